@@ -1,0 +1,115 @@
+// The declarations and the shape rules for callers that are not C++: the Python package reads both through ctypes.
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "core/operator.h"
+
+namespace fusedops {
+namespace {
+
+std::string quoted(std::string_view text) { return '"' + std::string(text) + '"'; }
+
+template <class Items, class F>
+std::string json_list(const Items& items, F&& item_text) {
+  std::string text = "[";
+  for (const auto& item : items) text += (text.size() > 1 ? ", " : "") + item_text(item);
+  return text + "]";
+}
+
+std::string json(const Operator& op) {
+  static constexpr const char* kKinds[] = {"tensor", "optional", "scalar"};
+  static constexpr const char* kTypes[] = {"float", "int", "bool", "str", "floats"};
+  const auto input = [](const Input& i) {
+    return "{\"name\": " + quoted(i.name) + ", \"kind\": " + quoted(kKinds[int(i.kind)]) + "}";
+  };
+  const auto output = [](const Output& o) {
+    return "{\"name\": " + quoted(o.name) + ", \"saved\": " + (o.saved ? "true" : "false") + "}";
+  };
+  const auto attribute = [](const Attribute& a) {
+    return "{\"name\": " + quoted(a.name) + ", \"type\": " + quoted(kTypes[int(a.type)]) +
+           ", \"default\": " + quoted(a.value) + "}";
+  };
+  return "{\"name\": " + quoted(op.name) + ", \"inputs\": " + json_list(op.inputs, input) +
+         ", \"outputs\": " + json_list(op.outputs, output) +
+         ", \"attributes\": " + json_list(op.attributes, attribute) +
+         ", \"autocast\": " + (op.autocast ? "true" : "false") + ", \"batched\": " + (op.batched ? "true" : "false") +
+         "}";
+}
+
+// Dimensions that a tracer knows by symbol only. Every equality that a check needs is handed back to it.
+class SymbolicRule : public Rule {
+ public:
+  using Rule::Rule;
+  bool same(Dim& a, Dim b) override {
+    if (a == b) return true;
+    if (a >= 0 && b >= 0) return false;
+    equalities.emplace_back(a, b);
+    if (a < 0 && b >= 0) a = b;
+    return true;
+  }
+  std::vector<std::pair<Dim, Dim>> equalities;
+};
+
+const Operator* find(std::string_view name) {
+  for (const Operator* op : operators())
+    if (name == op->name) return op;
+  return nullptr;
+}
+
+int fail(const std::string& sentence, char* message, int64_t capacity) {
+  const size_t length = std::min<size_t>(sentence.size(), capacity - 1);
+  std::memcpy(message, sentence.data(), length);
+  message[length] = 0;
+  return 1;
+}
+
+}  // namespace
+}  // namespace fusedops
+
+#define FUSEDOPS_EXPORT extern "C" __attribute__((visibility("default")))
+
+// The table as JSON; see json() above for its keys.
+FUSEDOPS_EXPORT const char* fusedops_describe() {
+  static const std::string text =
+      fusedops::json_list(fusedops::operators(), [](const fusedops::Operator* op) { return fusedops::json(*op); });
+  return text.c_str();
+}
+
+// Runs a shape rule. `inputs` holds for each input: 0, or 1, dtype, rank, dims (negative: a symbol). `attributes` are
+// texts, in the order of the declaration. `result` receives: the number of equalities and their pairs, then for each
+// output dtype, rank, dims. Returns 0, or 1 with a sentence in `message`.
+FUSEDOPS_EXPORT int fusedops_infer(const char* name, const int64_t* inputs, const char* const* attributes,
+                                   int64_t* result, int64_t result_capacity, char* message, int64_t message_capacity) {
+  using namespace fusedops;
+  const Operator* op = find(name);
+  if (!op) return fail(std::string("fusedops: no operator is named ") + name, message, message_capacity);
+  Value values[kMaxAttributes];
+  for (size_t i = 0; i < op->attributes.size(); ++i)
+    if (!parse(op->attributes[i].type, attributes[i], &values[i]))
+      return fail(attribute_sentence(*op, static_cast<int>(i), attributes[i]), message, message_capacity);
+
+  SymbolicRule rule(*op, values);
+  for (size_t i = 0; i < op->inputs.size(); ++i) {
+    Shape& shape = rule.inputs[i];
+    shape.present = *inputs++ != 0;
+    if (!shape.present) continue;
+    shape.dtype = static_cast<DType>(*inputs++);
+    shape.rank = static_cast<int>(*inputs++);
+    std::copy_n(inputs, shape.rank, shape.dims);
+    inputs += shape.rank;
+  }
+  if (Status status = op->rule(rule); !status.ok()) return fail(status.sentence(), message, message_capacity);
+
+  std::vector<int64_t> answer{static_cast<int64_t>(rule.equalities.size())};
+  for (const auto& [a, b] : rule.equalities) answer.insert(answer.end(), {a, b});
+  for (size_t i = 0; i < op->outputs.size(); ++i) {
+    const Shape& shape = rule.outputs[i];
+    answer.insert(answer.end(), {static_cast<int64_t>(shape.dtype), shape.rank});
+    answer.insert(answer.end(), shape.dims, shape.dims + shape.rank);
+  }
+  if (static_cast<int64_t>(answer.size()) > result_capacity)
+    return fail("fusedops: too many dimensions to infer", message, message_capacity);
+  std::copy(answer.begin(), answer.end(), result);
+  return 0;
+}

@@ -1,0 +1,91 @@
+// How an operator is declared. Everything a framework must know to offer it (schema, shape rule, gradients wanted,
+// devices) is derived from this one row, so that no adaptor knows an operator by name.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/context.h"
+#include "core/rule.h"
+#include "core/status.h"
+#include "core/view.h"
+
+namespace fusedops {
+
+enum class Kind : uint8_t {
+  tensor,
+  optional,  // a tensor or nothing
+  scalar,    // one element: a tensor on the device, or a host double where the framework can pass one
+};
+
+struct Input {
+  const char* name;
+  Kind kind = Kind::tensor;
+  Layout layout = Layout::contiguous;
+};
+
+struct Output {
+  const char* name;
+  const char* dtype;   // an input's name, or "compute(name)": float64 for float64, else float32
+  bool saved = false;  // kept for the backward and hidden by the public function
+};
+
+enum class Type : uint8_t { f64, i64, boolean, string, f64s };
+
+struct Attribute {
+  const char* name;
+  Type type;
+  const char* value;  // the default, as parse() reads it
+};
+
+// The value of an attribute; which member counts follows from its declared type.
+struct Value {
+  double f64 = 0;
+  int64_t i64 = 0;  // boolean too
+  std::string string;
+  std::vector<double> f64s;
+};
+
+struct Call {
+  const View* inputs[kMaxInputs] = {};  // null: an absent optional, or a scalar passed as a number
+  double scalars[kMaxInputs] = {};      // the number, where a scalar input is null
+  View outputs[kMaxOutputs];
+  const Value* attributes = nullptr;
+  void* workspace = nullptr;  // 256-byte aligned
+  Context context;
+};
+
+using Kernel = Status (*)(const Call&);
+
+// A build without nvcc has no CUDA kernels: declared weak, they are then null in the table.
+#define FUSEDOPS_CUDA_KERNEL __attribute__((weak))
+
+struct Operator {
+  const char* name;
+  std::vector<Input> inputs = {};
+  std::vector<Output> outputs = {};
+  std::vector<Attribute> attributes = {};
+
+  Status (*rule)(Rule&) = nullptr;  // all checks; output shapes and dtypes, over dimensions that may be unknown
+  size_t (*workspace)(const Call&) = nullptr;  // bytes; follows from shapes and dtypes alone
+  Kernel cpu = nullptr;
+  Kernel cuda = nullptr;  // null in a build without nvcc
+
+  bool autocast = false;  // computes in the autocast dtype where PyTorch has one
+  bool batched = false;   // leading dimensions are independent: vmap may add one instead of looping
+};
+
+// The one table that the adaptors walk.
+std::span<const Operator* const> operators();
+
+// Reads an attribute from its decimal spelling: "1e-6", "3", "true", "gelu", "[1.0, 0.5]". Doubles keep all their bits,
+// which TensorFlow's 32-bit float attributes would not.
+bool parse(Type type, std::string_view text, Value* value);
+
+// fusedops.<op>: <attribute> must be <its type>; got <got>
+std::string attribute_sentence(const Operator& op, int attribute, std::string_view got);
+
+}  // namespace fusedops

@@ -1,0 +1,68 @@
+// The shape rule of an operator: its checks, its error sentences and the shapes it returns, written once. Each
+// framework runs it over its own idea of a dimension (a number, a symbol being traced, an unknown of a graph).
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "core/dtype.h"
+#include "core/status.h"
+#include "core/view.h"
+
+namespace fusedops {
+
+struct Operator;
+struct Value;
+
+inline constexpr int kMaxInputs = 8;
+inline constexpr int kMaxOutputs = 4;
+inline constexpr int kMaxAttributes = 8;
+
+// A dimension: >= 0 is a known size; < 0 is a symbol that only the adaptor understands.
+using Dim = int64_t;
+
+struct Shape {
+  bool present = false;  // false: an absent optional, or a scalar passed as a number
+  DType dtype = DType::other;
+  bool ranked = true;  // false: a graph that does not know the rank; `rank` and `dims` are then meaningless
+  int rank = 0;
+  Dim dims[kMaxRank];
+
+  Shape() {}  // leaves dims uninitialised: a rule is run at every eager call
+  Shape(const Shape& other) { *this = other; }
+  Shape& operator=(const Shape& other);
+
+  static Shape of(DType dtype, std::initializer_list<Dim> dims = {});
+};
+
+class Rule {
+ public:
+  explicit Rule(const Operator& op, const Value* attributes) : op(op), attributes(attributes) {}
+  virtual ~Rule() = default;
+
+  // Whether two dimensions can be equal: false only if they are known to differ. May refine a to what both must be.
+  virtual bool same(Dim& a, Dim b) { return a == b; }
+
+  const Operator& op;
+  const Value* attributes;
+  Shape inputs[kMaxInputs];
+  Shape outputs[kMaxOutputs];
+
+  // The checks that operators share. Inputs are given by their position in the declaration.
+  Status floating(int input) const;                   // one of the four floating dtypes
+  Status same_dtype(int input, int like) const;       // exactly like's dtype
+  Status parameter_dtype(int input, int like) const;  // like's dtype, or float32
+  Status same_shape(int input, int like);             // refines both
+  Status one_element(int input, int like);            // a scalar input: one element of parameter_dtype
+
+  // fusedops.<op>: <input> must <expected>; got <got>
+  Status must(int input, std::string_view expected, std::string_view got) const;
+  std::string show(const Shape& shape) const;  // [2, ?, 8]
+  std::string show(Dim dim) const;
+
+  const char* input_name(int input) const;
+};
+
+}  // namespace fusedops

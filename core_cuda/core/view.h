@@ -1,0 +1,34 @@
+// A tensor as the core sees it: a pointer into memory that the framework owns, and how to walk it.
+#pragma once
+
+#include <cstdint>
+
+#include "core/dtype.h"
+
+namespace fusedops {
+
+inline constexpr int kMaxRank = 64;  // PyTorch's own limit
+
+// What an operator can read in place. Anything else is copied to contiguous memory by the adaptor before the call.
+enum class Layout : uint8_t {
+  contiguous,  // row-major without gaps
+  matrix,  // the last two dimensions: one is unit-stride, the other spaced apart; the leading ones: one common stride
+};
+
+struct View {
+  void* data = nullptr;
+  DType dtype = DType::other;
+  int rank = 0;
+  const int64_t* sizes = nullptr;
+  const int64_t* strides = nullptr;  // in elements
+
+  int64_t numel() const {
+    int64_t product = 1;
+    for (int i = 0; i < rank; ++i) product *= sizes[i];
+    return product;
+  }
+};
+
+bool has_layout(const View& view, Layout layout);
+
+}  // namespace fusedops

@@ -1,0 +1,115 @@
+#include "ops/matmul.h"
+
+#include <algorithm>
+
+namespace fusedops {
+namespace {
+
+enum : int { kA, kB };
+enum : int { kTransposeA, kTransposeB };
+
+Status at_least_a_matrix(const Rule& rule, int input) {
+  const Shape& shape = rule.inputs[input];
+  if (!shape.ranked || shape.rank >= 2) return {};
+  return rule.must(input, "have at least 2 dimensions", "shape " + rule.show(shape));
+}
+
+// The dimension of a matrix that is summed over, and the one that is kept.
+struct Sides {
+  Dim &summed, &kept;
+};
+
+Sides sides(Shape& matrix, bool rows_are_summed) {
+  Dim &rows = matrix.dims[matrix.rank - 2], &cols = matrix.dims[matrix.rank - 1];
+  return rows_are_summed ? Sides{rows, cols} : Sides{cols, rows};
+}
+
+Status same_leading(Rule& rule) {
+  Shape &a = rule.inputs[kA], &b = rule.inputs[kB];
+  if (b.rank == 2) return {};
+  bool equal = a.rank == b.rank;
+  for (int i = 0; equal && i < a.rank - 2; ++i) equal = rule.same(a.dims[i], b.dims[i]);
+  if (equal) return {};
+  Shape leading = a;
+  leading.rank -= 2;
+  return rule.must(kB, "have two dimensions or a's leading dimensions, " + rule.show(leading), "shape " + rule.show(b));
+}
+
+Status matmul_rule(Rule& rule) {
+  FUSEDOPS_TRY(rule.floating(kA));
+  FUSEDOPS_TRY(rule.same_dtype(kB, kA));
+  FUSEDOPS_TRY(at_least_a_matrix(rule, kA));
+  FUSEDOPS_TRY(at_least_a_matrix(rule, kB));
+  Shape &a = rule.inputs[kA], &b = rule.inputs[kB], &c = rule.outputs[0];
+  if (!a.ranked || !b.ranked) {
+    c.present = true;
+    c.dtype = a.dtype;
+    c.ranked = false;
+    return {};
+  }
+  FUSEDOPS_TRY(same_leading(rule));
+  const bool transpose_b = rule.attributes[kTransposeB].i64;
+  const Sides of_a = sides(a, rule.attributes[kTransposeA].i64), of_b = sides(b, !transpose_b);
+  if (!rule.same(of_a.summed, of_b.summed))
+    return rule.must(kB,
+                     "have " + rule.show(of_a.summed) + (transpose_b ? " columns" : " rows") +
+                         " to multiply a of shape " + rule.show(a),
+                     "shape " + rule.show(b));
+  c = a;
+  c.dims[c.rank - 2] = of_a.kept;
+  c.dims[c.rank - 1] = of_b.kept;
+  return {};
+}
+
+// Reads a view of Layout::matrix as op(view) = [rows, cols].
+Matmul::Matrix matrix(const View& view, bool transpose) {
+  const int64_t rows = view.sizes[view.rank - 2], cols = view.sizes[view.rank - 1];
+  const int64_t row_stride = view.strides[view.rank - 2], col_stride = view.strides[view.rank - 1];
+  const bool row_major = (cols <= 1 || col_stride == 1) && (rows <= 1 || row_stride >= cols);
+  Matmul::Matrix result{view.data, transpose == row_major, 0, 0};
+  // A single row or column has no stride to speak of; kernels want one that cannot overlap.
+  result.stride = row_major ? (rows <= 1 ? cols : row_stride) : (cols <= 1 ? rows : col_stride);
+  for (int i = view.rank - 3; i >= 0; --i)
+    if (view.sizes[i] != 1) {
+      result.batch_stride = view.strides[i];
+      break;
+    }
+  return result;
+}
+
+}  // namespace
+
+Matmul::Matmul(const Call& call)
+    : dtype(call.outputs[0].dtype),
+      batch(1),
+      a(matrix(*call.inputs[kA], call.attributes[kTransposeA].i64)),
+      b(matrix(*call.inputs[kB], call.attributes[kTransposeB].i64)),
+      c(call.outputs[0].data) {
+  const View &view_a = *call.inputs[kA], &out = call.outputs[0];
+  m = out.sizes[out.rank - 2];
+  n = out.sizes[out.rank - 1];
+  k = view_a.sizes[view_a.rank - (call.attributes[kTransposeA].i64 ? 2 : 1)];
+  for (int i = 0; i < out.rank - 2; ++i) batch *= out.sizes[i];
+  // One b for all of a's matrices, lying one below the other: a single tall product.
+  if (b.batch_stride == 0 && !a.transposed && a.batch_stride == m * a.stride) {
+    m *= batch;
+    batch = 1;
+  }
+}
+
+const Operator& matmul() {
+  static const Operator op{
+      .name = "matmul",
+      .inputs = {{"a", Kind::tensor, Layout::matrix}, {"b", Kind::tensor, Layout::matrix}},
+      .outputs = {{"c", "a"}},
+      .attributes = {{"transpose_a", Type::boolean, "false"}, {"transpose_b", Type::boolean, "false"}},
+      .rule = matmul_rule,
+      .cpu = matmul_cpu,
+      .cuda = matmul_cuda,
+      .autocast = true,
+      .batched = true,
+  };
+  return op;
+}
+
+}  // namespace fusedops
