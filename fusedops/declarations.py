@@ -1,0 +1,71 @@
+"""The table of operators as the compiled core declares it, read from a binding's library."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Input:
+    name: str
+    kind: str  # "tensor", "optional" or "scalar"
+
+
+@dataclass(frozen=True)
+class Output:
+    name: str
+    saved: bool
+
+
+@dataclass(frozen=True)
+class Attribute:
+    name: str
+    type: str  # "float", "int", "bool", "str" or "floats"
+    default: Any
+
+    def spelled(self, value: Any) -> str:
+        """The value as the core parses it. Doubles keep all their bits."""
+        if self.type == "bool":
+            return "true" if value else "false"
+        if self.type == "float":
+            return repr(float(value))
+        if self.type == "floats":
+            return "[" + ", ".join(repr(float(number)) for number in value) + "]"
+        return str(value)
+
+
+@dataclass(frozen=True)
+class Operator:
+    name: str
+    inputs: tuple[Input, ...]
+    outputs: tuple[Output, ...]
+    attributes: tuple[Attribute, ...]
+    autocast: bool
+    batched: bool
+
+
+def read(library: ctypes.CDLL) -> dict[str, Operator]:
+    """Every operator of the library, by name."""
+    library.fusedops_describe.restype = ctypes.c_char_p
+    rows = json.loads(library.fusedops_describe())
+    return {row["name"]: _operator(row) for row in rows}
+
+
+def _operator(row: dict[str, Any]) -> Operator:
+    return Operator(
+        name=row["name"],
+        inputs=tuple(Input(**item) for item in row["inputs"]),
+        outputs=tuple(Output(**item) for item in row["outputs"]),
+        attributes=tuple(
+            Attribute(item["name"], item["type"], _default(item["type"], item["default"])) for item in row["attributes"]
+        ),
+        autocast=row["autocast"],
+        batched=row["batched"],
+    )
+
+
+def _default(type: str, text: str) -> Any:
+    return text if type == "str" else json.loads(text)
