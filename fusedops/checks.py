@@ -1,0 +1,71 @@
+"""The checks that need Python's types, in the same words for both frameworks.
+
+Shapes and dtypes are the core's to check: it speaks the same sentence everywhere. What it never sees is what is no
+tensor at all, or an attribute that no text could spell.
+"""
+
+from __future__ import annotations
+
+import numbers
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fusedops.declarations import Input, Operator
+
+
+def is_number(value: Any) -> bool:
+    """Whether a scalar input or an attribute can take the value as a number. A bool is none."""
+    kind = type(value)
+    return kind is float or kind is int or (isinstance(value, numbers.Real) and not isinstance(value, bool))
+
+
+def not_a_tensor(operator: Operator, input: Input, value: Any) -> TypeError:
+    """The error for an input that is neither a tensor nor anything that the framework makes one of."""
+    expected = "a number or a tensor of one element" if input.kind == "scalar" else "a tensor"
+    return TypeError(f"fusedops.{operator.name}: {input.name} must be {expected}; got {type(value).__name__}")
+
+
+def check_attributes(operator: Operator, values: Mapping[str, Any]) -> None:
+    """Raises TypeError for a value that its attribute's declaration does not allow, or that has no declaration."""
+    known = 0
+    for attribute in operator.attributes:
+        if attribute.name not in values:
+            continue
+        known += 1
+        value = values[attribute.name]
+        expected, allowed = _ALLOWED[attribute.type]
+        if not allowed(value):
+            got = reprlib.repr(value)
+            raise TypeError(f"fusedops.{operator.name}: {attribute.name} must be {expected}; got {got}")
+    if known != len(values):
+        declared = {attribute.name for attribute in operator.attributes}
+        unknown = next(name for name in values if name not in declared)
+        raise TypeError(f"{operator.name}() got an unexpected keyword argument '{unknown}'")
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_string(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _are_numbers(value: Any) -> bool:
+    listed = isinstance(value, (tuple, list, Sequence)) or hasattr(value, "__array_interface__")
+    return listed and all(map(is_number, value))
+
+
+# What the core's own sentence calls each type, and whether Python's value is one.
+_ALLOWED: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "float": ("a number", is_number),
+    "int": ("an integer", _is_integer),
+    "bool": ("a bool", _is_bool),
+    "str": ("a string", _is_string),
+    "floats": ("a list of numbers", _are_numbers),
+}
