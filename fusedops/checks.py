@@ -57,8 +57,10 @@ def _is_string(value: Any) -> bool:
 
 
 def _are_numbers(value: Any) -> bool:
-    listed = isinstance(value, (tuple, list, Sequence)) or hasattr(value, "__array_interface__")
-    return listed and all(map(is_number, value))
+    if isinstance(value, (str, bytes)):
+        return False
+    is_vector = hasattr(value, "__array_interface__") and getattr(value, "ndim", 0) == 1
+    return (is_vector or isinstance(value, Sequence)) and all(map(is_number, value))
 
 
 # What the core's own sentence calls each type, and whether Python's value is one.

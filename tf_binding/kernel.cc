@@ -1,0 +1,168 @@
+// Registers one kernel class for every declared operator, on the CPU and, where the build has CUDA kernels, on the GPU.
+#include <memory>
+
+#include "attributes.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "xla/stream_executor/stream.h"
+
+namespace fusedops::tf_binding {
+namespace {
+
+constexpr uintptr_t kWorkspaceAlignment = 256;
+
+void parallel_for(void* pool, int64_t count, int64_t cost, Context::Body body, void* closure) {
+  using tensorflow::thread::ThreadPool;
+  if (count <= 1) return body(closure, 0, count);
+  static_cast<ThreadPool*>(pool)->ParallelFor(
+      count, ThreadPool::SchedulingParams::Adaptive(cost),
+      [body, closure](int64_t begin, int64_t end) { body(closure, begin, end); });
+}
+
+// A failure that is about an argument names the operator, "fusedops.<op>: ..."; any other is the library's own.
+absl::Status kernel_error(const Status& status) {
+  if (status.sentence().starts_with("fusedops.")) return invalid(status);
+  return absl::InternalError(status.sentence());
+}
+
+// One call: its views and shapes live on the stack, since a small operator is over in a microsecond.
+class Execution {
+ public:
+  Execution(const Operator& op, const Value* attributes, const bool* present, bool cuda,
+            tensorflow::OpKernelContext* context)
+      : op_(op), present_(present), context_(context), rule_(op, attributes) {
+    call_.attributes = attributes;
+    call_.context.cuda = cuda;
+  }
+
+  absl::Status run() {
+    TF_RETURN_IF_ERROR(read_inputs());
+    if (const Status status = op_.rule(rule_); !status.ok()) return invalid(status);
+    TF_RETURN_IF_ERROR(allocate_outputs());
+    TF_RETURN_IF_ERROR(allocate_workspace());
+    lend_device();
+    const Status status = (call_.context.cuda ? op_.cuda : op_.cpu)(call_);
+    return status.ok() ? absl::OkStatus() : kernel_error(status);
+  }
+
+ private:
+  absl::Status read_inputs() {
+    for (int i = 0, position = 0; i < static_cast<int>(op_.inputs.size()); ++i) {
+      if (!present_[i]) continue;
+      const tensorflow::Tensor& tensor = context_->input(position++);
+      TF_RETURN_IF_ERROR(check_rank(rule_, i, tensor.dims()));
+      Shape& shape = rule_.inputs[i];
+      shape.present = true;
+      shape.dtype = core_dtype(tensor.dtype());
+      shape.rank = tensor.dims();
+      for (int d = 0; d < shape.rank; ++d) shape.dims[d] = tensor.dim_size(d);
+      inputs_[i] = view(tensor, shape, input_strides_[i]);
+      call_.inputs[i] = &inputs_[i];
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status allocate_outputs() {
+    for (int i = 0; i < static_cast<int>(op_.outputs.size()); ++i) {
+      const Shape& shape = rule_.outputs[i];
+      TF_RETURN_IF_ERROR(check_output_dtype(rule_, i, context_->expected_output_dtype(i)));
+      tensorflow::TensorShape sizes;
+      TF_RETURN_IF_ERROR(tensorflow::TensorShape::BuildTensorShape(
+          absl::Span<const int64_t>(shape.dims, static_cast<size_t>(shape.rank)), &sizes));
+      tensorflow::Tensor* tensor;
+      TF_RETURN_IF_ERROR(context_->allocate_output(i, sizes, &tensor));
+      call_.outputs[i] = view(*tensor, shape, output_strides_[i]);
+    }
+    return absl::OkStatus();
+  }
+
+  // TensorFlow aligns to 256 bytes on a GPU and to 64 on a CPU; the core counts on 256.
+  absl::Status allocate_workspace() {
+    const size_t bytes = op_.workspace ? op_.workspace(call_) : 0;
+    if (bytes == 0) return absl::OkStatus();
+    const int64_t room = static_cast<int64_t>(bytes + kWorkspaceAlignment);
+    TF_RETURN_IF_ERROR(context_->allocate_temp(tensorflow::DT_UINT8, tensorflow::TensorShape({room}), &workspace_));
+    const uintptr_t start = reinterpret_cast<uintptr_t>(workspace_.data());
+    call_.workspace = reinterpret_cast<void*>((start + kWorkspaceAlignment - 1) & ~(kWorkspaceAlignment - 1));
+    return absl::OkStatus();
+  }
+
+  void lend_device() {
+    if (call_.context.cuda) {
+      call_.context.stream = context_->op_device_context()->stream()->platform_specific_handle().stream;
+    } else {
+      call_.context.parallel = parallel_for;
+      call_.context.pool = context_->device()->tensorflow_cpu_worker_threads()->workers;
+    }
+  }
+
+  static View view(const tensorflow::Tensor& tensor, const Shape& shape, int64_t* strides) {
+    int64_t stride = 1;
+    for (int d = shape.rank - 1; d >= 0; --d) {
+      strides[d] = stride;
+      stride *= shape.dims[d];
+    }
+    return {tensor.data(), shape.dtype, shape.rank, shape.dims, strides};
+  }
+
+  const Operator& op_;
+  const bool* present_;
+  tensorflow::OpKernelContext* context_;
+  Rule rule_;
+  Call call_;
+  View inputs_[kMaxInputs];
+  tensorflow::Tensor workspace_;
+  int64_t input_strides_[kMaxInputs][kMaxRank];
+  int64_t output_strides_[kMaxOutputs][kMaxRank];
+};
+
+class Kernel : public tensorflow::OpKernel {
+ public:
+  Kernel(const Operator& op, bool cuda, tensorflow::OpKernelConstruction* construction)
+      : OpKernel(construction), op_(op), cuda_(cuda) {
+    OP_REQUIRES_OK(construction, read_attributes(*construction, op, attributes_));
+    const Rule rule(op, attributes_);
+    for (int i = 0; i < static_cast<int>(op.inputs.size()); ++i)
+      OP_REQUIRES_OK(construction, read_presence(*construction, rule, i, &present_[i]));
+  }
+
+  void Compute(tensorflow::OpKernelContext* context) override {
+    Execution execution(op_, attributes_, present_, cuda_, context);
+    OP_REQUIRES_OK(context, execution.run());
+  }
+
+ private:
+  const Operator& op_;
+  const bool cuda_;
+  Value attributes_[kMaxAttributes];
+  bool present_[kMaxInputs];
+};
+
+class Factory : public tensorflow::kernel_factory::OpKernelFactory {
+ public:
+  Factory(const Operator& op, bool cuda) : op_(op), cuda_(cuda) {}
+  tensorflow::OpKernel* Create(tensorflow::OpKernelConstruction* construction) override {
+    return new Kernel(op_, cuda_, construction);
+  }
+
+ private:
+  const Operator& op_;
+  const bool cuda_;
+};
+
+void register_kernel(const Operator& op, bool cuda) {
+  const std::string name = op_name(op);
+  const char* device = cuda ? tensorflow::DEVICE_GPU : tensorflow::DEVICE_CPU;
+  tensorflow::kernel_factory::OpKernelRegistrar(tensorflow::KernelDefBuilder(name.c_str()).Device(device).Build(), name,
+                                                std::make_unique<Factory>(op, cuda));
+}
+
+[[maybe_unused]] const bool registered = [] {
+  for (const Operator* op : operators()) {
+    register_kernel(*op, false);
+    if (op->cuda) register_kernel(*op, true);
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace fusedops::tf_binding

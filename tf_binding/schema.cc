@@ -1,0 +1,64 @@
+// Registers an OpDef for every declared operator.
+#include <cctype>
+
+#include "names.h"
+#include "shapes.h"
+#include "tensorflow/core/framework/op.h"
+
+namespace fusedops::tf_binding {
+
+std::string op_name(const Operator& op) {
+  std::string name = "Fusedops";
+  bool upper = true;
+  for (const char* c = op.name; *c; ++c) {
+    if (*c != '_') name += upper ? static_cast<char>(std::toupper(*c)) : *c;
+    upper = *c == '_';
+  }
+  return name;
+}
+
+namespace {
+
+void add_input(const Input& input, tensorflow::OpDefBuilder& builder) {
+  const std::string name = input.name, type = type_attribute(input.name), count = count_attribute(input.name);
+  if (input.kind == Kind::optional) {
+    builder.Attr(type + ": type = DT_FLOAT").Attr(count + ": int >= 0").Input(name + ": " + count + " * " + type);
+  } else {
+    builder.Attr(type + ": type").Input(name + ": " + type);
+  }
+}
+
+void add_output(const Output& output, tensorflow::OpDefBuilder& builder) {
+  const std::string type = type_attribute(output);
+  if (is_computed(output)) builder.Attr(type + ": {float, double} = DT_FLOAT");
+  builder.Output(std::string(output.name) + ": " + type);
+}
+
+// Doubles travel as text: TensorFlow's float attributes have 32 bits.
+void add_attribute(const Attribute& attribute, tensorflow::OpDefBuilder& builder) {
+  static constexpr const char* kTypes[] = {"string", "int", "bool", "string", "string"};
+  const std::string type = kTypes[static_cast<int>(attribute.type)], quote = type == "string" ? "'" : "";
+  builder.Attr(std::string(attribute.name) + ": " + type + " = " + quote + attribute.value + quote);
+}
+
+// The order of the attributes is the order of the parameters in the generated Python function: the declared ones, then
+// the dtypes of computed outputs.
+void add_schema(const Operator& op, tensorflow::OpDefBuilder& builder) {
+  for (const Input& input : op.inputs) add_input(input, builder);
+  for (const Attribute& attribute : op.attributes) add_attribute(attribute, builder);
+  for (const Output& output : op.outputs) add_output(output, builder);
+  builder.SetShapeFn([&op](tensorflow::shape_inference::InferenceContext* graph) { return infer_shapes(op, graph); });
+}
+
+[[maybe_unused]] const bool registered = [] {
+  for (const Operator* op : operators())
+    tensorflow::OpRegistry::Global()->Register([op](tensorflow::OpRegistrationData* data) {
+      tensorflow::OpDefBuilder builder(op_name(*op));
+      add_schema(*op, builder);
+      return builder.Finalize(data);
+    });
+  return true;
+}();
+
+}  // namespace
+}  // namespace fusedops::tf_binding

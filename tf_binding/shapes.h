@@ -1,0 +1,11 @@
+#pragma once
+
+#include "core/operator.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace fusedops::tf_binding {
+
+// The shape function of an operator: its rule, over the dimensions of a graph.
+absl::Status infer_shapes(const Operator& op, tensorflow::shape_inference::InferenceContext* graph);
+
+}  // namespace fusedops::tf_binding
