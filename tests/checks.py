@@ -1,0 +1,58 @@
+"""Checks that several suites make: of one call against the reference, and of all bits against other bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from frameworks import Backend
+from numerics import LONGEST, assert_accurate, assert_same_bits
+from specification import Sample, Specification
+
+
+def tuples(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def check_forward(backend: Backend, spec: Specification, sample: Sample, inputs: dict[str, Any]) -> None:
+    outputs = backend.call(spec.name, inputs, sample.options)
+    arguments = {**backend.numpy(inputs, LONGEST), **sample.options}
+    roundings = spec.roundings(**arguments)
+    expected = zip(spec.outputs, tuples(spec.reference(**arguments)), tuples(spec.magnitude(**arguments)), strict=True)
+    for output, (name, exact, magnitude) in zip(outputs, expected, strict=True):
+        assert_accurate(backend.to_numpy(output), exact, magnitude, roundings[name], f"{sample}: {name}")
+
+
+def check_backward(backend: Backend, spec: Specification, sample: Sample, inputs: dict[str, Any]) -> None:
+    outputs, gradients = backend.gradients(spec.name, inputs, sample.options, sample.differentiable)
+    upstream = [backend.to_numpy(dy).astype(LONGEST) for dy in backend.upstream(outputs)]
+    arguments = {**backend.numpy(inputs, LONGEST), **sample.options}
+    roundings = spec.roundings(**arguments)
+    exact = spec.gradients(*upstream, **arguments)
+    magnitude = spec.gradient_magnitude(*upstream, **arguments)
+    for name, gradient in gradients.items():
+        assert backend.dtype_of(gradient) == backend.dtype_of(inputs[name])
+        label = f"{sample}: gradient of {name}"
+        assert_accurate(backend.to_numpy(gradient), exact[name], magnitude[name], roundings[f"d{name}"], label)
+
+
+# Large enough that every operator splits its work, and odd, so that the pieces differ.
+SHAPE = (37, 4099)
+
+
+def results(backend: Backend, spec: Specification, dtype: str) -> Iterator[tuple[str, np.ndarray]]:
+    """Outputs and gradients by name, of a few samples."""
+    random = np.random.default_rng(7)
+    for sample in (spec.sample(SHAPE, random), *spec.more_samples(random)):
+        inputs = backend.tensors(sample, dtype)
+        outputs, gradients = backend.gradients(spec.name, inputs, sample.options, sample.differentiable)
+        for name, output in zip(spec.outputs, outputs, strict=True):
+            yield f"{spec.name} {sample}: {name}", backend.to_numpy(output)
+        for name, gradient in gradients.items():
+            yield f"{spec.name} {sample}: d{name}", backend.to_numpy(gradient)
+
+
+def assert_same(got: Iterable[tuple[str, np.ndarray]], expected: Iterable[tuple[str, np.ndarray]]) -> None:
+    for (label, left), (_, right) in zip(got, expected, strict=True):
+        assert_same_bits(left, right, label)

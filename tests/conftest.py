@@ -1,0 +1,100 @@
+"""Cases: every operator, on every framework and device that is here. What is missing is skipped, and counted aloud."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import zlib
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+if importlib.util.find_spec("fusedops") is None:  # not installed: the in-place build
+    sys.path.insert(0, str(ROOT))
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # both frameworks share the GPU
+
+import hypothesis  # noqa: E402
+from frameworks import DEVICES, FRAMEWORKS, PACKAGES, Backend, backend, installed  # noqa: E402
+from numerics import DTYPES  # noqa: E402
+from specifications import SPECIFICATIONS  # noqa: E402
+
+# The same examples on every run: a failure is somebody's change, not the dice.
+hypothesis.settings.register_profile("fusedops", derandomize=True, deadline=None, max_examples=20, database=None)
+hypothesis.settings.load_profile("fusedops")
+
+skipped: Counter[str] = Counter()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    names = metafunc.fixturenames
+    pairs = [(framework, device) for framework in FRAMEWORKS for device in DEVICES]
+    for fixture, cases in {
+        "any_backend": pairs,
+        "torch_backend": [("torch", device) for device in DEVICES],
+        "tf_backend": [("tf", device) for device in DEVICES],
+        "torch_cpu": [("torch", "cpu")],
+        "tf_cpu": [("tf", "cpu")],
+        "torch_gpu": [("torch", "cuda")],
+        "tf_gpu": [("tf", "cuda")],
+    }.items():
+        if fixture in names:
+            metafunc.parametrize(fixture, cases, indirect=True, ids="-".join)
+    if "device" in names:
+        metafunc.parametrize("device", DEVICES)
+    chosen = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    if "spec" in names and "spec" not in chosen:
+        metafunc.parametrize("spec", SPECIFICATIONS, ids=str)
+    if "dtype" in names and "dtype" not in chosen:
+        metafunc.parametrize("dtype", DTYPES)
+
+
+def require(framework: str, device: str) -> Backend:
+    """The backend, or a skip that the summary counts."""
+    found = backend(framework, device)
+    if isinstance(found, str):
+        pytest.skip(f"GPU: {found}" if device == "cuda" and installed(framework) else found)
+    return found
+
+
+@pytest.fixture
+def any_backend(request: pytest.FixtureRequest) -> Backend:
+    return require(*request.param)
+
+
+torch_backend = tf_backend = torch_cpu = tf_cpu = torch_gpu = tf_gpu = any_backend
+
+
+@pytest.fixture
+def both_backends(device: str) -> tuple[Backend, Backend]:
+    return require("torch", device), require("tf", device)
+
+
+@pytest.fixture
+def random(request: pytest.FixtureRequest) -> np.random.Generator:
+    """The same numbers for a test whatever else runs, and whichever framework and device it runs on."""
+    return np.random.default_rng(zlib.crc32(request.function.__qualname__.encode()))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped and isinstance(report.longrepr, tuple):
+        skipped[report.longrepr[2].removeprefix("Skipped: ")] += 1
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    gpu = sum(count for reason, count in skipped.items() if reason.startswith("GPU: "))
+    if gpu:
+        terminalreporter.write_line(f"GPU: none here, {gpu} cases skipped")
+    for framework, package in PACKAGES.items():
+        if not installed(framework):
+            count = skipped[f"{package} is not installed"]
+            terminalreporter.write_line(f"{package}: not installed, {count} cases skipped")
+
+
+def pytest_collection_finish() -> None:
+    if not any(map(installed, FRAMEWORKS)):
+        raise pytest.UsageError("neither PyTorch nor TensorFlow is installed: nothing would be tested")

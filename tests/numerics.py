@@ -1,0 +1,81 @@
+"""Comparing a result with its reference: the tolerance is derived from the dtype and the roundings, never chosen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+# On x86 11 bits longer than float64, so that its own rounding does not count.
+LONGEST = np.longdouble
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def compute_dtype(name: str) -> str:
+    return "float64" if name == "float64" else "float32"
+
+
+def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return array.astype(numpy_dtype(dtype))
+
+
+def bits(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
+
+
+def ulp(values: np.ndarray, dtype: str) -> np.ndarray:
+    """The distance between neighbours in dtype, at these magnitudes."""
+    info = ml_dtypes.finfo(numpy_dtype(dtype))
+    _, exponent = np.frexp(np.abs(values).astype(LONGEST))
+    return np.ldexp(LONGEST(1), np.maximum(exponent - 1, info.minexp) - info.nmant)
+
+
+def tolerance(exact: np.ndarray, magnitude: np.ndarray, roundings: float, dtype: str) -> np.ndarray:
+    """The largest error of a correct kernel.
+
+    Each rounding in the compute dtype errs by half an eps of the magnitude, or half the smallest subnormal. A result in
+    16 bits is rounded once more: half an ulp of where it lands. Without any rounding the result is exact.
+    """
+    compute = ml_dtypes.finfo(numpy_dtype(compute_dtype(dtype)))
+    slack = 1.001 if roundings else 0  # products of (1 + eps), and the reference's own rounding
+    error = slack * roundings * (LONGEST(compute.eps) / 2 * magnitude + LONGEST(compute.smallest_subnormal) / 2)
+    if dtype == compute_dtype(dtype):
+        return error
+    return error + ulp(np.abs(exact) + error, dtype) / 2
+
+
+def assert_accurate(got: np.ndarray, exact: Any, magnitude: Any, roundings: float, label: str = "") -> None:
+    """Every element of `got`, of a floating dtype, is within the tolerance of `exact`."""
+    exact, magnitude = np.asarray(exact, LONGEST), np.asarray(magnitude, LONGEST)
+    assert got.shape == exact.shape, f"{label}: shape {got.shape} instead of {exact.shape}"
+    dtype = got.dtype.name
+    limit = tolerance(exact, magnitude, roundings, dtype)
+    largest = LONGEST(ml_dtypes.finfo(got.dtype).max)
+    wide = got.astype(LONGEST)
+    with np.errstate(invalid="ignore"):
+        overflows = np.isinf(wide) & (np.sign(wide) == np.sign(exact))
+        overflows &= np.abs(exact) + limit >= largest + ulp(largest, dtype) / 2
+        good = (np.abs(wide - exact) <= limit) | overflows
+    if not good.all():
+        worst = np.unravel_index(np.argmin(good), good.shape)
+        raise AssertionError(
+            f"{label}: {(~good).sum()} of {good.size} wrong; at {tuple(map(int, worst))}: got {got[worst]!r}, "
+            f"expected {exact[worst]!r} within {limit[worst]!r}"
+        )
+
+
+def assert_same_bits(got: np.ndarray, expected: np.ndarray, label: str = "") -> None:
+    assert (got.dtype, got.shape) == (expected.dtype, expected.shape), label
+    different = bits(got) != bits(expected)
+    if different.any():
+        first = np.unravel_index(np.argmax(different), different.shape)
+        raise AssertionError(
+            f"{label}: {different.sum()} of {different.size} differ; at {tuple(map(int, first))}: "
+            f"{got[first]!r} and {expected[first]!r}"
+        )

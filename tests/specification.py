@@ -1,0 +1,129 @@
+"""What a specification of an operator must say. Every suite in this directory runs over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One call: arrays in float64 (integers stay integers) or numbers, in the order of the public signature."""
+
+    inputs: Mapping[str, Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+
+    def __str__(self) -> str:
+        if self.name:
+            return self.name
+        return "-".join("x".join(map(str, np.shape(value))) or "scalar" for value in self.inputs.values())
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        return tuple(name for name, value in self.inputs.items() if isinstance(value, np.ndarray))
+
+    @property
+    def differentiable(self) -> tuple[str, ...]:
+        return tuple(name for name in self.tensors if self.inputs[name].dtype.kind == "f")
+
+
+@dataclass(frozen=True)
+class Like:
+    """A tensor of a bad call, whose values do not matter."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A call that must be refused with this sentence."""
+
+    inputs: Mapping[str, Any]
+    sentence: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.sentence.split(": ", 1)[1].replace(" ", "_")
+
+
+class Specification:
+    """Subclassed once per operator, in `specifications/`.
+
+    The functions that take inputs get them by keyword, as arrays of one floating type or numbers. They work in any
+    floating type: in the longest they are the reference, in the compute dtype they say what becomes of NaN and inf.
+    """
+
+    name: str
+    outputs: tuple[str, ...] = ("y",)
+    parameters: tuple[str, ...] = ()  # inputs that may be float32 beside a 16-bit x
+    least_rank = 0
+    bad: tuple[Bad, ...] = ()
+    autocast = False  # computes in PyTorch's autocast dtype
+    rows_are_independent = True  # the same bits for a row, whatever the others are
+
+    def __str__(self) -> str:
+        return self.name
+
+    def sample(self, shape: tuple[int, ...], random: np.random.Generator) -> Sample:
+        """A call whose first large input has this shape."""
+        raise NotImplementedError
+
+    def more_samples(self, random: np.random.Generator) -> Iterable[Sample]:
+        """What is worth testing beside `sample` of a few shapes: options, numbers for tensors."""
+        return ()
+
+    def special(self, values: Array, random: np.random.Generator) -> Iterable[Sample]:
+        """Calls made of these values: NaN, infinities, zeros, subnormal and largest numbers."""
+        raise NotImplementedError
+
+    def reference(self, **inputs: Any) -> Array | tuple[Array, ...]:
+        raise NotImplementedError
+
+    def gradients(self, *upstream: Array, **inputs: Any) -> dict[str, Array]:
+        raise NotImplementedError
+
+    def roundings(self, **inputs: Any) -> dict[str, float]:
+        """How often each output, and each gradient as d<input>, is rounded: in units of half an ulp of magnitude()."""
+        raise NotImplementedError
+
+    def magnitude(self, **inputs: Any) -> Array | tuple[Array, ...]:
+        """What the rounding errors are relative to: the sum of the absolute values of all terms.
+
+        For sums of products that is the reference of the absolute values.
+        """
+        return self.reference(**absolute(inputs))
+
+    def gradient_magnitude(self, *upstream: Array, **inputs: Any) -> dict[str, Array]:
+        return self.gradients(*map(np.abs, upstream), **absolute(inputs))
+
+
+def absolute(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _absolute(value) for name, value in inputs.items()}
+
+
+def _absolute(value: Any) -> Any:
+    if isinstance(value, bool | str) or value is None:
+        return value
+    return tuple(map(abs, value)) if isinstance(value, tuple | list) else abs(value)
+
+
+def pairwise(terms: int) -> float:
+    """Roundings of a sum of products whose order is a tree: one for the product, then the depth of the tree.
+
+    Lanes and blocks are leaves with short sequential sums; what they add to the depth, a random walk of at most a few
+    hundred steps, is covered by the constant.
+    """
+    return 16 + np.log2(max(terms, 1))
+
+
+def any_order(terms: int) -> float:
+    """Roundings of a sum of products in any order: Higham and Mary, "A new approach to probabilistic rounding error
+    analysis", 2019: the root of the number of terms, where the worst case is the number."""
+    return 2 + np.sqrt(terms)

@@ -1,0 +1,81 @@
+import numpy as np
+from specification import Bad, Like, Sample, Specification, pairwise
+
+
+class Axpby(Specification):
+    name = "axpby"
+    parameters = ("a",)
+
+    def sample(self, shape, random):
+        return Sample({"a": random.normal(size=()), "x": random.normal(size=shape), "b": random.normal(size=shape)})
+
+    def more_samples(self, random):
+        x, b = random.normal(size=(2, 3, 5))
+        yield Sample({"a": -0.3, "x": x, "b": b}, name="number")
+        yield Sample({"a": 3, "x": x, "b": b}, name="integer")
+        yield Sample({"a": np.array([[1.7]]), "x": x, "b": b}, name="one-element")
+
+    def special(self, values, random):
+        x, b = (grid.ravel() for grid in np.meshgrid(values, values))
+        for a in values:
+            yield Sample({"a": np.asarray(a), "x": x, "b": b})
+
+    def reference(self, a, x, b):
+        return a * x + b
+
+    def gradients(self, dy, *, a, x, b):
+        return {"a": np.sum(dy * x).reshape(np.shape(a)), "x": a * dy, "b": dy}
+
+    def roundings(self, a, x, b):
+        number = not isinstance(a, np.ndarray)  # rounded to the compute dtype
+        return {"y": 2 + number, "da": pairwise(x.size), "dx": 1 + number, "db": 0}
+
+    bad = (
+        Bad(
+            {"a": 2.0, "x": Like("int32", (3,)), "b": Like("int32", (3,))},
+            "fusedops.axpby: x must be float64, float32, float16 or bfloat16; got int32",
+        ),
+        Bad(
+            {"a": 2.0, "x": Like("float32", (2, 3)), "b": Like("float32", (2, 4))},
+            "fusedops.axpby: b must have x's shape, [2, 3]; got [2, 4]",
+        ),
+        Bad(
+            {"a": 2.0, "x": Like("float32", (2, 3)), "b": Like("float32", (3,))},
+            "fusedops.axpby: b must have x's shape, [2, 3]; got [3]",
+        ),
+        Bad(
+            {"a": Like("float32", ()), "x": Like("float16", (3,)), "b": Like("float32", (3,))},
+            "fusedops.axpby: b must have x's dtype, float16; got float32",
+        ),
+        Bad(
+            {"a": Like("float16", ()), "x": Like("bfloat16", (3,)), "b": Like("bfloat16", (3,))},
+            "fusedops.axpby: a must have x's dtype, bfloat16, or float32; got float16",
+        ),
+        Bad(
+            {"a": Like("int64", ()), "x": Like("bfloat16", (3,)), "b": Like("bfloat16", (3,))},
+            "fusedops.axpby: a must have x's dtype, bfloat16, or float32; got int64",
+        ),
+        Bad(
+            {"a": Like("float32", (2,)), "x": Like("float32", (3,)), "b": Like("float32", (3,))},
+            "fusedops.axpby: a must be a number or a tensor of one element; got shape [2]",
+        ),
+        Bad(
+            {"a": Like("float32", (0,)), "x": Like("float32", (3,)), "b": Like("float32", (3,))},
+            "fusedops.axpby: a must be a number or a tensor of one element; got shape [0]",
+        ),
+        Bad(
+            {"a": None, "x": Like("float32", (3,)), "b": Like("float32", (3,))},
+            "fusedops.axpby: a must be a number or a tensor of one element; got NoneType",
+        ),
+        Bad(
+            {"a": True, "x": Like("float32", (3,)), "b": Like("float32", (3,))},
+            "fusedops.axpby: a must be a number or a tensor of one element; got bool",
+        ),
+        Bad(
+            {"a": 2.0, "x": Like("float32", (3,)), "b": None},
+            "fusedops.axpby: b must be a tensor; got NoneType",
+        ),
+    )
+
+
+SPECIFICATION = Axpby()

@@ -1,0 +1,52 @@
+import numpy as np
+from specification import Bad, Like, Sample, Specification, pairwise
+
+
+class Scale(Specification):
+    name = "scale"
+    parameters = ("factor",)
+
+    def sample(self, shape, random):
+        return Sample({"x": random.normal(size=shape), "factor": random.normal(size=())})
+
+    def more_samples(self, random):
+        x = random.normal(size=(3, 5))
+        yield Sample({"x": x, "factor": 1 / 3}, name="number")
+        yield Sample({"x": x, "factor": -2}, name="integer")
+        yield Sample({"x": x, "factor": np.array([0.7])}, name="one-element")
+
+    def special(self, values, random):
+        for factor in values:
+            yield Sample({"x": values, "factor": np.asarray(factor)})
+
+    def reference(self, x, factor):
+        return x * factor
+
+    def gradients(self, dy, *, x, factor):
+        return {"x": dy * factor, "factor": np.sum(dy * x).reshape(np.shape(factor))}
+
+    def roundings(self, x, factor):
+        number = not isinstance(factor, np.ndarray)  # rounded to the compute dtype
+        return {"y": 1 + number, "dx": 1 + number, "dfactor": pairwise(x.size)}
+
+    bad = (
+        Bad(
+            {"x": Like("bool", (3,)), "factor": 2.0},
+            "fusedops.scale: x must be float64, float32, float16 or bfloat16; got bool",
+        ),
+        Bad(
+            {"x": Like("float16", (3,)), "factor": Like("float64", ())},
+            "fusedops.scale: factor must have x's dtype, float16, or float32; got float64",
+        ),
+        Bad(
+            {"x": Like("float32", (3,)), "factor": Like("float32", (1, 3))},
+            "fusedops.scale: factor must be a number or a tensor of one element; got shape [1, 3]",
+        ),
+        Bad(
+            {"x": Like("float32", (3,)), "factor": None},
+            "fusedops.scale: factor must be a number or a tensor of one element; got NoneType",
+        ),
+    )
+
+
+SPECIFICATION = Scale()

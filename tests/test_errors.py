@@ -1,0 +1,85 @@
+"""Every bad call is refused with its sentence: the same in both frameworks, eager, compiled and traced."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from frameworks import Backend
+from specification import Bad, Like, Sample, Specification
+from specifications import SPECIFICATIONS
+
+CASES = [pytest.param(spec, bad, id=f"{spec.name}-{bad}") for spec in SPECIFICATIONS for bad in spec.bad]
+
+
+def arguments(backend: Backend, bad: Bad) -> dict:
+    return {name: backend.like(value) for name, value in bad.inputs.items()}
+
+
+@pytest.mark.parametrize(("operator", "bad"), CASES)
+def test_eager(any_backend, operator, bad):
+    with pytest.raises(any_backend.errors, match=re.escape(bad.sentence)):
+        any_backend.call(operator.name, arguments(any_backend, bad), bad.options)
+
+
+@pytest.mark.parametrize(("operator", "bad"), CASES)
+def test_compiled(any_backend, operator, bad):
+    inputs = arguments(any_backend, bad)
+    names = [name for name, value in bad.inputs.items() if isinstance(value, Like)]
+
+    def function(*tensors):
+        given = {**inputs, **dict(zip(names, tensors, strict=True))}
+        return any_backend.call(operator.name, given, bad.options)
+
+    with pytest.raises(any_backend.errors, match=re.escape(bad.sentence)):
+        any_backend.traced(function)(*(inputs[name] for name in names))
+
+
+@pytest.mark.parametrize(("operator", "bad"), CASES)
+def test_traced_with_unknown_shapes(tf_backend, operator, bad):
+    """Where the graph knows no shape, the kernel speaks, and says the same."""
+    tf = tf_backend.tf
+    inputs = arguments(tf_backend, bad)
+    names = [name for name, value in bad.inputs.items() if isinstance(value, Like)]
+
+    def function(*tensors):
+        given = {**inputs, **dict(zip(names, tensors, strict=True))}
+        return tf_backend.call(operator.name, given, bad.options)
+
+    signature = [tf.TensorSpec(None, inputs[name].dtype) for name in names]
+    with pytest.raises(tf_backend.errors, match=re.escape(bad.sentence)):
+        tf.function(function, input_signature=signature)(*(inputs[name] for name in names))
+
+
+def test_an_error_leaves_nothing_behind(any_backend, spec, random):
+    """The next good call is good."""
+    sample = spec.sample((3, 4), random)
+    inputs = any_backend.tensors(sample, "float32")
+    expected = any_backend.to_numpy(any_backend.call(spec.name, inputs, sample.options)[0])
+    with pytest.raises(any_backend.errors):
+        any_backend.call(spec.name, arguments(any_backend, spec.bad[0]), spec.bad[0].options)
+    got = any_backend.to_numpy(any_backend.call(spec.name, inputs, sample.options)[0])
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_every_check_of_a_specification_is_of_its_operator(spec: Specification):
+    assert spec.bad
+    for bad in spec.bad:
+        assert re.match(rf"fusedops\.{spec.name}: \w+ must .+; got .+", bad.sentence)
+
+
+def test_unknown_keywords(any_backend, spec, random):
+    inputs = any_backend.tensors(spec.sample((3, 4), random), "float32")
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
+        any_backend.call(spec.name, inputs, {"nonsense": 1})
+
+
+def test_tensors_on_two_devices(torch_gpu, spec, random):
+    """Refused before anything is launched, for each input that is elsewhere than the first."""
+    sample: Sample = spec.sample((3, 4), random)
+    inputs = torch_gpu.tensors(sample, "float32")
+    sentence = rf"fusedops\.{spec.name}: \w+ must be on .+; got .+"
+    for name in sample.tensors if len(sample.tensors) > 1 else ():
+        with pytest.raises(RuntimeError, match=sentence):
+            torch_gpu.call(spec.name, {**inputs, name: inputs[name].cpu()}, sample.options)

@@ -1,0 +1,101 @@
+"""NaN, infinities, signed zeros, subnormal and largest numbers come out as the formula in the compute dtype gives them.
+
+A compiler may fuse a product and a sum, which skips an overflow or an underflow between them. So two references count:
+the formula with every step rounded, and the formula rounded once. Where they agree, so must the kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from checks import tuples
+from frameworks import Backend
+from numerics import LONGEST, bits, compute_dtype, numpy_dtype, rounded, tolerance
+from specification import Sample, Specification
+
+
+def special_values(dtype: str) -> np.ndarray:
+    """In float64, every one representable in dtype."""
+    info = ml_dtypes.finfo(numpy_dtype(dtype))
+    largest, normal, subnormal = (float(x) for x in (info.max, info.smallest_normal, info.smallest_subnormal))
+    between = float(numpy_dtype(dtype).type(normal / 2 + subnormal))
+    finite = np.array([0.0, 1.0, 2.0, 0.5, largest, largest / 2, normal, subnormal, between])
+    return np.concatenate([finite, -finite, [np.inf, -np.inf, np.nan]])
+
+
+def kind(values: np.ndarray) -> np.ndarray:
+    """NaN: 5. Infinities: 4 and -4. Zeros: 1 and -1, by their sign. Other numbers: 2 and -2."""
+    sizes = np.select([np.isnan(values), np.isinf(values), values == 0], [5, 4, 1], 2)
+    return np.where(np.isnan(values), 5, np.where(np.signbit(values), -sizes, sizes))
+
+
+def check(got: np.ndarray, stepwise: np.ndarray, once: np.ndarray, limit: np.ndarray, label: str) -> None:
+    """Each number is of the kind, and within the limit, of one of the two references."""
+    wide = got.astype(LONGEST)
+    good = np.zeros(got.shape, bool)
+    with np.errstate(all="ignore"):
+        limit = np.where(np.isfinite(limit), limit, 0)
+        for reference in (stepwise, once):
+            expected = rounded(np.asarray(reference), got.dtype.name).astype(LONGEST)
+            same_kind = kind(wide) == kind(expected)
+            close = np.abs(wide - expected) <= limit
+            underflow = (expected == 0) & (np.signbit(wide) == np.signbit(expected))  # the limit is a few subnormals
+            good |= same_kind & (close | ~np.isfinite(expected)) | close & underflow
+    if not good.all():
+        at = tuple(map(int, np.unravel_index(np.argmin(good), good.shape)))
+        raise AssertionError(
+            f"{label}: {(~good).sum()} of {good.size} wrong; at {at}: got {got[at]!r} (bits {bits(got)[at]:#x}), "
+            f"expected {stepwise[at]!r} or {once[at]!r}"
+        )
+
+
+def evaluations(function: Any, backend: Backend, dtype: str, inputs: dict[str, Any], options: Any, upstream: Any = ()):
+    for computed in (compute_dtype(dtype), LONGEST):
+        arguments = {**backend.numpy(inputs, computed), **options}
+        with np.errstate(all="ignore"):
+            yield function(*(dy.astype(computed) for dy in upstream), **arguments)
+
+
+def samples(spec: Specification, dtype: str, random: np.random.Generator) -> list[Sample]:
+    return list(spec.special(special_values(dtype), random))
+
+
+def test_forward(any_backend, spec, dtype, random):
+    for sample in samples(spec, dtype, random):
+        inputs = any_backend.tensors(sample, dtype)
+        outputs = any_backend.call(spec.name, inputs, sample.options)
+        stepwise, once = evaluations(spec.reference, any_backend, dtype, inputs, sample.options)
+        _, magnitude = evaluations(spec.magnitude, any_backend, dtype, inputs, sample.options)
+        roundings = spec.roundings(**any_backend.numpy(inputs, LONGEST), **sample.options)
+        expected = zip(spec.outputs, tuples(stepwise), tuples(once), tuples(magnitude), strict=True)
+        for output, (name, *references, size) in zip(outputs, expected, strict=True):
+            with np.errstate(all="ignore"):
+                limit = tolerance(references[1], size, roundings[name], dtype)
+            check(any_backend.to_numpy(output), *references, limit, f"{sample}: {name}")
+
+
+def test_backward(any_backend, spec, dtype, random):
+    for sample in samples(spec, dtype, random):
+        inputs = any_backend.tensors(sample, dtype)
+        outputs, gradients = any_backend.gradients(spec.name, inputs, sample.options, sample.differentiable)
+        upstream = [any_backend.to_numpy(dy) for dy in any_backend.upstream(outputs)]
+        parts = (any_backend, dtype, inputs, sample.options, upstream)
+        stepwise, once = evaluations(spec.gradients, *parts)
+        _, magnitude = evaluations(spec.gradient_magnitude, *parts)
+        roundings = spec.roundings(**any_backend.numpy(inputs, LONGEST), **sample.options)
+        for name, gradient in gradients.items():
+            with np.errstate(all="ignore"):
+                limit = tolerance(once[name], magnitude[name], roundings[f"d{name}"], dtype)
+            check(any_backend.to_numpy(gradient), stepwise[name], once[name], limit, f"{sample}: d{name}")
+
+
+def test_overflow_to_infinity_in_16_bits(any_backend, spec):
+    """Among the special values there are results that no 16-bit number holds: the kernel must not saturate."""
+    sample = spec.sample((4, 4), np.random.default_rng(0))
+    largest = {name: np.full(np.shape(x), 65504.0) for name, x in sample.inputs.items()}
+    outputs = any_backend.call(spec.name, any_backend.tensors(Sample(largest, sample.options), "float16"))
+    exact = tuples(spec.reference(**largest, **sample.options))
+    for output, expected in zip(outputs, exact, strict=True):
+        np.testing.assert_array_equal(any_backend.to_numpy(output), rounded(expected, "float16"))
