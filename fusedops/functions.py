@@ -6,10 +6,27 @@ user calls `fusedops.torch.axpby(a, x, b)` or `fusedops.tf.axpby(a, x, b)`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 Tensor = Any
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def bind(function: Callable[Concatenate[Any, P], R], ops: Any) -> Callable[P, R]:
+    """`function` over one framework's operators, with the signature that a user sees."""
+
+    @functools.wraps(function)
+    def bound(*args: P.args, **kwargs: P.kwargs) -> R:
+        return function(ops, *args, **kwargs)
+
+    signature = inspect.signature(function)
+    bound.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])  # type: ignore[attr-defined]
+    del bound.__wrapped__  # or inspect would show `ops` again
+    return bound
 
 
 def axpby(ops: Any, a: float | Tensor, x: Tensor, b: Tensor) -> Tensor:

@@ -1,0 +1,259 @@
+"""The function that stands before each operator and chooses how to call it.
+
+torch.library's autograd alone costs several microseconds a call, even where no gradient is wanted, and knows neither
+torch.func nor forward mode. So each situation takes its own way to the same kernel:
+
+    compiling or exporting      the registered operator, which torch's compiler sees
+    inside torch.func           an autograd.Function in the style that torch.func asks for
+    a gradient is wanted        an autograd.Function in the old style, which is faster
+    otherwise                   the bare kernel
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.autograd.forward_ad as forward_ad
+
+from fusedops import checks
+from fusedops.declarations import Operator
+from fusedops.gradients import GRADIENTS, Gradient
+from fusedops.torch.ops import SIGNATURES, Signature, overload
+
+Arguments = tuple[Any, ...]  # in the order of the schema
+
+
+class Rest(tuple):
+    """The arguments behind the inputs: numbers of scalar inputs, attributes. torch.func takes it as one leaf."""
+
+
+_is_compiling = torch.compiler.is_compiling
+_inside_torch_func = torch._C._are_functorch_transforms_active
+_is_any_autocast_enabled = torch._C._is_any_autocast_enabled
+
+# What formulas see as `f`: every operator, and what else they need of tensors.
+FUNCTIONS = SimpleNamespace(
+    multiply=torch.mul,
+    reshape_rows=lambda x: x.reshape(math.prod(x.shape[:-1]), x.shape[-1]),
+    transpose=lambda x: x.mT,
+    rank=lambda x: x.dim(),
+)
+
+
+class Derivative:
+    """Applies an operator's gradient formula to what torch hands around."""
+
+    def __init__(self, signature: Signature, gradient: Gradient) -> None:
+        self.signature = signature
+        self.formula = gradient.formula
+        declaration = signature.declaration
+        self.names = [x.name for x in declaration.inputs]
+        outputs = [x.name for x in declaration.outputs]
+        self.saved_inputs = [(name, self.names.index(name)) for name in gradient.saves if name in self.names]
+        self.saved_outputs = [(name, outputs.index(name)) for name in gradient.saves if name in outputs]
+
+    def save(self, ctx: Any, inputs: Arguments, rest: Rest, outputs: Any, forward_mode: bool) -> None:
+        """Keeps what the formula reads: tensors where autograd can see them, numbers and attributes beside them."""
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        tensors = [inputs[i] for _, i in self.saved_inputs] + [outputs[i] for _, i in self.saved_outputs]
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+        ctx.rest = rest
+        if forward_mode:
+            ctx.save_for_forward(*tensors)
+            ctx.outputs = [(x.shape, x.dtype, x.device) for x in outputs]
+
+    def context(self, ctx: Any, saved: Arguments, wanted: Callable[[str], bool]) -> SimpleNamespace:
+        """The formula's `c`."""
+        signature = self.signature
+        c = SimpleNamespace(wanted=wanted)
+        names = [name for name, _ in self.saved_inputs + self.saved_outputs]
+        for name, tensor in zip(names, saved, strict=True):
+            setattr(c, name, tensor)
+        for place, i in enumerate(signature.scalars):
+            if getattr(c, self.names[i], 0) is None:
+                setattr(c, self.names[i], ctx.rest[place])
+        attributes = signature.attributes(ctx.rest)
+        for attribute, value in zip(signature.declaration.attributes, attributes, strict=True):
+            setattr(c, attribute.name, value)
+        return c
+
+    def evaluate(self, ctx: Any, saved: Arguments, wanted: list[bool], dy: Arguments) -> list[Any]:
+        """The gradient of every input; None where it is not wanted or nothing flows."""
+        if all(x is None for x in dy):
+            return [None] * len(wanted)
+        c = self.context(ctx, saved, lambda name: wanted[self.names.index(name)])
+        gradients = self.formula(FUNCTIONS, c, *dy)
+        result = []
+        for name, needed in zip(self.names, wanted, strict=True):
+            gradient = gradients.get(name) if needed else None
+            result.append(gradient() if callable(gradient) else gradient)
+        return result
+
+    def register(self, operator: str) -> None:
+        """Gives torch.ops' operator its backward, for the compiler and for direct calls."""
+        count = self.signature.inputs
+
+        def setup_context(ctx: Any, inputs: Arguments, output: Any) -> None:
+            self.save(ctx, inputs[:count], Rest(inputs[count:]), output, forward_mode=False)
+
+        def backward(ctx: Any, *dy: Any) -> Arguments:
+            return (*self.backward(ctx, *dy)[:count], *(None for _ in ctx.rest))
+
+        torch.library.register_autograd(operator, backward, setup_context=setup_context)
+
+    def backward(self, ctx: Any, *dy: Any) -> Arguments:
+        wanted = list(ctx.needs_input_grad[: self.signature.inputs])
+        return (*self.evaluate(ctx, ctx.saved_tensors, wanted, dy), None)
+
+    def jvp(self, ctx: Any, *tangents: Any) -> Any:
+        """Forward mode: the formula is linear in dy, and its transpose maps tangents of inputs to those of outputs."""
+        tangents = tangents[: self.signature.inputs]
+        wanted = [tangent is not None for tangent in tangents]
+        # Tensors come with their tangents; the formula is differentiated with respect to dy alone.
+        has_tangent = [wanted[i] for _, i in self.saved_inputs] + [True for _ in self.saved_outputs]
+        saved = tuple(
+            forward_ad.unpack_dual(x).primal if has else x for x, has in zip(ctx.saved_tensors, has_tangent, strict=True)
+        )
+
+        def pull_back(*dy: Any) -> tuple[Any, ...]:
+            gradients = self.evaluate(ctx, saved, wanted, dy)
+            pairs = zip(gradients, tangents, strict=True)
+            return tuple(torch.zeros_like(t) if g is None else g for g, t in pairs if t is not None)
+
+        zeros = [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.outputs]
+        _, transposed = torch.func.vjp(pull_back, *zeros)
+        results = transposed(tuple(t for t in tangents if t is not None))
+        return results[0] if len(results) == 1 else results
+
+
+def _autograd_functions(raw: Callable[..., Any], derivative: Derivative) -> tuple[Any, Any]:
+    """The two autograd.Functions over one kernel: for eager autograd, and for torch.func."""
+
+    class Eager(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *arguments: Any) -> Any:
+            *inputs, rest = arguments
+            outputs = raw(*inputs, *rest)
+            derivative.save(ctx, inputs, rest, outputs, forward_mode=forward_ad._current_level >= 0)
+            return outputs
+
+        backward = staticmethod(derivative.backward)
+        jvp = staticmethod(derivative.jvp)
+
+    class Func(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(*arguments: Any) -> Any:
+            *inputs, rest = arguments
+            return raw(*inputs, *rest)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Arguments, output: Any) -> None:
+            *inputs, rest = inputs
+            derivative.save(ctx, inputs, rest, output, forward_mode=True)
+
+        backward = staticmethod(derivative.backward)
+        jvp = staticmethod(derivative.jvp)
+
+    name = derivative.signature.declaration.name
+    Eager.__name__ = Func.__name__ = f"fusedops_{name}"
+    return Eager, Func
+
+
+def _autocast(inputs: Arguments) -> Arguments:
+    """The inputs in autocast's dtype, where it is on for their device; float64 stays, as in torch's own products."""
+    device = inputs[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return inputs
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(
+        x.to(dtype) if isinstance(x, torch.Tensor) and x.is_floating_point() and x.dtype != torch.float64 else x
+        for x in inputs
+    )
+
+
+def _check_types(declaration: Operator, inputs: Arguments, attributes: dict[str, Any]) -> None:
+    """Raises TypeError for what is no tensor, number or attribute of the declared type."""
+    for declared, value in zip(declaration.inputs, inputs, strict=False):
+        if isinstance(value, torch.Tensor) or (declared.kind == "optional" and value is None):
+            continue
+        if declared.kind != "scalar" or not checks.is_number(value):
+            raise checks.not_a_tensor(declaration, declared, value)
+    checks.check_attributes(declaration, attributes)
+
+
+def _arguments(signature: Signature) -> Callable[[Arguments, dict[str, Any]], tuple[Arguments, Rest]]:
+    """A function from what a user passes to the arguments of the schema."""
+    declaration = signature.declaration
+    scalars, count = signature.scalars, len(declaration.inputs)
+    attributes = [(a.name, a.default, a.type == "floats") for a in declaration.attributes]
+
+    def arguments(inputs: Arguments, keywords: dict[str, Any]) -> tuple[Arguments, Rest]:
+        if len(inputs) < count:
+            inputs += (None,) * (count - len(inputs))
+        rest: list[Any] = []
+        for i in scalars:
+            x = inputs[i]
+            if isinstance(x, torch.Tensor):
+                rest.append(0.0)
+            elif isinstance(x, bool):
+                raise checks.not_a_tensor(declaration, declaration.inputs[i], x)
+            else:
+                rest.append(float(x))
+                inputs = (*inputs[:i], None, *inputs[i + 1 :])
+        for name, default, is_list in attributes:
+            value = keywords.get(name, default)
+            rest.append([float(number) for number in value] if is_list else value)
+        return inputs, Rest(rest)
+
+    return arguments
+
+
+def front(name: str) -> Callable[..., Any]:
+    """The function `name(*inputs, **attributes)` that users, layers and formulas call."""
+    signature = SIGNATURES[name]
+    declaration = signature.declaration
+    public, raw = overload(name), overload(f"_{name}")
+    derivative = Derivative(signature, GRADIENTS[name])
+    eager, func = _autograd_functions(raw, derivative)
+    arrange = _arguments(signature)
+    derivative.register(f"fusedops::{name}")
+
+    def choose(inputs: Arguments, rest: Rest) -> Any:
+        if _inside_torch_func():
+            return func.apply(*inputs, rest)
+        if forward_ad._current_level >= 0:
+            return eager.apply(*inputs, rest)
+        if torch.is_grad_enabled():
+            for x in inputs:
+                if x is not None and x.requires_grad:
+                    return eager.apply(*inputs, rest)
+        return raw(*inputs, *rest)
+
+    def call(*inputs: Any, **attributes: Any) -> Any:
+        if _is_compiling():
+            _check_types(declaration, inputs, attributes)
+            if declaration.autocast:
+                inputs = _autocast(inputs)
+            inputs, rest = arrange(inputs, attributes)
+            return public(*inputs, *rest)
+        try:
+            if declaration.autocast and _is_any_autocast_enabled():
+                inputs = _autocast(inputs)
+            return choose(*arrange(inputs, attributes))
+        except (TypeError, ValueError, AttributeError, RuntimeError):
+            _check_types(declaration, inputs, attributes)  # a wrong type has a sentence of its own
+            raise
+
+    call.__name__ = call.__qualname__ = name
+    return call
+
+
+for _name in SIGNATURES:
+    setattr(FUNCTIONS, _name, front(_name))

@@ -1,0 +1,176 @@
+"""The operators of the compiled library as torch knows them, with the shape rules for fake tensors and vmap."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fusedops import declarations, loading
+
+# In the order of the core's DType.
+_DTYPES = (
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.complex64,
+    torch.complex128,
+)
+
+
+def _load() -> ctypes.CDLL:
+    path = str(loading.library("torch"))
+    torch.ops.load_library(path)
+    return ctypes.CDLL(path)
+
+
+_LIBRARY = _load()
+DECLARATIONS = declarations.read(_LIBRARY)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """An operator's arguments in the order of its schema: inputs, the numbers of scalar inputs, attributes."""
+
+    declaration: declarations.Operator
+    scalars: tuple[int, ...]  # positions of the scalar inputs
+
+    @staticmethod
+    def of(declaration: declarations.Operator) -> Signature:
+        return Signature(declaration, tuple(i for i, x in enumerate(declaration.inputs) if x.kind == "scalar"))
+
+    @property
+    def inputs(self) -> int:
+        return len(self.declaration.inputs)
+
+    def attributes(self, rest: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The attributes among the arguments behind the inputs; torch leaves trailing defaults out."""
+        given = tuple(rest[len(self.scalars) :])
+        return given + tuple(a.default for a in self.declaration.attributes[len(given) :])
+
+
+def overload(name: str) -> Callable[..., Any]:
+    return getattr(torch.ops.fusedops, name).default
+
+
+def infer(signature: Signature, arguments: tuple[Any, ...]) -> list[tuple[torch.dtype, list[Any]]]:
+    """The dtype and shape of every output, by the core's rule, over sizes that may be symbols."""
+    symbols: list[Any] = []
+
+    def token(size: Any) -> int:
+        if isinstance(size, int):
+            return size
+        symbols.append(size)
+        return -len(symbols)
+
+    def size(token: int) -> Any:
+        return symbols[-token - 1] if token < 0 else token
+
+    declaration = signature.declaration
+    tokens: list[int] = []
+    for tensor in arguments[: signature.inputs]:
+        if tensor is None:
+            tokens.append(0)
+        else:
+            dtype = _DTYPES.index(tensor.dtype) if tensor.dtype in _DTYPES else len(_DTYPES)
+            tokens += [1, dtype, tensor.dim(), *map(token, tensor.shape)]
+    texts = [
+        attribute.spelled(value).encode()
+        for attribute, value in zip(declaration.attributes, signature.attributes(arguments[signature.inputs :]), strict=True)
+    ]
+    result = (ctypes.c_int64 * 1024)()
+    message = ctypes.create_string_buffer(1024)
+    failed = _LIBRARY.fusedops_infer(
+        declaration.name.encode(),
+        (ctypes.c_int64 * len(tokens))(*tokens),
+        (ctypes.c_char_p * max(1, len(texts)))(*texts),
+        result,
+        ctypes.c_int64(len(result)),
+        message,
+        ctypes.c_int64(len(message)),
+    )
+    if failed:
+        raise RuntimeError(message.value.decode())
+    words = iter(result)
+    for _ in range(next(words)):
+        left, right = size(next(words)), size(next(words))
+        torch._check(left == right, lambda: f"fusedops.{declaration.name}: sizes {left} and {right} must be equal")
+    outputs = []
+    for _ in declaration.outputs:
+        dtype, rank = _DTYPES[next(words)], next(words)
+        outputs.append((dtype, [size(next(words)) for _ in range(rank)]))
+    return outputs
+
+
+def _register_fake(name: str, signature: Signature) -> None:
+    first = next(i for i, x in enumerate(signature.declaration.inputs) if x.kind == "tensor")
+
+    def fake(*arguments: Any, **keywords: Any) -> Any:
+        arguments = _positional(signature, arguments, keywords)
+        like = arguments[first]
+        outputs = [like.new_empty(shape, dtype=dtype) for dtype, shape in infer(signature, arguments)]
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    torch.library.register_fake(f"fusedops::{name}", fake)
+
+
+def _positional(signature: Signature, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, ...]:
+    if not keywords:
+        return arguments
+    declaration = signature.declaration
+    names = [x.name for x in declaration.inputs]
+    names += [f"{names[i]}_value" for i in signature.scalars]
+    defaults = [None] * signature.inputs + [0.0] * len(signature.scalars)
+    names += [a.name for a in declaration.attributes]
+    defaults += [a.default for a in declaration.attributes]
+    rest = zip(names[len(arguments) :], defaults[len(arguments) :], strict=True)
+    return arguments + tuple(keywords.get(name, default) for name, default in rest)
+
+
+def _register_vmap(name: str, signature: Signature) -> None:
+    op = overload(name)
+
+    def fold(info: Any, dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+        """One call with the mapped dimension first, where the operator treats leading dimensions alike."""
+        moved = [
+            x if not isinstance(x, torch.Tensor) else x.expand(info.batch_size, *x.shape) if d is None else x.movedim(d, 0)
+            for x, d in zip(arguments, dims, strict=True)
+        ]
+        for i in signature.scalars:
+            moved[i] = arguments[i]
+        return op(*moved), 0
+
+    def loop(info: Any, dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+        results = [
+            op(*(x if d is None else x.select(d, i) for x, d in zip(arguments, dims, strict=True)))
+            for i in range(info.batch_size)
+        ]
+        if isinstance(results[0], torch.Tensor):
+            return torch.stack(results), 0
+        return tuple(map(torch.stack, zip(*results, strict=True))), (0,) * len(results[0])
+
+    def rule(info: Any, dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+        dims = tuple(dims) + (None,) * (len(arguments) - len(dims))
+        tensors = [i for i in range(signature.inputs) if i not in signature.scalars and arguments[i] is not None]
+        ranks = {arguments[i].dim() - (dims[i] is not None) for i in tensors}
+        foldable = signature.declaration.batched and len(ranks) == 1 and all(dims[i] is None for i in signature.scalars)
+        return (fold if foldable else loop)(info, dims, *arguments)
+
+    torch.library.register_vmap(f"fusedops::{name}", rule)
+
+
+SIGNATURES = {name: Signature.of(declaration) for name, declaration in DECLARATIONS.items()}
+for _name, _signature in SIGNATURES.items():
+    for _registered in (_name, f"_{_name}"):
+        _register_fake(_registered, _signature)
+        _register_vmap(_registered, _signature)

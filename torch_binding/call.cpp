@@ -1,0 +1,127 @@
+#include "call.h"
+
+#include <torch/csrc/stable/accelerator.h>
+#include <torch/csrc/stable/ops.h>
+
+#include <optional>
+#include <stdexcept>
+#include <vector>
+
+#include "context.h"
+#include "tensors.h"
+
+namespace fusedops::torch_binding {
+
+using torch::stable::Tensor;
+using torch::stable::detail::from;
+using torch::stable::detail::to;
+
+namespace {
+
+struct Arguments {
+  std::optional<Tensor> inputs[kMaxInputs];
+  double scalars[kMaxInputs] = {};
+  Value attributes[kMaxAttributes];
+
+  Arguments(const Operator& op, const StableIValue* stack) {
+    for (size_t i = 0; i < op.inputs.size(); ++i, ++stack)
+      inputs[i] = op.inputs[i].kind == Kind::tensor ? to<Tensor>(*stack) : to<std::optional<Tensor>>(*stack);
+    for (size_t i = 0; i < op.inputs.size(); ++i)
+      if (op.inputs[i].kind == Kind::scalar) scalars[i] = to<double>(*stack++);
+    for (size_t i = 0; i < op.attributes.size(); ++i) read(op.attributes[i].type, *stack++, &attributes[i]);
+  }
+
+  static void read(Type type, StableIValue item, Value* value) {
+    switch (type) {
+      case Type::f64:
+        value->f64 = to<double>(item);
+        break;
+      case Type::i64:
+        value->i64 = to<int64_t>(item);
+        break;
+      case Type::boolean:
+        value->i64 = to<bool>(item);
+        break;
+      case Type::string:
+        value->string = to<std::string>(item);
+        break;
+      case Type::f64s:
+        value->f64s = to<std::vector<double>>(item);
+        break;
+    }
+  }
+};
+
+// Thrown as it stands: torch's own check would put a file name before the sentence.
+void require(const Status& status) {
+  if (!status.ok()) throw std::runtime_error(status.sentence());
+}
+
+// The device that the call runs on: that of the first tensor which is not a mere scalar. All others must be there too.
+Device common_device(const Operator& op, const Arguments& arguments) {
+  size_t first = 0;
+  while (op.inputs[first].kind != Kind::tensor) ++first;
+  const Device device = device_of(*arguments.inputs[first]);
+  for (size_t i = 0; i < op.inputs.size(); ++i) {
+    if (!arguments.inputs[i]) continue;
+    const Device other = device_of(*arguments.inputs[i]);
+    if (!(other == device))
+      require(Status::error("fusedops.", op.name, ": ", op.inputs[i].name, " must be on ", op.inputs[first].name,
+                            "'s device, ", name_of(device), "; got ", name_of(other)));
+  }
+  return device;
+}
+
+// The view of a tensor, which is copied to contiguous memory if the operator cannot read it as it lies.
+View readable(Tensor& tensor, Layout layout) {
+  const View view = view_of(tensor);
+  if (has_layout(view, layout)) return view;
+  tensor = torch::stable::contiguous(tensor);
+  return view_of(tensor);
+}
+
+}  // namespace
+
+void call(const Operator& op, StableIValue* stack) {
+  Arguments arguments(op, stack);
+  const Device device = common_device(op, arguments);
+
+  Rule rule(op, arguments.attributes);
+  for (size_t i = 0; i < op.inputs.size(); ++i)
+    if (arguments.inputs[i]) describe(view_of(*arguments.inputs[i]), &rule.inputs[i]);
+  require(op.rule(rule));
+
+  std::optional<torch::stable::accelerator::DeviceGuard> guard;
+  const bool cuda = device.type == aoti_torch_device_type_cuda();
+  if (cuda) guard.emplace(device.index);
+  const Kernel kernel = cuda ? op.cuda : op.cpu;
+  if (!kernel)
+    require(Status::error("fusedops.", op.name,
+                          ": this build has no CUDA kernels; install nvcc and run: make build-torch"));
+
+  Call call;
+  View views[kMaxInputs];
+  for (size_t i = 0; i < op.inputs.size(); ++i) {
+    call.scalars[i] = arguments.scalars[i];
+    if (!arguments.inputs[i]) continue;
+    views[i] = readable(*arguments.inputs[i], op.inputs[i].layout);
+    call.inputs[i] = &views[i];
+  }
+  std::optional<Tensor> outputs[kMaxOutputs], workspace;
+  for (size_t i = 0; i < op.outputs.size(); ++i) {
+    const Shape& shape = rule.outputs[i];
+    outputs[i] = empty(shape.dtype, shape.dims, shape.rank, device);
+    call.outputs[i] = view_of(*outputs[i]);
+  }
+  call.attributes = arguments.attributes;
+  call.context = context_for(device);
+  if (op.workspace) {
+    const auto bytes = static_cast<int64_t>(op.workspace(call));
+    workspace = empty(DType::u8, &bytes, 1, device);
+    call.workspace = workspace->mutable_data_ptr();
+  }
+  require(kernel(call));
+  for (size_t i = 0; i < op.outputs.size(); ++i) stack[i] = from(*outputs[i]);
+}
+
+}  // namespace fusedops::torch_binding

@@ -1,0 +1,40 @@
+#include "context.h"
+
+#include <dlfcn.h>
+#include <torch/csrc/stable/ops.h>
+
+#include <algorithm>
+
+namespace fusedops::torch_binding {
+namespace {
+
+// Looked up rather than linked: a torch without CUDA does not have it, and must be able to load this library.
+void* current_stream(int32_t device_index) {
+  using Function = AOTITorchError (*)(int32_t, void**);
+  static const Function function = [] {
+    void* library = dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_LAZY);
+    return reinterpret_cast<Function>(library ? dlsym(library, "aoti_torch_get_current_cuda_stream") : nullptr);
+  }();
+  STD_TORCH_CHECK(function, "fusedops: this torch has no CUDA streams");
+  void* stream;
+  STABLE_TORCH_ERROR_CODE_CHECK(function(device_index, &stream));
+  return stream;
+}
+
+void parallel(void*, int64_t count, int64_t cost, Context::Body body, void* closure) {
+  constexpr int64_t kWorthAThread = 20'000;  // nanoseconds
+  torch::stable::parallel_for(0, count, std::max<int64_t>(1, kWorthAThread / cost),
+                              [&](int64_t begin, int64_t end) { body(closure, begin, end); });
+}
+
+}  // namespace
+
+Context context_for(Device device) {
+  Context context;
+  context.parallel = parallel;
+  context.cuda = device.type == aoti_torch_device_type_cuda();
+  if (context.cuda) context.stream = current_stream(device.index);
+  return context;
+}
+
+}  // namespace fusedops::torch_binding

@@ -1,0 +1,16 @@
+// The torch schema of a declared operator.
+#pragma once
+
+#include <string>
+
+#include "core/operator.h"
+
+namespace fusedops::torch_binding {
+
+// axpby(Tensor? a, Tensor x, Tensor b, float a_value=0.0) -> (Tensor y)
+//
+// A scalar input is a tensor; where it is None, the number in <name>_value takes its place. Nothing is keyword-only:
+// torch takes twice as long over a call with keywords.
+std::string schema(const Operator& op, const std::string& name);
+
+}  // namespace fusedops::torch_binding

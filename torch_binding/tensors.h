@@ -1,0 +1,31 @@
+// Between torch's tensors and the core's views.
+#pragma once
+
+#include <torch/csrc/stable/tensor.h>
+
+#include <string>
+
+#include "core/rule.h"
+#include "core/view.h"
+
+namespace fusedops::torch_binding {
+
+DType dtype_of(const torch::stable::Tensor& tensor);
+
+View view_of(const torch::stable::Tensor& tensor);
+
+// A rule's shape of a tensor that is there.
+void describe(const View& view, Shape* shape);
+
+struct Device {
+  int32_t type, index;
+  bool operator==(const Device&) const = default;
+};
+
+Device device_of(const torch::stable::Tensor& tensor);
+std::string name_of(Device device);
+
+// An uninitialised row-major tensor.
+torch::stable::Tensor empty(DType dtype, const int64_t* sizes, int rank, Device device);
+
+}  // namespace fusedops::torch_binding
