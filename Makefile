@@ -1,0 +1,92 @@
+# fusedops: `make` alone prints what there is.
+#
+# Paths are relative and quoted, because make itself knows no names with spaces.
+
+SHELL := /bin/sh
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+# PYTHON given: that interpreter and what it has. Otherwise .venv, made on first need.
+ifdef PYTHON
+python := "$(PYTHON)"
+environment :=
+else
+python := .venv/bin/python
+environment := .venv/.installed
+endif
+export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
+
+cpp_files := find core_cuda torch_binding tf_binding -name '*.cpp' -o -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh'
+clang_format := $(python) -c 'from clang_format import clang_format; clang_format()'
+
+.PHONY: help build build-torch build-tf test demo bench format lint clean
+
+help:
+	@echo 'make build         build the bindings of PyTorch and TensorFlow'
+	@echo 'make build-torch   build the binding of PyTorch      (fusedops/torch/_C.abi3.so)'
+	@echo 'make build-tf      build the binding of TensorFlow   (fusedops/tf/_ops.so)'
+	@echo 'make test          build what is stale, run the tests'
+	@echo 'make demo          build what is stale, train a classifier of digits, show a picture'
+	@echo 'make bench         build what is stale, compare with the frameworks and other peers'
+	@echo 'make format        format Python and C++'
+	@echo 'make lint          check formatting, style and types'
+	@echo 'make clean         remove everything that was built (.venv stays)'
+	@echo
+	@echo 'Options, as in make build CUDA=0'
+	@echo '  PYTHON=/path/to/python3     use that interpreter and what it has; nothing is installed'
+	@echo '                              (otherwise the first target that needs it makes .venv)'
+	@echo '  FUSEDOPS_CUDA_ARCHS="8.0;9.0+PTX"   GPU architectures; by default the GPUs here, else 9.0+PTX'
+	@echo '                              (TORCH_CUDA_ARCH_LIST works too)'
+	@echo '  FUSEDOPS_CPU_FLAGS=-march=native    by default -march=x86-64-v3 on x86-64'
+	@echo '  CUDA=0                      no kernels for GPUs, though nvcc is there'
+	@echo '  DEBUG=1                     -G -g -O0 and assertions, in a build folder of its own'
+	@echo '  MAX_JOBS=2                  compilers at once; by default one per core'
+	@echo '  ARGS="-k rms_norm"          more arguments for test, demo and bench'
+
+# TensorFlow and PyTorch both have wheels for these versions of Python.
+.venv/.installed: requirements.txt requirements-cuda.txt requirements-headers.txt
+	@for python in python3 python3.12 python3.11 python3.13 python3.10; do \
+	  if "$$python" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' 2>/dev/null; then \
+	    set -- "$$python"; break; \
+	  fi; \
+	done; \
+	if [ $$# = 0 ]; then echo 'fusedops: Python 3.10 to 3.13 is needed, and none was found' >&2; exit 1; fi; \
+	if .venv/bin/python -m pip --version >/dev/null 2>&1; then exit 0; fi; \
+	echo "making .venv with $$1"; "$$1" -m venv --clear .venv
+	@if nvidia-smi -L 2>/dev/null | grep -q GPU; then all=requirements-cuda.txt; else all=requirements.txt; fi; \
+	set -x; .venv/bin/python -m pip install -r $$all
+	.venv/bin/python -m pip install --no-deps -r requirements-headers.txt
+	@touch $@
+
+build: $(environment)
+	@$(python) setup.py --quiet build_ext --inplace
+
+build-torch: $(environment)
+	@$(python) setup.py --quiet build_ext --inplace --bindings torch
+
+build-tf: $(environment)
+	@$(python) setup.py --quiet build_ext --inplace --bindings tf
+
+test: build
+	$(python) -m pytest tests $(ARGS)
+
+demo: build
+	$(python) examples/digits/train.py $(ARGS)
+
+bench: build
+	$(python) -m benchmarks $(ARGS)
+
+format: $(environment)
+	$(python) -m ruff format .
+	$(python) -m ruff check --fix .
+	$(cpp_files) | tr '\n' '\0' | xargs -0 $(clang_format) -i
+
+lint: $(environment)
+	$(python) -m ruff check .
+	$(python) -m ruff format --check .
+	$(cpp_files) | tr '\n' '\0' | xargs -0 $(clang_format) --dry-run -Werror
+	$(python) -m mypy
+
+clean:
+	rm -rf build dist *.egg-info fusedops/*/*.so fusedops/*/_build.json .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

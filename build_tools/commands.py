@@ -1,0 +1,63 @@
+"""The build as setuptools commands."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build import build
+from setuptools.command.build_ext import build_ext
+
+from fusedops.loading import FRAMEWORKS, release
+
+
+class Build(build):
+    def run(self) -> None:
+        # The folder is kept from build to build: what an earlier one left there must not enter this wheel.
+        shutil.rmtree(Path(self.build_lib, "fusedops"), ignore_errors=True)
+        super().run()
+
+
+class BuildBindings(build_ext):
+    user_options = [*build_ext.user_options, ("bindings=", None, "torch, tf or torch,tf [default: what is installed]")]
+
+    def initialize_options(self) -> None:
+        super().initialize_options()
+        self.bindings = ""
+        self.built: dict[str, str] = {}
+
+    def run(self) -> None:
+        from build_tools.build import build
+
+        self.built = build(self.bindings.split(",") if self.bindings else [], self._destination())
+
+    def _destination(self) -> Path:
+        return Path() if self.inplace else Path(self.build_lib)
+
+    def get_outputs(self) -> list[str]:
+        files = [Path("fusedops", name, file) for name in self.built for file in (FRAMEWORKS[name].file, "_build.json")]
+        return [str(self._destination() / file) for file in files]
+
+    def get_output_mapping(self) -> dict[str, str]:
+        return {}
+
+
+class Wheel(bdist_wheel):
+    """Neither binding is tied to a minor version of Python: the torch extension keeps to the limited API, and the
+    TensorFlow library uses nothing of Python's. Hence the tag cp310-abi3. No tag can name the TensorFlow that a library
+    was built against; the build tag does, for people (fusedops-0.1.0-0.torch2.13.tf2.21-cp310-abi3-linux_x86_64.whl),
+    and the loader checks it."""
+
+    def finalize_options(self) -> None:
+        self.py_limited_api = "cp310"
+        super().finalize_options()
+
+    def get_tag(self) -> tuple[str, str, str]:
+        built = self.get_finalized_command("build_ext").built
+        names = [f"{name}{'.'.join(map(str, release(version)))}" for name, version in built.items()]
+        self.build_number = ".".join(["0", *names])
+        return super().get_tag()
+
+
+COMMANDS = {"build": Build, "build_ext": BuildBindings, "bdist_wheel": Wheel}

@@ -1,0 +1,80 @@
+"""The core: every file of core_cuda/ becomes one object, which all bindings share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from build_tools.cuda import Architecture, Cutlass, Toolkit
+from build_tools.ninja import NinjaFile
+from build_tools.options import Options
+
+CORE = Path("core_cuda")
+
+
+@dataclass(frozen=True)
+class Cuda:
+    """Everything that a build with kernels for the GPU needs."""
+
+    toolkit: Toolkit
+    architectures: Sequence[Architecture]
+    cutlass: Cutlass | None
+
+    @property
+    def sm90(self) -> bool:
+        """Whether the *sm90*.cu files are compiled: they use instructions that only 9.0 has, through CUTLASS."""
+        return self.cutlass is not None and any(a.number in ("90", "90a") for a in self.architectures)
+
+
+def _cutlass_flags(options: Options, cutlass: Cutlass) -> list[str]:
+    # Reached through a link in the build folder: the headers' own place changes with every isolated build of pip, and
+    # may hold a space. Ninja is told by their version in a flag when they change.
+    link = options.folder / "cutlass"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(cutlass.folder.resolve())
+    includes = ["-isystem", str(link / "include"), "-isystem", str(link / "tools/util/include")]
+    return [*includes, f"-DFUSEDOPS_CUTLASS={cutlass.version}"]
+
+
+def _nvcc(options: Options, cuda: Cuda) -> list[str]:
+    own = ("-O0", "-g", "-O3", "-DNDEBUG")  # nvcc hands these to the host's compiler itself
+    return [
+        str(cuda.toolkit.home / "bin/nvcc"),
+        "-ccbin",
+        options.cxx[-1],
+        "-std=c++20",
+        *(["-G", "-g", "-O0"] if options.debug else ["-O3", "-DNDEBUG"]),
+        "--expt-relaxed-constexpr",
+        "--expt-extended-lambda",
+        f"-I{CORE}",
+        *(_cutlass_flags(options, cuda.cutlass) if cuda.cutlass else []),
+        "-Xcompiler",
+        ",".join(flag for flag in options.host_flags if flag not in own),
+    ]
+
+
+def add_core(ninja: NinjaFile, options: Options, cuda: Cuda | None) -> list[Path]:
+    """Adds the core's objects to `ninja`; without `cuda` those of the CPU only."""
+    compile_cpp = [*options.cxx, "-std=c++20", *options.host_flags, "-Wall", "-Wextra", f"-I{CORE}"]
+    ninja.rule("core_cpp", [*compile_cpp, "-c", "$in", "-o", "$out"], description="c++ $in", headers=True)
+
+    def objects(rule: str, sources: Sequence[Path]) -> list[Path]:
+        return [ninja.build(options.folder / f"{source}.o", rule, [source]) for source in sources]
+
+    made = []
+    if cuda:
+        nvcc = _nvcc(options, cuda)
+        rest = ["-c", "$in", "-o", "$out"]
+        general = [flag for architecture in cuda.architectures for flag in architecture.flags]
+        sm90 = ["-DFUSEDOPS_SM90"] if cuda.sm90 else []
+        ninja.rule("core_cu", [*nvcc, *general, *sm90, *rest], description="nvcc $in", headers=True)
+        only_sm90 = "-gencode=arch=compute_90a,code=sm_90a"
+        ninja.rule("core_cu_sm90", [*nvcc, only_sm90, *rest], description="nvcc $in", headers=True)
+        sources = sorted(CORE.rglob("*.cu"))
+        # These take by far the longest: first, so that the build does not end waiting for them alone.
+        if cuda.sm90:
+            made += objects("core_cu_sm90", [s for s in sources if "sm90" in s.name])
+        made += objects("core_cu", [s for s in sources if "sm90" not in s.name])
+    return objects("core_cpp", sorted(CORE.rglob("*.cpp"))) + made

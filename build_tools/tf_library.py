@@ -1,0 +1,63 @@
+"""The TensorFlow binding: tf_binding/ and the core's objects, linked into one library for tf.load_op_library.
+
+It holds nothing of Python's. TensorFlow's C++ ABI changes with every minor version, so that it goes with the
+TensorFlow it was built against.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from build_tools.core import CORE
+from build_tools.cuda import Toolkit
+from build_tools.ninja import NinjaFile
+from build_tools.options import Options
+
+BINDING = Path("tf_binding")
+
+QUESTION = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from tensorflow import sysconfig
+print(json.dumps({"compile": sysconfig.get_compile_flags(), "link": sysconfig.get_link_flags()}))
+"""
+
+
+def _flags(options: Options, version: str) -> dict[str, list[str]]:
+    """What TensorFlow says about compiling against it. It is kept: importing TensorFlow takes seconds."""
+    kept = options.folder / "tensorflow.json"
+    key = [sys.prefix, version]
+    if kept.exists():
+        answer = json.loads(kept.read_text())
+        if answer["key"] == key and Path(answer["include"]).is_dir():
+            return answer
+    done = subprocess.run([sys.executable, "-c", QUESTION, json.dumps(sys.path)], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"fusedops: TensorFlow {version} is installed but does not import:\n{done.stderr}")
+    answer = json.loads(done.stdout.splitlines()[-1])
+    include = next(flag.removeprefix("-I") for flag in answer["compile"] if flag.startswith("-I"))
+    answer |= {"key": key, "include": include}
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(answer))
+    return answer
+
+
+def add_tf(ninja: NinjaFile, options: Options, version: str, objects: Sequence[Path], toolkit: Toolkit | None) -> Path:
+    flags = _flags(options, version)
+    # C++20 is the core's; the other flags settle the ABI. Its headers' own warnings are not ours.
+    defines = [flag for flag in flags["compile"] if flag.startswith("-D")]
+    # XLA's headers include these two by their own roots.
+    roots = ["", "external/highwayhash", "external/farmhash_archive/src"]
+    includes = [word for root in roots for word in ("-isystem", str(Path(flags["include"], root)))]
+    compile_cc = [*options.cxx, "-std=c++20", *options.host_flags, "-Wall", "-Wextra", f"-I{CORE}", *defines, *includes]
+    ninja.rule("tf_cc", [*compile_cc, "-c", "$in", "-o", "$out"], description="c++ $in", headers=True)
+    own = [ninja.build(options.folder / f"{source}.o", "tf_cc", [source]) for source in sorted(BINDING.rglob("*.cc"))]
+
+    cudart = [toolkit.cudart, "-ldl", "-lrt", "-lpthread"] if toolkit else []
+    link = [*options.cxx, "-shared", "-o", "$out", "$in", *cudart, *flags["link"], "-Wl,--exclude-libs,ALL"]
+    ninja.rule("tf_link", link, description="link $out")
+    return ninja.build(options.folder / "lib/fusedops/tf/_ops.so", "tf_link", [*own, *objects])

@@ -1,0 +1,104 @@
+"""The PyTorch binding: a setuptools extension of torch_binding/ and the core's objects.
+
+It is made on LibTorch's stable ABI and Python's limited API: one file for every torch from 2.10 and every Python from
+3.10 on. Ninja runs this module when one of its inputs has changed, because importing torch takes longer than to see
+that there is nothing to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from build_tools.core import CORE
+from build_tools.cuda import Toolkit
+from build_tools.environment import show_site_packages
+from build_tools.ninja import NinjaFile
+from build_tools.options import Options
+
+BINDING = Path("torch_binding")
+STABLE_ABI = "0x020a000000000000"  # torch 2.10
+
+
+def add_torch(
+    ninja: NinjaFile, options: Options, version: str, objects: Sequence[Path], toolkit: Toolkit | None
+) -> Path:
+    """Adds the extension to `ninja`. `version` is the installed torch: another one is another command."""
+    output = options.folder / "lib/fusedops/torch/_C.abi3.so"
+    cuda = ["--cuda", toolkit.home, "--cudart", toolkit.cudart] if toolkit else []
+    flags = ["-std=c++20", *options.host_flags, "-Wall", f"-DTORCH_TARGET_VERSION={STABLE_ABI}"]
+    ninja.rule(
+        "torch",
+        [sys.executable, "-m", "build_tools.torch_extension", options.folder, "--torch", version, *cuda]
+        + ["--objects", "$in", "--flags", *flags],
+        description=f"torch extension for {version}",
+    )
+    sources = [*BINDING.glob("*.cpp"), *BINDING.rglob("*.h"), *CORE.rglob("*.h")]
+    return ninja.build(output, "torch", objects, implicit=sorted(sources))
+
+
+@contextmanager
+def _quiet(log: Path) -> Iterator[None]:
+    """torch prints every command. They are of interest only where one fails."""
+    screen = os.dup(1), os.dup(2)
+    with open(log, "wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    except BaseException as error:
+        os.write(screen[0], log.read_bytes())
+        raise SystemExit(1) from error
+    finally:
+        os.dup2(screen[0], 1)
+        os.dup2(screen[1], 2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--torch", required=True)
+    parser.add_argument("--cuda", type=Path)
+    parser.add_argument("--cudart", type=Path)
+    parser.add_argument("--objects", nargs="+", required=True)
+    parser.add_argument("--flags", nargs=argparse.REMAINDER, required=True)
+    arguments = parser.parse_args()
+
+    show_site_packages()
+    import setuptools
+    import torch
+    from torch.utils import cpp_extension
+
+    make_extension = cpp_extension.CppExtension
+    if arguments.cuda:
+        cpp_extension.CUDA_HOME = str(arguments.cuda)
+        if torch.version.cuda:
+            make_extension = cpp_extension.CUDAExtension
+    extension = make_extension(
+        "fusedops.torch._C",
+        sorted(map(str, BINDING.glob("*.cpp"))),
+        include_dirs=[str(CORE.resolve())],
+        extra_objects=arguments.objects + ([str(arguments.cudart)] if arguments.cudart else []),
+        extra_compile_args=arguments.flags,
+        extra_link_args=["-Wl,--exclude-libs,ALL"],
+        py_limited_api=True,
+    )
+    # CUDAExtension adds torch's CUDA libraries and the dynamic runtime. The binding needs neither, and without them it
+    # also loads in a torch for the CPU.
+    extension.libraries = ["c10", "torch", "torch_cpu", *(["dl", "rt", "pthread"] if arguments.cudart else [])]
+
+    distribution = setuptools.Distribution({"name": "fusedops", "ext_modules": [extension]})
+    command = cpp_extension.BuildExtension(distribution)
+    command.build_lib = str(arguments.folder / "lib")
+    command.build_temp = str(arguments.folder / "torch")
+    command.ensure_finalized()
+    with _quiet(arguments.folder / "torch.log"):
+        command.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""What is there: versions, bindings, and why one is missing."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import fusedops
+from fusedops.loading import FRAMEWORKS, Framework, fault
+
+
+def show_config() -> None:
+    """Prints the versions, which bindings are built, for which GPU architectures, and why one is missing.
+
+    Neither framework is imported.
+    """
+    print(f"fusedops {fusedops.__version__} in {Path(__file__).parent}")
+    print(f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
+    for framework in FRAMEWORKS.values():
+        print()
+        for line in _lines(framework):
+            print(line)
+
+
+def _lines(framework: Framework) -> list[str]:
+    package = f"fusedops.{framework.name}"
+    try:
+        installed, build, problem = framework.installed(), framework.build(), fault(framework)
+    except Exception as error:  # a broken framework must not hide what can be said about the other
+        return [f"{package}: {framework.title} is broken: {type(error).__name__}: {error}"]
+    lines = [
+        f"{package}: {'not usable' if problem else 'ready'}",
+        f"  {framework.title:<10} {installed or 'not installed'}",
+    ]
+    if build:
+        lines += [
+            f"  built for  {framework.title} {build['framework']}, {build['build_type']}",
+            f"  CPU        {build['cpu_flags'] or 'any'}",
+            f"  GPU        {_gpu(build)}",
+        ]
+    if problem:
+        lines.append(f"  {problem}")
+    return lines
+
+
+def _gpu(build: dict) -> str:
+    if not build["cuda"]:
+        return f"no kernels: {build['without_cuda']} when it was built"
+    return f"compute capability {', '.join(build['architectures'])}, CUDA {build['cuda']}"

@@ -1,0 +1,119 @@
+"""Finds a binding's compiled library, and says in a sentence what is wrong before anything is loaded."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import re
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import fusedops
+
+
+@dataclass(frozen=True)
+class Framework:
+    name: str  # fusedops.<name>, make build-<name>
+    title: str
+    module: str
+    distributions: tuple[str, ...]  # the packages that may bring the module
+    file: str
+    oldest: str | None  # the first version that the binding can be built for and loaded in
+    stable: bool  # one build serves every version from `oldest` on
+
+    @property
+    def folder(self) -> Path:
+        return Path(__file__).parent / self.name
+
+    @property
+    def library(self) -> Path:
+        return self.folder / self.file
+
+    def build(self) -> dict[str, Any] | None:
+        """What the library was built for: see build_tools/build.py."""
+        try:
+            return json.loads((self.folder / "_build.json").read_text())
+        except (OSError, ValueError):
+            return None
+
+    def installed(self) -> str | None:
+        """The framework's version, read without importing it if its package says it."""
+        for distribution in self.distributions:
+            try:
+                return metadata.version(distribution)
+            except metadata.PackageNotFoundError:
+                pass
+        if importlib.util.find_spec(self.module) is None:
+            return None
+        return str(getattr(importlib.import_module(self.module), "__version__", "")) or None
+
+
+FRAMEWORKS = {
+    "torch": Framework("torch", "PyTorch", "torch", ("torch",), "_C.abi3.so", "2.10", stable=True),
+    "tf": Framework(
+        "tf",
+        "TensorFlow",
+        "tensorflow",
+        ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu"),
+        "_ops.so",
+        None,
+        stable=False,
+    ),
+}
+
+
+def library(framework: str) -> Path:
+    """The library of `fusedops.<framework>`, or an ImportError that says what is wrong and what to run."""
+    sentence = fault(FRAMEWORKS[framework])
+    if sentence:
+        raise ImportError(sentence, name=f"fusedops.{framework}")
+    return FRAMEWORKS[framework].library
+
+
+def fault(framework: Framework) -> str | None:
+    """Why the binding cannot be loaded, or None."""
+    package, title, run = f"fusedops.{framework.name}", framework.title, f"make build-{framework.name}"
+    installed, build = framework.installed(), framework.build()
+    against = f"; it was built against {title} {build['framework']}" if build else ""
+    if installed is None:
+        return (
+            f"{package} needs {title}, which is not installed{against}. Run: pip install {framework.module}, then {run}"
+        )
+    if framework.oldest and not at_least(installed, framework.oldest):
+        upgrade = f"pip install --upgrade {framework.module}"
+        return f"{package} needs {title} {framework.oldest} or newer; {installed} is installed{against}. Run: {upgrade}, then {run}"
+    if build is None or not framework.library.exists():
+        return f"{package} is not built: there is no {framework.library}; {title} {installed} is installed. Run: {run}"
+    if build["fusedops"] != fusedops.__version__:
+        return f"{package} was built from fusedops {build['fusedops']}; this is fusedops {fusedops.__version__}. Run: {run}"
+    if not framework.stable and release(build["framework"]) != release(installed):
+        return f"{package} was built against {title} {build['framework']}; {installed} is installed. Run: {run}"
+    missing = _missing_instructions(build["cpu_flags"])
+    if missing:
+        return f"{package} was built for CPUs with {missing}; this one has not. Run: FUSEDOPS_CPU_FLAGS=-march=native {run}"
+    return None
+
+
+def release(version: str) -> tuple[int, int]:
+    """(2, 13) of "2.13.0+cpu"."""
+    major, minor = re.findall(r"\d+", version)[:2]
+    return int(major), int(minor)
+
+
+def at_least(version: str, oldest: str) -> bool:
+    return release(version) >= release(oldest)
+
+
+def _missing_instructions(cpu_flags: str, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    if "-march=x86-64-v3" not in cpu_flags.split():
+        return ""
+    try:
+        here = re.search(r"^flags\s*:(.*)$", cpuinfo.read_text(), re.MULTILINE)
+    except OSError:
+        here = None
+    if not here:
+        return ""
+    return ", ".join(name for name in ("avx2", "bmi2", "f16c", "fma") if name not in here[1].split())
