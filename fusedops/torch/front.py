@@ -22,7 +22,7 @@ import torch.autograd.forward_ad as forward_ad
 from fusedops import checks
 from fusedops.declarations import Operator
 from fusedops.gradients import GRADIENTS, Gradient
-from fusedops.torch.ops import SIGNATURES, Signature, overload
+from fusedops.torch.ops import SIGNATURES, Signature, overload, vmap_rule
 
 Arguments = tuple[Any, ...]  # in the order of the schema
 
@@ -114,20 +114,23 @@ class Derivative:
         """Forward mode: the formula is linear in dy, and its transpose maps tangents of inputs to those of outputs."""
         tangents = tangents[: self.signature.inputs]
         wanted = [tangent is not None for tangent in tangents]
-        # Tensors come with their tangents; the formula is differentiated with respect to dy alone.
+        given = tuple(tangent for tangent in tangents if tangent is not None)
         has_tangent = [wanted[i] for _, i in self.saved_inputs] + [True for _ in self.saved_outputs]
-        saved = tuple(
-            forward_ad.unpack_dual(x).primal if has else x for x, has in zip(ctx.saved_tensors, has_tangent, strict=True)
-        )
 
-        def pull_back(*dy: Any) -> tuple[Any, ...]:
-            gradients = self.evaluate(ctx, saved, wanted, dy)
-            pairs = zip(gradients, tangents, strict=True)
-            return tuple(torch.zeros_like(t) if g is None else g for g, t in pairs if t is not None)
+        def pull_back(*dy: Any) -> Arguments:
+            gradients = [g for g, w in zip(self.evaluate(ctx, saved, wanted, dy), wanted, strict=True) if w]
+            return tuple(torch.zeros_like(t) if g is None else g for g, t in zip(gradients, given, strict=True))
 
-        zeros = [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.outputs]
-        _, transposed = torch.func.vjp(pull_back, *zeros)
-        results = transposed(tuple(t for t in tangents if t is not None))
+        # torch turns forward mode off here, which would cut off the transforms around this one as well. Turned on, it
+        # must not see the tangents of what is saved: the formula is differentiated with respect to dy alone.
+        with forward_ad._set_fwd_grad_enabled(True):
+            saved = tuple(
+                forward_ad.unpack_dual(x).primal if has else x
+                for x, has in zip(ctx.saved_tensors, has_tangent, strict=True)
+            )
+            zeros = [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.outputs]
+            _, transposed = torch.func.vjp(pull_back, *zeros)
+            results = transposed(given)
         return results[0] if len(results) == 1 else results
 
 
@@ -146,8 +149,6 @@ def _autograd_functions(raw: Callable[..., Any], derivative: Derivative) -> tupl
         jvp = staticmethod(derivative.jvp)
 
     class Func(torch.autograd.Function):
-        generate_vmap_rule = True
-
         @staticmethod
         def forward(*arguments: Any) -> Any:
             *inputs, rest = arguments
@@ -158,9 +159,14 @@ def _autograd_functions(raw: Callable[..., Any], derivative: Derivative) -> tupl
             *inputs, rest = inputs
             derivative.save(ctx, inputs, rest, output, forward_mode=True)
 
+        @staticmethod
+        def vmap(info: Any, dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+            return mapped(info, dims, *arguments)
+
         backward = staticmethod(derivative.backward)
         jvp = staticmethod(derivative.jvp)
 
+    mapped = vmap_rule(derivative.signature, Func.apply)
     name = derivative.signature.declaration.name
     Eager.__name__ = Func.__name__ = f"fusedops_{name}"
     return Eager, Func

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,7 +86,9 @@ def infer(signature: Signature, arguments: tuple[Any, ...]) -> list[tuple[torch.
             tokens += [1, dtype, tensor.dim(), *map(token, tensor.shape)]
     texts = [
         attribute.spelled(value).encode()
-        for attribute, value in zip(declaration.attributes, signature.attributes(arguments[signature.inputs :]), strict=True)
+        for attribute, value in zip(
+            declaration.attributes, signature.attributes(arguments[signature.inputs :]), strict=True
+        )
     ]
     result = (ctypes.c_int64 * 1024)()
     message = ctypes.create_string_buffer(1024)
@@ -137,40 +139,39 @@ def _positional(signature: Signature, arguments: tuple[Any, ...], keywords: dict
     return arguments + tuple(keywords.get(name, default) for name, default in rest)
 
 
-def _register_vmap(name: str, signature: Signature) -> None:
-    op = overload(name)
+def vmap_rule(signature: Signature, op: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
+    """How `op(*inputs, *rest)` maps over a dimension of some of its inputs."""
 
-    def fold(info: Any, dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+    def fold(size: int, dims: Sequence[int | None], inputs: Sequence[Any], rest: Sequence[Any]) -> tuple[Any, Any]:
         """One call with the mapped dimension first, where the operator treats leading dimensions alike."""
         moved = [
-            x if not isinstance(x, torch.Tensor) else x.expand(info.batch_size, *x.shape) if d is None else x.movedim(d, 0)
-            for x, d in zip(arguments, dims, strict=True)
+            x if i in signature.scalars or x is None else x.expand(size, *x.shape) if d is None else x.movedim(d, 0)
+            for i, (x, d) in enumerate(zip(inputs, dims, strict=True))
         ]
-        for i in signature.scalars:
-            moved[i] = arguments[i]
-        return op(*moved), 0
+        return op(*moved, *rest), 0
 
-    def loop(info: Any, dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+    def loop(size: int, dims: Sequence[int | None], inputs: Sequence[Any], rest: Sequence[Any]) -> tuple[Any, Any]:
         results = [
-            op(*(x if d is None else x.select(d, i) for x, d in zip(arguments, dims, strict=True)))
-            for i in range(info.batch_size)
+            op(*(x if d is None else x.select(d, i) for x, d in zip(inputs, dims, strict=True)), *rest)
+            for i in range(size)
         ]
         if isinstance(results[0], torch.Tensor):
             return torch.stack(results), 0
         return tuple(map(torch.stack, zip(*results, strict=True))), (0,) * len(results[0])
 
     def rule(info: Any, dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
-        dims = tuple(dims) + (None,) * (len(arguments) - len(dims))
-        tensors = [i for i in range(signature.inputs) if i not in signature.scalars and arguments[i] is not None]
-        ranks = {arguments[i].dim() - (dims[i] is not None) for i in tensors}
+        inputs, rest = arguments[: signature.inputs], arguments[signature.inputs :]
+        dims = dims[: signature.inputs]
+        tensors = [i for i in range(signature.inputs) if i not in signature.scalars and inputs[i] is not None]
+        ranks = {inputs[i].dim() - (dims[i] is not None) for i in tensors}
         foldable = signature.declaration.batched and len(ranks) == 1 and all(dims[i] is None for i in signature.scalars)
-        return (fold if foldable else loop)(info, dims, *arguments)
+        return (fold if foldable else loop)(info.batch_size, dims, inputs, rest)
 
-    torch.library.register_vmap(f"fusedops::{name}", rule)
+    return rule
 
 
 SIGNATURES = {name: Signature.of(declaration) for name, declaration in DECLARATIONS.items()}
 for _name, _signature in SIGNATURES.items():
     for _registered in (_name, f"_{_name}"):
         _register_fake(_registered, _signature)
-        _register_vmap(_registered, _signature)
+        torch.library.register_vmap(f"fusedops::{_registered}", vmap_rule(_signature, overload(_registered)))
