@@ -1,0 +1,48 @@
+"""Fused operators for TensorFlow: the functions of `fusedops.functions` over TensorFlow tensors.
+
+They differentiate to any order, forward and backward, and work eagerly, in `tf.function` and in SavedModels. The raw
+operators are in `tf.load_op_library(library_path())`, named `Fusedops...`, and need no import of this package.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from fusedops import functions
+from fusedops.tf import formulas as formulas  # for its effect: it registers the gradients
+from fusedops.tf.operators import LIBRARY, OPERATORS
+
+
+def library_path() -> str:
+    """The path of the compiled operators, for `tf.load_op_library`."""
+    return str(LIBRARY)
+
+
+def _public(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` over TensorFlow's operators, with the parameter that all of TensorFlow's functions have."""
+
+    def public(*args: Any, name: str | None = None, **kwargs: Any) -> Any:
+        if name is None:
+            return function(OPERATORS, *args, **kwargs)
+        with tf.name_scope(name):
+            return function(OPERATORS, *args, **kwargs)
+
+    signature = inspect.signature(function)
+    name = inspect.Parameter("name", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="str | None")
+    functools.update_wrapper(public, function)
+    # AutoGraph's mark alone: the wrapper that do_not_convert makes costs a fifth of a small operator's call.
+    public.__dict__.update(vars(tf.autograph.experimental.do_not_convert(public)))
+    public.__signature__ = signature.replace(parameters=[*list(signature.parameters.values())[1:], name])  # type: ignore[attr-defined]
+    public.__module__ = __name__
+    del public.__wrapped__  # it has no `name`
+    return public
+
+
+globals().update({function.__name__: _public(function) for function in functions.PUBLIC})
+
+__all__ = ["library_path", *(function.__name__ for function in functions.PUBLIC)]
