@@ -67,6 +67,7 @@ class Specification:
     bad: tuple[Bad, ...] = ()
     autocast = False  # computes in PyTorch's autocast dtype
     rows_are_independent = True  # the same bits for a row, whatever the others are
+    bits_follow_from_values = True  # and not from strides, which may lead to another kernel
 
     def __str__(self) -> str:
         return self.name

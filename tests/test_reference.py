@@ -7,9 +7,9 @@ import pytest
 from checks import check_backward, check_forward, tuples
 from numerics import LONGEST, assert_same_bits
 from specification import Sample, Specification
+from specifications import WITH_PARAMETERS
 
 SHAPE = (3, 5, 37)
-from specifications import WITH_PARAMETERS
 
 
 def samples(spec: Specification, random: np.random.Generator) -> list[Sample]:

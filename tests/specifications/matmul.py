@@ -10,6 +10,7 @@ class Matmul(Specification):
     least_rank = 2
     autocast = True
     rows_are_independent = False
+    bits_follow_from_values = False
 
     def sample(self, shape, random):
         return Sample({"a": random.normal(size=shape), "b": random.normal(size=(*shape[:-2], shape[-1], 5))})

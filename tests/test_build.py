@@ -1,0 +1,268 @@
+"""The build and the loader: what is said when something is missing or stale, and what is built again when."""
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import fusedops
+from build_tools import cuda
+from build_tools.core import add_core
+from build_tools.ninja import NinjaFile
+from build_tools.options import Options
+from fusedops import loading
+
+ROOT = Path(__file__).parents[1]
+FACTS = {
+    "fusedops": fusedops.__version__,
+    "cuda": "13.0",
+    "without_cuda": None,
+    "architectures": ["8.0", "9.0+PTX"],
+    "cpu_flags": "-march=x86-64-v3",
+    "build_type": "release",
+}
+
+
+@pytest.fixture
+def environment(tmp_path, monkeypatch):
+    """A function that pretends: these frameworks are installed, those bindings are built against these versions."""
+    monkeypatch.setattr(loading, "__file__", str(tmp_path / "loading.py"))
+    monkeypatch.setattr(loading.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(loading, "_missing_instructions", lambda cpu_flags: "")
+
+    def pretend(installed, built, **facts):
+        def version(distribution):
+            if distribution not in installed:
+                raise metadata.PackageNotFoundError(distribution)
+            return installed[distribution]
+
+        monkeypatch.setattr(loading.metadata, "version", version)
+        for name, framework_version in built.items():
+            framework = loading.FRAMEWORKS[name]
+            framework.folder.mkdir(exist_ok=True)
+            framework.library.touch()
+            (framework.folder / "_build.json").write_text(json.dumps(FACTS | {"framework": framework_version} | facts))
+
+    return pretend
+
+
+def sentence(framework):
+    with pytest.raises(ImportError) as error:
+        loading.library(framework)
+    return str(error.value)
+
+
+def test_a_good_build_is_found(environment):
+    environment({"torch": "2.11.0+cu130", "tensorflow-cpu": "2.21.1"}, {"torch": "2.13.0", "tf": "2.21.0"})
+    assert loading.library("torch").name == "_C.abi3.so"
+    assert loading.library("tf").name == "_ops.so"
+
+
+def test_nothing_is_built(environment):
+    environment({"torch": "2.13.0", "tensorflow": "2.21.0"}, {})
+    assert re.search(r"is not built.*PyTorch 2\.13\.0 is installed.*Run: make build-torch$", sentence("torch"))
+    assert re.search(r"is not built.*TensorFlow 2\.21\.0 is installed.*Run: make build-tf$", sentence("tf"))
+
+
+def test_the_library_is_gone(environment):
+    environment({"torch": "2.13.0"}, {"torch": "2.13.0"})
+    loading.FRAMEWORKS["torch"].library.unlink()
+    assert "there is no" in sentence("torch")
+
+
+@pytest.mark.parametrize("framework, title", [("torch", "PyTorch"), ("tf", "TensorFlow")])
+def test_the_framework_is_missing(environment, framework, title):
+    environment({}, {framework: "2.21.0"})
+    assert f"needs {title}, which is not installed; it is built against {title} 2.21.0" in sentence(framework)
+    assert sentence(framework).endswith(f"then make build-{framework}")
+
+
+def test_torch_is_too_old(environment):
+    environment({"torch": "2.9.1+cu128"}, {"torch": "2.13.0"})
+    assert "needs PyTorch 2.10 or newer, and PyTorch 2.9.1+cu128 is installed" in sentence("torch")
+    assert "built against PyTorch 2.13.0" in sentence("torch")
+    assert sentence("torch").endswith("make build-torch")
+
+
+def test_tensorflow_is_another(environment):
+    environment({"tensorflow": "2.21.0"}, {"tf": "2.20.1"})
+    assert sentence("tf") == (
+        "fusedops.tf was built against TensorFlow 2.20.1, and TensorFlow 2.21.0 is installed. Run: make build-tf"
+    )
+
+
+def test_fusedops_is_another(environment):
+    environment({"torch": "2.13.0"}, {"torch": "2.13.0"}, fusedops="0.0.1")
+    assert re.search(r"built from fusedops 0\.0\.1; this is .* Run: make build-torch$", sentence("torch"))
+
+
+def test_the_cpu_is_too_old(environment, monkeypatch):
+    environment({"torch": "2.13.0"}, {"torch": "2.13.0"})
+    monkeypatch.setattr(loading, "_missing_instructions", lambda cpu_flags: "avx2, fma")
+    assert "was built for CPUs with avx2, fma; this one has not" in sentence("torch")
+
+
+@pytest.mark.parametrize(
+    "cpu_flags, cpuinfo, missing",
+    [
+        ("-march=x86-64-v3", "flags\t\t: fpu bmi2 f16c avx2 fma", ""),
+        ("-march=x86-64-v3", "flags\t\t: fpu sse4_2 f16c avx", "avx2, bmi2, fma"),
+        ("-march=x86-64-v2", "flags\t\t: fpu", ""),
+        ("-march=x86-64-v3", None, ""),
+    ],
+)
+def test_the_cpu_is_asked(tmp_path, cpu_flags, cpuinfo, missing):
+    file = tmp_path / "cpuinfo"
+    if cpuinfo:
+        file.write_text(f"processor\t: 0\n{cpuinfo}\nbugs\t\t:\n")
+    assert loading._missing_instructions(cpu_flags, file) == missing
+
+
+def test_show_config_says_what_is_there_and_what_is_missing(environment, capsys):
+    environment({"torch": "2.13.0"}, {"torch": "2.13.0"})
+    fusedops.show_config()
+    text = capsys.readouterr().out
+    for part in (fusedops.__version__, "fusedops.torch: ready", "8.0, 9.0+PTX, CUDA 13.0", "x86-64-v3"):
+        assert part in text
+    assert "fusedops.tf: not usable" in text
+    assert "needs TensorFlow, which is not installed" in text
+
+
+def test_show_config_says_why_there_are_no_kernels_for_the_gpu(environment, capsys):
+    environment({"torch": "2.13.0"}, {"torch": "2.13.0"}, cuda=None, without_cuda="nvcc was not found")
+    fusedops.show_config()
+    assert "no kernels: nvcc was not found" in capsys.readouterr().out
+
+
+def test_show_config_never_fails(environment, capsys):
+    environment({"torch": "unknown", "tensorflow": "2.21.0"}, {"torch": "2.13.0"})
+    (loading.FRAMEWORKS["torch"].folder / "_build.json").write_text("{}")
+    fusedops.show_config()
+    assert "fusedops.torch: broken" in capsys.readouterr().out
+
+
+def python(code, *, folder=ROOT):
+    environment = os.environ | {"PYTHONPATH": str(folder), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize("framework", ["torch", "tf"])
+def test_importing_what_is_not_built(tmp_path, framework):
+    if loading.FRAMEWORKS[framework].installed() is None:
+        pytest.skip("not installed")
+    folder = tmp_path / "with a space"
+    ignored = shutil.ignore_patterns("*.so", "_build.json", "__pycache__")
+    shutil.copytree(ROOT / "fusedops", folder / "fusedops", ignore=ignored)
+    done = python(f"import fusedops.{framework}", folder=folder)
+    assert done.stderr.splitlines()[-1].startswith(f"ImportError: fusedops.{framework} is not built")
+    assert done.stderr.strip().endswith(f"Run: make build-{framework}")
+
+
+TORCH = """
+import fusedops.torch, torch
+assert fusedops.torch.add(torch.ones(2), torch.ones(2)).tolist() == [2, 2]
+"""
+TF = """
+import fusedops.tf, tensorflow
+assert fusedops.tf.add(tensorflow.ones(2), tensorflow.ones(2)).numpy().tolist() == [2, 2]
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        TORCH + "import sys; assert 'tensorflow' not in sys.modules" + TF,
+        TF + "import sys; assert 'torch' not in sys.modules" + TORCH,
+    ],
+    ids=["torch first", "TensorFlow first"],
+)
+def test_each_binding_imports_its_own_framework_only_and_both_live_in_one_process(code):
+    for framework in loading.FRAMEWORKS.values():
+        problem = loading.fault(framework)
+        if problem:
+            pytest.skip(problem)
+    done = python(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_fusedops_alone_imports_neither():
+    code = "import sys, fusedops; fusedops.show_config(); assert not {'torch', 'tensorflow'} & set(sys.modules)"
+    done = python(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_core_includes_no_framework():
+    framework = re.compile(r'#\s*include\s*[<"](torch|ATen|c10|tensorflow|xla|absl|Eigen|Python\.h|pybind11)')
+    files = [path for path in (ROOT / "core_cuda").rglob("*") if path.is_file()]
+    assert files
+    assert not [path for path in files if framework.search(path.read_text())]
+
+
+def test_make_alone_prints_what_there_is():
+    done = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0
+    for target in ("build", "build-torch", "build-tf", "test", "demo", "bench", "format", "clean"):
+        assert f"make {target} " in done.stdout
+    for option in ("PYTHON=", "FUSEDOPS_CUDA_ARCHS=", "DEBUG=1", "CUDA=0"):
+        assert option in done.stdout
+
+
+@pytest.mark.parametrize(
+    "asked, found",
+    [
+        ("8.0;9.0+PTX", ["8.0", "9.0+PTX"]),
+        ("80 sm_90", ["8.0", "9.0"]),
+        ("9.0a,12.0", ["9.0a", "12.0"]),
+        ("Ampere;9.0", ["8.0", "8.6+PTX", "9.0"]),
+    ],
+)
+def test_architectures(asked, found):
+    options = dataclasses.replace(Options.from_environment(), architectures=asked)
+    assert [str(a) for a in cuda.architectures(options)] == found
+
+
+def test_an_architecture_that_is_none():
+    options = dataclasses.replace(Options.from_environment(), architectures="9.0;fast")
+    with pytest.raises(SystemExit, match="FUSEDOPS_CUDA_ARCHS must list compute capabilities.*got 'fast'"):
+        cuda.architectures(options)
+
+
+def test_architecture_flags():
+    assert cuda.Architecture("90", ptx=True).flags == [
+        "-gencode=arch=compute_90,code=sm_90",
+        "-gencode=arch=compute_90,code=compute_90",
+    ]
+
+
+def test_what_a_change_builds_again(tmp_path, monkeypatch, capfd):
+    folder = tmp_path / "with a space"
+    shutil.copytree(ROOT / "core_cuda", folder / "core_cuda")
+    monkeypatch.chdir(folder)
+    options = dataclasses.replace(Options.from_environment(), debug=False, cpu_flags="")
+    target = "build/release/core_cuda/core/view.cpp.o"
+
+    def ninja(options, *arguments):
+        file = NinjaFile(options.folder)
+        add_core(file, options, None)
+        file.run(1, *arguments, target)
+        return capfd.readouterr().out
+
+    assert "view.cpp" in ninja(options)
+    assert "no work to do" in ninja(options, "-n")
+
+    os.utime("core_cuda/core/rule.h")
+    os.utime("core_cuda/core/dtype.h")
+    assert "view.cpp" in ninja(options, "-n"), "a header that it includes was touched"
+    assert "view.cpp" in ninja(options)
+    os.utime("core_cuda/core/elementwise.h")
+    assert "no work to do" in ninja(options, "-n"), "a header that it does not include was touched"
+
+    assert "view.cpp" in ninja(dataclasses.replace(options, cpu_flags="-mtune=generic"), "-n"), "a flag changed"

@@ -1,0 +1,123 @@
+"""PyTorch: torch.compile and torch.export take every operator whole, with the bits of eager code."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+import numpy as np
+import pytest
+from specification import Sample
+
+
+def tensor_function(backend, spec, sample: Sample, inputs):
+    names = sample.tensors
+
+    def function(*tensors):
+        given = {**inputs, **dict(zip(names, tensors, strict=True))}
+        outputs = backend.call(spec.name, given, sample.options)
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    return function, tuple(inputs[name] for name in names)
+
+
+def value_and_gradients(torch, function, tensors):
+    leaves = tuple(x.detach().clone().requires_grad_(x.is_floating_point()) for x in tensors)
+    outputs = function(*leaves)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    wanted = [leaf for leaf in leaves if leaf.requires_grad]
+    return [*outputs, *torch.autograd.grad(outputs, wanted, [torch.full_like(y, 0.75) for y in outputs])]
+
+
+def assert_same(torch, got, expected):
+    for left, right in zip(got, expected, strict=True):
+        assert left.dtype == right.dtype
+        assert torch.equal(left, right)
+
+
+@pytest.fixture(autouse=True)
+def _forget_compiled_code():
+    yield
+    if "torch" in sys.modules:
+        sys.modules["torch"].compiler.reset()
+
+
+def test_every_sample(torch_backend, spec, random):
+    torch = torch_backend.torch
+    for sample in (spec.sample((5, 33), random), *spec.more_samples(random)):
+        function, tensors = tensor_function(torch_backend, spec, sample, torch_backend.tensors(sample, "float32"))
+        torch.compiler.reset()  # it compiles one piece of code a few times only
+        compiled = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=False)
+        assert_same(torch, value_and_gradients(torch, compiled, tensors), value_and_gradients(torch, function, tensors))
+
+
+def test_inductor(torch_backend, spec, random):
+    torch = torch_backend.torch
+    if torch_backend.device == "cpu" and not shutil.which("g++"):
+        pytest.skip("inductor needs a compiler")
+    sample = spec.sample((5, 33), random)
+    function, tensors = tensor_function(torch_backend, spec, sample, torch_backend.tensors(sample, "bfloat16"))
+    compiled = torch.compile(function, fullgraph=True)
+    assert_same(torch, value_and_gradients(torch, compiled, tensors), value_and_gradients(torch, function, tensors))
+
+
+def test_one_graph_for_all_batch_sizes(torch_backend, spec, random):
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    torch = torch_backend.torch
+    counter = CompileCounterWithBackend("aot_eager")
+    sizes = (6, 9, 2, 17)
+    first = spec.sample((sizes[0], 5, 8), random)
+    function, _ = tensor_function(torch_backend, spec, first, torch_backend.tensors(first, "float32"))
+    compiled = torch.compile(function, fullgraph=True, backend=counter, dynamic=True)
+    for size in sizes:
+        sample = spec.sample((size, 5, 8), random)
+        tensors = tuple(torch_backend.tensors(sample, "float32")[name] for name in sample.tensors)
+        assert torch.equal(compiled(*tensors), function(*tensors))
+        if size == sizes[0]:  # the compiler may start over once, when it finds that a number is a constant
+            first_time = counter.frame_count
+    assert counter.frame_count == first_time
+
+
+def test_gradients_with_dynamic_shapes(torch_backend, spec, random):
+    torch = torch_backend.torch
+    first = spec.sample((6, 5, 8), random)
+    function, _ = tensor_function(torch_backend, spec, first, torch_backend.tensors(first, "float32"))
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=True)
+    for size in (6, 11):
+        sample = spec.sample((size, 5, 8), random)
+        tensors = tuple(torch_backend.tensors(sample, "float32")[name] for name in sample.tensors)
+        assert_same(torch, value_and_gradients(torch, compiled, tensors), value_and_gradients(torch, function, tensors))
+
+
+def test_a_compiled_number_may_change(torch_backend, spec, random):
+    """A Python number is an argument, not a constant of the first call."""
+    torch = torch_backend.torch
+    numbers = [name for name in spec.parameters if np.ndim(spec.sample((2, 2), random).inputs[name]) == 0]
+    inputs = torch_backend.tensors(spec.sample((4, 5), random), "float32")
+
+    def function(number):
+        return torch_backend.call(spec.name, {**inputs, **dict.fromkeys(numbers, number)})[0]
+
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    for number in (0.5, -2.0, 1 / 3):
+        assert torch.equal(compiled(number), function(number))
+
+
+def test_export(torch_backend, spec, random):
+    """To a program whose batch size is free, with the operators in it."""
+    torch = torch_backend.torch
+    sample = spec.sample((4, 3, 8), random)
+    function, tensors = tensor_function(torch_backend, spec, sample, torch_backend.tensors(sample, "float32"))
+
+    class Module(torch.nn.Module):
+        def forward(self, *tensors):
+            return function(*tensors)
+
+    rows = torch.export.Dim("rows", min=2, max=64)
+    shapes = tuple({0: rows} if x.dim() and x.shape[0] == 4 else None for x in tensors)
+    program = torch.export.export(Module(), tensors, dynamic_shapes=(shapes,))
+    assert f"fusedops.{spec.name}.default" in program.graph_module.code
+    other = spec.sample((7, 3, 8), random)
+    tensors = tuple(torch_backend.tensors(other, "float32")[name] for name in other.tensors)
+    assert torch.equal(program.module()(*tensors), function(*tensors))

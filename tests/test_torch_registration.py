@@ -1,0 +1,93 @@
+"""PyTorch: every operator in torch.ops.fusedops, its schema, fake kernel and autograd registration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from specifications import SPECIFICATIONS
+
+
+def recorded_calls(backend, spec, random) -> dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]]:
+    """A call of every operator that the forward, backward and double backward reach, with all arguments."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    torch = backend.torch
+    calls: dict[str, Any] = {}
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func.namespace == "fusedops":
+                given = tuple(name is not None for name in args)
+                calls[f"{func} {given} {kwargs}"] = (func, args, kwargs or {})
+            return func(*args, **(kwargs or {}))
+
+    for sample in (spec.sample((3, 4), random), *spec.more_samples(random)):
+        inputs = backend.leaves(backend.tensors(sample, "float64"), sample.differentiable)
+        leaves = [inputs[name] for name in sample.differentiable]
+        with Recorder():
+            outputs = backend.call(spec.name, inputs, sample.options)
+            upstream = [dy.requires_grad_() for dy in backend.upstream(outputs)]
+            gradients = torch.autograd.grad(outputs, leaves, upstream, create_graph=True)
+            total = sum((gradient**2).sum() for gradient in gradients)
+            torch.autograd.grad(total, [*leaves, *upstream], allow_unused=True)
+    return calls
+
+
+def registered_operators() -> set[str]:
+    import torch
+
+    names = torch._C._dispatch_get_all_op_names()
+    return {name.removeprefix("fusedops::") for name in names if name.startswith("fusedops::")}
+
+
+def public_name(func) -> str:
+    return func._schema.name.removeprefix("fusedops::").removeprefix("_")
+
+
+def test_opcheck(torch_backend, spec, random):
+    """torch's own checks: nothing aliased or changed, fake kernels like the real ones, autograd through AOTDispatcher."""
+    torch = torch_backend.torch
+    for label, (func, args, kwargs) in recorded_calls(torch_backend, spec, random).items():
+        op = getattr(torch.ops.fusedops, public_name(func)).default
+        fresh = tuple(x.detach().clone().requires_grad_() if isinstance(x, torch.Tensor) else x for x in args)
+        result = torch.library.opcheck(op, fresh, kwargs)
+        assert set(result.values()) == {"SUCCESS"}, label
+
+
+def test_every_operator_is_reached(torch_cpu, random):
+    """So that opcheck, and the derivatives' suites, leave none out."""
+    reached = {
+        public_name(func) for spec in SPECIFICATIONS for func, _, _ in recorded_calls(torch_cpu, spec, random).values()
+    }
+    assert reached == {name for name in registered_operators() if not name.startswith("_")}
+
+
+def test_raw_operators_give_the_same_bits(torch_backend, spec, random):
+    torch = torch_backend.torch
+    for func, args, kwargs in recorded_calls(torch_backend, spec, random).values():
+        args = tuple(x.detach() if isinstance(x, torch.Tensor) else x for x in args)
+        expected = func(*args, **kwargs)
+        got = getattr(torch.ops.fusedops, public_name(func))(*args, **kwargs)
+        torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("fake", ["meta", "fake"])
+def test_tensors_without_data(torch_cpu, spec, dtype, fake, random):
+    """Shapes and dtypes are known before anything is computed."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    torch = torch_cpu.torch
+    for sample in (spec.sample((3, 4), random), *spec.more_samples(random)):
+        inputs = torch_cpu.tensors(sample, dtype)
+        expected = torch_cpu.call(spec.name, inputs, sample.options)
+        mode = FakeTensorMode()
+        convert = (lambda x: x.to("meta")) if fake == "meta" else mode.from_tensor
+        empty = {name: convert(x) if isinstance(x, torch.Tensor) else x for name, x in inputs.items()}
+        if fake == "meta":
+            outputs = torch_cpu.call(spec.name, empty, sample.options)
+        else:
+            with mode:
+                outputs = torch_cpu.call(spec.name, empty, sample.options)
+        for got, output in zip(outputs, expected, strict=True):
+            assert (got.shape, got.dtype, got.stride()) == (output.shape, output.dtype, output.stride())

@@ -1,0 +1,159 @@
+"""PyTorch: torch.func, autocast, and that calls leave their inputs alone."""
+
+from __future__ import annotations
+
+import pytest
+from specification import Specification
+from specifications import SPECIFICATIONS
+from test_torch_derivatives import function_and_leaves, small_samples
+
+AUTOCAST = [spec for spec in SPECIFICATIONS if spec.autocast]
+NO_AUTOCAST = [spec for spec in SPECIFICATIONS if not spec.autocast]
+
+
+def prepared(backend, spec: Specification, random, shape=(2, 3)):
+    """A function of the differentiable inputs, and these; detached, as torch.func takes them."""
+    function, leaves = function_and_leaves(backend, spec, spec.sample(shape, random))
+    return function, tuple(leaf.detach() for leaf in leaves)
+
+
+def total(function):
+    def summed(*tensors):
+        outputs = function(*tensors)
+        return sum((y**2).sum() for y in (outputs if isinstance(outputs, tuple) else (outputs,)))
+
+    return summed
+
+
+def close(torch, got, expected):
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_grad(torch_backend, spec, random):
+    torch = torch_backend.torch
+    function, tensors = prepared(torch_backend, spec, random)
+    positions = tuple(range(len(tensors)))
+    got = torch.func.grad(total(function), positions)(*tensors)
+    leaves = tuple(x.clone().requires_grad_() for x in tensors)
+    close(torch, got, torch.autograd.grad(total(function)(*leaves), leaves))
+
+
+def test_jacobians(torch_backend, spec, random):
+    torch = torch_backend.torch
+    function, tensors = prepared(torch_backend, spec, random)
+    positions = tuple(range(len(tensors)))
+    expected = torch.autograd.functional.jacobian(function, tensors)
+    close(torch, torch.func.jacrev(function, positions)(*tensors), expected)
+    close(torch, torch.func.jacfwd(function, positions)(*tensors), expected)
+
+
+def test_hessian(torch_backend, spec, random):
+    torch = torch_backend.torch
+    function, tensors = prepared(torch_backend, spec, random)
+    expected = torch.autograd.functional.hessian(total(function), tensors)
+    close(torch, torch.func.hessian(total(function), tuple(range(len(tensors))))(*tensors), expected)
+
+
+def test_jvp(torch_backend, spec, random):
+    torch = torch_backend.torch
+    for sample in small_samples(spec, random):
+        function, leaves = function_and_leaves(torch_backend, spec, sample)
+        tensors = tuple(leaf.detach() for leaf in leaves)
+        tangents = tuple(torch.randn_like(x) for x in tensors)
+        output, tangent = torch.func.jvp(function, tensors, tangents)
+        expected = torch.autograd.functional.jvp(function, tensors, tangents)
+        close(torch, (output, tangent), expected)
+
+
+@pytest.mark.parametrize("place", [0, -1])
+def test_vmap(torch_backend, spec, place, random):
+    """Over all tensors, and over each alone, wherever the mapped dimension stands: as a loop over it."""
+    torch = torch_backend.torch
+    function, tensors = prepared(torch_backend, spec, random)
+    chosen = [range(len(tensors)), *((i,) for i in range(len(tensors)))]
+    for mapped in chosen:
+        batched = [torch.stack([x, 2 * x, x - 1, -x], place) if i in mapped else x for i, x in enumerate(tensors)]
+        dims = tuple(place if i in mapped else None for i in range(len(tensors)))
+
+        def loop(f, batched=batched, mapped=mapped):
+            calls = [f(*(x.select(place, k) if i in mapped else x for i, x in enumerate(batched))) for k in range(4)]
+            return torch.utils._pytree.tree_map(lambda *ys: torch.stack(ys), *calls)
+
+        close(torch, torch.vmap(function, dims)(*batched), loop(function))
+        gradient = torch.func.grad(total(function), tuple(range(len(tensors))))
+        close(torch, torch.vmap(gradient, dims)(*batched), loop(gradient))
+
+
+def test_vmap_of_vmap(torch_backend, spec, random):
+    torch = torch_backend.torch
+    function, tensors = prepared(torch_backend, spec, random)
+    batched = [torch.stack([torch.stack([x, 2 * x]), torch.stack([x + 1, -x]), torch.stack([x, x])]) for x in tensors]
+    got = torch.vmap(torch.vmap(function))(*batched)
+    rows = [torch.stack([function(*(x[i, j] for x in batched)) for j in range(2)]) for i in range(3)]
+    close(torch, got, torch.stack(rows))
+
+
+@pytest.mark.parametrize("spec", NO_AUTOCAST, ids=str)
+def test_autocast_leaves_dtypes_alone(torch_backend, spec, random):
+    torch = torch_backend.torch
+    sample = spec.sample((3, 5), random)
+    for dtype in ("float32", "float16", "float64"):
+        inputs = torch_backend.tensors(sample, dtype)
+        expected = torch_backend.call(spec.name, inputs, sample.options)
+        with torch.autocast(torch_backend.device, torch.bfloat16):
+            outputs = torch_backend.call(spec.name, inputs, sample.options)
+        for got, output in zip(outputs, expected, strict=True):
+            assert torch.equal(got, output) and got.dtype == output.dtype
+
+
+@pytest.mark.parametrize("spec", AUTOCAST, ids=str)
+@pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_autocast(torch_backend, spec, narrow, compiled, random):
+    """Computes as on inputs of autocast's dtype; gradients have the dtype of the inputs."""
+    torch = torch_backend.torch
+    sample = spec.sample((3, 5), random)
+    inputs = torch_backend.leaves(torch_backend.tensors(sample, "float32"), sample.differentiable)
+    names = sample.differentiable
+
+    def function(*tensors):
+        return torch_backend.call(spec.name, {**inputs, **dict(zip(names, tensors, strict=True))}, sample.options)
+
+    with torch.autocast(torch_backend.device, getattr(torch, narrow)):
+        outputs = (torch_backend.traced(function) if compiled else function)(*(inputs[name] for name in names))
+    expected = torch_backend.call(spec.name, torch_backend.tensors(sample, narrow), sample.options)
+    for got, output in zip(outputs, expected, strict=True):
+        assert got.dtype == output.dtype and torch.equal(got, output)
+    gradients = torch.autograd.grad(sum(output.float().sum() for output in outputs), [inputs[name] for name in names])
+    assert all(gradient.dtype == torch.float32 for gradient in gradients)
+
+
+@pytest.mark.parametrize("spec", AUTOCAST, ids=str)
+def test_autocast_mixes_dtypes_but_keeps_float64(torch_backend, spec, random):
+    torch = torch_backend.torch
+    sample = spec.sample((3, 5), random)
+    wide, narrow = (torch_backend.tensors(sample, dtype) for dtype in ("float32", "bfloat16"))
+    first = sample.tensors[0]
+    with torch.autocast(torch_backend.device, torch.bfloat16):
+        mixed = torch_backend.call(spec.name, {**wide, first: narrow[first]}, sample.options)
+        double = torch_backend.call(spec.name, torch_backend.tensors(sample, "float64"), sample.options)
+    assert all(
+        torch.equal(x, y) for x, y in zip(mixed, torch_backend.call(spec.name, narrow, sample.options), strict=True)
+    )
+    assert all(x.dtype == torch.float64 for x in double)
+
+
+def test_inputs_are_neither_changed_nor_returned(torch_backend, spec, dtype, random):
+    for sample in (spec.sample((3, 5), random), *spec.more_samples(random)):
+        inputs = torch_backend.leaves(torch_backend.tensors(sample, dtype), sample.differentiable)
+        before = {name: inputs[name].detach().clone() for name in sample.tensors}
+        outputs = torch_backend.call(spec.name, inputs, sample.options)
+        torch_backend.torch.autograd.grad(
+            outputs, [inputs[n] for n in sample.differentiable], torch_backend.upstream(outputs)
+        )
+        storages = {inputs[name].untyped_storage().data_ptr() for name in sample.tensors}
+        for output in outputs:
+            assert not output.numel() or output.untyped_storage().data_ptr() not in storages
+        for name, value in before.items():
+            assert torch_backend.torch.equal(inputs[name], value)
+            assert inputs[name]._version == 0
