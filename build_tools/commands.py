@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import ClassVar
 
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
@@ -20,7 +21,10 @@ class Build(build):
 
 
 class BuildBindings(build_ext):
-    user_options = [*build_ext.user_options, ("bindings=", None, "torch, tf or torch,tf [default: what is installed]")]
+    user_options: ClassVar = [
+        *build_ext.user_options,
+        ("bindings=", None, "torch, tf or torch,tf [default: what is installed]"),
+    ]
 
     def initialize_options(self) -> None:
         super().initialize_options()

@@ -31,12 +31,9 @@ def add_torch(
     output = options.folder / "lib/fusedops/torch/_C.abi3.so"
     cuda = ["--cuda", toolkit.home, "--cudart", toolkit.cudart] if toolkit else []
     flags = ["-std=c++20", *options.host_flags, "-Wall", f"-DTORCH_TARGET_VERSION={STABLE_ABI}"]
-    ninja.rule(
-        "torch",
-        [sys.executable, "-m", "build_tools.torch_extension", options.folder, "--torch", version, *cuda]
-        + ["--objects", "$in", "--flags", *flags],
-        description=f"torch extension for {version}",
-    )
+    program = [sys.executable, "-m", "build_tools.torch_extension", options.folder, "--torch", version]
+    command = [*program, *cuda, "--objects", "$in", "--flags", *flags]
+    ninja.rule("torch", command, description=f"torch extension for {version}")
     sources = [*BINDING.glob("*.cpp"), *BINDING.rglob("*.h"), *CORE.rglob("*.h")]
     return ninja.build(output, "torch", objects, implicit=sorted(sources))
 

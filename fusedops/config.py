@@ -27,7 +27,7 @@ def _lines(framework: Framework) -> list[str]:
     try:
         installed, build, problem = framework.installed(), framework.build(), fault(framework)
     except Exception as error:  # a broken framework must not hide what can be said about the other
-        return [f"{package}: {framework.title} is broken: {type(error).__name__}: {error}"]
+        return [f"{package}: broken ({type(error).__name__}: {error})"]
     lines = [
         f"{package}: {'not usable' if problem else 'ready'}",
         f"  {framework.title:<10} {installed or 'not installed'}",

@@ -13,6 +13,8 @@ from typing import Any
 
 import fusedops
 
+FACTS = {"fusedops", "framework", "cuda", "without_cuda", "architectures", "cpu_flags", "build_type"}
+
 
 @dataclass(frozen=True)
 class Framework:
@@ -33,11 +35,12 @@ class Framework:
         return self.folder / self.file
 
     def build(self) -> dict[str, Any] | None:
-        """What the library was built for: see build_tools/build.py."""
+        """What the library was built for: see build_tools/build.py. None if that is not known."""
         try:
-            return json.loads((self.folder / "_build.json").read_text())
+            facts = json.loads((self.folder / "_build.json").read_text())
         except (OSError, ValueError):
             return None
+        return facts if facts.keys() >= FACTS else None
 
     def installed(self) -> str | None:
         """The framework's version, read without importing it if its package says it."""
@@ -74,27 +77,34 @@ def library(framework: str) -> Path:
 
 
 def fault(framework: Framework) -> str | None:
-    """Why the binding cannot be loaded, or None."""
-    package, title, run = f"fusedops.{framework.name}", framework.title, f"make build-{framework.name}"
-    installed, build = framework.installed(), framework.build()
-    against = f"; it was built against {title} {build['framework']}" if build else ""
+    """Why the binding cannot be loaded and what to run, in one sentence each; or None."""
+    make = f"make build-{framework.name}"
+    title, installed, build = framework.title, framework.installed(), framework.build()
+    here = f"{title} {installed} is installed"
+    against = f"built against {title} {build['framework']}" if build else "not built"
+    missing = _missing_instructions(build["cpu_flags"]) if build else ""
+
     if installed is None:
-        return (
-            f"{package} needs {title}, which is not installed{against}. Run: pip install {framework.module}, then {run}"
+        problem = f"needs {title}, which is not installed; it is {against}"
+        run = f"pip install {framework.module}, then {make}"
+    elif framework.oldest and not at_least(installed, framework.oldest):
+        problem = f"needs {title} {framework.oldest} or newer, and {here}; it is {against}"
+        run = f"pip install --upgrade {framework.module}, then {make}"
+    elif build is None or not framework.library.exists():
+        gone = framework.library if build else framework.folder / "_build.json"
+        problem, run = f"is not built: there is no {gone}; {here}", make
+    elif build["fusedops"] != fusedops.__version__:
+        problem, run = f"was built from fusedops {build['fusedops']}; this is {fusedops.__version__}; {here}", make
+    elif not framework.stable and release(build["framework"]) != release(installed):
+        problem, run = f"was {against}, and {here}", make
+    elif missing:
+        problem, run = (
+            f"was built for CPUs with {missing}; this one has not",
+            f"FUSEDOPS_CPU_FLAGS=-march=native {make}",
         )
-    if framework.oldest and not at_least(installed, framework.oldest):
-        upgrade = f"pip install --upgrade {framework.module}"
-        return f"{package} needs {title} {framework.oldest} or newer; {installed} is installed{against}. Run: {upgrade}, then {run}"
-    if build is None or not framework.library.exists():
-        return f"{package} is not built: there is no {framework.library}; {title} {installed} is installed. Run: {run}"
-    if build["fusedops"] != fusedops.__version__:
-        return f"{package} was built from fusedops {build['fusedops']}; this is fusedops {fusedops.__version__}. Run: {run}"
-    if not framework.stable and release(build["framework"]) != release(installed):
-        return f"{package} was built against {title} {build['framework']}; {installed} is installed. Run: {run}"
-    missing = _missing_instructions(build["cpu_flags"])
-    if missing:
-        return f"{package} was built for CPUs with {missing}; this one has not. Run: FUSEDOPS_CPU_FLAGS=-march=native {run}"
-    return None
+    else:
+        return None
+    return f"fusedops.{framework.name} {problem}. Run: {run}"
 
 
 def release(version: str) -> tuple[int, int]:

@@ -142,10 +142,12 @@ def test_show_config_says_why_there_are_no_kernels_for_the_gpu(environment, caps
 
 
 def test_show_config_never_fails(environment, capsys):
-    environment({"torch": "unknown", "tensorflow": "2.21.0"}, {"torch": "2.13.0"})
-    (loading.FRAMEWORKS["torch"].folder / "_build.json").write_text("{}")
+    environment({"torch": "unknown", "tensorflow": "2.21.0"}, {"torch": "2.13.0", "tf": "2.21.0"})
+    (loading.FRAMEWORKS["tf"].folder / "_build.json").write_text("{}")
     fusedops.show_config()
-    assert "fusedops.torch: broken" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "fusedops.torch: broken" in text
+    assert "fusedops.tf is not built" in text
 
 
 def python(code, *, folder=ROOT):
@@ -231,7 +233,7 @@ def test_architectures(asked, found):
 
 def test_an_architecture_that_is_none():
     options = dataclasses.replace(Options.from_environment(), architectures="9.0;fast")
-    with pytest.raises(SystemExit, match="FUSEDOPS_CUDA_ARCHS must list compute capabilities.*got 'fast'"):
+    with pytest.raises(SystemExit, match=r"FUSEDOPS_CUDA_ARCHS must list compute capabilities.*got 'fast'"):
         cuda.architectures(options)
 
 
