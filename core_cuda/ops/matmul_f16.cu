@@ -1,0 +1,7 @@
+#include "ops/matmul_mma16.cuh"
+
+namespace fusedops::cuda {
+
+Status matmul_f16(const Matmul& product, const Context& context) { return matmul16<f16>(product, context); }
+
+}  // namespace fusedops::cuda
