@@ -17,6 +17,7 @@ class Input:
 @dataclass(frozen=True)
 class Output:
     name: str
+    dtype: str  # an input's name, or "compute(<input>)"
     saved: bool
 
 

@@ -10,19 +10,20 @@ namespace fusedops::tf_binding {
 // axpby_backward -> FusedopsAxpbyBackward
 std::string op_name(const Operator& op);
 
-// One type attribute per input, and per output whose dtype no input has: with a single `T`, TensorFlow would refuse a
-// wrong dtype in words of its own before the rule is asked.
+// One type attribute per input: with a single `T`, TensorFlow would refuse a wrong dtype in words of its own before the
+// rule is asked.
 inline std::string type_attribute(const char* name) { return std::string("T_") + name; }
 
 // An optional input is a list of no or one tensor, of this length.
 inline std::string count_attribute(const char* name) { return std::string("N_") + name; }
 
-// Whether the dtype of an output is no input's, but "compute(<input>)".
-inline bool is_computed(const Output& output) { return std::string_view(output.dtype).starts_with("compute("); }
+// Whether the node says the dtype of an output itself, as T_<output>: a computed dtype is no input's, and that of an
+// optional input is unknown where the input is absent.
+bool has_own_dtype(const Operator& op, const Output& output);
 
 // The attribute that holds the dtype of an output.
-inline std::string type_attribute(const Output& output) {
-  return type_attribute(is_computed(output) ? output.name : output.dtype);
+inline std::string type_attribute(const Operator& op, const Output& output) {
+  return type_attribute(has_own_dtype(op, output) ? output.name : output.dtype);
 }
 
 }  // namespace fusedops::tf_binding

@@ -17,6 +17,13 @@ std::string op_name(const Operator& op) {
   return name;
 }
 
+bool has_own_dtype(const Operator& op, const Output& output) {
+  const std::string_view dtype = output.dtype;
+  for (const Input& input : op.inputs)
+    if (dtype == input.name) return input.kind == Kind::optional;
+  return true;
+}
+
 namespace {
 
 void add_input(const Input& input, tensorflow::OpDefBuilder& builder) {
@@ -28,9 +35,9 @@ void add_input(const Input& input, tensorflow::OpDefBuilder& builder) {
   }
 }
 
-void add_output(const Output& output, tensorflow::OpDefBuilder& builder) {
-  const std::string type = type_attribute(output);
-  if (is_computed(output)) builder.Attr(type + ": {float, double} = DT_FLOAT");
+void add_output(const Operator& op, const Output& output, tensorflow::OpDefBuilder& builder) {
+  const std::string type = type_attribute(op, output);
+  if (has_own_dtype(op, output)) builder.Attr(type + ": type = DT_FLOAT");
   builder.Output(std::string(output.name) + ": " + type);
 }
 
@@ -42,11 +49,11 @@ void add_attribute(const Attribute& attribute, tensorflow::OpDefBuilder& builder
 }
 
 // The order of the attributes is the order of the parameters in the generated Python function: the declared ones, then
-// the dtypes of computed outputs.
+// the dtypes of outputs.
 void add_schema(const Operator& op, tensorflow::OpDefBuilder& builder) {
   for (const Input& input : op.inputs) add_input(input, builder);
   for (const Attribute& attribute : op.attributes) add_attribute(attribute, builder);
-  for (const Output& output : op.outputs) add_output(output, builder);
+  for (const Output& output : op.outputs) add_output(op, output, builder);
   builder.SetShapeFn([&op](tensorflow::shape_inference::InferenceContext* graph) { return infer_shapes(op, graph); });
 }
 

@@ -45,7 +45,7 @@ class GraphRule : public Rule {
   absl::Status write_output(int output) {
     const Shape& shape = outputs[output];
     tensorflow::DataType dtype;
-    TF_RETURN_IF_ERROR(graph_->GetAttr(type_attribute(op.outputs[output]), &dtype));
+    TF_RETURN_IF_ERROR(graph_->GetAttr(type_attribute(op, op.outputs[output]), &dtype));
     TF_RETURN_IF_ERROR(check_output_dtype(*this, output, dtype));
     if (!shape.ranked) {
       graph_->set_output(output, graph_->UnknownShape());

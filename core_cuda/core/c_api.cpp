@@ -24,7 +24,8 @@ std::string json(const Operator& op) {
     return "{\"name\": " + quoted(i.name) + ", \"kind\": " + quoted(kKinds[int(i.kind)]) + "}";
   };
   const auto output = [](const Output& o) {
-    return "{\"name\": " + quoted(o.name) + ", \"saved\": " + (o.saved ? "true" : "false") + "}";
+    return "{\"name\": " + quoted(o.name) + ", \"dtype\": " + quoted(o.dtype) +
+           ", \"saved\": " + (o.saved ? "true" : "false") + "}";
   };
   const auto attribute = [](const Attribute& a) {
     return "{\"name\": " + quoted(a.name) + ", \"type\": " + quoted(kTypes[int(a.type)]) +

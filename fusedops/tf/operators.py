@@ -7,7 +7,6 @@ whatever TensorFlow makes one of, None for an absent optional, a number where a 
 from __future__ import annotations
 
 import ctypes
-import inspect
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from fusedops import checks, declarations, loading
-from fusedops.declarations import Attribute, Input, Operator
+from fusedops.declarations import Attribute, Input, Operator, Output
 
 LIBRARY = loading.library("tf")
 _RAW = tf.load_op_library(str(LIBRARY))  # first: TensorFlow lists the operators that appear while it loads a library
@@ -24,13 +23,13 @@ DECLARED = declarations.read(ctypes.CDLL(str(LIBRARY)))
 
 
 def _bound(operator: Operator, raw: Callable[..., Any]) -> Callable[..., Any]:
-    """`raw` is the Python function that TensorFlow generates: inputs, attributes, then dtypes of computed outputs."""
+    """`raw` is the Python function that TensorFlow generates: inputs, attributes, then dtypes of outputs."""
     count = len(operator.inputs)
     leading = next(i for i, input in enumerate(operator.inputs) if input.kind == "tensor")
     tensors = [(i, _converter(operator, input)) for i, input in enumerate(operator.inputs) if input.kind != "scalar"]
     scalars = [(i, _converter(operator, input)) for i, input in enumerate(operator.inputs) if input.kind == "scalar"]
     defaults = [_encoded(attribute, attribute.default) for attribute in operator.attributes]
-    computed = sum(name.startswith("T_") for name in inspect.signature(raw).parameters)
+    dtypes = [rule for rule in (_dtype_rule(operator, output) for output in operator.outputs) if rule]
 
     def call(*inputs: Any, **attributes: Any) -> Any:
         if len(inputs) != count:
@@ -49,8 +48,8 @@ def _bound(operator: Operator, raw: Callable[..., Any]) -> Callable[..., Any]:
                 arguments.append(_encoded(attribute, attributes[attribute.name]) if given else default)
         else:
             arguments += defaults
-        if computed:
-            arguments += [_compute_dtype(arguments[leading])] * computed
+        for dtype in dtypes:
+            arguments.append(dtype(arguments))
         return raw(*arguments)
 
     call.__name__ = call.__qualname__ = operator.name
@@ -73,6 +72,16 @@ def _converter(operator: Operator, input: Input) -> Callable[[Any], Any]:
     if input.kind == "optional":
         return lambda value: [] if value is None else [tensor(value)]
     return tensor
+
+
+def _dtype_rule(operator: Operator, output: Output) -> Callable[[list[Any]], tf.DType] | None:
+    """How the dtype of an output follows from the arguments, unless TensorFlow takes it from an input itself."""
+    for i, input in enumerate(operator.inputs):
+        if output.dtype == f"compute({input.name})":
+            return lambda arguments: _compute_dtype(arguments[i])
+        if output.dtype == input.name and input.kind == "optional":
+            return lambda arguments: arguments[i][0].dtype if arguments[i] else tf.float32
+    return None
 
 
 def _compute_dtype(tensor: tf.Tensor) -> tf.DType:
