@@ -59,13 +59,13 @@ help:
 	@touch $@
 
 build: $(environment)
-	@$(python) setup.py --quiet build_ext --inplace
+	@$(python) -m build_tools
 
 build-torch: $(environment)
-	@$(python) setup.py --quiet build_ext --inplace --bindings torch
+	@$(python) -m build_tools torch
 
 build-tf: $(environment)
-	@$(python) setup.py --quiet build_ext --inplace --bindings tf
+	@$(python) -m build_tools tf
 
 test: build
 	$(python) -m pytest tests $(ARGS)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import ClassVar
+
+import setuptools
+
+from build_tools.build import build as build_bindings
+from fusedops.loading import FRAMEWORKS, release
+
+if int(setuptools.__version__.split(".")[0]) < 77:
+    raise SystemExit("fusedops: setuptools 77 or newer is needed. Run: pip install --upgrade setuptools")
 
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 from setuptools.command.build_ext import build_ext
-
-from fusedops.loading import FRAMEWORKS, release
 
 
 class Build(build):
@@ -21,20 +26,12 @@ class Build(build):
 
 
 class BuildBindings(build_ext):
-    user_options: ClassVar = [
-        *build_ext.user_options,
-        ("bindings=", None, "torch, tf or torch,tf [default: what is installed]"),
-    ]
-
     def initialize_options(self) -> None:
         super().initialize_options()
-        self.bindings = ""
         self.built: dict[str, str] = {}
 
     def run(self) -> None:
-        from build_tools.build import build
-
-        self.built = build(self.bindings.split(",") if self.bindings else [], self._destination())
+        self.built = build_bindings([], self._destination())
 
     def _destination(self) -> Path:
         return Path() if self.inplace else Path(self.build_lib)

@@ -1,0 +1,12 @@
+"""python -m build_tools [torch] [tf]: builds these bindings in place; without a name those of what is installed."""
+
+import sys
+from pathlib import Path
+
+from build_tools.build import build
+from fusedops.loading import FRAMEWORKS
+
+unknown = set(sys.argv[1:]) - FRAMEWORKS.keys()
+if unknown:
+    raise SystemExit(f"fusedops: the bindings are {', '.join(FRAMEWORKS)}; got {', '.join(sorted(unknown))}")
+build(sys.argv[1:], Path())
