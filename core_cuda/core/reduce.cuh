@@ -1,4 +1,4 @@
-// Sums whose order follows from the shape alone: each block sums its share, then one block sums the blocks' sums.
+// Sums whose order follows from the shape alone: each block sums its tile, then one block sums the blocks' sums.
 #pragma once
 
 #include <cub/block/block_reduce.cuh>
@@ -9,14 +9,6 @@
 
 namespace fusedops::cuda {
 
-// The number of partial sums for n elements: a function of n, never of the number of multiprocessors, yet enough
-// blocks to fill the largest GPU.
-inline int64_t partial_sums(int64_t n, int64_t tile) {
-  constexpr int64_t kMost = 512;
-  const int64_t tiles = (n + tile - 1) / tile;
-  return tiles < kMost ? tiles : kMost;
-}
-
 // The sum over the block's threads, valid in thread 0.
 template <int kBlockThreads, class A>
 __device__ A block_sum(A value) {
@@ -25,11 +17,13 @@ __device__ A block_sum(A value) {
   return Reduce(storage).Sum(value);
 }
 
-template <int kBlockThreads, class A, class T>
-__global__ void __launch_bounds__(kBlockThreads) sum_partials_kernel(const A* partials, int64_t count, T* out) {
+inline constexpr int kSumThreads = 1024;
+
+template <class A, class T>
+__global__ void __launch_bounds__(kSumThreads) sum_partials_kernel(const A* partials, int64_t count, T* out) {
   A sum = 0;
-  for (int64_t i = threadIdx.x; i < count; i += kBlockThreads) sum += partials[i];
-  sum = block_sum<kBlockThreads>(sum);
+  for (int64_t i = threadIdx.x; i < count; i += kSumThreads) sum += partials[i];
+  sum = block_sum<kSumThreads>(sum);
   if (threadIdx.x == 0) *out = from_compute<T>(sum);
 }
 
@@ -38,11 +32,10 @@ template <class A>
 Status sum_partials(const Context& context, const A* partials, int64_t count, const View& out) {
   return dispatch(out.dtype, [&](auto tag) -> Status {
     using T = typename decltype(tag)::type;
-    if constexpr (std::is_same_v<A, float> && std::is_same_v<T, double>)
+    if constexpr (std::is_same_v<T, double> && !std::is_same_v<A, double>)
       return Status::error("fusedops: a float32 sum has no float64 result");
     else
-      return launch(context, sum_partials_kernel<kThreads, A, T>, 1, kThreads, partials, count,
-                    static_cast<T*>(out.data));
+      return launch(context, sum_partials_kernel<A, T>, 1, kSumThreads, partials, count, static_cast<T*>(out.data));
   });
 }
 

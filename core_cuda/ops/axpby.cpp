@@ -33,10 +33,10 @@ Status backward_rule(Rule& rule) {
   return {};
 }
 
-// One partial sum per block of the CPU engine; the CUDA kernel needs fewer.
+// One partial sum per block of the CPU engine; the tiles of the CUDA kernel are larger.
 size_t backward_workspace(const Call& call) {
   const View& x = *call.inputs[AxpbyBackward<float>::kX];
-  return (x.numel() / cpu::kBlock + 1024) * sizeof(double);
+  return (x.numel() / cpu::kBlock + 1) * size_of(compute_dtype(x.dtype));
 }
 
 template <class T>
