@@ -6,17 +6,8 @@ import numpy as np
 import pytest
 from checks import tuples
 from numerics import assert_same_bits
-from specification import Sample, Specification
-from specifications import SPECIFICATIONS, WITH_PARAMETERS
-
-
-def scalars(spec: Specification) -> tuple[str, ...]:
-    """The inputs that may be a number or a tensor of one element."""
-    sample = spec.sample((2, 3), np.random.default_rng(0))
-    return tuple(name for name in spec.parameters if np.ndim(sample.inputs[name]) == 0)
-
-
-WITH_SCALARS = tuple(filter(scalars, SPECIFICATIONS))
+from specification import Sample
+from specifications import WITH_PARAMETERS, WITH_SCALARS, scalars
 
 
 def test_device_dtype_and_shape(any_backend, spec, dtype, random):

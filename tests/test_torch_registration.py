@@ -46,7 +46,7 @@ def public_name(func) -> str:
 
 
 def test_opcheck(torch_backend, spec, random):
-    """torch's own checks: nothing aliased or changed, fake kernels like the real ones, autograd through AOTDispatcher."""
+    """torch's own checks: nothing aliased or changed, fake kernels like the real ones, autograd compiled."""
     torch = torch_backend.torch
     for label, (func, args, kwargs) in recorded_calls(torch_backend, spec, random).items():
         op = getattr(torch.ops.fusedops, public_name(func)).default

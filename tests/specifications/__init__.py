@@ -3,6 +3,7 @@
 import importlib
 import pkgutil
 
+import numpy as np
 from specification import Specification
 
 SPECIFICATIONS: tuple[Specification, ...] = tuple(
@@ -10,3 +11,12 @@ SPECIFICATIONS: tuple[Specification, ...] = tuple(
 )
 
 WITH_PARAMETERS = tuple(spec for spec in SPECIFICATIONS if spec.parameters)
+
+
+def scalars(spec: Specification) -> tuple[str, ...]:
+    """The inputs that may be a number or a tensor of one element."""
+    sample = spec.sample((2, 3), np.random.default_rng(0))
+    return tuple(name for name in spec.parameters if np.ndim(sample.inputs[name]) == 0)
+
+
+WITH_SCALARS = tuple(filter(scalars, SPECIFICATIONS))

@@ -1,0 +1,162 @@
+"""Only on a GPU: more than 2^31 elements, CUDA graphs, streams, the second GPU, TensorFlow's placement."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from numerics import assert_same_bits
+from specifications import SPECIFICATIONS, WITH_SCALARS, scalars
+
+LARGE = 2**31 + 4099  # elements: beyond 32-bit indices, and no multiple of a vector or a block
+
+
+def filled(torch, spec, count: int):
+    """Tensors of `count` elements which hold a sample's values over and over; and the sample."""
+    sample = spec.sample((4099,), np.random.default_rng(5))
+    arrays = {}
+    for name, value in sample.inputs.items():
+        small = torch.from_numpy(np.asarray(value)).to("cuda", torch.bfloat16)
+        arrays[name] = small if small.dim() == 0 else small.repeat(-(-count // 4099))[:count]
+    return sample, arrays
+
+
+@pytest.mark.parametrize("spec", [spec for spec in SPECIFICATIONS if spec.least_rank == 0], ids=str)
+@pytest.mark.parametrize("extra", [0, 1], ids=["aligned", "misaligned"])
+def test_more_than_2_31_elements(torch_gpu, spec, extra):
+    """Every period of the result has the bits of the first, to the last element; forward and backward."""
+    torch = torch_gpu.torch
+    _, inputs = filled(torch, spec, LARGE + extra)
+    given = {name: (x[extra:] if x.dim() else x).requires_grad_() for name, x in inputs.items()}
+    names = list(given)
+    (output,) = torch_gpu.call(spec.name, given)
+    small = {name: (x[extra : extra + 4099] if x.dim() else x).detach().requires_grad_() for name, x in inputs.items()}
+    (expected,) = torch_gpu.call(spec.name, small)
+
+    def assert_periodic(large, period):
+        whole = large.numel() // 4099
+        for first in range(0, whole, 2**16):  # a piece at a time: comparisons take memory
+            piece = large[first * 4099 : min(first + 2**16, whole) * 4099].view(-1, 4099)
+            assert torch.equal(piece, period.expand_as(piece))
+        tail = large[whole * 4099 :]
+        assert torch.equal(tail, period[: tail.numel()])
+
+    assert_periodic(output.detach(), expected.detach())
+    large = [name for name in names if given[name].dim()]
+    upstream = torch.ones((), device="cuda", dtype=torch.bfloat16)
+    found = torch.autograd.grad(output, [given[n] for n in large], upstream.expand_as(output))
+    wanted = torch.autograd.grad(expected, [small[n] for n in large], upstream.expand_as(expected))
+    for got, period in zip(found, wanted, strict=True):
+        assert_periodic(got, period)
+
+
+@pytest.mark.parametrize("spec", WITH_SCALARS, ids=str)
+def test_a_sum_over_more_than_2_31_elements(torch_gpu, spec):
+    """The gradient of a parameter is a sum over all elements: of integers, so that it is known exactly."""
+    torch = torch_gpu.torch
+    x = torch.zeros(LARGE, device="cuda", dtype=torch.bfloat16)
+    ends = [0, 1, 2**31 - 1, 2**31, LARGE - 1]
+    x[ends] = 1
+    for name in scalars(spec):
+        sample = spec.sample((2,), np.random.default_rng(0))
+        inputs = {key: x if np.ndim(value) else torch.ones((), device="cuda") for key, value in sample.inputs.items()}
+        inputs[name] = inputs[name].requires_grad_()
+        (output,) = torch_gpu.call(spec.name, inputs)
+        (gradient,) = torch.autograd.grad(
+            output, inputs[name], torch.ones((), device="cuda", dtype=output.dtype).expand_as(output)
+        )
+        assert gradient.item() == len(ends)
+
+
+def test_a_matrix_of_more_than_2_31_elements(torch_gpu):
+    """The rows at both ends and around 2^31, of a product whose input and output are both that large."""
+    torch = torch_gpu.torch
+    columns = 128
+    rows = LARGE // columns + 130
+    a = torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16)
+    b = torch.randn(columns, columns, device="cuda", dtype=torch.bfloat16)
+    (c,) = torch_gpu.call("matmul", {"a": a, "b": b})
+    for middle in (64, 2**31 // columns, rows - 64):
+        part = slice(middle - 64, middle + 64)
+        torch.testing.assert_close(c[part].double(), a[part].double() @ b.double(), rtol=2**-8, atol=1e-3)
+
+
+def test_cuda_graph(torch_gpu, spec, dtype, random):
+    """Captured forward and backward, replayed on new values: without allocation, synchronization or default stream."""
+    torch = torch_gpu.torch
+    samples = [spec.sample((65, 130), random) for _ in range(2)]
+    inputs, others = (torch_gpu.tensors(sample, dtype) for sample in samples)
+    names = samples[0].differentiable
+    leaves = torch_gpu.leaves(inputs, names)
+    upstream = torch_gpu.upstream(torch_gpu.call(spec.name, inputs))
+
+    def step():
+        outputs = torch_gpu.call(spec.name, leaves)
+        return [*outputs, *torch.autograd.grad(outputs, [leaves[name] for name in names], upstream)]
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    with torch.no_grad():
+        for name in names:
+            leaves[name].copy_(others[name])
+    graph.replay()
+    torch.cuda.synchronize()
+    replayed = [x.clone() for x in captured]
+    for got, expected in zip(replayed, step(), strict=True):
+        assert torch.equal(got, expected)
+
+
+def test_other_streams(torch_gpu, spec, random):
+    """Work goes to the current stream: behind what is queued there, though other streams are idle."""
+    torch = torch_gpu.torch
+    sample = spec.sample((257, 1025), random)
+    inputs = torch_gpu.tensors(sample, "float32")
+    expected = torch_gpu.gradients(spec.name, inputs, sample.options, sample.differentiable)
+    late = {name: torch.full_like(x, math.nan) if name in sample.tensors else x for name, x in inputs.items()}
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)  # some tens of milliseconds, in which a kernel on another stream would see NaN
+        for name in sample.tensors:
+            late[name].copy_(inputs[name])
+        outputs, gradients = torch_gpu.gradients(spec.name, late, sample.options, sample.differentiable)
+    stream.synchronize()
+    assert all(torch.equal(got, output) for got, output in zip(outputs, expected[0], strict=True))
+    assert all(torch.equal(gradients[name], expected[1][name]) for name in gradients)
+
+
+def test_the_second_gpu(torch_gpu, spec, dtype, random):
+    """The tensors' own GPU, whichever is current; its bits are the first one's."""
+    torch = torch_gpu.torch
+    if torch.cuda.device_count() < 2:
+        pytest.skip("GPU: one only")
+    sample = spec.sample((33, 1025), random)
+    inputs = torch_gpu.tensors(sample, dtype)
+    moved = {name: x.to("cuda:1") if name in sample.tensors else x for name, x in inputs.items()}
+    outputs, gradients = torch_gpu.gradients(spec.name, inputs, sample.options, sample.differentiable)
+    upstream = tuple(dy.to("cuda:1") for dy in torch_gpu.upstream(outputs))
+    assert torch.cuda.current_device() == 0
+    others, other_gradients = torch_gpu.gradients(spec.name, moved, sample.options, sample.differentiable, upstream)
+    assert torch.cuda.current_device() == 0
+    for got, expected in zip([*others, *other_gradients.values()], [*outputs, *gradients.values()], strict=True):
+        assert got.device.index == 1
+        assert_same_bits(torch_gpu.to_numpy(got), torch_gpu.to_numpy(expected))
+
+
+def test_tensorflow_places_on_the_gpu(tf_gpu, spec, random):
+    """Without being told, as for TensorFlow's own operators; and where a CPU is asked for, there."""
+    tf = tf_gpu.tf
+    sample = spec.sample((33, 130), random)
+    inputs = tf_gpu.tensors(sample, "float32")
+    assert "GPU:0" in tf_gpu.public(spec.name)(*inputs.values()).device
+    compiled = tf.function(lambda: tf_gpu.public(spec.name)(*inputs.values()))
+    assert "GPU:0" in compiled().device
+    with tf.device("/CPU:0"):
+        assert "CPU:0" in tf_gpu.public(spec.name)(*inputs.values()).device

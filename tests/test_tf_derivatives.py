@@ -1,0 +1,152 @@
+"""TensorFlow: derivatives of first and second order, reverse and forward, against numeric ones in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+from numerics import assert_same_bits
+from test_torch_derivatives import small_samples
+
+
+def function_and_tensors(backend, spec, sample, dtype="float64"):
+    inputs = backend.tensors(sample, dtype)
+    names = sample.differentiable
+
+    def function(*tensors):
+        outputs = backend.call(spec.name, {**inputs, **dict(zip(names, tensors, strict=True))}, sample.options)
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    return function, [inputs[name] for name in names]
+
+
+def weighted(tf, outputs):
+    """One number of all outputs, every element of which counts differently."""
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    total = tf.constant(0.0, tf.float64)
+    for y in outputs:
+        weights = tf.sin(tf.range(tf.size(y, tf.int64), dtype=y.dtype) + 1)
+        total += tf.reduce_sum(weights * tf.reshape(y, [-1]) ** 2)
+    return total
+
+
+def assert_numeric(tf, function, tensors):
+    for theoretical, numeric in zip(*tf.test.compute_gradient(function, tensors, delta=1e-4), strict=True):
+        np.testing.assert_allclose(theoretical, numeric, rtol=1e-6, atol=1e-6)
+
+
+def test_first_order(tf_backend, spec, random):
+    for sample in small_samples(spec, random)[:12]:
+        assert_numeric(tf_backend.tf, *function_and_tensors(tf_backend, spec, sample))
+
+
+def test_second_order(tf_backend, spec, random):
+    tf = tf_backend.tf
+    for sample in small_samples(spec, random)[:4]:
+        function, tensors = function_and_tensors(tf_backend, spec, sample)
+
+        def gradient(*tensors, function=function):
+            with tf.GradientTape() as tape:
+                tape.watch(tensors)
+                total = weighted(tf, function(*tensors))
+            return tf.concat([tf.reshape(g, [-1]) for g in tape.gradient(total, tensors)], 0)
+
+        assert_numeric(tf, gradient, tensors)
+
+
+def test_forward_accumulator(tf_backend, spec, random):
+    """Jacobian times vector: the numeric derivative along the vector, eagerly and in a graph."""
+    tf = tf_backend.tf
+    for sample in small_samples(spec, random)[:6]:
+        function, tensors = function_and_tensors(tf_backend, spec, sample)
+        tangents = [tf.constant(random.normal(size=x.shape)) for x in tensors]
+
+        def derivative(tensors, tangents, function=function):
+            with tf.autodiff.ForwardAccumulator(tensors, tangents) as accumulator:
+                outputs = function(*tensors)
+            return accumulator.jvp(outputs)
+
+        step = 1e-5
+        ahead, behind = (function(*(x + s * t for x, t in zip(tensors, tangents, strict=True))) for s in (step, -step))
+        numeric = tf.nest.map_structure(lambda y, z, step=step: (y - z) / (2 * step), ahead, behind)
+        for compute in (derivative, tf.function(derivative)):
+            tf.nest.map_structure(
+                lambda got, expected: np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-6),
+                compute(tensors, tangents),
+                numeric,
+            )
+
+
+def test_forward_over_reverse(tf_backend, spec, random):
+    """The Hessian times a vector, both ways."""
+    tf = tf_backend.tf
+    function, tensors = function_and_tensors(tf_backend, spec, spec.sample((2, 3), random))
+    tangents = [tf.constant(random.normal(size=x.shape)) for x in tensors]
+
+    def gradient():
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            total = weighted(tf, function(*tensors))
+        return tape.gradient(total, tensors)
+
+    with tf.autodiff.ForwardAccumulator(tensors, tangents) as accumulator:
+        gradients = gradient()
+    forward = accumulator.jvp(gradients)
+    with tf.GradientTape() as outer:
+        outer.watch(tensors)
+        product = tf.add_n([tf.reduce_sum(g * t) for g, t in zip(gradient(), tangents, strict=True)])
+    for got, expected in zip(forward, outer.gradient(product, tensors), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_jacobian(tf_backend, spec, random):
+    """Vectorized by TensorFlow, and as a loop."""
+    tf = tf_backend.tf
+    function, tensors = function_and_tensors(tf_backend, spec, spec.sample((2, 3), random))
+    found = []
+    for vectorized in (True, False):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(tensors)
+            outputs = function(*tensors)
+        found.append(tape.jacobian(outputs, tensors, experimental_use_pfor=vectorized))
+    for fast, slow in zip(*found, strict=True):
+        np.testing.assert_allclose(fast, slow, rtol=1e-12, atol=1e-12)
+    numeric = tf.test.compute_gradient(function, tensors)[1]
+    for slow, expected in zip(found[1], numeric, strict=True):
+        np.testing.assert_allclose(np.reshape(slow, expected.shape), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_persistent_and_nested_tapes(tf_backend, spec, random):
+    tf = tf_backend.tf
+    function, tensors = function_and_tensors(tf_backend, spec, spec.sample((2, 3), random))
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(tensors)
+        total = weighted(tf, function(*tensors))
+    once, twice = (tape.gradient(total, tensors) for _ in range(2))
+    with tf.GradientTape() as outer:
+        outer.watch(tensors)
+        with tf.GradientTape() as inner:
+            inner.watch(tensors)
+            total = weighted(tf, function(*tensors))
+        nested = inner.gradient(total, tensors)
+        outside = weighted(tf, tuple(nested))
+    assert all(g is not None for g in outer.gradient(outside, tensors))
+    for first, *others in zip(once, twice, nested, strict=True):
+        assert all(np.array_equal(first, other) for other in others)
+
+
+def test_variables(tf_backend, spec, random):
+    """A tape watches them by itself, and its gradients have their dtype."""
+    tf = tf_backend.tf
+    for dtype in ("float32", "bfloat16"):
+        sample = spec.sample((3, 5), random)
+        inputs = tf_backend.tensors(sample, dtype)
+        expected, gradients = tf_backend.gradients(spec.name, inputs, sample.options, sample.differentiable)
+        with tf_backend.place:
+            variables = {name: tf.Variable(inputs[name]) for name in sample.differentiable}
+        with tf.GradientTape() as tape:
+            outputs = tf_backend.call(spec.name, {**inputs, **variables}, sample.options)
+        found = tape.gradient(outputs, variables, output_gradients=tf_backend.upstream(expected))
+        for got, output in zip(outputs, expected, strict=True):
+            assert_same_bits(got.numpy(), output.numpy())
+        for name, gradient in gradients.items():
+            assert found[name].dtype == variables[name].dtype
+            assert_same_bits(np.asarray(found[name]), np.asarray(gradient), name)

@@ -1,0 +1,46 @@
+"""TensorFlow: the compiled library alone, in a process that never imports fusedops."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numerics import assert_same_bits
+from specifications import SPECIFICATIONS
+
+
+@pytest.fixture(scope="module")
+def arguments():
+    return {spec.name: spec.sample((5, 33), np.random.default_rng(3)) for spec in SPECIFICATIONS}
+
+
+def test_without_the_package(tf_cpu, arguments, tmp_path):
+    """The operators, and only they: same bits, same sentences."""
+    for name, sample in arguments.items():
+        np.savez(tmp_path / name, **{key: np.asarray(x, np.float32) for key, x in sample.inputs.items()})
+    program = Path(__file__).with_name("tensorflow_raw.py")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, program, tf_cpu.functions.library_path(), tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
+    for name, sample in arguments.items():
+        expected = tf_cpu.call(name, tf_cpu.tensors(sample, "float32"), sample.options)[0]
+        assert_same_bits(np.load(tmp_path / f"{name}.npy"), expected.numpy(), name)
+    for name in arguments:
+        assert re.search(
+            rf"{name}: .*fusedops\.{name}: \w+ must be float64, float32, float16 or bfloat16; got int32", done.stdout
+        )
+
+
+def test_names(tf_cpu):
+    tf = tf_cpu.tf
+    library = tf.load_op_library(tf_cpu.functions.library_path())
+    for spec in SPECIFICATIONS:
+        assert callable(getattr(library, f"fusedops_{spec.name}"))
+        camel = "".join(part.capitalize() for part in spec.name.split("_"))
+        assert callable(getattr(tf.raw_ops, f"Fusedops{camel}", None) or getattr(library, f"Fusedops{camel}"))
