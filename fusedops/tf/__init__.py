@@ -26,6 +26,7 @@ def library_path() -> str:
 def _public(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` over TensorFlow's operators, with the parameter that all of TensorFlow's functions have."""
 
+    @functools.wraps(function)
     def public(*args: Any, name: str | None = None, **kwargs: Any) -> Any:
         if name is None:
             return function(OPERATORS, *args, **kwargs)
@@ -34,7 +35,6 @@ def _public(function: Callable[..., Any]) -> Callable[..., Any]:
 
     signature = inspect.signature(function)
     name = inspect.Parameter("name", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="str | None")
-    functools.update_wrapper(public, function)
     # AutoGraph's mark alone: the wrapper that do_not_convert makes costs a fifth of a small operator's call.
     public.__dict__.update(vars(tf.autograph.experimental.do_not_convert(public)))
     public.__signature__ = signature.replace(parameters=[*list(signature.parameters.values())[1:], name])  # type: ignore[attr-defined]
