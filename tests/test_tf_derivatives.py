@@ -149,4 +149,4 @@ def test_variables(tf_backend, spec, random):
             assert_same_bits(got.numpy(), output.numpy())
         for name, gradient in gradients.items():
             assert found[name].dtype == variables[name].dtype
-            assert_same_bits(np.asarray(found[name]), np.asarray(gradient), name)
+            assert_same_bits(tf_backend.to_numpy(found[name]), tf_backend.to_numpy(gradient), name)
