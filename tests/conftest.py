@@ -86,9 +86,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    gpu = sum(count for reason, count in skipped.items() if reason.startswith("GPU: "))
-    if gpu:
-        terminalreporter.write_line(f"GPU: none here, {gpu} cases skipped")
+    for reason in sorted(skipped):
+        if reason.startswith("GPU: "):
+            terminalreporter.write_line(f"{reason} here, {skipped[reason]} cases skipped")
     for framework, package in PACKAGES.items():
         if not installed(framework):
             count = skipped[f"{package} is not installed"]

@@ -153,6 +153,7 @@ class Torch(Backend):
         return outputs, dict(zip(wanted, found, strict=True))
 
     def traced(self, function):
+        self.torch.compiler.reset()  # it compiles one piece of code, such as a test's function, a few times only
         return self.torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=False)
 
 
@@ -225,7 +226,7 @@ def backend(framework: str, device: str) -> Backend | str:
         if not installed(framework):
             _made[key] = f"{PACKAGES[framework]} is not installed"
         elif device == "cuda" and not BACKENDS[framework].gpus():
-            _made[key] = "no GPU"
+            _made[key] = "none"
         else:
             _made[key] = BACKENDS[framework](device)
     return _made[key]
