@@ -12,7 +12,8 @@
 //           panels of mr rows    the micro-kernel: c [mr, nr] stays in registers over kc steps
 //
 // The order of a sum follows from k alone: kc products one by one, then the blocks one by one, which also keeps the
-// rounding error near kc + k / kc roundings instead of k.
+// rounding error near kc + k / kc roundings instead of k. A product with a vector (m = 1 or n = 1) has an order of its
+// own, which follows from the shape too.
 #include "ops/matmul_cpu.h"
 
 #include <atomic>
@@ -28,14 +29,14 @@ namespace {
 using cpu::Lines;
 using cpu::MicroKernel;
 
-// Bytes in float32: a block of a takes 120 KiB and of b 512 KiB, of the 1 to 2 MiB that a core has of its own.
+// In float32 a packed block of a takes 120 KiB and one of b 512 KiB, of the 1 to 2 MiB of a second-level cache.
 constexpr int64_t kMc = 120, kNc = 512, kKc = 256;
-static_assert(kKc <= cpu::kBlock);
+constexpr int64_t kManyTiles = 32;   // fewer can leave threads idle: tiles are then made narrower, to kMinNc at least,
+constexpr int64_t kMinNc = 128;      // below which packing a would cost more than a tenth of the multiply-adds
+constexpr int64_t kTilesAtOnce = 4;  // that share a packed b, and the memory for their sums in 16-bit types
 
-constexpr int64_t kMinNc = 128;        // below, packing a costs more than a tenth of the multiply-adds
-constexpr int64_t kManyTiles = 32;     // fewer leave threads idle: tiles are then made narrower
-constexpr int64_t kTilesAtOnce = 4;    // that share a packed b, and the memory for their sums in 16-bit types
-constexpr int64_t kLinesAtOnce = 256;  // of a product with a vector
+constexpr int64_t kLinesAtOnce = 256, kVectorKc = 1024;  // of a product with a vector
+static_assert(kKc <= cpu::kBlock && kVectorKc <= cpu::kBlock && kLinesAtOnce <= cpu::kBlock);
 
 constexpr int64_t blocks(int64_t size, int64_t block) { return (size + block - 1) / block; }
 
@@ -107,9 +108,9 @@ class Product {
   }
 
   // Tiles are numbered down the columns of c, so that those of one task share the packed b.
-  Status compute(int64_t begin, int64_t end) const {
+  [[nodiscard]] bool compute(int64_t begin, int64_t end) const {
     const std::unique_ptr<A, Free> memory(allocate());
-    if (!memory) return Status::error("fusedops.matmul: no memory left for packing");
+    if (!memory) return false;
     while (begin < end) {
       const int64_t row_tile = begin % row_tiles_, col_tile = begin / row_tiles_ % col_tiles_;
       const int64_t batch = begin / row_tiles_ / col_tiles_;
@@ -120,7 +121,7 @@ class Product {
                      static_cast<T*>(call_.c) + (batch * call_.m + row) * call_.n + col, memory.get());
       begin += count;
     }
-    return {};
+    return true;
   }
 
  private:
@@ -181,23 +182,23 @@ class VectorProduct {
 
   int64_t items() const { return call_.batch * groups_; }
 
-  int64_t nanoseconds_per_item() const { return 30 + std::min(count_, kLinesAtOnce) * call_.k / 4; }
+  int64_t nanoseconds_per_item() const { return 30 + std::min(count_, kLinesAtOnce) * call_.k / 8; }
 
-  Status compute(int64_t begin, int64_t end) const {
+  [[nodiscard]] bool compute(int64_t begin, int64_t end) const {
     for (int64_t item = begin; item < end; ++item) {
       const int64_t batch = item / groups_, first = item % groups_ * kLinesAtOnce;
       const Lines<T> rows = rows_of_a<T>(call_, batch), cols = cols_of_b<T>(call_, batch);
       multiply(one_column_ ? rows.from(first, 0) : cols.from(first, 0), one_column_ ? cols : rows,
                std::min(kLinesAtOnce, count_ - first), static_cast<T*>(call_.c) + batch * count_ + first);
     }
-    return {};
+    return true;
   }
 
  private:
   void multiply(const Lines<T>& matrix, const Lines<T>& vector, int64_t count, T* c) const {
-    A sums[kLinesAtOnce] = {}, x[kKc];
-    for (int64_t p = 0; p < call_.k; p += kKc) {
-      const int64_t k = std::min(kKc, call_.k - p);
+    A sums[kLinesAtOnce] = {}, x[kVectorKc];
+    for (int64_t p = 0; p < call_.k; p += kVectorKc) {
+      const int64_t k = std::min(kVectorKc, call_.k - p);
       for (int64_t i = 0; i < k; ++i) x[i] = to_compute(*vector.at(0, p + i));
       if (matrix.along_k)
         add_dots(matrix.from(0, p), x, count, k, sums);
@@ -208,7 +209,7 @@ class VectorProduct {
   }
 
   static void add_dots(const Lines<T>& matrix, const A* x, int64_t count, int64_t k, A* sums) {
-    A buffer[kKc];
+    A buffer[kVectorKc];
     for (int64_t line = 0; line < count; ++line) {
       const A* elements = cpu::widened(matrix.at(line, 0), buffer, k);
       sums[line] += cpu::lane_sum<A>(k, [=](int64_t i) { return elements[i] * x[i]; });
@@ -229,16 +230,14 @@ class VectorProduct {
   int64_t count_, groups_;
 };
 
-// An error in any task is the error of the call.
+// A framework's thread must not see an exception, so that a task answers whether it had the memory it needs.
 template <class AnyProduct>
 Status run(const AnyProduct& product, const Context& context) {
-  std::atomic<bool> failed = false;
-  Status status;
+  std::atomic<bool> complete = true;
   context.parallel_for(product.items(), product.nanoseconds_per_item(), [&](int64_t begin, int64_t end) {
-    Status part = product.compute(begin, end);
-    if (!part.ok() && !failed.exchange(true)) status = std::move(part);
+    if (!product.compute(begin, end)) complete = false;
   });
-  return status;
+  return complete ? Status() : Status::error("fusedops.matmul: no memory left to pack matrices");
 }
 
 }  // namespace
