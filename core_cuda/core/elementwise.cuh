@@ -19,6 +19,7 @@ struct Inputs {
 template <bool kAligned, class T, int kArity, class Formula>
 __global__ void __launch_bounds__(kThreads)
     elementwise_kernel(int64_t n, Formula formula, T* out, Inputs<T, kArity> in) {
+  begin_kernel();
   const auto function = formula.template prepared<T>();
   const int64_t at = (int64_t(blockIdx.x) * kThreads + threadIdx.x) * kPackSize<T>;
   Pack<T> packs[kArity], result;

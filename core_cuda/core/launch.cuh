@@ -15,15 +15,36 @@ inline Status check(cudaError_t error, const char* what) {
   return Status::error("fusedops: ", what, " failed: ", cudaGetErrorString(error));
 }
 
+// The first line of every kernel that launch() starts. Such a kernel may be scheduled while the one before it on the
+// stream is still running (CUDA Programming Guide, "Programmatic Dependent Launch"), which hides most of the launch:
+// here it lets the next one in, and waits until all that came before is done and visible.
+__device__ inline void begin_kernel() {
+#if __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+  cudaGridDependencySynchronize();
+#endif
+}
+
+inline bool can_launch_early() {
+  int device, major;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
+}
+
 // Launches on the caller's stream. Nothing is allocated and nothing waits, so that the call can be captured in a graph.
 template <class... Parameters, class... Arguments>
 Status launch(const Context& context, void (*kernel)(Parameters...), int64_t blocks, int threads,
               Arguments&&... arguments) {
   if (blocks == 0) return {};
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.stream = static_cast<cudaStream_t>(context.stream);
+  config.attrs = &early;
+  config.numAttrs = can_launch_early() ? 1 : 0;
   return check(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), "a kernel launch");
 }
 

@@ -21,6 +21,7 @@ inline constexpr int kSumThreads = 1024;
 
 template <class A, class T>
 __global__ void __launch_bounds__(kSumThreads) sum_partials_kernel(const A* partials, int64_t count, T* out) {
+  begin_kernel();
   A sum = 0;
   for (int64_t i = threadIdx.x; i < count; i += kSumThreads) sum += partials[i];
   sum = block_sum<kSumThreads>(sum);

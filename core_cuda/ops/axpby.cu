@@ -13,20 +13,21 @@ constexpr int kPacks = 4;  // per thread: few partial sums, and no loop, which w
 template <class T>
 constexpr int kTile = kThreads * kPacks * kPackSize<T>;
 
-// Reads dy and x, writes dx: three tensors, at memory speed. Each block takes one tile, and leaves the sum of its
-// terms.
-template <bool kAligned, class T>
-__global__ void __launch_bounds__(kThreads) axpby_backward_kernel(AxpbyBackward<T> call) {
+// One tile: dx is written, the sum of this thread's terms returned. Only the last tile has to count its elements; the
+// others load all their packs before the first is used.
+template <bool kAligned, bool kWhole, class T>
+__device__ compute_t<T> axpby_backward_tile(const AxpbyBackward<T>& call) {
   using A = compute_t<T>;
   constexpr int kPack = kPackSize<T>;
-  const A a = call.a.template get<T>();
   const int64_t first = int64_t(blockIdx.x) * kTile<T> + threadIdx.x * kPack;
+  const auto at = [=](int p) { return first + p * kThreads * kPack; };
+  const auto count = [&](int p) { return kWhole ? int64_t(kPack) : call.n - at(p); };
+  const A a = call.a.template get<T>();
   Pack<T> dy[kPacks], x[kPacks];
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    const int64_t at = first + p * kThreads * kPack;
-    dy[p] = load_pack<kAligned>(call.dy + at, call.n - at);
-    x[p] = load_pack<kAligned>(call.x + at, call.n - at);
+    dy[p] = load_pack<kAligned>(call.dy + at(p), count(p));
+    x[p] = load_pack<kAligned>(call.x + at(p), count(p));
   }
   A sum = 0;
 #pragma unroll
@@ -37,10 +38,20 @@ __global__ void __launch_bounds__(kThreads) axpby_backward_kernel(AxpbyBackward<
       sum += dy_i * to_compute(x[p].values[i]);
       dy[p].values[i] = from_compute<T>(a * dy_i);
     }
-    const int64_t at = first + p * kThreads * kPack;
-    if (call.dx) store_pack<kAligned>(dy[p], call.dx + at, call.n - at);
+    if (call.dx) store_pack<kAligned>(dy[p], call.dx + at(p), count(p));
   }
-  sum = block_sum<kThreads>(sum);
+  return sum;
+}
+
+// Reads dy and x, writes dx: three tensors, at memory speed. Each block takes one tile, and leaves the sum of its
+// terms.
+template <bool kAligned, class T>
+__global__ void __launch_bounds__(kThreads) axpby_backward_kernel(AxpbyBackward<T> call) {
+  begin_kernel();
+  const bool whole = int64_t(blockIdx.x + 1) * kTile<T> <= call.n;
+  const compute_t<T> terms =
+      whole ? axpby_backward_tile<kAligned, true>(call) : axpby_backward_tile<false, false>(call);
+  const compute_t<T> sum = block_sum<kThreads>(terms);
   if (threadIdx.x == 0) call.partials[blockIdx.x] = sum;
 }
 

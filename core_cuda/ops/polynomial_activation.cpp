@@ -1,22 +1,14 @@
 #include "ops/polynomial_activation.h"
 
-#include <algorithm>
-
 #include "core/elementwise.h"
 
 namespace fusedops {
 
-Polynomial::Polynomial(const std::vector<double>& values) : count(static_cast<int>(values.size())), coefficients{} {
-  std::copy(values.begin(), values.end(), coefficients);
-}
-
-Polynomial Polynomial::derivative() const {
-  std::vector<double> slopes{0.0};
-  for (int k = 1; k < count; ++k) {
-    if (k > 1) slopes.push_back(0.0);
-    slopes[k - 1] = k * coefficients[k];
-  }
-  return Polynomial(slopes);
+std::vector<double> derivative(const std::vector<double>& coefficients) {
+  std::vector<double> slopes;
+  for (size_t k = 1; k < coefficients.size(); ++k) slopes.push_back(static_cast<double>(k) * coefficients[k]);
+  if (slopes.empty()) slopes.push_back(0.0);
+  return slopes;
 }
 
 namespace {
@@ -26,7 +18,7 @@ enum : int { kDy, kBackwardX };
 
 Status few_coefficients(Rule& rule) {
   const size_t count = rule.attributes[0].f64s.size();
-  if (count >= 1 && count <= Polynomial::kMost) return {};
+  if (count >= 1 && count <= kMostCoefficients) return {};
   return Status::error("fusedops.", rule.op.name, ": coefficients must be 1 to 8 numbers; got ", std::to_string(count));
 }
 
@@ -37,7 +29,10 @@ Status forward_rule(Rule& rule) {
   return {};
 }
 
-Status forward_cpu(const Call& call) { return cpu::elementwise(call, Polynomial(call.attributes[0].f64s), kX); }
+Status forward_cpu(const Call& call) {
+  return with_polynomial(call.attributes[0].f64s,
+                         [&](const auto& polynomial) { return cpu::elementwise(call, polynomial, kX); });
+}
 
 Status backward_rule(Rule& rule) {
   FUSEDOPS_TRY(rule.floating(kBackwardX));
@@ -49,7 +44,9 @@ Status backward_rule(Rule& rule) {
 }
 
 Status backward_cpu(const Call& call) {
-  return cpu::elementwise(call, PolynomialBackward{Polynomial(call.attributes[0].f64s).derivative()}, kDy, kBackwardX);
+  return with_polynomial(derivative(call.attributes[0].f64s), [&](const auto& slope) {
+    return cpu::elementwise(call, PolynomialBackward{slope}, kDy, kBackwardX);
+  });
 }
 
 }  // namespace

@@ -4,11 +4,13 @@
 namespace fusedops {
 
 Status polynomial_activation_cuda(const Call& call) {
-  return cuda::elementwise(call, Polynomial(call.attributes[0].f64s), 0);
+  return with_polynomial(call.attributes[0].f64s,
+                         [&](const auto& polynomial) { return cuda::elementwise(call, polynomial, 0); });
 }
 
 Status polynomial_activation_backward_cuda(const Call& call) {
-  return cuda::elementwise(call, PolynomialBackward{Polynomial(call.attributes[0].f64s).derivative()}, 0, 1);
+  return with_polynomial(derivative(call.attributes[0].f64s),
+                         [&](const auto& slope) { return cuda::elementwise(call, PolynomialBackward{slope}, 0, 1); });
 }
 
 }  // namespace fusedops

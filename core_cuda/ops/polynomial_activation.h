@@ -2,6 +2,7 @@
 // polynomial.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "core/numeric.h"
@@ -9,43 +10,55 @@
 
 namespace fusedops {
 
+// The number of coefficients is part of the type: a run-time count would cost more than memory leaves time for, and
+// padding with zeros would turn an infinite x into NaN.
+template <int kCount>
 struct Polynomial {
-  static constexpr int kMost = 8;
-  int count;
-  double coefficients[kMost];
+  double coefficients[kCount];
 
-  explicit Polynomial(const std::vector<double>& values);
-  Polynomial derivative() const;
-
-  // Unrolled with a test that is the same for all elements: a loop would cost more than memory leaves time for, and
-  // padding with zeros would turn an infinite x into NaN.
   template <class T>
   FUSEDOPS_HD auto prepared() const {
     using A = compute_t<T>;
     struct Function {
-      int count;
-      A c[kMost];
+      A c[kCount];
       FUSEDOPS_HD A operator()(A x) const {
-        A y = c[kMost - 1];
-        for (int k = kMost - 2; k >= 0; --k) y = k + 1 < count ? y * x + c[k] : c[k];
+        A y = c[kCount - 1];
+        for (int k = kCount - 2; k >= 0; --k) y = y * x + c[k];
         return y;
       }
     } function;
-    function.count = count;
-    for (int k = 0; k < kMost; ++k) function.c[k] = A(coefficients[k]);
+    for (int k = 0; k < kCount; ++k) function.c[k] = A(coefficients[k]);
     return function;
   }
 };
 
+template <int kCount>
 struct PolynomialBackward {
-  Polynomial derivative;
+  Polynomial<kCount> derivative;
 
   template <class T>
   FUSEDOPS_HD auto prepared() const {
     using A = compute_t<T>;
-    return [slope = derivative.prepared<T>()](A dy, A x) { return dy * slope(x); };
+    return [slope = derivative.template prepared<T>()](A dy, A x) { return dy * slope(x); };
   }
 };
+
+inline constexpr int kMostCoefficients = 8;
+
+// Calls body(Polynomial<n>) for n coefficients, 1 <= n <= kMostCoefficients.
+template <int kCount = 1, class Body>
+Status with_polynomial(const std::vector<double>& coefficients, Body&& body) {
+  if (coefficients.size() == kCount) {
+    Polynomial<kCount> polynomial;
+    for (int k = 0; k < kCount; ++k) polynomial.coefficients[k] = coefficients[k];
+    return body(polynomial);
+  }
+  if constexpr (kCount < kMostCoefficients) return with_polynomial<kCount + 1>(coefficients, body);
+  return Status::error("fusedops: no polynomial has ", std::to_string(coefficients.size()), " coefficients");
+}
+
+// Those of the derivative: [c1, 2 c2, ...]; of a constant, [0].
+std::vector<double> derivative(const std::vector<double>& coefficients);
 
 // (x, *, coefficients) -> y
 const Operator& polynomial_activation();
