@@ -54,8 +54,8 @@ help:
 	if .venv/bin/python -m pip --version >/dev/null 2>&1; then exit 0; fi; \
 	echo "making .venv with $$1"; "$$1" -m venv --clear .venv
 	@if nvidia-smi -L 2>/dev/null | grep -q GPU; then all=requirements-cuda.txt; else all=requirements.txt; fi; \
-	set -x; .venv/bin/python -m pip install -r $$all
-	.venv/bin/python -m pip install --no-deps -r requirements-headers.txt
+	echo "installing $$all into .venv"; \
+	.venv/bin/python -m pip install -r $$all && .venv/bin/python -m pip install --no-deps -r requirements-headers.txt
 	@touch $@
 
 build: $(environment)
