@@ -150,3 +150,27 @@ def test_variables(tf_backend, spec, random):
         for name, gradient in gradients.items():
             assert found[name].dtype == variables[name].dtype
             assert_same_bits(tf_backend.to_numpy(found[name]), tf_backend.to_numpy(gradient), name)
+
+
+def test_second_order_of_mixed_dtypes(tf_backend, spec, random):
+    """bfloat16 beside float32 parameters: near what the same numbers give in float64, each in its own dtype."""
+    tf = tf_backend.tf
+    sample = spec.sample((3, 5), random)
+    narrow = tf_backend.tensors(sample, "bfloat16", spec)
+    wide = {name: tf.cast(x, tf.float64) if name in sample.tensors else x for name, x in narrow.items()}
+    found = []
+    for inputs in (narrow, wide):
+        tensors = [inputs[name] for name in sample.differentiable]
+        with tf.GradientTape() as outer:
+            outer.watch(tensors)
+            with tf.GradientTape() as inner:
+                inner.watch(tensors)
+                outputs = tf_backend.call(spec.name, inputs, sample.options)
+                total = tf.add_n([tf.reduce_sum(y**2) for y in outputs])
+            total = tf.add_n([tf.cast(tf.reduce_sum(g**2), tf.float64) for g in inner.gradient(total, tensors)])
+        found.append(outer.gradient(total, tensors))
+    for x, got, expected in zip(narrow.values(), *found, strict=True):
+        assert (got.dtype, got.shape) == (x.dtype, x.shape)
+        # A dozen roundings of 2^-9, relative to the largest element: sums cancel.
+        limit = 12 * 2**-9 * np.abs(expected).max() + 1e-9
+        np.testing.assert_allclose(tf.cast(got, tf.float64), expected, rtol=0, atol=limit)

@@ -121,3 +121,22 @@ def test_without_gradients(torch_backend, spec, mode, random):
         assert not got.requires_grad
         assert output.requires_grad
         assert torch.equal(got, output)
+
+
+def test_second_order_of_mixed_dtypes(torch_backend, spec, random):
+    """bfloat16 beside float32 parameters: near what the same numbers give in float64, each in its own dtype."""
+    torch = torch_backend.torch
+    sample = spec.sample((3, 5), random)
+    narrow = torch_backend.tensors(sample, "bfloat16", spec)
+    wide = {name: x.double() if name in sample.tensors else x for name, x in narrow.items()}
+    found = []
+    for inputs in (narrow, wide):
+        leaves = torch_backend.leaves(inputs, sample.differentiable)
+        tensors = [leaves[name] for name in sample.differentiable]
+        outputs = torch_backend.call(spec.name, leaves, sample.options)
+        first = torch.autograd.grad(sum((y**2).sum() for y in outputs), tensors, create_graph=True)
+        found.append(torch.autograd.grad(sum((g**2).sum() for g in first), tensors))
+    for x, got, expected in zip(narrow.values(), *found, strict=True):
+        assert (got.dtype, got.shape) == (x.dtype, x.shape)
+        # A dozen roundings of 2^-9, relative to the largest element: sums cancel.
+        torch.testing.assert_close(got.double(), expected, rtol=0, atol=12 * 2**-9 * float(expected.abs().max()) + 1e-9)

@@ -8,7 +8,7 @@ import pytest
 from specifications import SPECIFICATIONS
 
 
-def recorded_calls(backend, spec, random) -> dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]]:
+def recorded_calls(backend, spec, random, dtype="float64") -> dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]]:
     """A call of every operator that the forward, backward and double backward reach, with all arguments."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -23,7 +23,9 @@ def recorded_calls(backend, spec, random) -> dict[str, tuple[Any, tuple[Any, ...
             return func(*args, **(kwargs or {}))
 
     for sample in (spec.sample((3, 4), random), *spec.more_samples(random)):
-        inputs = backend.leaves(backend.tensors(sample, "float64"), sample.differentiable)
+        inputs = backend.leaves(
+            backend.tensors(sample, dtype, spec if dtype == "bfloat16" else None), sample.differentiable
+        )
         leaves = [inputs[name] for name in sample.differentiable]
         with Recorder():
             outputs = backend.call(spec.name, inputs, sample.options)
@@ -52,6 +54,16 @@ def test_opcheck(torch_backend, spec, random):
         op = getattr(torch.ops.fusedops, public_name(func)).default
         fresh = tuple(x.detach().clone().requires_grad_() if isinstance(x, torch.Tensor) else x for x in args)
         result = torch.library.opcheck(op, fresh, kwargs)
+        assert set(result.values()) == {"SUCCESS"}, label
+
+
+def test_fake_kernels_of_mixed_dtypes(torch_backend, spec, random):
+    """bfloat16 beside float32 parameters: outputs whose dtype is not x's."""
+    torch = torch_backend.torch
+    for label, (func, args, kwargs) in recorded_calls(torch_backend, spec, random, "bfloat16").items():
+        op = getattr(torch.ops.fusedops, public_name(func)).default
+        fresh = tuple(x.detach().clone() if isinstance(x, torch.Tensor) else x for x in args)
+        result = torch.library.opcheck(op, fresh, kwargs, test_utils="test_faketensor")
         assert set(result.values()) == {"SUCCESS"}, label
 
 
