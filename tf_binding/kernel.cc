@@ -3,6 +3,7 @@
 
 #include "attributes.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tsl/platform/denormal.h"
 #include "xla/stream_executor/stream.h"
 
 namespace fusedops::tf_binding {
@@ -10,12 +11,17 @@ namespace {
 
 constexpr uintptr_t kWorkspaceAlignment = 256;
 
+// TensorFlow's threads flush denormal numbers to zero; the core's results are those of IEEE, in every framework.
+using IeeeDenormals = tsl::port::ScopedDontFlushDenormal;
+
 void parallel_for(void* pool, int64_t count, int64_t cost, Context::Body body, void* closure) {
   using tensorflow::thread::ThreadPool;
   if (count <= 1) return body(closure, 0, count);
-  static_cast<ThreadPool*>(pool)->ParallelFor(
-      count, ThreadPool::SchedulingParams::Adaptive(cost),
-      [body, closure](int64_t begin, int64_t end) { body(closure, begin, end); });
+  static_cast<ThreadPool*>(pool)->ParallelFor(count, ThreadPool::SchedulingParams::Adaptive(cost),
+                                              [body, closure](int64_t begin, int64_t end) {
+                                                const IeeeDenormals ieee;
+                                                body(closure, begin, end);
+                                              });
 }
 
 // A failure that is about an argument names the operator, "fusedops.<op>: ..."; any other is the library's own.
@@ -40,7 +46,7 @@ class Execution {
     TF_RETURN_IF_ERROR(allocate_outputs());
     TF_RETURN_IF_ERROR(allocate_workspace());
     lend_device();
-    const Status status = (call_.context.cuda ? op_.cuda : op_.cpu)(call_);
+    const Status status = execute();
     return status.ok() ? absl::OkStatus() : kernel_error(status);
   }
 
@@ -93,6 +99,12 @@ class Execution {
       call_.context.parallel = parallel_for;
       call_.context.pool = context_->device()->tensorflow_cpu_worker_threads()->workers;
     }
+  }
+
+  Status execute() const {
+    if (call_.context.cuda) return op_.cuda(call_);
+    const IeeeDenormals ieee;
+    return op_.cpu(call_);
   }
 
   static View view(const tensorflow::Tensor& tensor, const Shape& shape, int64_t* strides) {

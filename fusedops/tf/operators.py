@@ -62,7 +62,7 @@ def _converter(operator: Operator, input: Input) -> Callable[[Any], Any]:
     def tensor(value: Any) -> tf.Tensor:
         if isinstance(value, tf.Tensor):
             return value
-        if isinstance(value, (str, bytes)):
+        if isinstance(value, (str, bytes, bool)):  # TensorFlow would make a tensor of them
             raise checks.not_a_tensor(operator, input, value)
         try:
             return tf.convert_to_tensor(value)
