@@ -61,6 +61,36 @@ Status matmul_rule(Rule& rule) {
   return {};
 }
 
+// The sizes of a call as declared, before batches become one tall product.
+struct Sizes {
+  int64_t batch = 1, m, n, k;
+
+  explicit Sizes(const Call& call) {
+    const View &a = *call.inputs[kA], &out = call.outputs[0];
+    m = out.sizes[out.rank - 2];
+    n = out.sizes[out.rank - 1];
+    k = a.sizes[a.rank - (call.attributes[kTransposeA].i64 ? 2 : 1)];
+    for (int i = 0; i < out.rank - 2; ++i) batch *= out.sizes[i];
+  }
+
+  // Into how many slabs the CUDA kernels cut k: several if c has few tiles and k is long, for more blocks at work. A
+  // function of the shape alone, as is the order of the sum.
+  int64_t slabs() const {
+    constexpr int64_t kTile = 64, kBlocks = 256, kLeastSlabs = 4, kLeastDepth = 512;
+    if (batch != 1 || m == 0 || n == 0 || m > kTile * kBlocks || n > kTile * kBlocks) return 1;
+    const int64_t tiles = ((m + kTile - 1) / kTile) * ((n + kTile - 1) / kTile);
+    const int64_t slabs = std::min(kBlocks / tiles, k / kLeastDepth);
+    return slabs < kLeastSlabs ? 1 : slabs;
+  }
+};
+
+// The slabs' products, in the type of their sums.
+size_t matmul_workspace(const Call& call) {
+  const Sizes sizes(call);
+  const int64_t slabs = sizes.slabs();
+  return slabs == 1 ? 0 : slabs * sizes.m * sizes.n * size_of(compute_dtype(call.outputs[0].dtype));
+}
+
 // Reads a view of Layout::matrix as op(view) = [rows, cols].
 Matmul::Matrix matrix(const View& view, bool transpose) {
   const int64_t rows = view.sizes[view.rank - 2], cols = view.sizes[view.rank - 1];
@@ -81,15 +111,15 @@ Matmul::Matrix matrix(const View& view, bool transpose) {
 
 Matmul::Matmul(const Call& call)
     : dtype(call.outputs[0].dtype),
-      batch(1),
       a(matrix(*call.inputs[kA], call.attributes[kTransposeA].i64)),
       b(matrix(*call.inputs[kB], call.attributes[kTransposeB].i64)),
       c(call.outputs[0].data) {
-  const View &view_a = *call.inputs[kA], &out = call.outputs[0];
-  m = out.sizes[out.rank - 2];
-  n = out.sizes[out.rank - 1];
-  k = view_a.sizes[view_a.rank - (call.attributes[kTransposeA].i64 ? 2 : 1)];
-  for (int i = 0; i < out.rank - 2; ++i) batch *= out.sizes[i];
+  const Sizes sizes(call);
+  batch = sizes.batch;
+  m = sizes.m;
+  n = sizes.n;
+  k = sizes.k;
+  slabs = sizes.slabs();
   // One b for all of a's matrices, lying one below the other: a single tall product.
   if (b.batch_stride == 0 && !a.transposed && a.batch_stride == m * a.stride) {
     m *= batch;
@@ -104,6 +134,7 @@ const Operator& matmul() {
       .outputs = {{"c", "a"}},
       .attributes = {{"transpose_a", Type::boolean, "false"}, {"transpose_b", Type::boolean, "false"}},
       .rule = matmul_rule,
+      .workspace = matmul_workspace,
       .cpu = matmul_cpu,
       .cuda = matmul_cuda,
       .autocast = true,

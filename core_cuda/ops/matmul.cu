@@ -40,6 +40,7 @@ Status matmul_cuda(const Call& call) {
     return cuda::check(cudaMemsetAsync(product.c, 0, bytes, static_cast<cudaStream_t>(call.context.stream)),
                        "cudaMemsetAsync");
   }
+  if (product.slabs > 1) return cuda::matmul_in_slabs(product, call.workspace, call.context);
 #ifdef FUSEDOPS_SM90
   if (size_of(product.dtype) == 2 && cuda::takes_sm90(product)) {
     bool has_sm90 = false;

@@ -23,6 +23,7 @@ struct Matmul {
 
   DType dtype;
   int64_t batch, m, n, k;
+  int64_t slabs;  // that the CUDA kernels cut k into
   Matrix a, b;
   void* c;
 };

@@ -78,15 +78,26 @@ struct Mma16 {
 };
 
 // 128 x 128 lets a warp reuse each fragment 4 or 8 times; 64 x 64 gives a small product four times as many blocks.
-using LargeTile16 = BlockTile<128, 128, 32, 64, 64, 4>;
-using SmallTile16 = BlockTile<64, 64, 32, 32, 32, 4>;
+using LargeTile16 = BlockTile<128, 128, 32, 64, 64, 4, 2>;
+using SmallTile16 = BlockTile<64, 64, 32, 32, 32, 4, 4>;
+
+// For copies through registers, which have one tile in flight, whatever the number of stages. Twice the warps halve
+// what a thread holds, so that two blocks fit: one multiplies while the other waits for its loads.
+using LargeMisalignedTile16 = BlockTile<128, 128, 32, 64, 32, 2, 2>;
+using SmallMisalignedTile16 = BlockTile<64, 64, 32, 32, 32, 2, 4>;
+
+// c in T, or in float for a partial product.
+template <class Out, class T>
+Status small_matmul16(const Matmul& product, const Context& context) {
+  return rows_aligned(product) ? launch_multistage<Out, Mma16<T>, SmallTile16, 16>(product, context)
+                               : launch_multistage<Out, Mma16<T>, SmallMisalignedTile16, 2>(product, context);
+}
 
 template <class T>
 Status matmul16(const Matmul& product, const Context& context) {
-  using Mma = Mma16<T>;
-  if (!rows_aligned(product)) return launch_multistage<Mma, LargeTile16, sizeof(T)>(product, context);
-  return is_small(product) ? launch_multistage<Mma, SmallTile16, 16>(product, context)
-                           : launch_multistage<Mma, LargeTile16, 16>(product, context);
+  if (is_small(product)) return small_matmul16<T, T>(product, context);
+  return rows_aligned(product) ? launch_multistage<T, Mma16<T>, LargeTile16, 16>(product, context)
+                               : launch_multistage<T, Mma16<T>, LargeMisalignedTile16, 2>(product, context);
 }
 
 }  // namespace fusedops::cuda

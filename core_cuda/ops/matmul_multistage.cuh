@@ -5,7 +5,7 @@
 // writes each element of c once. A matrix is read as it lies: what differs is whether its lines of unit stride run
 // along k, or along m (n).
 //
-// Limit: the tensor cores, if 16-byte copies keep the ring filled. Where rows of 16-bit elements are misaligned, the
+// Limit: the tensor cores, if 16-byte copies keep the ring filled. Where lines of 16-bit elements are misaligned, the
 // load instructions: one for each element.
 //
 // `Mma` says what a warp does with its part of a tile: matmul_mma16.cuh, matmul_f64.cu.
@@ -19,25 +19,29 @@
 
 namespace fusedops::cuda {
 
-template <int kM_, int kN_, int kK_, int kWarpM_, int kWarpN_, int kStages_>
+// kBlocks blocks fit on a multiprocessor together: the compiler then keeps to that share of its registers.
+template <int kM_, int kN_, int kK_, int kWarpM_, int kWarpN_, int kStages_, int kBlocks_>
 struct BlockTile {
   static constexpr int kM = kM_, kN = kN_, kK = kK_;        // of a block
   static constexpr int kWarpM = kWarpM_, kWarpN = kWarpN_;  // of a warp
-  static constexpr int kStages = kStages_;
+  static constexpr int kStages = kStages_, kBlocks = kBlocks_;
   static constexpr int kThreads = 32 * (kM / kWarpM) * (kN / kWarpN);
 };
 
 template <class T>
+struct Operand {
+  const T* data;
+  int64_t stride, batch_stride;
+};
+
+// `Out` is what c holds: the element type, or the type of the sums for a partial product.
+template <class T, class Out>
 struct MultistageCall {
-  struct Operand {
-    const T* data;
-    int64_t stride, batch_stride;
-  };
   int64_t first;  // number of the first block's tile
   int64_t tiles_m, tiles_n;
   int64_t m, n, k;
-  Operand a, b;
-  T* c;
+  Operand<T> a, b;
+  Out* c;
   bool store_pairs;  // two neighbours in one access
 };
 
@@ -55,7 +59,7 @@ struct OperandTile {
   int64_t stride;
   int rows;  // that exist
 
-  __device__ OperandTile(const typename MultistageCall<T>::Operand& operand, int64_t batch, int64_t row, int64_t count)
+  __device__ OperandTile(const Operand<T>& operand, int64_t batch, int64_t row, int64_t count)
       : data(operand.data + batch * operand.batch_stride + row * (kAlongK ? operand.stride : 1)),
         stride(operand.stride),
         rows(static_cast<int>(min(count - row, int64_t(kRows)))) {}
@@ -75,9 +79,7 @@ struct Multistage {
   using A = OperandTile<Mma, Tile::kM, Tile::kK, Tile::kThreads, kBytes, kAAlongK>;
   using B = OperandTile<Mma, Tile::kN, Tile::kK, Tile::kThreads, kBytes, kBAlongK>;
   static constexpr int kStageSize = A::kSize + B::kSize;
-  // Copies through registers have one tile in flight, whatever the number of stages.
-  static constexpr int kStages = kBytes >= 4 ? Tile::kStages : 2;
-  static constexpr int kSharedBytes = kStages * kStageSize * sizeof(T);
+  static constexpr int kSharedBytes = Tile::kStages * kStageSize * sizeof(T);
 };
 
 // Neighbouring blocks take tiles from a band of 8 rows of tiles, so that what they read meets in the L2 cache.
@@ -95,13 +97,14 @@ struct TilePosition {
   }
 };
 
-template <class Mma, class Tile, int kBytes, bool kAAlongK, bool kBAlongK>
-__global__ void __launch_bounds__(Tile::kThreads) multistage_kernel(const MultistageCall<typename Mma::Element> call) {
+template <class Out, class Mma, class Tile, int kBytes, bool kAAlongK, bool kBAlongK>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
+    multistage_kernel(const MultistageCall<typename Mma::Element, Out> call) {
   using Shape = Multistage<Mma, Tile, kBytes, kAAlongK, kBAlongK>;
   using T = typename Mma::Element;
   using A = typename Shape::A;
   using B = typename Shape::B;
-  constexpr int kStages = Shape::kStages;
+  constexpr int kStages = Tile::kStages;
   constexpr int kSteps = Tile::kK / Mma::kK, kCountM = Tile::kWarpM / Mma::kM, kCountN = Tile::kWarpN / Mma::kN;
   extern __shared__ int4 shared[];
   T* const ring = reinterpret_cast<T*>(shared);
@@ -153,12 +156,12 @@ __global__ void __launch_bounds__(Tile::kThreads) multistage_kernel(const Multis
   }
 
   // Of each 16 x 8 sums of a warp, a thread holds two neighbours in row lane / 4 and two in the eighth row below.
-  struct alignas(2 * sizeof(T)) Pair {
-    T values[2];
+  struct alignas(2 * sizeof(Out)) Pair {
+    Out values[2];
   };
   const int lane = threadIdx.x % 32;
   const int64_t row0 = tile.m * Tile::kM + warp_m + lane / 4, column0 = tile.n * Tile::kN + warp_n + lane % 4 * 2;
-  T* const c = call.c + tile.batch * call.m * call.n;
+  Out* const c = call.c + tile.batch * call.m * call.n;
 #pragma unroll
   for (int i = 0; i < kCountM; ++i)
 #pragma unroll
@@ -168,8 +171,8 @@ __global__ void __launch_bounds__(Tile::kThreads) multistage_kernel(const Multis
 #pragma unroll
       for (int j = 0; j < kCountN; ++j) {
         const int64_t column = column0 + j * Mma::kN;
-        T* const to = c + row * call.n + column;
-        const Pair pair = {{from_compute<T>(sums[i][j][half * 2]), from_compute<T>(sums[i][j][half * 2 + 1])}};
+        Out* const to = c + row * call.n + column;
+        const Pair pair = {{from_compute<Out>(sums[i][j][half * 2]), from_compute<Out>(sums[i][j][half * 2 + 1])}};
         if (call.store_pairs) {
           if (column < call.n) *reinterpret_cast<Pair*>(to) = pair;
         } else {
@@ -180,17 +183,17 @@ __global__ void __launch_bounds__(Tile::kThreads) multistage_kernel(const Multis
     }
 }
 
-template <class Mma, class Tile, int kBytes, bool kAAlongK, bool kBAlongK>
+template <class Out, class Mma, class Tile, int kBytes, bool kAAlongK, bool kBAlongK>
 Status launch_multistage(const Matmul& product, const Context& context) {
   using T = typename Mma::Element;
-  const auto kernel = multistage_kernel<Mma, Tile, kBytes, kAAlongK, kBAlongK>;
+  const auto kernel = multistage_kernel<Out, Mma, Tile, kBytes, kAAlongK, kBAlongK>;
   constexpr int kSharedBytes = Multistage<Mma, Tile, kBytes, kAAlongK, kBAlongK>::kSharedBytes;
   FUSEDOPS_TRY(check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
                      "asking for shared memory"));
   const auto operand = [](const Matmul::Matrix& matrix) {
-    return typename MultistageCall<T>::Operand{static_cast<const T*>(matrix.data), matrix.stride, matrix.batch_stride};
+    return Operand<T>{static_cast<const T*>(matrix.data), matrix.stride, matrix.batch_stride};
   };
-  MultistageCall<T> call = {
+  MultistageCall<T, Out> call = {
       .first = 0,
       .tiles_m = (product.m + Tile::kM - 1) / Tile::kM,
       .tiles_n = (product.n + Tile::kN - 1) / Tile::kN,
@@ -199,8 +202,8 @@ Status launch_multistage(const Matmul& product, const Context& context) {
       .k = product.k,
       .a = operand(product.a),
       .b = operand(product.b),
-      .c = static_cast<T*>(product.c),
-      .store_pairs = product.n % 2 == 0 && reinterpret_cast<uintptr_t>(product.c) % (2 * sizeof(T)) == 0,
+      .c = static_cast<Out*>(product.c),
+      .store_pairs = product.n % 2 == 0 && reinterpret_cast<uintptr_t>(product.c) % (2 * sizeof(Out)) == 0,
   };
   cudaLaunchConfig_t config = {};
   config.blockDim = dim3(Tile::kThreads);
@@ -215,14 +218,14 @@ Status launch_multistage(const Matmul& product, const Context& context) {
   return {};
 }
 
-template <class Mma, class Tile, int kBytes>
+template <class Out, class Mma, class Tile, int kBytes>
 Status launch_multistage(const Matmul& product, const Context& context) {
   // op(a)'s lines run along k unless it is stored transposed; op(b)'s, if it is.
   if (product.a.transposed)
-    return product.b.transposed ? launch_multistage<Mma, Tile, kBytes, false, true>(product, context)
-                                : launch_multistage<Mma, Tile, kBytes, false, false>(product, context);
-  return product.b.transposed ? launch_multistage<Mma, Tile, kBytes, true, true>(product, context)
-                              : launch_multistage<Mma, Tile, kBytes, true, false>(product, context);
+    return product.b.transposed ? launch_multistage<Out, Mma, Tile, kBytes, false, true>(product, context)
+                                : launch_multistage<Out, Mma, Tile, kBytes, false, false>(product, context);
+  return product.b.transposed ? launch_multistage<Out, Mma, Tile, kBytes, true, true>(product, context)
+                              : launch_multistage<Out, Mma, Tile, kBytes, true, false>(product, context);
 }
 
 }  // namespace fusedops::cuda
