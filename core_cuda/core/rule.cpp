@@ -54,6 +54,7 @@ Status Rule::same_dtype(int input, int like) const {
 Status Rule::parameter_dtype(int input, int like) const {
   const DType got = inputs[input].dtype, expected = inputs[like].dtype;
   if (got == expected || got == DType::f32) return {};
+  if (expected == DType::f32) return same_dtype(input, like);
   return must(input, std::string("have ") + input_name(like) + "'s dtype, " + name_of(expected) + ", or float32",
               name_of(got));
 }
