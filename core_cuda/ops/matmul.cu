@@ -1,3 +1,4 @@
+// Chooses the kernel for a matrix product: by its shape, then by what the GPU and the alignment allow.
 #include <cuda_runtime.h>
 
 #include "core/launch.cuh"
