@@ -105,6 +105,17 @@ struct Lines {
   Lines from(int64_t line, int64_t p) const { return {at(line, p), along_k, stride}; }
 };
 
+// Elements kFrom of a followed by b. GCC before 12 spells it its own way.
+template <int... kFrom, class Vector>
+Vector shuffled(Vector a, Vector b) {
+#if __has_builtin(__builtin_shufflevector)
+  return __builtin_shufflevector(a, b, kFrom...);
+#else
+  typedef std::conditional_t<sizeof(a[0]) == 8, int64_t, int32_t> Places __attribute__((vector_size(sizeof(Vector))));
+  return __builtin_shuffle(a, b, Places{kFrom...});
+#endif
+}
+
 // Four contiguous lines become four lanes of a panel.
 template <class A>
 void interleave4(const A* const lines[4], int64_t k, A* panel, int width) {
@@ -113,13 +124,12 @@ void interleave4(const A* const lines[4], int64_t k, A* panel, int width) {
   for (; p + 4 <= k; p += 4) {
     Vector x[4];
     for (int i = 0; i < 4; ++i) std::memcpy(&x[i], lines[i] + p, sizeof x[i]);
-    const Vector low01 = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5);
-    const Vector low23 = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5);
-    const Vector high01 = __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
-    const Vector high23 = __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
-    const Vector steps[4] = {
-        __builtin_shufflevector(low01, low23, 0, 1, 4, 5), __builtin_shufflevector(low01, low23, 2, 3, 6, 7),
-        __builtin_shufflevector(high01, high23, 0, 1, 4, 5), __builtin_shufflevector(high01, high23, 2, 3, 6, 7)};
+    const Vector low01 = shuffled<0, 4, 1, 5>(x[0], x[1]);
+    const Vector low23 = shuffled<0, 4, 1, 5>(x[2], x[3]);
+    const Vector high01 = shuffled<2, 6, 3, 7>(x[0], x[1]);
+    const Vector high23 = shuffled<2, 6, 3, 7>(x[2], x[3]);
+    const Vector steps[4] = {shuffled<0, 1, 4, 5>(low01, low23), shuffled<2, 3, 6, 7>(low01, low23),
+                             shuffled<0, 1, 4, 5>(high01, high23), shuffled<2, 3, 6, 7>(high01, high23)};
     for (int i = 0; i < 4; ++i) std::memcpy(panel + (p + i) * width, &steps[i], sizeof steps[i]);
   }
   for (; p < k; ++p)
