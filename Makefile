@@ -68,7 +68,7 @@ build-tf: $(environment)
 	@$(python) -m build_tools tf
 
 test: build
-	$(python) -m pytest tests $(ARGS)
+	$(python) -m pytest $(ARGS)
 
 demo: build
 	$(python) examples/digits/train.py $(ARGS)
@@ -89,4 +89,4 @@ lint: $(environment)
 
 clean:
 	rm -rf build dist *.egg-info fusedops/*/*.so fusedops/*/_build.json .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+	find . -path ./.venv -prune -o -name __pycache__ -prune -exec rm -rf {} +
