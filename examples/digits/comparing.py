@@ -1,0 +1,57 @@
+"""Compares two frameworks bit by bit: the logits of all test images, and the gradients of one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from data import Digits
+
+BATCH = 128
+
+
+@dataclass(frozen=True)
+class Comparison:
+    what: str
+    operators: str  # "fusedops" or "their own"
+    compiled: bool  # the second framework ran a graph
+    first: np.ndarray
+    second: np.ndarray
+
+    @property
+    def differing_bits(self) -> np.ndarray:
+        """How many of each value's 32 bits differ."""
+        different = self.first.view(np.int32) ^ self.second.view(np.int32)
+        return np.unpackbits(different.view(np.uint8)).reshape(*different.shape, 32).sum(axis=-1)
+
+    @property
+    def bits(self) -> int:
+        return 32 * self.first.size
+
+
+def compare(first: Any, second: Any, parameters: Mapping[str, np.ndarray], digits: Digits) -> list[Comparison]:
+    """The same weights and images on two sides; with fusedops, and with the frameworks' own operators."""
+    batch = digits.train_images[:BATCH]
+    labels = digits.train_labels[:BATCH]
+    # The loss is each framework's own, and not part of the comparison: both sides get one gradient of the logits.
+    upstream = first.upstream(first.logits(first.fused, parameters, batch, compiled=False), labels)
+    result = []
+    for operators, fo, other in (
+        ("fusedops", first.fused, second.fused),
+        ("their own", first.plain, second.plain),
+    ):
+        logits = first.logits(fo, parameters, digits.test_images, compiled=False)
+        gradients = _joined(first.gradients(fo, parameters, batch, upstream, compiled=False))
+        for compiled in second.compiled:
+            there = second.logits(other, parameters, digits.test_images, compiled)
+            result.append(Comparison("test logits", operators, compiled, logits, there))
+        for compiled in second.compiled:
+            there = _joined(second.gradients(other, parameters, batch, upstream, compiled))
+            result.append(Comparison("gradients", operators, compiled, gradients, there))
+    return result
+
+
+def _joined(gradients: Mapping[str, np.ndarray]) -> np.ndarray:
+    return np.concatenate([gradients[name].ravel() for name in sorted(gradients)])

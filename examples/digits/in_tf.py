@@ -1,0 +1,100 @@
+"""TensorFlow's side: the network's logits, gradients and training steps as functions of numpy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import network
+import numpy as np
+import plain_tf
+import tensorflow as tf
+
+import fusedops.tf
+
+tf.get_logger().setLevel("ERROR")  # or it warns that many graphs are traced: each is a function of its own here
+
+
+class TensorFlowSide:
+    title = "TensorFlow"
+    fused = fusedops.tf
+    plain = plain_tf
+    compiled = (False, True)  # eager, and as a graph
+
+    def __init__(self, device: str) -> None:
+        self.device = f"/{device}:0"
+
+    @staticmethod
+    def has_gpu() -> bool:
+        return bool(tf.config.list_physical_devices("GPU"))
+
+    def tensor(self, array: np.ndarray) -> tf.Tensor:
+        with tf.device(self.device):
+            return tf.identity(array)
+
+    def parameters(self, arrays: Mapping[str, np.ndarray]) -> dict[str, tf.Variable]:
+        with tf.device(self.device):
+            return {name: tf.Variable(array) for name, array in arrays.items()}
+
+    def function(self, function: Callable[..., Any], compiled: bool) -> Callable[..., Any]:
+        """On the device, and as a graph if wanted."""
+
+        def placed(*tensors: Any) -> Any:
+            with tf.device(self.device):
+                return function(*tensors)
+
+        return tf.function(placed) if compiled else placed
+
+    def logits(self, fo: Any, arrays: Mapping[str, np.ndarray], images: np.ndarray, compiled: bool) -> np.ndarray:
+        parameters = self.parameters(arrays)
+        logits = self.function(lambda x: network.logits(fo, parameters, x), compiled)
+        return logits(self.tensor(images)).numpy()
+
+    def gradients(
+        self, fo: Any, arrays: Mapping[str, np.ndarray], images: np.ndarray, upstream: np.ndarray, compiled: bool
+    ) -> dict[str, np.ndarray]:
+        """The gradient of every parameter, for a gradient of the logits."""
+        parameters = self.parameters(arrays)
+
+        def gradients(x: tf.Tensor, dy: tf.Tensor) -> dict[str, tf.Tensor]:
+            with tf.GradientTape() as tape:
+                logits = network.logits(fo, parameters, x)
+            return tape.gradient(logits, parameters, dy)
+
+        result = self.function(gradients, compiled)(self.tensor(images), self.tensor(upstream))
+        return {name: gradient.numpy() for name, gradient in result.items()}
+
+    def step(
+        self, fo: Any, arrays: Mapping[str, np.ndarray], images: np.ndarray, labels: np.ndarray, compiled: bool
+    ) -> Callable[[], Any]:
+        """Forward and backward of the loss, to be timed."""
+        parameters = self.parameters(arrays)
+        x, y = self.tensor(images), self.tensor(labels)
+
+        def step(x: tf.Tensor, y: tf.Tensor) -> Any:
+            with tf.GradientTape() as tape:
+                scores = network.logits(fo, parameters, x)
+                loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=scores))
+            return tape.gradient(loss, parameters)
+
+        step = self.function(step, compiled)
+        return lambda: step(x, y)
+
+    def axpby(self, fo: Any, x: np.ndarray, b: np.ndarray, compiled: bool, backward: bool) -> Callable[[], Any]:
+        """One large a·x + b, alone or with its gradients, to be timed."""
+        tensors = [self.tensor(array) for array in (np.full(1, 0.5, np.float32), x, b)]
+        upstream = tf.ones_like(tensors[1])
+
+        def gradients(*tensors: tf.Tensor) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(tensors)
+                y = fo.axpby(*tensors)
+            return y, tape.gradient(y, tensors, upstream)  # y too, or the graph would leave it out
+
+        call = self.function(gradients if backward else fo.axpby, compiled)
+        return lambda: call(*tensors)
+
+    def wait(self) -> None:
+        """Until the GPU has done what was asked."""
+        if "GPU" in self.device:
+            tf.test.experimental.sync_devices()

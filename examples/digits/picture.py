@@ -1,0 +1,147 @@
+"""What was found, as one picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from comparing import Comparison
+from data import Digits
+from timing import Times
+
+matplotlib.use("Agg")  # no window is wanted, and there may be no screen
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import SubFigure
+
+FUSED, OWN, INK = "#0b7a75", "#d9a441", "#2b2d42"
+DIFFERENCES = LinearSegmentedColormap.from_list("differences", ["white", OWN, "#7a2e0e"])
+STYLE = {
+    "font.size": 10,
+    "axes.titlesize": 12,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+
+
+def save(
+    path: Path,
+    losses: Sequence[float],
+    accuracies: Sequence[float],
+    logits: np.ndarray,
+    digits: Digits,
+    comparisons: Sequence[Comparison],
+    measured: Sequence[Times],
+) -> None:
+    with plt.rc_context(STYLE):
+        figure = plt.figure(figsize=(15, 9.5), layout="constrained")
+        figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12)
+        top, bottom = figure.subfigures(2, 1, height_ratios=(0.92, 1), hspace=0.03)
+        left, middle, right = top.subplots(1, 3)
+        _losses(left, losses, accuracies)
+        _confusion(middle, logits, digits.test_labels)
+        _hardest(right, logits, digits)
+
+        compared = [c for c in comparisons if c.what == "test logits" and not c.compiled]
+        if compared:
+            maps, bars = bottom.subfigures(1, 2, width_ratios=(1, 2.1), wspace=0.03)
+            for axes, comparison in zip(maps.subplots(1, len(compared), sharey=True), compared, strict=True):
+                _bits(axes, comparison)
+            maps.supylabel("test image", size=10)
+            maps.suptitle("Bits of test logits that differ", x=0.02, ha="left", size=12, weight="bold")
+        else:
+            bars = bottom
+        _times(bars, measured)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=110)
+        plt.close(figure)
+
+
+def _losses(axes: Axes, losses: Sequence[float], accuracies: Sequence[float]) -> None:
+    epochs = range(1, len(losses) + 1)
+    axes.semilogy(epochs, losses, color=FUSED, linewidth=2)
+    axes.set(title="Training in PyTorch", xlabel="epoch")
+    axes.set_ylabel("loss", color=FUSED)
+    right = axes.twinx()
+    right.plot(epochs, [100 * accuracy for accuracy in accuracies], color=OWN, linewidth=2)
+    right.set_ylabel("test accuracy, %", color=OWN)
+    right.annotate(
+        f"{100 * accuracies[-1]:.1f} %",
+        (len(losses), 100 * accuracies[-1]),
+        xytext=(0, -16),
+        textcoords="offset points",
+        ha="right",
+        color=OWN,
+        weight="bold",
+    )
+
+
+def _confusion(axes: Axes, logits: np.ndarray, labels: np.ndarray) -> None:
+    counts = np.zeros((10, 10), int)
+    np.add.at(counts, (labels, logits.argmax(axis=1)), 1)
+    axes.imshow(np.sqrt(counts), cmap="GnBu")  # the root lets single mistakes be seen beside forty right answers
+    for row, column in zip(*np.nonzero(counts), strict=True):
+        color = "white" if row == column else INK
+        axes.text(column, row, counts[row, column], ha="center", va="center", color=color, size=9)
+    axes.set(title="Test digits: confusion", xlabel="answer", ylabel="digit", xticks=range(10), yticks=range(10))
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+
+
+def _hardest(axes: Axes, logits: np.ndarray, digits: Digits, rows: int = 3, columns: int = 5) -> None:
+    """The test digits that the network is least sure of."""
+    exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+    probabilities = exponentials / exponentials.sum(axis=1, keepdims=True)
+    order = probabilities[np.arange(len(logits)), digits.test_labels].argsort()[: rows * columns]
+    axes.set(title="The hardest test digits", xlim=(0, columns), ylim=(rows * 1.3, 0))
+    axes.set_axis_off()
+    for place, index in enumerate(order):
+        x, y = place % columns, place // columns * 1.3
+        image = digits.test_images[index, :64].reshape(8, 8)
+        axes.imshow(image, cmap="gray_r", extent=(x + 0.06, x + 0.94, y + 0.94, y + 0.06), interpolation="nearest")
+        label, answer = digits.test_labels[index], logits[index].argmax()
+        right = label == answer
+        text = f"{label}" if right else f"{label}, read {answer}"
+        axes.text(x + 0.5, y + 1.08, text, ha="center", va="center", color=FUSED if right else "#b3261e", size=9)
+    axes.set(xlim=(0, columns), ylim=(rows * 1.3, 0), aspect="equal")
+
+
+def _bits(axes: Axes, comparison: Comparison) -> None:
+    """Every test logit is one cell, dark where many of its bits differ."""
+    bits = comparison.differing_bits
+    axes.imshow(bits, cmap=DIFFERENCES, vmin=0, vmax=12, aspect="auto", interpolation="nearest")
+    axes.set_title(f"{comparison.operators}: {bits.sum():,} bits", size=10, weight="normal")
+    axes.set(xlabel="logit of digit", xticks=range(0, 10, 3))
+    axes.spines[:].set_visible(True)
+
+
+def _times(figure: SubFigure, measured: Sequence[Times]) -> None:
+    """One row of bars for each piece of work, each with its own scale."""
+    works = list(dict.fromkeys(t.work for t in measured))
+    rows = figure.subplots(len(works), 1)
+    for axes, work in zip(rows, works, strict=True):
+        times = [t for t in measured if t.work == work]
+        y = np.arange(len(times))
+        for offset, color, label, values in (
+            (-0.19, FUSED, "fusedops", [t.fused * 1e3 for t in times]),
+            (0.19, OWN, "the framework's own operators", [t.own * 1e3 for t in times]),
+        ):
+            bars = axes.barh(y + offset, values, 0.36, color=color, label=label)
+            axes.bar_label(bars, fmt="%.2f", padding=3, size=9)
+        axes.set_yticks(y, [t.where for t in times])
+        axes.invert_yaxis()
+        axes.margins(x=0.12)
+        axes.tick_params(axis="y", length=0)
+        axes.set_title(f"{work}, ms (shorter is better)")
+    rows[0].legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0)

@@ -1,0 +1,56 @@
+"""Finds the frameworks that are here, and the device that all of them can use."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+# Threads of PyTorch that wait for each other sleep instead of spinning: where other programs want the same cores,
+# spinning makes every operator, of whatever origin, a hundred times slower.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # both frameworks share the GPU
+
+if importlib.util.find_spec("fusedops") is None:  # not installed: the in-place build
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+
+def load() -> tuple[str, list[Any], list[str]]:
+    """The device, one side per framework that is here (PyTorch first), and why another is not."""
+    classes, missing = [], []
+    with _quiet():
+        for module, name, title in (("in_torch", "TorchSide", "PyTorch"), ("in_tf", "TensorFlowSide", "TensorFlow")):
+            try:
+                classes.append(getattr(importlib.import_module(module), name))
+            except ImportError as error:
+                missing.append(f"{title}: {error}")
+        on_gpu = [_on_gpu(side) for side in classes]
+    device = "GPU" if on_gpu and all(on_gpu) else "CPU"
+    return device, [side(device) for side in classes], missing
+
+
+def _on_gpu(side: Any) -> bool:
+    """Whether the framework has a GPU and its binding has kernels for it."""
+    from fusedops.loading import FRAMEWORKS
+
+    build = FRAMEWORKS[side.fused.__name__.rpartition(".")[2]].build()
+    return side.has_gpu() and build is not None and bool(build["cuda"])
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what C++ writes to the terminal: TensorFlow's libraries do so before they read the settings above."""
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)

@@ -1,0 +1,67 @@
+"""The example of the digits, run as a user runs it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TRAIN = Path(__file__).resolve().parent.parent / "examples" / "digits" / "train.py"
+NEEDED = ("torch", "tensorflow", "sklearn", "matplotlib", "rich")
+
+
+def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": "100"}
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=cwd, env=environment)
+
+
+# Runs the example as if a module, the first argument, were not installed.
+WITHOUT = """
+import runpy, sys
+from importlib.machinery import PathFinder
+
+_, missing, train, *arguments = sys.argv
+find_spec = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *rest: None if name == missing else find_spec(name, *rest)
+sys.argv = [train, *arguments]
+sys.path.insert(0, train.rpartition("/")[0])
+runpy.run_path(train, run_name="__main__")
+"""
+
+
+@pytest.fixture(autouse=True)
+def everything_is_here() -> None:
+    for module in NEEDED:
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"the example of the digits needs {module}")
+
+
+def test_no_bit_differs_and_a_picture_is_saved(tmp_path: Path) -> None:
+    picture = tmp_path / "a folder" / "digits.png"
+    done = run(str(TRAIN), "--quick", "--picture", str(picture), cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert re.fullmatch(r"differing bits between PyTorch and TensorFlow: 0 of [\d,]+", last)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert not done.stderr
+
+
+def test_without_tensorflow_the_rest_is_shown(tmp_path: Path) -> None:
+    picture = tmp_path / "digits.png"
+    done = run("-c", WITHOUT, "tensorflow", str(TRAIN), "--quick", "--picture", str(picture), cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "missing: TensorFlow" in done.stdout
+    assert "not compared" in done.stdout.splitlines()[-1]
+    assert picture.exists()
+
+
+def test_without_pytorch_it_says_so(tmp_path: Path) -> None:
+    done = run("-c", WITHOUT, "torch", str(TRAIN), "--quick", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "missing: PyTorch" in done.stdout
+    assert "trained in PyTorch" in done.stdout.splitlines()[-1]
