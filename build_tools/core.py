@@ -45,7 +45,6 @@ def _nvcc(options: Options, cuda: Cuda) -> list[str]:
         "-ccbin",
         options.cxx[-1],
         "-std=c++20",
-        *(["-G", "-g", "-O0"] if options.debug else ["-O3", "-DNDEBUG"]),
         "--expt-relaxed-constexpr",
         "--expt-extended-lambda",
         f"-I{CORE}",
@@ -67,11 +66,14 @@ def add_core(ninja: NinjaFile, options: Options, cuda: Cuda | None) -> list[Path
     if cuda:
         nvcc = _nvcc(options, cuda)
         rest = ["-c", "$in", "-o", "$out"]
-        general = [flag for architecture in cuda.architectures for flag in architecture.flags]
+        general = ["-G", "-g", "-O0"] if options.debug else ["-O3", "-DNDEBUG"]
+        general += [flag for architecture in cuda.architectures for flag in architecture.flags]
         sm90 = ["-DFUSEDOPS_SM90"] if cuda.sm90 else []
         ninja.rule("core_cu", [*nvcc, *general, *sm90, *rest], description="nvcc $in", headers=True)
-        only_sm90 = "-gencode=arch=compute_90a,code=sm_90a"
-        ninja.rule("core_cu_sm90", [*nvcc, only_sm90, *rest], description="nvcc $in", headers=True)
+        # Optimized in debug builds too: unoptimized, each of them takes ptxas more than 15 GB of memory.
+        only_sm90 = ["-O3", "-DNDEBUG", *(["-lineinfo"] if options.debug else [])]
+        only_sm90 += ["-gencode=arch=compute_90a,code=sm_90a"]
+        ninja.rule("core_cu_sm90", [*nvcc, *only_sm90, *rest], description="nvcc $in", headers=True)
         sources = sorted(CORE.rglob("*.cu"))
         # These take by far the longest: first, so that the build does not end waiting for them alone.
         if cuda.sm90:
