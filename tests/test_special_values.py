@@ -10,10 +10,12 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 from checks import check_forward, tuples
 from frameworks import Backend
 from numerics import LONGEST, bits, compute_dtype, numpy_dtype, rounded, tolerance
 from specification import Sample, Specification
+from specifications import WITH_SCALARS, scalars
 
 
 def special_values(dtype: str) -> np.ndarray:
@@ -62,18 +64,46 @@ def samples(spec: Specification, dtype: str, random: np.random.Generator) -> lis
     return list(spec.special(special_values(dtype), random))
 
 
+def check_outputs(backend: Backend, spec: Specification, sample: Sample, inputs: dict[str, Any], dtype: str) -> None:
+    outputs = backend.call(spec.name, inputs, sample.options)
+    stepwise, once = evaluations(spec.reference, backend, dtype, inputs, sample.options)
+    _, magnitude = evaluations(spec.magnitude, backend, dtype, inputs, sample.options)
+    roundings = spec.roundings(**backend.numpy(inputs, LONGEST), **sample.options)
+    expected = zip(spec.outputs, tuples(stepwise), tuples(once), tuples(magnitude), strict=True)
+    for output, (name, *references, size) in zip(outputs, expected, strict=True):
+        with np.errstate(all="ignore"):
+            limit = tolerance(references[1], size, roundings[name], dtype)
+        check(backend.to_numpy(output), *references, limit, f"{sample}: {name}")
+
+
 def test_forward(any_backend, spec, dtype, random):
     for sample in samples(spec, dtype, random):
-        inputs = any_backend.tensors(sample, dtype)
-        outputs = any_backend.call(spec.name, inputs, sample.options)
-        stepwise, once = evaluations(spec.reference, any_backend, dtype, inputs, sample.options)
-        _, magnitude = evaluations(spec.magnitude, any_backend, dtype, inputs, sample.options)
-        roundings = spec.roundings(**any_backend.numpy(inputs, LONGEST), **sample.options)
-        expected = zip(spec.outputs, tuples(stepwise), tuples(once), tuples(magnitude), strict=True)
-        for output, (name, *references, size) in zip(outputs, expected, strict=True):
-            with np.errstate(all="ignore"):
-                limit = tolerance(references[1], size, roundings[name], dtype)
-            check(any_backend.to_numpy(output), *references, limit, f"{sample}: {name}")
+        check_outputs(any_backend, spec, sample, any_backend.tensors(sample, dtype), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_every_pattern_of_16_bits(any_backend, spec, dtype, random):
+    """In the first large input: every NaN and every subnormal number among them."""
+    patterns = np.arange(2**16, dtype=np.uint16).view(numpy_dtype(dtype))
+    sample = spec.sample(patterns.shape + (1,) * (spec.least_rank - 1), random)
+    inputs = any_backend.tensors(sample, dtype)
+    name = next(name for name in sample.tensors if sample.inputs[name].size == patterns.size)
+    inputs[name] = any_backend.from_numpy(patterns.reshape(sample.inputs[name].shape))
+    with np.errstate(all="ignore"):
+        check_outputs(any_backend, spec, sample, inputs, dtype)
+
+
+@pytest.mark.parametrize("spec", WITH_SCALARS, ids=str)
+@pytest.mark.parametrize("pattern", [0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0x7FC00000], ids=hex)
+@pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
+def test_every_nan_survives_rounding(any_backend, spec, pattern, narrow, random):
+    """A float32 NaN whose bits would round over into infinity or zero."""
+    sample = spec.sample((40,), random)
+    inputs = any_backend.tensors(sample, narrow)
+    for name in scalars(spec):
+        inputs[name] = any_backend.from_numpy(np.array(pattern, np.uint32).view(np.float32))
+    for output in any_backend.call(spec.name, inputs, sample.options):
+        assert np.isnan(any_backend.to_numpy(output).astype(np.float32)).all()
 
 
 def test_backward(any_backend, spec, dtype, random):
