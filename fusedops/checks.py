@@ -7,7 +7,6 @@ tensor at all, or an attribute that no text could spell.
 from __future__ import annotations
 
 import numbers
-import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -36,8 +35,7 @@ def check_attributes(operator: Operator, values: Mapping[str, Any]) -> None:
         value = values[attribute.name]
         expected, allowed = _ALLOWED[attribute.type]
         if not allowed(value):
-            got = reprlib.repr(value)
-            raise TypeError(f"fusedops.{operator.name}: {attribute.name} must be {expected}; got {got}")
+            raise TypeError(f"fusedops.{operator.name}: {attribute.name} must be {expected}; got {repr(value)[:80]}")
     if known != len(values):
         declared = {attribute.name for attribute in operator.attributes}
         unknown = next(name for name in values if name not in declared)

@@ -11,11 +11,14 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
+from fusedops import functions, loading
 
-from fusedops import functions
-from fusedops.tf import formulas as formulas  # for its effect: it registers the gradients
-from fusedops.tf.operators import LIBRARY, OPERATORS
+loading.library("tf")  # says what is missing before TensorFlow is imported
+
+import tensorflow as tf  # noqa: E402
+
+from fusedops.tf import formulas as formulas  # noqa: E402  for its effect: it registers the gradients
+from fusedops.tf.operators import LIBRARY, OPERATORS  # noqa: E402
 
 
 def library_path() -> str:

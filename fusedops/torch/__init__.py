@@ -7,8 +7,11 @@ mode, and work under torch.compile, torch.export, torch.func, autocast and CUDA 
 
 from __future__ import annotations
 
-from fusedops import functions
-from fusedops.torch.front import FUNCTIONS
+from fusedops import functions, loading
+
+loading.library("torch")  # says what is missing before torch is imported
+
+from fusedops.torch.front import FUNCTIONS  # noqa: E402
 
 globals().update({function.__name__: functions.bind(function, FUNCTIONS) for function in functions.PUBLIC})
 
