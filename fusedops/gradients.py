@@ -5,9 +5,9 @@ gradient of each differentiable input by name. A value may be a function, which 
 wanted; a missing name means zero.
 
 `f` holds every operator (`f.axpby(a, x, b)`, differentiable itself, which makes the second derivative) and a few tensor
-functions that both frameworks have: `multiply`, `reshape_rows`, `transpose`, `rank`. `c` holds what the operator was called with, by the names of its
-declaration: the inputs and outputs named in `saves`, the attributes, and `c.wanted(input)`. An upstream gradient is
-None where nothing flows back.
+functions that both frameworks have: `multiply`, `reshape_rows`, `transpose`, `rank`. `c` holds what the operator was
+called with, by the names of its declaration: the inputs and outputs named in `saves`, the attributes, and
+`c.wanted(input)`. An upstream gradient is None where nothing flows back.
 
 Backward operators are linear in `dy`. Forward mode is therefore the gradient of a formula with respect to `dy`, and
 needs no formula of its own.

@@ -144,7 +144,9 @@ def test_variables(tf_backend, spec, random):
             variables = {name: tf.Variable(inputs[name]) for name in sample.differentiable}
         with tf.GradientTape() as tape:
             outputs = tf_backend.call(spec.name, {**inputs, **variables}, sample.options)
-        found = tape.gradient(outputs, variables, output_gradients=tf_backend.upstream(expected))
+        upstream = tf_backend.upstream(expected)
+        with tf_backend.place:
+            found = tape.gradient(outputs, variables, output_gradients=upstream)
         for got, output in zip(outputs, expected, strict=True):
             assert_same_bits(got.numpy(), output.numpy())
         for name, gradient in gradients.items():

@@ -106,7 +106,7 @@ def infer(signature: Signature, arguments: tuple[Any, ...]) -> list[tuple[torch.
     words = iter(result)
     for _ in range(next(words)):
         left, right = size(next(words)), size(next(words))
-        torch._check(left == right, lambda: f"fusedops.{declaration.name}: sizes {left} and {right} must be equal")
+        torch._check(left == right)  # becomes a guard
     outputs = []
     for _ in declaration.outputs:
         dtype, rank = _DTYPES[next(words)], next(words)
