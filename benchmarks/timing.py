@@ -1,0 +1,84 @@
+"""Contenders take turns, so that whatever else happens on the machine happens to all of them."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Call = Callable[[], Any]
+Clock = Callable[[Call, int], float]  # seconds per call, of so many calls
+
+
+@dataclass(frozen=True)
+class Contender:
+    call: Call
+    clock: Clock
+    work: float | None = None  # if it is not the case's
+    calls: int = 1  # that are in one `call`
+    checked: bool = True  # its output is the case's
+
+
+@dataclass(frozen=True)
+class Effort:
+    round: float  # seconds that one contender measures before the next takes its turn
+    total: float  # seconds for a case, about
+    least_calls: int = 1  # in a round
+    least_rounds: int = 5
+    most_rounds: int = 100
+
+
+class HostClock:
+    """Reads the host's clock around calls with one synchronization at the end.
+
+    `host_share` is the part of the time that the host needed to issue the calls: near 1, it has measured the host.
+    """
+
+    def __init__(self, synchronize: Call | None = None) -> None:
+        self.synchronize = synchronize
+        self.host_share = 0.0
+
+    def __call__(self, call: Call, count: int) -> float:
+        if self.synchronize:
+            self.synchronize()
+        start = time.perf_counter()
+        for _ in itertools.repeat(None, count):
+            call()
+        issued = end = time.perf_counter()
+        if self.synchronize:
+            self.synchronize()
+            end = time.perf_counter()
+            self.host_share = max(self.host_share, (issued - start) / (end - start))
+        return (end - start) / count
+
+
+def take_turns(contenders: Mapping[str, Contender], effort: Effort) -> dict[str, list[float]]:
+    """Seconds per call of each contender, one value per round."""
+    counts: dict[str, int] = {}
+    for name, contender in contenders.items():
+        contender.clock(contender.call, effort.least_calls)  # warm-up
+        seconds = contender.clock(contender.call, effort.least_calls)
+        counts[name] = max(effort.least_calls, min(5000, round(effort.round / seconds)))
+
+    samples: dict[str, list[float]] = {name: [] for name in contenders}
+    order, shuffle = list(contenders), random.Random(0).shuffle
+    collecting = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        start = time.perf_counter()
+        for turn in range(effort.most_rounds):
+            if turn >= effort.least_rounds and time.perf_counter() - start > effort.total:
+                break
+            shuffle(order)  # nobody always follows the same neighbour
+            for name in order:
+                contender = contenders[name]
+                samples[name].append(contender.clock(contender.call, counts[name]) / contender.calls)
+    finally:
+        if collecting:
+            gc.enable()
+    return samples
