@@ -19,7 +19,11 @@ def _cutlass() -> list[str]:
         cuda.find_toolkit(Options.from_environment())
     except cuda.NoCudaError:
         return []
-    return [] if cuda.find_cutlass() else ["nvidia-cutlass==4.2.0.0"]
+    try:
+        cuda.find_cutlass()
+    except cuda.NoCudaError:
+        return [cuda.CUTLASS]
+    return []
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:

@@ -85,16 +85,14 @@ def _supported(framework: Framework, version: str) -> bool:
 
 def _cuda(options: Options) -> tuple[Cuda | None, str | None]:
     try:
-        toolkit = cuda.find_toolkit(options)
+        found = Cuda(cuda.find_toolkit(options), cuda.architectures(options), cuda.find_cutlass())
     except cuda.NoCudaError as error:
-        print(f"fusedops: building for the CPU only, because {error}")
+        print(f"fusedops: building for the CPU only, because {error}", flush=True)
         return None, str(error)
-    found = Cuda(toolkit, cuda.architectures(options), cuda.find_cutlass())
-    names = ", ".join(map(str, found.architectures))
-    print(f"fusedops: building for the CPU and, with CUDA {toolkit.version}, for GPUs of compute capability {names}")
-    if not found.cutlass:
-        print("fusedops: without CUTLASS, and so without the fastest matmul of 9.0. Its headers come with")
-        print("          pip install --no-deps nvidia-cutlass")
+    names, version = ", ".join(map(str, found.architectures)), found.toolkit.version
+    print(
+        f"fusedops: building for the CPU and, with CUDA {version}, for GPUs of compute capability {names}", flush=True
+    )
     return found, None
 
 

@@ -19,12 +19,12 @@ class Cuda:
 
     toolkit: Toolkit
     architectures: Sequence[Architecture]
-    cutlass: Cutlass | None
+    cutlass: Cutlass
 
     @property
     def sm90(self) -> bool:
-        """Whether the *sm90*.cu files are compiled: they use instructions that only 9.0 has, through CUTLASS."""
-        return self.cutlass is not None and any(a.number in ("90", "90a") for a in self.architectures)
+        """Whether the *sm90*.cu files are compiled: they use instructions that only 9.0 has."""
+        return any(a.number in ("90", "90a") for a in self.architectures)
 
 
 def _cutlass_flags(options: Options, cutlass: Cutlass) -> list[str]:
@@ -48,7 +48,7 @@ def _nvcc(options: Options, cuda: Cuda) -> list[str]:
         "--expt-relaxed-constexpr",
         "--expt-extended-lambda",
         f"-I{CORE}",
-        *(_cutlass_flags(options, cuda.cutlass) if cuda.cutlass else []),
+        *_cutlass_flags(options, cuda.cutlass),
         "-Xcompiler",
         ",".join(flag for flag in options.host_flags if flag not in own),
     ]

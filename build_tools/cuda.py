@@ -14,6 +14,7 @@ from pathlib import Path
 from build_tools.options import Options
 
 OLDEST = (12, 0)  # the first whose nvcc compiles C++20
+CUTLASS = "nvidia-cutlass==4.2.0.0"
 WITHOUT_A_GPU = "9.0+PTX"
 # Names that TORCH_CUDA_ARCH_LIST may hold.
 NAMED = {
@@ -107,11 +108,11 @@ class Cutlass:
     version: str
 
 
-def find_cutlass() -> Cutlass | None:
+def find_cutlass() -> Cutlass:
     """The headers in the wheel `nvidia-cutlass`, whose Python code is not used."""
     spec = importlib.util.find_spec("cutlass_library")
     for place in (spec.submodule_search_locations or []) if spec else []:
         folder = Path(place) / "source"
         if (folder / "include/cutlass/cutlass.h").exists():
             return Cutlass(folder, metadata.version("nvidia-cutlass"))
-    return None
+    raise NoCudaError(f"the headers of CUTLASS were not found (pip install --no-deps {CUTLASS})")

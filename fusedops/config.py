@@ -45,5 +45,5 @@ def _lines(framework: Framework) -> list[str]:
 
 def _gpu(build: dict) -> str:
     if not build["cuda"]:
-        return f"no kernels: {build['without_cuda']} when it was built"
+        return f"no kernels, because at the build {build['without_cuda']}"
     return f"compute capability {', '.join(build['architectures'])}, CUDA {build['cuda']}"
