@@ -1,35 +1,37 @@
 """The public functions: one signature and one description each, for every framework.
 
-`ops` is a framework's set of operators. `fusedops.torch` and `fusedops.tf` bind these functions to theirs, so that a
-user calls `fusedops.torch.axpby(a, x, b)` or `fusedops.tf.axpby(a, x, b)`.
+They are written over `ops`, a framework's set of operators. `fusedops.torch` and `fusedops.tf` hold copies of these
+functions which find their own `ops` (and what they call each other by), so that a user calls
+`fusedops.torch.axpby(a, x, b)` or `fusedops.tf.axpby(a, x, b)`.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from types import FunctionType
+from typing import Any
 
 Tensor = Any
-P = ParamSpec("P")
-R = TypeVar("R")
+ops: Any = None  # each package has its own
 
 
-def bind(function: Callable[Concatenate[Any, P], R], ops: Any) -> Callable[P, R]:
-    """`function` over one framework's operators, with the signature that a user sees."""
+def public(package: dict[str, Any]) -> dict[str, Callable[..., Any]]:
+    """The functions, by name, as members of the package whose globals are given; `ops` is among these.
 
-    @functools.wraps(function)
-    def bound(*args: P.args, **kwargs: P.kwargs) -> R:
-        return function(ops, *args, **kwargs)
+    A copy costs nothing at a call, unlike a wrapper, and pickles by its name in the package.
+    """
+    copies: dict[str, Callable[..., Any]] = {}
+    for function in PUBLIC:
+        copy = FunctionType(function.__code__, package, function.__name__, function.__defaults__)
+        copy.__kwdefaults__ = function.__kwdefaults__
+        copy.__annotations__ = function.__annotations__
+        copy.__doc__ = function.__doc__
+        copy.__module__ = package["__name__"]
+        copies[function.__name__] = copy
+    return copies
 
-    signature = inspect.signature(function)
-    bound.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])  # type: ignore[attr-defined]
-    del bound.__wrapped__  # or inspect would show `ops` again
-    return bound
 
-
-def axpby(ops: Any, a: float | Tensor, x: Tensor, b: Tensor) -> Tensor:
+def axpby(a: float | Tensor, x: Tensor, b: Tensor) -> Tensor:
     """a·x + b, in one pass.
 
     The gradients of `a` and `x` come from one pass over the upstream gradient and x; b's is the upstream gradient.
@@ -50,7 +52,7 @@ def axpby(ops: Any, a: float | Tensor, x: Tensor, b: Tensor) -> Tensor:
     return ops.axpby(a, x, b)
 
 
-def add(ops: Any, x: Tensor, y: Tensor) -> Tensor:
+def add(x: Tensor, y: Tensor) -> Tensor:
     """x + y.
 
     Args:
@@ -66,7 +68,7 @@ def add(ops: Any, x: Tensor, y: Tensor) -> Tensor:
     return ops.add(x, y)
 
 
-def scale(ops: Any, x: Tensor, factor: float | Tensor) -> Tensor:
+def scale(x: Tensor, factor: float | Tensor) -> Tensor:
     """x · factor.
 
     Args:
@@ -82,7 +84,7 @@ def scale(ops: Any, x: Tensor, factor: float | Tensor) -> Tensor:
     return ops.scale(x, factor)
 
 
-def relu(ops: Any, x: Tensor) -> Tensor:
+def relu(x: Tensor) -> Tensor:
     """max(x, 0).
 
     The gradient at 0 is 0. A NaN stays NaN and lets its gradient pass.
@@ -101,7 +103,7 @@ def relu(ops: Any, x: Tensor) -> Tensor:
     return ops.relu(x)
 
 
-def polynomial_activation(ops: Any, x: Tensor, coefficients: Sequence[float] = (1.0, 1.0, 1.0)) -> Tensor:
+def polynomial_activation(x: Tensor, coefficients: Sequence[float] = (1.0, 1.0, 1.0)) -> Tensor:
     """c₀ + c₁·x + c₂·x² + ..., by Horner's rule.
 
     Args:
@@ -120,7 +122,7 @@ def polynomial_activation(ops: Any, x: Tensor, coefficients: Sequence[float] = (
     return ops.polynomial_activation(x, coefficients=coefficients)
 
 
-def matmul(ops: Any, a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
+def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
     """a @ b, with either matrix transposed on the way.
 
     Transposed matrices, and rows that are spaced apart, are read where they lie: nothing is copied.
@@ -141,4 +143,4 @@ def matmul(ops: Any, a: Tensor, b: Tensor, *, transpose_a: bool = False, transpo
     return ops.matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
 
 
-PUBLIC = (axpby, add, scale, relu, polynomial_activation, matmul)
+PUBLIC: tuple[Any, ...] = (axpby, add, scale, relu, polynomial_activation, matmul)

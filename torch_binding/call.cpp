@@ -72,12 +72,11 @@ Device common_device(const Operator& op, const Arguments& arguments) {
   return device;
 }
 
-// The view of a tensor, which is copied to contiguous memory if the operator cannot read it as it lies.
-View readable(Tensor& tensor, Layout layout) {
-  const View view = view_of(tensor);
-  if (has_layout(view, layout)) return view;
+// Copies a tensor to contiguous memory if the operator cannot read it as it lies.
+void make_readable(Tensor& tensor, Layout layout, View* view) {
+  if (has_layout(*view, layout)) return;
   tensor = torch::stable::contiguous(tensor);
-  return view_of(tensor);
+  *view = view_of(tensor);
 }
 
 }  // namespace
@@ -86,9 +85,13 @@ void call(const Operator& op, StableIValue* stack) {
   Arguments arguments(op, stack);
   const Device device = common_device(op, arguments);
 
+  View views[kMaxInputs];
   Rule rule(op, arguments.attributes);
-  for (size_t i = 0; i < op.inputs.size(); ++i)
-    if (arguments.inputs[i]) describe(view_of(*arguments.inputs[i]), &rule.inputs[i]);
+  for (size_t i = 0; i < op.inputs.size(); ++i) {
+    if (!arguments.inputs[i]) continue;
+    views[i] = view_of(*arguments.inputs[i]);
+    describe(views[i], &rule.inputs[i]);
+  }
   require(op.rule(rule));
 
   std::optional<torch::stable::accelerator::DeviceGuard> guard;
@@ -100,11 +103,10 @@ void call(const Operator& op, StableIValue* stack) {
                           ": this build has no CUDA kernels; install nvcc and run: make build-torch"));
 
   Call call;
-  View views[kMaxInputs];
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     call.scalars[i] = arguments.scalars[i];
     if (!arguments.inputs[i]) continue;
-    views[i] = readable(*arguments.inputs[i], op.inputs[i].layout);
+    make_readable(*arguments.inputs[i], op.inputs[i].layout, &views[i]);
     call.inputs[i] = &views[i];
   }
   std::optional<Tensor> outputs[kMaxOutputs], workspace;

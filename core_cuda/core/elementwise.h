@@ -49,6 +49,29 @@ const compute_t<T>* widened(const T* from, compute_t<T>* buffer, int64_t n) {
   }
 }
 
+// Copies to memory past the caches, which saves reading each line before it is overwritten. finish_streaming() makes
+// it visible to other threads.
+template <class T>
+void stream(const T* from, T* to, int64_t n) {
+#ifdef __AVX__
+  constexpr int64_t kVector = sizeof(__m256i), kStep = kVector / sizeof(T);
+  if (reinterpret_cast<uintptr_t>(to) % kVector == 0)
+    for (; n >= kStep; n -= kStep, from += kStep, to += kStep)
+      _mm256_stream_si256(reinterpret_cast<__m256i*>(to), _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+#endif
+  std::copy_n(from, n, to);
+}
+
+inline void finish_streaming() {
+#ifdef __AVX__
+  _mm_sfence();
+#endif
+}
+
+// A result of this size will have left the caches before it is read again.
+inline bool is_streamed(int64_t bytes) { return bytes >= (32 << 20); }
+
+// out = function(in...) for n elements; n <= kBlock for 16-bit types.
 template <class T, class Function, class... Inputs>
 void apply_block(Function function, int64_t n, T* out, const Inputs*... in) {
   if constexpr (std::is_same_v<T, compute_t<T>>) {
@@ -68,6 +91,19 @@ void apply_block(Function function, int64_t n, T* out, const Inputs*... in) {
   }
 }
 
+// The same, block by block, for any number of elements.
+template <class T, class Function, class... Inputs>
+void apply(Function function, bool streamed, int64_t n, T* out, const Inputs*... in) {
+  if (std::is_same_v<T, compute_t<T>> && !streamed) return apply_block(function, n, out, in...);
+  T buffer[kBlock];
+  for (int64_t start = 0; start < n; start += kBlock) {
+    const int64_t size = std::min(kBlock, n - start);
+    apply_block(function, size, streamed ? buffer : out + start, in + start...);
+    if (streamed) stream(buffer, out + start, size);
+  }
+  if (streamed) finish_streaming();
+}
+
 // out = formula(inputs...), all of one dtype and size. `inputs` are positions in the declaration.
 template <class Formula, class... Position>
 Status elementwise(const Call& call, const Formula& formula, Position... inputs) {
@@ -78,9 +114,9 @@ Status elementwise(const Call& call, const Formula& formula, Position... inputs)
     const int64_t n = out.numel(), blocks = (n + kBlock - 1) / kBlock;
     constexpr int64_t kNanosecondsPerBlock = 250;
     call.context.parallel_for(blocks, kNanosecondsPerBlock, [&](int64_t begin, int64_t end) {
-      for (int64_t start = begin * kBlock, stop = std::min(end * kBlock, n); start < stop; start += kBlock)
-        apply_block(function, std::min(kBlock, stop - start), static_cast<T*>(out.data) + start,
-                    static_cast<const T*>(call.inputs[inputs]->data) + start...);
+      const int64_t start = begin * kBlock, stop = std::min(end * kBlock, n);
+      apply(function, is_streamed(n * sizeof(T)), stop - start, static_cast<T*>(out.data) + start,
+            static_cast<const T*>(call.inputs[inputs]->data) + start...);
     });
     return {};
   });

@@ -44,6 +44,7 @@ Status backward_cpu(const AxpbyBackward<T>& call, const Context& context) {
   using A = compute_t<T>;
   const auto times_a = Scale{call.a}.prepared<T>();
   const int64_t blocks = (call.n + cpu::kBlock - 1) / cpu::kBlock;
+  const bool streamed = cpu::is_streamed(call.n * sizeof(T));
   context.parallel_for(blocks, 300, [&](int64_t begin, int64_t end) {
     A dy_buffer[cpu::kBlock], x_buffer[cpu::kBlock];
     for (int64_t block = begin; block < end; ++block) {
@@ -51,7 +52,7 @@ Status backward_cpu(const AxpbyBackward<T>& call, const Context& context) {
       const A* dy = cpu::widened(call.dy + start, dy_buffer, size);
       const A* x = cpu::widened(call.x + start, x_buffer, size);
       call.partials[block] = cpu::lane_sum<A>(size, [=](int64_t i) { return dy[i] * x[i]; });
-      if (call.dx) cpu::apply_block(times_a, size, call.dx + start, call.dy + start);
+      if (call.dx) cpu::apply(times_a, streamed, size, call.dx + start, call.dy + start);
     }
   });
   const A sum = cpu::pairwise_sum(call.partials, blocks);

@@ -18,7 +18,8 @@ loading.library("tf")  # says what is missing before TensorFlow is imported
 import tensorflow as tf  # noqa: E402
 
 from fusedops.tf import formulas as formulas  # noqa: E402  for its effect: it registers the gradients
-from fusedops.tf.operators import LIBRARY, OPERATORS  # noqa: E402
+from fusedops.tf.operators import LIBRARY  # noqa: E402
+from fusedops.tf.operators import OPERATORS as ops  # noqa: E402, F401
 
 
 def library_path() -> str:
@@ -26,26 +27,25 @@ def library_path() -> str:
     return str(LIBRARY)
 
 
-def _public(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` over TensorFlow's operators, with the parameter that all of TensorFlow's functions have."""
+def _named(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` with the parameter that all of TensorFlow's functions have."""
 
     @functools.wraps(function)
-    def public(*args: Any, name: str | None = None, **kwargs: Any) -> Any:
+    def named(*args: Any, name: str | None = None, **kwargs: Any) -> Any:
         if name is None:
-            return function(OPERATORS, *args, **kwargs)
+            return function(*args, **kwargs)
         with tf.name_scope(name):
-            return function(OPERATORS, *args, **kwargs)
+            return function(*args, **kwargs)
 
     signature = inspect.signature(function)
     name = inspect.Parameter("name", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="str | None")
     # AutoGraph's mark alone: the wrapper that do_not_convert makes costs a fifth of a small operator's call.
-    public.__dict__.update(vars(tf.autograph.experimental.do_not_convert(public)))
-    public.__signature__ = signature.replace(parameters=[*list(signature.parameters.values())[1:], name])  # type: ignore[attr-defined]
-    public.__module__ = __name__
-    del public.__wrapped__  # it has no `name`
-    return public
+    named.__dict__.update(vars(tf.autograph.experimental.do_not_convert(named)))
+    named.__signature__ = signature.replace(parameters=[*signature.parameters.values(), name])  # type: ignore[attr-defined]
+    del named.__wrapped__  # it has no `name`
+    return named
 
 
-globals().update({function.__name__: _public(function) for function in functions.PUBLIC})
-
-__all__ = ["library_path", *(function.__name__ for function in functions.PUBLIC)]
+_public = {name: _named(function) for name, function in functions.public(globals()).items()}
+globals().update(_public)
+__all__ = ["library_path", *_public]

@@ -11,8 +11,8 @@ from fusedops import functions, loading
 
 loading.library("torch")  # says what is missing before torch is imported
 
-from fusedops.torch.front import FUNCTIONS  # noqa: E402
+from fusedops.torch.front import FUNCTIONS as ops  # noqa: E402, F401
 
-globals().update({function.__name__: functions.bind(function, FUNCTIONS) for function in functions.PUBLIC})
-
-__all__ = [function.__name__ for function in functions.PUBLIC]
+_public = functions.public(globals())
+globals().update(_public)
+__all__ = list(_public)

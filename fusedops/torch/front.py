@@ -12,7 +12,7 @@ torch.func nor forward mode. So each situation takes its own way to the same ker
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,6 +32,7 @@ class Rest(tuple):
 
 
 _is_compiling = torch.compiler.is_compiling
+_is_grad_enabled = torch.is_grad_enabled
 _inside_torch_func = torch._C._are_functorch_transforms_active
 _is_any_autocast_enabled = torch._C._is_any_autocast_enabled
 
@@ -56,7 +57,7 @@ class Derivative:
         self.saved_inputs = [(name, self.names.index(name)) for name in gradient.saves if name in self.names]
         self.saved_outputs = [(name, outputs.index(name)) for name in gradient.saves if name in outputs]
 
-    def save(self, ctx: Any, inputs: Arguments, rest: Rest, outputs: Any, forward_mode: bool) -> None:
+    def save(self, ctx: Any, inputs: Sequence[Any], rest: Rest, outputs: Any, forward_mode: bool) -> None:
         """Keeps what the formula reads: tensors where autograd can see them, numbers and attributes beside them."""
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         tensors = [inputs[i] for _, i in self.saved_inputs] + [outputs[i] for _, i in self.saved_outputs]
@@ -156,8 +157,7 @@ def _autograd_functions(raw: Callable[..., Any], derivative: Derivative) -> tupl
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Arguments, output: Any) -> None:
-            *inputs, rest = inputs
-            derivative.save(ctx, inputs, rest, output, forward_mode=True)
+            derivative.save(ctx, inputs[:-1], inputs[-1], output, forward_mode=True)
 
         @staticmethod
         def vmap(info: Any, dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
@@ -194,13 +194,13 @@ def _check_types(declaration: Operator, inputs: Arguments, attributes: dict[str,
     checks.check_attributes(declaration, attributes)
 
 
-def _arguments(signature: Signature) -> Callable[[Arguments, dict[str, Any]], tuple[Arguments, Rest]]:
-    """A function from what a user passes to the arguments of the schema."""
+def _arguments(signature: Signature) -> Callable[[Arguments, dict[str, Any]], tuple[Arguments, Arguments]]:
+    """A function from what a user passes to the arguments of the schema: the inputs, and the rest."""
     declaration = signature.declaration
     scalars, count = signature.scalars, len(declaration.inputs)
     attributes = [(a.name, a.default, a.type == "floats") for a in declaration.attributes]
 
-    def arguments(inputs: Arguments, keywords: dict[str, Any]) -> tuple[Arguments, Rest]:
+    def arguments(inputs: Arguments, keywords: dict[str, Any]) -> tuple[Arguments, Arguments]:
         if len(inputs) < count:
             inputs += (None,) * (count - len(inputs))
         rest: list[Any] = []
@@ -216,8 +216,10 @@ def _arguments(signature: Signature) -> Callable[[Arguments, dict[str, Any]], tu
         for name, default, is_list in attributes:
             value = keywords.get(name, default)
             rest.append([float(number) for number in value] if is_list else value)
-        return inputs, Rest(rest)
+        return inputs, tuple(rest)
 
+    if not scalars and not attributes and all(x.kind == "tensor" for x in declaration.inputs):
+        return lambda inputs, keywords: (inputs, ())
     return arguments
 
 
@@ -225,34 +227,34 @@ def front(name: str) -> Callable[..., Any]:
     """The function `name(*inputs, **attributes)` that users, layers and formulas call."""
     signature = SIGNATURES[name]
     declaration = signature.declaration
+    autocast = declaration.autocast
     public, raw = overload(name), overload(f"_{name}")
+    bare = getattr(raw, "_op", raw)  # without the Python method in between
     derivative = Derivative(signature, GRADIENTS[name])
+    derivative.register(f"fusedops::{name}")
     eager, func = _autograd_functions(raw, derivative)
     arrange = _arguments(signature)
-    derivative.register(f"fusedops::{name}")
-
-    def choose(inputs: Arguments, rest: Rest) -> Any:
-        if _inside_torch_func():
-            return func.apply(*inputs, rest)
-        if forward_ad._current_level >= 0:
-            return eager.apply(*inputs, rest)
-        if torch.is_grad_enabled():
-            for x in inputs:
-                if x is not None and x.requires_grad:
-                    return eager.apply(*inputs, rest)
-        return raw(*inputs, *rest)
 
     def call(*inputs: Any, **attributes: Any) -> Any:
         if _is_compiling():
             _check_types(declaration, inputs, attributes)
-            if declaration.autocast:
+            if autocast:
                 inputs = _autocast(inputs)
-            inputs, rest = arrange(inputs, attributes)
-            return public(*inputs, *rest)
+            tensors, rest = arrange(inputs, attributes)
+            return public(*tensors, *rest)
         try:
-            if declaration.autocast and _is_any_autocast_enabled():
+            if autocast and _is_any_autocast_enabled():
                 inputs = _autocast(inputs)
-            return choose(*arrange(inputs, attributes))
+            tensors, rest = arrange(inputs, attributes)
+            if _inside_torch_func():
+                return func.apply(*tensors, Rest(rest))
+            if forward_ad._current_level >= 0:
+                return eager.apply(*tensors, Rest(rest))
+            if _is_grad_enabled():
+                for x in tensors:
+                    if x is not None and x.requires_grad:
+                        return eager.apply(*tensors, Rest(rest))
+            return bare(*tensors, *rest)
         except (TypeError, ValueError, AttributeError, RuntimeError):
             _check_types(declaration, inputs, attributes)  # a wrong type has a sentence of its own
             raise
