@@ -75,7 +75,8 @@ def test_a_matrix_of_more_than_2_31_elements(torch_gpu):
     columns = 128
     rows = LARGE // columns + 130
     generator = np.random.default_rng(6)
-    a, b = (torch.from_numpy(generator.standard_normal((n, columns))).to("cuda", torch.bfloat16) for n in (4099, columns))
+    numbers = [torch.from_numpy(generator.standard_normal((n, columns))) for n in (4099, columns)]
+    a, b = (x.to("cuda", torch.bfloat16) for x in numbers)
     a = a.repeat(-(-rows // 4099), 1)[:rows]
     (c,) = torch_gpu.call("matmul", {"a": a, "b": b})
     for middle in (64, 2**31 // columns, rows - 64):
