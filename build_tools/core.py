@@ -47,6 +47,7 @@ def _nvcc(options: Options, cuda: Cuda) -> list[str]:
         "-std=c++20",
         "--expt-relaxed-constexpr",
         "--expt-extended-lambda",
+        "-DFUSEDOPS_WITH_CUDA",
         f"-I{CORE}",
         *_cutlass_flags(options, cuda.cutlass),
         "-Xcompiler",
@@ -57,6 +58,7 @@ def _nvcc(options: Options, cuda: Cuda) -> list[str]:
 def add_core(ninja: NinjaFile, options: Options, cuda: Cuda | None) -> list[Path]:
     """Adds the core's objects to `ninja`; without `cuda` those of the CPU only."""
     compile_cpp = [*options.cxx, "-std=c++20", *options.host_flags, "-Wall", "-Wextra", f"-I{CORE}"]
+    compile_cpp += ["-DFUSEDOPS_WITH_CUDA"] if cuda else []
     ninja.rule("core_cpp", [*compile_cpp, "-c", "$in", "-o", "$out"], description="c++ $in", headers=True)
 
     def objects(rule: str, sources: Sequence[Path]) -> list[Path]:

@@ -18,7 +18,6 @@ CUTLASS = "nvidia-cutlass==4.2.0.0"
 WITHOUT_A_GPU = "9.0+PTX"
 # Names that TORCH_CUDA_ARCH_LIST may hold.
 NAMED = {
-    "Turing": "7.5",
     "Ampere": "8.0 8.6+PTX",
     "Ada": "8.9+PTX",
     "Hopper": "9.0+PTX",
@@ -98,6 +97,8 @@ def architectures(options: Options) -> list[Architecture]:
             raise SystemExit(
                 f"fusedops: FUSEDOPS_CUDA_ARCHS must list compute capabilities such as '8.0;9.0+PTX'; got {item!r}"
             )
+        if int(parts[1]) < 8:
+            raise SystemExit(f"fusedops: FUSEDOPS_CUDA_ARCHS must list compute capabilities from 8.0 on; got {item!r}")
         found.append(Architecture(parts[1] + parts[2] + parts[3], bool(parts[4])))
     return list(dict.fromkeys(found))
 

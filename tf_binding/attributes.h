@@ -83,11 +83,6 @@ absl::Status read_presence(const Node& node, const Rule& rule, int input, bool* 
   return invalid(rule.must(input, "be one tensor or none", std::to_string(count) + " tensors"));
 }
 
-inline absl::Status check_rank(const Rule& rule, int input, int rank) {
-  if (rank <= kMaxRank) return absl::OkStatus();
-  return invalid(rule.must(input, "have at most " + std::to_string(kMaxRank) + " dimensions", std::to_string(rank)));
-}
-
 // An OpDef takes the dtype of an output from an input or from the node, and cannot ask the rule. Nothing is wrong with
 // an output without elements, such as the gradient of an absent input.
 inline absl::Status check_output_dtype(const Rule& rule, int output, tensorflow::DataType dtype) {

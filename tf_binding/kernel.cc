@@ -1,4 +1,5 @@
-// Registers one kernel class for every declared operator, on the CPU and, where the build has CUDA kernels, on the GPU.
+// Registers one kernel class for every declared operator, on the CPU and on the GPU. A build without CUDA kernels says
+// so when one is called: unregistered, it would be copied to the CPU and back in silence.
 #include <memory>
 
 #include "attributes.h"
@@ -9,9 +10,7 @@
 namespace fusedops::tf_binding {
 namespace {
 
-constexpr uintptr_t kWorkspaceAlignment = 256;
-
-// TensorFlow's threads flush denormal numbers to zero; the core's results are those of IEEE, in every framework.
+// TensorFlow's threads flush denormal numbers to zero, PyTorch's do only if the user asks for it.
 using IeeeDenormals = tsl::port::ScopedDontFlushDenormal;
 
 void parallel_for(void* pool, int64_t count, int64_t cost, Context::Body body, void* closure) {
@@ -55,7 +54,7 @@ class Execution {
     for (int i = 0, position = 0; i < static_cast<int>(op_.inputs.size()); ++i) {
       if (!present_[i]) continue;
       const tensorflow::Tensor& tensor = context_->input(position++);
-      TF_RETURN_IF_ERROR(check_rank(rule_, i, tensor.dims()));
+      if (const Status status = rule_.check_rank(i, tensor.dims()); !status.ok()) return invalid(status);
       Shape& shape = rule_.inputs[i];
       shape.present = true;
       shape.dtype = core_dtype(tensor.dtype());
@@ -81,14 +80,11 @@ class Execution {
     return absl::OkStatus();
   }
 
-  // TensorFlow aligns to 256 bytes on a GPU and to 64 on a CPU; the core counts on 256.
   absl::Status allocate_workspace() {
-    const size_t bytes = op_.workspace ? op_.workspace(call_) : 0;
+    const auto bytes = static_cast<int64_t>(op_.workspace ? op_.workspace(call_) : 0);
     if (bytes == 0) return absl::OkStatus();
-    const int64_t room = static_cast<int64_t>(bytes + kWorkspaceAlignment);
-    TF_RETURN_IF_ERROR(context_->allocate_temp(tensorflow::DT_UINT8, tensorflow::TensorShape({room}), &workspace_));
-    const uintptr_t start = reinterpret_cast<uintptr_t>(workspace_.data());
-    call_.workspace = reinterpret_cast<void*>((start + kWorkspaceAlignment - 1) & ~(kWorkspaceAlignment - 1));
+    TF_RETURN_IF_ERROR(context_->allocate_temp(tensorflow::DT_UINT8, tensorflow::TensorShape({bytes}), &workspace_));
+    call_.workspace = workspace_.data();
     return absl::OkStatus();
   }
 
@@ -102,9 +98,8 @@ class Execution {
   }
 
   Status execute() const {
-    if (call_.context.cuda) return op_.cuda(call_);
     const IeeeDenormals ieee;
-    return op_.cpu(call_);
+    return fusedops::run(op_, call_);
   }
 
   static View view(const tensorflow::Tensor& tensor, const Shape& shape, int64_t* strides) {
@@ -171,7 +166,7 @@ void register_kernel(const Operator& op, bool cuda) {
 [[maybe_unused]] const bool registered = [] {
   for (const Operator* op : operators()) {
     register_kernel(*op, false);
-    if (op->cuda) register_kernel(*op, true);
+    register_kernel(*op, true);
   }
   return true;
 }();

@@ -37,7 +37,7 @@ class GraphRule : public Rule {
     shape.ranked = graph_->RankKnown(known);
     if (!shape.ranked) return absl::OkStatus();
     shape.rank = graph_->Rank(known);
-    TF_RETURN_IF_ERROR(check_rank(*this, input, shape.rank));
+    if (const Status status = check_rank(input, shape.rank); !status.ok()) return invalid(status);
     for (int i = 0; i < shape.rank; ++i) shape.dims[i] = dim(graph_->Dim(known, i));
     return absl::OkStatus();
   }

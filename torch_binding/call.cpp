@@ -90,17 +90,13 @@ void call(const Operator& op, StableIValue* stack) {
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     if (!arguments.inputs[i]) continue;
     views[i] = view_of(*arguments.inputs[i]);
+    require(rule.check_rank(static_cast<int>(i), views[i].rank));
     describe(views[i], &rule.inputs[i]);
   }
   require(op.rule(rule));
 
   std::optional<torch::stable::accelerator::DeviceGuard> guard;
-  const bool cuda = device.type == aoti_torch_device_type_cuda();
-  if (cuda) guard.emplace(device.index);
-  const Kernel kernel = cuda ? op.cuda : op.cpu;
-  if (!kernel)
-    require(Status::error("fusedops.", op.name,
-                          ": this build has no CUDA kernels; install nvcc and run: make build-torch"));
+  if (device.type == aoti_torch_device_type_cuda()) guard.emplace(device.index);
 
   Call call;
   for (size_t i = 0; i < op.inputs.size(); ++i) {
@@ -117,12 +113,12 @@ void call(const Operator& op, StableIValue* stack) {
   }
   call.attributes = arguments.attributes;
   call.context = context_for(device);
-  if (op.workspace) {
-    const auto bytes = static_cast<int64_t>(op.workspace(call));
+  const int64_t bytes = op.workspace ? static_cast<int64_t>(op.workspace(call)) : 0;
+  if (bytes > 0) {
     workspace = empty(DType::u8, &bytes, 1, device);
     call.workspace = workspace->mutable_data_ptr();
   }
-  require(kernel(call));
+  require(run(op, call));
   for (size_t i = 0; i < op.outputs.size(); ++i) stack[i] = from(*outputs[i]);
 }
 

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/operator.h"
 
@@ -97,6 +99,8 @@ FUSEDOPS_EXPORT int fusedops_infer(const char* name, const int64_t* inputs, cons
     if (!shape.present) continue;
     shape.dtype = static_cast<DType>(*inputs++);
     shape.rank = static_cast<int>(*inputs++);
+    if (Status status = rule.check_rank(static_cast<int>(i), shape.rank); !status.ok())
+      return fail(status.sentence(), message, message_capacity);
     std::copy_n(inputs, shape.rank, shape.dims);
     inputs += shape.rank;
   }

@@ -12,6 +12,7 @@ inline constexpr int kThreads = 256;  // per block, where nothing asks for anoth
 
 inline Status check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return {};
+  (void)cudaGetLastError();  // or the next call that asks for it would be blamed
   return Status::error("fusedops: ", what, " failed: ", cudaGetErrorString(error));
 }
 
@@ -25,10 +26,12 @@ __device__ inline void begin_kernel() {
 #endif
 }
 
-inline bool can_launch_early() {
-  int device, major;
-  return cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
+// Whether the code that the current GPU runs for a kernel has the wait in begin_kernel(): on a 9.0 it may have been
+// compiled for an 8.0.
+template <class Kernel>
+bool waits(Kernel kernel) {
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
 }
 
 // Launches on the caller's stream. Nothing is allocated and nothing waits, so that the call can be captured in a graph.
@@ -44,7 +47,7 @@ Status launch(const Context& context, void (*kernel)(Parameters...), int64_t blo
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.stream = static_cast<cudaStream_t>(context.stream);
   config.attrs = &early;
-  config.numAttrs = can_launch_early() ? 1 : 0;
+  config.numAttrs = waits(kernel) ? 1 : 0;
   return check(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), "a kernel launch");
 }
 

@@ -14,7 +14,7 @@
 #else
 #define FUSEDOPS_HD inline
 #endif
-#ifdef __F16C__
+#if defined(__AVX__) || defined(__F16C__)
 #include <immintrin.h>
 #endif
 

@@ -37,6 +37,12 @@ bool parse_list(std::string_view text, std::vector<double>* numbers) {
 
 }  // namespace
 
+Status run(const Operator& op, const Call& call) {
+  const Kernel kernel = call.context.cuda ? op.cuda : op.cpu;
+  if (kernel) return kernel(call);
+  return Status::error("fusedops.", op.name, ": this build has no CUDA kernels; install nvcc and run: make build");
+}
+
 bool parse(Type type, std::string_view text, Value* value) {
   switch (type) {
     case Type::f64:

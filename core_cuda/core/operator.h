@@ -1,5 +1,5 @@
-// How an operator is declared. Everything a framework must know to offer it (schema, shape rule, gradients wanted,
-// devices) is derived from this one row, so that no adaptor knows an operator by name.
+// How an operator is declared. Everything a framework must know to offer it (schema, shape rule, kernels) is derived
+// from this one row, so that no adaptor knows an operator by name.
 #pragma once
 
 #include <cstdint>
@@ -54,14 +54,18 @@ struct Call {
   double scalars[kMaxInputs] = {};      // the number, where a scalar input is null
   View outputs[kMaxOutputs];
   const Value* attributes = nullptr;
-  void* workspace = nullptr;  // 256-byte aligned
+  void* workspace = nullptr;  // 16-byte aligned, as every framework's memory is
   Context context;
 };
 
 using Kernel = Status (*)(const Call&);
 
-// A build without nvcc has no CUDA kernels: declared weak, they are then null in the table.
+// A build without nvcc has no CUDA kernels: declared weak, they are null in the table.
+#ifdef FUSEDOPS_WITH_CUDA
+#define FUSEDOPS_CUDA_KERNEL
+#else
 #define FUSEDOPS_CUDA_KERNEL __attribute__((weak))
+#endif
 
 struct Operator {
   const char* name;
@@ -70,13 +74,16 @@ struct Operator {
   std::vector<Attribute> attributes = {};
 
   Status (*rule)(Rule&) = nullptr;  // all checks; output shapes and dtypes, over dimensions that may be unknown
-  size_t (*workspace)(const Call&) = nullptr;  // bytes; follows from shapes and dtypes alone
+  size_t (*workspace)(const Call&) = nullptr;  // bytes; follows from shapes, dtypes and the kind of device
   Kernel cpu = nullptr;
   Kernel cuda = nullptr;  // null in a build without nvcc
 
   bool autocast = false;  // computes in the autocast dtype where PyTorch has one
   bool batched = false;   // leading dimensions are independent: vmap may add one instead of looping
 };
+
+// Runs the operator's kernel for the device of the call.
+Status run(const Operator& op, const Call& call);
 
 // The one table that the adaptors walk.
 std::span<const Operator* const> operators();

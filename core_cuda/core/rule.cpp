@@ -39,6 +39,11 @@ Status Rule::must(int input, std::string_view expected, std::string_view got) co
   return Status::error("fusedops.", op.name, ": ", input_name(input), " must ", expected, "; got ", got);
 }
 
+Status Rule::check_rank(int input, int rank) const {
+  if (rank <= kMaxRank) return {};
+  return must(input, "have at most " + std::to_string(kMaxRank) + " dimensions", std::to_string(rank));
+}
+
 Status Rule::floating(int input) const {
   if (is_floating(inputs[input].dtype)) return {};
   return must(input, "be float64, float32, float16 or bfloat16", name_of(inputs[input].dtype));
@@ -51,17 +56,10 @@ Status Rule::same_dtype(int input, int like) const {
               name_of(inputs[input].dtype));
 }
 
-Status Rule::parameter_dtype(int input, int like) const {
-  const DType got = inputs[input].dtype, expected = inputs[like].dtype;
-  if (got == expected || got == DType::f32) return {};
-  if (expected == DType::f32) return same_dtype(input, like);
-  return must(input, std::string("have ") + input_name(like) + "'s dtype, " + name_of(expected) + ", or float32",
-              name_of(got));
-}
-
-Status Rule::same_shape(int input, int like) {
+Status Rule::same_as(int input, int like) {
+  FUSEDOPS_TRY(same_dtype(input, like));
   Shape &got = inputs[input], &expected = inputs[like];
-  if (!expected.ranked) {  // what one side knows, both know
+  if (!expected.ranked) {
     const DType dtype = expected.dtype;
     expected = got;
     expected.dtype = dtype;
@@ -77,7 +75,11 @@ Status Rule::same_shape(int input, int like) {
 Status Rule::one_element(int input, int like) {
   Shape& shape = inputs[input];
   if (!shape.present) return {};
-  FUSEDOPS_TRY(parameter_dtype(input, like));
+  const DType dtype = inputs[like].dtype;
+  if (dtype == DType::f32) FUSEDOPS_TRY(same_dtype(input, like));
+  if (shape.dtype != dtype && shape.dtype != DType::f32)
+    return must(input, std::string("have ") + input_name(like) + "'s dtype, " + name_of(dtype) + ", or float32",
+                name_of(shape.dtype));
   bool one = true;
   for (int i = 0; shape.ranked && one && i < shape.rank; ++i) {
     Dim unit = 1;

@@ -50,12 +50,14 @@ class Rule {
   Shape inputs[kMaxInputs];
   Shape outputs[kMaxOutputs];
 
+  // What an adaptor asks before it fills in a shape: whether there is room for its dimensions.
+  Status check_rank(int input, int rank) const;
+
   // The checks that operators share. Inputs are given by their position in the declaration.
-  Status floating(int input) const;                   // one of the four floating dtypes
-  Status same_dtype(int input, int like) const;       // exactly like's dtype
-  Status parameter_dtype(int input, int like) const;  // like's dtype, or float32
-  Status same_shape(int input, int like);             // refines both
-  Status one_element(int input, int like);            // a scalar input: one element of parameter_dtype
+  Status floating(int input) const;  // one of the four floating dtypes
+  Status same_dtype(int input, int like) const;
+  Status same_as(int input, int like);      // dtype and shape; refines what is known of like's shape
+  Status one_element(int input, int like);  // a scalar input: one element, of like's dtype or float32
 
   // fusedops.<op>: <input> must <expected>; got <got>
   Status must(int input, std::string_view expected, std::string_view got) const;

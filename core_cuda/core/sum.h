@@ -5,10 +5,12 @@
 
 namespace fusedops::cpu {
 
-// sum of term(i): independent lanes, which the compiler maps to vector registers, then the lanes one by one.
+inline constexpr int kLanes = 32;
+
+// sum of term(i): term i goes to lane i % kLanes, which the compiler maps to vector registers; then half of the lanes
+// is added to the other half, and so on.
 template <class A, class Term>
 A lane_sum(int64_t n, Term term) {
-  constexpr int kLanes = 32;
   A lanes[kLanes] = {};
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes)

@@ -14,25 +14,34 @@ bool collapses(const View& view, int first, int last, int64_t stride) {
   return true;
 }
 
-bool is_matrix(const View& view) {
-  if (view.rank < 2) return false;
-  const int64_t rows = view.sizes[view.rank - 2], cols = view.sizes[view.rank - 1];
-  const int64_t row_stride = view.strides[view.rank - 2], col_stride = view.strides[view.rank - 1];
-  const bool row_major = (cols == 1 || col_stride == 1) && (rows == 1 || row_stride >= cols);
-  const bool col_major = (rows == 1 || row_stride == 1) && (cols == 1 || col_stride >= rows);
-  if (!row_major && !col_major) return false;
-  // The leading dimensions share the stride of the innermost one that has any.
-  for (int i = view.rank - 3; i >= 0; --i)
-    if (view.sizes[i] != 1) return collapses(view, 0, i + 1, view.strides[i]);
-  return true;
-}
-
 }  // namespace
 
 bool has_layout(const View& view, Layout layout) {
   if (view.numel() == 0) return true;
-  if (layout == Layout::matrix && is_matrix(view)) return true;
+  if (layout == Layout::matrix) return as_matrix(view).has_value();
   return collapses(view, 0, view.rank, 1);
+}
+
+std::optional<MatrixStrides> as_matrix(const View& view) {
+  if (view.rank < 2) return {};
+  const int64_t rows = view.sizes[view.rank - 2], cols = view.sizes[view.rank - 1];
+  const int64_t row_stride = view.strides[view.rank - 2], col_stride = view.strides[view.rank - 1];
+  MatrixStrides result{true, 0, 0};
+  // A single row or column has no stride to speak of; kernels want one that cannot overlap.
+  if ((cols <= 1 || col_stride == 1) && (rows <= 1 || row_stride >= cols))
+    result.stride = rows <= 1 ? cols : row_stride;
+  else if ((rows <= 1 || row_stride == 1) && (cols <= 1 || col_stride >= rows))
+    result = {false, cols <= 1 ? rows : col_stride, 0};
+  else
+    return {};
+  // The leading dimensions share the stride of the innermost one that has any.
+  for (int i = view.rank - 3; i >= 0; --i) {
+    if (view.sizes[i] == 1) continue;
+    result.batch_stride = view.strides[i];
+    if (!collapses(view, 0, i + 1, result.batch_stride)) return {};
+    break;
+  }
+  return result;
 }
 
 }  // namespace fusedops

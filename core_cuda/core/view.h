@@ -2,12 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "core/dtype.h"
 
 namespace fusedops {
 
-inline constexpr int kMaxRank = 64;  // PyTorch's own limit
+inline constexpr int kMaxRank = 64;  // more is refused: Rule::check_rank
 
 // What an operator can read in place. Anything else is copied to contiguous memory by the adaptor before the call.
 enum class Layout : uint8_t {
@@ -30,5 +31,14 @@ struct View {
 };
 
 bool has_layout(const View& view, Layout layout);
+
+struct MatrixStrides {
+  bool row_major;        // rows are of unit stride, else columns are
+  int64_t stride;        // between rows, or between columns
+  int64_t batch_stride;  // between matrices; 0: one for all
+};
+
+// How to walk a view as Layout::matrix; nothing if that cannot be.
+std::optional<MatrixStrides> as_matrix(const View& view);
 
 }  // namespace fusedops

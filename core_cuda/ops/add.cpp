@@ -5,17 +5,14 @@
 namespace fusedops {
 namespace {
 
-enum : int { kX, kY };
-
 Status add_rule(Rule& rule) {
-  FUSEDOPS_TRY(rule.floating(kX));
-  FUSEDOPS_TRY(rule.same_dtype(kY, kX));
-  FUSEDOPS_TRY(rule.same_shape(kY, kX));
-  rule.outputs[0] = rule.inputs[kX];
+  FUSEDOPS_TRY(rule.floating(Add::kX));
+  FUSEDOPS_TRY(rule.same_as(Add::kY, Add::kX));
+  rule.outputs[0] = rule.inputs[Add::kX];
   return {};
 }
 
-Status add_cpu(const Call& call) { return cpu::elementwise(call, Add{}, kX, kY); }
+Status add_cpu(const Call& call) { return cpu::elementwise(call, Add{}, Add::kX, Add::kY); }
 
 }  // namespace
 

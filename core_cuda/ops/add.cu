@@ -3,6 +3,6 @@
 
 namespace fusedops {
 
-Status add_cuda(const Call& call) { return cuda::elementwise(call, Add{}, 0, 1); }
+Status add_cuda(const Call& call) { return cuda::elementwise(call, Add{}, Add::kX, Add::kY); }
 
 }  // namespace fusedops

@@ -7,6 +7,8 @@
 namespace fusedops {
 
 struct Add {
+  enum : int { kX, kY };
+
   template <class T>
   FUSEDOPS_HD auto prepared() const {
     return [](compute_t<T> x, compute_t<T> y) { return x + y; };

@@ -7,25 +7,23 @@
 namespace fusedops {
 namespace {
 
-enum : int { kA, kX, kB };
-
 Status axpby_rule(Rule& rule) {
-  FUSEDOPS_TRY(rule.floating(kX));
-  FUSEDOPS_TRY(rule.one_element(kA, kX));
-  FUSEDOPS_TRY(rule.same_dtype(kB, kX));
-  FUSEDOPS_TRY(rule.same_shape(kB, kX));
-  rule.outputs[0] = rule.inputs[kX];
+  FUSEDOPS_TRY(rule.floating(Axpby::kX));
+  FUSEDOPS_TRY(rule.one_element(Axpby::kA, Axpby::kX));
+  FUSEDOPS_TRY(rule.same_as(Axpby::kB, Axpby::kX));
+  rule.outputs[0] = rule.inputs[Axpby::kX];
   return {};
 }
 
-Status axpby_cpu(const Call& call) { return cpu::elementwise(call, Axpby{scalar(call, kA)}, kX, kB); }
+Status axpby_cpu(const Call& call) {
+  return cpu::elementwise(call, Axpby{scalar(call, Axpby::kA)}, Axpby::kX, Axpby::kB);
+}
 
 Status backward_rule(Rule& rule) {
-  using Backward = AxpbyBackward<float>;
+  using Backward = AxpbyBackwardPlaces;
   FUSEDOPS_TRY(rule.floating(Backward::kX));
   FUSEDOPS_TRY(rule.one_element(Backward::kA, Backward::kX));
-  FUSEDOPS_TRY(rule.same_dtype(Backward::kDy, Backward::kX));
-  FUSEDOPS_TRY(rule.same_shape(Backward::kDy, Backward::kX));
+  FUSEDOPS_TRY(rule.same_as(Backward::kDy, Backward::kX));
   const Shape &a = rule.inputs[Backward::kA], &x = rule.inputs[Backward::kX];
   const bool need_dx = rule.attributes[0].i64;
   rule.outputs[Backward::kDa] = a.present ? a : Shape::of(compute_dtype(x.dtype));
@@ -35,7 +33,7 @@ Status backward_rule(Rule& rule) {
 
 // One partial sum per block of the CPU engine; the tiles of the CUDA kernel are larger.
 size_t backward_workspace(const Call& call) {
-  const View& x = *call.inputs[AxpbyBackward<float>::kX];
+  const View& x = *call.inputs[AxpbyBackwardPlaces::kX];
   return (x.numel() / cpu::kBlock + 1) * size_of(compute_dtype(x.dtype));
 }
 
@@ -52,8 +50,12 @@ Status backward_cpu(const AxpbyBackward<T>& call, const Context& context) {
       const A* dy = cpu::widened(call.dy + start, dy_buffer, size);
       const A* x = cpu::widened(call.x + start, x_buffer, size);
       call.partials[block] = cpu::lane_sum<A>(size, [=](int64_t i) { return dy[i] * x[i]; });
-      if (call.dx) cpu::apply(times_a, streamed, size, call.dx + start, call.dy + start);
+      if (!call.dx) continue;
+      T buffer[cpu::kBlock];
+      cpu::apply_block(times_a, size, streamed ? buffer : call.dx + start, call.dy + start);
+      if (streamed) cpu::stream(buffer, call.dx + start, size);
     }
+    if (streamed) cpu::finish_streaming();
   });
   const A sum = cpu::pairwise_sum(call.partials, blocks);
   if (call.da.dtype == DType::f32)
@@ -64,7 +66,7 @@ Status backward_cpu(const AxpbyBackward<T>& call, const Context& context) {
 }
 
 Status axpby_backward_cpu(const Call& call) {
-  return dispatch(call.inputs[AxpbyBackward<float>::kX]->dtype, [&](auto tag) {
+  return dispatch(call.inputs[AxpbyBackwardPlaces::kX]->dtype, [&](auto tag) {
     return backward_cpu(AxpbyBackward<typename decltype(tag)::type>(call), call.context);
   });
 }

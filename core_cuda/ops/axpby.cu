@@ -4,7 +4,9 @@
 
 namespace fusedops {
 
-Status axpby_cuda(const Call& call) { return cuda::elementwise(call, Axpby{scalar(call, 0)}, 1, 2); }
+Status axpby_cuda(const Call& call) {
+  return cuda::elementwise(call, Axpby{scalar(call, Axpby::kA)}, Axpby::kX, Axpby::kB);
+}
 
 namespace cuda {
 namespace {
@@ -68,7 +70,7 @@ Status axpby_backward(const AxpbyBackward<T>& call, const Context& context) {
 }  // namespace cuda
 
 Status axpby_backward_cuda(const Call& call) {
-  return dispatch(call.inputs[AxpbyBackward<float>::kX]->dtype, [&](auto tag) {
+  return dispatch(call.inputs[AxpbyBackwardPlaces::kX]->dtype, [&](auto tag) {
     return cuda::axpby_backward(AxpbyBackward<typename decltype(tag)::type>(call), call.context);
   });
 }

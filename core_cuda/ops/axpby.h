@@ -7,6 +7,7 @@
 namespace fusedops {
 
 struct Axpby {
+  enum : int { kA, kX, kB };
   Scalar a;
 
   template <class T>
@@ -24,12 +25,14 @@ FUSEDOPS_CUDA_KERNEL Status axpby_cuda(const Call& call);
 const Operator& axpby_backward();
 FUSEDOPS_CUDA_KERNEL Status axpby_backward_cuda(const Call& call);
 
+struct AxpbyBackwardPlaces {
+  enum : int { kDy, kA, kX };
+  enum : int { kDa, kDx };  // of the outputs
+};
+
 // The call of axpby_backward, its arguments by name.
 template <class T>
-struct AxpbyBackward {
-  enum : int { kDy, kA, kX };
-  enum : int { kDa, kDx };
-
+struct AxpbyBackward : AxpbyBackwardPlaces {
   explicit AxpbyBackward(const Call& call)
       : n(call.inputs[kX]->numel()),
         dy(static_cast<const T*>(call.inputs[kDy]->data)),

@@ -84,27 +84,18 @@ struct Sizes {
   }
 };
 
-// The slabs' products, in the type of their sums.
+// The slabs' products, in the type of their sums. The CPU has no slabs.
 size_t matmul_workspace(const Call& call) {
+  if (!call.context.cuda) return 0;
   const Sizes sizes(call);
   const int64_t slabs = sizes.slabs();
   return slabs == 1 ? 0 : slabs * sizes.m * sizes.n * size_of(compute_dtype(call.outputs[0].dtype));
 }
 
-// Reads a view of Layout::matrix as op(view) = [rows, cols].
+// Reads a view as op(view). Nothing is read of one without elements, whose strides may be any.
 Matmul::Matrix matrix(const View& view, bool transpose) {
-  const int64_t rows = view.sizes[view.rank - 2], cols = view.sizes[view.rank - 1];
-  const int64_t row_stride = view.strides[view.rank - 2], col_stride = view.strides[view.rank - 1];
-  const bool row_major = (cols <= 1 || col_stride == 1) && (rows <= 1 || row_stride >= cols);
-  Matmul::Matrix result{view.data, transpose == row_major, 0, 0};
-  // A single row or column has no stride to speak of; kernels want one that cannot overlap.
-  result.stride = row_major ? (rows <= 1 ? cols : row_stride) : (cols <= 1 ? rows : col_stride);
-  for (int i = view.rank - 3; i >= 0; --i)
-    if (view.sizes[i] != 1) {
-      result.batch_stride = view.strides[i];
-      break;
-    }
-  return result;
+  const MatrixStrides strides = as_matrix(view).value_or(MatrixStrides{true, view.sizes[view.rank - 1], 0});
+  return {view.data, transpose == strides.row_major, strides.stride, strides.batch_stride};
 }
 
 }  // namespace
@@ -120,10 +111,14 @@ Matmul::Matmul(const Call& call)
   n = sizes.n;
   k = sizes.k;
   slabs = sizes.slabs();
-  // One b for all of a's matrices, lying one below the other: a single tall product.
-  if (b.batch_stride == 0 && !a.transposed && a.batch_stride == m * a.stride) {
-    m *= batch;
-    batch = 1;
+  // One b for all of a's matrices, lying one below the other: a single tall product. The stride between rows of
+  // matrices of one row is that between the matrices.
+  if (b.batch_stride == 0 && !a.transposed) {
+    if (m == 1 && a.batch_stride >= k) a.stride = a.batch_stride;
+    if (a.batch_stride == m * a.stride) {
+      m *= batch;
+      batch = 1;
+    }
   }
 }
 

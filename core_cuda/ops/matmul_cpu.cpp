@@ -35,7 +35,7 @@ constexpr int64_t kManyTiles = 32;   // fewer can leave threads idle: tiles are 
 constexpr int64_t kMinNc = 128;      // below which packing a would cost more than a tenth of the multiply-adds
 constexpr int64_t kTilesAtOnce = 4;  // that share a packed b, and the memory for their sums in 16-bit types
 
-constexpr int64_t kLinesAtOnce = 256, kVectorKc = 1024;  // of a product with a vector
+constexpr int64_t kLinesAtOnce = 64, kVectorKc = 1024;  // of a product with a vector
 static_assert(kKc <= cpu::kBlock && kVectorKc <= cpu::kBlock && kLinesAtOnce <= cpu::kBlock);
 
 constexpr int64_t blocks(int64_t size, int64_t block) { return (size + block - 1) / block; }
@@ -79,7 +79,7 @@ void multiply_panels(const MicroKernel<A>& kernel, int64_t rows, int64_t cols, i
       kernel.multiply(k, a + i * k, b + j * k, edge, nr, false);
       for (int64_t y = 0; y < std::min(mr, rows - i); ++y)
         for (int64_t x = 0; x < std::min(nr, cols - j); ++x)
-          to[y * c_stride + x] = edge[y * nr + x] + (add ? to[y * c_stride + x] : A(0));
+          to[y * c_stride + x] = add ? to[y * c_stride + x] + edge[y * nr + x] : edge[y * nr + x];
     }
 }
 
@@ -216,13 +216,18 @@ class VectorProduct {
     }
   }
 
+  // In the order of lane_sum, so that both layouts of a matrix give the same bits.
   static void add_steps(const Lines<T>& matrix, const A* x, int64_t count, int64_t k, A* sums) {
-    A block[kLinesAtOnce] = {}, buffer[kLinesAtOnce];
+    A lanes[cpu::kLanes][kLinesAtOnce] = {}, buffer[kLinesAtOnce];
     for (int64_t p = 0; p < k; ++p) {
       const A* elements = cpu::widened(matrix.at(0, p), buffer, count);
-      for (int64_t i = 0; i < count; ++i) block[i] += elements[i] * x[p];
+      A* lane = lanes[p % cpu::kLanes];
+      for (int64_t i = 0; i < count; ++i) lane[i] += elements[i] * x[p];
     }
-    for (int64_t i = 0; i < count; ++i) sums[i] += block[i];
+    for (int width = cpu::kLanes / 2; width > 0; width /= 2)
+      for (int lane = 0; lane < width; ++lane)
+        for (int64_t i = 0; i < count; ++i) lanes[lane][i] += lanes[lane + width][i];
+    for (int64_t i = 0; i < count; ++i) sums[i] += lanes[0][i];
   }
 
   Matmul call_;
@@ -237,7 +242,7 @@ Status run(const AnyProduct& product, const Context& context) {
   context.parallel_for(product.items(), product.nanoseconds_per_item(), [&](int64_t begin, int64_t end) {
     if (!product.compute(begin, end)) complete = false;
   });
-  return complete ? Status() : Status::error("fusedops.matmul: no memory left to pack matrices");
+  return complete ? Status() : Status::error("fusedops: no memory left to pack the matrices of matmul");
 }
 
 }  // namespace

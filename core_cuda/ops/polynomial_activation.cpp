@@ -13,9 +13,6 @@ std::vector<double> derivative(const std::vector<double>& coefficients) {
 
 namespace {
 
-enum : int { kX };
-enum : int { kDy, kBackwardX };
-
 Status few_coefficients(Rule& rule) {
   const size_t count = rule.attributes[0].f64s.size();
   if (count >= 1 && count <= kMostCoefficients) return {};
@@ -23,29 +20,30 @@ Status few_coefficients(Rule& rule) {
 }
 
 Status forward_rule(Rule& rule) {
-  FUSEDOPS_TRY(rule.floating(kX));
+  FUSEDOPS_TRY(rule.floating(PolynomialPlaces::kX));
   FUSEDOPS_TRY(few_coefficients(rule));
-  rule.outputs[0] = rule.inputs[kX];
+  rule.outputs[0] = rule.inputs[PolynomialPlaces::kX];
   return {};
 }
 
 Status forward_cpu(const Call& call) {
-  return with_polynomial(call.attributes[0].f64s,
-                         [&](const auto& polynomial) { return cpu::elementwise(call, polynomial, kX); });
+  return with_polynomial(call.attributes[0].f64s, [&](const auto& polynomial) {
+    return cpu::elementwise(call, polynomial, PolynomialPlaces::kX);
+  });
 }
 
 Status backward_rule(Rule& rule) {
-  FUSEDOPS_TRY(rule.floating(kBackwardX));
+  FUSEDOPS_TRY(rule.floating(PolynomialBackwardPlaces::kX));
   FUSEDOPS_TRY(few_coefficients(rule));
-  FUSEDOPS_TRY(rule.same_dtype(kDy, kBackwardX));
-  FUSEDOPS_TRY(rule.same_shape(kDy, kBackwardX));
-  rule.outputs[0] = rule.inputs[kBackwardX];
+  FUSEDOPS_TRY(rule.same_as(PolynomialBackwardPlaces::kDy, PolynomialBackwardPlaces::kX));
+  rule.outputs[0] = rule.inputs[PolynomialBackwardPlaces::kX];
   return {};
 }
 
 Status backward_cpu(const Call& call) {
   return with_polynomial(derivative(call.attributes[0].f64s), [&](const auto& slope) {
-    return cpu::elementwise(call, PolynomialBackward{slope}, kDy, kBackwardX);
+    return cpu::elementwise(call, PolynomialBackward{slope}, PolynomialBackwardPlaces::kDy,
+                            PolynomialBackwardPlaces::kX);
   });
 }
 

@@ -10,6 +10,14 @@
 
 namespace fusedops {
 
+struct PolynomialPlaces {
+  enum : int { kX };
+};
+
+struct PolynomialBackwardPlaces {
+  enum : int { kDy, kX };
+};
+
 // The number of coefficients is part of the type: a run-time count would cost more than memory leaves time for, and
 // padding with zeros would turn an infinite x into NaN.
 template <int kCount>

@@ -5,26 +5,24 @@
 namespace fusedops {
 namespace {
 
-enum : int { kX };
-enum : int { kDy, kY };
-
 Status relu_rule(Rule& rule) {
-  FUSEDOPS_TRY(rule.floating(kX));
-  rule.outputs[0] = rule.inputs[kX];
+  FUSEDOPS_TRY(rule.floating(Relu::kX));
+  rule.outputs[0] = rule.inputs[Relu::kX];
   return {};
 }
 
-Status relu_cpu(const Call& call) { return cpu::elementwise(call, Relu{}, kX); }
+Status relu_cpu(const Call& call) { return cpu::elementwise(call, Relu{}, Relu::kX); }
 
 Status relu_backward_rule(Rule& rule) {
-  FUSEDOPS_TRY(rule.floating(kY));
-  FUSEDOPS_TRY(rule.same_dtype(kDy, kY));
-  FUSEDOPS_TRY(rule.same_shape(kDy, kY));
-  rule.outputs[0] = rule.inputs[kY];
+  FUSEDOPS_TRY(rule.floating(ReluBackward::kY));
+  FUSEDOPS_TRY(rule.same_as(ReluBackward::kDy, ReluBackward::kY));
+  rule.outputs[0] = rule.inputs[ReluBackward::kY];
   return {};
 }
 
-Status relu_backward_cpu(const Call& call) { return cpu::elementwise(call, ReluBackward{}, kDy, kY); }
+Status relu_backward_cpu(const Call& call) {
+  return cpu::elementwise(call, ReluBackward{}, ReluBackward::kDy, ReluBackward::kY);
+}
 
 }  // namespace
 

@@ -3,8 +3,10 @@
 
 namespace fusedops {
 
-Status relu_cuda(const Call& call) { return cuda::elementwise(call, Relu{}, 0); }
+Status relu_cuda(const Call& call) { return cuda::elementwise(call, Relu{}, Relu::kX); }
 
-Status relu_backward_cuda(const Call& call) { return cuda::elementwise(call, ReluBackward{}, 0, 1); }
+Status relu_backward_cuda(const Call& call) {
+  return cuda::elementwise(call, ReluBackward{}, ReluBackward::kDy, ReluBackward::kY);
+}
 
 }  // namespace fusedops

@@ -7,6 +7,8 @@
 namespace fusedops {
 
 struct Relu {
+  enum : int { kX };
+
   template <class T>
   FUSEDOPS_HD auto prepared() const {
     using A = compute_t<T>;
@@ -16,6 +18,8 @@ struct Relu {
 
 // From y rather than x: the next layer keeps y anyway, so that x can be freed.
 struct ReluBackward {
+  enum : int { kDy, kY };
+
   template <class T>
   FUSEDOPS_HD auto prepared() const {
     using A = compute_t<T>;

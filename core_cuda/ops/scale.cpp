@@ -5,16 +5,14 @@
 namespace fusedops {
 namespace {
 
-enum : int { kX, kFactor };
-
 Status scale_rule(Rule& rule) {
-  FUSEDOPS_TRY(rule.floating(kX));
-  FUSEDOPS_TRY(rule.one_element(kFactor, kX));
-  rule.outputs[0] = rule.inputs[kX];
+  FUSEDOPS_TRY(rule.floating(Scale::kX));
+  FUSEDOPS_TRY(rule.one_element(Scale::kFactor, Scale::kX));
+  rule.outputs[0] = rule.inputs[Scale::kX];
   return {};
 }
 
-Status scale_cpu(const Call& call) { return cpu::elementwise(call, Scale{scalar(call, kFactor)}, kX); }
+Status scale_cpu(const Call& call) { return cpu::elementwise(call, Scale{scalar(call, Scale::kFactor)}, Scale::kX); }
 
 }  // namespace
 

@@ -3,6 +3,6 @@
 
 namespace fusedops {
 
-Status scale_cuda(const Call& call) { return cuda::elementwise(call, Scale{scalar(call, 1)}, 0); }
+Status scale_cuda(const Call& call) { return cuda::elementwise(call, Scale{scalar(call, Scale::kFactor)}, Scale::kX); }
 
 }  // namespace fusedops

@@ -7,6 +7,7 @@
 namespace fusedops {
 
 struct Scale {
+  enum : int { kX, kFactor };
   Scalar factor;
 
   template <class T>
