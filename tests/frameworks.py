@@ -78,6 +78,9 @@ class Backend:
     def to_numpy(self, tensor: Any) -> np.ndarray:
         raise NotImplementedError
 
+    def reshape(self, tensor: Any, shape: tuple[int, ...]) -> Any:
+        raise NotImplementedError
+
     def is_tensor(self, value: Any) -> bool:
         raise NotImplementedError
 
@@ -130,6 +133,9 @@ class Torch(Backend):
         if tensor.dtype == self.torch.bfloat16:
             return tensor.contiguous().view(self.torch.int16).numpy().view(ml_dtypes.bfloat16)
         return tensor.numpy()
+
+    def reshape(self, tensor: Any, shape: tuple[int, ...]) -> Any:
+        return tensor.reshape(shape)
 
     def is_tensor(self, value: Any) -> bool:
         return isinstance(value, self.torch.Tensor)
@@ -184,6 +190,9 @@ class TensorFlow(Backend):
 
     def to_numpy(self, tensor: Any) -> np.ndarray:
         return tensor.numpy()
+
+    def reshape(self, tensor: Any, shape: tuple[int, ...]) -> Any:
+        return self.tf.reshape(tensor, shape)
 
     def is_tensor(self, value: Any) -> bool:
         return self.tf.is_tensor(value)

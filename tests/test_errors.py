@@ -52,6 +52,19 @@ def test_traced_with_unknown_shapes(tf_backend, operator, bad):
         tf.function(function, input_signature=signature)(*(inputs[name] for name in names))
 
 
+def test_too_many_dimensions(any_backend, spec, random):
+    """More than the core has room for: 64."""
+    sample = spec.sample((2, 2), random)
+    inputs = {
+        name: x if np.ndim(sample.inputs[name]) == 0 else any_backend.reshape(x, (1,) * 63 + tuple(x.shape))
+        for name, x in any_backend.tensors(sample, "float32").items()
+    }
+    with pytest.raises(
+        any_backend.errors, match=rf"fusedops\.{spec.name}: \w+ must have at most 64 dimensions; got 65"
+    ):
+        any_backend.call(spec.name, inputs, sample.options)
+
+
 def test_an_error_leaves_nothing_behind(any_backend, spec, random):
     """The next good call is good."""
     sample = spec.sample((3, 4), random)
