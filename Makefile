@@ -41,7 +41,7 @@ help:
 	@echo '  CUDA=0                      no kernels for GPUs, though nvcc is there'
 	@echo '  DEBUG=1                     -G -g -O0 and assertions, in a build folder of its own'
 	@echo '  MAX_JOBS=2                  compilers at once; by default one per core'
-	@echo '  ARGS="-k rms_norm"          more arguments for test, demo and bench'
+	@echo '  ARGS="-k relu"              more arguments for test; for demo and bench: ARGS=--quick'
 
 # TensorFlow and PyTorch both have wheels for these versions of Python.
 .venv/.installed: requirements.txt requirements-cuda.txt requirements-headers.txt

@@ -113,4 +113,5 @@ def _install(library: Path, facts: dict[str, Any], folder: Path) -> None:
         new = installed.with_suffix(".new")
         shutil.copy2(library, new)
         os.replace(new, installed)
+    facts = {**facts, "bytes": library.stat().st_size}
     (folder / "_build.json").write_text(json.dumps(facts, indent=2) + "\n")

@@ -23,11 +23,11 @@ class Options:
         # The oldest x86-64 on which the CPU kernels are fast: AVX2, FMA, F16C. The loader checks that it is there.
         cpu_flags = "-march=x86-64-v3" if platform.machine() in ("x86_64", "AMD64") else ""
         return cls(
-            debug=environment.get("DEBUG") == "1",
-            cuda=environment.get("CUDA") != "0",
+            debug=_switch("DEBUG", "0"),
+            cuda=_switch("CUDA", "1"),
             architectures=environment.get("FUSEDOPS_CUDA_ARCHS") or environment.get("TORCH_CUDA_ARCH_LIST") or "",
             cpu_flags=environment.get("FUSEDOPS_CPU_FLAGS", cpu_flags),
-            jobs=int(environment.get("MAX_JOBS") or len(os.sched_getaffinity(0))),
+            jobs=_jobs(),
         )
 
     @property
@@ -57,3 +57,17 @@ class Options:
             "-fvisibility=hidden",
             "-fvisibility-inlines-hidden",
         ]
+
+
+def _switch(name: str, default: str) -> bool:
+    value = os.environ.get(name) or default
+    if value not in ("0", "1"):
+        raise SystemExit(f"fusedops: {name} must be 0 or 1; got {value}")
+    return value == "1"
+
+
+def _jobs() -> int:
+    value = os.environ.get("MAX_JOBS") or str(len(os.sched_getaffinity(0)))
+    if not value.isdigit() or int(value) == 0:
+        raise SystemExit(f"fusedops: MAX_JOBS must be a number of compilers, from 1 on; got {value}")
+    return int(value)

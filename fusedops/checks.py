@@ -25,6 +25,22 @@ def not_a_tensor(operator: Operator, input: Input, value: Any) -> TypeError:
     return TypeError(f"fusedops.{operator.name}: {input.name} must be {expected}; got {type(value).__name__}")
 
 
+def other_device(operator: Operator, input: Input, first: int, expected: Any, got: Any) -> RuntimeError:
+    """The error for a tensor that is not where the first one is; in the words of PyTorch's binding."""
+    where = f"on {operator.inputs[first].name}'s device, {expected}"
+    return RuntimeError(f"fusedops.{operator.name}: {input.name} must be {where}; got {got}")
+
+
+def number(operator: Operator, input: Input, value: Any) -> float:
+    """The double that a scalar input takes instead of a tensor."""
+    if not is_number(value):
+        raise not_a_tensor(operator, input, value)
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise not_a_tensor(operator, input, value) from error
+
+
 def check_attributes(operator: Operator, values: Mapping[str, Any]) -> None:
     """Raises TypeError for a value that its attribute's declaration does not allow, or that has no declaration."""
     known = 0
@@ -55,7 +71,7 @@ def _is_string(value: Any) -> bool:
 
 
 def _are_numbers(value: Any) -> bool:
-    if isinstance(value, (str, bytes)):
+    if isinstance(value, (str, bytes, bytearray)):
         return False
     is_vector = hasattr(value, "__array_interface__") and getattr(value, "ndim", 0) == 1
     return (is_vector or isinstance(value, Sequence)) and all(map(is_number, value))

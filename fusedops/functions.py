@@ -18,7 +18,8 @@ ops: Any = None  # each package has its own
 def public(package: dict[str, Any]) -> dict[str, Callable[..., Any]]:
     """The functions, by name, as members of the package whose globals are given; `ops` is among these.
 
-    A copy costs nothing at a call, unlike a wrapper, and pickles by its name in the package.
+    A copy costs nothing at a call, unlike a wrapper, and pickles by its name in the package. Its globals are the
+    package's: it can use `ops` and the other public functions, and nothing else of this module.
     """
     copies: dict[str, Callable[..., Any]] = {}
     for function in PUBLIC:

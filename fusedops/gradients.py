@@ -42,6 +42,13 @@ def gradient(operator: str, *, saves: tuple[str, ...] = ()) -> Callable[[Formula
     return declare
 
 
+def gradient_of(operator: str) -> Gradient:
+    """The gradient of a declared operator."""
+    if operator not in GRADIENTS:
+        raise NotImplementedError(f"fusedops.{operator}: fusedops/gradients.py must declare its gradient; it has none")
+    return GRADIENTS[operator]
+
+
 @gradient("add")
 def _add(f: Any, c: Any, dy: Tensor) -> Mapping[str, Any]:
     return {"x": dy, "y": dy}

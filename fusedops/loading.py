@@ -13,7 +13,16 @@ from typing import Any
 
 import fusedops
 
-FACTS = {"fusedops", "framework", "cuda", "without_cuda", "architectures", "cpu_flags", "build_type"}
+FACTS = {
+    "fusedops": str,
+    "framework": str,
+    "bytes": int,
+    "cuda": str | None,
+    "without_cuda": str | None,
+    "architectures": list,
+    "cpu_flags": str,
+    "build_type": str,
+}
 
 
 @dataclass(frozen=True)
@@ -40,7 +49,10 @@ class Framework:
             facts = json.loads((self.folder / "_build.json").read_text())
         except (OSError, ValueError):
             return None
-        return facts if facts.keys() >= FACTS else None
+        if not isinstance(facts, dict) or not re.match(r"\d+\.\d", str(facts.get("framework"))):
+            return None
+        known = all(name in facts and isinstance(facts[name], type) for name, type in FACTS.items())
+        return facts if known else None
 
     def installed(self) -> str | None:
         """The framework's version, read without importing it if its package says it."""
@@ -91,8 +103,11 @@ def fault(framework: Framework) -> str | None:
         problem = f"needs {title} {framework.oldest} or newer, and {here}; it is {against}"
         run = f"pip install --upgrade {framework.module}, then {make}"
     elif build is None or not framework.library.exists():
-        gone = framework.library if build else framework.folder / "_build.json"
+        gone = framework.library if build else f"readable {framework.folder / '_build.json'}"
         problem, run = f"is not built: there is no {gone}; {here}", make
+    elif framework.library.stat().st_size != build["bytes"]:
+        size = framework.library.stat().st_size
+        problem, run = f"is damaged: {framework.library} must have {build['bytes']} bytes; it has {size}", make
     elif build["fusedops"] != fusedops.__version__:
         problem, run = f"was built from fusedops {build['fusedops']}; this is {fusedops.__version__}; {here}", make
     elif not framework.stable and release(build["framework"]) != release(installed):

@@ -167,6 +167,9 @@ class TensorFlow(Backend):
     framework = "tf"
 
     def __init__(self, device: str) -> None:
+        # First, where both are: with TensorFlow's CUDA 12 loaded before its own CUDA 13, torch divides by zero.
+        if device == "cuda" and installed("torch"):
+            backend("torch", device)
         import tensorflow as tf
 
         self.tf = tf

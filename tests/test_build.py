@@ -22,6 +22,7 @@ from fusedops import loading
 ROOT = Path(__file__).parents[1]
 FACTS = {
     "fusedops": fusedops.__version__,
+    "bytes": 0,
     "cuda": "13.0",
     "without_cuda": None,
     "architectures": ["8.0", "9.0+PTX"],
@@ -69,6 +70,20 @@ def test_nothing_is_built(environment):
     environment({"torch": "2.13.0", "tensorflow": "2.21.0"}, {})
     assert re.search(r"is not built.*PyTorch 2\.13\.0 is installed.*Run: make build-torch$", sentence("torch"))
     assert re.search(r"is not built.*TensorFlow 2\.21\.0 is installed.*Run: make build-tf$", sentence("tf"))
+
+
+def test_the_library_is_damaged(environment):
+    environment({"torch": "2.13.0"}, {"torch": "2.13.0"}, bytes=1000)
+    assert re.search(
+        r"is damaged: .*_C\.abi3\.so must have 1000 bytes; it has 0\. Run: make build-torch$", sentence("torch")
+    )
+
+
+@pytest.mark.parametrize("facts", ["[]", "null", "3", "garbage", '{"fusedops": 1}'])
+def test_the_facts_are_unreadable(environment, facts):
+    environment({"torch": "2.13.0"}, {"torch": "2.13.0"})
+    (loading.FRAMEWORKS["torch"].folder / "_build.json").write_text(facts)
+    assert re.search(r"is not built: there is no readable .*_build\.json; .* Run: make build-torch$", sentence("torch"))
 
 
 def test_the_library_is_gone(environment):
@@ -188,9 +203,8 @@ assert fusedops.tf.add(tensorflow.ones(2), tensorflow.ones(2)).numpy().tolist() 
 )
 def test_each_binding_imports_its_own_framework_only_and_both_live_in_one_process(code):
     for framework in loading.FRAMEWORKS.values():
-        problem = loading.fault(framework)
-        if problem:
-            pytest.skip(problem)
+        if framework.installed() is None:
+            pytest.skip(f"{framework.title} is not installed")
     done = python(code)
     assert done.returncode == 0, done.stderr
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from frameworks import Backend
 from specification import Bad, Like, Sample, Specification
-from specifications import SPECIFICATIONS
+from specifications import SPECIFICATIONS, WITH_SCALARS, scalars
 
 CASES = [pytest.param(spec, bad, id=f"{spec.name}-{bad}") for spec in SPECIFICATIONS for bad in spec.bad]
 
@@ -50,6 +50,19 @@ def test_traced_with_unknown_shapes(tf_backend, operator, bad):
     signature = [tf.TensorSpec(None, inputs[name].dtype) for name in names]
     with pytest.raises(tf_backend.errors, match=re.escape(bad.sentence)):
         tf.function(function, input_signature=signature)(*(inputs[name] for name in names))
+
+
+@pytest.mark.parametrize("spec", WITH_SCALARS, ids=str)
+@pytest.mark.parametrize("value", ["2.5", np.True_, 10**400, None], ids=["str", "bool", "large", "None"])
+def test_scalars_that_are_no_numbers(any_backend, spec, value, random):
+    sample = spec.sample((2, 3), random)
+    for name in scalars(spec):
+        inputs = {**any_backend.tensors(sample, "float32"), name: value}
+        sentence = (
+            rf"fusedops\.{spec.name}: {name} must be a number or a tensor of one element; got {type(value).__name__}"
+        )
+        with pytest.raises(TypeError, match=sentence):
+            any_backend.call(spec.name, inputs, sample.options)
 
 
 def test_too_many_dimensions(any_backend, spec, random):

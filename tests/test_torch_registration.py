@@ -103,3 +103,20 @@ def test_tensors_without_data(torch_cpu, spec, dtype, fake, random):
                 outputs = torch_cpu.call(spec.name, empty, sample.options)
         for got, output in zip(outputs, expected, strict=True):
             assert (got.shape, got.dtype, got.stride()) == (output.shape, output.dtype, output.stride())
+
+
+@pytest.mark.parametrize("spec", SPECIFICATIONS, ids=str)
+def test_meta_tensors_beside_others(torch_cpu, spec, random):
+    """A fake kernel refuses two devices like a real one."""
+    inputs = torch_cpu.tensors(spec.sample((2, 3), random), "float32")
+    for name in list(inputs)[1:]:
+        with pytest.raises(RuntimeError, match=rf"fusedops\.{spec.name}: \w+ must be on \w+'s device, \w+; got \w+"):
+            torch_cpu.call(spec.name, {**inputs, name: inputs[name].to("meta")})
+
+
+@pytest.mark.parametrize("spec", SPECIFICATIONS, ids=str)
+def test_sparse_tensors(torch_cpu, spec, random):
+    inputs = torch_cpu.tensors(spec.sample((2, 3), random), "float32")
+    name = next(name for name, x in inputs.items() if x.dim())
+    with pytest.raises(TypeError, match=rf"fusedops\.{spec.name}: {name} must be a dense tensor; got sparse_coo"):
+        torch_cpu.call(spec.name, {**inputs, name: inputs[name].to_sparse()})

@@ -9,9 +9,12 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fusedops import functions, loading
+
+if TYPE_CHECKING:
+    from fusedops.functions import *  # noqa: F403
 
 loading.library("tf")  # says what is missing before TensorFlow is imported
 
@@ -47,5 +50,5 @@ def _named(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _public = {name: _named(function) for name, function in functions.public(globals()).items()}
-globals().update(_public)
+globals().update(_public, Tensor=Any)  # their annotations speak of Tensor
 __all__ = ["library_path", *_public]

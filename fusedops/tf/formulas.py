@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from fusedops.declarations import Attribute, Operator
-from fusedops.gradients import GRADIENTS, Formula
+from fusedops.gradients import Formula, gradient_of
 from fusedops.tf.operators import DECLARED, OPERATORS, is_constant
 
 
@@ -97,5 +97,4 @@ def _register(operator: Operator, formula: Formula) -> None:
 
 
 for _operator in DECLARED.values():
-    if _operator.name in GRADIENTS:
-        _register(_operator, GRADIENTS[_operator.name].formula)
+    _register(_operator, gradient_of(_operator.name).formula)

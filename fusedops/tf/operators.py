@@ -39,8 +39,11 @@ def _bound(operator: Operator, raw: Callable[..., Any]) -> Callable[..., Any]:
             arguments[i] = convert(inputs[i])
         for i, convert in scalars:
             value = inputs[i]
-            number = checks.is_number(value)
-            arguments[i] = _constant(value, _compute_dtype(arguments[leading])) if number else convert(value)
+            if checks.is_number(value):
+                number = checks.number(operator, operator.inputs[i], value)
+                arguments[i] = _constant(number, _compute_dtype(arguments[leading]))
+            else:
+                arguments[i] = convert(value)
         if attributes:
             checks.check_attributes(operator, attributes)
             for attribute, default in zip(operator.attributes, defaults, strict=True):
@@ -62,7 +65,7 @@ def _converter(operator: Operator, input: Input) -> Callable[[Any], Any]:
     def tensor(value: Any) -> tf.Tensor:
         if isinstance(value, tf.Tensor):
             return value
-        if isinstance(value, (str, bytes, bool)):  # TensorFlow would make a tensor of them
+        if isinstance(value, (str, bytes, bool, np.bool_)):  # TensorFlow would make a tensor of them
             raise checks.not_a_tensor(operator, input, value)
         try:
             return tf.convert_to_tensor(value)

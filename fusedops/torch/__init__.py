@@ -7,12 +7,17 @@ mode, and work under torch.compile, torch.export, torch.func, autocast and CUDA 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from fusedops import functions, loading
+
+if TYPE_CHECKING:
+    from fusedops.functions import *  # noqa: F403
 
 loading.library("torch")  # says what is missing before torch is imported
 
 from fusedops.torch.front import FUNCTIONS as ops  # noqa: E402, F401
 
 _public = functions.public(globals())
-globals().update(_public)
+globals().update(_public, Tensor=Any)  # their annotations speak of Tensor
 __all__ = list(_public)

@@ -21,8 +21,8 @@ import torch.autograd.forward_ad as forward_ad
 
 from fusedops import checks
 from fusedops.declarations import Operator
-from fusedops.gradients import GRADIENTS, Gradient
-from fusedops.torch.ops import SIGNATURES, Signature, overload, vmap_rule
+from fusedops.gradients import Gradient, gradient_of
+from fusedops.torch.operators import SIGNATURES, Signature, overload, vmap_rule
 
 Arguments = tuple[Any, ...]  # in the order of the schema
 
@@ -167,8 +167,6 @@ def _autograd_functions(raw: Callable[..., Any], derivative: Derivative) -> tupl
         jvp = staticmethod(derivative.jvp)
 
     mapped = vmap_rule(derivative.signature, Func.apply)
-    name = derivative.signature.declaration.name
-    Eager.__name__ = Func.__name__ = f"fusedops_{name}"
     return Eager, Func
 
 
@@ -184,42 +182,58 @@ def _autocast(inputs: Arguments) -> Arguments:
     )
 
 
-def _check_types(declaration: Operator, inputs: Arguments, attributes: dict[str, Any]) -> None:
-    """Raises TypeError for what is no tensor, number or attribute of the declared type."""
-    for declared, value in zip(declaration.inputs, inputs, strict=False):
-        if isinstance(value, torch.Tensor) or (declared.kind == "optional" and value is None):
-            continue
-        if declared.kind != "scalar" or not checks.is_number(value):
-            raise checks.not_a_tensor(declaration, declared, value)
-    checks.check_attributes(declaration, attributes)
+def _check_dense(declaration: Operator, inputs: Arguments) -> None:
+    """Raises TypeError for the kinds of tensors that torch has no kernel of ours for."""
+    for declared, x in zip(declaration.inputs, inputs, strict=False):
+        if isinstance(x, torch.Tensor) and (x.layout is not torch.strided or x.is_quantized):
+            kind = "a quantized tensor" if x.is_quantized else str(x.layout).removeprefix("torch.")
+            raise TypeError(f"fusedops.{declaration.name}: {declared.name} must be a dense tensor; got {kind}")
+
+
+_PLAIN = {"float": float, "int": int, "bool": bool, "str": str}
 
 
 def _arguments(signature: Signature) -> Callable[[Arguments, dict[str, Any]], tuple[Arguments, Arguments]]:
-    """A function from what a user passes to the arguments of the schema: the inputs, and the rest."""
+    """A function from what a user passes to the arguments of the schema: the inputs, and the rest. Checks all types."""
     declaration = signature.declaration
-    scalars, count = signature.scalars, len(declaration.inputs)
-    attributes = [(a.name, a.default, a.type == "floats") for a in declaration.attributes]
+    kinds = [(i, declared, declared.kind) for i, declared in enumerate(declaration.inputs)]
+    count, like = len(kinds), next(i for i, _, kind in kinds if kind == "tensor")
+    attributes = [(a.name, a.default, _PLAIN.get(a.type)) for a in declaration.attributes]
+
+    def floats(name: str, value: Any) -> list[float]:
+        if type(value) not in (tuple, list) or any(type(number) is not float for number in value):
+            checks.check_attributes(declaration, {name: value})
+        return [float(number) for number in value]
 
     def arguments(inputs: Arguments, keywords: dict[str, Any]) -> tuple[Arguments, Arguments]:
         if len(inputs) < count:
             inputs += (None,) * (count - len(inputs))
         rest: list[Any] = []
-        for i in scalars:
+        for i, declared, kind in kinds:
             x = inputs[i]
             if isinstance(x, torch.Tensor):
-                rest.append(0.0)
-            elif isinstance(x, bool):
-                raise checks.not_a_tensor(declaration, declaration.inputs[i], x)
-            else:
-                rest.append(float(x))
-                inputs = (*inputs[:i], None, *inputs[i + 1 :])
-        for name, default, is_list in attributes:
+                if kind == "scalar":
+                    rest.append(0.0)
+            elif kind == "scalar":
+                number, x = checks.number(declaration, declared, x), None
+                if _is_compiling() and isinstance(inputs[like], torch.Tensor):
+                    # A tensor: the compiler would compile again for every value of a number.
+                    dtype = torch.float64 if inputs[like].dtype == torch.float64 else torch.float32
+                    number, x = 0.0, torch.scalar_tensor(number, dtype=dtype, device=inputs[like].device)
+                rest.append(number)
+                inputs = (*inputs[:i], x, *inputs[i + 1 :])
+            elif kind == "tensor" or x is not None:
+                raise checks.not_a_tensor(declaration, declared, x)
+        for name, default, plain in attributes:
             value = keywords.get(name, default)
-            rest.append([float(number) for number in value] if is_list else value)
+            if plain is None:
+                value = floats(name, value)
+            elif type(value) is not plain:
+                checks.check_attributes(declaration, {name: value})
+                value = plain(value)
+            rest.append(value)
         return inputs, tuple(rest)
 
-    if not scalars and not attributes and all(x.kind == "tensor" for x in declaration.inputs):
-        return lambda inputs, keywords: (inputs, ())
     return arguments
 
 
@@ -230,22 +244,18 @@ def front(name: str) -> Callable[..., Any]:
     autocast = declaration.autocast
     public, raw = overload(name), overload(f"_{name}")
     bare = getattr(raw, "_op", raw)  # without the Python method in between
-    derivative = Derivative(signature, GRADIENTS[name])
+    derivative = Derivative(signature, gradient_of(name))
     derivative.register(f"fusedops::{name}")
     eager, func = _autograd_functions(raw, derivative)
     arrange = _arguments(signature)
 
     def call(*inputs: Any, **attributes: Any) -> Any:
+        tensors, rest = arrange(inputs, attributes)
+        if autocast and _is_any_autocast_enabled():
+            tensors = _autocast(tensors)
         if _is_compiling():
-            _check_types(declaration, inputs, attributes)
-            if autocast:
-                inputs = _autocast(inputs)
-            tensors, rest = arrange(inputs, attributes)
             return public(*tensors, *rest)
         try:
-            if autocast and _is_any_autocast_enabled():
-                inputs = _autocast(inputs)
-            tensors, rest = arrange(inputs, attributes)
             if _inside_torch_func():
                 return func.apply(*tensors, Rest(rest))
             if forward_ad._current_level >= 0:
@@ -255,8 +265,8 @@ def front(name: str) -> Callable[..., Any]:
                     if x is not None and x.requires_grad:
                         return eager.apply(*tensors, Rest(rest))
             return bare(*tensors, *rest)
-        except (TypeError, ValueError, AttributeError, RuntimeError):
-            _check_types(declaration, inputs, attributes)  # a wrong type has a sentence of its own
+        except NotImplementedError:
+            _check_dense(declaration, tensors)
             raise
 
     call.__name__ = call.__qualname__ = name

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fusedops import declarations, loading
+from fusedops import checks, declarations, loading
 
 # In the order of the core's DType.
 _DTYPES = (
@@ -120,6 +120,9 @@ def _register_fake(name: str, signature: Signature) -> None:
     def fake(*arguments: Any, **keywords: Any) -> Any:
         arguments = _positional(signature, arguments, keywords)
         like = arguments[first]
+        for declared, tensor in zip(signature.declaration.inputs, arguments, strict=False):
+            if tensor is not None and tensor.device != like.device:
+                raise checks.other_device(signature.declaration, declared, first, like.device, tensor.device)
         outputs = [like.new_empty(shape, dtype=dtype) for dtype, shape in infer(signature, arguments)]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
