@@ -167,9 +167,13 @@ class TensorFlow(Backend):
     framework = "tf"
 
     def __init__(self, device: str) -> None:
-        # First, where both are: with TensorFlow's CUDA 12 loaded before its own CUDA 13, torch divides by zero.
-        if device == "cuda" and installed("torch"):
-            backend("torch", device)
+        # First, where both are: with TensorFlow's CUDA 12 loaded before its own CUDA 13, torch's random numbers divide
+        # by zero on a GPU, with fusedops or without.
+        if installed("torch"):
+            import torch
+
+            if torch.cuda.is_available():
+                torch.zeros(1, device="cuda")
         import tensorflow as tf
 
         self.tf = tf
