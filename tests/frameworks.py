@@ -163,18 +163,24 @@ class Torch(Backend):
         return self.torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=False)
 
 
+def import_tensorflow() -> Any:
+    # After torch, where both are: with TensorFlow's CUDA 12 loaded before its own CUDA 13, torch's random numbers divide
+    # by zero on a GPU, with fusedops or without.
+    if installed("torch"):
+        import torch
+
+        if torch.cuda.is_available():
+            torch.zeros(1, device="cuda")
+    import tensorflow as tf
+
+    return tf
+
+
 class TensorFlow(Backend):
     framework = "tf"
 
     def __init__(self, device: str) -> None:
-        # First, where both are: with TensorFlow's CUDA 12 loaded before its own CUDA 13, torch's random numbers divide
-        # by zero on a GPU, with fusedops or without.
-        if installed("torch"):
-            import torch
-
-            if torch.cuda.is_available():
-                torch.zeros(1, device="cuda")
-        import tensorflow as tf
+        tf = import_tensorflow()
 
         self.tf = tf
         # ValueError: while tracing. TypeError: Python-level checks.
@@ -183,7 +189,7 @@ class TensorFlow(Backend):
 
     @staticmethod
     def gpus() -> int:
-        import tensorflow as tf
+        tf = import_tensorflow()
 
         return len(tf.config.list_physical_devices("GPU"))
 
