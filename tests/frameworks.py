@@ -164,8 +164,8 @@ class Torch(Backend):
 
 
 def import_tensorflow() -> Any:
-    # After torch, where both are: with TensorFlow's CUDA 12 loaded before its own CUDA 13, torch's random numbers divide
-    # by zero on a GPU, with fusedops or without.
+    # After torch, where both are: with TensorFlow's CUDA 12 loaded before its own CUDA 13, torch's random numbers
+    # divide by zero on a GPU, with fusedops or without.
     if installed("torch"):
         import torch
 
