@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import tensorflow as tf
+from plain import axpby as axpby
+from plain import polynomial_activation as polynomial_activation
 
 add = tf.add
 matmul = tf.linalg.matmul
 relu = tf.nn.relu
 scale = tf.multiply
-
-
-def axpby(a: tf.Tensor, x: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    return a * x + b
-
-
-def polynomial_activation(x: tf.Tensor, coefficients: Sequence[float]) -> tf.Tensor:
-    *rest, y = coefficients
-    for coefficient in reversed(rest):
-        y = y * x + coefficient
-    return y

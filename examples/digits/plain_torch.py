@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
+from plain import axpby as axpby
+from plain import polynomial_activation as polynomial_activation
 
 add = torch.add
 matmul = torch.matmul
 relu = torch.relu
 scale = torch.mul
-
-
-def axpby(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return a * x + b
-
-
-def polynomial_activation(x: torch.Tensor, coefficients: Sequence[float]) -> torch.Tensor:
-    *rest, y = coefficients
-    for coefficient in reversed(rest):
-        y = y * x + coefficient
-    return y
