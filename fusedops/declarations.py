@@ -12,6 +12,7 @@ from typing import Any
 class Input:
     name: str
     kind: str  # "tensor", "optional" or "scalar"
+    parameter: bool  # the same for all rows
 
 
 @dataclass(frozen=True)

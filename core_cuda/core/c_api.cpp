@@ -23,7 +23,8 @@ std::string json(const Operator& op) {
   static constexpr const char* kKinds[] = {"tensor", "optional", "scalar"};
   static constexpr const char* kTypes[] = {"float", "int", "bool", "str", "floats"};
   const auto input = [](const Input& i) {
-    return "{\"name\": " + quoted(i.name) + ", \"kind\": " + quoted(kKinds[int(i.kind)]) + "}";
+    return "{\"name\": " + quoted(i.name) + ", \"kind\": " + quoted(kKinds[int(i.kind)]) +
+           ", \"parameter\": " + (i.parameter ? "true" : "false") + "}";
   };
   const auto output = [](const Output& o) {
     return "{\"name\": " + quoted(o.name) + ", \"dtype\": " + quoted(o.dtype) +

@@ -25,6 +25,7 @@ struct Input {
   const char* name;
   Kind kind = Kind::tensor;
   Layout layout = Layout::contiguous;
+  bool parameter = false;  // the same for all rows, such as a weight: vmap cannot fold a dimension of it into the rows
 };
 
 struct Output {

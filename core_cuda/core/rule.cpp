@@ -56,6 +56,13 @@ Status Rule::same_dtype(int input, int like) const {
               name_of(inputs[input].dtype));
 }
 
+Status Rule::same_dtype_or_f32(int input, int like) const {
+  const DType dtype = inputs[input].dtype, expected = inputs[like].dtype;
+  if (dtype == expected || dtype == DType::f32) return {};
+  return must(input, std::string("have ") + input_name(like) + "'s dtype, " + name_of(expected) + ", or float32",
+              name_of(dtype));
+}
+
 Status Rule::same_as(int input, int like) {
   FUSEDOPS_TRY(same_dtype(input, like));
   Shape &got = inputs[input], &expected = inputs[like];
@@ -75,11 +82,7 @@ Status Rule::same_as(int input, int like) {
 Status Rule::one_element(int input, int like) {
   Shape& shape = inputs[input];
   if (!shape.present) return {};
-  const DType dtype = inputs[like].dtype;
-  if (dtype == DType::f32) FUSEDOPS_TRY(same_dtype(input, like));
-  if (shape.dtype != dtype && shape.dtype != DType::f32)
-    return must(input, std::string("have ") + input_name(like) + "'s dtype, " + name_of(dtype) + ", or float32",
-                name_of(shape.dtype));
+  FUSEDOPS_TRY(inputs[like].dtype == DType::f32 ? same_dtype(input, like) : same_dtype_or_f32(input, like));
   bool one = true;
   for (int i = 0; shape.ranked && one && i < shape.rank; ++i) {
     Dim unit = 1;
@@ -87,6 +90,44 @@ Status Rule::one_element(int input, int like) {
   }
   if (one) return {};
   return must(input, "be a number or a tensor of one element", "shape " + show(shape));
+}
+
+Status Rule::has_rows(int input) {
+  FUSEDOPS_TRY(floating(input));
+  if (!inputs[input].ranked || inputs[input].rank > 0) return {};
+  return must(input, "have at least one dimension", "shape []");
+}
+
+Status Rule::per_column(int input, int like) {
+  Shape &got = inputs[input], &rows = inputs[like];
+  if (!got.present) return {};
+  const bool narrow = size_of(rows.dtype) == 2;
+  FUSEDOPS_TRY(narrow ? same_dtype_or_f32(input, like) : same_dtype(input, like));
+  if (!got.ranked) return {};
+  const bool known = rows.ranked && rows.rank > 0;
+  if (got.rank == 1 && (!known || same(rows.dims[rows.rank - 1], got.dims[0]))) return {};
+  const std::string columns = known ? show(rows.dims[rows.rank - 1]) : "?";
+  return must(input, "have shape [" + columns + "], the last dimension of " + input_name(like), show(got));
+}
+
+Status Rule::per_row(int input, int like) {
+  Shape& got = inputs[input];
+  const DType dtype = compute_dtype(inputs[like].dtype);
+  if (got.dtype != dtype) return must(input, std::string("be ") + name_of(dtype), name_of(got.dtype));
+  Shape expected = row_shape(like, dtype);
+  if (!got.ranked || !expected.ranked) return {};
+  bool equal = got.rank == expected.rank;
+  for (int i = 0; equal && i < got.rank; ++i) equal = same(inputs[like].dims[i], got.dims[i]);
+  if (equal) return {};
+  return must(input, "have shape " + show(expected) + ", that of the rows of " + input_name(like), show(got));
+}
+
+Shape Rule::row_shape(int like, DType dtype) const {
+  Shape shape = inputs[like];
+  shape.present = true;
+  shape.dtype = dtype;
+  if (shape.ranked) shape.rank -= 1;
+  return shape;
 }
 
 }  // namespace fusedops

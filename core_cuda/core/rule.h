@@ -56,11 +56,17 @@ class Rule {
   // The checks that operators share. Inputs are given by their position in the declaration.
   Status floating(int input) const;  // one of the four floating dtypes
   Status same_dtype(int input, int like) const;
+  Status same_dtype_or_f32(int input, int like) const;
   Status same_as(int input, int like);      // dtype and shape; refines what is known of like's shape
   Status one_element(int input, int like);  // a scalar input: one element, of like's dtype or float32
+  Status has_rows(int input);               // floating, with at least one dimension
+  Status per_column(int input, int like);   // a parameter, if present: [columns], of like's dtype or float32 beside 16 bits
+  Status per_row(int input, int like);      // a saved statistic: like's shape without the last dimension, compute dtype
 
   // fusedops.<op>: <input> must <expected>; got <got>
   Status must(int input, std::string_view expected, std::string_view got) const;
+  Shape row_shape(int like, DType dtype) const;  // like's shape without the last dimension
+
   std::string show(const Shape& shape) const;  // [2, ?, 8]
   std::string show(Dim dim) const;
 

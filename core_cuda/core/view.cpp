@@ -19,7 +19,24 @@ bool collapses(const View& view, int first, int last, int64_t stride) {
 bool has_layout(const View& view, Layout layout) {
   if (view.numel() == 0) return true;
   if (layout == Layout::matrix) return as_matrix(view).has_value();
+  if (layout == Layout::rows && view.rank > 0) {
+    const int last = view.rank - 1;
+    return (view.sizes[last] == 1 || view.strides[last] == 1) && collapses(view, 0, last, as_rows(view).stride);
+  }
   return collapses(view, 0, view.rank, 1);
+}
+
+Rows as_rows(const View& view) {
+  const int last = view.rank - 1;
+  Rows rows{1, view.sizes[last], view.sizes[last]};
+  for (int i = 0; i < last; ++i) rows.count *= view.sizes[i];
+  // The stride of the innermost dimension that has one.
+  for (int i = last - 1; i >= 0; --i) {
+    if (view.sizes[i] == 1) continue;
+    rows.stride = view.strides[i];
+    break;
+  }
+  return rows;
 }
 
 std::optional<MatrixStrides> as_matrix(const View& view) {

@@ -13,6 +13,7 @@ inline constexpr int kMaxRank = 64;  // more is refused: Rule::check_rank
 // What an operator can read in place. Anything else is copied to contiguous memory by the adaptor before the call.
 enum class Layout : uint8_t {
   contiguous,  // row-major without gaps
+  rows,        // the last dimension is unit-stride; the leading ones share one stride, from row to row
   matrix,  // the last two dimensions: one is unit-stride, the other spaced apart; the leading ones: one common stride
 };
 
@@ -31,6 +32,15 @@ struct View {
 };
 
 bool has_layout(const View& view, Layout layout);
+
+// Layout::rows: the last dimension is a row.
+struct Rows {
+  int64_t count = 0;
+  int64_t size = 0;    // elements of a row
+  int64_t stride = 0;  // from row to row, in elements
+};
+
+Rows as_rows(const View& view);  // of a view of that layout, with at least one dimension
 
 struct MatrixStrides {
   bool row_major;        // rows are of unit stride, else columns are

@@ -145,13 +145,16 @@ def _positional(signature: Signature, arguments: tuple[Any, ...], keywords: dict
 def vmap_rule(signature: Signature, op: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
     """How `op(*inputs, *rest)` maps over a dimension of some of its inputs."""
 
+    shared = {i for i, x in enumerate(signature.declaration.inputs) if x.kind == "scalar" or x.parameter}
+
     def fold(size: int, dims: Sequence[int | None], inputs: Sequence[Any], rest: Sequence[Any]) -> tuple[Any, Any]:
         """One call with the mapped dimension first, where the operator treats leading dimensions alike."""
         moved = [
-            x if i in signature.scalars or x is None else x.expand(size, *x.shape) if d is None else x.movedim(d, 0)
+            x if i in shared or x is None else x.expand(size, *x.shape) if d is None else x.movedim(d, 0)
             for i, (x, d) in enumerate(zip(inputs, dims, strict=True))
         ]
-        return op(*moved, *rest), 0
+        results = op(*moved, *rest)
+        return results, 0 if isinstance(results, torch.Tensor) else (0,) * len(results)
 
     def loop(size: int, dims: Sequence[int | None], inputs: Sequence[Any], rest: Sequence[Any]) -> tuple[Any, Any]:
         results = [
@@ -165,9 +168,12 @@ def vmap_rule(signature: Signature, op: Callable[..., Any]) -> Callable[..., tup
     def rule(info: Any, dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
         inputs, rest = arguments[: signature.inputs], arguments[signature.inputs :]
         dims = dims[: signature.inputs]
-        tensors = [i for i in range(signature.inputs) if i not in signature.scalars and inputs[i] is not None]
-        ranks = {inputs[i].dim() - (dims[i] is not None) for i in tensors}
-        foldable = signature.declaration.batched and len(ranks) == 1 and all(dims[i] is None for i in signature.scalars)
+        ranks = {
+            x.dim() - (d is not None)
+            for i, (x, d) in enumerate(zip(inputs, dims, strict=True))
+            if i not in shared and x is not None
+        }
+        foldable = signature.declaration.batched and len(ranks) == 1 and all(dims[i] is None for i in shared)
         return (fold if foldable else loop)(info.batch_size, dims, inputs, rest)
 
     return rule

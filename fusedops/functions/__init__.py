@@ -1,0 +1,42 @@
+"""The public functions: one signature and one description each, for every framework.
+
+They are written over `ops`, a framework's set of operators. `fusedops.torch` and `fusedops.tf` hold copies of these
+functions which find their own `ops` (and what they call each other by), so that a user calls
+`fusedops.torch.axpby(a, x, b)` or `fusedops.tf.axpby(a, x, b)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+from fusedops.functions.elementwise import add, axpby, polynomial_activation, relu, scale
+from fusedops.functions.products import matmul
+
+PUBLIC: tuple[Any, ...] = (
+    add,
+    axpby,
+    matmul,
+    polynomial_activation,
+    relu,
+    scale,
+)
+__all__ = [function.__name__ for function in PUBLIC]
+
+
+def public(package: dict[str, Any]) -> dict[str, Callable[..., Any]]:
+    """The functions, by name, as members of the package whose globals are given; `ops` is among these.
+
+    A copy costs nothing at a call, unlike a wrapper, and pickles by its name in the package. Its globals are the
+    package's: it can use `ops` and the other public functions, and nothing else of this module.
+    """
+    copies: dict[str, Callable[..., Any]] = {}
+    for function in PUBLIC:
+        copy = FunctionType(function.__code__, package, function.__name__, function.__defaults__)
+        copy.__kwdefaults__ = function.__kwdefaults__
+        copy.__annotations__ = function.__annotations__
+        copy.__doc__ = function.__doc__
+        copy.__module__ = package["__name__"]
+        copies[function.__name__] = copy
+    return copies

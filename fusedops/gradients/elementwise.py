@@ -1,0 +1,74 @@
+"""Elementwise operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fusedops.gradients.registry import Tensor, gradient
+
+
+@gradient("add")
+def _add(f: Any, c: Any, dy: Tensor) -> Mapping[str, Any]:
+    return {"x": dy, "y": dy}
+
+
+@gradient("axpby", saves=("a", "x"))
+def _axpby(f: Any, c: Any, dy: Tensor) -> Mapping[str, Any]:
+    return {**_scalar_times_tensor(f, c, dy, "a"), "b": dy}
+
+
+@gradient("scale", saves=("factor", "x"))
+def _scale(f: Any, c: Any, dy: Tensor) -> Mapping[str, Any]:
+    return _scalar_times_tensor(f, c, dy, "factor")
+
+
+def _scalar_times_tensor(f: Any, c: Any, dy: Tensor, scalar: str) -> Mapping[str, Any]:
+    """Of a·x: both gradients from one pass over dy and x."""
+    a = getattr(c, scalar)
+    if not c.wanted(scalar):
+        return {"x": lambda: f.scale(dy, a)}
+    da, dx = f.axpby_backward(dy, a, c.x, need_dx=c.wanted("x"))
+    return {scalar: da, "x": dx}
+
+
+@gradient("axpby_backward", saves=("dy", "a", "x"))
+def _axpby_backward(f: Any, c: Any, gda: Tensor | None, gdx: Tensor | None) -> Mapping[str, Any]:
+    """Of da = Σ dy·x and dx = a·dy."""
+    if not c.need_dx:
+        gdx = None
+    gradients: dict[str, Any] = {}
+    if gda is not None:
+        gradients["x"] = lambda: f.scale(c.dy, gda)
+        gradients["dy"] = lambda: f.scale(c.x, gda)
+    if gdx is not None:
+        gradients["a"] = lambda: f.axpby_backward(gdx, c.a, c.dy, need_dx=False)[0]
+        gradients["dy"] = lambda: f.scale(gdx, c.a)
+    if gda is not None and gdx is not None:
+        gradients["dy"] = lambda: f.axpby(gda, c.x, f.scale(gdx, c.a))
+    return gradients
+
+
+@gradient("relu", saves=("y",))
+def _relu(f: Any, c: Any, dy: Tensor) -> Mapping[str, Any]:
+    return {"x": f.relu_backward(dy, c.y)}
+
+
+@gradient("relu_backward", saves=("y",))
+def _relu_backward(f: Any, c: Any, gdx: Tensor) -> Mapping[str, Any]:
+    return {"dy": f.relu_backward(gdx, c.y)}
+
+
+@gradient("polynomial_activation", saves=("x",))
+def _polynomial_activation(f: Any, c: Any, dy: Tensor) -> Mapping[str, Any]:
+    return {"x": f.polynomial_activation_backward(dy, c.x, coefficients=c.coefficients)}
+
+
+@gradient("polynomial_activation_backward", saves=("dy", "x"))
+def _polynomial_activation_backward(f: Any, c: Any, gdx: Tensor) -> Mapping[str, Any]:
+    """Of dx = dy·p'(x): p'(x)·gdx for dy, and dy·gdx·p''(x) for x."""
+    slopes = [k * coefficient for k, coefficient in enumerate(c.coefficients)][1:] or [0.0]
+    return {
+        "dy": lambda: f.polynomial_activation_backward(gdx, c.x, coefficients=c.coefficients),
+        "x": lambda: f.polynomial_activation_backward(f.multiply(gdx, c.dy), c.x, coefficients=slopes),
+    }

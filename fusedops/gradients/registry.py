@@ -1,0 +1,38 @@
+"""Where the formulas are declared and found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Tensor = Any
+Formula = Callable[..., Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Gradient:
+    formula: Formula
+    saves: tuple[str, ...]
+
+
+GRADIENTS: dict[str, Gradient] = {}
+
+
+def gradient(operator: str, *, saves: tuple[str, ...] = ()) -> Callable[[Formula], Formula]:
+    """Declares the gradient of `operator`, and which of its inputs and outputs the formula reads."""
+
+    def declare(formula: Formula) -> Formula:
+        GRADIENTS[operator] = Gradient(formula, saves)
+        return formula
+
+    return declare
+
+
+def gradient_of(operator: str) -> Gradient:
+    """The gradient of a declared operator."""
+    if operator not in GRADIENTS:
+        raise NotImplementedError(
+            f"fusedops.{operator}: a file of fusedops/gradients must declare its gradient; none does"
+        )
+    return GRADIENTS[operator]
