@@ -41,4 +41,10 @@ __device__ void store_pack(const Pack<T>& pack, T* to, int64_t count) {
   }
 }
 
+// Whether every row starts at an aligned address and ends with a whole pack. An absent tensor is.
+template <class T>
+bool are_rows_aligned(int64_t size, const T* data, int64_t stride) {
+  return is_aligned(data) && (!data || (stride % kPackSize<T> == 0 && size % kPackSize<T> == 0));
+}
+
 }  // namespace fusedops::cuda

@@ -40,4 +40,50 @@ Status sum_partials(const Context& context, const A* partials, int64_t count, co
   });
 }
 
+// Lanes of a warp take neighbouring columns, so that reads are coalesced; the warps of a block share the slabs.
+inline constexpr int kSlabWarps = 32, kSlabColumns = 32;
+
+template <class A, class T>
+__global__ void __launch_bounds__(kSlabWarps* kSlabColumns)
+    sum_slabs_kernel(const A* partials, int64_t slabs, int64_t columns, T* out) {
+  begin_kernel();
+  constexpr int kBatch = 8;  // loads in flight; added as a tree
+  const int lane = threadIdx.x % kSlabColumns, warp = threadIdx.x / kSlabColumns;
+  const int64_t column = int64_t(blockIdx.x) * kSlabColumns + lane;
+  A sum = 0;
+  for (int64_t slab = warp; slab < slabs; slab += kSlabWarps * kBatch) {
+    A terms[kBatch];
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      const int64_t at = slab + k * kSlabWarps;
+      terms[k] = at < slabs && column < columns ? partials[at * columns + column] : A(0);
+    }
+#pragma unroll
+    for (int half = kBatch / 2; half > 0; half /= 2)
+#pragma unroll
+      for (int k = 0; k < half; ++k) terms[k] += terms[k + half];
+    sum += terms[0];
+  }
+  __shared__ A sums[kSlabWarps][kSlabColumns + 1];
+  sums[warp][lane] = sum;
+  for (int half = kSlabWarps / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (warp < half) sums[warp][lane] += sums[warp + half][lane];
+  }
+  if (warp == 0 && column < columns) out[column] = from_compute<T>(sums[0][lane]);
+}
+
+// out[column] = the sum of partials[slab][column] over the slabs, rounded to out's dtype; zero if there are none.
+template <class A>
+Status sum_slabs(const Context& context, const A* partials, int64_t slabs, int64_t columns, const View& out) {
+  return dispatch(out.dtype, [&](auto tag) -> Status {
+    using T = typename decltype(tag)::type;
+    if constexpr (std::is_same_v<T, double> != std::is_same_v<A, double>)
+      return Status::error("fusedops: sums and their result must both be float64, or neither");
+    else
+      return launch(context, sum_slabs_kernel<A, T>, (columns + kSlabColumns - 1) / kSlabColumns,
+                    kSlabWarps * kSlabColumns, partials, slabs, columns, static_cast<T*>(out.data));
+  });
+}
+
 }  // namespace fusedops::cuda

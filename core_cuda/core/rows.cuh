@@ -1,0 +1,80 @@
+// Rows on the GPU: how many threads take a row, and sums (or maxima) over them.
+//
+// The number of threads follows from the length of the row alone, never from the number of rows. So does the order of
+// every sum, and a row has the same bits in any batch.
+#pragma once
+
+#include <cooperative_groups.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "core/launch.cuh"
+#include "core/pack.cuh"
+
+namespace fusedops::cuda {
+
+inline constexpr int kMostRowThreads = 1024;  // of a block
+
+// How rows are dealt out to threads. Each thread holds kPacks packs of its row in registers; a longer row is walked in
+// several chunks.
+struct RowGroups {
+  int threads;         // per row: a power of two
+  int block_threads;   // a multiple of threads
+  int rows_per_block;  // block_threads / threads
+  int64_t chunk;       // elements that the threads of a row hold at once
+
+  int64_t blocks(int64_t rows) const { return (rows + rows_per_block - 1) / rows_per_block; }
+};
+
+// The fewest threads that hold a row of `size` elements, kPacks packs each: many bytes in flight per thread are what
+// reaches memory speed. Blocks have `least_threads`, or as many as a row wants.
+template <class T, int kPacks>
+RowGroups row_groups(int64_t size, int least_threads = 128) {
+  const int64_t packs = (size + kPackSize<T> - 1) / kPackSize<T>;
+  const int64_t wanted = std::clamp<int64_t>((packs + kPacks - 1) / kPacks, 1, kMostRowThreads);
+  const int threads = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(wanted)));
+  const int block = std::max(threads, least_threads);
+  return {threads, block, block / threads, int64_t(threads) * kPacks * kPackSize<T>};
+}
+
+// A thread's place: which row, and which of the row's threads.
+struct RowThread {
+  int64_t row;
+  int lane;     // in [0, threads)
+  int threads;  // of the row
+
+  __device__ explicit RowThread(const RowGroups& groups, int64_t block = blockIdx.x)
+      : row(block * groups.rows_per_block + threadIdx.x / groups.threads),
+        lane(threadIdx.x & (groups.threads - 1)),
+        threads(groups.threads) {}
+
+  // The first element of this thread's pack p in a chunk.
+  template <class T>
+  __device__ int64_t at(int64_t chunk_start, int p) const {
+    return chunk_start + (int64_t(p) * threads + lane) * kPackSize<T>;
+  }
+};
+
+// Combines the values of a row's threads, in the same order for every row; all of them get the result. `combine` is
+// commutative. Every thread of the block must come here. `scratch` has room for 32 values; between two calls with the
+// same scratch there must be a __syncthreads().
+template <class V, class Combine>
+__device__ V row_reduce(const RowThread& me, V value, V* scratch, Combine combine) {
+  const auto warp = cooperative_groups::tiled_partition<32>(cooperative_groups::this_thread_block());
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2)
+    if (offset < me.threads) value = combine(value, warp.shfl_xor(value, offset));
+  if (me.threads <= 32) return value;
+  // Several warps hold the row: the first lane of each leaves its value, and every warp combines them all.
+  const int warps = me.threads / 32, first = threadIdx.x / me.threads * warps;
+  if (warp.thread_rank() == 0) scratch[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = scratch[first + (warp.thread_rank() & (warps - 1))];
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2)
+    if (offset < warps) value = combine(value, warp.shfl_xor(value, offset));
+  return value;
+}
+
+}  // namespace fusedops::cuda
