@@ -113,6 +113,25 @@ inline Scalar scalar(const Call& call, int input) {
   return {nullptr, DType::f64, call.scalars[input]};
 }
 
+// An optional vector that all rows share, such as a weight: of the tensor's dtype, or float32 beside a 16-bit one.
+struct Parameter {
+  const void* data = nullptr;  // null: absent
+  bool is_f32 = false;
+
+  template <class T>
+  FUSEDOPS_HD compute_t<T> get(int64_t i) const {
+    if constexpr (sizeof(T) == 2)
+      if (!is_f32) return to_compute(static_cast<const T*>(data)[i]);
+    return static_cast<const compute_t<T>*>(data)[i];
+  }
+};
+
+inline Parameter parameter(const Call& call, int input) {
+  const View* view = call.inputs[input];
+  if (!view) return {};
+  return {view->data, view->dtype == DType::f32};
+}
+
 template <class T>
 struct Tag {
   using type = T;
