@@ -33,13 +33,13 @@ A pairwise_sum(const A* values, int64_t n) {
 }
 
 // Pairwise over sums of blocks: block(i) returns that of block i, and is called once for each i in order.
-template <class A, class Block>
-A pairwise_blocks(int64_t begin, int64_t count, Block&& block) {
-  if (count == 0) return A(0);
+template <class Sum, class Block>
+Sum pairwise_blocks(int64_t begin, int64_t count, Block&& block) {
+  if (count == 0) return Sum{};
   if (count == 1) return block(begin);
   const int64_t half = count / 2;
-  const A first = pairwise_blocks<A>(begin, half, block);
-  return first + pairwise_blocks<A>(begin + half, count - half, block);
+  const Sum first = pairwise_blocks<Sum>(begin, half, block);
+  return first + pairwise_blocks<Sum>(begin + half, count - half, block);
 }
 
 inline constexpr int64_t kColumns = 256;  // that are summed together, and stay in the first-level cache

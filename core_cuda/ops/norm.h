@@ -124,17 +124,17 @@ struct NormBackward {
   View dweight, dbias;
   Slabs slabs;
   compute_t<T>* partials;  // [slabs][cols] for dweight if that is needed, then the same for dbias
-  compute_t<T>* row_sums;  // [rows][2], for kernels that read a row more than once
+  compute_t<T>* row_sums;  // CUDA: [rows][2], for kernels that read a row more than once. CPU: weight + offset
 };
 
-inline size_t norm_backward_workspace(const Call& call, const NormBackwardPlaces& at) {
-  const Rows shape = as_rows(*call.inputs[at.x]);
+// How many numbers of the compute dtype `partials` holds.
+inline int64_t norm_partials(const Call& call, const NormBackwardPlaces& at) {
   const auto needed = [&](int input, int attribute) {
     return input != kNowhere && call.inputs[input] && call.attributes[attribute].i64;
   };
-  const int64_t sums = needed(at.weight, at.need_dweight) + needed(at.bias, at.need_dbias);
-  const int64_t numbers = sums * slabs_of(shape.count).count * shape.size + 2 * shape.count;
-  return numbers * size_of(compute_dtype(call.inputs[at.x]->dtype));
+  const int sums = needed(at.weight, at.need_dweight) + needed(at.bias, at.need_dbias);
+  const Rows x = as_rows(*call.inputs[at.x]);
+  return sums * slabs_of(x.count).count * x.size;
 }
 
 }  // namespace fusedops

@@ -1,0 +1,211 @@
+// Limit: memory bandwidth. Rows go to threads; a row comes from memory once, and from the first-level cache for each
+// further pass over it.
+#include "ops/norm_cpu.h"
+
+#include <cmath>
+
+#include "core/elementwise.h"
+#include "core/sum.h"
+
+namespace fusedops {
+namespace {
+
+using cpu::kBlock;
+
+// The sum over the blocks of some rows, of the same length, of body(start, n, row...): it gets n elements of each row
+// from `start` on, in the compute type A.
+template <class A, class Sum, class Body, class... Rows>
+Sum sum_of_blocks(int64_t cols, Body body, const Rows*... rows) {
+  return cpu::pairwise_blocks<Sum>(0, (cols + kBlock - 1) / kBlock, [&](int64_t block) {
+    const int64_t start = block * kBlock, n = std::min(kBlock, cols - start);
+    return [&]<size_t... I>(std::index_sequence<I...>) {
+      A buffers[sizeof...(rows)][kBlock];
+      return body(start, n, cpu::widened(rows + start, buffers[I], n)...);
+    }(std::index_sequence_for<Rows...>());
+  });
+}
+
+template <class A>
+struct TwoSums {
+  A first = 0, second = 0;
+  TwoSums operator+(const TwoSums& other) const { return {first + other.first, second + other.second}; }
+};
+
+template <class A>
+struct Moments {
+  A mean;  // 0 for RMSNorm
+  A rstd;
+};
+
+template <class T, class A = compute_t<T>>
+Moments<A> rms_of(const T* row, int64_t cols, double eps) {
+  const auto squares = [](int64_t, int64_t n, const A* x) {
+    return cpu::lane_sum<A>(n, [=](int64_t i) { return x[i] * x[i]; });
+  };
+  return {A(0), A(1) / std::sqrt(sum_of_blocks<A, A>(cols, squares, row) / A(cols) + A(eps))};
+}
+
+// Two passes, for a variance without cancellation. The deviations from the rounded mean have a mean of their own, which
+// corrects both results: equal numbers have a variance of zero.
+// Chan, Golub and LeVeque, "Algorithms for computing the sample variance: analysis and recommendations", 1983.
+template <class T, class A = compute_t<T>>
+Moments<A> moments_of(const T* row, int64_t cols, double eps) {
+  const auto sum = [](int64_t, int64_t n, const A* x) { return cpu::lane_sum<A>(n, [=](int64_t i) { return x[i]; }); };
+  const A mean = sum_of_blocks<A, A>(cols, sum, row) / A(cols);
+  const auto deviations = [mean](int64_t, int64_t n, const A* x) -> TwoSums<A> {
+    return {cpu::lane_sum<A>(n, [=](int64_t i) { return x[i] - mean; }),
+            cpu::lane_sum<A>(n, [=](int64_t i) { return (x[i] - mean) * (x[i] - mean); })};
+  };
+  const TwoSums<A> sums = sum_of_blocks<A, TwoSums<A>>(cols, deviations, row);
+  const A correction = sums.first / A(cols), variance = sums.second / A(cols) - correction * correction;
+  return {mean + correction, A(1) / std::sqrt((variance < 0 ? A(0) : variance) + A(eps))};  // a NaN stays one
+}
+
+// The kernels read weight + offset, and bias, as numbers of the compute dtype: the parameter itself, or a copy in the
+// workspace if it is narrower or has an offset, or is an absent weight.
+bool is_copied(const View* parameter, double offset, DType dtype) {
+  return !parameter || offset != 0 || parameter->dtype != compute_dtype(dtype);
+}
+
+template <class T, class A = compute_t<T>>
+const A* prepared(const View* view, const Parameter& parameter, double offset, DType dtype, int64_t cols, A* copy) {
+  if (!is_copied(view, offset, dtype)) return static_cast<const A*>(view->data);
+  for (int64_t j = 0; j < cols; ++j) copy[j] = view ? parameter.get<T>(j) + A(offset) : A(1);
+  return copy;
+}
+
+template <class T>
+Status forward(const Call& call, const NormForwardPlaces& at) {
+  using A = compute_t<T>;
+  const NormForward<T> norm(call, at);
+  const View* bias = at.bias == kNowhere ? nullptr : call.inputs[at.bias];
+  const DType dtype = call.inputs[at.x]->dtype;
+  const int64_t cols = norm.cols;
+  A* copies = static_cast<A*>(call.workspace);
+  const A* factor = prepared<T>(call.inputs[at.weight], norm.weight, norm.offset, dtype, cols, copies);
+  const A* shift =
+      bias ? prepared<T>(bias, norm.bias, 0, dtype, cols, copies + (factor == copies ? cols : 0)) : nullptr;
+
+  const bool streamed = cpu::is_streamed(norm.rows * cols * sizeof(T));
+  const int64_t nanoseconds_per_row = 40 + cols / 2;
+  call.context.parallel_for(norm.rows, nanoseconds_per_row, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const T* x = norm.x + row * norm.x_stride;
+      if (norm.residual) {
+        T* s = norm.s + row * cols;
+        const auto add = [](A x, A residual) { return x + residual; };
+        cpu::apply(add, false, cols, s, x, norm.residual + row * norm.residual_stride);
+        x = s;
+      }
+      const auto [mean, rstd] = norm.mean ? moments_of(x, cols, norm.eps) : rms_of(x, cols, norm.eps);
+      if (norm.mean) norm.mean[row] = mean;
+      norm.rstd[row] = rstd;
+      T* y = norm.y + row * cols;
+      const auto scaled = [mean, rstd](A x, A factor) { return (x - mean) * rstd * factor; };
+      const auto shifted = [scaled](A x, A factor, A shift) { return scaled(x, factor) + shift; };
+      if (shift)
+        cpu::apply(shifted, streamed, cols, y, x, factor, shift);
+      else
+        cpu::apply(scaled, streamed, cols, y, x, factor);
+    }
+  });
+  return {};
+}
+
+// Adds a row's terms to the sums of its slab.
+template <class A>
+void add_products(A* sums, int64_t n, const A* dy, const A* x, A mean, A rstd) {
+#pragma GCC ivdep
+  for (int64_t j = 0; j < n; ++j) sums[j] += dy[j] * ((x[j] - mean) * rstd);
+}
+
+template <class A>
+void add_terms(A* sums, int64_t n, const A* dy) {
+#pragma GCC ivdep
+  for (int64_t j = 0; j < n; ++j) sums[j] += dy[j];
+}
+
+template <class T>
+Status backward(const Call& call, const NormBackwardPlaces& at) {
+  using A = compute_t<T>;
+  const NormBackward<T> norm(call, at);
+  const int64_t cols = norm.cols, partials = norm.slabs.count * cols;
+  const A* factor =
+      prepared<T>(call.inputs[at.weight], norm.weight, norm.offset, call.inputs[at.x]->dtype, cols, norm.row_sums);
+  const bool streamed = cpu::is_streamed(norm.rows * cols * sizeof(T));
+
+  // Sums of all that the row's gradients need, in one pass over the row; dx in another.
+  const auto backward_row = [&](int64_t row, A* dweight, A* dbias) {
+    const T *dy_row = norm.dy + row * norm.dy_stride, *x_row = norm.x + row * norm.x_stride;
+    const A mean = norm.mean ? norm.mean[row] : A(0), rstd = norm.rstd[row];
+    const auto sums_of_block = [&, mean, rstd](int64_t start, int64_t n, const A* dy, const A* x, const A* w) {
+      if (dweight) add_products(dweight + start, n, dy, x, mean, rstd);
+      if (dbias) add_terms(dbias + start, n, dy);
+      TwoSums<A> sums;
+      if (norm.dx) sums.first = cpu::lane_sum<A>(n, [=](int64_t i) { return dy[i] * w[i] * ((x[i] - mean) * rstd); });
+      if (norm.dx && norm.mean) sums.second = cpu::lane_sum<A>(n, [=](int64_t i) { return dy[i] * w[i]; });
+      return sums;
+    };
+    const TwoSums<A> sums = sum_of_blocks<A, TwoSums<A>>(cols, sums_of_block, dy_row, x_row, factor);
+    if (!norm.dx) return;
+
+    const A mean_wdy_xhat = sums.first / A(cols), mean_wdy = sums.second / A(cols);
+    const auto slope = [=](A dy, A x, A w) { return rstd * (dy * w - mean_wdy - (x - mean) * rstd * mean_wdy_xhat); };
+    const auto slope_and_ds = [=](A dy, A x, A w, A ds) { return slope(dy, x, w) + ds; };
+    T* dx = norm.dx + row * cols;
+    if (norm.ds)
+      cpu::apply(slope_and_ds, streamed, cols, dx, dy_row, x_row, factor, norm.ds + row * norm.ds_stride);
+    else
+      cpu::apply(slope, streamed, cols, dx, dy_row, x_row, factor);
+  };
+
+  const int64_t nanoseconds_per_slab = norm.slabs.rows * (60 + cols);
+  call.context.parallel_for(norm.slabs.count, nanoseconds_per_slab, [&](int64_t begin, int64_t end) {
+    for (int64_t slab = begin; slab < end; ++slab) {
+      A* sums = norm.partials + slab * cols;
+      A* dweight = norm.need_dweight ? sums : nullptr;
+      A* dbias = norm.need_dbias ? sums + (dweight ? partials : 0) : nullptr;
+      if (dweight) std::fill_n(dweight, cols, A(0));
+      if (dbias) std::fill_n(dbias, cols, A(0));
+      const int64_t first = slab * norm.slabs.rows, last = std::min(first + norm.slabs.rows, norm.rows);
+      for (int64_t row = first; row < last; ++row) backward_row(row, dweight, dbias);
+    }
+  });
+  const auto sum = [&](const A* from, const View& to) {
+    return cpu::sum_partials(call.context, from, norm.slabs.count, cols, to);
+  };
+  if (norm.need_dweight) FUSEDOPS_TRY(sum(norm.partials, norm.dweight));
+  if (norm.need_dbias) FUSEDOPS_TRY(sum(norm.partials + (norm.need_dweight ? partials : 0), norm.dbias));
+  return {};
+}
+
+}  // namespace
+
+size_t norm_forward_workspace(const Call& call, const NormForwardPlaces& at) {
+  if (call.context.cuda) return 0;
+  const View& x = *call.inputs[at.x];
+  const View* bias = at.bias == kNowhere ? nullptr : call.inputs[at.bias];
+  const double offset = at.offset == kNowhere ? 0 : call.attributes[at.offset].f64;
+  const int copies = is_copied(call.inputs[at.weight], offset, x.dtype) + (bias && is_copied(bias, 0, x.dtype));
+  return copies * as_rows(x).size * size_of(compute_dtype(x.dtype));
+}
+
+Status norm_forward_cpu(const Call& call, const NormForwardPlaces& at) {
+  return dispatch(call.inputs[at.x]->dtype, [&](auto tag) { return forward<typename decltype(tag)::type>(call, at); });
+}
+
+// After the partial sums, the CPU keeps its copy of weight + offset where CUDA keeps sums over rows.
+size_t norm_backward_workspace(const Call& call, const NormBackwardPlaces& at) {
+  const View& x = *call.inputs[at.x];
+  const Rows rows = as_rows(x);
+  const double offset = at.offset == kNowhere ? 0 : call.attributes[at.offset].f64;
+  const bool copied = is_copied(call.inputs[at.weight], offset, x.dtype);
+  const int64_t more = call.context.cuda ? 2 * rows.count : (copied ? rows.size : 0);
+  return (norm_partials(call, at) + more) * size_of(compute_dtype(x.dtype));
+}
+
+Status norm_backward_cpu(const Call& call, const NormBackwardPlaces& at) {
+  return dispatch(call.inputs[at.x]->dtype, [&](auto tag) { return backward<typename decltype(tag)::type>(call, at); });
+}
+
+}  // namespace fusedops
