@@ -1,12 +1,15 @@
 """fusedops against its peers, in one run: `python -m benchmarks`, or `make bench`.
 
-cases.py              what is measured: one row each, with the work it must do and the goals
+case.py               one row of the tables: what is computed, the work that it must do, its goals
+cases.py, rows.py     what is measured
 formulas.py           what each operator computes, for every framework and for the reference
-check.py              whether an output is right; a wrong contender shows no time
+check.py              whether results are right; a wrong contender shows no time
 timing.py             contenders take turns; clocks of the host
-torch_contenders.py   PyTorch's contenders and clocks
-tf_contenders.py      TensorFlow's
+torch_contenders.py   PyTorch's contenders; torch_formulas.py, torch_clocks.py: its functions, its clocks
+peers.py              Liger and QuACK, where they are installed
+tf_contenders.py      TensorFlow's contenders; tf_formulas.py: its functions
 runner.py             measures one framework's cases, in a process of its own
-report.py             goals, tables
+verdicts.py           whether goals were met
+report.py             tables
 __main__.py           the command line
 """

@@ -3,6 +3,7 @@
 python -m benchmarks                          all that this machine has, about 4 minutes on two cores
 python -m benchmarks --quick --device cpu     under a minute
 python -m benchmarks --op relu --op matmul    these operators
+python -m benchmarks --section rows           these tables
 python -m benchmarks --framework tf --json tf.json       one framework, in this process
 python -m benchmarks --merge torch.json tf.json          the tables of earlier runs
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -19,7 +21,8 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import report, runner
-from benchmarks.cases import OPERATORS, cases
+from benchmarks.case import OPERATORS, SECTIONS, Case
+from benchmarks.cases import cases
 
 BUILD = Path(__file__).parent.parent / "build" / "bench"
 FRAMEWORKS = ("torch", "tf")
@@ -27,10 +30,13 @@ FRAMEWORKS = ("torch", "tf")
 
 def main() -> None:
     options = _options()
+    if options.prepare:
+        part, parts = map(int, options.prepare.split("/"))
+        runner.prepare(options.framework, _chosen(options, "cuda")[part::parts])
+        return
     if options.json:
         devices = [options.device] if options.device else ["cpu", "cuda"]
-        chosen = [case for case in cases() if not options.op or case.operator in options.op]
-        runner.measure(options.framework, devices, chosen, options.quick, options.json)
+        runner.measure(options.framework, devices, _chosen(options, *devices), options.quick, options.json)
         return
     frameworks = (options.framework,) if options.framework else FRAMEWORKS
     paths = options.merge or [_child(framework, options) for framework in frameworks]
@@ -52,28 +58,58 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), help="by default both, as far as they are there")
     parser.add_argument("--framework", choices=FRAMEWORKS, help="by default both, as far as they are there")
     parser.add_argument("--op", action="append", choices=OPERATORS, help="this operator; may be given again")
+    parser.add_argument("--section", action="append", choices=SECTIONS, help="this table; may be given again")
     parser.add_argument("--quick", action="store_true", help="fewer rounds: rough figures, under a minute on a CPU")
     parser.add_argument("--json", type=Path, metavar="FILE", help="with --framework: measure it in this process")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="measure nothing, print these files")
+    parser.add_argument("--prepare", metavar="I/N", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.json and not options.framework:
         parser.error("--json needs --framework: the frameworks are measured in processes of their own")
     return options
 
 
+def _chosen(options: argparse.Namespace, *devices: str) -> list[Case]:
+    return [
+        case
+        for case in cases()
+        if case.device in devices
+        and (not options.op or case.operator in options.op)
+        and (not options.section or case.section in options.section)
+    ]
+
+
 def _child(framework: str, options: argparse.Namespace) -> Path:
     """Measures one framework in a process of its own: two that share a GPU or a thread pool disturb each other."""
     path = BUILD / f"{framework}.json"
     path.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "benchmarks", "--framework", framework, "--json", str(path)]
+    command = [sys.executable, "-m", "benchmarks", "--framework", framework]
     command += ["--device", options.device] if options.device else []
     command += ["--quick"] if options.quick else []
-    for operator in options.op or ():
-        command += ["--op", operator]
-    status = subprocess.run(command, check=False).returncode
+    for name in ("op", "section"):
+        for value in getattr(options, name) or ():
+            command += [f"--{name}", value]
+    if framework == "torch" and options.device != "cpu" and shutil.which("nvidia-smi"):
+        _prepare(command, _chosen(options, "cuda"))
+    status = subprocess.run([*command, "--json", str(path)], check=False).returncode
     if status:
         print(f"the process of {framework} ended with status {status}")
     return path
+
+
+def _prepare(command: list[str], chosen: list[Case]) -> None:
+    """Lets several processes compile what torch.compile and other libraries will run; they keep it on the disk."""
+    parts = min(12, (os.cpu_count() or 1) - 2, len(chosen) // 4)
+    if parts < 2:
+        return
+    # What is tuned beside other processes would be tuned badly: only compiled code is kept.
+    environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_AUTOTUNE_LOCAL_CACHE": "0"}
+    children = [
+        subprocess.Popen([*command, "--prepare", f"{part}/{parts}"], env=environment, stderr=subprocess.DEVNULL)
+        for part in range(parts)
+    ]
+    for child in children:
+        child.wait()
 
 
 if __name__ == "__main__":

@@ -1,89 +1,19 @@
-"""Goals and tables, from what the runs wrote."""
+"""Tables, from what the runs wrote."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from benchmarks.cases import SECTIONS
+from benchmarks.case import SECTIONS
+from benchmarks.verdicts import TITLES, Run, fastest_peer, not_slower, seconds, times_of, verdicts
 
-Run = Mapping[str, Any]
-TITLES = {"torch": "PyTorch", "tf": "TensorFlow"}
 COLOURS = {"met": "green", "within noise": "yellow", "missed": "red", "not measured": "dim"}
-HOST_BOUND = 0.9  # the host issued calls for this part of the time: it was not the GPU that was measured
-
-
-@dataclass(frozen=True)
-class Verdict:
-    text: str  # what was compared, and the figure
-    goal: str
-    verdict: str
-
-
-def seconds(contender: Mapping[str, Any] | None) -> float | None:
-    samples = contender.get("samples") if contender else None
-    return statistics.median(samples) if samples else None
-
-
-def verdicts(runs: Sequence[Run], run: Run, result: Mapping[str, Any]) -> list[Verdict]:
-    goals = [goal for goal in result["goals"] if goal["framework"] == run["framework"]]
-    return [verdict for goal in goals if (verdict := _verdict(runs, result, goal))]
-
-
-def _verdict(runs: Sequence[Run], result: Mapping[str, Any], goal: Mapping[str, Any]) -> Verdict | None:
-    peers = result
-    there = goal["against_framework"]
-    if there:
-        found = [x for run in runs if run["framework"] == there for x in run["results"] if x["key"] == result["key"]]
-        if not found:
-            return None
-        peers = found[0]
-    contender, peer = result["contenders"].get(goal["contender"]), peers["contenders"].get(goal["against"])
-    name = f"{TITLES[there]}'s" if there else goal["against"]
-    wanted = f"time ≤ {1 / goal['speed']:.3g} × {name}" if goal["as_time"] else f"speed ≥ {goal['speed']:.3g} × {name}"
-    time, peer_time = seconds(contender), seconds(peer)
-    if not contender or not peer or not time or not peer_time:
-        return Verdict("", wanted, "not measured")
-
-    speeds = _speeds(contender, peer, paired=not there)
-    speed = statistics.median(speeds)
-    verdict = "met" if speed >= goal["speed"] else "missed"
-    if verdict == "missed" and speed + _uncertainty(speeds) >= goal["speed"]:
-        verdict = "within noise"
-    text = f"{1 / speed if goal['as_time'] else speed:.3g} × {name}"
-    floor = seconds(result["contenders"].get(goal["floor"]))
-    if floor:
-        wanted += f", or the {goal['floor']}"
-        text += f", {time / floor:.3g} × floor"
-        verdict = "met" if time <= 1.05 * floor else verdict
-    if max(contender.get("host_share", 0), peer.get("host_share", 0)) > HOST_BOUND:
-        text += ", bound by the host"
-    if goal["contender"] != "fusedops":
-        text = f"{goal['contender']}: {text}"
-    return Verdict(text, wanted, verdict)
-
-
-def _speeds(contender: Mapping[str, Any], peer: Mapping[str, Any], paired: bool) -> list[float]:
-    """Of the contender over the peer's, round by round where they took turns."""
-    work = contender["work"] / peer["work"]
-    if paired:
-        return [work * b / a for a, b in zip(contender["samples"], peer["samples"], strict=True)]
-    return [work * statistics.median(peer["samples"]) / sample for sample in contender["samples"]]
-
-
-def _uncertainty(values: Sequence[float]) -> float:
-    """Twice the standard error of the median, as of a normal distribution with the same quartiles.
-
-    At least 1 %, by which two measurements of one contender differ anyway; at most 10 %, or a busy machine excuses all.
-    """
-    lower, middle, upper = statistics.quantiles(values, n=4)
-    return min(0.1 * middle, max(0.01 * middle, 1.86 * (upper - lower) / len(values) ** 0.5))
+FLOOR = "floor"
 
 
 def _time(value: float) -> str:
@@ -93,10 +23,10 @@ def _time(value: float) -> str:
     return f"{value * 1e9:.4g} ns"
 
 
-def _rate(contender: Mapping[str, Any], result: Mapping[str, Any], time: float) -> str:
+def _rate(work: float, result: Mapping[str, Any], time: float) -> str:
     if result["section"] == "call":
         return ""
-    rate = contender["work"] / time
+    rate = work / time
     return f"{rate * 1e-9:.4g} GB/s" if result["unit"] == "B" else f"{rate * 1e-12:.3g} TFLOP/s"
 
 
@@ -104,21 +34,45 @@ def _cell(contender: Mapping[str, Any] | None, result: Mapping[str, Any]) -> str
     if not contender:
         return ""
     time = seconds(contender)
-    return f"{_time(time)}\n{_rate(contender, result, time)}".strip() if time else contender["problem"] or ""
+    if not time:
+        return (contender["problem"] or "")[:60]
+    return f"{_time(time)}\n{_rate(contender['work'], result, time)}".strip()
+
+
+def _floor(result: Mapping[str, Any]) -> str:
+    """The time in which the copy moves as much, and its bandwidth."""
+    copy = result["contenders"].get("copy")
+    time = seconds(copy)
+    if not copy or not time:
+        return ""
+    return f"{_time(time * result['work'] / copy['work'])}\n{_rate(copy['work'], result, time)}"
+
+
+def _ours(result: Mapping[str, Any]) -> str:
+    cell, times = _cell(result["contenders"].get("fusedops"), result), times_of(result, "copy")
+    return f"{cell}\n{times:.3g} × floor" if times else cell
+
+
+def _peer(result: Mapping[str, Any]) -> str:
+    name = fastest_peer(result)
+    return f"{name}\n{_time(seconds(result['contenders'][name]) or 0)}" if name else ""
 
 
 def _name(result: Mapping[str, Any]) -> str:
-    shape = "" if result["unit"] == "B" else " " + "×".join(map(str, result["shape"]))
-    return f"{result['operator']} {result['variant']} {result['dtype']}{shape}"
+    shape = "×".join(map(str, result["shape"]))
+    dtype = result["dtype"] + (f", parameters {result['parameters']}" if result["parameters"] else "")
+    moved = f", {result['work'] * 1e-6:.3g} MB" if result["unit"] == "B" and result["section"] != "call" else ""
+    return f"{result['operator']} {result['variant']}\n{dtype} {shape}{moved}"
 
 
 def line(run: Run, result: Mapping[str, Any]) -> str:
     """One case, as it comes."""
+    name = _name(result).replace("\n", " ")
     if "problem" in result:
-        return f"{_name(result)}: {result['problem']}"
-    cells = [f"{name} {_cell(x, result)}".replace("\n", ", ") for name, x in result["contenders"].items()]
+        return f"{name}: {result['problem']}"
+    cells = [f"{contender} {_cell(x, result)}" for contender, x in result["contenders"].items()]
     found = [f"{x.text} ({x.goal}): {x.verdict}" for x in verdicts([run], run, result)]
-    return f"{_name(result)}: {'; '.join([*cells, *found])}"
+    return f"{name}: {'; '.join([*cells, *found])}".replace("\n", ", ")
 
 
 def show(console: Console, runs: Sequence[Run]) -> None:
@@ -137,15 +91,22 @@ def show(console: Console, runs: Sequence[Run]) -> None:
         console.print(fact, markup=False, highlight=False)
     parts = [f"[{COLOURS[verdict]}]{number} {verdict}[/]" for verdict, number in count.items() if number]
     console.print(f"Goals: {', '.join(parts) or 'none'}", highlight=False)
+    for run in runs:
+        sentence = not_slower(run)
+        if sentence:
+            console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 
 def _table(
     title: str, runs: Sequence[Run], run: Run, results: Sequence[Mapping[str, Any]], count: dict[str, int]
 ) -> Table:
     names = list(dict.fromkeys(name for result in results for name in result["contenders"]))
+    others = [name for name in names if name not in ("fusedops", "copy")]
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("", no_wrap=True)
-    for name in names:
+    # The floor's column stays empty where nothing is copied beside the others: leave it out.
+    columns = ([FLOOR] if "copy" in names else []) + ["fusedops", "fastest peer", *others]
+    for name in columns:
         table.add_column(name, justify="right")
     for heading in ("measured", "goal"):
         table.add_column(heading)
@@ -153,11 +114,13 @@ def _table(
         found = verdicts(runs, run, result)
         for verdict in found:
             count[verdict.verdict] += 1
-        cells = [escape(_cell(result["contenders"].get(name), result)) for name in names]
+        cells = [_floor(result)] if "copy" in names else []
+        cells += [_ours(result), _peer(result)]
+        cells += [_cell(result["contenders"].get(name), result) for name in others]
         measured = "\n".join(f"[{COLOURS[x.verdict]}]{x.text or x.verdict}[/]" for x in found)
         goals = "\n".join(f"[{COLOURS[x.verdict]}]{x.goal}: {x.verdict}[/]" for x in found)
         label = _name(result) + (f"\n{result['problem']}" if "problem" in result else "")
-        table.add_row(escape(label), *cells, measured, goals)
+        table.add_row(escape(label), *map(escape, cells), measured, goals)
     return table
 
 

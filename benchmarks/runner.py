@@ -18,10 +18,10 @@ from rich.console import Console
 from rich.progress import Progress
 
 import fusedops
-from benchmarks.cases import Case
-from benchmarks.check import check
+from benchmarks.case import Case
+from benchmarks.check import Expected, check, expected
 from benchmarks.report import line
-from benchmarks.timing import Contender, Effort, HostClock, take_turns
+from benchmarks.timing import Build, Contender, Effort, HostClock, take_turns
 from fusedops.loading import FRAMEWORKS, fault
 
 # Section -> how long to measure; long enough for a figure that repeats, short enough for all to take minutes.
@@ -29,8 +29,13 @@ EFFORTS = {
     "stream": Effort(round=8e-3, total=0.8, least_calls=5),
     "launch": Effort(round=2e-3, total=1.0, least_calls=5),
     "matmul": Effort(round=8e-3, total=0.8, least_calls=3),
+    "rows": Effort(round=8e-3, total=0.4, least_calls=2),
+    "dtypes": Effort(round=8e-3, total=0.4, least_calls=2),
+    "small": Effort(round=2e-3, total=0.3, least_calls=2),
+    "python": Effort(round=5e-3, total=0.4, least_calls=5),
     "call": Effort(round=2e-3, total=1.5),
     "cpu": Effort(round=0.0, total=3.0),
+    "cpu-rows": Effort(round=20e-3, total=3.0),
 }
 
 
@@ -62,6 +67,8 @@ def measure(framework: str, devices: Sequence[str], cases: Sequence[Case], quick
         note(f"fusedops.{framework} has no kernels for GPUs ({build.get('without_cuda')}): nothing is measured there")
         devices = [device for device in devices if device != "cuda"]
 
+    for text in side.notes():
+        note(text)
     _keep_freed_memory()
     cases = [case for case in cases if framework in case.frameworks and case.device in devices]
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -78,16 +85,33 @@ def measure(framework: str, devices: Sequence[str], cases: Sequence[Case], quick
     save()
 
 
+def prepare(framework: str, cases: Sequence[Case]) -> None:
+    """Calls every contender once, so that the compilers' caches on the disk are full when measuring starts."""
+    side = importlib.import_module(f"benchmarks.{framework}_contenders")
+    for case in cases:
+        try:
+            with side.on(case.device):
+                values = side.inputs(case)
+                for build in side.contenders(case, values).values():
+                    _tried(build)
+        except Exception:  # it will be met again, and shown, when it is measured
+            continue
+
+
 def _measured(side: Any, case: Case, effort: Effort) -> dict[str, Any]:
     result: dict[str, Any] = {"key": case.key, **asdict(case), "contenders": {}}
     right: dict[str, Contender] = {}
     try:
         with side.on(case.device):
-            inputs = side.inputs(case)
-            for name, contender in side.contenders(case, inputs).items():
-                problem = _problem(side, case, inputs, contender)
-                result["contenders"][name] = {"work": contender.work or case.work, "problem": problem}
-                if not problem:
+            values = side.inputs(case)
+            wanted = expected(side, case, values)
+            for name, build in side.contenders(case, values).items():
+                contender, outputs, problem = _tried(build)
+                if contender and contender.checked and not problem:
+                    problem = _problem(side, case, outputs, wanted)
+                del outputs
+                result["contenders"][name] = {"work": (contender and contender.work) or case.work, "problem": problem}
+                if contender and not problem:
                     right[name] = contender
             for name, samples in take_turns(right, effort).items():
                 result["contenders"][name]["samples"] = samples
@@ -99,15 +123,21 @@ def _measured(side: Any, case: Case, effort: Effort) -> dict[str, Any]:
     return result
 
 
-def _problem(side: Any, case: Case, inputs: dict[str, Any], contender: Contender) -> str | None:
+def _tried(build: Build) -> tuple[Contender | None, Any, str | None]:
+    """A contender, what its first call returned, and what went wrong: one that fails must not end the run."""
+    try:
+        contender = build()
+        return contender, contender.call(), None
+    except Exception as error:
+        return None, None, _sentence(error)
+
+
+def _problem(side: Any, case: Case, outputs: Any, wanted: Expected) -> str | None:
     """Why a contender's time does not count."""
     try:
-        outputs = contender.call()
-        if not contender.checked:
-            return None
         outputs = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
-        return check(case, inputs, outputs, side.take, side.dot)
-    except Exception as error:  # a peer that fails must not end the run
+        return check(side, case, outputs, wanted)
+    except Exception as error:
         return _sentence(error)
 
 

@@ -1,4 +1,4 @@
-"""TensorFlow: fusedops and TensorFlow's own operators, eagerly."""
+"""TensorFlow: fusedops and TensorFlow's own operators, eagerly; over rows as graphs and under XLA as well."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 import tensorflow as tf
 
 import fusedops.tf as fo
-from benchmarks.cases import Case
-from benchmarks.formulas import FACTOR, INPUTS, WANTED, expressions
-from benchmarks.timing import Call, Contender, HostClock
+from benchmarks.case import ROWS, Case
+from benchmarks.formulas import INPUTS, NUMBERS, OPTIONS, WANTED, Function, Layout, angles, layouts
+from benchmarks.tf_formulas import FORMULAS
+from benchmarks.timing import Build, Call, Contender, HostClock
 
 NAME, TITLE = "tf", "TensorFlow"
-EXPRESSIONS = expressions(relu=tf.nn.relu)
 
 tf.config.experimental.enable_tensor_float_32_execution(False)
+
+_GRAPH = partial(tf.function, autograph=False)
+_XLA = partial(tf.function, autograph=False, jit_compile=True)
 
 
 def version() -> str:
@@ -32,6 +35,10 @@ def version() -> str:
 
 def has_gpu() -> bool:
     return bool(tf.config.list_physical_devices("GPU"))
+
+
+def notes() -> list[str]:
+    return []
 
 
 @contextmanager
@@ -43,68 +50,101 @@ def on(device: str) -> Iterator[None]:
 
 def inputs(case: Case) -> dict[str, Any]:
     tf.random.set_seed(0)
-    if case.operator == "matmul":
-        m, n, k = case.shape
-        transpose_a, transpose_b = case.transposes
-        a = _normal((k, m) if transpose_a else (m, k), case.dtype)
-        return {"a": a, "b": _normal((n, k) if transpose_b else (k, n), case.dtype)}
-    values: dict[str, Any] = dict.fromkeys(INPUTS[case.operator], FACTOR)
-    values.update({name: _normal(case.shape, case.dtype) for name in values if name in "xyb"})
-    if "a" in values:
-        values["a"] = tf.constant(FACTOR, case.dtype)
-    if case.variant == "backward":
-        values["dy"] = _normal(case.shape, case.dtype)
+    values: dict[str, Any] = dict.fromkeys(INPUTS[case.operator], NUMBERS.get("factor"))
+    values.update((name, _draw(case, name, layout)) for name, layout in layouts(case).items())
     return values
 
 
-def _normal(shape: tuple[int, ...], dtype: str) -> tf.Tensor:
+def _draw(case: Case, name: str, layout: Layout) -> tf.Tensor:
+    dtype = case.parameters if case.parameters and name in ("weight", "bias") else case.dtype
+    if name == "labels":
+        return tf.random.uniform(layout.shape, maxval=case.shape[-1], dtype=tf.int64)
+    if name in ("cos", "sin"):
+        return tf.cast(tf.constant(angles(name, layout)), dtype)
+    if not layout.shape:
+        return tf.constant(NUMBERS[name], dtype)
     drawn = "float64" if dtype == "float64" else "float32"
-    return tf.cast(tf.random.normal(shape, dtype=drawn), dtype)
+    return tf.cast(tf.random.normal(layout.shape, dtype=drawn), dtype)
 
 
-def take(tensor: tf.Tensor, places: np.ndarray, axis: int) -> np.ndarray:
-    tensor = tf.reshape(tensor, [1]) if tensor.shape.rank == 0 else tensor
-    return tf.cast(tf.gather(tensor, places, axis=axis), tf.float64).numpy()
+def wide(tensor: tf.Tensor, places: np.ndarray | slice | None, axis: int | None) -> tf.Tensor:
+    """Some of a tensor along an axis, or all of it, in float64; integers stay."""
+    if isinstance(places, slice):
+        tensor = tensor[(slice(None),) * (axis or 0) + (places,)]
+    elif places is not None:
+        tensor = tf.gather(tensor, places, axis=axis)
+    return tf.cast(tensor, tf.float64) if tensor.dtype.is_floating else tensor
 
 
-def dot(x: tf.Tensor, y: tf.Tensor) -> float:
-    return float(tf.reduce_sum(tf.cast(x, tf.float64) * tf.cast(y, tf.float64)))
+def numpy(tensor: tf.Tensor) -> np.ndarray:
+    return tensor.numpy()
 
 
-def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Contender]:
-    ours, eager = _functions(case)
-    if case.variant == "backward":
-        ours, eager = _gradient(case, ours, values), _gradient(case, eager, values)
-    else:
-        ours, eager = partial(ours, *values.values()), partial(eager, *values.values())
-    clock = HostClock if case.device == "cpu" else partial(HostClock, tf.test.experimental.sync_devices)
-    result = {"fusedops": Contender(ours, clock()), "eager": Contender(eager, clock())}
+def formula(case: Case) -> Function:
+    if case.operator != "matmul":
+        return FORMULAS[case.operator]
+    transpose_a, transpose_b = case.transposes
+    return partial(tf.matmul, transpose_a=transpose_a, transpose_b=transpose_b)
+
+
+def call(
+    case: Case, function: Function, values: Mapping[str, Any], wrap: Callable[[Function], Function] = lambda f: f
+) -> Call:
+    """What a clock sees: a call that returns outputs, gradients, or both."""
+    given = {name: values[name] for name in INPUTS[case.operator]}
+    arguments = list(given.values())
+    if "backward" not in case.variant:
+        return partial(wrap(function), *arguments)
+    names = list(given)
+    places = [names.index(name) for name in WANTED[case.operator]]
+    upstream = [value for name, value in values.items() if name not in given] or None
+    if case.variant == "backward":  # alone, over a tape that stays
+        wanted = [arguments[place] for place in places]
+        with tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
+            tape.watch(wanted)
+            y = function(*arguments)
+        return partial(tape.gradient, [y], wanted, upstream)
+
+    def step(arguments: list[Any], upstream: list[Any] | None) -> list[Any]:
+        wanted = [arguments[place] for place in places]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(wanted)
+            outputs = function(*arguments)
+        outputs = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+        # The outputs are returned as well: what nobody asks for, a compiler leaves out.
+        return [*outputs, *tape.gradient(outputs, wanted, upstream)]
+
+    return partial(wrap(step), arguments, upstream)
+
+
+def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
+    def timed(function: Callable[[], Function], wrap: Callable[[Function], Function] = lambda f: f) -> Build:
+        return lambda: Contender(call(case, function(), values, wrap), _clock(case))
+
+    ours, plain = partial(_ours, case), partial(formula, case)
+    result = {"fusedops": timed(ours), "eager": timed(plain)}
+    if case.operator in ROWS:
+        result["fusedops, graph"] = timed(ours, _GRAPH)
+        result["graph"] = timed(plain, _GRAPH)
+        result["XLA"] = timed(plain, _XLA)
     if case.section == "call":
-        x, y = _normal(case.shape, case.dtype), _normal(case.shape, case.dtype)
-        result["tf.add"] = Contender(partial(tf.add, x, y), clock(), checked=False)
-        result["raw"] = Contender(_raw(case, values), clock())
-        result["raw_ops.AddV2"] = Contender(partial(tf.raw_ops.AddV2, x=x, y=y), clock(), checked=False)
+        x = tf.random.normal(case.shape)
+        result["tf.add"] = lambda: Contender(partial(tf.add, x, x), _clock(case), checked=False)
+        result["raw"] = lambda: Contender(_raw(case, values), _clock(case))
+        result["raw_ops.AddV2"] = lambda: Contender(partial(tf.raw_ops.AddV2, x=x, y=x), _clock(case), checked=False)
     return result
 
 
-def _functions(case: Case) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    ours = getattr(fo, case.operator)
-    if case.operator != "matmul":
-        return ours, EXPRESSIONS[case.operator]
-    transpose_a, transpose_b = case.transposes
-    options = {"transpose_a": transpose_a, "transpose_b": transpose_b}
-    return partial(ours, **options), partial(tf.matmul, **options)
+def _clock(case: Case) -> HostClock:
+    return HostClock() if case.device == "cpu" else HostClock(tf.test.experimental.sync_devices)
 
 
-def _gradient(case: Case, function: Callable[..., Any], values: Mapping[str, Any]) -> Call:
-    """The backward alone, over a tape that stays."""
-    arguments = [values[name] for name in INPUTS[case.operator]]
-    wanted = [values[name] for name in WANTED[case.operator]]
-    with tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
-        for tensor in wanted:
-            tape.watch(tensor)
-        y = function(*arguments)
-    return partial(tape.gradient, y, wanted, values["dy"])
+def _ours(case: Case) -> Function:
+    options = dict(OPTIONS.get(case.operator, {}))
+    if case.operator == "matmul":
+        options["transpose_a"], options["transpose_b"] = case.transposes
+    function = getattr(fo, case.operator)
+    return partial(function, **options) if options else function
 
 
 def _raw(case: Case, values: Mapping[str, Any]) -> Call:

@@ -23,6 +23,9 @@ class Contender:
     checked: bool = True  # its output is the case's
 
 
+Build = Callable[[], Contender]
+
+
 @dataclass(frozen=True)
 class Effort:
     round: float  # seconds that one contender measures before the next takes its turn

@@ -1,9 +1,8 @@
-"""PyTorch: fusedops, torch eager, and what bounds both."""
+"""PyTorch: fusedops, torch eager, torch.compile, other libraries, and what bounds them all."""
 
 from __future__ import annotations
 
 import itertools
-import statistics
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,13 +14,15 @@ import numpy as np
 import torch
 
 import fusedops.torch as fo
-from benchmarks.cases import Case
-from benchmarks.formulas import FACTOR, INPUTS, WANTED, expressions
-from benchmarks.timing import Call, Contender, HostClock
+from benchmarks import peers
+from benchmarks.case import Case
+from benchmarks.formulas import INPUTS, NUMBERS, OPTIONS, WANTED, Function, Layout, angles, layouts
+from benchmarks.timing import Build, Call, Clock, Contender, HostClock
+from benchmarks.torch_clocks import event_clock, graph, profiler_clock
+from benchmarks.torch_formulas import EAGER, FORMULAS
 
 NAME, TITLE = "torch", "PyTorch"
-EXPRESSIONS = expressions(relu=torch.relu)
-GRAPH_CALLS = 128  # over as many buffers: a GiB, of which no cache holds much
+GRAPH_CALLS = 128  # where they rotate, over as many buffers: a GiB, of which no cache holds much
 
 torch.backends.cuda.matmul.allow_tf32 = False
 torch.backends.cudnn.allow_tf32 = False
@@ -35,96 +36,130 @@ def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
+def notes() -> list[str]:
+    return peers.installed()[1] if has_gpu() else []
+
+
 @contextmanager
 def on(device: str) -> Iterator[None]:
     """A case's surroundings; torch.device would cost every call several microseconds."""
     if device == "cuda":
         torch.cuda.empty_cache()
+        torch.compiler.reset()  # or it would run eagerly after eight shapes of one formula
     yield
 
 
 def inputs(case: Case) -> dict[str, Any]:
     torch.manual_seed(0)
-    options: dict[str, Any] = {"dtype": getattr(torch, case.dtype), "device": case.device}
-    if case.operator == "matmul":
-        m, n, k = case.shape
-        transpose_a, transpose_b = case.transposes
-        a = torch.randn((k, m) if transpose_a else (m, k), **options)
-        return {"a": a, "b": torch.randn((n, k) if transpose_b else (k, n), **options)}
-    values: dict[str, Any] = dict.fromkeys(INPUTS[case.operator], FACTOR)
-    values.update({name: torch.randn(case.shape, **options) for name in values if name in "xyb"})
-    if "a" in values:
-        values["a"] = torch.tensor(FACTOR, **options)
-    if case.variant == "backward":
-        values["dy"] = torch.randn(case.shape, **options)
+    values: dict[str, Any] = dict.fromkeys(INPUTS[case.operator], NUMBERS.get("factor"))
+    values.update((name, _draw(case, name, layout)) for name, layout in layouts(case).items())
     return values
 
 
-def take(tensor: torch.Tensor, places: np.ndarray, axis: int) -> np.ndarray:
-    tensor = torch.atleast_1d(tensor.detach())
-    return tensor.index_select(axis, torch.from_numpy(places).to(tensor.device)).double().cpu().numpy()
+def _draw(case: Case, name: str, layout: Layout) -> torch.Tensor:
+    dtype = case.parameters if case.parameters and name in ("weight", "bias") else case.dtype
+    options: dict[str, Any] = {"dtype": getattr(torch, dtype), "device": case.device}
+    if name == "labels":
+        return torch.randint(case.shape[-1], layout.shape, device=case.device)
+    if name in ("cos", "sin"):
+        return torch.from_numpy(angles(name, layout)).to(**options)
+    return torch.randn(layout.shape, **options) if layout.shape else torch.tensor(NUMBERS[name], **options)
 
 
-def dot(x: torch.Tensor, y: torch.Tensor) -> float:
-    return float((x.double() * y.double()).sum())
+def wide(tensor: torch.Tensor, places: np.ndarray | slice | None, axis: int | None) -> torch.Tensor:
+    """Some of a tensor along an axis, or all of it, in float64; integers stay."""
+    tensor = tensor.detach()
+    if isinstance(places, slice):
+        tensor = tensor.narrow(axis or 0, places.start, places.stop - places.start)
+    elif places is not None:
+        tensor = tensor.index_select(axis or 0, torch.from_numpy(places).to(tensor.device))
+    return tensor.double() if tensor.is_floating_point() else tensor
 
 
-def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Contender]:
+def numpy(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.detach().cpu().numpy()
+
+
+def formula(case: Case) -> Function:
+    if case.operator != "matmul":
+        return FORMULAS[case.operator]
+    transpose_a, transpose_b = case.transposes
+    return lambda a, b: torch.matmul(a.mT if transpose_a else a, b.mT if transpose_b else b)
+
+
+def call(case: Case, function: Function, values: Mapping[str, Any]) -> Call:
+    """What a clock sees: a call that returns outputs, gradients, or both."""
+    given = {name: values[name] for name in INPUTS[case.operator]}
+    if "backward" not in case.variant:
+        return partial(function, *given.values())
+    given.update({name: given[name].detach().requires_grad_() for name in WANTED[case.operator]})
+    leaves = [given[name] for name in WANTED[case.operator]]
+    upstream = [value for name, value in values.items() if name not in given] or None
+    arguments = tuple(given.values())
+    if case.variant == "backward":  # alone, over a graph that stays
+        return partial(torch.autograd.grad, function(*arguments), leaves, upstream, retain_graph=True)
+
+    def step() -> tuple[torch.Tensor, ...]:
+        outputs = function(*arguments)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        return *outputs, *torch.autograd.grad(outputs, leaves, upstream)
+
+    return step
+
+
+def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
     if case.section == "launch":
         return _launch(case, values)
-    ours, eager = _functions(case)
-    if case.variant == "backward":
-        ours, eager = _gradient(case, ours, values), _gradient(case, eager, values)
-    else:
-        ours, eager = partial(ours, *values.values()), partial(eager, *values.values())
-    if case.device == "cpu":
-        clock = HostClock()
-        result = {"fusedops": Contender(ours, clock), "eager": Contender(eager, clock)}
-        if case.section == "call" or (case.operator, case.variant) == ("axpby", "forward"):
-            result["addcmul"] = Contender(_addcmul(case), clock, checked=False)
-        if case.section == "call":
-            result["torch.ops"] = Contender(_raw(case, values), clock)
-        return result
 
-    result = {
-        "fusedops": Contender(ours, event_clock),
-        "fusedops, host clock": Contender(ours, HostClock(torch.cuda.synchronize)),
-        "eager": Contender(eager, event_clock),
-    }
-    if case.section == "stream":
-        x = values["x"]
-        target = torch.empty_like(x)
-        copy = 2.0 * x.numel() * x.element_size()
-        result["copy"] = Contender(partial(target.copy_, x), event_clock, work=copy, checked=False)
-    if case.variant == "backward":
-        result["compiled"] = Contender(partial(_compiled, values["dy"], values["a"], values["x"]), event_clock)
+    def clock() -> Clock:
+        if case.device == "cpu":
+            return HostClock()
+        return HostClock(torch.cuda.synchronize) if case.section == "python" else event_clock
+
+    def timed(function: Callable[[], Function], values: Callable[[], Mapping[str, Any]] = lambda: values) -> Build:
+        """Everything happens when it is built: a contender that fails there must not take the others along."""
+        return lambda: _timed(case, call(case, function(), values()), clock())
+
+    result = {"fusedops": timed(lambda: _ours(case)), "eager": timed(lambda: EAGER.get(case.operator, formula(case)))}
+    if case.device == "cpu":
+        if case.section == "call" or (case.operator, case.variant) == ("axpby", "forward"):
+            result["addcmul"] = lambda: Contender(_addcmul(case), clock(), checked=False)
+        if case.section == "call":
+            result["torch.ops"] = lambda: Contender(_raw(case, values), clock())
+        return result
+    if "tf" in case.frameworks:
+        synchronized = HostClock(torch.cuda.synchronize)
+        result["fusedops, host clock"] = lambda: Contender(call(case, _ours(case), values), synchronized)
+    if case.operator != "matmul":
+        result["compiled"] = timed(lambda: torch.compile(formula(case), dynamic=False))
+        if case.section != "python":
+            result["copy"] = lambda: _copy(case, values)
+    for name, library in peers.installed()[0].items():
+        if case.operator in library:
+            own = partial(peers.arguments, name, case.operator, values)
+            result[name] = timed(partial(library.__getitem__, case.operator), own)
     return result
 
 
-def _functions(case: Case) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    ours = getattr(fo, case.operator)
-    if case.operator != "matmul":
-        return ours, EXPRESSIONS[case.operator]
-    transpose_a, transpose_b = case.transposes
-
-    def eager(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return torch.matmul(a.mT if transpose_a else a, b.mT if transpose_b else b)
-
-    return partial(ours, transpose_a=transpose_a, transpose_b=transpose_b), eager
+def _ours(case: Case) -> Function:
+    options = dict(OPTIONS.get(case.operator, {}))
+    if case.operator == "matmul":
+        options["transpose_a"], options["transpose_b"] = case.transposes
+    function = getattr(fo, case.operator)
+    return partial(function, **options) if options else function
 
 
-def _gradient(case: Case, function: Callable[..., Any], values: Mapping[str, Any]) -> Call:
-    """The backward alone, over a graph that stays."""
-    wanted = WANTED[case.operator]
-    leaves = {name: values[name] for name in INPUTS[case.operator]}
-    leaves.update({name: leaves[name].detach().requires_grad_() for name in wanted})
-    y = function(*leaves.values())
-    return partial(torch.autograd.grad, y, [leaves[name] for name in wanted], values["dy"], retain_graph=True)
+def _timed(case: Case, call: Call, clock: Clock, **more: Any) -> Contender:
+    if case.section != "small":
+        return Contender(call, clock, **more)
+    return Contender(graph(call, [()] * GRAPH_CALLS), event_clock, calls=GRAPH_CALLS, **more)
 
 
-@torch.compile(dynamic=False)
-def _compiled(dy: torch.Tensor, a: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return (dy * x).sum(), a * dy
+def _copy(case: Case, values: Mapping[str, Any]) -> Contender:
+    """What bounds whoever moves memory: bytes over this bandwidth are the floor of a case."""
+    x = next(x for x in values.values() if isinstance(x, torch.Tensor) and x.shape == case.shape)
+    copy = partial(torch.empty_like(x).copy_, x)
+    return _timed(case, copy, event_clock, work=2.0 * x.numel() * x.element_size(), checked=False)
 
 
 def _addcmul(case: Case) -> Call:
@@ -145,77 +180,32 @@ def _raw(case: Case, values: Mapping[str, Any]) -> Call:
     return partial(operator, *values.values())
 
 
-def event_clock(call: Call, count: int) -> float:
-    """The GPU's own time for back-to-back calls."""
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    for _ in itertools.repeat(None, count):
-        call()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end) * 1e-3 / count
-
-
-def profiler_clock(call: Call, count: int) -> float:
-    """The time inside kernels, without what lies between them."""
-    torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        for _ in itertools.repeat(None, min(count, 200)):
-            call()
-        torch.cuda.synchronize()
-    events = [event for event in profile.events() or () if event.device_type == torch.autograd.DeviceType.CUDA]
-    if not events:
-        raise RuntimeError("torch.profiler saw no kernel")
-    return statistics.median(event.time_range.elapsed_us() for event in events) * 1e-6
-
-
-def _launch(case: Case, values: Mapping[str, Any]) -> dict[str, Contender]:
+def _launch(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
     """relu alone on the GPU, and a kernel of one element for the floor."""
     method, buffers = case.variant.split(", ")
     x = values["x"]
-    xs = [x.clone() for _ in range(GRAPH_CALLS)] if buffers == "rotating" else [x] * GRAPH_CALLS
-    one = [torch.ones(1, device=case.device) for _ in range(GRAPH_CALLS)]
-    result = {}
-    for name, relu, arguments in (
-        ("fusedops", _functions(case)[0], xs),
-        ("eager", torch.relu, xs),
-        ("launch floor", torch.relu, one),
-    ):
-        checked = name != "launch floor"
+    same = [(x,)] * GRAPH_CALLS
+    xs = [(x.clone(),) for _ in range(GRAPH_CALLS)] if buffers == "rotating" else same
+    one = [(torch.ones(1, device=case.device),) for _ in range(GRAPH_CALLS)]
+
+    def build(function: Function, arguments: list[tuple[torch.Tensor]], checked: bool) -> Contender:
         if method == "graph":
-            result[name] = Contender(_graph(relu, arguments), event_clock, calls=GRAPH_CALLS, checked=checked)
-        else:
-            result[name] = Contender(_rotating(relu, arguments), profiler_clock, checked=checked)
-    return result
+            return Contender(graph(function, arguments), event_clock, calls=GRAPH_CALLS, checked=checked)
+        return Contender(_rotating(function, arguments), profiler_clock, checked=checked)
+
+    return {
+        "fusedops": partial(build, _ours(case), xs, True),
+        "eager": partial(build, torch.relu, xs, True),
+        "launch floor": partial(build, torch.relu, one, False),
+    }
 
 
-def _rotating(function: Callable[..., Any], arguments: list[torch.Tensor]) -> Call:
+def _rotating(function: Function, arguments: list[tuple[torch.Tensor]]) -> Call:
     """The next argument with each call; outputs are kept for a turn, or one buffer would serve them all."""
     turns, outputs = itertools.cycle(arguments), deque[torch.Tensor](maxlen=len(arguments))
 
     def call() -> torch.Tensor:
-        outputs.append(function(next(turns)))
+        outputs.append(function(*next(turns)))
         return outputs[-1]
 
     return call
-
-
-def _graph(function: Callable[..., Any], arguments: list[torch.Tensor]) -> Call:
-    """One call for every argument, captured; the outputs are different buffers where the inputs are."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        function(arguments[0])
-    torch.cuda.synchronize()
-    graph, rotating = torch.cuda.CUDAGraph(), arguments[0] is not arguments[-1]
-    outputs: list[torch.Tensor] = []
-    with torch.cuda.graph(graph, stream=stream):
-        for argument in arguments:
-            output = function(argument)
-            if rotating or not outputs:
-                outputs.append(output)
-
-    def replay() -> torch.Tensor:
-        graph.replay()
-        return outputs[0]
-
-    return replay

@@ -1,0 +1,125 @@
+"""One row of the tables: what is computed, the least work that it takes, and the goals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+SIZES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}  # bytes
+
+# Section -> title of its table.
+SECTIONS = {
+    "stream": "2^28 elements on the GPU: memory speed",
+    "launch": "relu on 1 048 576 float32: GPU time alone",
+    "matmul": "Matrix products on the GPU",
+    "rows": "Rows in bfloat16 on the GPU: memory speed",
+    "dtypes": "Rows in other dtypes on the GPU",
+    "small": "Few rows in bfloat16: GPU time alone, by CUDA graphs over one buffer",
+    "python": "Rows in bfloat16 on the GPU: time of the Python call, forward and backward",
+    "call": "A call on 16 floats, CPU, no gradient",
+    "cpu": "2^24 float32 on the CPU; matrix products of 2048",
+    "cpu-rows": "Rows in float32 on the CPU",
+}
+
+BOTH = "forward + backward"
+
+# Contenders that do the same work by other means, in either framework.
+PEERS = ("eager", "compiled", "Liger", "QuACK", "graph", "XLA")
+
+# Operator -> tensors of the first input's size that the forward and the backward move: each input read once, each
+# output written once. The gradients of add, and of axpby's b, are the upstream gradient itself: nothing to measure.
+FORWARD = {
+    "axpby": 3,
+    "add": 3,
+    "scale": 2,
+    "relu": 2,
+    "polynomial_activation": 2,
+    "rms_norm": 2,
+    "layer_norm": 2,
+    "add_rms_norm": 4,
+    "add_layer_norm": 4,
+    "softmax": 2,
+    "cross_entropy": 1,
+    "bias_act": 2,
+    "swiglu": 3,
+    "rope": 2,
+}
+BACKWARD = {
+    "axpby": 3,
+    "scale": 2,
+    "relu": 3,
+    "polynomial_activation": 3,
+    "rms_norm": 3,
+    "layer_norm": 3,
+    "add_rms_norm": 4,  # both upstream gradients and the sum; the gradients of both summands are one tensor
+    "add_layer_norm": 4,
+    "softmax": 3,
+    "cross_entropy": 2,
+    "bias_act": 3,
+    "swiglu": 5,
+    "rope": 2,
+}
+ELEMENTWISE = ("axpby", "add", "scale", "relu", "polynomial_activation")
+ROWS = tuple(operator for operator in FORWARD if operator not in ELEMENTWISE)
+OPERATORS = (*FORWARD, "matmul")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Compares the work per second of a contender with that of another, or its time with a number."""
+
+    framework: str
+    against: str = ""  # a contender, or the fastest of PEERS; "" where `seconds` are the goal
+    speed: float = 1.0  # of `contender`, at least this many times that of `against`
+    contender: str = "fusedops"
+    against_framework: str = ""  # "" is the same one
+    or_floor: str = ""  # reached as well by whoever is within 5 % of this contender's time
+    as_time: bool = False  # speak of times, not of speeds
+    seconds: float = 0.0  # at most
+
+
+@dataclass(frozen=True)
+class Case:
+    section: str
+    device: str
+    operator: str
+    variant: str  # forward, backward, ...
+    dtype: str
+    shape: tuple[int, ...]  # of a matrix product: M, N, K
+    work: float
+    unit: str  # of the work: "B" or "FLOP"
+    frameworks: tuple[str, ...] = ("torch", "tf")
+    goals: tuple[Goal, ...] = ()
+    parameters: str = ""  # the dtype of weight and bias, if it is another
+
+    @property
+    def key(self) -> str:
+        dtype = f"{self.dtype}+{self.parameters}" if self.parameters else self.dtype
+        return "/".join((self.section, self.operator, self.variant, dtype, "x".join(map(str, self.shape))))
+
+    @property
+    def transposes(self) -> tuple[bool, bool]:
+        return self.variant[0] == "T", self.variant[1] == "T"
+
+
+def moving(
+    section: str,
+    device: str,
+    operator: str,
+    variant: str,
+    dtype: str,
+    shape: tuple[int, ...],
+    *goals: Goal,
+    frameworks: tuple[str, ...] = ("torch", "tf"),
+    parameters: str = "",
+) -> Case:
+    """A case whose work is the memory that it moves; weights and other parameters are too small to count."""
+    tensors = BACKWARD[operator] if variant == "backward" else FORWARD[operator]
+    tensors += BACKWARD[operator] if variant == BOTH else 0
+    work = float(tensors * prod(shape) * SIZES[dtype])
+    return Case(section, device, operator, variant, dtype, shape, work, "B", frameworks, goals, parameters)
+
+
+def as_fast_as_in_torch() -> Goal:
+    """Both read the host's clock there: TensorFlow has no events."""
+    return Goal("tf", "fusedops, host clock", 1 / 1.03, against_framework="torch", as_time=True)
