@@ -2,19 +2,37 @@
 
 A formula is a vector-Jacobian product: `formula(f, c, *dy)` gets the upstream gradient of each output and returns the
 gradient of each differentiable input by name. A value may be a function, which is called only if that gradient is
-wanted; a missing name means zero.
+wanted; a missing name means zero. Saved outputs get no gradient: a formula is total in the inputs.
+
+`c` holds what the operator was called with, by the names of its declaration: the inputs and outputs named in `saves`,
+the attributes, and `c.wanted(input)`. An absent input is None, and so is an upstream gradient where nothing flows back.
 
 `f` holds every operator (`f.axpby(a, x, b)`, differentiable itself, which makes the second derivative) and a few tensor
-functions that both frameworks have: `multiply`, `reshape_rows`, `transpose`, `rank`. `c` holds what the operator was
-called with, by the names of its declaration: the inputs and outputs named in `saves`, the attributes, and
-`c.wanted(input)`. An upstream gradient is None where nothing flows back.
+functions that both frameworks have:
+
+    multiply, erf, rsqrt, sigmoid, tanh   of each element
+    sum                                   of all elements
+    sum_last, mean_last                   over the last dimension, which stays, with size 1
+    expand_last, first                    adds a last dimension of size 1, takes it away
+    halves                                of the last dimension
+    log_softmax                           over the last dimension
+    one_hot(labels, like)                 as bools, with like's last dimension; none for a label outside of it
+    unequal, where(condition, x)          as bools; x where it is true, else 0
+    rank, transpose, reshape_rows         of matrices: the last two dimensions; all but the last in one
+    compute(x), cast(x, like)             to the dtype to compute in; to like's
+    constant                              the same value without a derivative
+    vjp(function, inputs, upstream)       the gradients of inputs, taken by the framework
 
 Backward operators are linear in `dy`. Forward mode is therefore the gradient of a formula with respect to `dy`, and
-needs no formula of its own.
+needs no formula of its own. Most second derivatives are `composite.second_derivative`.
 """
 
+from fusedops.gradients import activations as activations
+from fusedops.gradients import attention as attention
 from fusedops.gradients import elementwise as elementwise
+from fusedops.gradients import loss as loss
+from fusedops.gradients import norms as norms
 from fusedops.gradients import products as products
-from fusedops.gradients.registry import Formula, Gradient, gradient_of
+from fusedops.gradients.registry import REFUSED, Formula, Gradient, gradient_of
 
-__all__ = ["Formula", "Gradient", "gradient_of"]
+__all__ = ["REFUSED", "Formula", "Gradient", "gradient_of"]

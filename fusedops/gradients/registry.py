@@ -16,6 +16,9 @@ class Gradient:
     saves: tuple[str, ...]
 
 
+# The gradient of a floating input that has none: asking for it is an error, where the framework can tell.
+REFUSED: Any = object()
+
 GRADIENTS: dict[str, Gradient] = {}
 
 

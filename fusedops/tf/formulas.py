@@ -9,30 +9,11 @@ from typing import Any
 import tensorflow as tf
 
 from fusedops.declarations import Attribute, Operator
-from fusedops.gradients import Formula, gradient_of
+from fusedops.gradients import REFUSED, Formula, gradient_of
+from fusedops.tf import neutral
 from fusedops.tf.operators import DECLARED, OPERATORS, is_constant
 
-
-def _rank(tensor: tf.Tensor) -> int:
-    rank = tensor.shape.rank
-    if rank is None:
-        raise ValueError("fusedops: the gradient needs tensors of known rank; set it with tf.ensure_shape")
-    return rank
-
-
-def _reshape_rows(tensor: tf.Tensor) -> tf.Tensor:
-    """Flattens all but the last dimension. A size of -1 would be ambiguous for a tensor without elements."""
-    shape = tf.shape(tensor, tf.int64)
-    return tf.reshape(tensor, tf.stack([tf.reduce_prod(shape[:-1]), shape[-1]]))
-
-
-_FUNCTIONS = SimpleNamespace(
-    **vars(OPERATORS),
-    multiply=tf.multiply,
-    rank=_rank,
-    reshape_rows=_reshape_rows,
-    transpose=tf.linalg.matrix_transpose,
-)
+_FUNCTIONS = SimpleNamespace(**vars(OPERATORS), **neutral.FUNCTIONS)
 
 
 class _Context:
@@ -92,6 +73,8 @@ def _register(operator: Operator, formula: Formula) -> None:
         for input, position in context._positions.items():
             if position is not None:
                 value = values.get(input) if context.wanted(input) else None
+                # A graph asks for the gradient of everything: None says that there is none, as for integers.
+                value = None if value is REFUSED else value
                 results.append(value() if callable(value) else value)
         return results
 

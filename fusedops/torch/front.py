@@ -11,7 +11,6 @@ torch.func nor forward mode. So each situation takes its own way to the same ker
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +20,8 @@ import torch.autograd.forward_ad as forward_ad
 
 from fusedops import checks
 from fusedops.declarations import Operator
-from fusedops.gradients import Gradient, gradient_of
+from fusedops.gradients import REFUSED, Gradient, gradient_of
+from fusedops.torch import neutral
 from fusedops.torch.operators import SIGNATURES, Signature, overload, vmap_rule
 
 Arguments = tuple[Any, ...]  # in the order of the schema
@@ -37,12 +37,7 @@ _inside_torch_func = torch._C._are_functorch_transforms_active
 _is_any_autocast_enabled = torch._C._is_any_autocast_enabled
 
 # What formulas see as `f`: every operator, and what else they need of tensors.
-FUNCTIONS = SimpleNamespace(
-    multiply=torch.mul,
-    reshape_rows=lambda x: x.reshape(math.prod(x.shape[:-1]), x.shape[-1]),
-    transpose=lambda x: x.mT,
-    rank=lambda x: x.dim(),
-)
+FUNCTIONS = SimpleNamespace(**neutral.FUNCTIONS)
 
 
 class Derivative:
@@ -54,6 +49,8 @@ class Derivative:
         declaration = signature.declaration
         self.names = [x.name for x in declaration.inputs]
         outputs = [x.name for x in declaration.outputs]
+        self.differentiable = [i for i, x in enumerate(declaration.outputs) if not x.saved]
+        self.constants = [i for i, x in enumerate(declaration.outputs) if x.saved]
         self.saved_inputs = [(name, self.names.index(name)) for name in gradient.saves if name in self.names]
         self.saved_outputs = [(name, outputs.index(name)) for name in gradient.saves if name in outputs]
 
@@ -63,10 +60,12 @@ class Derivative:
         tensors = [inputs[i] for _, i in self.saved_inputs] + [outputs[i] for _, i in self.saved_outputs]
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
+        if self.constants:
+            ctx.mark_non_differentiable(*(outputs[i] for i in self.constants))
         ctx.rest = rest
         if forward_mode:
             ctx.save_for_forward(*tensors)
-            ctx.outputs = [(x.shape, x.dtype, x.device) for x in outputs]
+            ctx.outputs = [(outputs[i].shape, outputs[i].dtype, outputs[i].device) for i in self.differentiable]
 
     def context(self, ctx: Any, saved: Arguments, wanted: Callable[[str], bool]) -> SimpleNamespace:
         """The formula's `c`."""
@@ -92,6 +91,8 @@ class Derivative:
         result = []
         for name, needed in zip(self.names, wanted, strict=True):
             gradient = gradients.get(name) if needed else None
+            if gradient is REFUSED:
+                raise RuntimeError(f"fusedops.{self.signature.declaration.name}: {name} has no gradient; detach it")
             result.append(gradient() if callable(gradient) else gradient)
         return result
 
@@ -118,7 +119,8 @@ class Derivative:
         given = tuple(tangent for tangent in tangents if tangent is not None)
         has_tangent = [wanted[i] for _, i in self.saved_inputs] + [True for _ in self.saved_outputs]
 
-        def pull_back(*dy: Any) -> Arguments:
+        def pull_back(*flowing: Any) -> Arguments:
+            dy = self.of_all_outputs(flowing)
             gradients = [g for g, w in zip(self.evaluate(ctx, saved, wanted, dy), wanted, strict=True) if w]
             return tuple(torch.zeros_like(t) if g is None else g for g, t in zip(gradients, given, strict=True))
 
@@ -131,8 +133,17 @@ class Derivative:
             )
             zeros = [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.outputs]
             _, transposed = torch.func.vjp(pull_back, *zeros)
-            results = transposed(given)
+            results = self.of_all_outputs(transposed(given))
         return results[0] if len(results) == 1 else results
+
+    def of_all_outputs(self, of_differentiable: Sequence[Any]) -> Arguments:
+        """With None for the saved outputs, which have neither gradient nor tangent."""
+        if not self.constants:
+            return tuple(of_differentiable)
+        values: list[Any] = [None] * (len(self.differentiable) + len(self.constants))
+        for i, value in zip(self.differentiable, of_differentiable, strict=True):
+            values[i] = value
+        return tuple(values)
 
 
 def _autograd_functions(raw: Callable[..., Any], derivative: Derivative) -> tuple[Any, Any]:

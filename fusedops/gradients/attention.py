@@ -1,0 +1,29 @@
+"""What attention is made of, beside matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fusedops.gradients.composite import derivative
+from fusedops.gradients.registry import REFUSED, Tensor, gradient
+
+
+@gradient("softmax", saves=("y",))
+def _softmax(f: Any, c: Any, dy: Tensor) -> Mapping[str, Any]:
+    return {"x": f.softmax_backward(dy, c.y, scale=c.scale)}
+
+
+@gradient("softmax_backward", saves=("dy", "y"))
+def _softmax_backward(f: Any, c: Any, gdx: Tensor) -> Mapping[str, Any]:
+    def plain(dy: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        return (c.scale * y * (dy - f.sum_last(dy * y)),)
+
+    return derivative(f, c, plain, ("dy", "y"), (gdx,))
+
+
+@gradient("rope", saves=("cos", "sin"))
+def _rope(f: Any, c: Any, dy: Tensor) -> Mapping[str, Any]:
+    """A rotation: its transpose rotates back."""
+    options = {"seq_dim": c.seq_dim, "interleaved": c.interleaved, "inverse": not c.inverse}
+    return {"x": lambda: f.rope(dy, c.cos, c.sin, **options), "cos": REFUSED, "sin": REFUSED}

@@ -1,0 +1,33 @@
+"""Losses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fusedops.gradients.composite import second_derivative
+from fusedops.gradients.registry import Tensor, gradient
+
+
+@gradient("cross_entropy", saves=("logits", "labels", "lse", "count"))
+def _cross_entropy(f: Any, c: Any, dloss: Tensor, dlse: None, dcount: None) -> Mapping[str, Any]:
+    options = {name: getattr(c, name) for name in ("ignore_index", "label_smoothing", "reduction")}
+    return {"logits": f.cross_entropy_backward(dloss, c.logits, c.labels, c.lse, c.count, **options)}
+
+
+@gradient("cross_entropy_backward", saves=("dloss", "logits", "labels"))
+def _cross_entropy_backward(f: Any, c: Any, gdlogits: Tensor) -> Mapping[str, Any]:
+    def plain(f: Any, c: Any, logits: Tensor) -> Tensor:
+        log_p = f.log_softmax(logits)
+        of_label = f.sum_last(f.where(f.one_hot(c.labels, logits), log_p))
+        loss = f.first((c.label_smoothing - 1.0) * of_label)
+        if c.label_smoothing:
+            loss = loss - c.label_smoothing * f.first(f.mean_last(log_p))
+        counts = f.unequal(c.labels, c.ignore_index)
+        loss = f.where(counts, loss)
+        if c.reduction == "none":
+            return loss
+        total = f.sum(loss)
+        return total if c.reduction == "sum" else total / f.sum(f.cast(counts, logits))
+
+    return second_derivative(f, c, plain, dy="dloss", logits=gdlogits)
