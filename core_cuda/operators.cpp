@@ -2,9 +2,12 @@
 #include "core/operator.h"
 #include "ops/add.h"
 #include "ops/axpby.h"
+#include "ops/layer_norm.h"
 #include "ops/matmul.h"
 #include "ops/polynomial_activation.h"
 #include "ops/relu.h"
+#include "ops/rms_norm.h"
+#include "ops/rope.h"
 #include "ops/scale.h"
 
 namespace fusedops {
@@ -12,13 +15,20 @@ namespace fusedops {
 std::span<const Operator* const> operators() {
   static const Operator* const table[] = {
       &add(),
+      &add_layer_norm(),
+      &add_rms_norm(),
       &axpby(),
       &axpby_backward(),
+      &layer_norm(),
+      &layer_norm_backward(),
       &matmul(),
       &polynomial_activation(),
       &polynomial_activation_backward(),
       &relu(),
       &relu_backward(),
+      &rms_norm(),
+      &rms_norm_backward(),
+      &rope(),
       &scale(),
   };
   return table;

@@ -127,14 +127,7 @@ struct NormBackward {
   compute_t<T>* row_sums;  // CUDA: [rows][2], for kernels that read a row more than once. CPU: weight + offset
 };
 
-// How many numbers of the compute dtype `partials` holds.
-inline int64_t norm_partials(const Call& call, const NormBackwardPlaces& at) {
-  const auto needed = [&](int input, int attribute) {
-    return input != kNowhere && call.inputs[input] && call.attributes[attribute].i64;
-  };
-  const int sums = needed(at.weight, at.need_dweight) + needed(at.bias, at.need_dbias);
-  const Rows x = as_rows(*call.inputs[at.x]);
-  return sums * slabs_of(x.count).count * x.size;
-}
+Status norm_forward_rule(Rule& rule, const NormForwardPlaces& at);
+Status norm_backward_rule(Rule& rule, const NormBackwardPlaces& at);
 
 }  // namespace fusedops

@@ -201,7 +201,11 @@ size_t norm_backward_workspace(const Call& call, const NormBackwardPlaces& at) {
   const double offset = at.offset == kNowhere ? 0 : call.attributes[at.offset].f64;
   const bool copied = is_copied(call.inputs[at.weight], offset, x.dtype);
   const int64_t more = call.context.cuda ? 2 * rows.count : (copied ? rows.size : 0);
-  return (norm_partials(call, at) + more) * size_of(compute_dtype(x.dtype));
+  const auto needed = [&](int input, int attribute) {
+    return input != kNowhere && call.inputs[input] && call.attributes[attribute].i64;
+  };
+  const int sums = needed(at.weight, at.need_dweight) + needed(at.bias, at.need_dbias);
+  return (sums * slabs_of(rows.count).count * rows.size + more) * size_of(compute_dtype(x.dtype));
 }
 
 Status norm_backward_cpu(const Call& call, const NormBackwardPlaces& at) {
