@@ -1,5 +1,7 @@
 #include "core/view.h"
 
+#include <algorithm>
+
 namespace fusedops {
 namespace {
 
@@ -14,6 +16,13 @@ bool collapses(const View& view, int first, int last, int64_t stride) {
   return true;
 }
 
+// The stride of the innermost of the first `count` dimensions that has more than one element.
+int64_t innermost_stride(const View& view, int count, int64_t otherwise) {
+  for (int i = count - 1; i >= 0; --i)
+    if (view.sizes[i] != 1) return view.strides[i];
+  return otherwise;
+}
+
 }  // namespace
 
 bool has_layout(const View& view, Layout layout) {
@@ -23,20 +32,30 @@ bool has_layout(const View& view, Layout layout) {
     const int last = view.rank - 1;
     return (view.sizes[last] == 1 || view.strides[last] == 1) && collapses(view, 0, last, as_rows(view).stride);
   }
+  if (layout == Layout::heads && view.rank > 0) {
+    const int last = view.rank - 1;
+    return (view.sizes[last] == 1 || view.strides[last] == 1) &&
+           collapses(view, 0, last - 2, innermost_stride(view, last - 2, 0));
+  }
   return collapses(view, 0, view.rank, 1);
 }
 
 Rows as_rows(const View& view) {
   const int last = view.rank - 1;
-  Rows rows{1, view.sizes[last], view.sizes[last]};
+  Rows rows{1, view.sizes[last], innermost_stride(view, last, view.sizes[last])};
   for (int i = 0; i < last; ++i) rows.count *= view.sizes[i];
-  // The stride of the innermost dimension that has one.
-  for (int i = last - 1; i >= 0; --i) {
-    if (view.sizes[i] == 1) continue;
-    rows.stride = view.strides[i];
-    break;
-  }
   return rows;
+}
+
+Heads as_heads(const View& view) {
+  const int last = view.rank - 1, leading = last - 2;
+  Heads heads{{1, 1, 1}, {innermost_stride(view, leading, 0), 0, 0}, view.sizes[last]};
+  for (int i = 0; i < leading; ++i) heads.sizes[0] *= view.sizes[i];
+  for (int i = std::max(leading, 0); i < last; ++i) {
+    heads.sizes[i - leading + 1] = view.sizes[i];
+    heads.strides[i - leading + 1] = view.strides[i];
+  }
+  return heads;
 }
 
 std::optional<MatrixStrides> as_matrix(const View& view) {

@@ -15,6 +15,7 @@ enum class Layout : uint8_t {
   contiguous,  // row-major without gaps
   rows,        // the last dimension is unit-stride; the leading ones share one stride, from row to row
   matrix,  // the last two dimensions: one is unit-stride, the other spaced apart; the leading ones: one common stride
+  heads,   // the last dimension is unit-stride, the two before it are free; the leading ones share one stride
 };
 
 struct View {
@@ -41,6 +42,15 @@ struct Rows {
 };
 
 Rows as_rows(const View& view);  // of a view of that layout, with at least one dimension
+
+// Layout::heads: rows in three dimensions, such as batch, position and head.
+struct Heads {
+  int64_t sizes[3];    // the leading dimensions as one, then the two before the last
+  int64_t strides[3];  // between rows, in elements
+  int64_t size;        // elements of a row
+};
+
+Heads as_heads(const View& view);  // of a view of that layout, with at least one dimension
 
 struct MatrixStrides {
   bool row_major;        // rows are of unit stride, else columns are

@@ -12,14 +12,21 @@ from types import FunctionType
 from typing import Any
 
 from fusedops.functions.elementwise import add, axpby, polynomial_activation, relu, scale
+from fusedops.functions.normalization import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 from fusedops.functions.products import matmul
+from fusedops.functions.rotary import rope
 
 PUBLIC: tuple[Any, ...] = (
     add,
+    add_layer_norm,
+    add_rms_norm,
     axpby,
+    layer_norm,
     matmul,
     polynomial_activation,
     relu,
+    rms_norm,
+    rope,
     scale,
 )
 __all__ = [function.__name__ for function in PUBLIC]

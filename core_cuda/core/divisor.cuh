@@ -1,0 +1,36 @@
+// Division by a number that is known at the launch only: a multiplication and a shift, where the dividend has 31 bits.
+// Granlund and Montgomery, "Division by invariant integers using multiplication", 1994.
+#pragma once
+
+#include <cstdint>
+
+namespace fusedops::cuda {
+
+class Divisor {
+ public:
+  explicit Divisor(int64_t divisor) : divisor_(divisor) {  // at least 1
+    while (shift_ < 31 && int64_t(1) << shift_ < divisor) ++shift_;
+    if (divisor <= int64_t(1) << shift_)
+      multiplier_ = static_cast<uint32_t>(((((uint64_t(1) << shift_) - divisor) << 32) / divisor) + 1);
+    else
+      multiplier_ = 0;  // larger than any dividend of 31 bits
+  }
+
+  struct Result {
+    int64_t quotient, remainder;
+  };
+
+  __device__ Result divide(int64_t dividend) const {
+    const uint32_t n = static_cast<uint32_t>(dividend);
+    const int64_t quotient =
+        dividend < int64_t(1) << 31 ? int64_t((__umulhi(n, multiplier_) + n) >> shift_) : dividend / divisor_;
+    return {quotient, dividend - quotient * divisor_};
+  }
+
+ private:
+  int64_t divisor_;
+  uint32_t multiplier_;
+  int shift_ = 0;
+};
+
+}  // namespace fusedops::cuda

@@ -1,0 +1,157 @@
+import numpy as np
+from specification import Bad, Like, Sample, Specification
+
+
+class Rope(Specification):
+    name = "rope"
+    parameters = ("cos", "sin")
+    not_differentiable = ("cos", "sin")
+    least_rank = 2
+
+    def sample(self, shape, random):
+        seq_dim = -3 if len(shape) > 2 else -2
+        options = {"seq_dim": seq_dim} if seq_dim != -3 else {}
+        return call(shape, (shape[seq_dim], shape[-1] // 2), random, **options)
+
+    def more_samples(self, random):
+        for interleaved in (False, True):
+            name = "neighbours" if interleaved else "halves"
+            options = {"interleaved": interleaved}
+            # Whole vectors and not, all features and not, positions before the heads and behind them, batches of angles.
+            yield call((2, 3, 2, 32), (3, 16), random, f"{name}-vectors", **options)
+            yield call((2, 3, 2, 48), (3, 8), random, f"{name}-vectors-some", **options)
+            yield call((3, 2, 7), (3, 2), random, f"{name}-some", **options)
+            yield call((3, 2, 4), (3, 0), random, f"{name}-none", **options)
+            yield call((2, 3, 2, 4), (2, 3, 2), random, f"{name}-batch", **options)
+            yield call((2, 2, 3, 2, 16), (2, 3, 8), random, f"{name}-batch-of-many", **options)
+            yield call((2, 2, 3, 4), (3, 2), random, f"{name}-behind", seq_dim=-2, **options)
+            yield call((2, 2, 3, 16), (2, 3, 8), random, f"{name}-behind-batch", seq_dim=-2, **options)
+            yield call((2, 3, 4), (2, 3, 2), random, f"{name}-behind-batch-no-heads", seq_dim=-2, **options)
+        yield call((2, 3, 2, 4), (3, 2), random, "from-the-first", seq_dim=1)
+        yield call((1, 2, 1, 4098), (2, 2049), random, "long")
+
+    def special(self, values, random):
+        a, b = (grid.ravel() for grid in np.meshgrid(values, values))
+        pairs = np.stack([a, b], -1)
+        x = np.broadcast_to(pairs, (len(pairs), *pairs.shape))  # each pair by each angle
+        yield Sample({"x": x.copy(), "cos": a[:, None].copy(), "sin": b[:, None].copy()})
+
+    def reference(self, x, cos, sin, seq_dim=-3, interleaved=False):
+        return rotated(x, cos, sin, seq_dim, interleaved)
+
+    def gradients(self, dy, *, x, cos, sin, seq_dim=-3, interleaved=False):
+        return {"x": rotated(dy, cos, -sin, seq_dim, interleaved)}
+
+    def magnitude(self, x, cos, sin, seq_dim=-3, interleaved=False):
+        return terms(x, cos, sin, seq_dim, interleaved)
+
+    def gradient_magnitude(self, dy, *, x, cos, sin, seq_dim=-3, interleaved=False):
+        return {"x": terms(dy, cos, sin, seq_dim, interleaved)}
+
+    def roundings(self, x, cos, sin, seq_dim=-3, interleaved=False):
+        return {"y": 2, "dx": 2}
+
+    bad = (
+        Bad(
+            {"x": Like("int64", (5, 3, 8)), "cos": Like("float32", (5, 4)), "sin": Like("float32", (5, 4))},
+            "fusedops.rope: x must be float64, float32, float16 or bfloat16; got int64",
+        ),
+        Bad(
+            {"x": Like("float32", (5, 3, 8)), "cos": Like("float64", (5, 4)), "sin": Like("float64", (5, 4))},
+            "fusedops.rope: cos must have x's dtype, float32; got float64",
+        ),
+        Bad(
+            {"x": Like("float16", (5, 3, 8)), "cos": Like("bfloat16", (5, 4)), "sin": Like("bfloat16", (5, 4))},
+            "fusedops.rope: cos must have x's dtype, float16, or float32; got bfloat16",
+        ),
+        Bad(
+            {"x": Like("float16", (5, 3, 8)), "cos": Like("float32", (5, 4)), "sin": Like("float16", (5, 4))},
+            "fusedops.rope: sin must have cos's dtype, float32; got float16",
+        ),
+        Bad(
+            {"x": Like("float32", (3, 8)), "cos": Like("float32", (3, 4)), "sin": Like("float32", (3, 4))},
+            "fusedops.rope: x must have at least 3 dimensions; got shape [3, 8]",
+        ),
+        Bad(
+            {"x": Like("float32", (8,)), "cos": Like("float32", (3, 4)), "sin": Like("float32", (3, 4))},
+            "fusedops.rope: x must have at least 2 dimensions; got shape [8]",
+            {"seq_dim": -2},
+        ),
+        Bad(
+            {"x": Like("float32", (5, 3, 8)), "cos": Like("float32", (4,)), "sin": Like("float32", (4,))},
+            "fusedops.rope: cos must have shape [T, R/2] or [B, T, R/2]; got [4]",
+        ),
+        Bad(
+            {"x": Like("float32", (5, 3, 8)), "cos": Like("float32", (3, 4)), "sin": Like("float32", (3, 4))},
+            "fusedops.rope: cos must have shape [5, R/2 <= 4] beside x of shape [5, 3, 8]; got [3, 4]",
+        ),
+        Bad(
+            {"x": Like("float32", (5, 3, 8)), "cos": Like("float32", (5, 5)), "sin": Like("float32", (5, 5))},
+            "fusedops.rope: cos must have shape [5, R/2 <= 4] beside x of shape [5, 3, 8]; got [5, 5]",
+        ),
+        Bad(
+            {"x": Like("float32", (2, 5, 3, 8)), "cos": Like("float32", (3, 5, 4)), "sin": Like("float32", (3, 5, 4))},
+            "fusedops.rope: cos must have shape [2, 5, R/2 <= 4] beside x of shape [2, 5, 3, 8]; got [3, 5, 4]",
+        ),
+        Bad(
+            {"x": Like("float32", (5, 3, 8)), "cos": Like("float32", (1, 5, 4)), "sin": Like("float32", (1, 5, 4))},
+            "fusedops.rope: cos must have shape [T, R/2] beside x of shape [5, 3, 8]; got [1, 5, 4]",
+        ),
+        Bad(
+            {"x": Like("float32", (5, 3, 8)), "cos": Like("float32", (5, 4)), "sin": Like("float32", (5, 3))},
+            "fusedops.rope: sin must have cos's shape, [5, 4]; got [5, 3]",
+        ),
+        Bad(
+            {"x": Like("float32", (5, 3, 8)), "cos": Like("float32", (5, 4)), "sin": Like("float32", (5, 4))},
+            "fusedops.rope: seq_dim must be -3 or -2; got -1",
+            {"seq_dim": -1},
+        ),
+        Bad(
+            {"x": Like("float32", (5, 3, 8)), "cos": Like("float32", (5, 4)), "sin": Like("float32", (5, 4))},
+            "fusedops.rope: seq_dim must be -3 or -2; got 2",
+            {"seq_dim": 2},
+        ),
+        Bad(
+            {"x": Like("float32", (5, 3, 8)), "cos": Like("float32", (5, 4)), "sin": Like("float32", (5, 4))},
+            "fusedops.rope: interleaved must be a bool; got 1",
+            {"interleaved": 1},
+        ),
+        Bad(
+            {"x": Like("float32", (5, 3, 8)), "cos": Like("float32", (5, 4)), "sin": None},
+            "fusedops.rope: sin must be a tensor; got NoneType",
+        ),
+    )
+
+
+def call(shape, angles, random, name="", **options):
+    angle = random.uniform(-np.pi, np.pi, size=angles)
+    return Sample({"x": random.normal(size=shape), "cos": np.cos(angle), "sin": np.sin(angle)}, options, name)
+
+
+def rotated(x, cos, sin, seq_dim, interleaved, sign=-1):
+    """`sign` 1 adds what is subtracted."""
+    pairs = cos.shape[-1]
+    if interleaved:
+        first, second = x[..., : 2 * pairs : 2], x[..., 1 : 2 * pairs : 2]
+    else:
+        first, second = x[..., :pairs], x[..., pairs : 2 * pairs]
+    cos, sin = (beside(angles, x.ndim, seq_dim) for angles in (cos, sin))
+    halves = first * cos + sign * (second * sin), second * cos + first * sin
+    whole = np.stack(halves, -1).reshape(first.shape[:-1] + (2 * pairs,)) if interleaved else np.concatenate(halves, -1)
+    return np.concatenate([whole, x[..., 2 * pairs :]], -1)
+
+
+def terms(x, cos, sin, seq_dim, interleaved):
+    return rotated(abs(x), abs(cos), abs(sin), seq_dim, interleaved, sign=1)
+
+
+def beside(angles, rank, seq_dim):
+    """[T, R/2] or [B, T, R/2] with the dimensions of x: B first, T at seq_dim."""
+    shape = [1] * rank
+    shape[seq_dim], shape[-1] = angles.shape[-2:]
+    if angles.ndim == 3:
+        shape[0] = angles.shape[0]
+    return angles.reshape(shape)
+
+
+SPECIFICATION = Rope()
