@@ -3,6 +3,8 @@
 
 #include <cuda_runtime.h>
 
+#include <utility>
+
 #include "core/context.h"
 #include "core/status.h"
 
@@ -34,21 +36,45 @@ bool waits(Kernel kernel) {
   return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
 }
 
+struct Grid {
+  int64_t blocks;
+  int threads;
+  int shared_bytes = 0;  // of dynamic shared memory
+};
+
 // Launches on the caller's stream. Nothing is allocated and nothing waits, so that the call can be captured in a graph.
 template <class... Parameters, class... Arguments>
-Status launch(const Context& context, void (*kernel)(Parameters...), int64_t blocks, int threads,
-              Arguments&&... arguments) {
-  if (blocks == 0) return {};
+Status launch(const Context& context, void (*kernel)(Parameters...), const Grid& grid, Arguments&&... arguments) {
+  if (grid.blocks == 0) return {};
+  constexpr int kWithoutAsking = 48 << 10;
+  if (grid.shared_bytes > kWithoutAsking)
+    FUSEDOPS_TRY(check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.shared_bytes),
+                       "asking for shared memory"));
   cudaLaunchAttribute early = {};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.gridDim = dim3(static_cast<unsigned>(grid.blocks));
+  config.blockDim = dim3(static_cast<unsigned>(grid.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(grid.shared_bytes);
   config.stream = static_cast<cudaStream_t>(context.stream);
   config.attrs = &early;
   config.numAttrs = waits(kernel) ? 1 : 0;
   return check(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), "a kernel launch");
+}
+
+template <class... Parameters, class... Arguments>
+Status launch(const Context& context, void (*kernel)(Parameters...), int64_t blocks, int threads,
+              Arguments&&... arguments) {
+  return launch(context, kernel, Grid{blocks, threads}, std::forward<Arguments>(arguments)...);
+}
+
+// Of the current GPU.
+inline int device_attribute(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
+  (void)cudaGetDevice(&device);
+  (void)cudaDeviceGetAttribute(&value, attribute, device);
+  return value;
 }
 
 }  // namespace fusedops::cuda

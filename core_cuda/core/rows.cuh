@@ -28,13 +28,13 @@ struct RowGroups {
 };
 
 // The fewest threads that hold a row of `size` elements, kPacks packs each: many bytes in flight per thread are what
-// reaches memory speed. Blocks have `least_threads`, or as many as a row wants.
+// reaches memory speed. Blocks have at least `least` threads, and rows at most `most`.
 template <class T, int kPacks>
-RowGroups row_groups(int64_t size, int least_threads = 128) {
+RowGroups row_groups(int64_t size, int least = 128, int most = kMostRowThreads) {
   const int64_t packs = (size + kPackSize<T> - 1) / kPackSize<T>;
-  const int64_t wanted = std::clamp<int64_t>((packs + kPacks - 1) / kPacks, 1, kMostRowThreads);
+  const int64_t wanted = std::clamp<int64_t>((packs + kPacks - 1) / kPacks, 1, most);
   const int threads = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(wanted)));
-  const int block = std::max(threads, least_threads);
+  const int block = std::max(threads, least);
   return {threads, block, block / threads, int64_t(threads) * kPacks * kPackSize<T>};
 }
 

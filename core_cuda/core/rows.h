@@ -15,12 +15,15 @@ struct Slabs {
 
 // At most 64 rows in a slab keep the error of the sequential part below that of the pairwise one. A multiple of 132
 // slabs, if there are enough rows, leaves no multiprocessor of an H100 or H200 idle in the last round.
-inline Slabs slabs_of(int64_t rows) {
-  constexpr int64_t kMostRows = 64, kMultiprocessors = 132;
+//
+// A kernel that sums several rows side by side may have `side_by_side` times as many in a slab: never more slabs then.
+inline Slabs slabs_of(int64_t rows, int64_t side_by_side = 1) {
+  constexpr int64_t kMultiprocessors = 132;
+  const auto ceil_divide = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   if (rows == 0) return {};
-  const int64_t rounds = (rows + kMostRows * kMultiprocessors - 1) / (kMostRows * kMultiprocessors);
-  const int64_t size = (rows + rounds * kMultiprocessors - 1) / (rounds * kMultiprocessors);
-  return {size, (rows + size - 1) / size};
+  const int64_t rounds = ceil_divide(rows, 64 * side_by_side * kMultiprocessors);
+  const int64_t size = ceil_divide(ceil_divide(rows, rounds * kMultiprocessors), side_by_side) * side_by_side;
+  return {size, ceil_divide(rows, size)};
 }
 
 }  // namespace fusedops

@@ -5,11 +5,12 @@
 #pragma once
 
 #include "core/rows.cuh"
-#include "ops/norm.h"
+#include "ops/norm_weight.cuh"
 
 namespace fusedops::cuda {
 
-inline constexpr int kNormPacks = 4;  // per thread
+inline constexpr int kNormPacks = 4;      // per thread
+inline constexpr int kNormThreads = 512;  // at most: more would have too few registers
 
 // This thread's part of a chunk of the row: x, or x + residual rounded to x's dtype.
 template <bool kAligned, class T>
@@ -35,11 +36,12 @@ struct NormRow {
       residual[p] = load_pack<kAligned>(norm.residual + me.row * norm.residual_stride + at, count(at));
     }
 #pragma unroll
-    for (int p = 0; p < kNormPacks; ++p)
+    for (int p = 0; p < kNormPacks; ++p) {
+      compute_t<T> sums[kPackSize<T>];
 #pragma unroll
-      for (int i = 0; i < kPackSize<T>; ++i)
-        packs[p].values[i] =
-            from_compute<T>(to_compute(packs[p].values[i]) + to_compute(residual[p].values[i]));
+      for (int i = 0; i < kPackSize<T>; ++i) sums[i] = element(packs[p], i) + element(residual[p], i);
+      packs[p] = rounded<T>(sums);
+    }
   }
 
   __device__ void store_sum(int64_t chunk) const {
@@ -52,15 +54,16 @@ struct NormRow {
 
   // The sum of term(x) over this thread's elements.
   template <class Term>
-  __device__ compute_t<T> sum(int64_t chunk, Term term) const {
+  __device__ compute_t<T> sum(int64_t chunk, Term term) {
     compute_t<T> total = 0;
 #pragma unroll
     for (int p = 0; p < kNormPacks; ++p) {
       const int64_t n = count(me.at<T>(chunk, p));
       if (n <= 0) continue;
+      forget(packs[p]);
 #pragma unroll
       for (int i = 0; i < kPackSize<T>; ++i)
-        if (kAligned || i < n) total += term(to_compute(packs[p].values[i]));
+        if (kAligned || i < n) total += term(element(packs[p], i));
     }
     return total;
   }
@@ -70,7 +73,7 @@ struct NormRow {
 };
 
 template <bool kAligned, bool kCentered, class T>
-__global__ void __launch_bounds__(kMostRowThreads) norm_forward_kernel(NormForward<T> norm, RowGroups groups) {
+__global__ void __launch_bounds__(kNormThreads) norm_forward_kernel(NormForward<T> norm, RowGroups groups) {
   using A = compute_t<T>;
   begin_kernel();
   const RowThread me(groups);
@@ -110,30 +113,27 @@ __global__ void __launch_bounds__(kMostRowThreads) norm_forward_kernel(NormForwa
     for (int p = 0; p < kNormPacks; ++p) {
       const int64_t at = me.at<T>(chunk, p), n = row.count(at);
       if (n <= 0) continue;
-      A weight[kPackSize<T>], bias[kPackSize<T>];
-      load_parameter<kAligned, T>(norm.weight, at, n, A(1), weight);
+      A weight[kPackSize<T>], bias[kPackSize<T>] = {};
+      load_weight<kAligned, T>(norm, at, weight);
       if constexpr (kCentered) load_parameter<kAligned, T>(norm.bias, at, n, A(0), bias);
-      Pack<T> y;
+      forget(row.packs[p]);
+      A y[kPackSize<T>];
 #pragma unroll
       for (int i = 0; i < kPackSize<T>; ++i) {
-        const A x = to_compute(row.packs[p].values[i]);
-        if constexpr (kCentered)
-          y.values[i] = from_compute<T>((x - mean) * rstd * weight[i] + bias[i]);
-        else
-          y.values[i] = from_compute<T>(x * rstd * weight[i]);
+        const A x = element(row.packs[p], i);
+        y[i] = kCentered ? (x - mean) * rstd * weight[i] + bias[i] : x * rstd * weight[i];
       }
-      store_pack<kAligned>(y, norm.y + me.row * norm.cols + at, n);
+      store_pack<kAligned>(rounded<T>(y), norm.y + me.row * norm.cols + at, n);
     }
   }
 }
 
 template <bool kCentered, class T>
 Status norm_forward(const NormForward<T>& norm, const Context& context) {
-  const RowGroups groups = row_groups<T, kNormPacks>(norm.cols);
+  const RowGroups groups = row_groups<T, kNormPacks>(norm.cols, 128, kNormThreads);
   const bool aligned = are_rows_aligned(norm.cols, norm.x, norm.x_stride) &&
-                       are_rows_aligned(norm.cols, norm.residual, norm.residual_stride) &&
-                       is_aligned(norm.y) && is_aligned(norm.s) && is_aligned(norm.weight.data) &&
-                       is_aligned(norm.bias.data);
+                       are_rows_aligned(norm.cols, norm.residual, norm.residual_stride) && is_aligned(norm.y) &&
+                       is_aligned(norm.s) && is_aligned(norm.weight.data) && is_aligned(norm.bias.data);
   return launch(context, aligned ? norm_forward_kernel<true, kCentered, T> : norm_forward_kernel<false, kCentered, T>,
                 groups.blocks(norm.rows), groups.block_threads, norm, groups);
 }

@@ -1,0 +1,321 @@
+// The backward of both norms: dx row by row, and the gradients of weight and bias, in one pass over dy and x.
+//
+// Limit: memory bandwidth; two tensors are read and one is written. A block keeps a slab of rows to itself and the
+// columns' sums in registers, while the copy engine fetches the rows to come. The slabs' sums are added by a second,
+// small kernel, in a fixed order. The statistics of the forward spare a second look at x.
+#pragma once
+
+#include "core/reduce.cuh"
+#include "core/ring.cuh"
+#include "core/rows.cuh"
+#include "ops/norm_weight.cuh"
+
+namespace fusedops::cuda {
+
+// One block of 512 threads has a multiprocessor to itself: 128 registers a thread hold 16 sums per parameter (8 in
+// float64) beside the rows.
+inline constexpr int kNormBackwardThreads = 512;
+template <class T>
+inline constexpr int kNormBackwardPacks = sizeof(T) == 2 ? 2 : 4;
+
+template <class T>
+RowGroups norm_backward_groups(int64_t cols) {
+  return row_groups<T, kNormBackwardPacks<T>>(cols, kNormBackwardThreads, kNormBackwardThreads);
+}
+
+// How the work is cut: a slab of rows by a segment of columns, which is the whole row unless that is too long for the
+// threads of a block.
+struct NormBackwardPlan {
+  RowGroups groups;
+  Slabs slabs;
+  int64_t segments;
+  int stages, stage_bytes;  // of the ring; 0 where rows are not aligned
+  int tensors;              // read: dy and x, and ds if there is one
+  int steps;                // in which a block walks a slab
+};
+
+// A slab of rows by a segment of columns, as a block walks it.
+struct NormTile {
+  template <class T>
+  __device__ NormTile(const NormBackward<T>& norm, const NormBackwardPlan& plan, int64_t item)
+      : slab(plan.segments == 1 ? item : item / plan.segments),
+        row(slab * plan.slabs.rows),
+        end(min(row + plan.slabs.rows, norm.rows)),
+        column((item - slab * plan.segments) * plan.groups.chunk),
+        columns(static_cast<int>(min(plan.groups.chunk, norm.cols - column))) {}
+
+  int64_t slab, row, end, column;
+  int columns;
+};
+
+// mean(wdy) and mean(wdy * xhat) over a row.
+template <class A>
+struct NormSums {
+  A wdy = 0, wdy_xhat = 0;
+
+  __device__ friend NormSums operator+(NormSums a, NormSums b) { return {a.wdy + b.wdy, a.wdy_xhat + b.wdy_xhat}; }
+};
+
+// The statistics of a thread's row.
+template <bool kCentered, class T>
+struct NormStatistics {
+  compute_t<T> mean = 0, rstd = 0;
+
+  __device__ void load(const NormBackward<T>& norm, int64_t row) {
+    rstd = norm.rstd[row];
+    if constexpr (kCentered) mean = norm.mean[row];
+  }
+
+  __device__ compute_t<T> xhat(compute_t<T> x) const { return kCentered ? (x - mean) * rstd : x * rstd; }
+};
+
+template <bool kCentered, class T>
+__device__ void add_terms(NormSums<compute_t<T>>& sums, const Pack<T>& dy, const Pack<T>& x,
+                          const compute_t<T> (&weight)[kPackSize<T>], const NormStatistics<kCentered, T>& row) {
+#pragma unroll
+  for (int i = 0; i < kPackSize<T>; ++i) {
+    const auto wdy = element(dy, i) * weight[i];
+    if constexpr (kCentered) sums.wdy += wdy;
+    sums.wdy_xhat += wdy * row.xhat(element(x, i));
+  }
+}
+
+// What one block does: the slabs of rows that are its share, one after the other.
+template <bool kAligned, bool kCentered, class T>
+class NormBackwardBlock {
+ public:
+  using A = compute_t<T>;
+  static constexpr int kPacks = kNormBackwardPacks<T>, kPack = kPackSize<T>;
+  static constexpr int kTensorBytes = kNormBackwardThreads * kPacks * int(sizeof(Pack<T>));
+  static constexpr bool kRing = kAligned && kHasBulkCopies;
+
+  __device__ NormBackwardBlock(const NormBackward<T>& norm, const NormBackwardPlan& plan, char* memory,
+                               uint64_t* barriers)
+      : norm_(norm),
+        plan_(plan),
+        ring_(memory, barriers, plan.stages, plan.stage_bytes),
+        corner_(reinterpret_cast<A*>(memory + plan.stages * plan.stage_bytes)),
+        me_(plan.groups, 0) {
+    for (int step = 0; step + 1 < plan.stages; ++step) fetch(step);
+  }
+
+  __device__ void run() {
+    const int64_t items = plan_.slabs.count * plan_.segments;
+    int step = 0;
+    for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
+      const NormTile tile(norm_, plan_, item);
+      for (int i = 0; i < plan_.steps; ++i, ++step)
+        rows(tile, tile.row + int64_t(i) * plan_.groups.rows_per_block, step);
+      if (norm_.need_dweight) leave(tile, dweight_, norm_.partials);
+      if (kCentered && norm_.need_dbias)
+        leave(tile, dbias_, norm_.partials + norm_.need_dweight * plan_.slabs.count * norm_.cols);
+    }
+  }
+
+ private:
+  // The first warp orders the rows of a step: dy, x, ds one behind the other.
+  __device__ void fetch(int step) {
+    if (!kRing || threadIdx.x >= 32) return;
+    const int64_t item = blockIdx.x + int64_t(step / plan_.steps) * gridDim.x;
+    if (item >= plan_.slabs.count * plan_.segments) return;
+    const NormTile tile(norm_, plan_, item);
+    const int64_t row = tile.row + step % plan_.steps * plan_.groups.rows_per_block;
+    const int rows = static_cast<int>(max(int64_t(0), min(tile.end - row, int64_t(plan_.groups.rows_per_block))));
+    const int row_bytes = tile.columns * int(sizeof(T));
+    ring_.expect(step, static_cast<uint32_t>(rows * row_bytes * plan_.tensors));
+    const auto copy = [&](int tensor, const T* from, int64_t stride) {
+      from += row * stride + tile.column;
+      if (stride * int64_t(sizeof(T)) == row_bytes) {
+        if (threadIdx.x == 0 && rows > 0)
+          ring_.copy(step, tensor * kTensorBytes, from, static_cast<uint32_t>(rows * row_bytes));
+      } else {
+        for (int r = threadIdx.x; r < rows; r += 32)
+          ring_.copy(step, tensor * kTensorBytes + r * row_bytes, from + r * stride, static_cast<uint32_t>(row_bytes));
+      }
+    };
+    copy(0, norm_.dy, norm_.dy_stride);
+    copy(1, norm_.x, norm_.x_stride);
+    if (norm_.ds) copy(2, norm_.ds, norm_.ds_stride);
+  }
+
+  // The rows of one step, side by side: their sums, then dx and what they add to the columns' sums. What lies in shared
+  // memory is read twice rather than held.
+  __device__ void rows(const NormTile& tile, int64_t first, int step) {
+    const int64_t row = first + me_.row;
+    const bool active = row < tile.end;
+    const auto count = [&](int p) { return active ? tile.columns - static_cast<int>(me_.at<T>(0, p)) : 0; };
+    const char* stage = kRing ? ring_.wait() : nullptr;
+    const auto load = [&](int tensor, const T* data, int64_t stride, int p) {
+      const int at = static_cast<int>(me_.at<T>(0, p));
+      if (!kRing) return load_pack<kAligned>(data + row * stride + tile.column + at, count(p));
+      const T* staged = reinterpret_cast<const T*>(stage + tensor * kTensorBytes);
+      return *reinterpret_cast<const Pack<T>*>(staged + static_cast<int>(me_.row) * tile.columns + at);
+    };
+    NormStatistics<kCentered, T> statistics;
+    if (active) statistics.load(norm_, row);
+
+    NormSums<A> sums;
+    if (plan_.segments == 1) {
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) {
+        if (count(p) <= 0) continue;
+        A weight[kPack];
+        load_weight<kAligned, T>(norm_, me_.at<T>(0, p), weight);
+        add_terms(sums, load(0, norm_.dy, norm_.dy_stride, p), load(1, norm_.x, norm_.x_stride, p), weight, statistics);
+      }
+      sums = row_reduce(me_, sums, scratch(step), [](auto a, auto b) { return a + b; });
+    } else if (active) {
+      sums = {norm_.row_sums[2 * row], norm_.row_sums[2 * row + 1]};
+    }
+    if (kRing) {
+      if (me_.threads <= 32 || plan_.segments > 1) __syncthreads();  // else row_reduce had one
+      fetch(step + plan_.stages - 1);  // where the step before this one was, which all threads have left
+    }
+
+    const A size = static_cast<A>(norm_.cols), mean_wdy = sums.wdy / size, mean_wdy_xhat = sums.wdy_xhat / size;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      if (count(p) <= 0) continue;
+      const int64_t at = tile.column + me_.at<T>(0, p);
+      const Pack<T> dy = load(0, norm_.dy, norm_.dy_stride, p), x = load(1, norm_.x, norm_.x_stride, p);
+      A weight[kPack], dx[kPack];
+      load_weight<kAligned, T>(norm_, at, weight);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) {
+        const A dy_i = element(dy, i), xhat = statistics.xhat(element(x, i));
+        dweight_[p][i] += dy_i * xhat;
+        dbias_[p][i] += dy_i;
+        dx[i] = statistics.rstd * (dy_i * weight[i] - mean_wdy - xhat * mean_wdy_xhat);
+      }
+      if (norm_.ds) {
+        const Pack<T> ds = load(2, norm_.ds, norm_.ds_stride, p);
+#pragma unroll
+        for (int i = 0; i < kPack; ++i) dx[i] += element(ds, i);
+      }
+      if (norm_.dx) store_pack<kAligned>(rounded<T>(dx), norm_.dx + row * norm_.cols + at, count(p));
+    }
+  }
+
+  // Writes the columns' sums of a slab, those of rows side by side added first, and starts them anew.
+  __device__ void leave(const NormTile& tile, A (&sums)[kPacks][kPack], A* partials) {
+    const int side_by_side = plan_.groups.rows_per_block, chunk = static_cast<int>(plan_.groups.chunk);
+    partials += tile.slab * norm_.cols + tile.column;
+    if (side_by_side == 1) {
+      for_each(sums, [&](int at, A& sum) {
+        if (at < tile.columns) partials[at] = sum;
+        sum = 0;
+      });
+      return;
+    }
+    __syncthreads();
+    for_each(sums, [&](int at, A& sum) {
+      corner_[static_cast<int>(me_.row) * chunk + at] = sum;
+      sum = 0;
+    });
+    for (int half = side_by_side / 2; half > 0; half /= 2) {
+      __syncthreads();
+      for (int i = threadIdx.x; i < half * chunk; i += kNormBackwardThreads) corner_[i] += corner_[i + half * chunk];
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < tile.columns; i += kNormBackwardThreads) partials[i] = corner_[i];
+  }
+
+  template <class Body>
+  __device__ void for_each(A (&sums)[kPacks][kPack], Body body) const {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p)
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) body(static_cast<int>(me_.at<T>(0, p)) + i, sums[p][i]);
+  }
+
+  // Room for one reduction, another than that of the step before.
+  static __device__ NormSums<A>* scratch(int step) {
+    __shared__ NormSums<A> sums[2][32];
+    return sums[step & 1];
+  }
+
+  const NormBackward<T>& norm_;
+  const NormBackwardPlan& plan_;
+  Ring ring_;
+  A* corner_;
+  const RowThread me_;  // me_.row: of the rows side by side
+  A dweight_[kPacks][kPack] = {}, dbias_[kPacks][kPack] = {};
+};
+
+template <bool kAligned, bool kCentered, class T>
+__global__ void __launch_bounds__(kNormBackwardThreads)
+    norm_backward_kernel(const __grid_constant__ NormBackward<T> norm, const __grid_constant__ NormBackwardPlan plan) {
+  begin_kernel();
+  extern __shared__ int4 memory[];
+  __shared__ uint64_t barriers[kMostStages];
+  NormBackwardBlock<kAligned, kCentered, T>(norm, plan, reinterpret_cast<char*>(memory), barriers).run();
+}
+
+// The sums of rows that are too long for one block to hold: read here, and again by the kernel above.
+template <bool kAligned, bool kCentered, class T>
+__global__ void __launch_bounds__(kMostRowThreads) norm_row_sums_kernel(NormBackward<T> norm, RowGroups groups) {
+  using A = compute_t<T>;
+  begin_kernel();
+  const RowThread me(groups);
+  NormStatistics<kCentered, T> statistics;
+  statistics.load(norm, me.row);
+  NormSums<A> sums;
+  for (int64_t at = me.at<T>(0, 0); at < norm.cols; at += groups.block_threads * kPackSize<T>) {
+    const auto load = [&](const T* data, int64_t stride) {
+      return load_pack<kAligned>(data + me.row * stride + at, norm.cols - at);
+    };
+    A weight[kPackSize<T>];
+    load_weight<kAligned, T>(norm, at, weight);
+    add_terms(sums, load(norm.dy, norm.dy_stride), load(norm.x, norm.x_stride), weight, statistics);
+  }
+  __shared__ NormSums<A> scratch[32];
+  sums = row_reduce(me, sums, scratch, [](auto a, auto b) { return a + b; });
+  if (me.lane == 0) norm.row_sums[2 * me.row] = sums.wdy, norm.row_sums[2 * me.row + 1] = sums.wdy_xhat;
+}
+
+template <bool kAligned, bool kCentered, class T>
+Status norm_backward(const NormBackward<T>& norm, const Context& context) {
+  // Of a multiprocessor's shared memory: the first leaves 60 KiB to the L1 cache, which holds the weight.
+  constexpr int kRoom = 192 << 10, kMostRoom = 225 << 10;
+  constexpr int kPacks = kNormBackwardPacks<T>;
+  NormBackwardPlan plan;
+  plan.groups = norm_backward_groups<T>(norm.cols);
+  plan.slabs = slabs_of(norm.rows, plan.groups.rows_per_block);
+  plan.segments = (norm.cols + plan.groups.chunk - 1) / plan.groups.chunk;
+  plan.steps = static_cast<int>((plan.slabs.rows + plan.groups.rows_per_block - 1) / plan.groups.rows_per_block);
+  plan.tensors = norm.ds ? 3 : 2;
+  plan.stage_bytes = kNormBackwardThreads * kPacks * int(sizeof(Pack<T>)) * plan.tensors;
+  const int corner_bytes =
+      plan.groups.rows_per_block > 1 ? kNormBackwardThreads * kPacks * kPackSize<T> * int(sizeof(compute_t<T>)) : 0;
+  const auto kernel = norm_backward_kernel<kAligned, kCentered, T>;
+  plan.stages = 0;
+  if (kAligned && waits(kernel)) {
+    plan.stages = std::min((kRoom - corner_bytes) / plan.stage_bytes, kMostStages);
+    if (plan.stages < 2) plan.stages = (kMostRoom - corner_bytes) / plan.stage_bytes;
+  }
+  if (plan.segments > 1)
+    FUSEDOPS_TRY(launch(context, norm_row_sums_kernel<kAligned, kCentered, T>, norm.rows, kMostRowThreads, norm,
+                        RowGroups{kMostRowThreads, kMostRowThreads, 1, 0}));
+  const int64_t blocks =
+      std::min<int64_t>(plan.slabs.count * plan.segments, device_attribute(cudaDevAttrMultiProcessorCount));
+  return launch(context, kernel, Grid{blocks, kNormBackwardThreads, plan.stages * plan.stage_bytes + corner_bytes},
+                norm, plan);
+}
+
+template <bool kCentered, class T>
+Status norm_backward(const NormBackward<T>& norm, const Context& context) {
+  const bool aligned =
+      are_rows_aligned(norm.cols, norm.dy, norm.dy_stride) && are_rows_aligned(norm.cols, norm.x, norm.x_stride) &&
+      are_rows_aligned(norm.cols, norm.ds, norm.ds_stride) && is_aligned(norm.dx) && is_aligned(norm.weight.data);
+  if (norm.cols > 0)
+    FUSEDOPS_TRY(
+        (aligned ? norm_backward<true, kCentered>(norm, context) : norm_backward<false, kCentered>(norm, context)));
+  const int64_t slabs = slabs_of(norm.rows, norm_backward_groups<T>(norm.cols).rows_per_block).count;
+  if (norm.need_dweight) FUSEDOPS_TRY(sum_slabs(context, norm.partials, slabs, norm.cols, norm.dweight));
+  if (norm.need_dbias)
+    FUSEDOPS_TRY(
+        sum_slabs(context, norm.partials + norm.need_dweight * slabs * norm.cols, slabs, norm.cols, norm.dbias));
+  return {};
+}
+
+}  // namespace fusedops::cuda
