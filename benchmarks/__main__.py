@@ -32,7 +32,7 @@ def main() -> None:
     options = _options()
     if options.prepare:
         part, parts = map(int, options.prepare.split("/"))
-        runner.prepare(options.framework, _chosen(options, "cuda")[part::parts])
+        runner.prepare(_compiled(options)[part::parts])
         return
     if options.json:
         devices = [options.device] if options.device else ["cpu", "cuda"]
@@ -90,22 +90,32 @@ def _child(framework: str, options: argparse.Namespace) -> Path:
         for value in getattr(options, name) or ():
             command += [f"--{name}", value]
     if framework == "torch" and options.device != "cpu" and shutil.which("nvidia-smi"):
-        _prepare(command, _chosen(options, "cuda"))
+        _prepare(command, len(_compiled(options)))
     status = subprocess.run([*command, "--json", str(path)], check=False).returncode
     if status:
         print(f"the process of {framework} ended with status {status}")
     return path
 
 
-def _prepare(command: list[str], chosen: list[Case]) -> None:
-    """Lets several processes compile what torch.compile and other libraries will run; they keep it on the disk."""
-    parts = min(12, (os.cpu_count() or 1) - 2, len(chosen) // 4)
+def _compiled(options: argparse.Namespace) -> list[Case]:
+    """The cases in which PyTorch's contenders compile something."""
+    return [case for case in _chosen(options, "cuda") if case.section not in ("launch", "matmul")]
+
+
+def _prepare(command: list[str], count: int) -> None:
+    """Lets several processes compile what torch.compile and other libraries will run: their caches are on the disk."""
+    parts = min(12, (os.cpu_count() or 1) - 2, count // 4)
     if parts < 2:
         return
-    # What is tuned beside other processes would be tuned badly: only compiled code is kept.
-    environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_AUTOTUNE_LOCAL_CACHE": "0"}
+    print(f"{parts} processes compile the peers of {count} rows", flush=True)
+    environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
     children = [
-        subprocess.Popen([*command, "--prepare", f"{part}/{parts}"], env=environment, stderr=subprocess.DEVNULL)
+        subprocess.Popen(
+            [*command, "--prepare", f"{part}/{parts}"],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         for part in range(parts)
     ]
     for child in children:

@@ -85,14 +85,14 @@ def measure(framework: str, devices: Sequence[str], cases: Sequence[Case], quick
     save()
 
 
-def prepare(framework: str, cases: Sequence[Case]) -> None:
-    """Calls every contender once, so that the compilers' caches on the disk are full when measuring starts."""
-    side = importlib.import_module(f"benchmarks.{framework}_contenders")
+def prepare(cases: Sequence[Case]) -> None:
+    """Calls PyTorch's contenders once, so that the compilers' caches on the disk are full when measuring starts."""
+    side = importlib.import_module("benchmarks.torch_contenders")
+    side.keep_no_tuning()
     for case in cases:
         try:
             with side.on(case.device):
-                values = side.inputs(case)
-                for build in side.contenders(case, values).values():
+                for build in side.contenders(case, side.inputs(case)).values():
                     _tried(build)
         except Exception:  # it will be met again, and shown, when it is measured
             continue

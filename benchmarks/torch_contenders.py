@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch._inductor.config as inductor
 
 import fusedops.torch as fo
 from benchmarks import peers
@@ -38,6 +39,11 @@ def has_gpu() -> bool:
 
 def notes() -> list[str]:
     return peers.installed()[1] if has_gpu() else []
+
+
+def keep_no_tuning() -> None:
+    """For processes that share the GPU: what is tuned there is tuned badly, and must not reach those who measure."""
+    inductor.autotune_local_cache = False
 
 
 @contextmanager
