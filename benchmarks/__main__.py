@@ -1,7 +1,7 @@
 """The command line: runs each framework in a process of its own, then prints the tables of both.
 
-python -m benchmarks                          all that this machine has, about 4 minutes on two cores
-python -m benchmarks --quick --device cpu     under a minute
+python -m benchmarks                          all that this machine has: minutes
+python -m benchmarks --quick --device cpu     rough figures
 python -m benchmarks --op relu --op matmul    these operators
 python -m benchmarks --section rows           these tables
 python -m benchmarks --framework tf --json tf.json       one framework, in this process
@@ -59,7 +59,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--framework", choices=FRAMEWORKS, help="by default both, as far as they are there")
     parser.add_argument("--op", action="append", choices=OPERATORS, help="this operator; may be given again")
     parser.add_argument("--section", action="append", choices=SECTIONS, help="this table; may be given again")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds: rough figures, under a minute on a CPU")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: rough figures")
     parser.add_argument("--json", type=Path, metavar="FILE", help="with --framework: measure it in this process")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="measure nothing, print these files")
     parser.add_argument("--prepare", metavar="I/N", help=argparse.SUPPRESS)

@@ -29,7 +29,7 @@ EFFORTS = {
     "stream": Effort(round=8e-3, total=0.8, least_calls=5),
     "launch": Effort(round=2e-3, total=1.0, least_calls=5),
     "matmul": Effort(round=8e-3, total=0.8, least_calls=3),
-    "rows": Effort(round=8e-3, total=0.4, least_calls=2),
+    "rows": Effort(round=8e-3, total=0.6, least_calls=2),
     "dtypes": Effort(round=8e-3, total=0.4, least_calls=2),
     "small": Effort(round=2e-3, total=0.3, least_calls=2),
     "python": Effort(round=5e-3, total=0.4, least_calls=5),
