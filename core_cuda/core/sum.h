@@ -24,6 +24,34 @@ A lane_sum(int64_t n, Term term) {
   return lanes[0];
 }
 
+template <class A>
+struct TwoSums {
+  A first = 0, second = 0;
+  TwoSums operator+(const TwoSums& other) const { return {first + other.first, second + other.second}; }
+};
+
+// Two sums in one pass, in the same order; terms(i) returns a term of each.
+template <class A, class Terms>
+TwoSums<A> lane_sums(int64_t n, Terms terms) {
+  A first[kLanes] = {}, second[kLanes] = {};
+  const auto add = [&](int64_t i, int lane) {
+    const TwoSums<A> term = terms(i);
+    first[lane] += term.first;
+    second[lane] += term.second;
+  };
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+#pragma GCC ivdep
+    for (int lane = 0; lane < kLanes; ++lane) add(i + lane, lane);
+  for (int lane = 0; i < n; ++i, ++lane) add(i, lane);
+  for (int width = kLanes / 2; width > 0; width /= 2)
+    for (int lane = 0; lane < width; ++lane) {
+      first[lane] += first[lane + width];
+      second[lane] += second[lane + width];
+    }
+  return {first[0], second[0]};
+}
+
 // Pairwise, so that the error grows with log(n): Higham, "The accuracy of floating point summation", 1993.
 template <class A>
 A pairwise_sum(const A* values, int64_t n) {

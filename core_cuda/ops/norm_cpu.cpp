@@ -26,12 +26,6 @@ Sum sum_of_blocks(int64_t cols, Body body, const Rows*... rows) {
 }
 
 template <class A>
-struct TwoSums {
-  A first = 0, second = 0;
-  TwoSums operator+(const TwoSums& other) const { return {first + other.first, second + other.second}; }
-};
-
-template <class A>
 struct Moments {
   A mean;  // 0 for RMSNorm
   A rstd;
@@ -52,11 +46,13 @@ template <class T, class A = compute_t<T>>
 Moments<A> moments_of(const T* row, int64_t cols, double eps) {
   const auto sum = [](int64_t, int64_t n, const A* x) { return cpu::lane_sum<A>(n, [=](int64_t i) { return x[i]; }); };
   const A mean = sum_of_blocks<A, A>(cols, sum, row) / A(cols);
-  const auto deviations = [mean](int64_t, int64_t n, const A* x) -> TwoSums<A> {
-    return {cpu::lane_sum<A>(n, [=](int64_t i) { return x[i] - mean; }),
-            cpu::lane_sum<A>(n, [=](int64_t i) { return (x[i] - mean) * (x[i] - mean); })};
+  const auto deviations = [mean](int64_t, int64_t n, const A* x) {
+    return cpu::lane_sums<A>(n, [=](int64_t i) -> cpu::TwoSums<A> {
+      const A deviation = x[i] - mean;
+      return {deviation, deviation * deviation};
+    });
   };
-  const TwoSums<A> sums = sum_of_blocks<A, TwoSums<A>>(cols, deviations, row);
+  const cpu::TwoSums<A> sums = sum_of_blocks<A, cpu::TwoSums<A>>(cols, deviations, row);
   const A correction = sums.first / A(cols), variance = sums.second / A(cols) - correction * correction;
   return {mean + correction, A(1) / std::sqrt((variance < 0 ? A(0) : variance) + A(eps))};  // a NaN stays one
 }
@@ -112,17 +108,25 @@ Status forward(const Call& call, const NormForwardPlaces& at) {
   return {};
 }
 
-// Adds a row's terms to the sums of its slab.
 template <class A>
-void add_products(A* sums, int64_t n, const A* dy, const A* x, A mean, A rstd) {
-#pragma GCC ivdep
-  for (int64_t j = 0; j < n; ++j) sums[j] += dy[j] * ((x[j] - mean) * rstd);
-}
+struct RowOfSlab {
+  A mean, rstd;
+  A *dweight, *dbias;  // sums of the slab
+};
 
-template <class A>
-void add_terms(A* sums, int64_t n, const A* dy) {
-#pragma GCC ivdep
-  for (int64_t j = 0; j < n; ++j) sums[j] += dy[j];
+// In one pass over n elements from `start` on: adds the row's terms to the sums of its slab, and returns the sums of
+// wdy * xhat and of wdy. Each of these alone would have the same bits.
+template <bool kWeight, bool kBias, class A>
+cpu::TwoSums<A> sums_of_block(const RowOfSlab<A>& row, int64_t start, int64_t n, const A* dy, const A* x,
+                              const A* factor) {
+  return cpu::lane_sums<A>(n,
+                           [=, mean = row.mean, rstd = row.rstd, dweight = row.dweight + start,
+                            dbias = row.dbias + start](int64_t i) -> cpu::TwoSums<A> {
+                             const A xhat = (x[i] - mean) * rstd, wdy = dy[i] * factor[i];
+                             if constexpr (kWeight) dweight[i] += dy[i] * xhat;
+                             if constexpr (kBias) dbias[i] += dy[i];
+                             return {wdy * xhat, wdy};
+                           });
 }
 
 template <class T>
@@ -134,22 +138,19 @@ Status backward(const Call& call, const NormBackwardPlaces& at) {
       prepared<T>(call.inputs[at.weight], norm.weight, norm.offset, call.inputs[at.x]->dtype, cols, norm.row_sums);
   const bool streamed = cpu::is_streamed(norm.rows * cols * sizeof(T));
 
-  // Sums of all that the row's gradients need, in one pass over the row; dx in another.
+  const auto sums_of = norm.need_dweight
+                           ? (norm.need_dbias ? sums_of_block<true, true, A> : sums_of_block<true, false, A>)
+                           : (norm.need_dbias ? sums_of_block<false, true, A> : sums_of_block<false, false, A>);
   const auto backward_row = [&](int64_t row, A* dweight, A* dbias) {
     const T *dy_row = norm.dy + row * norm.dy_stride, *x_row = norm.x + row * norm.x_stride;
     const A mean = norm.mean ? norm.mean[row] : A(0), rstd = norm.rstd[row];
-    const auto sums_of_block = [&, mean, rstd](int64_t start, int64_t n, const A* dy, const A* x, const A* w) {
-      if (dweight) add_products(dweight + start, n, dy, x, mean, rstd);
-      if (dbias) add_terms(dbias + start, n, dy);
-      TwoSums<A> sums;
-      if (norm.dx) sums.first = cpu::lane_sum<A>(n, [=](int64_t i) { return dy[i] * w[i] * ((x[i] - mean) * rstd); });
-      if (norm.dx && norm.mean) sums.second = cpu::lane_sum<A>(n, [=](int64_t i) { return dy[i] * w[i]; });
-      return sums;
+    const auto sums_of_this = [&](int64_t start, int64_t n, const A* dy, const A* x, const A* w) {
+      return sums_of(RowOfSlab<A>{mean, rstd, dweight, dbias}, start, n, dy, x, w);
     };
-    const TwoSums<A> sums = sum_of_blocks<A, TwoSums<A>>(cols, sums_of_block, dy_row, x_row, factor);
+    const auto sums = sum_of_blocks<A, cpu::TwoSums<A>>(cols, sums_of_this, dy_row, x_row, factor);
     if (!norm.dx) return;
 
-    const A mean_wdy_xhat = sums.first / A(cols), mean_wdy = sums.second / A(cols);
+    const A mean_wdy_xhat = sums.first / A(cols), mean_wdy = norm.mean ? sums.second / A(cols) : A(0);
     const auto slope = [=](A dy, A x, A w) { return rstd * (dy * w - mean_wdy - (x - mean) * rstd * mean_wdy_xhat); };
     const auto slope_and_ds = [=](A dy, A x, A w, A ds) { return slope(dy, x, w) + ds; };
     T* dx = norm.dx + row * cols;
