@@ -2,6 +2,7 @@
 
 case.py               one row of the tables: what is computed, the work that it must do, its goals
 cases.py, rows.py     what is measured
+inputs.py             what each operator takes and returns
 formulas.py           what each operator computes, for every framework and for the reference
 check.py              whether results are right; a wrong contender shows no time
 timing.py             contenders take turns; clocks of the host

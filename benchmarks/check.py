@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.case import Case
-from benchmarks.formulas import Function, layouts, results
+from benchmarks.inputs import Function, layouts, results
 
 # float32 leaves no room for TF32 (3e-4); the 16-bit types leave room for peers that round after every step.
 TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.formulas import Function
+from benchmarks.inputs import Function
 
 
 @functools.cache

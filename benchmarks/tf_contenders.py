@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import fusedops.tf as fo
 from benchmarks.case import ROWS, Case
-from benchmarks.formulas import INPUTS, NUMBERS, OPTIONS, WANTED, Function, Layout, angles, layouts
+from benchmarks.inputs import INPUTS, NUMBERS, WANTED, Function, Layout, angles, drawn, dtype_of, public
 from benchmarks.tf_formulas import FORMULAS
 from benchmarks.timing import Build, Call, Contender, HostClock
 
@@ -50,13 +50,11 @@ def on(device: str) -> Iterator[None]:
 
 def inputs(case: Case) -> dict[str, Any]:
     tf.random.set_seed(0)
-    values: dict[str, Any] = dict.fromkeys(INPUTS[case.operator], NUMBERS.get("factor"))
-    values.update((name, _draw(case, name, layout)) for name, layout in layouts(case).items())
-    return values
+    return drawn(case, _draw)
 
 
 def _draw(case: Case, name: str, layout: Layout) -> tf.Tensor:
-    dtype = case.parameters if case.parameters and name in ("weight", "bias") else case.dtype
+    dtype = dtype_of(case, name)
     if name == "labels":
         return tf.random.uniform(layout.shape, maxval=case.shape[-1], dtype=tf.int64)
     if name in ("cos", "sin"):
@@ -121,7 +119,7 @@ def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
     def timed(function: Callable[[], Function], wrap: Callable[[Function], Function] = lambda f: f) -> Build:
         return lambda: Contender(call(case, function(), values, wrap), _clock(case))
 
-    ours, plain = partial(_ours, case), partial(formula, case)
+    ours, plain = partial(public, fo, case), partial(formula, case)
     result = {"fusedops": timed(ours), "eager": timed(plain)}
     if case.operator in ROWS:
         result["fusedops, graph"] = timed(ours, _GRAPH)
@@ -137,14 +135,6 @@ def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
 
 def _clock(case: Case) -> HostClock:
     return HostClock() if case.device == "cpu" else HostClock(tf.test.experimental.sync_devices)
-
-
-def _ours(case: Case) -> Function:
-    options = dict(OPTIONS.get(case.operator, {}))
-    if case.operator == "matmul":
-        options["transpose_a"], options["transpose_b"] = case.transposes
-    function = getattr(fo, case.operator)
-    return partial(function, **options) if options else function
 
 
 def _raw(case: Case, values: Mapping[str, Any]) -> Call:

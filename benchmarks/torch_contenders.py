@@ -17,7 +17,7 @@ import torch._inductor.config as inductor
 import fusedops.torch as fo
 from benchmarks import peers
 from benchmarks.case import Case
-from benchmarks.formulas import INPUTS, NUMBERS, OPTIONS, WANTED, Function, Layout, angles, layouts
+from benchmarks.inputs import INPUTS, NUMBERS, WANTED, Function, Layout, angles, drawn, dtype_of, public
 from benchmarks.timing import Build, Call, Clock, Contender, HostClock
 from benchmarks.torch_clocks import event_clock, graph, profiler_clock
 from benchmarks.torch_formulas import EAGER, FORMULAS
@@ -57,14 +57,11 @@ def on(device: str) -> Iterator[None]:
 
 def inputs(case: Case) -> dict[str, Any]:
     torch.manual_seed(0)
-    values: dict[str, Any] = dict.fromkeys(INPUTS[case.operator], NUMBERS.get("factor"))
-    values.update((name, _draw(case, name, layout)) for name, layout in layouts(case).items())
-    return values
+    return drawn(case, _draw)
 
 
 def _draw(case: Case, name: str, layout: Layout) -> torch.Tensor:
-    dtype = case.parameters if case.parameters and name in ("weight", "bias") else case.dtype
-    options: dict[str, Any] = {"dtype": getattr(torch, dtype), "device": case.device}
+    options: dict[str, Any] = {"dtype": getattr(torch, dtype_of(case, name)), "device": case.device}
     if name == "labels":
         return torch.randint(case.shape[-1], layout.shape, device=case.device)
     if name in ("cos", "sin"):
@@ -126,7 +123,10 @@ def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
         """Everything happens when it is built: a contender that fails there must not take the others along."""
         return lambda: _timed(case, call(case, function(), values()), clock())
 
-    result = {"fusedops": timed(lambda: _ours(case)), "eager": timed(lambda: EAGER.get(case.operator, formula(case)))}
+    result = {
+        "fusedops": timed(lambda: public(fo, case)),
+        "eager": timed(lambda: EAGER.get(case.operator, formula(case))),
+    }
     if case.device == "cpu":
         if case.section == "call" or (case.operator, case.variant) == ("axpby", "forward"):
             result["addcmul"] = lambda: Contender(_addcmul(case), clock(), checked=False)
@@ -135,7 +135,7 @@ def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
         return result
     if "tf" in case.frameworks:
         synchronized = HostClock(torch.cuda.synchronize)
-        result["fusedops, host clock"] = lambda: Contender(call(case, _ours(case), values), synchronized)
+        result["fusedops, host clock"] = lambda: Contender(call(case, public(fo, case), values), synchronized)
     if case.operator != "matmul":
         result["compiled"] = timed(lambda: torch.compile(formula(case), dynamic=False))
         if case.section != "python":
@@ -145,14 +145,6 @@ def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
             own = partial(peers.arguments, name, case.operator, values)
             result[name] = timed(partial(library.__getitem__, case.operator), own)
     return result
-
-
-def _ours(case: Case) -> Function:
-    options = dict(OPTIONS.get(case.operator, {}))
-    if case.operator == "matmul":
-        options["transpose_a"], options["transpose_b"] = case.transposes
-    function = getattr(fo, case.operator)
-    return partial(function, **options) if options else function
 
 
 def _timed(case: Case, call: Call, clock: Clock, **more: Any) -> Contender:
@@ -200,7 +192,7 @@ def _launch(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
         return Contender(_rotating(function, arguments), profiler_clock, checked=checked)
 
     return {
-        "fusedops": partial(build, _ours(case), xs, True),
+        "fusedops": partial(build, public(fo, case), xs, True),
         "eager": partial(build, torch.relu, xs, True),
         "launch floor": partial(build, torch.relu, one, False),
     }

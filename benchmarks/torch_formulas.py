@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import torch
 import torch.nn.functional as F
 
-from benchmarks.formulas import Function, formulas
+from benchmarks.formulas import formulas
+from benchmarks.inputs import Function
 
 
 def _wide(x: torch.Tensor) -> torch.Tensor:
