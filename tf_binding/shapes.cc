@@ -27,6 +27,11 @@ class GraphRule : public Rule {
     return true;
   }
 
+  Dim half(Dim whole) override {
+    DimensionHandle halved;
+    return graph_->Divide(handle(whole), 2, true, &halved).ok() ? dim(halved) : dim(graph_->UnknownDim());
+  }
+
   absl::Status read_input(int input, int position) {
     Shape& shape = inputs[input];
     tensorflow::DataType dtype;

@@ -52,7 +52,12 @@ class SymbolicRule : public Rule {
     if (a < 0 && b >= 0) a = b;
     return true;
   }
+  Dim half(Dim dim) override { return dim < 0 ? dim - kHalf : dim / 2; }
+
   std::vector<std::pair<Dim, Dim>> equalities;
+
+ private:
+  static constexpr Dim kHalf = Dim(1) << 40;  // fusedops/torch/operators.py knows it as _HALF
 };
 
 const Operator* find(std::string_view name) {
@@ -82,7 +87,7 @@ FUSEDOPS_EXPORT const char* fusedops_describe() {
 
 // Runs a shape rule. `inputs` holds for each input: 0, or 1, dtype, rank, dims (negative: a symbol). `attributes` are
 // texts, in the order of the declaration. `result` receives: the number of equalities and their pairs, then for each
-// output dtype, rank, dims. Returns 0, or 1 with a sentence in `message`.
+// output dtype, rank, dims; half of symbol s is s - 2^40. Returns 0, or 1 with a sentence in `message`.
 FUSEDOPS_EXPORT int fusedops_infer(const char* name, const int64_t* inputs, const char* const* attributes,
                                    int64_t* result, int64_t result_capacity, char* message, int64_t message_capacity) {
   using namespace fusedops;

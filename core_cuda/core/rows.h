@@ -1,8 +1,10 @@
-// What the kernels over rows agree on, on the CPU and on the GPU: how sums over rows are cut into slabs.
+// What the kernels over rows agree on, on the CPU and on the GPU: how sums over rows are cut into slabs, and which rows
+// are one.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 
 namespace fusedops {
 
@@ -24,6 +26,14 @@ inline Slabs slabs_of(int64_t rows, int64_t side_by_side = 1) {
   const int64_t rounds = ceil_divide(rows, 64 * side_by_side * kMultiprocessors);
   const int64_t size = ceil_divide(ceil_divide(rows, rounds * kMultiprocessors), side_by_side) * side_by_side;
   return {size, ceil_divide(rows, size)};
+}
+
+// Rows without gaps in all tensors are one long row, for operators that do not care where a row ends.
+inline void join_rows(int64_t& rows, int64_t& size, std::initializer_list<int64_t> strides) {
+  for (const int64_t stride : strides)
+    if (rows > 1 && stride != size) return;
+  size *= rows;
+  rows = 1;
 }
 
 }  // namespace fusedops

@@ -45,6 +45,8 @@ class Rule {
   // Whether two dimensions can be equal: false only if they are known to differ. May refine a to what both must be.
   virtual bool same(Dim& a, Dim b) { return a == b; }
 
+  virtual Dim half(Dim dim) { return dim / 2; }  // of an even dimension
+
   const Operator& op;
   const Value* attributes;
   Shape inputs[kMaxInputs];

@@ -41,6 +41,7 @@ bool has_layout(const View& view, Layout layout) {
 }
 
 Rows as_rows(const View& view) {
+  if (view.rank == 0) return {1, 1, 1};
   const int last = view.rank - 1;
   Rows rows{1, view.sizes[last], innermost_stride(view, last, view.sizes[last])};
   for (int i = 0; i < last; ++i) rows.count *= view.sizes[i];

@@ -41,7 +41,7 @@ struct Rows {
   int64_t stride = 0;  // from row to row, in elements
 };
 
-Rows as_rows(const View& view);  // of a view of that layout, with at least one dimension
+Rows as_rows(const View& view);  // of a view of that layout; a scalar is one row
 
 // Layout::heads: rows in three dimensions, such as batch, position and head.
 struct Heads {

@@ -27,6 +27,8 @@ _DTYPES = (
     torch.complex128,
 )
 
+_HALF = 1 << 40  # half of a symbol is the symbol less this: core_cuda/core/c_api.cpp
+
 
 def _load() -> ctypes.CDLL:
     path = str(loading.library("torch"))
@@ -74,7 +76,13 @@ def infer(signature: Signature, arguments: tuple[Any, ...]) -> list[tuple[torch.
         return -len(symbols)
 
     def size(token: int) -> Any:
-        return symbols[-token - 1] if token < 0 else token
+        if token >= 0:
+            return token
+        if token > -_HALF:
+            return symbols[-token - 1]
+        whole = symbols[-(token + _HALF) - 1]
+        torch._check(whole % 2 == 0)
+        return whole // 2
 
     declaration = signature.declaration
     tokens: list[int] = []
