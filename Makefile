@@ -19,7 +19,7 @@ export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 cpp_files := find core_cuda torch_binding tf_binding -name '*.cpp' -o -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh'
 clang_format := $(python) -c 'from clang_format import clang_format; clang_format()'
 
-.PHONY: help build build-torch build-tf test demo bench format lint clean
+.PHONY: help build build-torch build-tf test demo example bench format lint clean
 
 help:
 	@echo 'make build         build the bindings of PyTorch and TensorFlow'
@@ -27,6 +27,7 @@ help:
 	@echo 'make build-tf      build the binding of TensorFlow   (fusedops/tf/_ops.so)'
 	@echo 'make test          build what is stale, run the tests'
 	@echo 'make demo          build what is stale, train a classifier of digits, show a picture'
+	@echo 'make example       build what is stale, train a language model, let both frameworks write with it'
 	@echo 'make bench         build what is stale, compare with the frameworks and other peers'
 	@echo 'make format        format Python and C++'
 	@echo 'make lint          check formatting, style and types'
@@ -41,7 +42,7 @@ help:
 	@echo '  CUDA=0                      no kernels for GPUs, though nvcc is there'
 	@echo '  DEBUG=1                     -G -g -O0 and assertions, in a build folder of its own'
 	@echo '  MAX_JOBS=2                  compilers at once; by default one per core'
-	@echo '  ARGS="-k relu"              more arguments for test; for demo and bench: ARGS=--quick'
+	@echo '  ARGS="-k relu"              more arguments for test; for demo, example and bench: ARGS=--quick'
 
 # TensorFlow and PyTorch both have wheels for these versions of Python.
 .venv/.installed: requirements.txt requirements-cuda.txt requirements-headers.txt
@@ -72,6 +73,9 @@ test: build
 
 demo: build
 	$(python) examples/digits/train.py $(ARGS)
+
+example: build
+	$(python) examples/transformer/train.py $(ARGS)
 
 bench: build
 	$(python) -m benchmarks $(ARGS)

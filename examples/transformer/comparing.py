@@ -1,0 +1,44 @@
+"""Both frameworks with the same weights: the text that they write, and the bits of their logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import model
+import numpy as np
+from data import Text, windows
+from generating import greedy
+
+
+@dataclass(frozen=True)
+class Written:
+    where: str
+    tokens: np.ndarray  # the prompt, and what follows
+    logits: np.ndarray  # of a batch of test windows
+
+    def differing_bits(self, other: Written) -> int:
+        different = self.logits.view(np.int32) ^ other.logits.view(np.int32)
+        return int(np.unpackbits(different.view(np.uint8)).sum())
+
+
+def write(
+    sides: Sequence[Any],
+    parameters: Mapping[str, np.ndarray],
+    text: Text,
+    prompt: str,
+    count: int,
+    report: Callable[[str], None],
+) -> list[Written]:
+    """By each framework, eager and as a graph: with fusedops' operators."""
+    starts = np.linspace(0, len(text.test) - model.CONTEXT - 1, 8).astype(int)
+    tokens, _ = windows(text.test, starts, model.CONTEXT)
+    result = []
+    for side in sides:
+        for compiled in side.compiled:
+            where = side.title if len(side.compiled) == 1 else f"{side.title}, {'graph' if compiled else 'eager'}"
+            predict = side.predictor(side.fused, parameters, compiled)
+            result.append(Written(where, greedy(predict, text.encoded(prompt), count), predict(tokens)))
+            report(where)
+    return result

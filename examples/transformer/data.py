@@ -1,0 +1,37 @@
+"""The text of Python's own help on its language, which is part of Python: characters, as numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pydoc_data.topics import topics
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Text:
+    alphabet: str  # the character of each token
+    train: np.ndarray
+    test: np.ndarray
+
+    def encoded(self, text: str) -> np.ndarray:
+        places = {character: place for place, character in enumerate(self.alphabet)}
+        return np.array([places[character] for character in text if character in places], np.int64)
+
+    def decoded(self, tokens: np.ndarray) -> str:
+        return "".join(self.alphabet[token] for token in tokens)
+
+
+def load() -> Text:
+    """All topics by name; the last twentieth of the text is for testing."""
+    text = "\n\n\n".join(topics[name] for name in sorted(topics))
+    alphabet = "".join(sorted(set(text)))
+    tokens = Text(alphabet, np.array([]), np.array([])).encoded(text)
+    split = len(tokens) - len(tokens) // 20
+    return Text(alphabet, tokens[:split], tokens[split:])
+
+
+def windows(tokens: np.ndarray, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """[starts, length] tokens, and the token that follows each."""
+    places = starts[:, None] + np.arange(length)
+    return tokens[places], tokens[places + 1]

@@ -1,0 +1,71 @@
+"""The language model, written once.
+
+`fo` is `fusedops.torch`, `fusedops.tf`, or a framework's own operators so named; `shapes` is how the framework spells
+what only moves numbers: gather, reshape, transpose, unstack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+LAYERS = 2
+WIDTH = 128
+HEADS = 4
+SIZE = WIDTH // HEADS  # of a head
+HIDDEN = 352  # of the feed-forward part: 8/3 of the width, rounded up to a multiple of 32
+CONTEXT = 128  # characters that the model sees
+
+
+def logits(fo: Any, shapes: Any, parameters: Mapping[str, Any], angles: tuple[Any, Any], tokens: Any) -> Any:
+    """The scores of every character as the next one, at each place of [batch, CONTEXT] tokens."""
+    residual = shapes.gather(parameters["embedding"], tokens)
+    x = fo.rms_norm(residual, parameters["norm"])
+    for layer in range(LAYERS):
+        p = {name: parameters[f"{name}{layer}"] for name in ("qkv", "out", "norm", "up", "down", "next_norm")}
+        x, residual = fo.add_rms_norm(attention(fo, shapes, p, angles, x), residual, p["norm"])
+        branch = fo.matmul(fo.swiglu(fo.matmul(x, p["up"])), p["down"])
+        x, residual = fo.add_rms_norm(branch, residual, p["next_norm"])
+    return fo.matmul(x, parameters["embedding"], transpose_b=True)
+
+
+def attention(fo: Any, shapes: Any, p: Mapping[str, Any], angles: tuple[Any, Any], x: Any) -> Any:
+    """Every place looks at those before it, in HEADS ways."""
+    batch = x.shape[0]
+    packed = shapes.reshape(fo.matmul(x, p["qkv"]), (batch, CONTEXT, 3, HEADS, SIZE))
+    q, k, v = shapes.unstack(shapes.transpose(packed, (2, 0, 3, 1, 4)))  # [batch, HEADS, CONTEXT, SIZE]
+    q, k = (fo.rope(heads, *angles, seq_dim=-2) for heads in (q, k))
+    weights = fo.softmax(fo.matmul(q, k, transpose_b=True), scale=SIZE**-0.5, causal=True)
+    mixed = shapes.transpose(fo.matmul(weights, v), (0, 2, 1, 3))
+    return fo.matmul(shapes.reshape(mixed, (batch, CONTEXT, WIDTH)), p["out"])
+
+
+def angles() -> tuple[np.ndarray, np.ndarray]:
+    """Cosine and sine of every place's angles, [CONTEXT, SIZE / 2]: computed once, the same for both frameworks."""
+    frequencies = 10000.0 ** (-np.arange(0, SIZE, 2) / SIZE)
+    angle = np.outer(np.arange(CONTEXT), frequencies)
+    return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+
+
+def initial_parameters(vocabulary: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """Random weights, as float32 arrays that belong to no framework."""
+    random = np.random.default_rng(seed)
+
+    def weights(rows: int, columns: int, gain: float = 1.0) -> np.ndarray:
+        return (random.normal(size=(rows, columns)) * gain * rows**-0.5).astype(np.float32)
+
+    def ones() -> np.ndarray:
+        return np.ones(WIDTH, np.float32)
+
+    into_residual = (2 * LAYERS) ** -0.5  # what many branches add stays of one size
+    parameters = {"embedding": weights(WIDTH, vocabulary).T.copy(), "norm": ones()}
+    for layer in range(LAYERS):
+        parameters[f"qkv{layer}"] = weights(WIDTH, 3 * WIDTH)
+        parameters[f"out{layer}"] = weights(WIDTH, WIDTH, into_residual)
+        parameters[f"norm{layer}"] = ones()
+        parameters[f"up{layer}"] = weights(WIDTH, 2 * HIDDEN)
+        parameters[f"down{layer}"] = weights(HIDDEN, WIDTH, into_residual)
+        parameters[f"next_norm{layer}"] = ones()
+    return parameters

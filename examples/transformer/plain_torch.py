@@ -1,0 +1,43 @@
+"""PyTorch's own operators under fusedops' names: what a model is made of without fusedops."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def matmul(a: Tensor, b: Tensor, *, transpose_b: bool = False) -> Tensor:
+    return a @ (b.mT if transpose_b else b)
+
+
+def rms_norm(x: Tensor, weight: Tensor, *, eps: float = 1e-6) -> Tensor:
+    return functional.rms_norm(x, weight.shape, weight, eps)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    total = x + residual
+    return rms_norm(total, weight), total
+
+
+def rope(x: Tensor, cos: Tensor, sin: Tensor, *, seq_dim: int) -> Tensor:
+    assert seq_dim == -2  # cos and sin then have x's last dimensions
+    first, second = x.chunk(2, -1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+
+
+def softmax(x: Tensor, *, scale: float, causal: bool) -> Tensor:
+    x = x * scale
+    if causal:
+        kept = torch.ones(x.shape[-2:], dtype=torch.bool, device=x.device).tril()
+        x = x.masked_fill(~kept, float("-inf"))
+    return x.softmax(-1)
+
+
+def swiglu(packed: Tensor) -> Tensor:
+    gate, up = packed.chunk(2, -1)
+    return functional.silu(gate) * up
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    return functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
