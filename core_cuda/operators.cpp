@@ -2,6 +2,9 @@
 #include "core/operator.h"
 #include "ops/add.h"
 #include "ops/axpby.h"
+#include "ops/bias_act.h"
+#include "ops/cross_entropy.h"
+#include "ops/gated_act.h"
 #include "ops/layer_norm.h"
 #include "ops/matmul.h"
 #include "ops/polynomial_activation.h"
@@ -9,6 +12,7 @@
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
 #include "ops/scale.h"
+#include "ops/softmax.h"
 
 namespace fusedops {
 
@@ -19,6 +23,12 @@ std::span<const Operator* const> operators() {
       &add_rms_norm(),
       &axpby(),
       &axpby_backward(),
+      &bias_act(),
+      &bias_act_backward(),
+      &cross_entropy(),
+      &cross_entropy_backward(),
+      &gated_act(),
+      &gated_act_backward(),
       &layer_norm(),
       &layer_norm_backward(),
       &matmul(),
@@ -30,6 +40,8 @@ std::span<const Operator* const> operators() {
       &rms_norm_backward(),
       &rope(),
       &scale(),
+      &softmax(),
+      &softmax_backward(),
   };
   return table;
 }

@@ -11,7 +11,10 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+from fusedops.functions.activations import bias_act, gated_act, geglu, reglu, swiglu
+from fusedops.functions.attention import softmax
 from fusedops.functions.elementwise import add, axpby, polynomial_activation, relu, scale
+from fusedops.functions.loss import cross_entropy
 from fusedops.functions.normalization import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 from fusedops.functions.products import matmul
 from fusedops.functions.rotary import rope
@@ -21,13 +24,20 @@ PUBLIC: tuple[Any, ...] = (
     add_layer_norm,
     add_rms_norm,
     axpby,
+    bias_act,
+    cross_entropy,
+    gated_act,
+    geglu,
     layer_norm,
     matmul,
     polynomial_activation,
+    reglu,
     relu,
     rms_norm,
     rope,
     scale,
+    softmax,
+    swiglu,
 )
 __all__ = [function.__name__ for function in PUBLIC]
 
