@@ -8,8 +8,8 @@ from fusedops.functions.common import Tensor, ops
 def softmax(x: Tensor, *, scale: float = 1.0, mask: Tensor | None = None, causal: bool = False) -> Tensor:
     """exp(scale·x) / Σ exp(scale·x), over the last dimension, of what is not masked.
 
-    A masked element counts as not there, whatever its value; its share and its gradient are zero. A row of which nothing
-    is left is all zeros. Masked by causality, elements are not even read.
+    A masked element counts as not there, whatever its value; its share and its gradient are zero. A row of which
+    nothing is left is all zeros. What causality masks is not even read.
 
     Args:
         x: float64, float32, float16 or bfloat16, [..., columns].

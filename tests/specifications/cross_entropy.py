@@ -1,0 +1,194 @@
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from specification import Bad, Like, Sample, Specification, pairwise
+
+IGNORED = -100
+
+
+class CrossEntropy(Specification):
+    name = "cross_entropy"
+    outputs = ("loss",)
+    wide_outputs = ("loss",)
+    least_rank = 1
+    row_options: Mapping[str, Any] = {"reduction": "none"}
+
+    def sample(self, shape, random):
+        return call(shape, random, reduction="none")
+
+    def more_samples(self, random):
+        for reduction in ("mean", "sum", "none"):
+            for smoothing in (0.0, 0.1):
+                options = {"reduction": reduction, "label_smoothing": smoothing}
+                yield call((4, 3, 11), random, f"{reduction}-{smoothing}", **options)
+                yield call((11,), random, f"{reduction}-{smoothing}-one-row", **options)
+                yield call((300, 7), random, f"{reduction}-{smoothing}-int32", np.int32, **options)
+        yield call((5, 9), random, "smooth", label_smoothing=1.0)
+        yield call((2, 40_000), random, "segments", label_smoothing=0.1)
+        for ignore_index in (0, 3, -1):
+            sample = call((6, 4), random, reduction="sum")
+            labels = sample.inputs["labels"].copy()
+            labels[1:3] = ignore_index
+            options = {"ignore_index": ignore_index, "reduction": "sum"}
+            yield Sample({**sample.inputs, "labels": labels}, options, f"ignored-{ignore_index}")
+        all_ignored = {"logits": random.normal(size=(3, 4)), "labels": np.full(3, IGNORED)}
+        yield Sample(all_ignored, {"reduction": "sum"}, "all-ignored")
+        large = call((4, 33), random)
+        yield Sample({**large.inputs, "logits": 1e4 * large.inputs["logits"]}, name="large")
+        yield Sample({**large.inputs, "logits": 1e4 + large.inputs["logits"]}, name="far")
+
+    def special(self, values, random):
+        a, b = (grid.ravel() for grid in np.meshgrid(values, values))
+        pairs = np.stack([a, b, np.ones_like(a)], -1)
+        labels = np.arange(len(pairs)) % 4
+        labels[labels == 3] = IGNORED
+        for smoothing in (0.0, 0.25):
+            yield Sample({"logits": pairs, "labels": labels}, {"reduction": "none", "label_smoothing": smoothing})
+        yield Sample({"logits": pairs[:1], "labels": np.array([IGNORED])})  # the mean of nothing
+
+    def reference(self, logits, labels, ignore_index=IGNORED, label_smoothing=0.0, reduction="mean"):
+        with np.errstate(all="ignore"):
+            losses = Rows(logits, labels, ignore_index).losses(label_smoothing)
+            return reduced(losses, labels, ignore_index, reduction)
+
+    def magnitude(self, logits, labels, ignore_index=IGNORED, label_smoothing=0.0, reduction="mean"):
+        with np.errstate(all="ignore"):
+            sizes = Rows(logits, labels, ignore_index).loss_magnitudes(label_smoothing)
+            return reduced(sizes, labels, ignore_index, reduction)
+
+    def gradients(self, dloss, *, logits, labels, ignore_index=IGNORED, label_smoothing=0.0, reduction="mean"):
+        with np.errstate(all="ignore"):
+            rows = Rows(logits, labels, ignore_index)
+            rest = rows.uniform(label_smoothing) + rows.share_of_label(label_smoothing)
+            slopes = slope(dloss, logits.dtype, labels, ignore_index, reduction)
+            return {"logits": np.where(rows.ignored[..., None], 0, (np.exp(rows.log_p) - rest) * slopes)}
+
+    def gradient_magnitude(self, dloss, *, logits, labels, ignore_index=IGNORED, label_smoothing=0.0, reduction="mean"):
+        """The terms, and what the rounding of lse makes of the softmax."""
+        with np.errstate(all="ignore"):
+            rows = Rows(logits, labels, ignore_index)
+            lse = rows.max + rows.log_sum
+            p = np.exp(rows.log_p)
+            p = np.where(p == 0, 0, p * (1 + np.abs(lse) + np.abs(rows.log_p)))
+            rest = rows.uniform(label_smoothing) + rows.share_of_label(label_smoothing)
+            slopes = np.abs(slope(dloss, logits.dtype, labels, ignore_index, reduction))
+            return {"logits": np.where(rows.ignored[..., None], 0, (p + rest) * slopes)}
+
+    def roundings(self, logits, labels, ignore_index=IGNORED, label_smoothing=0.0, reduction="mean"):
+        row = 8 + pairwise(logits.shape[-1])
+        return {"loss": row + pairwise(labels.size), "dlogits": row + 4}
+
+    bad = (
+        Bad(
+            {"logits": Like("int32", (2, 3)), "labels": Like("int64", (2,))},
+            "fusedops.cross_entropy: logits must be float64, float32, float16 or bfloat16; got int32",
+        ),
+        Bad(
+            {"logits": Like("float32", ()), "labels": Like("int64", ())},
+            "fusedops.cross_entropy: logits must have at least one dimension; got shape []",
+        ),
+        Bad(
+            {"logits": Like("float32", (2, 3)), "labels": Like("float32", (2,))},
+            "fusedops.cross_entropy: labels must be int32 or int64; got float32",
+        ),
+        Bad(
+            {"logits": Like("float32", (2, 3)), "labels": Like("int64", (3,))},
+            "fusedops.cross_entropy: labels must have shape [2], that of the rows of logits; got [3]",
+        ),
+        Bad(
+            {"logits": Like("float32", (2, 3)), "labels": Like("int64", (2, 3))},
+            "fusedops.cross_entropy: labels must have shape [2], that of the rows of logits; got [2, 3]",
+        ),
+        Bad(
+            {"logits": Like("float32", (2, 3)), "labels": Like("int64", (2,))},
+            "fusedops.cross_entropy: label_smoothing must be in [0, 1]; got 1.5",
+            {"label_smoothing": 1.5},
+        ),
+        Bad(
+            {"logits": Like("float32", (2, 3)), "labels": Like("int64", (2,))},
+            "fusedops.cross_entropy: label_smoothing must be in [0, 1]; got nan",
+            {"label_smoothing": float("nan")},
+        ),
+        Bad(
+            {"logits": Like("float32", (2, 3)), "labels": Like("int64", (2,))},
+            "fusedops.cross_entropy: reduction must be mean, sum or none; got average",
+            {"reduction": "average"},
+        ),
+        Bad(
+            {"logits": Like("float32", (2, 3)), "labels": Like("int64", (2,))},
+            "fusedops.cross_entropy: reduction must be a string; got None",
+            {"reduction": None},
+        ),
+        Bad(
+            {"logits": Like("float32", (2, 3)), "labels": Like("int64", (2,))},
+            "fusedops.cross_entropy: ignore_index must be an integer; got 0.5",
+            {"ignore_index": 0.5},
+        ),
+        Bad(
+            {"logits": Like("float32", (2, 3)), "labels": None},
+            "fusedops.cross_entropy: labels must be a tensor; got NoneType",
+        ),
+    )
+
+
+class Rows:
+    """What the losses and their gradients are made of, row by row."""
+
+    def __init__(self, logits, labels, ignore_index):
+        self.logits, self.classes = logits, logits.shape[-1]
+        self.ignored = labels == ignore_index
+        self.is_label = np.where(self.ignored, -1, labels)[..., None] == np.arange(self.classes)
+        self.max = logits.max(-1, keepdims=True, initial=-np.inf)
+        self.below = logits - self.max
+        self.log_sum = np.log(np.exp(self.below).sum(-1, keepdims=True))
+        self.log_p = self.below - self.log_sum
+
+    def losses(self, smoothing):
+        dtype = self.logits.dtype.type
+        loss = dtype(1 - smoothing) * -self.of_label(self.log_p)
+        if smoothing:
+            loss = loss - dtype(smoothing) * self.log_p.mean(-1)
+        return np.where(self.ignored, dtype(0), loss)
+
+    def loss_magnitudes(self, smoothing):
+        """log_sum errs by what the roundings of the exponents make of it."""
+        finite = np.where(np.isfinite(self.below), -self.below, 0)
+        size = 1 + np.sum(np.exp(self.log_p) * finite, -1) + np.abs(self.log_sum[..., 0])
+        size = size + np.abs(self.of_label(self.below))
+        if smoothing:
+            size = size + smoothing * (np.abs(self.max[..., 0]) + np.abs(self.logits).mean(-1))
+        return np.where(self.ignored, 0, size)
+
+    def of_label(self, values):
+        return np.where(self.is_label, values, 0).sum(-1)
+
+    def uniform(self, smoothing):
+        return self.logits.dtype.type(smoothing / self.classes if self.classes else 0)
+
+    def share_of_label(self, smoothing):
+        return self.is_label * self.logits.dtype.type(1 - smoothing)
+
+
+def call(shape, random, name="", dtype=np.int64, **options):
+    """Every fifth row is ignored, and all of those without classes."""
+    labels = random.integers(max(shape[-1], 1), size=shape[:-1]).astype(dtype)
+    ignored = np.arange(labels.size).reshape(labels.shape) % 5 == 4
+    labels = np.where(ignored | (shape[-1] == 0), dtype(IGNORED), labels)
+    return Sample({"logits": random.normal(size=shape), "labels": np.asarray(labels, dtype)}, options, name)
+
+
+def slope(dloss, dtype, labels, ignore_index, reduction):
+    """What the gradient of each row is multiplied by."""
+    count = dtype.type(1 if reduction != "mean" else np.sum(labels != ignore_index))
+    return np.asarray(dloss / count)[..., None]
+
+
+def reduced(losses, labels, ignore_index, reduction):
+    if reduction == "none":
+        return losses
+    total = losses.sum()
+    return np.asarray(total if reduction == "sum" else total / losses.dtype.type(np.sum(labels != ignore_index)))
+
+
+SPECIFICATION = CrossEntropy()

@@ -1,0 +1,144 @@
+import numpy as np
+from specification import Bad, Like, Sample, Specification, pairwise
+
+
+class Softmax(Specification):
+    name = "softmax"
+    least_rank = 1
+
+    def sample(self, shape, random):
+        return Sample({"x": random.normal(size=shape)})
+
+    def more_samples(self, random):
+        x = random.normal(size=(2, 3, 5, 7))
+        for shape in (
+            (7,),
+            (5, 7),
+            (5, 1),
+            (3, 1, 7),
+            (2, 1, 1, 7),
+            (2, 1, 5, 1),
+            (1,),
+            (),
+            (2, 3, 5, 7),
+            (1, 3, 1, 1),
+        ):
+            mask = random.random(size=shape) < 0.7
+            yield Sample({"x": x, "mask": mask}, name=f"mask-{'x'.join(map(str, shape)) or 'scalar'}")
+        yield Sample({"x": x[..., :4, :], "mask": np.zeros((4, 7), bool)}, name="nothing-kept")
+        yield Sample(
+            {"x": random.normal(size=(4, 6, 64)), "mask": random.random(size=(6, 64)) < 0.5}, name="mask-vectors"
+        )
+        # A mask through which only finite values are seen, though infinities and NaN are there.
+        wild = np.array([[1.0, np.nan, 2.0, np.inf, -1.0], [np.nan, 0.0, np.inf, -np.inf, 3.0]])
+        yield Sample({"x": wild, "mask": np.isfinite(wild)}, name="mask-hides")
+        for rows, columns in ((5, 5), (3, 8), (8, 3), (1, 4), (40, 64)):
+            x = random.normal(size=(2, rows, columns))
+            yield Sample({"x": x}, {"causal": True}, name=f"causal-{rows}x{columns}")
+            mask = random.random(size=(2, 1, columns)) < 0.7
+            yield Sample({"x": x, "mask": mask}, {"causal": True, "scale": 0.3}, name=f"causal-mask-{rows}x{columns}")
+        for scale in (0.125, -0.7, 0, 30.0):
+            yield Sample({"x": random.normal(size=(3, 33))}, {"scale": scale}, name=f"scale-{scale}")
+        yield Sample({"x": 1e4 * random.normal(size=(3, 33))}, name="large")
+        yield Sample({"x": 1e4 + random.normal(size=(3, 33))}, name="far")
+
+    def special(self, values, random):
+        a, b = (grid.ravel() for grid in np.meshgrid(values, values))
+        pairs = np.stack([a, b], -1)
+        yield Sample({"x": pairs})
+        yield Sample({"x": pairs}, {"scale": -0.5})
+        yield Sample({"x": pairs}, {"scale": 0.0})
+        yield Sample({"x": pairs}, {"causal": True})
+        yield Sample({"x": pairs, "mask": np.array([True, False])})
+        yield Sample({"x": np.stack([a, np.ones_like(a), b], -1), "mask": np.array([True, True, False])})
+
+    def reference(self, x, mask=None, scale=1.0, causal=False):
+        return shares(x, mask, scale, causal)[0]
+
+    def gradients(self, dy, *, x, mask=None, scale=1.0, causal=False):
+        y, _ = shares(x, mask, scale, causal)
+        return {"x": np.asarray(scale, x.dtype) * y * (dy - np.sum(dy * y, -1, keepdims=True))}
+
+    def magnitude(self, x, mask=None, scale=1.0, causal=False):
+        """y, and what the roundings of an exponent make of it: of y's own, and of those in the sum."""
+        y, exponents = shares(x, mask, scale, causal)
+        return y * (1 + exponents / 4 + np.sum(y * exponents, -1, keepdims=True) / 4)
+
+    def gradient_magnitude(self, dy, *, x, mask=None, scale=1.0, causal=False):
+        y, _ = shares(x, mask, scale, causal)
+        size, dy = self.magnitude(x, mask, scale, causal), np.abs(dy)
+        terms = size * (dy + np.sum(dy * y, -1, keepdims=True)) + y * np.sum(dy * size, -1, keepdims=True)
+        return {"x": np.abs(np.asarray(scale, x.dtype)) * terms}
+
+    def roundings(self, x, mask=None, scale=1.0, causal=False):
+        # Two exponentials of 2 ulp, the products around them, the sum. Four more in each exponent, which is a quarter.
+        y = 12 + pairwise(x.shape[-1])
+        return {"y": y, "dx": y + 3 + pairwise(x.shape[-1])}
+
+    def storage_roundings(self, x, mask=None, scale=1.0, causal=False):
+        # y, as a factor and in the sum. A subnormal y errs by more than its share: by that of the other factor, which
+        # is below 6 in normal numbers.
+        return {"dx": 2 + 6 * abs(scale)}
+
+    bad = (
+        Bad(
+            {"x": Like("int32", (2, 3))},
+            "fusedops.softmax: x must be float64, float32, float16 or bfloat16; got int32",
+        ),
+        Bad(
+            {"x": Like("float32", ())},
+            "fusedops.softmax: x must have at least one dimension; got shape []",
+        ),
+        Bad(
+            {"x": Like("float32", (3,))},
+            "fusedops.softmax: x must have at least two dimensions to be causal; got shape [3]",
+            {"causal": True},
+        ),
+        Bad(
+            {"x": Like("float32", (2, 3)), "mask": Like("float32", (2, 3))},
+            "fusedops.softmax: mask must be bool; got float32",
+        ),
+        Bad(
+            {"x": Like("float32", (2, 3)), "mask": Like("bool", (2,))},
+            "fusedops.softmax: mask must be broadcastable to x's shape, [2, 3]; got [2]",
+        ),
+        Bad(
+            {"x": Like("float32", (2, 3)), "mask": Like("bool", (1, 2, 3))},
+            "fusedops.softmax: mask must be broadcastable to x's shape, [2, 3]; got [1, 2, 3]",
+        ),
+        Bad(
+            {"x": Like("float32", (1, 3)), "mask": Like("bool", (4, 3))},
+            "fusedops.softmax: mask must be broadcastable to x's shape, [1, 3]; got [4, 3]",
+        ),
+        Bad(
+            {"x": Like("float32", (2, 3))},
+            "fusedops.softmax: scale must be a number; got '2'",
+            {"scale": "2"},
+        ),
+        Bad(
+            {"x": Like("float32", (2, 3))},
+            "fusedops.softmax: causal must be a bool; got 1",
+            {"causal": 1},
+        ),
+        Bad(
+            {"x": None},
+            "fusedops.softmax: x must be a tensor; got NoneType",
+        ),
+    )
+
+
+def shares(x, mask, scale, causal):
+    """The softmax, and how far below the largest each exponent is; 0 where that is infinite."""
+    kept = np.ones(x.shape, bool) if mask is None else np.broadcast_to(mask, x.shape)
+    if causal:
+        rows, columns = x.shape[-2:]
+        kept = kept & np.tri(rows, columns, columns - rows, dtype=bool)
+    with np.errstate(all="ignore"):
+        z = np.where(kept, np.asarray(scale, x.dtype) * x, -np.inf).astype(x.dtype)
+        below = z - z.max(-1, keepdims=True, initial=-np.inf)
+        exponentials = np.where(kept, np.exp(below), 0)
+        y = np.where(kept, exponentials / exponentials.sum(-1, keepdims=True), 0).astype(x.dtype)
+    return y, np.where(np.isfinite(below), -below, 0)
+
+
+SPECIFICATION = Softmax()
