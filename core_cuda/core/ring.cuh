@@ -17,58 +17,85 @@ inline constexpr bool kHasBulkCopies = false;
 #endif
 
 inline constexpr int kMostStages = 8;
+inline constexpr int kProducerThreads =
+    32;  // one warp fills the ring, so that the others never wait for its arithmetic
 
+struct RingBarriers {
+  uint64_t full[kMostStages], empty[kMostStages];
+};
+
+// Both sides go through the stages in the same order, each thread on one side.
 class Ring {
  public:
-  // `barriers` are kMostStages words of shared memory. Every thread of the block comes here.
-  __device__ Ring(char* memory, uint64_t* barriers, int stages, int stage_bytes)
+  // Every thread of the block comes here.
+  __device__ Ring(char* memory, RingBarriers& barriers, int stages, int stage_bytes, int consumer_warps)
       : memory_(memory), barriers_(barriers), stages_(stages), stage_bytes_(stage_bytes) {
     if constexpr (kHasBulkCopies) {
       if (threadIdx.x == 0) {
-        for (int stage = 0; stage < stages; ++stage) ::cuda::ptx::mbarrier_init(&barriers[stage], 1);
+        for (int stage = 0; stage < stages; ++stage) {
+          ::cuda::ptx::mbarrier_init(&barriers.full[stage], 1);
+          ::cuda::ptx::mbarrier_init(&barriers.empty[stage], static_cast<uint32_t>(consumer_warps));
+        }
         ::cuda::ptx::fence_mbarrier_init(::cuda::ptx::sem_release, ::cuda::ptx::scope_cluster);
       }
       __syncthreads();
     }
   }
 
-  // By one warp, for steps 0, 1, ... in turn: says how many bytes are going to arrive; then each lane may copy() some.
-  __device__ void expect(int step, uint32_t bytes) {
+  // The producer warp: waits for a free stage and says how many bytes are going to arrive. Then each lane may copy()
+  // some of them, and all advance().
+  __device__ void expect(uint32_t bytes) {
     if constexpr (kHasBulkCopies) {
+      wait_for(&barriers_.empty[stage_], parity_ ^ 1);
       if (threadIdx.x % 32 == 0)
         ::cuda::ptx::mbarrier_arrive_expect_tx(::cuda::ptx::sem_release, ::cuda::ptx::scope_cta,
-                                               ::cuda::ptx::space_shared, &barriers_[step % stages_], bytes);
+                                               ::cuda::ptx::space_shared, &barriers_.full[stage_], bytes);
       __syncwarp();
     }
   }
 
-  __device__ void copy(int step, int offset, const void* from, uint32_t bytes) {
-    const int stage = step % stages_;
+  __device__ void copy(int offset, const void* from, uint32_t bytes) {
     if constexpr (kHasBulkCopies)
       ::cuda::ptx::cp_async_bulk(::cuda::ptx::space_cluster, ::cuda::ptx::space_global,
-                                 memory_ + stage * stage_bytes_ + offset, from, bytes, &barriers_[stage]);
+                                 memory_ + stage_ * stage_bytes_ + offset, from, bytes, &barriers_.full[stage_]);
   }
 
-  // By every thread: waits until all that was expected in the next stage has arrived.
-  __device__ const char* wait() {
-    const char* stage = memory_ + stage_ * stage_bytes_;
+  // The consumers: all that was expected in this stage has arrived.
+  __device__ const char* wait() const {
+    if constexpr (kHasBulkCopies) wait_for(&barriers_.full[stage_], parity_);
+    return memory_ + stage_ * stage_bytes_;
+  }
+
+  // The consumers have read what they need of this stage. Every lane of a warp comes here.
+  __device__ void release() {
     if constexpr (kHasBulkCopies) {
-      while (!::cuda::ptx::mbarrier_try_wait_parity(&barriers_[stage_], parity_)) {
-      }
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) ::cuda::ptx::mbarrier_arrive(&barriers_.empty[stage_]);
     }
-    if (++stage_ == stages_) {
-      stage_ = 0;
-      parity_ ^= 1;
-    }
-    return stage;
+    advance();
+  }
+
+  __device__ void advance() {
+    if (++stage_ < stages_) return;
+    stage_ = 0;
+    parity_ ^= 1;
   }
 
  private:
+  static __device__ void wait_for(uint64_t* barrier, uint32_t parity) {
+    if constexpr (kHasBulkCopies)
+      while (!::cuda::ptx::mbarrier_try_wait_parity(barrier, parity)) {
+      }
+  }
+
   char* memory_;
-  uint64_t* barriers_;
+  RingBarriers& barriers_;
   int stages_, stage_bytes_;
-  int stage_ = 0;        // the next to be read,
-  uint32_t parity_ = 0;  // and how often the ring has gone round, modulo 2
+  int stage_ = 0;
+  uint32_t parity_ = 0;  // how often the ring has gone round, modulo 2
 };
+
+// Waits for `threads` threads of a block: the consumers, without the producer.
+__device__ inline void synchronize_consumers(int threads) { __barrier_sync_count(1, threads); }
 
 }  // namespace fusedops::cuda

@@ -20,9 +20,10 @@ inline constexpr int kMostRowThreads = 1024;  // of a block
 // several chunks.
 struct RowGroups {
   int threads;         // per row: a power of two
+  int shift;           // its logarithm
   int block_threads;   // a multiple of threads
   int rows_per_block;  // block_threads / threads
-  int64_t chunk;       // elements that the threads of a row hold at once
+  int chunk;           // elements that the threads of a row hold at once
 
   int64_t blocks(int64_t rows) const { return (rows + rows_per_block - 1) / rows_per_block; }
 };
@@ -35,7 +36,8 @@ RowGroups row_groups(int64_t size, int least = 128, int most = kMostRowThreads) 
   const int64_t wanted = std::clamp<int64_t>((packs + kPacks - 1) / kPacks, 1, most);
   const int threads = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(wanted)));
   const int block = std::max(threads, least);
-  return {threads, block, block / threads, int64_t(threads) * kPacks * kPackSize<T>};
+  return {threads, std::countr_zero(static_cast<unsigned>(threads)), block, block / threads,
+          threads * kPacks * kPackSize<T>};
 }
 
 // A thread's place: which row, and which of the row's threads.
@@ -45,36 +47,46 @@ struct RowThread {
   int threads;  // of the row
 
   __device__ explicit RowThread(const RowGroups& groups, int64_t block = blockIdx.x)
-      : row(block * groups.rows_per_block + threadIdx.x / groups.threads),
+      : row(block * groups.rows_per_block + (threadIdx.x >> groups.shift)),
         lane(threadIdx.x & (groups.threads - 1)),
         threads(groups.threads) {}
 
   // The first element of this thread's pack p in a chunk.
   template <class T>
+  __device__ int at(int p) const {
+    return (p * threads + lane) * kPackSize<T>;
+  }
+  template <class T>
   __device__ int64_t at(int64_t chunk_start, int p) const {
-    return chunk_start + (int64_t(p) * threads + lane) * kPackSize<T>;
+    return chunk_start + at<T>(p);
   }
 };
 
 // Combines the values of a row's threads, in the same order for every row; all of them get the result. `combine` is
-// commutative. Every thread of the block must come here. `scratch` has room for 32 values; between two calls with the
-// same scratch there must be a __syncthreads().
+// commutative. Every thread that `synchronize` waits for must come here. `scratch` has room for 32 values; between two
+// calls with the same scratch there must be a synchronization.
+template <class V, class Combine, class Synchronize>
+__device__ V row_reduce(const RowThread& me, V value, V* scratch, Combine combine, Synchronize synchronize) {
+  const auto warp = cooperative_groups::tiled_partition<32>(cooperative_groups::this_thread_block());
+  if (me.threads < 32) {
+    for (int offset = 1; offset < me.threads; offset *= 2) value = combine(value, warp.shfl_xor(value, offset));
+    return value;
+  }
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) value = combine(value, warp.shfl_xor(value, offset));
+  if (me.threads == 32) return value;
+  // Several warps hold the row: the first lane of each leaves its value, and every warp combines them all.
+  const int warps = me.threads / 32, index = threadIdx.x / 32, lane = warp.thread_rank();
+  if (lane == 0) scratch[index] = value;
+  synchronize();
+  value = scratch[(index & -warps) + (lane & (warps - 1))];
+  for (int offset = 1; offset < warps; offset *= 2) value = combine(value, warp.shfl_xor(value, offset));
+  return value;
+}
+
 template <class V, class Combine>
 __device__ V row_reduce(const RowThread& me, V value, V* scratch, Combine combine) {
-  const auto warp = cooperative_groups::tiled_partition<32>(cooperative_groups::this_thread_block());
-#pragma unroll
-  for (int offset = 1; offset < 32; offset *= 2)
-    if (offset < me.threads) value = combine(value, warp.shfl_xor(value, offset));
-  if (me.threads <= 32) return value;
-  // Several warps hold the row: the first lane of each leaves its value, and every warp combines them all.
-  const int warps = me.threads / 32, first = threadIdx.x / me.threads * warps;
-  if (warp.thread_rank() == 0) scratch[threadIdx.x / 32] = value;
-  __syncthreads();
-  value = scratch[first + (warp.thread_rank() & (warps - 1))];
-#pragma unroll
-  for (int offset = 1; offset < 32; offset *= 2)
-    if (offset < warps) value = combine(value, warp.shfl_xor(value, offset));
-  return value;
+  return row_reduce(me, value, scratch, combine, [] { __syncthreads(); });
 }
 
 }  // namespace fusedops::cuda

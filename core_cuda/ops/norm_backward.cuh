@@ -8,7 +8,7 @@
 #include "core/reduce.cuh"
 #include "core/ring.cuh"
 #include "core/rows.cuh"
-#include "ops/norm_weight.cuh"
+#include "ops/norm_parameters.cuh"
 
 namespace fusedops::cuda {
 
@@ -42,7 +42,7 @@ struct NormTile {
         row(slab * plan.slabs.rows),
         end(min(row + plan.slabs.rows, norm.rows)),
         column((item - slab * plan.segments) * plan.groups.chunk),
-        columns(static_cast<int>(min(plan.groups.chunk, norm.cols - column))) {}
+        columns(static_cast<int>(min(int64_t(plan.groups.chunk), norm.cols - column))) {}
 
   int64_t slab, row, end, column;
   int columns;
@@ -61,7 +61,8 @@ template <bool kCentered, class T>
 struct NormStatistics {
   compute_t<T> mean = 0, rstd = 0;
 
-  __device__ void load(const NormBackward<T>& norm, int64_t row) {
+  __device__ void load(const NormBackward<T>& norm, int64_t row, int64_t end) {
+    if (row >= end) return;
     rstd = norm.rstd[row];
     if constexpr (kCentered) mean = norm.mean[row];
   }
@@ -90,110 +91,131 @@ class NormBackwardBlock {
   static constexpr bool kRing = kAligned && kHasBulkCopies;
 
   __device__ NormBackwardBlock(const NormBackward<T>& norm, const NormBackwardPlan& plan, char* memory,
-                               uint64_t* barriers)
+                               RingBarriers& barriers)
       : norm_(norm),
         plan_(plan),
-        ring_(memory, barriers, plan.stages, plan.stage_bytes),
+        ring_(memory, barriers, plan.stages, plan.stage_bytes, kNormBackwardThreads / 32),
         corner_(reinterpret_cast<A*>(memory + plan.stages * plan.stage_bytes)),
-        me_(plan.groups, 0) {
-    for (int step = 0; step + 1 < plan.stages; ++step) fetch(step);
+        me_(plan.groups, 0),
+        inverse_size_(A(1) / static_cast<A>(norm.cols)) {}
+
+  // The warp that fetches the rows.
+  __device__ void produce() {
+    const auto nothing = [](const NormTile&) {};
+    const auto order = [&](const NormTile& tile, int64_t row) {
+      const int rows = static_cast<int>(max(int64_t(0), min(tile.end - row, int64_t(plan_.groups.rows_per_block))));
+      const int row_bytes = tile.columns * int(sizeof(T)), lane = threadIdx.x % 32;
+      ring_.expect(static_cast<uint32_t>(rows * row_bytes * plan_.tensors));
+      const auto copy = [&](int tensor, const T* from, int64_t stride) {
+        from += row * stride + tile.column;
+        const int offset = tensor * kTensorBytes;
+        if (stride * int64_t(sizeof(T)) == row_bytes) {
+          if (lane == 0 && rows > 0) ring_.copy(offset, from, static_cast<uint32_t>(rows * row_bytes));
+        } else {
+          for (int r = lane; r < rows; r += 32)
+            ring_.copy(offset + r * row_bytes, from + r * stride, static_cast<uint32_t>(row_bytes));
+        }
+      };
+      copy(0, norm_.dy, norm_.dy_stride);
+      copy(1, norm_.x, norm_.x_stride);
+      if (norm_.ds) copy(2, norm_.ds, norm_.ds_stride);
+      ring_.advance();
+    };
+    for_steps(nothing, order, nothing);
   }
 
-  __device__ void run() {
-    const int64_t items = plan_.slabs.count * plan_.segments;
+  // The other warps.
+  __device__ void consume() {
     int step = 0;
-    for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
-      const NormTile tile(norm_, plan_, item);
-      for (int i = 0; i < plan_.steps; ++i, ++step)
-        rows(tile, tile.row + int64_t(i) * plan_.groups.rows_per_block, step);
-      if (norm_.need_dweight) leave(tile, dweight_, norm_.partials);
-      if (kCentered && norm_.need_dbias)
-        leave(tile, dbias_, norm_.partials + norm_.need_dweight * plan_.slabs.count * norm_.cols);
-    }
+    for_steps(
+        [&](const NormTile& tile) {
+          load_weight(tile);
+          next_.load(norm_, tile.row + me_.row, tile.end);
+        },
+        [&](const NormTile& tile, int64_t row) { rows(tile, row + me_.row, step++); },
+        [&](const NormTile& tile) {
+          if (norm_.need_dweight) leave(tile, dweight_, norm_.partials);
+          if (kCentered && norm_.need_dbias)
+            leave(tile, dbias_, norm_.partials + norm_.need_dweight * plan_.slabs.count * norm_.cols);
+        });
   }
 
  private:
-  // The first warp orders the rows of a step: dy, x, ds one behind the other.
-  __device__ void fetch(int step) {
-    if (!kRing || threadIdx.x >= 32) return;
-    const int64_t item = blockIdx.x + int64_t(step / plan_.steps) * gridDim.x;
-    if (item >= plan_.slabs.count * plan_.segments) return;
-    const NormTile tile(norm_, plan_, item);
-    const int64_t row = tile.row + step % plan_.steps * plan_.groups.rows_per_block;
-    const int rows = static_cast<int>(max(int64_t(0), min(tile.end - row, int64_t(plan_.groups.rows_per_block))));
-    const int row_bytes = tile.columns * int(sizeof(T));
-    ring_.expect(step, static_cast<uint32_t>(rows * row_bytes * plan_.tensors));
-    const auto copy = [&](int tensor, const T* from, int64_t stride) {
-      from += row * stride + tile.column;
-      if (stride * int64_t(sizeof(T)) == row_bytes) {
-        if (threadIdx.x == 0 && rows > 0)
-          ring_.copy(step, tensor * kTensorBytes, from, static_cast<uint32_t>(rows * row_bytes));
-      } else {
-        for (int r = threadIdx.x; r < rows; r += 32)
-          ring_.copy(step, tensor * kTensorBytes + r * row_bytes, from + r * stride, static_cast<uint32_t>(row_bytes));
-      }
-    };
-    copy(0, norm_.dy, norm_.dy_stride);
-    copy(1, norm_.x, norm_.x_stride);
-    if (norm_.ds) copy(2, norm_.ds, norm_.ds_stride);
+  // body(tile, first row) for every step of this block's slabs, between begin(tile) and end(tile) of each slab.
+  template <class Begin, class Body, class End>
+  __device__ void for_steps(Begin begin, Body body, End end) const {
+    const int64_t items = plan_.slabs.count * plan_.segments;
+    for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
+      const NormTile tile(norm_, plan_, item);
+      int64_t row = tile.row;
+      begin(tile);
+      for (int i = 0; i < plan_.steps; ++i, row += plan_.groups.rows_per_block) body(tile, row);
+      end(tile);
+    }
+  }
+
+  __device__ void load_weight(const NormTile& tile) {
+    const A offset = norm_.weight.data ? static_cast<A>(norm_.offset) : A(0);
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int at = me_.at<T>(p);
+      load_parameter<kAligned, T>(norm_.weight, tile.column + at, tile.columns - at, A(1), weight_[p]);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) weight_[p][i] += offset;
+    }
   }
 
   // The rows of one step, side by side: their sums, then dx and what they add to the columns' sums. What lies in shared
   // memory is read twice rather than held.
-  __device__ void rows(const NormTile& tile, int64_t first, int step) {
-    const int64_t row = first + me_.row;
-    const bool active = row < tile.end;
-    const auto count = [&](int p) { return active ? tile.columns - static_cast<int>(me_.at<T>(0, p)) : 0; };
+  __device__ void rows(const NormTile& tile, int64_t row, int step) {
+    const int columns = row < tile.end ? tile.columns : 0;
     const char* stage = kRing ? ring_.wait() : nullptr;
-    const auto load = [&](int tensor, const T* data, int64_t stride, int p) {
-      const int at = static_cast<int>(me_.at<T>(0, p));
-      if (!kRing) return load_pack<kAligned>(data + row * stride + tile.column + at, count(p));
+    const auto load = [&](int tensor, const T* data, int64_t stride, int at) {
+      if (!kRing) return load_pack<kAligned>(data + row * stride + tile.column + at, columns - at);
       const T* staged = reinterpret_cast<const T*>(stage + tensor * kTensorBytes);
       return *reinterpret_cast<const Pack<T>*>(staged + static_cast<int>(me_.row) * tile.columns + at);
     };
-    NormStatistics<kCentered, T> statistics;
-    if (active) statistics.load(norm_, row);
+    const NormStatistics<kCentered, T> statistics = next_;
+    next_.load(norm_, row + plan_.groups.rows_per_block, tile.end);  // a step ahead
 
     NormSums<A> sums;
     if (plan_.segments == 1) {
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
-        if (count(p) <= 0) continue;
-        A weight[kPack];
-        load_weight<kAligned, T>(norm_, me_.at<T>(0, p), weight);
-        add_terms(sums, load(0, norm_.dy, norm_.dy_stride, p), load(1, norm_.x, norm_.x_stride, p), weight, statistics);
+        const int at = me_.at<T>(p);
+        if (at < columns)
+          add_terms(sums, load(0, norm_.dy, norm_.dy_stride, at), load(1, norm_.x, norm_.x_stride, at), weight_[p],
+                    statistics);
       }
-      sums = row_reduce(me_, sums, scratch(step), [](auto a, auto b) { return a + b; });
-    } else if (active) {
+      sums = row_reduce(
+          me_, sums, scratch(step), [](auto a, auto b) { return a + b; },
+          [] { synchronize_consumers(kNormBackwardThreads); });
+    } else if (columns > 0) {
       sums = {norm_.row_sums[2 * row], norm_.row_sums[2 * row + 1]};
     }
-    if (kRing) {
-      if (me_.threads <= 32 || plan_.segments > 1) __syncthreads();  // else row_reduce had one
-      fetch(step + plan_.stages - 1);  // where the step before this one was, which all threads have left
-    }
 
-    const A size = static_cast<A>(norm_.cols), mean_wdy = sums.wdy / size, mean_wdy_xhat = sums.wdy_xhat / size;
+    const A mean_wdy = sums.wdy * inverse_size_, mean_wdy_xhat = sums.wdy_xhat * inverse_size_;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      if (count(p) <= 0) continue;
-      const int64_t at = tile.column + me_.at<T>(0, p);
-      const Pack<T> dy = load(0, norm_.dy, norm_.dy_stride, p), x = load(1, norm_.x, norm_.x_stride, p);
-      A weight[kPack], dx[kPack];
-      load_weight<kAligned, T>(norm_, at, weight);
+      const int at = me_.at<T>(p);
+      if (at >= columns) continue;
+      const Pack<T> dy = load(0, norm_.dy, norm_.dy_stride, at), x = load(1, norm_.x, norm_.x_stride, at);
+      A dx[kPack];
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
         const A dy_i = element(dy, i), xhat = statistics.xhat(element(x, i));
         dweight_[p][i] += dy_i * xhat;
         dbias_[p][i] += dy_i;
-        dx[i] = statistics.rstd * (dy_i * weight[i] - mean_wdy - xhat * mean_wdy_xhat);
+        dx[i] = statistics.rstd * (dy_i * weight_[p][i] - mean_wdy - xhat * mean_wdy_xhat);
       }
       if (norm_.ds) {
-        const Pack<T> ds = load(2, norm_.ds, norm_.ds_stride, p);
+        const Pack<T> ds = load(2, norm_.ds, norm_.ds_stride, at);
 #pragma unroll
         for (int i = 0; i < kPack; ++i) dx[i] += element(ds, i);
       }
-      if (norm_.dx) store_pack<kAligned>(rounded<T>(dx), norm_.dx + row * norm_.cols + at, count(p));
+      if (norm_.dx) store_pack<kAligned>(rounded<T>(dx), norm_.dx + row * norm_.cols + tile.column + at, columns - at);
     }
+    if (kRing) ring_.release();
   }
 
   // Writes the columns' sums of a slab, those of rows side by side added first, and starts them anew.
@@ -207,16 +229,16 @@ class NormBackwardBlock {
       });
       return;
     }
-    __syncthreads();
+    synchronize_consumers(kNormBackwardThreads);
     for_each(sums, [&](int at, A& sum) {
       corner_[static_cast<int>(me_.row) * chunk + at] = sum;
       sum = 0;
     });
     for (int half = side_by_side / 2; half > 0; half /= 2) {
-      __syncthreads();
+      synchronize_consumers(kNormBackwardThreads);
       for (int i = threadIdx.x; i < half * chunk; i += kNormBackwardThreads) corner_[i] += corner_[i + half * chunk];
     }
-    __syncthreads();
+    synchronize_consumers(kNormBackwardThreads);
     for (int i = threadIdx.x; i < tile.columns; i += kNormBackwardThreads) partials[i] = corner_[i];
   }
 
@@ -225,7 +247,7 @@ class NormBackwardBlock {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p)
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) body(static_cast<int>(me_.at<T>(0, p)) + i, sums[p][i]);
+      for (int i = 0; i < kPack; ++i) body(me_.at<T>(p) + i, sums[p][i]);
   }
 
   // Room for one reduction, another than that of the step before.
@@ -239,16 +261,23 @@ class NormBackwardBlock {
   Ring ring_;
   A* corner_;
   const RowThread me_;  // me_.row: of the rows side by side
+  const A inverse_size_;
+  NormStatistics<kCentered, T> next_;
+  A weight_[kPacks][kPack];  // with the offset; 1 if there is none
   A dweight_[kPacks][kPack] = {}, dbias_[kPacks][kPack] = {};
 };
 
 template <bool kAligned, bool kCentered, class T>
-__global__ void __launch_bounds__(kNormBackwardThreads)
+__global__ void __launch_bounds__(kNormBackwardThreads + kProducerThreads)
     norm_backward_kernel(const __grid_constant__ NormBackward<T> norm, const __grid_constant__ NormBackwardPlan plan) {
   begin_kernel();
   extern __shared__ int4 memory[];
-  __shared__ uint64_t barriers[kMostStages];
-  NormBackwardBlock<kAligned, kCentered, T>(norm, plan, reinterpret_cast<char*>(memory), barriers).run();
+  __shared__ RingBarriers barriers;
+  NormBackwardBlock<kAligned, kCentered, T> block(norm, plan, reinterpret_cast<char*>(memory), barriers);
+  if (threadIdx.x < kNormBackwardThreads)
+    block.consume();
+  else if (block.kRing)
+    block.produce();
 }
 
 // The sums of rows that are too long for one block to hold: read here, and again by the kernel above.
@@ -258,14 +287,16 @@ __global__ void __launch_bounds__(kMostRowThreads) norm_row_sums_kernel(NormBack
   begin_kernel();
   const RowThread me(groups);
   NormStatistics<kCentered, T> statistics;
-  statistics.load(norm, me.row);
+  statistics.load(norm, me.row, norm.rows);
   NormSums<A> sums;
   for (int64_t at = me.at<T>(0, 0); at < norm.cols; at += groups.block_threads * kPackSize<T>) {
     const auto load = [&](const T* data, int64_t stride) {
       return load_pack<kAligned>(data + me.row * stride + at, norm.cols - at);
     };
     A weight[kPackSize<T>];
-    load_weight<kAligned, T>(norm, at, weight);
+    load_parameter<kAligned, T>(norm.weight, at, norm.cols - at, A(1), weight);
+#pragma unroll
+    for (int i = 0; i < kPackSize<T>; ++i) weight[i] += norm.weight.data ? static_cast<A>(norm.offset) : A(0);
     add_terms(sums, load(norm.dy, norm.dy_stride), load(norm.x, norm.x_stride), weight, statistics);
   }
   __shared__ NormSums<A> scratch[32];
@@ -295,10 +326,12 @@ Status norm_backward(const NormBackward<T>& norm, const Context& context) {
   }
   if (plan.segments > 1)
     FUSEDOPS_TRY(launch(context, norm_row_sums_kernel<kAligned, kCentered, T>, norm.rows, kMostRowThreads, norm,
-                        RowGroups{kMostRowThreads, kMostRowThreads, 1, 0}));
+                        row_groups<T, 1>(norm.cols, kMostRowThreads)));
   const int64_t blocks =
       std::min<int64_t>(plan.slabs.count * plan.segments, device_attribute(cudaDevAttrMultiProcessorCount));
-  return launch(context, kernel, Grid{blocks, kNormBackwardThreads, plan.stages * plan.stage_bytes + corner_bytes},
+  return launch(context, kernel,
+                Grid{blocks, kNormBackwardThreads + (plan.stages ? kProducerThreads : 0),
+                     plan.stages * plan.stage_bytes + corner_bytes},
                 norm, plan);
 }
 
