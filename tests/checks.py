@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,26 +15,46 @@ def tuples(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-def check_forward(backend: Backend, spec: Specification, sample: Sample, inputs: dict[str, Any]) -> None:
-    outputs = backend.call(spec.name, inputs, sample.options)
+def storage_roundings(
+    backend: Backend, spec: Specification, inputs: dict[str, Any], arguments: dict[str, Any]
+) -> Callable[[str], tuple[Any, str]]:
+    """How often each result is rounded to which dtype on the way."""
+    counts = spec.storage_roundings(**arguments)
+    tensors = {name: x for name, x in inputs.items() if backend.is_tensor(x)}
+    dtype = backend.dtype_of(next(x for name, x in tensors.items() if name not in spec.parameters))
+    return lambda name: (counts.get(name, 0), dtype)
+
+
+def check_forward(
+    backend: Backend,
+    spec: Specification,
+    sample: Sample,
+    inputs: dict[str, Any],
+    outputs: tuple[Any, ...] | None = None,
+) -> None:
+    outputs = outputs or backend.call(spec.name, inputs, sample.options)
     arguments = {**backend.numpy(inputs, LONGEST), **sample.options}
-    roundings = spec.roundings(**arguments)
+    roundings, storage = spec.roundings(**arguments), storage_roundings(backend, spec, inputs, arguments)
     expected = zip(spec.outputs, tuples(spec.reference(**arguments)), tuples(spec.magnitude(**arguments)), strict=True)
     for output, (name, exact, magnitude) in zip(outputs, expected, strict=True):
-        assert_accurate(backend.to_numpy(output), exact, magnitude, roundings[name], f"{sample}: {name}")
+        label = f"{sample}: {name}"
+        assert_accurate(backend.to_numpy(output), exact, magnitude, roundings[name], label, storage(name))
 
 
 def check_backward(backend: Backend, spec: Specification, sample: Sample, inputs: dict[str, Any]) -> None:
-    outputs, gradients = backend.gradients(spec.name, inputs, sample.options, sample.differentiable)
+    wanted = spec.differentiable(sample)
+    outputs, gradients = backend.gradients(spec.name, inputs, sample.options, wanted)
+    assert tuple(gradients) == wanted
     upstream = [backend.to_numpy(dy).astype(LONGEST) for dy in backend.upstream(outputs)]
     arguments = {**backend.numpy(inputs, LONGEST), **sample.options}
-    roundings = spec.roundings(**arguments)
+    roundings, storage = spec.roundings(**arguments), storage_roundings(backend, spec, inputs, arguments)
     exact = spec.gradients(*upstream, **arguments)
     magnitude = spec.gradient_magnitude(*upstream, **arguments)
     for name, gradient in gradients.items():
         assert backend.dtype_of(gradient) == backend.dtype_of(inputs[name])
-        label = f"{sample}: gradient of {name}"
-        assert_accurate(backend.to_numpy(gradient), exact[name], magnitude[name], roundings[f"d{name}"], label)
+        label, key = f"{sample}: gradient of {name}", f"d{name}"
+        got = backend.to_numpy(gradient)
+        assert_accurate(got, exact[name], magnitude[name], roundings[key], label, storage(key))
 
 
 # Large enough that every operator splits its work, and odd, so that the pieces differ.
@@ -46,7 +66,7 @@ def results(backend: Backend, spec: Specification, dtype: str) -> Iterator[tuple
     random = np.random.default_rng(7)
     for sample in (spec.sample(SHAPE, random), *spec.more_samples(random)):
         inputs = backend.tensors(sample, dtype)
-        outputs, gradients = backend.gradients(spec.name, inputs, sample.options, sample.differentiable)
+        outputs, gradients = backend.gradients(spec.name, inputs, sample.options, spec.differentiable(sample))
         for name, output in zip(spec.outputs, outputs, strict=True):
             yield f"{spec.name} {sample}: {name}", backend.to_numpy(output)
         for name, gradient in gradients.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -26,6 +27,11 @@ class Backend:
     def __init__(self, device: str) -> None:
         self.device = device
         self.functions = importlib.import_module(f"fusedops.{self.framework}")
+        self.keyword_only = {
+            name: [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
+            for name, function in vars(self.functions).items()
+            if inspect.isfunction(function)
+        }
 
     def __str__(self) -> str:
         return f"{self.framework}-{self.device}"
@@ -53,14 +59,18 @@ class Backend:
 
     def numpy(self, inputs: Tensors, dtype: Any) -> dict[str, Any]:
         """The inputs as a reference takes them: the values after rounding, in the dtype to compute in."""
-        return {
-            name: self.to_numpy(value).astype(dtype) if self.is_tensor(value) else value
-            for name, value in inputs.items()
-        }
+
+        def array(tensor: Any) -> np.ndarray:
+            values = self.to_numpy(tensor)
+            return values if values.dtype.kind in "iub" else values.astype(dtype)
+
+        return {name: array(value) if self.is_tensor(value) else value for name, value in inputs.items()}
 
     def call(self, name: str, inputs: Tensors, options: Mapping[str, Any] | None = None) -> tuple[Any, ...]:
-        """The public function's outputs."""
-        result = self.public(name)(*inputs.values(), **(options or {}))
+        """The public function's outputs. Inputs are given by position, but for those that must be named."""
+        named = {key: value for key, value in inputs.items() if key in self.keyword_only[name]}
+        positional = [value for key, value in inputs.items() if key not in named]
+        result = self.public(name)(*positional, **named, **(options or {}))
         return result if isinstance(result, tuple) else (result,)
 
     def public(self, name: str) -> Callable[..., Any]:
@@ -147,9 +157,8 @@ class Torch(Backend):
         return tensor.device.type
 
     def leaves(self, inputs: Tensors, wanted: Iterable[str]) -> dict[str, Any]:
-        return {
-            name: value.detach().clone().requires_grad_() if name in wanted else value for name, value in inputs.items()
-        }
+        """The inputs as they lie in memory; the wanted ones with a gradient."""
+        return {name: value.detach().requires_grad_() if name in wanted else value for name, value in inputs.items()}
 
     def gradients(self, name, inputs, options, wanted, upstream=None):
         inputs = self.leaves(inputs, wanted)

@@ -36,26 +36,43 @@ def ulp(values: np.ndarray, dtype: str) -> np.ndarray:
     return np.ldexp(LONGEST(1), np.maximum(exponent - 1, info.minexp) - info.nmant)
 
 
-def tolerance(exact: np.ndarray, magnitude: np.ndarray, roundings: float, dtype: str) -> np.ndarray:
+def half_ulp(magnitude: np.ndarray, dtype: str) -> np.ndarray:
+    """The largest error of one rounding of a number of this magnitude."""
+    info = ml_dtypes.finfo(numpy_dtype(dtype))
+    return LONGEST(info.eps) / 2 * magnitude + LONGEST(info.smallest_subnormal) / 2
+
+
+def tolerance(
+    exact: np.ndarray, magnitude: np.ndarray, roundings: float, dtype: str, storage: tuple[Any, str] = (0, "float64")
+) -> np.ndarray:
     """The largest error of a correct kernel.
 
     Each rounding in the compute dtype errs by half an eps of the magnitude, or half the smallest subnormal. A result in
-    16 bits is rounded once more: half an ulp of where it lands. Without any rounding the result is exact.
+    16 bits is rounded once more: half an ulp of where it lands. Without any rounding the result is exact. `storage`:
+    how often a value on the way is rounded to which dtype.
     """
-    compute = ml_dtypes.finfo(numpy_dtype(compute_dtype(dtype)))
     slack = 1.001 if roundings else 0  # products of (1 + eps), and the reference's own rounding
-    error = slack * roundings * (LONGEST(compute.eps) / 2 * magnitude + LONGEST(compute.smallest_subnormal) / 2)
+    error = slack * roundings * half_ulp(magnitude, compute_dtype(dtype))
+    if np.any(storage[0]):
+        error = error + storage[0] * half_ulp(magnitude, storage[1])
     if dtype == compute_dtype(dtype):
         return error
     return error + ulp(np.abs(exact) + error, dtype) / 2
 
 
-def assert_accurate(got: np.ndarray, exact: Any, magnitude: Any, roundings: float, label: str = "") -> None:
+def assert_accurate(
+    got: np.ndarray,
+    exact: Any,
+    magnitude: Any,
+    roundings: float,
+    label: str = "",
+    storage: tuple[Any, str] = (0, "float64"),
+) -> None:
     """Every element of `got`, of a floating dtype, is within the tolerance of `exact`."""
     exact, magnitude = np.asarray(exact, LONGEST), np.asarray(magnitude, LONGEST)
     assert got.shape == exact.shape, f"{label}: shape {got.shape} instead of {exact.shape}"
     dtype = got.dtype.name
-    limit = tolerance(exact, magnitude, roundings, dtype)
+    limit = tolerance(exact, magnitude, roundings, dtype, storage)
     largest = LONGEST(ml_dtypes.finfo(got.dtype).max)
     wide = got.astype(LONGEST)
     with np.errstate(invalid="ignore"):

@@ -13,7 +13,8 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Sample:
-    """One call: arrays in float64 (integers stay integers) or numbers, in the order of the public signature."""
+    """One call: arrays in float64 (integers and bools stay what they are), numbers or, for an absent optional, None, in
+    the order of the public signature."""
 
     inputs: Mapping[str, Any]
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -29,7 +30,7 @@ class Sample:
         return tuple(name for name, value in self.inputs.items() if isinstance(value, np.ndarray))
 
     @property
-    def differentiable(self) -> tuple[str, ...]:
+    def floating(self) -> tuple[str, ...]:
         return tuple(name for name in self.tensors if self.inputs[name].dtype.kind == "f")
 
 
@@ -62,8 +63,11 @@ class Specification:
 
     name: str
     outputs: tuple[str, ...] = ("y",)
+    wide_outputs: tuple[str, ...] = ()  # in the compute dtype
     parameters: tuple[str, ...] = ()  # inputs that may be float32 beside a 16-bit x
-    least_rank = 0
+    not_differentiable: tuple[str, ...] = ()  # floating inputs without a gradient
+    least_rank = 0  # from 1 on, the last dimension is one of columns, and the operator is one over rows
+    row_options: Mapping[str, Any] = {}  # with which every output has rows
     bad: tuple[Bad, ...] = ()
     autocast = False  # computes in PyTorch's autocast dtype
     rows_are_independent = True  # the same bits for a row, whatever the others are
@@ -94,6 +98,14 @@ class Specification:
         """How often each output, and each gradient as d<input>, is rounded: in units of half an ulp of magnitude()."""
         raise NotImplementedError
 
+    def storage_roundings(self, **inputs: Any) -> dict[str, Any]:
+        """How often each is rounded to x's dtype on the way, by contract, such as an output that the backward reads: in
+        units of half an ulp of magnitude() in that dtype; numbers or arrays."""
+        return {}
+
+    def differentiable(self, sample: Sample) -> tuple[str, ...]:
+        return tuple(name for name in sample.floating if name not in self.not_differentiable)
+
     def magnitude(self, **inputs: Any) -> Array | tuple[Array, ...]:
         """What the rounding errors are relative to: the sum of the absolute values of all terms.
 
@@ -110,7 +122,7 @@ def absolute(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _absolute(value: Any) -> Any:
-    if isinstance(value, bool | str) or value is None:
+    if isinstance(value, bool | str) or value is None or (isinstance(value, np.ndarray) and value.dtype.kind != "f"):
         return value
     return tuple(map(abs, value)) if isinstance(value, tuple | list) else abs(value)
 

@@ -69,7 +69,7 @@ def test_too_many_dimensions(any_backend, spec, random):
     """More than the core has room for: 64."""
     sample = spec.sample((2, 2), random)
     inputs = {
-        name: x if np.ndim(sample.inputs[name]) == 0 else any_backend.reshape(x, (1,) * 63 + tuple(x.shape))
+        name: any_backend.reshape(x, (1,) * 63 + tuple(x.shape)) if np.ndim(sample.inputs[name]) else x
         for name, x in any_backend.tensors(sample, "float32").items()
     }
     with pytest.raises(
@@ -103,9 +103,10 @@ def test_unknown_keywords(any_backend, spec, random):
 
 def test_tensors_on_two_devices(torch_gpu, spec, random):
     """Refused before anything is launched, for each input that is elsewhere than the first."""
-    sample: Sample = spec.sample((3, 4), random)
-    inputs = torch_gpu.tensors(sample, "float32")
+    samples: tuple[Sample, ...] = (spec.sample((3, 4), random), *spec.more_samples(random))
     sentence = rf"fusedops\.{spec.name}: \w+ must be on .+; got .+"
-    for name in sample.tensors if len(sample.tensors) > 1 else ():
-        with pytest.raises(RuntimeError, match=sentence):
-            torch_gpu.call(spec.name, {**inputs, name: inputs[name].cpu()}, sample.options)
+    for sample in {sample.tensors: sample for sample in reversed(samples)}.values():
+        inputs = torch_gpu.tensors(sample, "float32")
+        for name in sample.tensors if len(sample.tensors) > 1 else ():
+            with pytest.raises(RuntimeError, match=sentence):
+                torch_gpu.call(spec.name, {**inputs, name: inputs[name].cpu()}, sample.options)

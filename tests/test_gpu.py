@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from frameworks import Backend
 from numerics import assert_same_bits
 from specifications import SPECIFICATIONS, WITH_SCALARS, scalars
 
@@ -20,6 +21,43 @@ def filled(torch, spec, count: int):
         small = torch.from_numpy(np.asarray(value)).to("cuda", torch.bfloat16)
         arrays[name] = small if small.dim() == 0 else small.repeat(-(-count // 4099))[:count]
     return sample, arrays
+
+
+BY_ROWS = [spec for spec in SPECIFICATIONS if spec.least_rank > 0 and spec.rows_are_independent]
+
+
+@pytest.mark.parametrize("spec", BY_ROWS, ids=str)
+@pytest.mark.parametrize("columns", [4099, 8192])
+def test_rows_of_more_than_2_31_elements(torch_gpu, spec, columns):
+    """A few rows over and over, forward and backward: each has the bits that it has among the few."""
+    torch = torch_gpu.torch
+    few, copies = 61, LARGE // (61 * columns) + 1
+    sample = spec.sample((few, *(1,) * (spec.least_rank - 2), columns), np.random.default_rng(5))
+    options = {**sample.options, **spec.row_options}
+    small = torch_gpu.tensors(sample, "bfloat16")
+    of_rows = [name for name in sample.tensors if small[name].shape[0] == few]
+    wanted = [name for name in of_rows if name in spec.differentiable(sample)]
+
+    def repeated(x):
+        return x.repeat(copies, *(1,) * (x.dim() - 1))
+
+    large = {name: repeated(x) if name in of_rows else x for name, x in small.items()}
+    assert max(large[name].numel() for name in of_rows) > 2**31
+
+    def assert_repeats(got, period):
+        rows = got.view(copies, *period.shape)
+        for first in range(0, copies, 1024):  # a piece at a time: comparisons take memory
+            assert torch.equal(rows[first : first + 1024], period.expand_as(rows[first : first + 1024]))
+
+    found = []
+    for inputs in (large, small):
+        leaves = torch_gpu.leaves(inputs, wanted)
+        outputs = torch_gpu.call(spec.name, leaves, options)
+        ones = [torch.ones((), device="cuda", dtype=y.dtype).expand_as(y) for y in outputs]
+        gradients = torch.autograd.grad(outputs, [leaves[name] for name in wanted], ones)
+        found.append([*(y.detach() for y in outputs), *gradients])
+    for got, period in zip(*found, strict=True):
+        assert_repeats(got, period)
 
 
 @pytest.mark.parametrize("spec", [spec for spec in SPECIFICATIONS if spec.least_rank == 0], ids=str)
@@ -89,7 +127,7 @@ def test_cuda_graph(torch_gpu, spec, dtype, random):
     torch = torch_gpu.torch
     samples = [spec.sample((65, 130), random) for _ in range(2)]
     inputs, others = (torch_gpu.tensors(sample, dtype) for sample in samples)
-    names = samples[0].differentiable
+    names = spec.differentiable(samples[0])
     leaves = torch_gpu.leaves(inputs, names)
     upstream = torch_gpu.upstream(torch_gpu.call(spec.name, inputs))
 
@@ -120,15 +158,22 @@ def test_other_streams(torch_gpu, spec, random):
     torch = torch_gpu.torch
     sample = spec.sample((257, 1025), random)
     inputs = torch_gpu.tensors(sample, "float32")
-    expected = torch_gpu.gradients(spec.name, inputs, sample.options, sample.differentiable)
-    late = {name: torch.full_like(x, math.nan) if name in sample.tensors else x for name, x in inputs.items()}
+    expected = torch_gpu.gradients(spec.name, inputs, sample.options, spec.differentiable(sample))
+    late = {
+        name: torch.full_like(x, math.nan)
+        if name in sample.floating
+        else torch.zeros_like(x)
+        if torch.is_tensor(x)
+        else x
+        for name, x in inputs.items()
+    }
     stream = torch.cuda.Stream()
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
         torch.cuda._sleep(50_000_000)  # some tens of milliseconds, in which a kernel on another stream would see NaN
         for name in sample.tensors:
             late[name].copy_(inputs[name])
-        outputs, gradients = torch_gpu.gradients(spec.name, late, sample.options, sample.differentiable)
+        outputs, gradients = torch_gpu.gradients(spec.name, late, sample.options, spec.differentiable(sample))
     stream.synchronize()
     assert all(torch.equal(got, output) for got, output in zip(outputs, expected[0], strict=True))
     assert all(torch.equal(gradients[name], expected[1][name]) for name in gradients)
@@ -142,10 +187,12 @@ def test_the_second_gpu(torch_gpu, spec, dtype, random):
     sample = spec.sample((33, 1025), random)
     inputs = torch_gpu.tensors(sample, dtype)
     moved = {name: x.to("cuda:1") if name in sample.tensors else x for name, x in inputs.items()}
-    outputs, gradients = torch_gpu.gradients(spec.name, inputs, sample.options, sample.differentiable)
+    outputs, gradients = torch_gpu.gradients(spec.name, inputs, sample.options, spec.differentiable(sample))
     upstream = tuple(dy.to("cuda:1") for dy in torch_gpu.upstream(outputs))
     assert torch.cuda.current_device() == 0
-    others, other_gradients = torch_gpu.gradients(spec.name, moved, sample.options, sample.differentiable, upstream)
+    others, other_gradients = torch_gpu.gradients(
+        spec.name, moved, sample.options, spec.differentiable(sample), upstream
+    )
     assert torch.cuda.current_device() == 0
     for got, expected in zip([*others, *other_gradients.values()], [*outputs, *gradients.values()], strict=True):
         assert got.device.index == 1
@@ -157,8 +204,11 @@ def test_tensorflow_places_on_the_gpu(tf_gpu, spec, random):
     tf = tf_gpu.tf
     sample = spec.sample((33, 130), random)
     inputs = tf_gpu.tensors(sample, "float32")
-    assert "GPU:0" in tf_gpu.public(spec.name)(*inputs.values()).device
-    compiled = tf.function(lambda: tf_gpu.public(spec.name)(*inputs.values()))
-    assert "GPU:0" in compiled().device
+
+    def call():
+        return Backend.call(tf_gpu, spec.name, inputs, sample.options)  # without the backend's own choice of a device
+
+    assert all("GPU:0" in output.device for output in call())
+    assert all("GPU:0" in output.device for output in tf.function(call)())
     with tf.device("/CPU:0"):
-        assert "CPU:0" in tf_gpu.public(spec.name)(*inputs.values()).device
+        assert all("CPU:0" in output.device for output in call())

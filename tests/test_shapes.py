@@ -27,7 +27,7 @@ def check(backend, spec, shape, dtype, random):
 def test_sizes(any_backend, spec, dtype, random):
     for size in SIZES:
         check(any_backend, spec, (size,), dtype, random)
-        if spec.least_rank == 2:
+        if spec.least_rank > 0:
             check(any_backend, spec, (size, 3), dtype, random)
 
 
@@ -43,9 +43,9 @@ def test_empty(any_backend, spec, shape, random):
     check(any_backend, spec, shape, "float32", random)
     sample = spec.sample((1,) * (spec.least_rank - len(shape)) + shape, random)
     inputs = any_backend.tensors(sample, "float32")
-    _, gradients = any_backend.gradients(spec.name, inputs, sample.options, sample.differentiable)
+    _, gradients = any_backend.gradients(spec.name, inputs, sample.options, spec.differentiable(sample))
     arguments = any_backend.numpy(inputs, LONGEST)
-    for name in spec.parameters:
+    for name in set(spec.parameters) & set(gradients):
         got = any_backend.to_numpy(gradients[name])
         np.testing.assert_array_equal(got, np.zeros_like(arguments[name]))
 

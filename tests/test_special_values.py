@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from checks import check_forward, tuples
+from checks import check_forward, storage_roundings, tuples
 from frameworks import Backend
 from numerics import LONGEST, bits, compute_dtype, numpy_dtype, rounded, tolerance
 from specification import Sample, Specification
@@ -68,11 +68,13 @@ def check_outputs(backend: Backend, spec: Specification, sample: Sample, inputs:
     outputs = backend.call(spec.name, inputs, sample.options)
     stepwise, once = evaluations(spec.reference, backend, dtype, inputs, sample.options)
     _, magnitude = evaluations(spec.magnitude, backend, dtype, inputs, sample.options)
-    roundings = spec.roundings(**backend.numpy(inputs, LONGEST), **sample.options)
+    arguments = {**backend.numpy(inputs, LONGEST), **sample.options}
+    with np.errstate(all="ignore"):
+        roundings, storage = spec.roundings(**arguments), storage_roundings(backend, spec, inputs, arguments)
     expected = zip(spec.outputs, tuples(stepwise), tuples(once), tuples(magnitude), strict=True)
     for output, (name, *references, size) in zip(outputs, expected, strict=True):
         with np.errstate(all="ignore"):
-            limit = tolerance(references[1], size, roundings[name], dtype)
+            limit = tolerance(references[1], size, roundings[name], backend.dtype_of(output), storage(name))
         check(backend.to_numpy(output), *references, limit, f"{sample}: {name}")
 
 
@@ -83,12 +85,14 @@ def test_forward(any_backend, spec, dtype, random):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_every_pattern_of_16_bits(any_backend, spec, dtype, random):
-    """In the first large input: every NaN and every subnormal number among them."""
+    """In the first large input, or in the first column of its rows: every NaN and every subnormal number among them."""
     patterns = np.arange(2**16, dtype=np.uint16).view(numpy_dtype(dtype))
-    sample = spec.sample(patterns.shape + (1,) * (spec.least_rank - 1), random)
+    sample = spec.sample(patterns.shape + (1,) * (spec.least_rank - 2) + (3,) * (spec.least_rank > 0), random)
     inputs = any_backend.tensors(sample, dtype)
-    name = next(name for name in sample.tensors if sample.inputs[name].size == patterns.size)
-    inputs[name] = any_backend.from_numpy(patterns.reshape(sample.inputs[name].shape))
+    name = next(name for name in sample.tensors if sample.inputs[name].size >= patterns.size)
+    values = any_backend.to_numpy(inputs[name]).copy()
+    values.reshape(patterns.size, -1)[:, 0] = patterns
+    inputs[name] = any_backend.from_numpy(values)
     with np.errstate(all="ignore"):
         check_outputs(any_backend, spec, sample, inputs, dtype)
 
@@ -109,15 +113,18 @@ def test_every_nan_survives_rounding(any_backend, spec, pattern, narrow, random)
 def test_backward(any_backend, spec, dtype, random):
     for sample in samples(spec, dtype, random):
         inputs = any_backend.tensors(sample, dtype)
-        outputs, gradients = any_backend.gradients(spec.name, inputs, sample.options, sample.differentiable)
+        outputs, gradients = any_backend.gradients(spec.name, inputs, sample.options, spec.differentiable(sample))
         upstream = [any_backend.to_numpy(dy) for dy in any_backend.upstream(outputs)]
         parts = (any_backend, dtype, inputs, sample.options, upstream)
         stepwise, once = evaluations(spec.gradients, *parts)
         _, magnitude = evaluations(spec.gradient_magnitude, *parts)
-        roundings = spec.roundings(**any_backend.numpy(inputs, LONGEST), **sample.options)
+        arguments = {**any_backend.numpy(inputs, LONGEST), **sample.options}
+        with np.errstate(all="ignore"):
+            roundings, storage = spec.roundings(**arguments), storage_roundings(any_backend, spec, inputs, arguments)
         for name, gradient in gradients.items():
             with np.errstate(all="ignore"):
-                limit = tolerance(once[name], magnitude[name], roundings[f"d{name}"], dtype)
+                key = f"d{name}"
+                limit = tolerance(once[name], magnitude[name], roundings[key], dtype, storage(key))
             check(any_backend.to_numpy(gradient), stepwise[name], once[name], limit, f"{sample}: d{name}")
 
 
@@ -125,7 +132,8 @@ def test_overflow_to_infinity_in_16_bits(any_backend, spec, random):
     """What no 16-bit number holds becomes infinite: the kernel does not saturate."""
     sample = spec.sample((4, 4), random)
     largest = {
-        name: np.full_like(x, 65504.0) if name in sample.differentiable else x for name, x in sample.inputs.items()
+        name: np.full_like(x, 65504.0) if name in spec.differentiable(sample) else x
+        for name, x in sample.inputs.items()
     }
     sample = Sample(largest, sample.options)
     check_forward(any_backend, spec, sample, any_backend.tensors(sample, "float16"))

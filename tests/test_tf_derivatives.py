@@ -9,13 +9,18 @@ from test_torch_derivatives import small_samples
 
 def function_and_tensors(backend, spec, sample, dtype="float64"):
     inputs = backend.tensors(sample, dtype)
-    names = sample.differentiable
+    names = spec.differentiable(sample)
 
     def function(*tensors):
         outputs = backend.call(spec.name, {**inputs, **dict(zip(names, tensors, strict=True))}, sample.options)
         return outputs if len(outputs) > 1 else outputs[0]
 
     return function, [inputs[name] for name in names]
+
+
+def flat(tf, function):
+    """With all outputs in one."""
+    return lambda *tensors: tf.concat([tf.reshape(y, [-1]) for y in tf.nest.flatten(function(*tensors))], 0)
 
 
 def weighted(tf, outputs):
@@ -35,7 +40,8 @@ def assert_numeric(tf, function, tensors):
 
 def test_first_order(tf_backend, spec, random):
     for sample in small_samples(spec, random)[:12]:
-        assert_numeric(tf_backend.tf, *function_and_tensors(tf_backend, spec, sample))
+        function, tensors = function_and_tensors(tf_backend, spec, sample)
+        assert_numeric(tf_backend.tf, flat(tf_backend.tf, function), tensors)
 
 
 def test_second_order(tf_backend, spec, random):
@@ -101,6 +107,7 @@ def test_jacobian(tf_backend, spec, random):
     """Vectorized by TensorFlow, and as a loop."""
     tf = tf_backend.tf
     function, tensors = function_and_tensors(tf_backend, spec, spec.sample((2, 3), random))
+    function = flat(tf, function)
     found = []
     for vectorized in (True, False):
         with tf.GradientTape(persistent=True) as tape:
@@ -139,9 +146,9 @@ def test_variables(tf_backend, spec, random):
     for dtype in ("float32", "bfloat16"):
         sample = spec.sample((3, 5), random)
         inputs = tf_backend.tensors(sample, dtype)
-        expected, gradients = tf_backend.gradients(spec.name, inputs, sample.options, sample.differentiable)
+        expected, gradients = tf_backend.gradients(spec.name, inputs, sample.options, spec.differentiable(sample))
         with tf_backend.place:
-            variables = {name: tf.Variable(inputs[name]) for name in sample.differentiable}
+            variables = {name: tf.Variable(inputs[name]) for name in spec.differentiable(sample)}
         with tf.GradientTape() as tape:
             outputs = tf_backend.call(spec.name, {**inputs, **variables}, sample.options)
         upstream = tf_backend.upstream(expected)
@@ -159,10 +166,10 @@ def test_second_order_of_mixed_dtypes(tf_backend, spec, random):
     tf = tf_backend.tf
     sample = spec.sample((3, 5), random)
     narrow = tf_backend.tensors(sample, "bfloat16", spec)
-    wide = {name: tf.cast(x, tf.float64) if name in sample.tensors else x for name, x in narrow.items()}
+    wide = {name: tf.cast(x, tf.float64) if name in sample.floating else x for name, x in narrow.items()}
     found = []
     for inputs in (narrow, wide):
-        tensors = [inputs[name] for name in sample.differentiable]
+        tensors = [inputs[name] for name in spec.differentiable(sample)]
         with tf.GradientTape() as outer:
             outer.watch(tensors)
             with tf.GradientTape() as inner:
@@ -171,7 +178,8 @@ def test_second_order_of_mixed_dtypes(tf_backend, spec, random):
                 total = tf.add_n([tf.reduce_sum(y**2) for y in outputs])
             total = tf.add_n([tf.cast(tf.reduce_sum(g**2), tf.float64) for g in inner.gradient(total, tensors)])
         found.append(outer.gradient(total, tensors))
-    for x, got, expected in zip(narrow.values(), *found, strict=True):
+    for name, got, expected in zip(spec.differentiable(sample), *found, strict=True):
+        x = narrow[name]
         assert (got.dtype, got.shape) == (x.dtype, x.shape)
         # A dozen roundings of 2^-9, relative to the largest element: sums cancel.
         limit = 12 * 2**-9 * np.abs(expected).max() + 1e-9

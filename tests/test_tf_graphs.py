@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 from numerics import assert_same_bits
-from test_tf_derivatives import function_and_tensors
 
 
-def value_and_gradients(tf, function, tensors):
+def tensor_function(backend, spec, sample, dtype="float32"):
+    """A function of all tensors, and these."""
+    inputs = backend.tensors(sample, dtype)
+    names = sample.tensors
+
+    def function(*tensors):
+        outputs = backend.call(spec.name, {**inputs, **dict(zip(names, tensors, strict=True))}, sample.options)
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    return function, [inputs[name] for name in names]
+
+
+def value_and_gradients(tf, spec, sample, function, tensors):
+    wanted = spec.differentiable(sample)
+    watched = [x for name, x in zip(sample.tensors, tensors, strict=True) if name in wanted]
     with tf.GradientTape() as tape:
-        tape.watch(tensors)
+        tape.watch(watched)
         outputs = function(*tensors)
-    return [*tf.nest.flatten(outputs), *tape.gradient(outputs, list(tensors))]
+    return [*tf.nest.flatten(outputs), *tape.gradient(outputs, watched)]
 
 
 def test_function_has_the_bits_of_eager(tf_backend, spec, dtype, random):
     tf = tf_backend.tf
     for sample in (spec.sample((3, 5, 8), random), *spec.more_samples(random)):
-        function, tensors = function_and_tensors(tf_backend, spec, sample, dtype)
-        compiled = tf.function(lambda *xs, function=function: value_and_gradients(tf, function, xs))
-        for got, expected in zip(compiled(*tensors), value_and_gradients(tf, function, tensors), strict=True):
+        function, tensors = tensor_function(tf_backend, spec, sample, dtype)
+        compute = functools.partial(value_and_gradients, tf, spec, sample, function)
+        compiled = tf.function(lambda *xs, compute=compute: compute(xs))
+        for got, expected in zip(compiled(*tensors), compute(tensors), strict=True):
             assert_same_bits(got.numpy(), expected.numpy(), str(sample))
 
 
@@ -37,7 +53,7 @@ def blurred(shape: tuple[int, ...], known: str) -> tuple[int | None, ...] | None
 def test_one_trace_for_all_shapes(tf_backend, spec, known, random):
     tf = tf_backend.tf
     first = spec.sample((6, 5, 8), random)
-    function, tensors = function_and_tensors(tf_backend, spec, first, "float32")
+    function, tensors = tensor_function(tf_backend, spec, first, "float32")
     traces = []
 
     def counted(*xs):
@@ -47,8 +63,9 @@ def test_one_trace_for_all_shapes(tf_backend, spec, known, random):
     signature = [tf.TensorSpec(blurred(tuple(x.shape), known), x.dtype) for x in tensors]
     compiled = tf.function(counted, input_signature=signature)
     for size in (6, 9, 1, 0):
-        _, tensors = function_and_tensors(tf_backend, spec, spec.sample((size, 5, 8), random), "float32")
-        assert_same_bits(compiled(*tensors).numpy(), function(*tensors).numpy())
+        _, tensors = tensor_function(tf_backend, spec, spec.sample((size, 5, 8), random), "float32")
+        for got, expected in zip(tf.nest.flatten(compiled(*tensors)), tf.nest.flatten(function(*tensors)), strict=True):
+            assert_same_bits(got.numpy(), expected.numpy())
     assert len(traces) == 1
 
 
@@ -56,12 +73,12 @@ def test_one_trace_for_all_shapes(tf_backend, spec, known, random):
 def test_gradients_with_unknown_sizes(tf_backend, spec, known, random):
     tf = tf_backend.tf
     for shape in ((6, 5, 8), (6, 8)):
-        function, tensors = function_and_tensors(tf_backend, spec, spec.sample(shape, random), "float32")
+        sample = spec.sample(shape, random)
+        function, tensors = tensor_function(tf_backend, spec, sample, "float32")
         signature = [tf.TensorSpec(blurred(tuple(x.shape), known), x.dtype) for x in tensors]
-        compiled = tf.function(
-            lambda *xs, function=function: value_and_gradients(tf, function, xs), input_signature=signature
-        )
-        for got, expected in zip(compiled(*tensors), value_and_gradients(tf, function, tensors), strict=True):
+        compute = functools.partial(value_and_gradients, tf, spec, sample, function)
+        compiled = tf.function(lambda *xs, compute=compute: compute(xs), input_signature=signature)
+        for got, expected in zip(compiled(*tensors), compute(tensors), strict=True):
             assert_same_bits(got.numpy(), expected.numpy())
 
 
@@ -69,7 +86,7 @@ def test_what_a_graph_knows_of_shapes(tf_backend, spec, dtype, random):
     """As much as of the inputs, and never more than is true."""
     tf = tf_backend.tf
     for sample in (spec.sample((6, 5, 8), random), *spec.more_samples(random)):
-        function, tensors = function_and_tensors(tf_backend, spec, sample, dtype)
+        function, tensors = tensor_function(tf_backend, spec, sample, dtype)
         for known in ("all", "rank", "none"):
             signature = [tf.TensorSpec(blurred(tuple(x.shape), known), x.dtype) for x in tensors]
             graph = tf.function(function, input_signature=signature).get_concrete_function()
@@ -88,22 +105,20 @@ def test_one_known_shape_tells_the_other(tf_backend, spec, random):
     """Inputs that must have one shape share what is known of it."""
     tf = tf_backend.tf
     sample = spec.sample((6, 5, 8), random)
-    function, tensors = function_and_tensors(tf_backend, spec, sample, "float32")
-    (output,) = tf.nest.flatten(function(*tensors))
+    function, tensors = tensor_function(tf_backend, spec, sample, "float32")
+    outputs = tf.nest.flatten(function(*tensors))
     for i, known in enumerate(tensors):
-        if known.shape != output.shape:
-            continue
         signature = [tf.TensorSpec(x.shape if i == j else None, x.dtype) for j, x in enumerate(tensors)]
-        (inferred,) = tf.nest.flatten(
-            tf.function(function, input_signature=signature).get_concrete_function().structured_outputs
-        )
-        assert inferred.shape == output.shape
+        graph = tf.function(function, input_signature=signature).get_concrete_function()
+        for inferred, output in zip(tf.nest.flatten(graph.structured_outputs), outputs, strict=True):
+            if known.shape == output.shape:
+                assert inferred.shape == output.shape
 
 
 def test_saved_model(tf_cpu, spec, tmp_path, random):
     tf = tf_cpu.tf
     sample = spec.sample((6, 5, 8), random)
-    function, tensors = function_and_tensors(tf_cpu, spec, sample, "float32")
+    function, tensors = tensor_function(tf_cpu, spec, sample, "float32")
     module = tf.Module()
     module.call = tf.function(
         function,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -21,8 +22,20 @@ def arguments():
 
 def test_without_the_package(tf_cpu, arguments, tmp_path):
     """The operators, and only they: same bits, same sentences."""
+    from fusedops.tf.operators import DECLARED
+
+    calls = {}
     for name, sample in arguments.items():
-        np.savez(tmp_path / name, **{key: np.asarray(x, np.float32) for key, x in sample.inputs.items()})
+        arrays = {
+            key: np.asarray(x, x.dtype if key in sample.tensors and key not in sample.floating else np.float32)
+            for key, x in sample.inputs.items()
+            if x is not None
+        }
+        np.savez(tmp_path / name, **arrays)
+        optional = [input.name for input in DECLARED[name].inputs if input.kind == "optional"]
+        attributes = {key: repr(x) if isinstance(x, float) else x for key, x in sample.options.items()}
+        calls[name] = {"optional": optional, "attributes": attributes}
+    (tmp_path / "calls.json").write_text(json.dumps(calls))
     program = Path(__file__).with_name("tensorflow_raw.py")
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     elsewhere = [folder for folder in folders if folder and not Path(folder, "fusedops").exists()]
@@ -31,8 +44,10 @@ def test_without_the_package(tf_cpu, arguments, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     for name, sample in arguments.items():
-        expected = tf_cpu.call(name, tf_cpu.tensors(sample, "float32"), sample.options)[0]
-        assert_same_bits(np.load(tmp_path / f"{name}.npy"), expected.numpy(), name)
+        results = np.load(tmp_path / f"{name}.results.npz")
+        expected = tf_cpu.call(name, tf_cpu.tensors(sample, "float32"), sample.options)
+        for i, output in enumerate(expected):
+            assert_same_bits(results[f"arr_{i}"], output.numpy(), name)
     for name in arguments:
         assert re.search(
             rf"{name}: .*fusedops\.{name}: \w+ must be float64, float32, float16 or bfloat16; got int32", done.stdout

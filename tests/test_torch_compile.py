@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 import sys
 
-import numpy as np
 import pytest
+from checks import tuples
 from specification import Sample
+from specifications import WITH_SCALARS, scalars
 
 
 def tensor_function(backend, spec, sample: Sample, inputs):
@@ -21,16 +22,17 @@ def tensor_function(backend, spec, sample: Sample, inputs):
     return function, tuple(inputs[name] for name in names)
 
 
-def value_and_gradients(torch, function, tensors):
-    leaves = tuple(x.detach().clone().requires_grad_(x.is_floating_point()) for x in tensors)
-    outputs = function(*leaves)
-    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+def value_and_gradients(torch, spec, sample: Sample, function, tensors):
+    wanted = spec.differentiable(sample)
+    named = zip(sample.tensors, tensors, strict=True)
+    leaves = tuple(x.detach().clone().requires_grad_(name in wanted) for name, x in named)
+    outputs = tuples(function(*leaves))
     wanted = [leaf for leaf in leaves if leaf.requires_grad]
-    return [*outputs, *torch.autograd.grad(outputs, wanted, [torch.full_like(y, 0.75) for y in outputs])]
+    return (*outputs, *torch.autograd.grad(outputs, wanted, [torch.full_like(y, 0.75) for y in outputs]))
 
 
 def assert_same(torch, got, expected):
-    for left, right in zip(got, expected, strict=True):
+    for left, right in zip(tuples(got), tuples(expected), strict=True):
         assert left.dtype == right.dtype
         assert torch.equal(left, right)
 
@@ -47,7 +49,8 @@ def test_every_sample(torch_backend, spec, random):
     for sample in (spec.sample((5, 33), random), *spec.more_samples(random)):
         function, tensors = tensor_function(torch_backend, spec, sample, torch_backend.tensors(sample, "float32"))
         compiled = torch_backend.traced(function)
-        assert_same(torch, value_and_gradients(torch, compiled, tensors), value_and_gradients(torch, function, tensors))
+        case = (torch, spec, sample)
+        assert_same(torch, value_and_gradients(*case, compiled, tensors), value_and_gradients(*case, function, tensors))
 
 
 def test_inductor(torch_backend, spec, random):
@@ -57,7 +60,8 @@ def test_inductor(torch_backend, spec, random):
     sample = spec.sample((5, 33), random)
     function, tensors = tensor_function(torch_backend, spec, sample, torch_backend.tensors(sample, "bfloat16"))
     compiled = torch.compile(function, fullgraph=True)
-    assert_same(torch, value_and_gradients(torch, compiled, tensors), value_and_gradients(torch, function, tensors))
+    case = (torch, spec, sample)
+    assert_same(torch, value_and_gradients(*case, compiled, tensors), value_and_gradients(*case, function, tensors))
 
 
 def test_one_graph_for_all_batch_sizes(torch_backend, spec, random):
@@ -72,7 +76,7 @@ def test_one_graph_for_all_batch_sizes(torch_backend, spec, random):
     for size in sizes:
         sample = spec.sample((size, 5, 8), random)
         tensors = tuple(torch_backend.tensors(sample, "float32")[name] for name in sample.tensors)
-        assert torch.equal(compiled(*tensors), function(*tensors))
+        assert_same(torch, compiled(*tensors), function(*tensors))
         if size == sizes[0]:  # the compiler may start over once, when it finds that a number is a constant
             first_time = counter.frame_count
     assert counter.frame_count == first_time
@@ -86,13 +90,15 @@ def test_gradients_with_dynamic_shapes(torch_backend, spec, random):
     for size in (6, 11):
         sample = spec.sample((size, 5, 8), random)
         tensors = tuple(torch_backend.tensors(sample, "float32")[name] for name in sample.tensors)
-        assert_same(torch, value_and_gradients(torch, compiled, tensors), value_and_gradients(torch, function, tensors))
+        case = (torch, spec, sample)
+        assert_same(torch, value_and_gradients(*case, compiled, tensors), value_and_gradients(*case, function, tensors))
 
 
+@pytest.mark.parametrize("spec", WITH_SCALARS, ids=str)
 def test_a_compiled_number_may_change(torch_backend, spec, random):
     """A Python number is an argument, not a constant of the first call."""
     torch = torch_backend.torch
-    numbers = [name for name in spec.parameters if np.ndim(spec.sample((2, 2), random).inputs[name]) == 0]
+    numbers = scalars(spec)
     inputs = torch_backend.tensors(spec.sample((4, 5), random), "float32")
 
     def function(number):
@@ -119,4 +125,4 @@ def test_export(torch_backend, spec, random):
     assert f"fusedops.{spec.name}.default" in program.graph_module.code
     other = spec.sample((7, 3, 8), random)
     tensors = tuple(torch_backend.tensors(other, "float32")[name] for name in other.tensors)
-    assert torch.equal(program.module()(*tensors), function(*tensors))
+    assert_same(torch, program.module()(*tensors), function(*tensors))

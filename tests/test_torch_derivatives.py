@@ -14,7 +14,7 @@ def small_samples(spec: Specification, random) -> list[Sample]:
 
 def function_and_leaves(backend, spec, sample, wanted=None):
     inputs = backend.tensors(sample, "float64")
-    names = wanted or sample.differentiable
+    names = wanted or spec.differentiable(sample)
     inputs = backend.leaves(inputs, names)
 
     def function(*tensors):
@@ -52,7 +52,7 @@ def test_gradgradcheck(torch_backend, spec, random):
 
 def test_of_each_input_alone(torch_backend, spec, random):
     sample = spec.sample((2, 3), random)
-    for name in sample.differentiable:
+    for name in spec.differentiable(sample):
         function, leaves = function_and_leaves(torch_backend, spec, sample, (name,))
         assert torch_backend.torch.autograd.gradcheck(function, leaves, check_forward_ad=True)
         assert torch_backend.torch.autograd.gradgradcheck(function, leaves)
@@ -78,12 +78,12 @@ def test_dual_numbers(torch_backend, spec, dtype, random):
     forward_ad = torch.autograd.forward_ad
     sample = spec.sample((3, 5), random)
     inputs = torch_backend.tensors(sample, dtype)
-    tangents = {name: torch.ones_like(inputs[name]) for name in sample.differentiable}
+    tangents = {name: torch.ones_like(inputs[name]) for name in spec.differentiable(sample)}
     with forward_ad.dual_level():
         duals = {**inputs, **{name: forward_ad.make_dual(inputs[name], tangent) for name, tangent in tangents.items()}}
         outputs = [forward_ad.unpack_dual(output) for output in torch_backend.call(spec.name, duals, sample.options)]
     upstream = torch_backend.upstream(output.primal for output in outputs)
-    _, gradients = torch_backend.gradients(spec.name, inputs, sample.options, sample.differentiable, upstream)
+    _, gradients = torch_backend.gradients(spec.name, inputs, sample.options, spec.differentiable(sample), upstream)
     products = [dy.double() * output.tangent.double() for dy, output in zip(upstream, outputs, strict=True)]
     forward = sum(product.sum() for product in products)
     size = sum(product.abs().sum() for product in products)
@@ -99,11 +99,11 @@ def test_dual_numbers(torch_backend, spec, dtype, random):
 def test_gradients_accumulate(torch_backend, spec, random):
     """backward() twice over one graph, into .grad."""
     sample = spec.sample((3, 5), random)
-    inputs = torch_backend.leaves(torch_backend.tensors(sample, "float32"), sample.differentiable)
+    inputs = torch_backend.leaves(torch_backend.tensors(sample, "float32"), spec.differentiable(sample))
     outputs = torch_backend.call(spec.name, inputs, sample.options)
     total = sum(output.sum() for output in outputs)
     total.backward(retain_graph=True)
-    once = {name: inputs[name].grad.clone() for name in sample.differentiable}
+    once = {name: inputs[name].grad.clone() for name in spec.differentiable(sample)}
     total.backward()
     for name, gradient in once.items():
         torch_backend.torch.testing.assert_close(inputs[name].grad, 2 * gradient, rtol=0, atol=0)
@@ -113,7 +113,7 @@ def test_gradients_accumulate(torch_backend, spec, random):
 def test_without_gradients(torch_backend, spec, mode, random):
     torch = torch_backend.torch
     sample = spec.sample((3, 5), random)
-    inputs = torch_backend.leaves(torch_backend.tensors(sample, "float32"), sample.differentiable)
+    inputs = torch_backend.leaves(torch_backend.tensors(sample, "float32"), spec.differentiable(sample))
     expected = torch_backend.call(spec.name, inputs, sample.options)
     with getattr(torch, mode)():
         outputs = torch_backend.call(spec.name, inputs, sample.options)
@@ -128,15 +128,16 @@ def test_second_order_of_mixed_dtypes(torch_backend, spec, random):
     torch = torch_backend.torch
     sample = spec.sample((3, 5), random)
     narrow = torch_backend.tensors(sample, "bfloat16", spec)
-    wide = {name: x.double() if name in sample.tensors else x for name, x in narrow.items()}
+    wide = {name: x.double() if name in sample.floating else x for name, x in narrow.items()}
     found = []
     for inputs in (narrow, wide):
-        leaves = torch_backend.leaves(inputs, sample.differentiable)
-        tensors = [leaves[name] for name in sample.differentiable]
+        leaves = torch_backend.leaves(inputs, spec.differentiable(sample))
+        tensors = [leaves[name] for name in spec.differentiable(sample)]
         outputs = torch_backend.call(spec.name, leaves, sample.options)
         first = torch.autograd.grad(sum((y**2).sum() for y in outputs), tensors, create_graph=True)
         found.append(torch.autograd.grad(sum((g**2).sum() for g in first), tensors))
-    for x, got, expected in zip(narrow.values(), *found, strict=True):
+    for name, got, expected in zip(spec.differentiable(sample), *found, strict=True):
+        x = narrow[name]
         assert (got.dtype, got.shape) == (x.dtype, x.shape)
         # A dozen roundings of 2^-9, relative to the largest element: sums cancel.
         torch.testing.assert_close(got.double(), expected, rtol=0, atol=12 * 2**-9 * float(expected.abs().max()) + 1e-9)

@@ -7,6 +7,7 @@ import math
 import pytest
 from checks import check_backward, check_forward
 from numerics import assert_same_bits
+from specifications import SPECIFICATIONS
 
 
 def transposed(x):
@@ -23,13 +24,18 @@ def every_second(x):
     return x.repeat_interleave(2, -1)[..., ::2] if x.dim() else x
 
 
+def holes(x, *shape):
+    """Memory to lay x out in, which holds what must not be read."""
+    return x.new_full(shape, math.nan if x.is_floating_point() else True if x.dtype.itemsize == 1 else 2**31 - 1)
+
+
 def spaced_rows(x):
     """Contiguous rows, 16 elements apart: as far as alignment matters, rows are as before."""
-    return x.new_full((*x.shape[:-1], x.shape[-1] + 16), math.nan)[..., :-16].copy_(x) if x.dim() else x
+    return holes(x, *x.shape[:-1], x.shape[-1] + 16)[..., :-16].copy_(x) if x.dim() else x
 
 
 def rows_spaced_by_one(x):
-    return x.new_full((*x.shape[:-1], x.shape[-1] + 1), math.nan)[..., :-1].copy_(x) if x.dim() else x
+    return holes(x, *x.shape[:-1], x.shape[-1] + 1)[..., :-1].copy_(x) if x.dim() else x
 
 
 def spaced_batches(x):
@@ -38,11 +44,11 @@ def spaced_batches(x):
 
 def misaligned(x):
     """One element away from where vector loads could start."""
-    return x.new_full((x.numel() + 1,), math.nan)[1:].view(x.shape).copy_(x)
+    return holes(x, x.numel() + 1)[1:].view(x.shape).copy_(x)
 
 
 def offset_by_a_row(x):
-    return x.new_full((x.shape[0] + 1, *x.shape[1:]), math.nan)[1:].copy_(x) if x.dim() else x
+    return holes(x, x.shape[0] + 1, *x.shape[1:])[1:].copy_(x) if x.dim() else x
 
 
 def expanded(x):
@@ -95,7 +101,7 @@ def test_layout_backward(torch_backend, spec, layout, random):
     check_backward(torch_backend, spec, sample, inputs)
     outputs = torch_backend.call(spec.name, inputs, sample.options)
     upstream = tuple(map(layout, torch_backend.upstream(outputs)))
-    wanted = sample.differentiable
+    wanted = spec.differentiable(sample)
     _, got = torch_backend.gradients(spec.name, inputs, sample.options, wanted, upstream)
     copies = tuple(map(compact, upstream))
     _, expected = torch_backend.gradients(spec.name, laid_out(torch, compact, inputs), sample.options, wanted, copies)
@@ -116,6 +122,24 @@ def test_spaced_rows_take_the_same_path(torch_backend, spec, dtype, spaced, rand
         expected = torch_backend.call(spec.name, inputs, sample.options)
         for got, output in zip(torch_backend.call(spec.name, moved, sample.options), expected, strict=True):
             assert_same_bits(torch_backend.to_numpy(got), torch_backend.to_numpy(output), str(sample))
+
+
+@pytest.mark.parametrize("spec", [spec for spec in SPECIFICATIONS if spec.least_rank > 0], ids=str)
+@pytest.mark.parametrize("spaced", [spaced_rows, rows_spaced_by_one], ids=lambda layout: layout.__name__)
+def test_spaced_rows_are_not_copied(torch_cpu, spec, spaced, random):
+    """Neither in the forward nor in the backward, where the upstream gradient has such rows as well."""
+    torch = torch_cpu.torch
+    sample = spec.sample((3, 40, 72), random)
+    inputs = torch_cpu.tensors(sample, "float32")
+    large = set(sample.floating) - set(spec.parameters)
+    moved = {name: spaced(x) if name in large else x for name, x in inputs.items()}
+    upstream = torch_cpu.upstream(torch_cpu.call(spec.name, inputs, sample.options))
+    upstream = tuple(spaced(dy) if dy.dim() > 1 else dy for dy in upstream)
+    with torch.profiler.profile() as profile:
+        torch_cpu.gradients(spec.name, moved, sample.options, spec.differentiable(sample), upstream)
+    names = {event.name for event in profile.events()}
+    assert any(name.startswith("fusedops::") for name in names)
+    assert not names & {"aten::contiguous", "aten::clone", "aten::copy_"}
 
 
 def test_channels_last(torch_backend, spec, random):

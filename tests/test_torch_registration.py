@@ -24,9 +24,9 @@ def recorded_calls(backend, spec, random, dtype="float64") -> dict[str, tuple[An
 
     for sample in (spec.sample((3, 4), random), *spec.more_samples(random)):
         inputs = backend.leaves(
-            backend.tensors(sample, dtype, spec if dtype == "bfloat16" else None), sample.differentiable
+            backend.tensors(sample, dtype, spec if dtype == "bfloat16" else None), spec.differentiable(sample)
         )
-        leaves = [inputs[name] for name in sample.differentiable]
+        leaves = [inputs[name] for name in spec.differentiable(sample)]
         with Recorder():
             outputs = backend.call(spec.name, inputs, sample.options)
             upstream = [dy.requires_grad_() for dy in backend.upstream(outputs)]
@@ -52,7 +52,13 @@ def test_opcheck(torch_backend, spec, random):
     torch = torch_backend.torch
     for label, (func, args, kwargs) in recorded_calls(torch_backend, spec, random).items():
         op = getattr(torch.ops.fusedops, public_name(func)).default
-        fresh = tuple(x.detach().clone().requires_grad_() if isinstance(x, torch.Tensor) else x for x in args)
+        named = [(x, argument.name) for x, argument in zip(args, func._schema.arguments, strict=False)]
+        fresh = tuple(
+            x.detach().clone().requires_grad_(x.is_floating_point() and name not in spec.not_differentiable)
+            if isinstance(x, torch.Tensor)
+            else x
+            for x, name in named
+        )
         result = torch.library.opcheck(op, fresh, kwargs)
         assert set(result.values()) == {"SUCCESS"}, label
 
@@ -108,15 +114,17 @@ def test_tensors_without_data(torch_cpu, spec, dtype, fake, random):
 @pytest.mark.parametrize("spec", SPECIFICATIONS, ids=str)
 def test_meta_tensors_beside_others(torch_cpu, spec, random):
     """A fake kernel refuses two devices like a real one."""
-    inputs = torch_cpu.tensors(spec.sample((2, 3), random), "float32")
-    for name in list(inputs)[1:]:
+    sample = spec.sample((2, 3), random)
+    inputs = torch_cpu.tensors(sample, "float32")
+    for name in sample.tensors[1:]:
         with pytest.raises(RuntimeError, match=rf"fusedops\.{spec.name}: \w+ must be on \w+'s device, \w+; got \w+"):
-            torch_cpu.call(spec.name, {**inputs, name: inputs[name].to("meta")})
+            torch_cpu.call(spec.name, {**inputs, name: inputs[name].to("meta")}, sample.options)
 
 
 @pytest.mark.parametrize("spec", SPECIFICATIONS, ids=str)
 def test_sparse_tensors(torch_cpu, spec, random):
-    inputs = torch_cpu.tensors(spec.sample((2, 3), random), "float32")
-    name = next(name for name, x in inputs.items() if x.dim())
+    sample = spec.sample((2, 3), random)
+    inputs = torch_cpu.tensors(sample, "float32")
+    name = next(name for name in sample.tensors if inputs[name].dim())
     with pytest.raises(TypeError, match=rf"fusedops\.{spec.name}: {name} must be a dense tensor; got sparse_coo"):
-        torch_cpu.call(spec.name, {**inputs, name: inputs[name].to_sparse()})
+        torch_cpu.call(spec.name, {**inputs, name: inputs[name].to_sparse()}, sample.options)

@@ -25,6 +25,10 @@ def total(function):
     return summed
 
 
+def stacked(torch, calls):
+    return torch.utils._pytree.tree_map(lambda *ys: torch.stack(ys), *calls)
+
+
 def close(torch, got, expected):
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
 
@@ -77,7 +81,7 @@ def test_vmap(torch_backend, spec, place, random):
 
         def loop(f, batched=batched, mapped=mapped):
             calls = [f(*(x.select(place, k) if i in mapped else x for i, x in enumerate(batched))) for k in range(4)]
-            return torch.utils._pytree.tree_map(lambda *ys: torch.stack(ys), *calls)
+            return stacked(torch, calls)
 
         close(torch, torch.vmap(function, dims)(*batched), loop(function))
         gradient = torch.func.grad(total(function), tuple(range(len(tensors))))
@@ -89,8 +93,25 @@ def test_vmap_of_vmap(torch_backend, spec, random):
     function, tensors = prepared(torch_backend, spec, random)
     batched = [torch.stack([torch.stack([x, 2 * x]), torch.stack([x + 1, -x]), torch.stack([x, x])]) for x in tensors]
     got = torch.vmap(torch.vmap(function))(*batched)
-    rows = [torch.stack([function(*(x[i, j] for x in batched)) for j in range(2)]) for i in range(3)]
-    close(torch, got, torch.stack(rows))
+    rows = [stacked(torch, [function(*(x[i, j] for x in batched)) for j in range(2)]) for i in range(3)]
+    close(torch, got, stacked(torch, rows))
+
+
+def test_vmap_of_all_tensors(torch_backend, spec, random):
+    """Those without a gradient too, such as labels, over calls whose shapes agree."""
+    torch = torch_backend.torch
+    samples = [spec.sample((2, 3), random) for _ in range(3)]
+    tensors = [torch_backend.tensors(sample, "float64") for sample in samples]
+    names = samples[0].tensors
+
+    for options in ({**samples[0].options}, {**samples[0].options, **spec.row_options}):
+
+        def function(*given, options=options):
+            outputs = torch_backend.call(spec.name, {**tensors[0], **dict(zip(names, given, strict=True))}, options)
+            return outputs if len(outputs) > 1 else outputs[0]
+
+        got = torch.vmap(function)(*(torch.stack([inputs[name] for inputs in tensors]) for name in names))
+        close(torch, got, stacked(torch, [function(*(inputs[name] for name in names)) for inputs in tensors]))
 
 
 @pytest.mark.parametrize("spec", NO_AUTOCAST, ids=str)
@@ -113,8 +134,8 @@ def test_autocast(torch_backend, spec, narrow, compiled, random):
     """Computes as on inputs of autocast's dtype; gradients have the dtype of the inputs."""
     torch = torch_backend.torch
     sample = spec.sample((3, 5), random)
-    inputs = torch_backend.leaves(torch_backend.tensors(sample, "float32"), sample.differentiable)
-    names = sample.differentiable
+    inputs = torch_backend.leaves(torch_backend.tensors(sample, "float32"), spec.differentiable(sample))
+    names = spec.differentiable(sample)
 
     def function(*tensors):
         return torch_backend.call(spec.name, {**inputs, **dict(zip(names, tensors, strict=True))}, sample.options)
@@ -145,11 +166,11 @@ def test_autocast_mixes_dtypes_but_keeps_float64(torch_backend, spec, random):
 
 def test_inputs_are_neither_changed_nor_returned(torch_backend, spec, dtype, random):
     for sample in (spec.sample((3, 5), random), *spec.more_samples(random)):
-        inputs = torch_backend.leaves(torch_backend.tensors(sample, dtype), sample.differentiable)
+        inputs = torch_backend.leaves(torch_backend.tensors(sample, dtype), spec.differentiable(sample))
         before = {name: inputs[name].detach().clone() for name in sample.tensors}
         outputs = torch_backend.call(spec.name, inputs, sample.options)
         torch_backend.torch.autograd.grad(
-            outputs, [inputs[n] for n in sample.differentiable], torch_backend.upstream(outputs)
+            outputs, [inputs[n] for n in spec.differentiable(sample)], torch_backend.upstream(outputs)
         )
         storages = {inputs[name].untyped_storage().data_ptr() for name in sample.tensors}
         for output in outputs:
