@@ -37,6 +37,7 @@ def cross_entropy(
 
     Source: Szegedy et al., "Rethinking the Inception architecture for computer vision", 2016, for label smoothing.
     """
-    return ops.cross_entropy(
+    loss, _, _ = ops.cross_entropy(
         logits, labels, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction
     )
+    return loss
