@@ -1,0 +1,69 @@
+"""Softmax: what is masked is never looked at; rows that no block of the GPU holds, and more than 2^31 elements."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from checks import check_backward, check_forward
+from numerics import assert_same_bits
+from specification import Sample
+from specifications.softmax import SPECIFICATION
+
+
+def softmax(backend, dtype, x, mask=None, **options):
+    inputs = backend.tensors(Sample({"x": x} if mask is None else {"x": x, "mask": mask}), dtype)
+    return backend.to_numpy(backend.call("softmax", inputs, options)[0])
+
+
+def test_what_is_masked_does_not_matter(any_backend, dtype, random):
+    for shape, of_mask in (((6, 72), (6, 72)), ((2, 6, 33), (1, 33)), ((2, 6, 33), (6, 1))):
+        x, mask = random.normal(size=shape), random.random(size=of_mask) < 0.5
+        wild = np.where(np.broadcast_to(mask, shape), x, random.choice([np.nan, np.inf, -np.inf], size=shape))
+        expected = softmax(any_backend, dtype, x, mask)
+        assert_same_bits(softmax(any_backend, dtype, wild, mask), expected)
+        assert not expected[~np.broadcast_to(mask, shape)].any()
+
+
+def test_what_causality_masks_does_not_matter(any_backend, dtype, random):
+    for rows, columns in ((40, 64), (7, 33), (9, 4)):
+        x = random.normal(size=(2, rows, columns))
+        future = ~np.tri(rows, columns, columns - rows, dtype=bool)
+        expected = softmax(any_backend, dtype, x, causal=True)
+        assert_same_bits(softmax(any_backend, dtype, np.where(future, np.nan, x), causal=True), expected)
+        assert not expected[:, future].any()
+
+
+def test_a_masked_row_of_nan_is_zero_where_it_is_masked(any_backend, dtype):
+    x, mask = (
+        np.array([[np.nan, 1.0, 2.0], [-np.inf, 1.0, -np.inf]]),
+        np.array([[True, False, True], [True, False, True]]),
+    )
+    got = softmax(any_backend, dtype, x, mask)
+    assert np.isnan(got[:, [0, 2]].astype(float)).all()
+    assert not got[:, 1].any()
+
+
+@pytest.mark.parametrize("narrow", ["float32", "bfloat16"])
+@pytest.mark.parametrize("size", [65_536, 262_144, 40_001], ids=str)
+def test_long_rows(any_backend, narrow, size, random):
+    for options in ({}, {"causal": True}):
+        sample = Sample({"x": random.normal(size=(3, size))}, options)
+        inputs = any_backend.tensors(sample, narrow)
+        check_forward(any_backend, SPECIFICATION, sample, inputs)
+        check_backward(any_backend, SPECIFICATION, sample, inputs)
+    masked = Sample({"x": random.normal(size=(3, size)), "mask": random.random(size=size) < 0.5})
+    check_forward(any_backend, SPECIFICATION, masked, any_backend.tensors(masked, narrow))
+
+
+def test_more_than_2_31_elements(torch_gpu):
+    """Every row has the bits of the same row in a small tensor."""
+    torch, softmax = torch_gpu.torch, torch_gpu.functions.softmax
+    columns, period = 8192, 64
+    rows = 2**31 // columns + 2 * period
+    small = torch.randn(period, columns, device="cuda", dtype=torch.bfloat16)
+    large = small.repeat(rows // period, 1)
+    expected, got = softmax(small), softmax(large)
+    for first in range(0, rows, period):
+        assert torch.equal(got[first : first + period], expected)
+    gradient = torch.ops.fusedops.softmax_backward(large, got, 1.0)
+    assert torch.equal(gradient[-period:], torch.ops.fusedops.softmax_backward(small, expected, 1.0))
