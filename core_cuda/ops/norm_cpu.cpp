@@ -12,6 +12,9 @@ namespace {
 
 using cpu::kBlock;
 
+// 16-bit rows of at most this length are widened once, for all passes over them.
+constexpr int64_t kWideRow = 4096;
+
 // The sum over the blocks of some rows, of the same length, of body(start, n, row...): it gets n elements of each row
 // from `start` on, in the compute type A.
 template <class A, class Sum, class Body, class... Rows>
@@ -83,8 +86,21 @@ Status forward(const Call& call, const NormForwardPlaces& at) {
       bias ? prepared<T>(bias, norm.bias, 0, dtype, cols, copies + (factor == copies ? cols : 0)) : nullptr;
 
   const bool streamed = cpu::is_streamed(norm.rows * cols * sizeof(T));
+  const auto normalize = [&](int64_t row, const auto* x) {
+    const auto [mean, rstd] = norm.mean ? moments_of(x, cols, norm.eps) : rms_of(x, cols, norm.eps);
+    if (norm.mean) norm.mean[row] = mean;
+    norm.rstd[row] = rstd;
+    T* y = norm.y + row * cols;
+    const auto scaled = [mean, rstd](A x, A factor) { return (x - mean) * rstd * factor; };
+    const auto shifted = [scaled](A x, A factor, A shift) { return scaled(x, factor) + shift; };
+    if (shift)
+      cpu::apply(shifted, streamed, cols, y, x, factor, shift);
+    else
+      cpu::apply(scaled, streamed, cols, y, x, factor);
+  };
   const int64_t nanoseconds_per_row = 40 + cols / 2;
   call.context.parallel_for(norm.rows, nanoseconds_per_row, [&](int64_t begin, int64_t end) {
+    A wide[kWideRow];
     for (int64_t row = begin; row < end; ++row) {
       const T* x = norm.x + row * norm.x_stride;
       if (norm.residual) {
@@ -93,16 +109,14 @@ Status forward(const Call& call, const NormForwardPlaces& at) {
         cpu::apply(add, false, cols, s, x, norm.residual + row * norm.residual_stride);
         x = s;
       }
-      const auto [mean, rstd] = norm.mean ? moments_of(x, cols, norm.eps) : rms_of(x, cols, norm.eps);
-      if (norm.mean) norm.mean[row] = mean;
-      norm.rstd[row] = rstd;
-      T* y = norm.y + row * cols;
-      const auto scaled = [mean, rstd](A x, A factor) { return (x - mean) * rstd * factor; };
-      const auto shifted = [scaled](A x, A factor, A shift) { return scaled(x, factor) + shift; };
-      if (shift)
-        cpu::apply(shifted, streamed, cols, y, x, factor, shift);
-      else
-        cpu::apply(scaled, streamed, cols, y, x, factor);
+      if constexpr (!std::is_same_v<T, A>) {
+        if (cols <= kWideRow) {
+          cpu::widen(x, wide, cols);
+          normalize(row, wide);
+          continue;
+        }
+      }
+      normalize(row, x);
     }
   });
   return {};
