@@ -28,8 +28,7 @@ class CrossEntropy(Specification):
         yield call((2, 40_000), random, "segments", label_smoothing=0.1)
         for ignore_index in (0, 3, -1):
             sample = call((6, 4), random, reduction="sum")
-            labels = sample.inputs["labels"].copy()
-            labels[1:3] = ignore_index
+            labels = np.where(sample.inputs["labels"] == IGNORED, ignore_index, sample.inputs["labels"])
             options = {"ignore_index": ignore_index, "reduction": "sum"}
             yield Sample({**sample.inputs, "labels": labels}, options, f"ignored-{ignore_index}")
         all_ignored = {"logits": random.normal(size=(3, 4)), "labels": np.full(3, IGNORED)}
@@ -146,9 +145,10 @@ class Rows:
 
     def losses(self, smoothing):
         dtype = self.logits.dtype.type
-        loss = dtype(1 - smoothing) * -self.of_label(self.log_p)
+        log_sum = self.log_sum[..., 0]
+        loss = dtype(1 - smoothing) * (log_sum - self.of_label(self.below))
         if smoothing:
-            loss = loss - dtype(smoothing) * self.log_p.mean(-1)
+            loss = loss + dtype(smoothing) * (log_sum - self.below.mean(-1))
         return np.where(self.ignored, dtype(0), loss)
 
     def loss_magnitudes(self, smoothing):

@@ -23,7 +23,7 @@ class Softmax(Specification):
             (2, 3, 5, 7),
             (1, 3, 1, 1),
         ):
-            mask = random.random(size=shape) < 0.7
+            mask = np.asarray(random.random(size=shape) < 0.7)
             yield Sample({"x": x, "mask": mask}, name=f"mask-{'x'.join(map(str, shape)) or 'scalar'}")
         yield Sample({"x": x[..., :4, :], "mask": np.zeros((4, 7), bool)}, name="nothing-kept")
         yield Sample(
