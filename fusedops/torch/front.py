@@ -98,13 +98,17 @@ class Derivative:
 
     def register(self, operator: str) -> None:
         """Gives torch.ops' operator its backward, for the compiler and for direct calls."""
-        count = self.signature.inputs
+        signature = self.signature
 
         def setup_context(ctx: Any, inputs: Arguments, output: Any) -> None:
-            self.save(ctx, inputs[:count], Rest(inputs[count:]), output, forward_mode=False)
+            ctx.given = len(inputs)
+            rest = Rest(inputs[signature.inputs :])
+            self.save(ctx, signature.padded(inputs), rest, output, forward_mode=False)
 
         def backward(ctx: Any, *dy: Any) -> Arguments:
-            return (*self.backward(ctx, *dy)[:count], *(None for _ in ctx.rest))
+            wanted = [bool(needed) for needed in signature.padded(ctx.needs_input_grad)]
+            gradients = (*self.evaluate(ctx, ctx.saved_tensors, wanted, dy), *(None for _ in ctx.rest))
+            return gradients[: ctx.given]
 
         torch.library.register_autograd(operator, backward, setup_context=setup_context)
 

@@ -55,6 +55,11 @@ class Signature:
     def inputs(self) -> int:
         return len(self.declaration.inputs)
 
+    def padded(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """The inputs, of arguments that may be more or fewer; torch leaves trailing defaults, absent inputs, out."""
+        given = tuple(inputs[: self.inputs])
+        return given + (None,) * (self.inputs - len(given))
+
     def attributes(self, rest: tuple[Any, ...]) -> tuple[Any, ...]:
         """The attributes among the arguments behind the inputs; torch leaves trailing defaults out."""
         given = tuple(rest[len(self.scalars) :])
@@ -86,7 +91,7 @@ def infer(signature: Signature, arguments: tuple[Any, ...]) -> list[tuple[torch.
 
     declaration = signature.declaration
     tokens: list[int] = []
-    for tensor in arguments[: signature.inputs]:
+    for tensor in signature.padded(arguments):
         if tensor is None:
             tokens.append(0)
         else:
@@ -174,8 +179,8 @@ def vmap_rule(signature: Signature, op: Callable[..., Any]) -> Callable[..., tup
         return tuple(map(torch.stack, zip(*results, strict=True))), (0,) * len(results[0])
 
     def rule(info: Any, dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
-        inputs, rest = arguments[: signature.inputs], arguments[signature.inputs :]
-        dims = dims[: signature.inputs]
+        inputs, rest = signature.padded(arguments), arguments[signature.inputs :]
+        dims = signature.padded(dims)
         ranks = {
             x.dim() - (d is not None)
             for i, (x, d) in enumerate(zip(inputs, dims, strict=True))
