@@ -42,9 +42,8 @@ Moments<A> rms_of(const T* row, int64_t cols, double eps) {
   return {A(0), A(1) / std::sqrt(sum_of_blocks<A, A>(cols, squares, row) / A(cols) + A(eps))};
 }
 
-// Two passes, for a variance without cancellation. The deviations from the rounded mean have a mean of their own, which
-// corrects both results: equal numbers have a variance of zero.
-// Chan, Golub and LeVeque, "Algorithms for computing the sample variance: analysis and recommendations", 1983.
+// Two passes, for a variance without cancellation. The deviations from the mean, which was rounded, have a mean of their
+// own: added to it, it makes the mean of equal numbers exact.
 template <class T, class A = compute_t<T>>
 Moments<A> moments_of(const T* row, int64_t cols, double eps) {
   const auto sum = [](int64_t, int64_t n, const A* x) { return cpu::lane_sum<A>(n, [=](int64_t i) { return x[i]; }); };
@@ -55,9 +54,8 @@ Moments<A> moments_of(const T* row, int64_t cols, double eps) {
       return {deviation, deviation * deviation};
     });
   };
-  const cpu::TwoSums<A> sums = sum_of_blocks<A, cpu::TwoSums<A>>(cols, deviations, row);
-  const A correction = sums.first / A(cols), variance = sums.second / A(cols) - correction * correction;
-  return {mean + correction, A(1) / std::sqrt((variance < 0 ? A(0) : variance) + A(eps))};  // a NaN stays one
+  const auto sums = sum_of_blocks<A, cpu::TwoSums<A>>(cols, deviations, row);
+  return {mean + sums.first / A(cols), A(1) / std::sqrt(sums.second / A(cols) + A(eps))};
 }
 
 // The kernels read weight + offset, and bias, as numbers of the compute dtype: the parameter itself, or a copy in the

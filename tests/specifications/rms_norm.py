@@ -1,0 +1,3 @@
+from norms import Norm
+
+SPECIFICATION = Norm("rms_norm", centered=False, eps=1e-6)
