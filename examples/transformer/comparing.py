@@ -15,8 +15,15 @@ from generating import greedy
 @dataclass(frozen=True)
 class Written:
     where: str
-    tokens: np.ndarray  # the prompt, and what follows
+    texts: list[np.ndarray]  # the tokens of each prompt, and what follows
     logits: np.ndarray  # of a batch of test windows
+
+    @property
+    def characters(self) -> int:
+        return sum(text.size for text in self.texts)
+
+    def differing_characters(self, other: Written) -> int:
+        return sum(np.count_nonzero(a != b) for a, b in zip(self.texts, other.texts, strict=True))
 
     def differing_bits(self, other: Written) -> int:
         different = self.logits.view(np.int32) ^ other.logits.view(np.int32)
@@ -27,18 +34,19 @@ def write(
     sides: Sequence[Any],
     parameters: Mapping[str, np.ndarray],
     text: Text,
-    prompt: str,
+    prompts: Sequence[str],
     count: int,
     report: Callable[[str], None],
 ) -> list[Written]:
     """By each framework, eager and as a graph: with fusedops' operators."""
     starts = np.linspace(0, len(text.test) - model.CONTEXT - 1, 8).astype(int)
     tokens, _ = windows(text.test, starts, model.CONTEXT)
+    encoded = [text.encoded(prompt) for prompt in prompts]
     result = []
     for side in sides:
         for compiled in side.compiled:
             where = side.title if len(side.compiled) == 1 else f"{side.title}, {'graph' if compiled else 'eager'}"
             predict = side.predictor(side.fused, parameters, compiled)
-            result.append(Written(where, greedy(predict, text.encoded(prompt), count), predict(tokens)))
+            result.append(Written(where, greedy(predict, encoded, count), predict(tokens)))
             report(where)
     return result

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import model
 import numpy as np
 
 
-def greedy(predict: Callable[[np.ndarray], np.ndarray], prompt: np.ndarray, count: int) -> np.ndarray:
-    """The prompt and `count` more tokens. `predict` gives the logits of [1, CONTEXT] tokens.
+def greedy(predict: Callable[[np.ndarray], np.ndarray], prompts: Sequence[np.ndarray], count: int) -> list[np.ndarray]:
+    """Each prompt and `count` more tokens. `predict` gives the logits of [prompts, CONTEXT] tokens.
 
     The last CONTEXT tokens are what the model sees. A shorter text is filled up behind its end, where it does not look.
     """
-    text = list(prompt)
+    texts = [list(prompt) for prompt in prompts]
     for _ in range(count):
-        seen = text[-model.CONTEXT :]
-        tokens = np.zeros((1, model.CONTEXT), np.int64)
-        tokens[0, : len(seen)] = seen
-        text.append(int(predict(tokens)[0, len(seen) - 1].argmax()))
-    return np.array(text)
+        tokens = np.zeros((len(texts), model.CONTEXT), np.int64)
+        for row, text in zip(tokens, texts, strict=True):
+            seen = text[-model.CONTEXT :]
+            row[: len(seen)] = seen
+        for scores, text in zip(predict(tokens), texts, strict=True):
+            text.append(int(scores[min(len(text), model.CONTEXT) - 1].argmax()))
+    return [np.array(text) for text in texts]

@@ -38,9 +38,9 @@ COLUMNS = 72  # of the text
 
 def save(path: Path, trained: Trained, text: Text, written: Sequence[Written], measured: Sequence[Times]) -> None:
     with plt.rc_context(STYLE):
-        figure = plt.figure(figsize=(15, 9.5), layout="constrained")
+        figure = plt.figure(figsize=(15, 8.5), layout="constrained")
         figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12)
-        top, bottom = figure.subfigures(2, 1, height_ratios=(1.15, 1), hspace=0.03)
+        top, bottom = figure.subfigures(2, 1, height_ratios=(1.9, 1), hspace=0.03)
         left, right = top.subfigures(1, 2, width_ratios=(1, 1.25), wspace=0.03)
         _losses(left.subplots(), trained)
         _times(right, measured)
@@ -96,17 +96,15 @@ def _times(figure: SubFigure, measured: Sequence[Times]) -> None:
         axes.margins(x=0.12)
         axes.tick_params(axis="y", length=0)
         axes.set_title(f"{work.capitalize()}, ms (shorter is better)")
-    figure.legend(
-        *rows[0].get_legend_handles_labels(), frameon=False, loc="outside lower right", ncols=2, borderaxespad=0
-    )
+    rows[0].legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0)
 
 
 def _text(axes: Axes, title: str, texts: Sequence[Written], first: Written, text: Text) -> None:
-    same = all(np.array_equal(one.tokens, first.tokens) for one in texts)
+    same = all(one.differing_characters(first) == 0 for one in texts)
     note = "" if any(one is first for one in texts) else ": the same text" if same else ": another text"
     axes.set_title(f"Written by {title}{note}")
     axes.set_axis_off()
-    lines = text.decoded(texts[0].tokens).splitlines()
+    lines = "\n\n".join(map(text.decoded, texts[0].texts)).splitlines()
     folded = [piece for line in lines for piece in textwrap.wrap(line, COLUMNS) or [""]]
-    shown = "\n".join(folded[:20]).replace("$", r"\$")  # a dollar begins a formula
+    shown = "\n".join(folded[:14]).replace("$", r"\$")  # a dollar begins a formula
     axes.text(0, 1, shown, family="monospace", size=9.5, va="top", transform=axes.transAxes, linespacing=1.25)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 from comparing import Written
 from rich.table import Table
 from timing import Times
@@ -14,13 +13,13 @@ def agreement(written: Sequence[Written]) -> Table:
     """How each framework compares with the first."""
     first = written[0]
     table = Table(title=f"Compared with {first.where}, the same weights: what differs", title_justify="left")
-    for heading in ("", "characters of the text", "bits of the test logits"):
+    for heading in ("", "characters written", "bits of the test logits"):
         table.add_column(heading, justify="right" if heading else "left")
     for other in written[1:]:
-        characters, bits = np.count_nonzero(other.tokens != first.tokens), other.differing_bits(first)
+        characters, bits = other.differing_characters(first), other.differing_bits(first)
         table.add_row(
             other.where,
-            f"{characters:,} of {first.tokens.size:,}",
+            f"{characters:,} of {first.characters:,}",
             f"{bits:,} of {32 * first.logits.size:,}",
             style="" if characters or bits else "green",
         )
