@@ -42,17 +42,39 @@ Status check_labels(Rule& rule, int labels, int logits) {
 
 bool is_per_row(const Rule& rule) { return rule.attributes[CrossEntropyRows<float>::kReduction].string == "none"; }
 
+// Two numbers for each row.
+Shape lse_shape(const Rule& rule, int logits) {
+  Shape shape = rule.inputs[logits];
+  shape.dtype = compute_dtype(shape.dtype);
+  if (shape.ranked) shape.dims[shape.rank - 1] = 2;
+  return shape;
+}
+
 Status forward_rule(Rule& rule) {
   using Forward = CrossEntropy<float>;
   FUSEDOPS_TRY(rule.has_rows(Forward::kLogits));
   FUSEDOPS_TRY(check_labels(rule, Forward::kLabels, Forward::kLogits));
   FUSEDOPS_TRY(check_options(rule));
   const DType dtype = compute_dtype(rule.inputs[Forward::kLogits].dtype);
-  const Shape rows = rule.row_shape(Forward::kLogits, dtype);
-  rule.outputs[Forward::kLoss] = is_per_row(rule) ? rows : Shape::of(dtype);
-  rule.outputs[Forward::kLse] = rows;
+  rule.outputs[Forward::kLoss] = is_per_row(rule) ? rule.row_shape(Forward::kLogits, dtype) : Shape::of(dtype);
+  rule.outputs[Forward::kLse] = lse_shape(rule, Forward::kLogits);
   rule.outputs[Forward::kCount] = Shape::of(dtype);
   return {};
+}
+
+Status check_lse(Rule& rule, int lse, int logits) {
+  const Shape& got = rule.inputs[lse];
+  const Shape expected = lse_shape(rule, logits);
+  if (got.dtype != expected.dtype)
+    return rule.must(lse, std::string("be ") + name_of(expected.dtype), name_of(got.dtype));
+  if (!got.ranked || !expected.ranked) return {};
+  bool equal = got.rank == expected.rank;
+  for (int i = 0; equal && i < got.rank; ++i) {
+    Dim size = expected.dims[i];
+    equal = rule.same(size, got.dims[i]);
+  }
+  if (equal) return {};
+  return rule.must(lse, "have shape " + rule.show(expected) + ", two numbers for each row of logits", rule.show(got));
 }
 
 Status check_number(const Rule& rule, int input, DType dtype) {
@@ -67,7 +89,7 @@ Status backward_rule(Rule& rule) {
   FUSEDOPS_TRY(rule.has_rows(Backward::kLogits));
   FUSEDOPS_TRY(check_labels(rule, Backward::kLabels, Backward::kLogits));
   FUSEDOPS_TRY(check_options(rule));
-  FUSEDOPS_TRY(rule.per_row(Backward::kLse, Backward::kLogits));
+  FUSEDOPS_TRY(check_lse(rule, Backward::kLse, Backward::kLogits));
   const DType dtype = compute_dtype(rule.inputs[Backward::kLogits].dtype);
   FUSEDOPS_TRY(check_number(rule, Backward::kCount, dtype));
   FUSEDOPS_TRY(is_per_row(rule) ? rule.per_row(Backward::kDloss, Backward::kLogits)
@@ -96,14 +118,14 @@ template <class T>
 RowSums<compute_t<T>> row_sums(const T* x, int64_t classes, bool smooth) {
   using A = compute_t<T>;
   const auto block = [=](int64_t start, int64_t size, A* buffer) { return cpu::widened(x + start, buffer, size); };
-  const auto [max, sum] = cpu::exp_sum(classes, A(kLog2E), block);
-  RowSums<A> sums{max, sum, 0};
+  const auto [max, sum] = cpu::exp_sum<A>(classes, A(kLog2E), nullptr, block);
+  RowSums<A> sums{max, sum / cpu::kExpScale<A>, 0};
   if (!smooth) return sums;
   A buffer[cpu::kBlock];
   for (int64_t start = 0; start < classes; start += cpu::kBlock) {
     const int64_t size = std::min(cpu::kBlock, classes - start);
-    const A* wide = block(start, size, buffer);
-    sums.logits += cpu::lane_sum<A>(size, [=](int64_t i) { return wide[i]; });
+    const A *wide = block(start, size, buffer), share = A(1) / static_cast<A>(classes);
+    sums.mean += cpu::lane_sum<A>(size, [=](int64_t i) { return wide[i] * share; });
   }
   return sums;
 }
@@ -128,9 +150,9 @@ Status forward_rows(const CrossEntropy<T>& call, const Context& context) {
     for (int64_t row = begin; row < end; ++row) {
       const T* x = call.logits + row * call.stride;
       const RowSums<A> sums = row_sums(x, call.classes, call.smoothing != 0);
-      call.lse[row] = sums.max + std::log(sums.exponentials);
+      const Lse<A> lse = call.lse[row] = call.row_lse(sums);
       const int64_t label = call.labels[row];
-      losses[row] = call.is_ignored(label) ? A(0) : call.row_loss(sums, to_compute(x[label]));
+      losses[row] = call.is_ignored(label) ? A(0) : call.row_loss(sums, lse, to_compute(x[label]));
     }
   });
   if (call.reduction == Reduction::none) return {};
@@ -160,12 +182,9 @@ Status backward_rows(const CrossEntropyBackward<T>& call, const Context& context
         std::fill_n(dx, call.classes, T{});
         continue;
       }
-      const A lse = call.lse[row], slope = call.slope(row);
-      const auto derivative = [=, uniform = call.uniform](A v) {
-        return (exp2_((v - lse) * A(kLog2E)) - uniform) * slope;
-      };
-      cpu::apply(derivative, streamed, call.classes, dx, x);
-      dx[label] = from_compute<T>(call.derivative_of_label(to_compute(x[label]), lse, slope));
+      const A slope = call.slope(row);
+      cpu::apply(call.derivative(row, slope), streamed, call.classes, dx, x);
+      dx[label] = from_compute<T>(call.derivative_of_label(row, slope)(to_compute(x[label])));
     }
   });
   return {};

@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 ? 2 : 4)
   Pack<T> packs[kForwardPacks];
 #pragma unroll
   for (int p = 0; p < kForwardPacks; ++p)
-    packs[p] = load_pack<kAligned>(call.logits + me.row * call.stride + me.at<T>(me.start, p), count(p));
+    packs[p] = load_row_pack<kAligned>(call.logits + me.row * call.stride + me.at<T>(me.start, p), count(p));
 #pragma unroll
   for (int p = 0; p < kForwardPacks; ++p) forget(packs[p]);
   // An aligned row ends with a whole pack.
@@ -70,19 +70,19 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 ? 2 : 4)
   };
 
   // Relative to this thread's own maximum; the segment's then is a factor for each thread.
-  A max = kNothing, sum = 0, logits = 0;
+  A max = kNothing, sum = 0, mean = 0;
   each([&](A x) { max = fmax(max, x); });
   const A base = max == kNothing ? A(0) : max;  // -inf minus -inf would be NaN before the whole row is known
   each([&](A x) { sum += exp2_or_zero((x - base) * A(kLog2E)); });
-  if (call.smoothing != 0) each([&](A x) { logits += x; });
+  if (call.smoothing != 0) each([&, share = A(1) / static_cast<A>(call.classes)](A x) { mean += x * share; });
 
   __shared__ A scratch[3][32];
   const auto add = [](A a, A b) { return a + b; };
   const A largest = row_reduce(me, max, scratch[0], [](A a, A b) { return fmax(a, b); });
   const A common = largest == kNothing ? A(0) : largest;
   sum = row_reduce(me, sum * exp2_or_zero((max - common) * A(kLog2E)), scratch[1], add);
-  if (call.smoothing != 0) logits = row_reduce(me, logits, scratch[2], add);
-  if (me.lane == 0 && me.row < call.rows) parts[me.row * segments.per_row + me.piece] = {largest, sum, logits};
+  if (call.smoothing != 0) mean = row_reduce(me, mean, scratch[2], add);
+  if (me.lane == 0 && me.row < call.rows) parts[me.row * segments.per_row + me.piece] = {largest, sum, mean};
 }
 
 template <class A>
@@ -92,7 +92,7 @@ __device__ RowSums<A> joined(const RowSums<A>* parts, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const A factor = parts[i].max == row.max ? A(1) : exp2_or_zero((parts[i].max - row.max) * A(kLog2E));
     row.exponentials += parts[i].exponentials * factor;
-    row.logits += parts[i].logits;
+    row.mean += parts[i].mean;
   }
   return row;
 }
@@ -113,11 +113,11 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(CrossEntropy<T> call, co
   A loss = 0, counts = 0;
   if (row < call.rows) {
     const RowSums<A> sums = joined(parts + row * segments, segments);
-    call.lse[row] = sums.max + log(sums.exponentials);
+    const Lse<A> lse = call.lse[row] = call.row_lse(sums);
     const int64_t label = call.labels[row];
     if (!call.is_ignored(label)) {
       counts = 1;
-      loss = call.is_class(label) ? call.row_loss(sums, to_compute(call.logits[row * call.stride + label]))
+      loss = call.is_class(label) ? call.row_loss(sums, lse, to_compute(call.logits[row * call.stride + label]))
                                   : std::numeric_limits<A>::quiet_NaN();
     }
     if (call.reduction == Reduction::none) call.loss[row] = loss;
@@ -177,10 +177,10 @@ __global__ void __launch_bounds__(kThreads, 4) backward_kernel(CrossEntropyBackw
 #pragma unroll
   for (int p = 0; p < kBackwardPacks; ++p) {
     const int64_t at = me.at<T>(me.start, p);
-    packs[p] = load_pack<kAligned>(logits + at, ignored ? 0 : call.classes - at);
+    packs[p] = load_row_pack<kAligned>(logits + at, ignored ? 0 : call.classes - at);
   }
-  const A lse = call.lse[me.row];
   const A slope = call.is_class(label) ? call.slope(me.row) : std::numeric_limits<A>::quiet_NaN();
+  const auto derivative = call.derivative(me.row, slope);
 #pragma unroll
   for (int p = 0; p < kBackwardPacks; ++p) {
     const int64_t at = me.at<T>(me.start, p);
@@ -188,15 +188,14 @@ __global__ void __launch_bounds__(kThreads, 4) backward_kernel(CrossEntropyBackw
     A dx[kSize];
 #pragma unroll
     for (int i = 0; i < kSize; ++i) {
-      const A x = to_compute(packs[p].values[i]);
-      dx[i] = ignored ? A(0) : call.derivative(x, lse, slope);
+      dx[i] = ignored ? A(0) : derivative(to_compute(packs[p].values[i]));
     }
     if (label >= at && label < at + kSize && !ignored) {
 #pragma unroll
       for (int i = 0; i < kSize; ++i)
-        if (at + i == label) dx[i] = call.derivative_of_label(to_compute(packs[p].values[i]), lse, slope);
+        if (at + i == label) dx[i] = call.derivative_of_label(me.row, slope)(to_compute(packs[p].values[i]));
     }
-    store_pack<kAligned>(rounded<T>(dx), call.dlogits + me.row * call.classes + at, call.classes - at);
+    store_row_pack<kAligned>(rounded<T>(dx), call.dlogits + me.row * call.classes + at, call.classes - at);
   }
 }
 

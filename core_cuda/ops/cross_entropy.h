@@ -1,6 +1,8 @@
 // cross_entropy: loss = -log softmax(logits)[label], over the last dimension, with a share of label_smoothing spread
 // over all classes: (1 - smoothing) * (lse - x[label]) + smoothing * (lse - mean(x)), lse = log(sum(exp(x))).
-//   backward: dlogits = (softmax(logits) - smoothing / classes - (1 - smoothing) * [label]) * slope of the row
+//   backward: dlogits = (exp(x - lse) - smoothing / classes - (1 - smoothing) * [label]) * slope of the row
+// lse is kept in two parts: the largest logit, and the logarithm of the sum relative to it. Their sum would lose the
+// digits of the logarithm beside a large logit.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +14,8 @@
 
 namespace fusedops {
 
-// (logits, labels; ignore_index, label_smoothing, reduction) -> (loss, lse, count)
+// (logits, labels; ignore_index, label_smoothing, reduction) -> (loss, lse, count): lse is [..., 2], count the number
+// of rows that are not ignored.
 const Operator& cross_entropy();
 FUSEDOPS_CUDA_KERNEL Status cross_entropy_cuda(const Call& call);
 
@@ -65,12 +68,17 @@ struct CrossEntropyRows {
   Reduction reduction;
 };
 
-// What is known of a row, or of a segment of it: its largest logit, and sums over its logits.
+// What is known of a row, or of a segment of it.
 template <class A>
 struct RowSums {
   A max;
-  A exponentials;  // of exp(x - max)
-  A logits;        // only if labels are smoothed
+  A exponentials;  // the sum of exp(x - max)
+  A mean;          // the sum of x / classes, which cannot overflow; only if labels are smoothed
+};
+
+template <class A>
+struct Lse {
+  A max, log_sum;
 };
 
 // How the GPU cuts rows into segments, and rows into blocks whose losses are added: by the shape alone.
@@ -94,22 +102,22 @@ struct CrossEntropy : CrossEntropyRows<T> {
   explicit CrossEntropy(const Call& call)
       : CrossEntropyRows<T>(call, kLogits, kLabels),
         loss(static_cast<A*>(call.outputs[kLoss].data)),
-        lse(static_cast<A*>(call.outputs[kLse].data)),
+        lse(static_cast<Lse<A>*>(call.outputs[kLse].data)),
         count(static_cast<A*>(call.outputs[kCount].data)),
         workspace(call.workspace) {}
 
-  // Of a row whose label is a class. The difference to the largest logit comes before the logarithm of the sum, which
-  // is small beside a large logit.
-  FUSEDOPS_HD A row_loss(const RowSums<A>& sums, A of_label) const {
-    const A log_sum = log(sums.exponentials);
-    A loss = log_sum + (sums.max - of_label);
-    if (this->smoothing != 0)
-      loss = this->sharpness * loss +
-             this->smoothing * (log_sum + (sums.max - sums.logits / static_cast<A>(this->classes)));
-    return loss;
+  FUSEDOPS_HD Lse<A> row_lse(const RowSums<A>& sums) const { return {sums.max, std::log(sums.exponentials)}; }
+
+  // Of a row whose label is a class.
+  FUSEDOPS_HD A row_loss(const RowSums<A>& sums, const Lse<A>& lse, A of_label) const {
+    const A loss = lse.log_sum + (lse.max - of_label);
+    if (this->smoothing == 0) return loss;
+    return this->sharpness * loss + this->smoothing * (lse.log_sum + (lse.max - sums.mean));
   }
 
-  A *loss, *lse, *count;
+  A* loss;
+  Lse<A>* lse;
+  A* count;
   void* workspace;
 };
 
@@ -121,7 +129,7 @@ struct CrossEntropyBackward : CrossEntropyRows<T> {
   explicit CrossEntropyBackward(const Call& call)
       : CrossEntropyRows<T>(call, kLogits, kLabels),
         dloss(static_cast<const A*>(call.inputs[kDloss]->data)),
-        lse(static_cast<const A*>(call.inputs[kLse]->data)),
+        lse(static_cast<const Lse<A>*>(call.inputs[kLse]->data)),
         count(static_cast<const A*>(call.inputs[kCount]->data)),
         dlogits(static_cast<T*>(call.outputs[0].data)),
         uniform(static_cast<A>(call.attributes[this->kLabelSmoothing].f64 / static_cast<double>(this->classes))) {}
@@ -132,14 +140,25 @@ struct CrossEntropyBackward : CrossEntropyRows<T> {
     return this->reduction == Reduction::sum ? *dloss : *dloss / *count;
   }
 
-  // Without the term of the label.
-  FUSEDOPS_HD A derivative(A x, A lse, A slope) const { return (exp2_((x - lse) * A(kLog2E)) - uniform) * slope; }
+  // Of the logits of one row, but for the term of the label.
+  struct Row {
+    A max, log2_sum, uniform, slope;
 
-  FUSEDOPS_HD A derivative_of_label(A x, A lse, A slope) const {
-    return (exp2_((x - lse) * A(kLog2E)) - uniform - this->sharpness) * slope;
+    FUSEDOPS_HD A operator()(A x) const { return (exp2_((x - max) * A(kLog2E) - log2_sum) - uniform) * slope; }
+  };
+
+  FUSEDOPS_HD Row derivative(int64_t row, A slope) const {
+    return {lse[row].max, lse[row].log_sum * A(kLog2E), uniform, slope};
   }
 
-  const A *dloss, *lse, *count;
+  // With it.
+  FUSEDOPS_HD Row derivative_of_label(int64_t row, A slope) const {
+    return {lse[row].max, lse[row].log_sum * A(kLog2E), uniform + this->sharpness, slope};
+  }
+
+  const A* dloss;
+  const Lse<A>* lse;
+  const A* count;
   T* dlogits;
   A uniform;  // each class's part of the smoothing
 };

@@ -31,6 +31,18 @@ Status forward_rule(Rule& rule) {
   return {};
 }
 
+constexpr int64_t kKept =
+    4096;  // exponentials of a row that are kept, on the stack; those of a longer one are taken twice
+
+// value or otherwise, by its bits: a choice that is vectorized, whatever the sizes of the two types.
+template <class T>
+T kept_or(T value, T otherwise, uint8_t is_kept) {
+  using Bits = std::conditional_t<sizeof(T) == 8, uint64_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
+  const Bits all = static_cast<Bits>(-static_cast<Bits>(is_kept != 0));
+  return std::bit_cast<T>(
+      static_cast<Bits>((std::bit_cast<Bits>(value) & all) | (std::bit_cast<Bits>(otherwise) & ~all)));
+}
+
 // One row. `mask` is null where there is none.
 template <class T>
 void softmax_row(const Softmax<T>& call, int64_t row, const uint8_t* mask, bool streamed) {
@@ -44,26 +56,32 @@ void softmax_row(const Softmax<T>& call, int64_t row, const uint8_t* mask, bool 
     const A* wide = cpu::widened(x + start, buffer, size);
     if (!mask && sign == 1) return wide;
     if (mask) {
+#pragma GCC ivdep
       for (int64_t i = 0; i < size; ++i)
-        buffer[i] = mask[start + i] ? sign * wide[i] : -std::numeric_limits<A>::infinity();
+        buffer[i] = kept_or(sign * wide[i], -std::numeric_limits<A>::infinity(), mask[start + i]);
     } else {
       for (int64_t i = 0; i < size; ++i) buffer[i] = sign * wide[i];
     }
     return buffer;
   };
-  const auto [max, sum] = cpu::exp_sum(end, factor, block);
+  A terms[kKept];
+  const bool fits = end <= kKept;
+  const auto [max, sum] = cpu::exp_sum(end, factor, fits ? terms : nullptr, block);
+  const A reciprocal = 1 / sum;
+  const auto of_term = [=](A term) { return term * reciprocal; };
+  const auto of_value = [=, max = max](A v) { return cpu::scaled_exp2((v - max) * factor) * reciprocal; };
 
-  const auto share = [=, max = max, reciprocal = 1 / sum](A v) { return exp2_((v - max) * factor) * reciprocal; };
-  if (!mask && sign == 1) {
-    cpu::apply(share, streamed, end, y, x);
-  } else {
-    A buffer[cpu::kBlock];
-    for (int64_t start = 0; start < end; start += cpu::kBlock) {
-      const int64_t size = std::min(cpu::kBlock, end - start);
-      cpu::apply_block(share, size, y + start, block(start, size, buffer));
-      if (!mask) continue;
-      for (int64_t i = start; i < start + size; ++i) y[i] = mask[i] ? y[i] : T{};  // a NaN of the others stays theirs
-    }
+  A buffer[cpu::kBlock];
+  for (int64_t start = 0; start < end; start += cpu::kBlock) {
+    const int64_t size = std::min(cpu::kBlock, end - start);
+    if (fits)
+      cpu::apply(of_term, streamed, size, y + start, terms + start);
+    else
+      cpu::apply(of_value, streamed, size, y + start, block(start, size, buffer));
+    if (!mask) continue;
+    // A NaN of the others stays theirs.
+#pragma GCC ivdep
+    for (int64_t i = start; i < start + size; ++i) y[i] = kept_or(y[i], T{}, mask[i]);
   }
   std::fill(y + end, y + call.cols, T{});
 }
@@ -73,7 +91,7 @@ Status softmax_rows(const Call& arguments) {
   const Softmax<T> call(arguments);
   const View* view = arguments.inputs[Softmax<T>::kMask];
   const BroadcastMask mask = view ? BroadcastMask(*view, *arguments.inputs[Softmax<T>::kX]) : BroadcastMask();
-  const bool streamed = cpu::is_streamed(call.rows * call.cols * sizeof(T));
+  const bool streamed = !view && cpu::is_streamed(call.rows * call.cols * sizeof(T));
   arguments.context.parallel_for(call.rows, 20 + call.cols, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const uint8_t* kept = view ? mask.row(row) : nullptr;

@@ -64,12 +64,11 @@ class CrossEntropy(Specification):
             return {"logits": np.where(rows.ignored[..., None], 0, (np.exp(rows.log_p) - rest) * slopes)}
 
     def gradient_magnitude(self, dloss, *, logits, labels, ignore_index=IGNORED, label_smoothing=0.0, reduction="mean"):
-        """The terms, and what the rounding of lse makes of the softmax."""
+        """The terms, and what the roundings of an exponent make of the softmax."""
         with np.errstate(all="ignore"):
             rows = Rows(logits, labels, ignore_index)
-            lse = rows.max + rows.log_sum
             p = np.exp(rows.log_p)
-            p = np.where(p == 0, 0, p * (1 + np.abs(lse) + np.abs(rows.log_p)))
+            p = np.where(p == 0, 0, p * (1 + np.abs(rows.log_sum) + np.abs(rows.below)))
             rest = rows.uniform(label_smoothing) + rows.share_of_label(label_smoothing)
             slopes = np.abs(slope(dloss, logits.dtype, labels, ignore_index, reduction))
             return {"logits": np.where(rows.ignored[..., None], 0, (p + rest) * slopes)}
@@ -157,7 +156,7 @@ class Rows:
         size = 1 + np.sum(np.exp(self.log_p) * finite, -1) + np.abs(self.log_sum[..., 0])
         size = size + np.abs(self.of_label(self.below))
         if smoothing:
-            size = size + smoothing * (np.abs(self.max[..., 0]) + np.abs(self.logits).mean(-1))
+            size = size + smoothing * (np.abs(self.max[..., 0]) + np.abs(self.logits / self.classes).sum(-1))
         return np.where(self.ignored, 0, size)
 
     def of_label(self, values):
