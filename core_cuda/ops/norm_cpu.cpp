@@ -42,8 +42,8 @@ Moments<A> rms_of(const T* row, int64_t cols, double eps) {
   return {A(0), A(1) / std::sqrt(sum_of_blocks<A, A>(cols, squares, row) / A(cols) + A(eps))};
 }
 
-// Two passes, for a variance without cancellation. The deviations from the mean, which was rounded, have a mean of their
-// own: added to it, it makes the mean of equal numbers exact.
+// Two passes, for a variance without cancellation. The deviations from the mean, which was rounded, have a mean of
+// their own: added to it, it makes the mean of equal numbers exact.
 template <class T, class A = compute_t<T>>
 Moments<A> moments_of(const T* row, int64_t cols, double eps) {
   const auto sum = [](int64_t, int64_t n, const A* x) { return cpu::lane_sum<A>(n, [=](int64_t i) { return x[i]; }); };
@@ -132,8 +132,8 @@ template <bool kWeight, bool kBias, class A>
 cpu::TwoSums<A> sums_of_block(const RowOfSlab<A>& row, int64_t start, int64_t n, const A* dy, const A* x,
                               const A* factor) {
   return cpu::lane_sums<A>(n,
-                           [=, mean = row.mean, rstd = row.rstd, dweight = row.dweight + start,
-                            dbias = row.dbias + start](int64_t i) -> cpu::TwoSums<A> {
+                           [=, mean = row.mean, rstd = row.rstd, dweight = kWeight ? row.dweight + start : nullptr,
+                            dbias = kBias ? row.dbias + start : nullptr](int64_t i) -> cpu::TwoSums<A> {
                              const A xhat = (x[i] - mean) * rstd, wdy = dy[i] * factor[i];
                              if constexpr (kWeight) dweight[i] += dy[i] * xhat;
                              if constexpr (kBias) dbias[i] += dy[i];
@@ -172,7 +172,7 @@ Status backward(const Call& call, const NormBackwardPlaces& at) {
       cpu::apply(slope, streamed, cols, dx, dy_row, x_row, factor);
   };
 
-  const int64_t nanoseconds_per_slab = norm.slabs.rows * (60 + cols);
+  const int64_t nanoseconds_per_slab = 1 + norm.slabs.rows * (60 + cols);
   call.context.parallel_for(norm.slabs.count, nanoseconds_per_slab, [&](int64_t begin, int64_t end) {
     for (int64_t slab = begin; slab < end; ++slab) {
       A* sums = norm.partials + slab * cols;
