@@ -95,7 +95,7 @@ def _times(figure: SubFigure, measured: Sequence[Times]) -> None:
         axes.invert_yaxis()
         axes.margins(x=0.12)
         axes.tick_params(axis="y", length=0)
-        axes.set_title(f"{work.capitalize()}, ms (shorter is better)")
+        axes.set_title(f"{work.capitalize()}, ms")
     rows[0].legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0)
 
 
