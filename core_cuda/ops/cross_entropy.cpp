@@ -56,7 +56,12 @@ Status forward_rule(Rule& rule) {
   FUSEDOPS_TRY(check_labels(rule, Forward::kLabels, Forward::kLogits));
   FUSEDOPS_TRY(check_options(rule));
   const DType dtype = compute_dtype(rule.inputs[Forward::kLogits].dtype);
-  rule.outputs[Forward::kLoss] = is_per_row(rule) ? rule.row_shape(Forward::kLogits, dtype) : Shape::of(dtype);
+  Shape& loss = rule.outputs[Forward::kLoss];
+  loss = is_per_row(rule) ? rule.row_shape(Forward::kLogits, dtype) : Shape::of(dtype);
+  if (!loss.ranked) {  // the labels may tell
+    loss = rule.inputs[Forward::kLabels];
+    loss.dtype = dtype;
+  }
   rule.outputs[Forward::kLse] = lse_shape(rule, Forward::kLogits);
   rule.outputs[Forward::kCount] = Shape::of(dtype);
   return {};
