@@ -20,7 +20,7 @@ from rich.text import Text
 
 EXAMPLES = Path(__file__).resolve().parents[1]
 PICTURE = EXAMPLES.parent / "build" / "transformer.png"
-PROMPTS = ('The "with" statement', "A class definition", "If the object", "   def ")
+PROMPTS = ('The "with" statement', "A function ", "Strings ", "Changed in version 3")
 
 
 def main() -> int:
@@ -28,7 +28,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer steps, less text and shorter measurements")
     parser.add_argument("--picture", type=Path, default=PICTURE, help="where to save the picture [%(default)s]")
     options = parser.parse_args()
-    steps, characters, seconds, wanted_loss = (60, 20, 0.1, 3.0) if options.quick else (1600, 110, 2.0, 1.5)
+    steps, characters, seconds, wanted_loss = (60, 20, 0.1, 3.0) if options.quick else (2000, 110, 2.0, 1.5)
 
     start = time.perf_counter()
     console = Console(highlight=False)
