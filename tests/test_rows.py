@@ -32,6 +32,12 @@ def with_x(sample: Sample, x: Array, **options: Any) -> Sample:
     return Sample({**sample.inputs, first: x}, {**sample.options, **options}, sample.name)
 
 
+def with_exact_sum(sample: Sample) -> Sample:
+    """Without a residual, if there is one: x + residual is then not rounded."""
+    residual = {name: np.zeros_like(value) for name, value in sample.inputs.items() if name == "residual"}
+    return Sample({**sample.inputs, **residual}, sample.options)
+
+
 def vectors(spec: Specification, sample: Sample) -> list[str]:
     """The parameters whose gradients are sums over rows."""
     return [name for name in spec.differentiable(sample) if name in spec.parameters and sample.inputs[name].ndim == 1]
@@ -79,9 +85,7 @@ def test_a_mean_far_from_zero(any_backend, spec, dtype, columns, random):
     """1e4, with a variance of 1e-2: a difference of mean squares would be noise, a mean rounded once is not."""
     sample = rows(spec, 5, columns, random)
     x = 1e4 + 0.1 * random.standard_normal((5, columns))
-    sample = with_x(sample, x)
-    if "residual" in sample.inputs:  # so that the sum is exact
-        sample = Sample({**sample.inputs, "residual": np.zeros((5, columns))}, sample.options)
+    sample = with_exact_sum(with_x(sample, x))
     inputs = any_backend.tensors(sample, dtype)
     wanted = spec.differentiable(sample)
     outputs, gradients = any_backend.gradients(spec.name, inputs, sample.options, wanted)
@@ -202,8 +206,7 @@ def test_rows_of_one_value(any_backend, spec, columns, dtype, random):
     """Without variance: a layer_norm divides by the root of eps alone."""
     sample = rows(spec, 4, columns, random)
     x = np.repeat([[1.0], [-3.0], [0.5], [1024.0]], columns, 1)
-    zeros = {name: np.zeros_like(value) if name == "residual" else value for name, value in sample.inputs.items()}
-    check(any_backend, spec, with_x(Sample(zeros, sample.options), x), dtype)
+    check(any_backend, spec, with_exact_sum(with_x(sample, x)), dtype)
 
 
 WITH_VECTORS = [spec for spec in BY_ROWS if vectors(spec, rows(spec, 2, 3, np.random.default_rng(0)))]
@@ -215,7 +218,7 @@ MANY = 1_000_000
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_sums_over_a_million_rows(any_backend, spec, values, dtype, random):
     """Within the error of a pairwise sum in float32; also where all terms are rounded in the same direction."""
-    sample = rows(spec, MANY, 3, random)
+    sample = with_exact_sum(rows(spec, MANY, 3, random))
     if values == "constant":
         constant = {
             name: np.broadcast_to(value[:1], value.shape) if value.shape[0] == MANY else value

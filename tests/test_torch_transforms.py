@@ -42,6 +42,20 @@ def test_grad(torch_backend, spec, random):
     close(torch, got, torch.autograd.grad(total(function)(*leaves), leaves))
 
 
+def test_vjp(torch_backend, spec, random):
+    """Pulled back after the transform has ended, and differentiated again there."""
+    torch = torch_backend.torch
+    function, tensors = prepared(torch_backend, spec, random)
+    leaves = tuple(x.clone().requires_grad_() for x in tensors)
+    total_of = total(function)
+    output, pull_back = torch.func.vjp(total_of, *leaves)
+    got = pull_back(torch.ones_like(output))
+    second = torch.autograd.grad(sum((g**2).sum() for g in got), leaves)
+    expected = torch.autograd.grad(total_of(*leaves), leaves, create_graph=True)
+    close(torch, got, expected)
+    close(torch, second, torch.autograd.grad(sum((g**2).sum() for g in expected), leaves))
+
+
 def test_jacobians(torch_backend, spec, random):
     torch = torch_backend.torch
     function, tensors = prepared(torch_backend, spec, random)

@@ -40,6 +40,13 @@ _is_any_autocast_enabled = torch._C._is_any_autocast_enabled
 FUNCTIONS = SimpleNamespace(**neutral.FUNCTIONS)
 
 
+def _alive(x: Any) -> Any:
+    """Without the wrappers of transforms that have ended. torch itself takes off only one, and fails on the next."""
+    while isinstance(x, torch.Tensor) and x is not (inner := torch._C._functorch.unwrap_if_dead(x)):
+        x = inner
+    return x
+
+
 class Derivative:
     """Applies an operator's gradient formula to what torch hands around."""
 
@@ -116,6 +123,11 @@ class Derivative:
         wanted = list(ctx.needs_input_grad[: self.signature.inputs])
         return (*self.evaluate(ctx, ctx.saved_tensors, wanted, dy), None)
 
+    def backward_of_func(self, ctx: Any, *dy: Any) -> Arguments:
+        wanted = list(ctx.needs_input_grad[: self.signature.inputs])
+        saved = tuple(map(_alive, ctx.saved_tensors))
+        return (*self.evaluate(ctx, saved, wanted, tuple(map(_alive, dy))), None)
+
     def jvp(self, ctx: Any, *tangents: Any) -> Any:
         """Forward mode: the formula is linear in dy, and its transpose maps tangents of inputs to those of outputs."""
         tangents = tangents[: self.signature.inputs]
@@ -133,7 +145,7 @@ class Derivative:
         with forward_ad._set_fwd_grad_enabled(True):
             saved = tuple(
                 forward_ad.unpack_dual(x).primal if has else x
-                for x, has in zip(ctx.saved_tensors, has_tangent, strict=True)
+                for x, has in zip(map(_alive, ctx.saved_tensors), has_tangent, strict=True)
             )
             zeros = [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.outputs]
             _, transposed = torch.func.vjp(pull_back, *zeros)
@@ -178,7 +190,7 @@ def _autograd_functions(raw: Callable[..., Any], derivative: Derivative) -> tupl
         def vmap(info: Any, dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
             return mapped(info, dims, *arguments)
 
-        backward = staticmethod(derivative.backward)
+        backward = staticmethod(derivative.backward_of_func)
         jvp = staticmethod(derivative.jvp)
 
     mapped = vmap_rule(derivative.signature, Func.apply)
