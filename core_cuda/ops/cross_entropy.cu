@@ -40,9 +40,10 @@ struct PieceThread : RowThread {
 constexpr int kForwardPacks = 8;  // per thread: few sums in the workspace, and many bytes in flight
 static_assert(CrossEntropyParts::kSegmentBytes == kThreads * kForwardPacks * sizeof(Pack<float>));
 
-// Four blocks of 256 threads on a multiprocessor, which leaves 64 registers to a thread; too few for float64.
+// Four blocks of 256 threads on a multiprocessor leave 64 registers to a thread: too few for float64, and for elements
+// that are loaded one by one.
 template <bool kAligned, class T>
-__global__ void __launch_bounds__(kThreads, sizeof(T) == 8 ? 2 : 4)
+__global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || !kAligned ? 2 : 4)
     segments_kernel(CrossEntropy<T> call, Pieces segments, RowSums<compute_t<T>>* parts) {
   using A = compute_t<T>;
   constexpr int kSize = kPackSize<T>;
@@ -164,7 +165,8 @@ Status forward(const CrossEntropy<T>& call, const Context& context) {
 constexpr int kBackwardPacks = 4;  // per thread
 
 template <bool kAligned, class T>
-__global__ void __launch_bounds__(kThreads, 4) backward_kernel(CrossEntropyBackward<T> call, Pieces tiles) {
+__global__ void __launch_bounds__(kThreads, kAligned ? 4 : 3)
+    backward_kernel(CrossEntropyBackward<T> call, Pieces tiles) {
   using A = compute_t<T>;
   constexpr int kSize = kPackSize<T>;
   begin_kernel();
