@@ -13,6 +13,17 @@ constexpr int kPacks = 4;  // per thread
 
 struct NoMask {};
 
+// Calls body(chunk) for the first element of each chunk of a row. A row that fits into one is known to at compile time,
+// which saves registers.
+template <bool kFits, class Body>
+__device__ void each_chunk(int64_t cols, const RowGroups& groups, Body&& body) {
+  if constexpr (kFits) {
+    body(int64_t(0));
+  } else {
+    for (int64_t chunk = 0; chunk < cols; chunk += groups.chunk) body(chunk);
+  }
+}
+
 // Bit i: whether element i of `count` is kept.
 template <int kSize>
 __device__ uint32_t kept_bits(const uint8_t* mask, int64_t count) {
@@ -67,7 +78,7 @@ struct SoftmaxChunk {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const int64_t at = me.at<T>(chunk, p), count = end - at;
-      packs[p] = load_pack<kAligned>(call.x + me.row * call.x_stride + at, count);
+      packs[p] = load_row_pack<kAligned>(call.x + me.row * call.x_stride + at, count);
       uint32_t bits = count >= kSize ? kAll : count > 0 ? (1u << count) - 1 : 0;
       if constexpr (std::is_same_v<Mask, BroadcastMask>)
         if (mask && count > 0) bits &= kept_bits<kSize>(mask + at, count);
@@ -115,7 +126,7 @@ struct SoftmaxChunk {
         for (int i = 0; i < kSize; ++i)
           if (!is_kept(p, i)) shares[i] = 0;
       }
-      store_pack<kAligned>(rounded<T>(shares), call.y + me.row * call.cols + at, count);
+      store_row_pack<kAligned>(rounded<T>(shares), call.y + me.row * call.cols + at, count);
     }
   }
 
@@ -125,44 +136,45 @@ struct SoftmaxChunk {
 
 // Each thread takes the exponentials relative to the largest value that it has seen itself; the row's maximum then is a
 // factor for each thread. Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
-template <bool kAligned, class T, class Mask>
+template <bool kAligned, bool kFits, class T, class Mask>
 __global__ void __launch_bounds__(kMostRowThreads) softmax_kernel(Softmax<T> call, Mask mask, RowGroups groups) {
   using A = compute_t<T>;
   constexpr A kNothing = -std::numeric_limits<A>::infinity();
   begin_kernel();
   const RowThread me(groups);
   SoftmaxChunk<kAligned, T, Mask> row(call, mask, me);
-  const bool fits = call.cols <= groups.chunk;
 
   A max = kNothing, sum = 0;
-  for (int64_t chunk = 0; chunk < call.cols; chunk += groups.chunk) {
+  each_chunk<kFits>(call.cols, groups, [&](int64_t chunk) {
     row.load(chunk);
     const A before = max;
     max = row.max(max);
     const A base = max == kNothing ? A(0) : max;  // -inf minus -inf would be NaN before the whole row is known
-    if (!fits) sum *= exp2_((before - base) * call.factor);
+    if constexpr (!kFits) sum *= exp2_((before - base) * call.factor);
     sum += row.exponentials(base);
-  }
+  });
 
   __shared__ A scratch[2][32];
   const A row_max = row_reduce(me, max, scratch[0], [](A a, A b) { return fmax(a, b); });
   const A share = exp2_((max - row_max) * call.factor);
   const A reciprocal = A(1) / row_reduce(me, sum * share, scratch[1], [](A a, A b) { return a + b; });
 
-  if (fits) return row.store(0, share * reciprocal);
-  for (int64_t chunk = 0; chunk < call.cols; chunk += groups.chunk) {
+  each_chunk<kFits>(call.cols, groups, [&](int64_t chunk) {
+    if constexpr (kFits) return row.store(chunk, share * reciprocal);
     row.load(chunk);
     row.exponentials(row_max);
     row.store(chunk, reciprocal);
-  }
+  });
 }
 
 template <class T, class Mask>
 Status softmax_rows(const Softmax<T>& call, const Mask& mask, const Context& context) {
   const RowGroups groups = row_groups<T, kPacks>(call.cols);
   const bool aligned = are_rows_aligned(call.cols, call.x, call.x_stride) && is_aligned(call.y);
-  return launch(context, aligned ? softmax_kernel<true, T, Mask> : softmax_kernel<false, T, Mask>,
-                groups.blocks(call.rows), groups.block_threads, call, mask, groups);
+  const auto kernel = call.cols <= groups.chunk
+                          ? (aligned ? softmax_kernel<true, true, T, Mask> : softmax_kernel<false, true, T, Mask>)
+                          : (aligned ? softmax_kernel<true, false, T, Mask> : softmax_kernel<false, false, T, Mask>);
+  return launch(context, kernel, groups.blocks(call.rows), groups.block_threads, call, mask, groups);
 }
 
 template <bool kAligned, class T>
@@ -177,8 +189,8 @@ struct BackwardChunk {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const int64_t at = me.at<T>(chunk, p), n = count(at);
-      dy[p] = load_pack<kAligned>(call.dy + me.row * call.dy_stride + at, n);
-      y[p] = load_pack<kAligned>(call.y + me.row * call.y_stride + at, n);
+      dy[p] = load_row_pack<kAligned>(call.dy + me.row * call.dy_stride + at, n);
+      y[p] = load_row_pack<kAligned>(call.y + me.row * call.y_stride + at, n);
     }
     forget_all();
   }
@@ -206,13 +218,15 @@ struct BackwardChunk {
 #pragma unroll
       for (int i = 0; i < kPackSize<T>; ++i)
         dx[i] = call.scale * to_compute(y[p].values[i]) * (to_compute(dy[p].values[i]) - sum);
-      store_pack<kAligned>(rounded<T>(dx), call.dx + me.row * call.cols + at, count(at));
+      store_row_pack<kAligned>(rounded<T>(dx), call.dx + me.row * call.cols + at, count(at));
     }
   }
 
   __device__ int64_t count(int64_t at) const { return me.row < call.rows ? call.cols - at : 0; }
 };
 
+// Whether the row fits is asked at run time: known to the compiler, it would keep the elements of both tensors in the
+// compute type, and spill 96 bytes.
 template <bool kAligned, class T>
 __global__ void __launch_bounds__(kMostRowThreads) backward_kernel(SoftmaxBackward<T> call, RowGroups groups) {
   using A = compute_t<T>;
@@ -221,17 +235,17 @@ __global__ void __launch_bounds__(kMostRowThreads) backward_kernel(SoftmaxBackwa
   BackwardChunk<kAligned, T> row{call, me};
   const bool fits = call.cols <= groups.chunk;
   A sum = 0;
-  for (int64_t chunk = 0; chunk < call.cols; chunk += groups.chunk) {
+  each_chunk<false>(call.cols, groups, [&](int64_t chunk) {
     row.load(chunk);
     sum += row.dot();
     row.forget_all();
-  }
+  });
   __shared__ A scratch[32];
   sum = row_reduce(me, sum, scratch, [](A a, A b) { return a + b; });
-  for (int64_t chunk = 0; chunk < call.cols; chunk += groups.chunk) {
+  each_chunk<false>(call.cols, groups, [&](int64_t chunk) {
     if (!fits) row.load(chunk);
     row.store(chunk, sum);
-  }
+  });
 }
 
 template <class T>
@@ -239,8 +253,8 @@ Status backward_rows(const SoftmaxBackward<T>& call, const Context& context) {
   const RowGroups groups = row_groups<T, kPacks>(call.cols);
   const bool aligned = are_rows_aligned(call.cols, call.dy, call.dy_stride) &&
                        are_rows_aligned(call.cols, call.y, call.y_stride) && is_aligned(call.dx);
-  return launch(context, aligned ? backward_kernel<true, T> : backward_kernel<false, T>, groups.blocks(call.rows),
-                groups.block_threads, call, groups);
+  const auto kernel = aligned ? backward_kernel<true, T> : backward_kernel<false, T>;
+  return launch(context, kernel, groups.blocks(call.rows), groups.block_threads, call, groups);
 }
 
 }  // namespace
