@@ -1,18 +1,26 @@
 #include "schema.h"
 
+#include <algorithm>
+
 namespace fusedops::torch_binding {
 namespace {
 
-std::string input(const Input& input) {
+std::string input(const Input& input, bool has_default) {
   switch (input.kind) {
     case Kind::tensor:
       return std::string("Tensor ") + input.name;
     case Kind::optional:
-      return std::string("Tensor? ") + input.name + "=None";
+      return std::string("Tensor? ") + input.name + (has_default ? "=None" : "");
     case Kind::scalar:
       return std::string("Tensor? ") + input.name;
   }
   return "";
+}
+
+// As in Python, only behind the last input that has to be given.
+bool may_be_left_out(const Operator& op, size_t input) {
+  return std::all_of(op.inputs.begin() + input, op.inputs.end(),
+                     [](const Input& declared) { return declared.kind == Kind::optional; });
 }
 
 std::string attribute(const Attribute& attribute) {
@@ -29,7 +37,7 @@ void append(std::string& list, const std::string& item) { list += (list.empty() 
 
 std::string schema(const Operator& op, const std::string& name) {
   std::string arguments, results;
-  for (const Input& declared : op.inputs) append(arguments, input(declared));
+  for (size_t i = 0; i < op.inputs.size(); ++i) append(arguments, input(op.inputs[i], may_be_left_out(op, i)));
   for (const Input& declared : op.inputs)
     if (declared.kind == Kind::scalar) append(arguments, std::string("float ") + declared.name + "_value=0.0");
   for (const Attribute& declared : op.attributes) append(arguments, attribute(declared));
