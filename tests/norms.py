@@ -65,7 +65,8 @@ class Norm(Specification):
         finite = values[np.isfinite(values)]
         yield with_x(rows(finite))
         yield with_x(rows(values))
-        for value in values:
+        # A weight of -0 plus an offset of 0 would be 0, if it was computed.
+        for value in values[(values != 0) | ~np.signbit(values)]:
             weight = np.array([1.0, value, -0.5])
             x, residual = random.normal(size=(2, 2, 3))
             yield Sample(self.inputs(x, residual, weight=weight, bias=weight[::-1].copy()))
@@ -77,12 +78,13 @@ class Norm(Specification):
         y = y if bias is None else y + bias
         return (y, s) if self.added else y
 
-    def gradients(self, dy, ds=0.0, *, x, residual=None, weight=None, bias=None, eps=None, weight_offset=0.0):
+    def gradients(self, dy, ds=None, *, x, residual=None, weight=None, bias=None, eps=None, weight_offset=0.0):
         s = x + residual if self.added else x
         deviation, rstd = self.moments(s, eps)
         xhat, wdy = deviation * rstd, dy * self.factor(s, weight, weight_offset)
         slope = wdy - mean(wdy) if self.centered else wdy
-        dx = rstd * (slope - xhat * mean(wdy * xhat)) + ds
+        dx = rstd * (slope - xhat * mean(wdy * xhat))
+        dx = dx if ds is None else dx + ds
         return {"x": dx, "residual": dx, "weight": over_rows(dy * xhat), "bias": over_rows(dy)}
 
     def magnitude(self, x, residual=None, weight=None, bias=None, eps=None, weight_offset=0.0):

@@ -183,6 +183,19 @@ def test_labels_out_of_range(any_backend, spec, label, integers, random):
 NORMS = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm")
 
 
+@named("add_rms_norm", "add_layer_norm")
+def test_the_norm_of_a_sum(any_backend, spec, dtype, random):
+    """x + residual and its norm have the bits of two operators, one after the other; also where the sum overflows."""
+    sample = rows(spec, 6, 33, random)
+    sample.inputs["x"][1, 3], sample.inputs["residual"][1, 3] = np.finfo(np.float16).max, np.finfo(np.float16).max
+    inputs = any_backend.tensors(sample, dtype)
+    y, s = any_backend.call(spec.name, inputs)
+    (sum_,) = any_backend.call("add", {"x": inputs["x"], "y": inputs.pop("residual")})
+    (norm,) = any_backend.call(spec.name.removeprefix("add_"), {**inputs, "x": sum_})
+    assert_same_bits(any_backend.to_numpy(s), any_backend.to_numpy(sum_))
+    assert_same_bits(any_backend.to_numpy(y), any_backend.to_numpy(norm))
+
+
 @named(*NORMS)
 def test_without_eps(any_backend, spec, dtype, random):
     """The rows that have a norm are as ever; a row of zeros has none."""

@@ -42,7 +42,9 @@ def check(got: np.ndarray, stepwise: np.ndarray, once: np.ndarray, limit: np.nda
         for reference in (stepwise, once):
             unrounded = np.asarray(reference, LONGEST)
             expected = rounded(np.asarray(reference), got.dtype.name).astype(LONGEST)
-            same_kind = kind(wide) == kind(expected)
+            # Ordinary numbers may have any sign within the limit: a sum that cancels comes out on either side of zero.
+            ordinary = (abs(kind(wide)) == 2) & (abs(kind(expected)) == 2)
+            same_kind = (kind(wide) == kind(expected)) | ordinary
             close = (np.abs(wide - expected) <= limit) | (np.abs(wide - unrounded) <= limit)
             underflow = (expected == 0) & (np.signbit(wide) == np.signbit(expected))  # the limit is a few subnormals
             good |= same_kind & (close | ~np.isfinite(expected)) | close & underflow
@@ -136,5 +138,7 @@ def test_overflow_to_infinity_in_16_bits(any_backend, spec, random):
         name: np.full_like(x, 65504.0) if name in spec.differentiable(sample) else x
         for name, x in sample.inputs.items()
     }
+    if "residual" in largest:  # the sum would be stored as infinity, of which nothing is left
+        largest["residual"] = np.zeros_like(largest["residual"])
     sample = Sample(largest, sample.options)
     check_forward(any_backend, spec, sample, any_backend.tensors(sample, "float16"))

@@ -34,7 +34,7 @@ def weighted(tf, outputs):
 
 
 def assert_numeric(tf, function, tensors):
-    for theoretical, numeric in zip(*tf.test.compute_gradient(function, tensors, delta=1e-4), strict=True):
+    for theoretical, numeric in zip(*tf.test.compute_gradient(function, tensors, delta=1e-5), strict=True):
         np.testing.assert_allclose(theoretical, numeric, rtol=1e-6, atol=1e-6)
 
 
@@ -116,7 +116,7 @@ def test_jacobian(tf_backend, spec, random):
         found.append(tape.jacobian(outputs, tensors, experimental_use_pfor=vectorized))
     for fast, slow in zip(*found, strict=True):
         np.testing.assert_allclose(fast, slow, rtol=1e-12, atol=1e-12)
-    numeric = tf.test.compute_gradient(function, tensors)[1]
+    numeric = tf.test.compute_gradient(function, tensors, delta=1e-5)[1]
     for slow, expected in zip(found[1], numeric, strict=True):
         np.testing.assert_allclose(np.reshape(slow, expected.shape), expected, rtol=1e-6, atol=1e-6)
 
