@@ -7,6 +7,31 @@
 
 namespace fusedops::cpu {
 
+// Runs function(), compiled once more for the widest vectors of x86 processors: arithmetic, where it is the limit,
+// takes 0.6 of the time. The bits are the same.
+#if defined(__x86_64__) && defined(__AVX2__) && !defined(__AVX512F__)
+template <class Function>
+[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"), gnu::flatten, gnu::noinline]]
+void run_avx512(Function& function) {
+  function();
+}
+
+template <class Function>
+void run_widest(Function function) {
+  static const bool wide =
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (wide)
+    run_avx512(function);
+  else
+    function();
+}
+#else
+template <class Function>
+void run_widest(Function function) {
+  function();
+}
+#endif
+
 // Calls body(row, column, n) for segments of n <= kBlock elements that cover all rows. `cost` is the rough price of
 // kBlock elements in nanoseconds.
 template <class Body>
@@ -14,10 +39,12 @@ void for_segments(const Context& context, int64_t rows, int64_t size, int64_t co
   const int64_t per_row = (size + kBlock - 1) / kBlock;
   const int64_t price = std::max<int64_t>(1, cost * std::min(size, kBlock) / kBlock);
   context.parallel_for(rows * per_row, price, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t row = i / per_row, column = i % per_row * kBlock;
-      body(row, column, std::min(kBlock, size - column));
-    }
+    run_widest([&] {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t row = i / per_row, column = i % per_row * kBlock;
+        body(row, column, std::min(kBlock, size - column));
+      }
+    });
   });
 }
 
