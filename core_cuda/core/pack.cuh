@@ -82,6 +82,22 @@ __device__ void store_pack(const Pack<T>& pack, T* to, int64_t count) {
   }
 }
 
+// The same for rows of whole packs, if aligned: one predicate instead of branches, which would keep the compiler from
+// issuing all loads of a thread before the first is used.
+template <bool kAligned, class T>
+__device__ Pack<T> load_row_pack(const T* from, int64_t count) {
+  if constexpr (!kAligned) return load_pack<false>(from, count);
+  Pack<T> pack;
+  *reinterpret_cast<int4*>(&pack) = count > 0 ? __ldg(reinterpret_cast<const int4*>(from)) : int4{};
+  return pack;
+}
+
+template <bool kAligned, class T>
+__device__ void store_row_pack(const Pack<T>& pack, T* to, int64_t count) {
+  if constexpr (!kAligned) return store_pack<false>(pack, to, count);
+  if (count > 0) *reinterpret_cast<int4*>(to) = *reinterpret_cast<const int4*>(&pack);
+}
+
 // Elements [0, count) of a pack of a parameter, from element `at` on; `absent` if there is no such parameter.
 template <bool kAligned, class T>
 __device__ void load_parameter(const Parameter& parameter, int64_t at, int64_t count, compute_t<T> absent,
@@ -98,14 +114,14 @@ __device__ void load_parameter(const Parameter& parameter, int64_t at, int64_t c
       const float* data = static_cast<const float*>(parameter.data) + at;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const Pack<float> pack = load_pack<kAligned>(data + half * kHalf, count - half * kHalf);
+        const Pack<float> pack = load_row_pack<kAligned>(data + half * kHalf, count - half * kHalf);
 #pragma unroll
         for (int i = 0; i < kHalf; ++i) values[half * kHalf + i] = pack.values[i];
       }
       return;
     }
   }
-  const Pack<T> pack = load_pack<kAligned>(static_cast<const T*>(parameter.data) + at, count);
+  const Pack<T> pack = load_row_pack<kAligned>(static_cast<const T*>(parameter.data) + at, count);
 #pragma unroll
   for (int i = 0; i < kPack; ++i) values[i] = element(pack, i);
 }

@@ -60,6 +60,17 @@ class Ring {
                                  memory_ + stage_ * stage_bytes_ + offset, from, bytes, &barriers_.full[stage_]);
   }
 
+  // Rows of `bytes` bytes, `stride` bytes apart in memory, one behind the other in the stage. By all lanes.
+  __device__ void copy_rows(int offset, const void* from, int64_t stride, int rows, int bytes) {
+    const char* row = static_cast<const char*>(from);
+    const int lane = threadIdx.x % 32;
+    if (stride == bytes) {
+      if (lane == 0 && rows > 0) copy(offset, row, static_cast<uint32_t>(rows * bytes));
+    } else {
+      for (int r = lane; r < rows; r += 32) copy(offset + r * bytes, row + r * stride, static_cast<uint32_t>(bytes));
+    }
+  }
+
   // The consumers: all that was expected in this stage has arrived.
   __device__ const char* wait() const {
     if constexpr (kHasBulkCopies) wait_for(&barriers_.full[stage_], parity_);

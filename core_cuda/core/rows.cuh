@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <type_traits>
 
 #include "core/launch.cuh"
 #include "core/pack.cuh"
@@ -62,25 +63,33 @@ struct RowThread {
   }
 };
 
+// The value of another lane of the warp.
+template <class V>
+__device__ V exchanged(V value, int offset) {
+  if constexpr (std::is_arithmetic_v<V>)
+    return __shfl_xor_sync(0xffffffff, value, offset);
+  else
+    return cooperative_groups::tiled_partition<32>(cooperative_groups::this_thread_block()).shfl_xor(value, offset);
+}
+
 // Combines the values of a row's threads, in the same order for every row; all of them get the result. `combine` is
 // commutative. Every thread that `synchronize` waits for must come here. `scratch` has room for 32 values; between two
 // calls with the same scratch there must be a synchronization.
 template <class V, class Combine, class Synchronize>
 __device__ V row_reduce(const RowThread& me, V value, V* scratch, Combine combine, Synchronize synchronize) {
-  const auto warp = cooperative_groups::tiled_partition<32>(cooperative_groups::this_thread_block());
   if (me.threads < 32) {
-    for (int offset = 1; offset < me.threads; offset *= 2) value = combine(value, warp.shfl_xor(value, offset));
+    for (int offset = 1; offset < me.threads; offset *= 2) value = combine(value, exchanged(value, offset));
     return value;
   }
 #pragma unroll
-  for (int offset = 1; offset < 32; offset *= 2) value = combine(value, warp.shfl_xor(value, offset));
+  for (int offset = 1; offset < 32; offset *= 2) value = combine(value, exchanged(value, offset));
   if (me.threads == 32) return value;
   // Several warps hold the row: the first lane of each leaves its value, and every warp combines them all.
-  const int warps = me.threads / 32, index = threadIdx.x / 32, lane = warp.thread_rank();
-  if (lane == 0) scratch[index] = value;
+  const int warps = me.threads / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (lane == 0) scratch[warp] = value;
   synchronize();
-  value = scratch[(index & -warps) + (lane & (warps - 1))];
-  for (int offset = 1; offset < warps; offset *= 2) value = combine(value, warp.shfl_xor(value, offset));
+  value = scratch[(warp & -warps) + (lane & (warps - 1))];
+  for (int offset = 1; offset < warps; offset *= 2) value = combine(value, exchanged(value, offset));
   return value;
 }
 

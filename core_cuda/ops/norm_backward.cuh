@@ -12,8 +12,8 @@
 
 namespace fusedops::cuda {
 
-// One block of 512 threads has a multiprocessor to itself: 128 registers a thread hold 16 sums per parameter (8 in
-// float64) beside the rows.
+// One block has a multiprocessor to itself: 96 registers a thread hold 16 sums per parameter (8 in float64) beside a
+// row.
 inline constexpr int kNormBackwardThreads = 512;
 template <class T>
 inline constexpr int kNormBackwardPacks = sizeof(T) == 2 ? 2 : 4;
@@ -39,8 +39,8 @@ struct NormTile {
   template <class T>
   __device__ NormTile(const NormBackward<T>& norm, const NormBackwardPlan& plan, int64_t item)
       : slab(plan.segments == 1 ? item : item / plan.segments),
-        row(slab * plan.slabs.rows),
-        end(min(row + plan.slabs.rows, norm.rows)),
+        row(slab * plan.groups.rows_per_block),
+        end(norm.rows),
         column((item - slab * plan.segments) * plan.groups.chunk),
         columns(static_cast<int>(min(int64_t(plan.groups.chunk), norm.cols - column))) {}
 
@@ -48,53 +48,61 @@ struct NormTile {
   int columns;
 };
 
-// mean(wdy) and mean(wdy * xhat) over a row.
-template <class A>
+// Over a row: the sums of wdy * (x - mean), and of wdy, which RMSNorm does not need.
+template <bool kCentered, class A>
 struct NormSums {
-  A wdy = 0, wdy_xhat = 0;
+  A wdy_x = 0;
+  struct Nothing {};
+  std::conditional_t<kCentered, A, Nothing> wdy = {};
 
-  __device__ friend NormSums operator+(NormSums a, NormSums b) { return {a.wdy + b.wdy, a.wdy_xhat + b.wdy_xhat}; }
+  __device__ friend NormSums operator+(NormSums a, const NormSums& b) {
+    a.wdy_x += b.wdy_x;
+    if constexpr (kCentered) a.wdy += b.wdy;
+    return a;
+  }
 };
 
-// The statistics of a thread's row.
-template <bool kCentered, class T>
+// The statistics of a row.
+template <bool kCentered, class A>
 struct NormStatistics {
-  compute_t<T> mean = 0, rstd = 0;
+  A mean = 0, rstd = 0;
 
+  template <class T>
   __device__ void load(const NormBackward<T>& norm, int64_t row, int64_t end) {
-    if (row >= end) return;
-    rstd = norm.rstd[row];
-    if constexpr (kCentered) mean = norm.mean[row];
+    rstd = row < end ? norm.rstd[row] : A(0);
+    if constexpr (kCentered) mean = row < end ? norm.mean[row] : A(0);
   }
 
-  __device__ compute_t<T> xhat(compute_t<T> x) const { return kCentered ? (x - mean) * rstd : x * rstd; }
+  __device__ A centered(A x) const { return kCentered ? x - mean : x; }
 };
 
-template <bool kCentered, class T>
-__device__ void add_terms(NormSums<compute_t<T>>& sums, const Pack<T>& dy, const Pack<T>& x,
-                          const compute_t<T> (&weight)[kPackSize<T>], const NormStatistics<kCentered, T>& row) {
+template <bool kCentered, class T, class A, class Weight>
+__device__ NormSums<kCentered, A> terms(const Pack<T>& dy, const Pack<T>& x, const Weight& weight,
+                                        const NormStatistics<kCentered, A>& row) {
+  NormSums<kCentered, A> sums;
 #pragma unroll
   for (int i = 0; i < kPackSize<T>; ++i) {
-    const auto wdy = element(dy, i) * weight[i];
+    const A wdy = element(dy, i) * weight[i];
+    sums.wdy_x += wdy * row.centered(element(x, i));
     if constexpr (kCentered) sums.wdy += wdy;
-    sums.wdy_xhat += wdy * row.xhat(element(x, i));
   }
+  return sums;
 }
 
 // What one block does: the slabs of rows that are its share, one after the other.
-template <bool kAligned, bool kCentered, class T>
+template <bool kAligned, bool kCentered, bool kMixed, class T>
 class NormBackwardBlock {
  public:
   using A = compute_t<T>;
-  static constexpr int kPacks = kNormBackwardPacks<T>, kPack = kPackSize<T>;
-  static constexpr int kTensorBytes = kNormBackwardThreads * kPacks * int(sizeof(Pack<T>));
+  static constexpr int kThreads = kNormBackwardThreads, kPacks = kNormBackwardPacks<T>, kPack = kPackSize<T>;
+  static constexpr int kTensorBytes = kThreads * kPacks * int(sizeof(Pack<T>));
   static constexpr bool kRing = kAligned && kHasBulkCopies;
 
   __device__ NormBackwardBlock(const NormBackward<T>& norm, const NormBackwardPlan& plan, char* memory,
                                RingBarriers& barriers)
       : norm_(norm),
         plan_(plan),
-        ring_(memory, barriers, plan.stages, plan.stage_bytes, kNormBackwardThreads / 32),
+        ring_(memory, barriers, plan.stages, plan.stage_bytes, kThreads / 32),
         corner_(reinterpret_cast<A*>(memory + plan.stages * plan.stage_bytes)),
         me_(plan.groups, 0),
         inverse_size_(A(1) / static_cast<A>(norm.cols)) {}
@@ -104,17 +112,11 @@ class NormBackwardBlock {
     const auto nothing = [](const NormTile&) {};
     const auto order = [&](const NormTile& tile, int64_t row) {
       const int rows = static_cast<int>(max(int64_t(0), min(tile.end - row, int64_t(plan_.groups.rows_per_block))));
-      const int row_bytes = tile.columns * int(sizeof(T)), lane = threadIdx.x % 32;
+      const int row_bytes = tile.columns * int(sizeof(T));
       ring_.expect(static_cast<uint32_t>(rows * row_bytes * plan_.tensors));
       const auto copy = [&](int tensor, const T* from, int64_t stride) {
-        from += row * stride + tile.column;
-        const int offset = tensor * kTensorBytes;
-        if (stride * int64_t(sizeof(T)) == row_bytes) {
-          if (lane == 0 && rows > 0) ring_.copy(offset, from, static_cast<uint32_t>(rows * row_bytes));
-        } else {
-          for (int r = lane; r < rows; r += 32)
-            ring_.copy(offset + r * row_bytes, from + r * stride, static_cast<uint32_t>(row_bytes));
-        }
+        ring_.copy_rows(tensor * kTensorBytes, from + row * stride + tile.column, stride * int64_t(sizeof(T)), rows,
+                        row_bytes);
       };
       copy(0, norm_.dy, norm_.dy_stride);
       copy(1, norm_.x, norm_.x_stride);
@@ -141,6 +143,9 @@ class NormBackwardBlock {
   }
 
  private:
+  // Slabs take turns: what all blocks read at a time lies together in memory.
+  __device__ int64_t row_step() const { return plan_.slabs.count * plan_.groups.rows_per_block; }
+
   // body(tile, first row) for every step of this block's slabs, between begin(tile) and end(tile) of each slab.
   template <class Begin, class Body, class End>
   __device__ void for_steps(Begin begin, Body body, End end) const {
@@ -149,19 +154,17 @@ class NormBackwardBlock {
       const NormTile tile(norm_, plan_, item);
       int64_t row = tile.row;
       begin(tile);
-      for (int i = 0; i < plan_.steps; ++i, row += plan_.groups.rows_per_block) body(tile, row);
+      for (int i = 0; i < plan_.steps; ++i, row += row_step()) body(tile, row);
       end(tile);
     }
   }
 
   __device__ void load_weight(const NormTile& tile) {
-    const A offset = norm_.weight.data ? static_cast<A>(norm_.offset) : A(0);
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const int at = me_.at<T>(p);
-      load_parameter<kAligned, T>(norm_.weight, tile.column + at, tile.columns - at, A(1), weight_[p]);
-#pragma unroll
-      for (int i = 0; i < kPack; ++i) weight_[p][i] += offset;
+      weight_[p].load(norm_.weight, tile.column + at, tile.columns - at, kAbsentWeight,
+                      norm_.weight.data ? static_cast<A>(norm_.offset) : A(0));
     }
   }
 
@@ -171,49 +174,54 @@ class NormBackwardBlock {
     const int columns = row < tile.end ? tile.columns : 0;
     const char* stage = kRing ? ring_.wait() : nullptr;
     const auto load = [&](int tensor, const T* data, int64_t stride, int at) {
-      if (!kRing) return load_pack<kAligned>(data + row * stride + tile.column + at, columns - at);
+      if (!kRing) return load_row_pack<kAligned>(data + row * stride + tile.column + at, columns - at);
       const T* staged = reinterpret_cast<const T*>(stage + tensor * kTensorBytes);
-      return *reinterpret_cast<const Pack<T>*>(staged + static_cast<int>(me_.row) * tile.columns + at);
+      Pack<T> pack = {};
+      if (at < columns)
+        pack = *reinterpret_cast<const Pack<T>*>(staged + static_cast<int>(me_.row) * tile.columns + at);
+      return pack;  // zeros, which add nothing, where there is no such row or column
     };
-    const NormStatistics<kCentered, T> statistics = next_;
-    next_.load(norm_, row + plan_.groups.rows_per_block, tile.end);  // a step ahead
+    const NormStatistics<kCentered, A> statistics = next_;
+    next_.load(norm_, row + row_step(), tile.end);  // a step ahead
 
-    NormSums<A> sums;
+    NormSums<kCentered, A> sums;
     if (plan_.segments == 1) {
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
         const int at = me_.at<T>(p);
-        if (at < columns)
-          add_terms(sums, load(0, norm_.dy, norm_.dy_stride, at), load(1, norm_.x, norm_.x_stride, at), weight_[p],
-                    statistics);
+        sums = sums + terms(load(0, norm_.dy, norm_.dy_stride, at), load(1, norm_.x, norm_.x_stride, at), weight_[p],
+                            statistics);
       }
       sums = row_reduce(
-          me_, sums, scratch(step), [](auto a, auto b) { return a + b; },
-          [] { synchronize_consumers(kNormBackwardThreads); });
+          me_, sums, scratch(step), [](auto a, auto b) { return a + b; }, [] { synchronize_consumers(kThreads); });
     } else if (columns > 0) {
-      sums = {norm_.row_sums[2 * row], norm_.row_sums[2 * row + 1]};
+      sums.wdy_x = norm_.row_sums[2 * row];
+      if constexpr (kCentered) sums.wdy = norm_.row_sums[2 * row + 1];
     }
 
-    const A mean_wdy = sums.wdy * inverse_size_, mean_wdy_xhat = sums.wdy_xhat * inverse_size_;
+    // dx = rstd * (wdy - mean(wdy) - xhat * mean(wdy * xhat)), with as few operations per element as it takes.
+    const A rstd = statistics.rstd, slope = sums.wdy_x * inverse_size_ * rstd * rstd * rstd;
+    A shift = 0;
+    if constexpr (kCentered) shift = sums.wdy * inverse_size_ * rstd;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const int at = me_.at<T>(p);
-      if (at >= columns) continue;
       const Pack<T> dy = load(0, norm_.dy, norm_.dy_stride, at), x = load(1, norm_.x, norm_.x_stride, at);
       A dx[kPack];
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
-        const A dy_i = element(dy, i), xhat = statistics.xhat(element(x, i));
-        dweight_[p][i] += dy_i * xhat;
+        const A x_i = statistics.centered(element(x, i)), dy_i = element(dy, i), dy_rstd = dy_i * rstd;
+        dweight_[p][i] += dy_rstd * x_i;
         dbias_[p][i] += dy_i;
-        dx[i] = statistics.rstd * (dy_i * weight_[p][i] - mean_wdy - xhat * mean_wdy_xhat);
+        dx[i] = dy_rstd * weight_[p][i] - (x_i * slope + shift);
       }
       if (norm_.ds) {
         const Pack<T> ds = load(2, norm_.ds, norm_.ds_stride, at);
 #pragma unroll
         for (int i = 0; i < kPack; ++i) dx[i] += element(ds, i);
       }
-      if (norm_.dx) store_pack<kAligned>(rounded<T>(dx), norm_.dx + row * norm_.cols + tile.column + at, columns - at);
+      if (norm_.dx)
+        store_row_pack<kAligned>(rounded<T>(dx), norm_.dx + row * norm_.cols + tile.column + at, columns - at);
     }
     if (kRing) ring_.release();
   }
@@ -229,17 +237,17 @@ class NormBackwardBlock {
       });
       return;
     }
-    synchronize_consumers(kNormBackwardThreads);
+    synchronize_consumers(kThreads);
     for_each(sums, [&](int at, A& sum) {
       corner_[static_cast<int>(me_.row) * chunk + at] = sum;
       sum = 0;
     });
     for (int half = side_by_side / 2; half > 0; half /= 2) {
-      synchronize_consumers(kNormBackwardThreads);
-      for (int i = threadIdx.x; i < half * chunk; i += kNormBackwardThreads) corner_[i] += corner_[i + half * chunk];
+      synchronize_consumers(kThreads);
+      for (int i = threadIdx.x; i < half * chunk; i += kThreads) corner_[i] += corner_[i + half * chunk];
     }
-    synchronize_consumers(kNormBackwardThreads);
-    for (int i = threadIdx.x; i < tile.columns; i += kNormBackwardThreads) partials[i] = corner_[i];
+    synchronize_consumers(kThreads);
+    for (int i = threadIdx.x; i < tile.columns; i += kThreads) partials[i] = corner_[i];
   }
 
   template <class Body>
@@ -251,8 +259,8 @@ class NormBackwardBlock {
   }
 
   // Room for one reduction, another than that of the step before.
-  static __device__ NormSums<A>* scratch(int step) {
-    __shared__ NormSums<A> sums[2][32];
+  static __device__ NormSums<kCentered, A>* scratch(int step) {
+    __shared__ NormSums<kCentered, A> sums[2][32];
     return sums[step & 1];
   }
 
@@ -262,18 +270,18 @@ class NormBackwardBlock {
   A* corner_;
   const RowThread me_;  // me_.row: of the rows side by side
   const A inverse_size_;
-  NormStatistics<kCentered, T> next_;
-  A weight_[kPacks][kPack];  // with the offset; 1 if there is none
+  NormStatistics<kCentered, A> next_;
+  HeldParameter<kAligned, kMixed || !kCentered, T> weight_[kPacks];  // with the offset of RMSNorm
   A dweight_[kPacks][kPack] = {}, dbias_[kPacks][kPack] = {};
 };
 
-template <bool kAligned, bool kCentered, class T>
+template <bool kAligned, bool kCentered, bool kMixed, class T>
 __global__ void __launch_bounds__(kNormBackwardThreads + kProducerThreads)
     norm_backward_kernel(const __grid_constant__ NormBackward<T> norm, const __grid_constant__ NormBackwardPlan plan) {
   begin_kernel();
   extern __shared__ int4 memory[];
   __shared__ RingBarriers barriers;
-  NormBackwardBlock<kAligned, kCentered, T> block(norm, plan, reinterpret_cast<char*>(memory), barriers);
+  NormBackwardBlock<kAligned, kCentered, kMixed, T> block(norm, plan, reinterpret_cast<char*>(memory), barriers);
   if (threadIdx.x < kNormBackwardThreads)
     block.consume();
   else if (block.kRing)
@@ -286,39 +294,40 @@ __global__ void __launch_bounds__(kMostRowThreads) norm_row_sums_kernel(NormBack
   using A = compute_t<T>;
   begin_kernel();
   const RowThread me(groups);
-  NormStatistics<kCentered, T> statistics;
+  NormStatistics<kCentered, A> statistics;
   statistics.load(norm, me.row, norm.rows);
-  NormSums<A> sums;
-  for (int64_t at = me.at<T>(0, 0); at < norm.cols; at += groups.block_threads * kPackSize<T>) {
+  NormSums<kCentered, A> sums;
+  for (int64_t at = me.at<T>(0); at < norm.cols; at += groups.chunk) {
     const auto load = [&](const T* data, int64_t stride) {
-      return load_pack<kAligned>(data + me.row * stride + at, norm.cols - at);
+      return load_row_pack<kAligned>(data + me.row * stride + at, norm.cols - at);
     };
-    A weight[kPackSize<T>];
-    load_parameter<kAligned, T>(norm.weight, at, norm.cols - at, A(1), weight);
-#pragma unroll
-    for (int i = 0; i < kPackSize<T>; ++i) weight[i] += norm.weight.data ? static_cast<A>(norm.offset) : A(0);
-    add_terms(sums, load(norm.dy, norm.dy_stride), load(norm.x, norm.x_stride), weight, statistics);
+    HeldParameter<kAligned, true, T> weight;
+    weight.load(norm.weight, at, norm.cols - at, kAbsentWeight, norm.weight.data ? static_cast<A>(norm.offset) : A(0));
+    sums = sums + terms(load(norm.dy, norm.dy_stride), load(norm.x, norm.x_stride), weight, statistics);
   }
-  __shared__ NormSums<A> scratch[32];
+  __shared__ NormSums<kCentered, A> scratch[32];
   sums = row_reduce(me, sums, scratch, [](auto a, auto b) { return a + b; });
-  if (me.lane == 0) norm.row_sums[2 * me.row] = sums.wdy, norm.row_sums[2 * me.row + 1] = sums.wdy_xhat;
+  if (me.lane != 0) return;
+  norm.row_sums[2 * me.row] = sums.wdy_x;
+  if constexpr (kCentered) norm.row_sums[2 * me.row + 1] = sums.wdy;
 }
 
-template <bool kAligned, bool kCentered, class T>
+template <bool kAligned, bool kCentered, bool kMixed, class T>
 Status norm_backward(const NormBackward<T>& norm, const Context& context) {
-  // Of a multiprocessor's shared memory: the first leaves 60 KiB to the L1 cache, which holds the weight.
-  constexpr int kRoom = 192 << 10, kMostRoom = 225 << 10;
-  constexpr int kPacks = kNormBackwardPacks<T>;
+  constexpr int kThreads = kNormBackwardThreads;
+  // Of a multiprocessor's shared memory: the first leaves 60 KiB to the L1 cache, for the weight.
+  constexpr int kRoom = 192 << 10, kMostRoom = 224 << 10;
   NormBackwardPlan plan;
   plan.groups = norm_backward_groups<T>(norm.cols);
   plan.slabs = slabs_of(norm.rows, plan.groups.rows_per_block);
   plan.segments = (norm.cols + plan.groups.chunk - 1) / plan.groups.chunk;
-  plan.steps = static_cast<int>((plan.slabs.rows + plan.groups.rows_per_block - 1) / plan.groups.rows_per_block);
+  plan.steps = static_cast<int>(plan.slabs.rows / plan.groups.rows_per_block);
   plan.tensors = norm.ds ? 3 : 2;
-  plan.stage_bytes = kNormBackwardThreads * kPacks * int(sizeof(Pack<T>)) * plan.tensors;
+  const int chunk_bytes = kThreads * kNormBackwardPacks<T> * int(sizeof(Pack<T>));
   const int corner_bytes =
-      plan.groups.rows_per_block > 1 ? kNormBackwardThreads * kPacks * kPackSize<T> * int(sizeof(compute_t<T>)) : 0;
-  const auto kernel = norm_backward_kernel<kAligned, kCentered, T>;
+      plan.groups.rows_per_block > 1 ? chunk_bytes / int(sizeof(T)) * int(sizeof(compute_t<T>)) : 0;
+  plan.stage_bytes = chunk_bytes * plan.tensors;
+  const auto kernel = norm_backward_kernel<kAligned, kCentered, kMixed, T>;
   plan.stages = 0;
   if (kAligned && waits(kernel)) {
     plan.stages = std::min((kRoom - corner_bytes) / plan.stage_bytes, kMostStages);
@@ -329,20 +338,21 @@ Status norm_backward(const NormBackward<T>& norm, const Context& context) {
                         row_groups<T, 1>(norm.cols, kMostRowThreads)));
   const int64_t blocks =
       std::min<int64_t>(plan.slabs.count * plan.segments, device_attribute(cudaDevAttrMultiProcessorCount));
-  return launch(context, kernel,
-                Grid{blocks, kNormBackwardThreads + (plan.stages ? kProducerThreads : 0),
-                     plan.stages * plan.stage_bytes + corner_bytes},
-                norm, plan);
+  const int threads = kThreads + (plan.stages ? kProducerThreads : 0);
+  return launch(context, kernel, Grid{blocks, threads, plan.stages * plan.stage_bytes + corner_bytes}, norm, plan);
 }
 
 template <bool kCentered, class T>
 Status norm_backward(const NormBackward<T>& norm, const Context& context) {
+  constexpr bool kCanMix = sizeof(T) == 2;
   const bool aligned =
       are_rows_aligned(norm.cols, norm.dy, norm.dy_stride) && are_rows_aligned(norm.cols, norm.x, norm.x_stride) &&
       are_rows_aligned(norm.cols, norm.ds, norm.ds_stride) && is_aligned(norm.dx) && is_aligned(norm.weight.data);
+  const bool mixed = kCanMix && norm.weight.is_f32;
   if (norm.cols > 0)
-    FUSEDOPS_TRY(
-        (aligned ? norm_backward<true, kCentered>(norm, context) : norm_backward<false, kCentered>(norm, context)));
+    FUSEDOPS_TRY((!aligned ? norm_backward<false, kCentered, true>(norm, context)
+                  : mixed  ? norm_backward<true, kCentered, kCanMix>(norm, context)
+                           : norm_backward<true, kCentered, false>(norm, context)));
   const int64_t slabs = slabs_of(norm.rows, norm_backward_groups<T>(norm.cols).rows_per_block).count;
   if (norm.need_dweight) FUSEDOPS_TRY(sum_slabs(context, norm.partials, slabs, norm.cols, norm.dweight));
   if (norm.need_dbias)

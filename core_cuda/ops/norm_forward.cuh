@@ -1,7 +1,8 @@
 // The forward of both norms, with and without a residual added first.
 //
-// Limit: memory bandwidth. Every element is read once, held in registers while its row is summed, and written once. The
-// weight is loaded along with the row, from the cache: behind the sum it would add its latency to every row's.
+// Limit: memory bandwidth, and for 16-bit rows not far from it the rate of instructions: about 27 per element take as
+// long as its bytes. Every element is read once, held in registers while its row is summed, and written once. The
+// parameters are loaded along with the row, from the cache: behind the sum they would add their latency to every row's.
 #pragma once
 
 #include "core/rows.cuh"
@@ -9,36 +10,42 @@
 
 namespace fusedops::cuda {
 
-// Packs per thread: few enough for the registers of many threads, whose loads hide each other's latency.
-template <class T>
-inline constexpr int kNormPacks = sizeof(T) == 2 ? 2 : 4;
-
-// Registers per thread: three blocks of 512 threads have 40.
-template <class T, bool kCentered, bool kMixed>
-inline constexpr int kNormRegisters = sizeof(T) != 2 ? 64 : kCentered && kMixed ? 56 : 40;
+#ifndef PACKS
+#define PACKS 4
+#define REGS_RMS 64
+#define REGS_LN 64
+#define EARLY 1
+#define MOST 512
+#endif
+inline constexpr bool kEarly = EARLY;
+inline constexpr int kNormPacks = PACKS;   // per thread: as much as 64 registers hold
+inline constexpr int kNormThreads = MOST;  // per row, at most
+template <class T, bool kCentered>
+inline constexpr int kNormRegisters = sizeof(T) != 2 ? 64
+                                      : kCentered    ? REGS_LN
+                                                     : REGS_RMS;
 
 // A thread's part of a chunk of its row.
 template <bool kAligned, bool kCentered, bool kMixed, bool kLong, class T>
 class NormRow {
  public:
   using A = compute_t<T>;
-  using Index = std::conditional_t<kLong, int64_t, int>;  // of a column; 64 bits take twice the registers
-  static constexpr int kPacks = kNormPacks<T>, kPack = kPackSize<T>;
+  using Index = std::conditional_t<kLong, int64_t, int>;  // of a column; 64 bits take twice the instructions
+  static constexpr int kPacks = kNormPacks, kPack = kPackSize<T>;
 
-  __device__ NormRow(const NormForward<T>& norm, const RowThread& me) : norm_(norm), me_(me) {}
+  __device__ NormRow(const NormForward<T>& norm, const RowThread& me)
+      : norm_(norm),
+        me_(me),
+        columns_(me.row < norm.rows ? static_cast<Index>(norm.cols) : 0),
+        first_(me.at<T>(0)),
+        step_(me.threads * kPack) {}
 
   // x, or x + residual rounded to x's dtype; zeros behind the end of the row.
   __device__ void load(Index chunk) {
-    each([&](int p, int64_t at,
-             int64_t count) { x_[p] = load_pack<kAligned>(norm_.x + me_.row * norm_.x_stride + at, count); },
-         chunk);
+    load_rows(x_, norm_.x, norm_.x_stride, chunk);
     if (!norm_.residual) return;
     Pack<T> residual[kPacks];
-    each(
-        [&](int p, Index at, Index count) {
-          residual[p] = load_pack<kAligned>(norm_.residual + me_.row * norm_.residual_stride + at, count);
-        },
-        chunk);
+    load_rows(residual, norm_.residual, norm_.residual_stride, chunk);
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       A sums[kPack];
@@ -48,135 +55,152 @@ class NormRow {
     }
   }
 
-  __device__ void store_sum(Index chunk) const {
-    if (!norm_.residual) return;
-    each([&](int p, int64_t at,
-             int64_t count) { store_pack<kAligned>(x_[p], norm_.s + me_.row * norm_.cols + at, count); },
-         chunk);
+  __device__ void load_parameters(Index chunk) {
+    each(chunk, [&](int p, Index at, Index count) {
+      weight_[p].load(norm_.weight, at, count, kAbsentWeight);
+      if constexpr (kCentered) bias_[p].load(norm_.bias, at, count, kAbsentBias);
+    });
   }
 
-  __device__ void load_parameters(Index chunk) {
-    each(
-        [&](int p, Index at, Index count) {
-          weight_[p].load(norm_.weight, at, count);
-          if constexpr (kCentered) bias_[p].load(norm_.bias, at, count);
-        },
-        chunk);
+  // What remains once the row and the parameters are there.
+  __device__ void normalize(A (&scratch)[2][32], A inverse_size) {
+    normalize_chunks(scratch, inverse_size, [](auto body) { body(0, [] {}); });
+  }
+
+  // Of a row that is loaded chunk by chunk, again and again.
+  __device__ void normalize_long(int chunk_size, A (&scratch)[2][32], A inverse_size) {
+    normalize_chunks(scratch, inverse_size, [&](auto body) {
+      for (Index chunk = 0; chunk < norm_.cols; chunk += chunk_size)
+        body(chunk, [&] { load(chunk), load_parameters(chunk); });
+    });
+  }
+
+ private:
+  // for_chunks calls a body with the start of each chunk and what loads it.
+  template <class ForChunks>
+  __device__ void normalize_chunks(A (&scratch)[2][32], A inverse_size, ForChunks for_chunks) {
+    const auto add = [](A a, A b) { return a + b; };
+    A mean = 0, squares = 0;
+    for_chunks([&](Index chunk, auto load) {
+      load();
+      if (norm_.residual) store_rows(x_, norm_.s, chunk);
+      if constexpr (kCentered)
+        mean += sum(chunk, [](A x) { return x; });
+      else
+        squares += sum(chunk, [](A x) { return x * x; });
+    });
+    if constexpr (kCentered) {
+      mean = row_reduce(me_, mean, scratch[0], add) * inverse_size;
+      for_chunks([&](Index chunk, auto load) {  // around the mean: nothing cancels
+        load();
+        squares += sum(chunk, [=](A x) { return (x - mean) * (x - mean); });
+      });
+    }
+    const A variance = row_reduce(me_, squares, scratch[1], add) * inverse_size;
+    const A rstd = rsqrt(variance + static_cast<A>(norm_.eps));
+    for_chunks([&](Index chunk, auto load) {
+      load();
+      store(chunk, mean, rstd);
+    });
+    if (me_.lane == 0 && columns_ > 0) {
+      norm_.rstd[me_.row] = rstd;
+      if constexpr (kCentered) norm_.mean[me_.row] = mean;
+    }
   }
 
   // The sum of term(x) over this thread's elements. An aligned row ends with a whole pack.
   template <class Term>
   __device__ A sum(Index chunk, Term term) {
     A total = 0;
-    each(
-        [&](int p, Index, Index count) {
-          if (count <= 0) return;
-          forget(x_[p]);
+    each(chunk, [&](int p, Index, Index count) {
+      forget(x_[p]);
+      A part = 0;
 #pragma unroll
-          for (int i = 0; i < kPack; ++i)
-            if (kAligned || i < count) total += term(element(x_[p], i));
-        },
-        chunk);
+      for (int i = 0; i < kPack; ++i)
+        if (kAligned || i < count) part += term(element(x_[p], i));
+      total += !kAligned || count > 0 ? part : A(0);
+    });
     return total;
   }
 
   __device__ void store(Index chunk, A mean, A rstd) {
-    const bool has_weight = norm_.weight.data, has_bias = norm_.bias.data;
-    const A offset = static_cast<A>(norm_.offset);
-    each(
-        [&](int p, Index at, Index count) {
-          if (count <= 0) return;
-          forget(x_[p]);
-          A y[kPack];
-#pragma unroll
-          for (int i = 0; i < kPack; ++i) {
-            const A x = element(x_[p], i);
-            y[i] = (kCentered ? x - mean : x) * rstd;
-            if (has_weight) y[i] *= weight_[p][i] + offset;
-            if (kCentered && has_bias) y[i] += bias_[p][i];
-          }
-          store_pack<kAligned>(rounded<T>(y), norm_.y + me_.row * norm_.cols + at, count);
-        },
-        chunk);
-  }
-
- private:
-  // body(p, first column, columns from there on) for this thread's packs.
-  template <class Body>
-  __device__ void each(Body body, Index chunk) const {
+    if (!kEarly && !kLong) load_parameters(chunk);
+    const A offset = !kCentered && norm_.weight.data ? static_cast<A>(norm_.offset) : A(0);
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      const Index at = chunk + me_.at<T>(p);
-      body(p, at, me_.row < norm_.rows ? static_cast<Index>(norm_.cols) - at : Index(0));
+      forget(x_[p]);
+      A y[kPack];
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) {
+        const A x = element(x_[p], i);
+        y[i] = kCentered ? (x - mean) * rstd * weight_[p][i] + bias_[p][i] : x * rstd * (weight_[p][i] + offset);
+      }
+      x_[p] = rounded<T>(y);
+    }
+    store_rows(x_, norm_.y, chunk);
+  }
+
+  __device__ void load_rows(Pack<T> (&packs)[kPacks], const T* data, int64_t stride, Index chunk) const {
+    const T* row = data + me_.row * stride;
+    each(chunk, [&](int p, Index at, Index count) { packs[p] = load_row_pack<kAligned>(row + at, count); });
+  }
+
+  __device__ void store_rows(const Pack<T> (&packs)[kPacks], T* data, Index chunk) const {
+    T* row = data + me_.row * norm_.cols;
+    each(chunk, [&](int p, Index at, Index count) { store_row_pack<kAligned>(packs[p], row + at, count); });
+  }
+
+  // body(p, first column, columns from there on) for this thread's packs.
+  template <class Body>
+  __device__ void each(Index chunk, Body body) const {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const Index at = chunk + first_ + p * step_;
+      body(p, at, columns_ - at);
     }
   }
 
   const NormForward<T>& norm_;
   const RowThread& me_;
+  const Index columns_;  // none in a row behind the last
+  const int first_, step_;
   Pack<T> x_[kPacks];
   HeldParameter<kAligned, kMixed, T> weight_[kPacks], bias_[kPacks];
 };
 
 // kLong: the row does not fit into the registers of its threads; it is read again, mostly from the L2 cache.
 template <bool kAligned, bool kCentered, bool kMixed, bool kLong, class T>
-__global__ void __maxnreg__((kLong ? 64 : kNormRegisters<T, kCentered, kMixed>))
-    norm_forward_kernel(const __grid_constant__ NormForward<T> norm, const __grid_constant__ RowGroups groups) {
-  using A = compute_t<T>;
+__global__ void __maxnreg__((kLong || kMixed ? 80 : kNormRegisters<T, kCentered>))
+    norm_forward_kernel(const __grid_constant__ NormForward<T> norm, const __grid_constant__ RowGroups groups,
+                        compute_t<T> inverse_size) {
   begin_kernel();
   const RowThread me(groups);
   NormRow<kAligned, kCentered, kMixed, kLong, T> row(norm, me);
-  const auto for_chunks = [&](auto body) {
-    if constexpr (kLong)
-      for (int64_t chunk = 0; chunk < norm.cols; chunk += groups.chunk) body(chunk);
-    else
-      body(0);
-  };
-  const auto add = [](A a, A b) { return a + b; };
-  __shared__ A scratch[2][32];
-  const A inverse_size = A(1) / static_cast<A>(norm.cols);
-
-  A mean = 0, squares = 0;
-  for_chunks([&](auto chunk) {
-    row.load(chunk);
-    if constexpr (!kLong) row.load_parameters(chunk);
-    row.store_sum(chunk);
-    if constexpr (kCentered)
-      mean += row.sum(chunk, [](A x) { return x; });
-    else
-      squares += row.sum(chunk, [](A x) { return x * x; });
-  });
-  if constexpr (kCentered) {
-    mean = row_reduce(me, mean, scratch[0], add) * inverse_size;
-    for_chunks([&](auto chunk) {  // around the mean: nothing cancels
-      if constexpr (kLong) row.load(chunk);
-      squares += row.sum(chunk, [=](A x) { return (x - mean) * (x - mean); });
-    });
-  }
-  const A variance = row_reduce(me, squares, scratch[1], add) * inverse_size;
-  const A rstd = rsqrt(variance + static_cast<A>(norm.eps));
-  for_chunks([&](auto chunk) {
-    if constexpr (kLong) row.load(chunk), row.load_parameters(chunk);
-    row.store(chunk, mean, rstd);
-  });
-  if (me.lane == 0 && me.row < norm.rows) {
-    norm.rstd[me.row] = rstd;
-    if constexpr (kCentered) norm.mean[me.row] = mean;
+  __shared__ compute_t<T> scratch[2][32];
+  if constexpr (kLong) {
+    row.normalize_long(groups.chunk, scratch, inverse_size);
+  } else {
+    row.load(0);
+    if (kEarly) row.load_parameters(0);
+    row.normalize(scratch, inverse_size);
   }
 }
 
 template <bool kCentered, class T>
 Status norm_forward(const NormForward<T>& norm, const Context& context) {
-  const RowGroups groups = row_groups<T, kNormPacks<T>>(norm.cols);
+  using A = compute_t<T>;
+  constexpr bool kCanMix = sizeof(T) == 2;
+  const RowGroups groups = row_groups<T, kNormPacks>(norm.cols, 128, kNormThreads);
   const bool aligned = are_rows_aligned(norm.cols, norm.x, norm.x_stride) &&
                        are_rows_aligned(norm.cols, norm.residual, norm.residual_stride) && is_aligned(norm.y) &&
                        is_aligned(norm.s) && is_aligned(norm.weight.data) && is_aligned(norm.bias.data);
-  const bool mixed = sizeof(T) == 2 && (norm.weight.is_f32 || norm.bias.is_f32);
-  const bool is_long = norm.cols > groups.chunk;
+  const bool is_long = norm.cols > groups.chunk, mixed = kCanMix && (norm.weight.is_f32 || norm.bias.is_f32);
   const auto kernel = !aligned  ? norm_forward_kernel<false, kCentered, true, true, T>  // of any length
                       : is_long ? norm_forward_kernel<true, kCentered, true, true, T>
-                      : mixed   ? norm_forward_kernel<true, kCentered, sizeof(T) == 2, false, T>
+                      : mixed   ? norm_forward_kernel<true, kCentered, kCanMix, false, T>
                                 : norm_forward_kernel<true, kCentered, false, false, T>;
-  return launch(context, kernel, groups.blocks(norm.rows), groups.block_threads, norm, groups);
+  return launch(context, kernel, groups.blocks(norm.rows), groups.block_threads, norm, groups,
+                A(1) / static_cast<A>(norm.cols));
 }
 
 }  // namespace fusedops::cuda

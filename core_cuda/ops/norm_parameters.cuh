@@ -6,32 +6,39 @@
 
 namespace fusedops::cuda {
 
-// One pack of a parameter, loaded before it is needed and kept: as it lies in memory, or, if kMixed, widened from what
-// may be float32 beside a 16-bit T.
-template <bool kAligned, bool kMixed, class T>
+// What an absent parameter counts as: adding a negative zero changes nothing, not even the sign of a zero.
+inline constexpr float kAbsentWeight = 1;
+inline constexpr float kAbsentBias = -0.0f;
+
+// One pack of a parameter, loaded before it is needed and kept: as it lies in memory, or widened, which takes twice the
+// registers of 16-bit elements, because it may be float32 beside a 16-bit T, or to spare the conversions.
+template <bool kAligned, bool kWide, class T>
 class HeldParameter {
  public:
   using A = compute_t<T>;
 
-  __device__ void load(const Parameter& parameter, int64_t at, int64_t count) {
-    if constexpr (kMixed)
-      load_parameter<kAligned, T>(parameter, at, count, A(0), values_);
-    else if (parameter.data)
-      pack_ = load_pack<kAligned>(static_cast<const T*>(parameter.data) + at, count);
+  __device__ void load(const Parameter& parameter, int64_t at, int64_t count, A absent, A offset = 0) {
+    if constexpr (kWide) {
+      load_parameter<kAligned, T>(parameter, at, count, absent, values_);
+#pragma unroll
+      for (int i = 0; i < kPackSize<T>; ++i) values_[i] += offset;
+    } else if (parameter.data) {
+      values_ = load_row_pack<kAligned>(static_cast<const T*>(parameter.data) + at, count);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPackSize<T>; ++i) values_.values[i] = from_compute<T>(absent);
+    }
   }
 
-  // Element i, if there is such a parameter.
   __device__ A operator[](int i) const {
-    if constexpr (kMixed)
+    if constexpr (kWide)
       return values_[i];
     else
-      return element(pack_, i);
+      return element(values_, i);
   }
 
  private:
-  struct Nothing {};
-  std::conditional_t<kMixed, Nothing, Pack<T>> pack_;
-  std::conditional_t<kMixed, A[kPackSize<T>], Nothing> values_;
+  std::conditional_t<kWide, A[kPackSize<T>], Pack<T>> values_;
 };
 
 }  // namespace fusedops::cuda
