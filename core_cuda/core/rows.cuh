@@ -41,7 +41,9 @@ RowGroups row_groups(int64_t size, int least = 128, int most = kMostRowThreads) 
           threads * kPacks * kPackSize<T>};
 }
 
-// A thread's place: which row, and which of the row's threads.
+// A thread's place: which row, and which of the row's threads. kThreads: how many there are, if the compiler is to
+// know, which spares it most of the arithmetic on addresses; else 0.
+template <int kThreads = 0>
 struct RowThread {
   int64_t row;
   int lane;     // in [0, threads)
@@ -50,16 +52,30 @@ struct RowThread {
   __device__ explicit RowThread(const RowGroups& groups, int64_t block = blockIdx.x)
       : row(block * groups.rows_per_block + (threadIdx.x >> groups.shift)),
         lane(threadIdx.x & (groups.threads - 1)),
-        threads(groups.threads) {}
+        threads(kThreads ? kThreads : groups.threads) {}
 
   // The first element of this thread's pack p in a chunk.
   template <class T>
   __device__ int at(int p) const {
-    return (p * threads + lane) * kPackSize<T>;
+    return (p * (kThreads ? kThreads : threads) + lane) * kPackSize<T>;
   }
   template <class T>
   __device__ int64_t at(int64_t chunk_start, int p) const {
     return chunk_start + at<T>(p);
+  }
+};
+
+// Several sums at once, which share their synchronization.
+template <class A, int kCount>
+struct Sums {
+  A values[kCount] = {};
+
+  __device__ A& operator[](int i) { return values[i]; }
+
+  __device__ friend Sums operator+(Sums a, const Sums& b) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) a.values[i] += b.values[i];
+    return a;
   }
 };
 
@@ -72,30 +88,33 @@ __device__ V exchanged(V value, int offset) {
     return cooperative_groups::tiled_partition<32>(cooperative_groups::this_thread_block()).shfl_xor(value, offset);
 }
 
+template <class A, int kCount>
+__device__ Sums<A, kCount> exchanged(Sums<A, kCount> sums, int offset) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) sums.values[i] = exchanged(sums.values[i], offset);
+  return sums;
+}
+
 // Combines the values of a row's threads, in the same order for every row; all of them get the result. `combine` is
-// commutative. Every thread that `synchronize` waits for must come here. `scratch` has room for 32 values; between two
-// calls with the same scratch there must be a synchronization.
-template <class V, class Combine, class Synchronize>
-__device__ V row_reduce(const RowThread& me, V value, V* scratch, Combine combine, Synchronize synchronize) {
-  if (me.threads < 32) {
-    for (int offset = 1; offset < me.threads; offset *= 2) value = combine(value, exchanged(value, offset));
+// commutative. Every thread of the block must come here. `scratch` has room for 32 values; between two calls with the
+// same scratch there must be a __syncthreads().
+template <int kThreads, class V, class Combine>
+__device__ V row_reduce(const RowThread<kThreads>& me, V value, V* scratch, Combine combine) {
+  const int threads = kThreads ? kThreads : me.threads;
+  if (threads < 32) {
+    for (int offset = 1; offset < threads; offset *= 2) value = combine(value, exchanged(value, offset));
     return value;
   }
 #pragma unroll
   for (int offset = 1; offset < 32; offset *= 2) value = combine(value, exchanged(value, offset));
-  if (me.threads == 32) return value;
+  if (threads == 32) return value;
   // Several warps hold the row: the first lane of each leaves its value, and every warp combines them all.
-  const int warps = me.threads / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warps = threads / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (lane == 0) scratch[warp] = value;
-  synchronize();
+  __syncthreads();
   value = scratch[(warp & -warps) + (lane & (warps - 1))];
   for (int offset = 1; offset < warps; offset *= 2) value = combine(value, exchanged(value, offset));
   return value;
-}
-
-template <class V, class Combine>
-__device__ V row_reduce(const RowThread& me, V value, V* scratch, Combine combine) {
-  return row_reduce(me, value, scratch, combine, [] { __syncthreads(); });
 }
 
 }  // namespace fusedops::cuda

@@ -28,11 +28,11 @@ Pieces pieces(int64_t size) {
 }
 
 // A thread's place in a piece.
-struct PieceThread : RowThread {
+struct PieceThread : RowThread<> {
   int64_t piece, start;  // which of the row's, and its first element
 
   __device__ explicit PieceThread(const Pieces& pieces)
-      : RowThread(pieces.groups, blockIdx.x / pieces.per_row),
+      : RowThread<>(pieces.groups, blockIdx.x / pieces.per_row),
         piece(blockIdx.x % pieces.per_row),
         start(piece * pieces.groups.chunk) {}
 };

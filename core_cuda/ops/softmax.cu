@@ -55,13 +55,13 @@ struct SoftmaxChunk {
   static constexpr uint32_t kAll = (1u << kSize) - 1;
 
   const Softmax<T>& call;
-  const RowThread& me;
+  const RowThread<>& me;
   int64_t end = 0;                // columns from here on are masked, and not read
   const uint8_t* mask = nullptr;  // null: nothing else is
   A values[kPacks][kSize];
   uint32_t kept;  // a bit for each value
 
-  __device__ SoftmaxChunk(const Softmax<T>& call, const Mask& all_masks, const RowThread& me) : call(call), me(me) {
+  __device__ SoftmaxChunk(const Softmax<T>& call, const Mask& all_masks, const RowThread<>& me) : call(call), me(me) {
     if (me.row >= call.rows) return;
     end = call.end(me.row);
     if constexpr (std::is_same_v<Mask, BroadcastMask>) {
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kMostRowThreads) softmax_kernel(Softmax<T> cal
   using A = compute_t<T>;
   constexpr A kNothing = -std::numeric_limits<A>::infinity();
   begin_kernel();
-  const RowThread me(groups);
+  const RowThread<> me(groups);
   SoftmaxChunk<kAligned, T, Mask> row(call, mask, me);
 
   A max = kNothing, sum = 0;
@@ -182,7 +182,7 @@ struct BackwardChunk {
   using A = compute_t<T>;
 
   const SoftmaxBackward<T>& call;
-  const RowThread& me;
+  const RowThread<>& me;
   Pack<T> dy[kPacks], y[kPacks];
 
   __device__ void load(int64_t chunk) {
@@ -231,7 +231,7 @@ template <bool kAligned, class T>
 __global__ void __launch_bounds__(kMostRowThreads) backward_kernel(SoftmaxBackward<T> call, RowGroups groups) {
   using A = compute_t<T>;
   begin_kernel();
-  const RowThread me(groups);
+  const RowThread<> me(groups);
   BackwardChunk<kAligned, T> row{call, me};
   const bool fits = call.cols <= groups.chunk;
   A sum = 0;
