@@ -129,10 +129,10 @@ def test_cuda_graph(torch_gpu, spec, dtype, random):
     inputs, others = (torch_gpu.tensors(sample, dtype) for sample in samples)
     names = spec.differentiable(samples[0])
     leaves = torch_gpu.leaves(inputs, names)
-    upstream = torch_gpu.upstream(torch_gpu.call(spec.name, inputs))
+    upstream = torch_gpu.upstream(torch_gpu.call(spec.name, inputs, samples[0].options))
 
     def step():
-        outputs = torch_gpu.call(spec.name, leaves)
+        outputs = torch_gpu.call(spec.name, leaves, samples[0].options)
         return [*outputs, *torch.autograd.grad(outputs, [leaves[name] for name in names], upstream)]
 
     stream = torch.cuda.Stream()

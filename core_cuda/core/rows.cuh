@@ -41,6 +41,13 @@ RowGroups row_groups(int64_t size, int least = 128, int most = kMostRowThreads) 
           threads * kPacks * kPackSize<T>};
 }
 
+// Products and sums that the compiler may not contract: which pairs it would fuse differs from kernel to kernel, and
+// with them the bits of a row that is aligned and of one that is not.
+__device__ inline float product(float a, float b) { return __fmul_rn(a, b); }
+__device__ inline double product(double a, double b) { return __dmul_rn(a, b); }
+__device__ inline float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }  // a * b + c
+__device__ inline double fused(double a, double b, double c) { return __fma_rn(a, b, c); }
+
 // A thread's place: which row, and which of the row's threads. kThreads: how many there are, if the compiler is to
 // know, which spares it most of the arithmetic on addresses; else 0.
 template <int kThreads = 0>

@@ -66,10 +66,10 @@ struct NormStatistics {
     if constexpr (kCentered) mean = row < end ? norm.mean[row] : A(0);
   }
 
-  __device__ A centered(A x) const { return kCentered ? x - mean : x; }
+  __device__ A xhat(A x) const { return product(kCentered ? x - mean : x, rstd); }
 };
 
-// Of a row: the sums of wdy * (x - mean), and of wdy, which RMSNorm does not need.
+// Of a row: the sums of wdy * xhat, and of wdy, which RMSNorm does not need.
 template <bool kCentered>
 inline constexpr int kNormSums = kCentered ? 2 : 1;
 
@@ -79,8 +79,8 @@ __device__ Sums<A, kNormSums<kCentered>> terms(const Pack<T>& dy, const Pack<T>&
   Sums<A, kNormSums<kCentered>> sums;
 #pragma unroll
   for (int i = 0; i < kPackSize<T>; ++i) {
-    const A wdy = element(dy, i) * weight[i];
-    sums[0] += wdy * row.centered(element(x, i));
+    const A wdy = product(element(dy, i), weight[i]);
+    sums[0] = fused(wdy, row.xhat(element(x, i)), sums[0]);
     if constexpr (kCentered) sums[1] += wdy;
   }
   return sums;
@@ -209,17 +209,16 @@ class NormBackwardBlock {
 #pragma unroll
       for (int d = 0; d < kDepth; ++d) {
         const Pack<T> dy = load(0, norm_.dy, norm_.dy_stride, d, p), x = load(1, norm_.x, norm_.x_stride, d, p);
-        // dx = rstd * (wdy - mean(wdy) - xhat * mean(wdy * xhat)), with as few operations per element as it takes.
-        const A rstd = statistics[d].rstd, slope = sums[d * kSums] * inverse_size_ * rstd * rstd * rstd;
-        A shift = 0;
-        if constexpr (kCentered) shift = sums[d * kSums + 1] * inverse_size_ * rstd;
+        const A mean_wdy_xhat = product(sums[d * kSums], inverse_size_);
+        A mean_wdy = 0;
+        if constexpr (kCentered) mean_wdy = product(sums[d * kSums + 1], inverse_size_);
         A dx[kPack];
 #pragma unroll
         for (int i = 0; i < kPack; ++i) {
-          const A x_i = statistics[d].centered(element(x, i)), dy_i = element(dy, i), dy_rstd = dy_i * rstd;
-          dweight[i] += dy_rstd * x_i;
+          const A xhat = statistics[d].xhat(element(x, i)), dy_i = element(dy, i), wdy = product(dy_i, weight_[p][i]);
+          dweight[i] = fused(dy_i, xhat, dweight[i]);
           dbias[i] += dy_i;
-          dx[i] = dy_rstd * weight_[p][i] - (x_i * slope + shift);
+          dx[i] = product(statistics[d].rstd, fused(-xhat, mean_wdy_xhat, kCentered ? wdy - mean_wdy : wdy));
         }
         if constexpr (kTensors == 3) {
           const Pack<T> ds = load(2, norm_.ds, norm_.ds_stride, d, p);

@@ -76,18 +76,18 @@ class NormRow {
       load();
       if (norm_.residual) store_rows(x_, norm_.s, chunk);
       if constexpr (kCentered)
-        mean += sum(chunk, [](A x) { return x; });
+        mean += sum(chunk, [](A x, A total) { return total + x; });
       else
-        squares += sum(chunk, [](A x) { return x * x; });
+        squares += sum(chunk, [](A x, A total) { return fused(x, x, total); });
     });
     if constexpr (kCentered) {
-      mean = row_reduce(me_, mean, scratch[0], add) * inverse_size;
+      mean = product(row_reduce(me_, mean, scratch[0], add), inverse_size);
       for_chunks([&](Index chunk, auto load) {  // around the mean: nothing cancels
         load();
-        squares += sum(chunk, [=](A x) { return (x - mean) * (x - mean); });
+        squares += sum(chunk, [=](A x, A total) { return fused(x - mean, x - mean, total); });
       });
     }
-    const A variance = row_reduce(me_, squares, scratch[1], add) * inverse_size;
+    const A variance = product(row_reduce(me_, squares, scratch[1], add), inverse_size);
     const A rstd = rsqrt(variance + static_cast<A>(norm_.eps));
     for_chunks([&](Index chunk, auto load) {
       load();
@@ -99,16 +99,16 @@ class NormRow {
     }
   }
 
-  // The sum of term(x) over this thread's elements. An aligned row ends with a whole pack.
-  template <class Term>
-  __device__ A sum(Index chunk, Term term) {
+  // Adds this thread's elements: total = step(x, total) for each. An aligned row ends with a whole pack.
+  template <class Step>
+  __device__ A sum(Index chunk, Step step) {
     A total = 0;
     each(chunk, [&](int p, Index, Index count) {
       forget(x_[p]);
       A part = 0;
 #pragma unroll
       for (int i = 0; i < kPack; ++i)
-        if (kAligned || i < count) part += term(element(x_[p], i));
+        if (kAligned || i < count) part = step(element(x_[p], i), part);
       total += !kAligned || count > 0 ? part : A(0);
     });
     return total;
@@ -124,7 +124,8 @@ class NormRow {
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
         const A x = element(x_[p], i);
-        y[i] = kCentered ? (x - mean) * rstd * weight_[p][i] + bias_[p][i] : x * rstd * (weight_[p][i] + offset);
+        y[i] = kCentered ? fused(product(x - mean, rstd), weight_[p][i], bias_[p][i])
+                         : product(product(x, rstd), weight_[p][i] + offset);
       }
       x_[p] = rounded<T>(y);
     }
