@@ -19,6 +19,13 @@ def is_number(value: Any) -> bool:
     return kind is float or kind is int or (isinstance(value, numbers.Real) and not isinstance(value, bool))
 
 
+def is_integer(value: Any) -> bool:
+    """Whether an attribute can take the value as an integer of 64 bits. A bool is none."""
+    kind = type(value)
+    integral = kind is int or (isinstance(value, numbers.Integral) and kind is not bool)
+    return integral and -(2**63) <= value < 2**63
+
+
 def not_a_tensor(operator: Operator, input: Input, value: Any) -> TypeError:
     """The error for an input that is neither a tensor nor anything that the framework makes one of."""
     expected = "a number or a tensor of one element" if input.kind == "scalar" else "a tensor"
@@ -33,12 +40,9 @@ def other_device(operator: Operator, input: Input, first: int, expected: Any, go
 
 def number(operator: Operator, input: Input, value: Any) -> float:
     """The double that a scalar input takes instead of a tensor."""
-    if not is_number(value):
+    if not _is_double(value):
         raise not_a_tensor(operator, input, value)
-    try:
-        return float(value)
-    except OverflowError as error:
-        raise not_a_tensor(operator, input, value) from error
+    return float(value)
 
 
 def check_attributes(operator: Operator, values: Mapping[str, Any]) -> None:
@@ -58,8 +62,14 @@ def check_attributes(operator: Operator, values: Mapping[str, Any]) -> None:
         raise TypeError(f"{operator.name}() got an unexpected keyword argument '{unknown}'")
 
 
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+def _is_double(value: Any) -> bool:
+    if not is_number(value):
+        return False
+    try:
+        float(value)
+    except OverflowError:  # an integer beyond all doubles
+        return False
+    return True
 
 
 def _is_bool(value: Any) -> bool:
@@ -74,13 +84,13 @@ def _are_numbers(value: Any) -> bool:
     if isinstance(value, (str, bytes, bytearray)):
         return False
     is_vector = hasattr(value, "__array_interface__") and getattr(value, "ndim", 0) == 1
-    return (is_vector or isinstance(value, Sequence)) and all(map(is_number, value))
+    return (is_vector or isinstance(value, Sequence)) and all(map(_is_double, value))
 
 
 # What the core's own sentence calls each type, and whether Python's value is one.
 _ALLOWED: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "float": ("a number", is_number),
-    "int": ("an integer", _is_integer),
+    "float": ("a number", _is_double),
+    "int": ("an integer", is_integer),
     "bool": ("a bool", _is_bool),
     "str": ("a string", _is_string),
     "floats": ("a list of numbers", _are_numbers),

@@ -65,6 +65,23 @@ def test_scalars_that_are_no_numbers(any_backend, spec, value, random):
             any_backend.call(spec.name, inputs, sample.options)
 
 
+@pytest.mark.parametrize(
+    ("operator", "option", "value", "expected"),
+    [
+        ("rms_norm", "eps", 10**400, "a number"),
+        ("softmax", "scale", -(10**400), "a number"),
+        ("cross_entropy", "ignore_index", 2**63, "an integer"),
+        ("cross_entropy", "ignore_index", -(2**63) - 1, "an integer"),
+        ("polynomial_activation", "coefficients", [1, 10**400], "a list of numbers"),
+    ],
+)
+def test_attributes_that_no_kernel_could_hold(any_backend, operator, option, value, expected, random):
+    sample = next(spec for spec in SPECIFICATIONS if spec.name == operator).sample((2, 3), random)
+    inputs = {name: x for name, x in any_backend.tensors(sample, "float32").items() if name != option}
+    with pytest.raises(TypeError, match=rf"fusedops\.{operator}: {option} must be {expected}; got "):
+        any_backend.call(operator, inputs, {**sample.options, option: value})
+
+
 def test_too_many_dimensions(any_backend, spec, random):
     """More than the core has room for: 64."""
     sample = spec.sample((2, 2), random)

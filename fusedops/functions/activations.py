@@ -53,17 +53,58 @@ def gated_act(gate: Tensor, up: Tensor | None = None, activation: str = "silu") 
 
 
 def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
-    """silu(gate) · up: `gated_act` with `silu`."""
+    """silu(gate) · up: `gated_act` with `silu`.
+
+    Args:
+        gate: as in `gated_act`; without `up` packed, [..., 2D].
+        up: gate's shape and dtype.
+
+    Returns:
+        A tensor of gate's shape, or [..., D] if it is packed, and of its dtype.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+
+    Source: Shazeer, "GLU variants improve transformer", 2020.
+    """
     return ops.gated_act(gate, up, activation="silu")
 
 
 def geglu(gate: Tensor, up: Tensor | None = None, *, approximate: str = "none") -> Tensor:
-    """gelu(gate) · up: `gated_act` with `gelu`, or with `gelu_tanh` if `approximate` is "tanh" instead of "none"."""
+    """gelu(gate) · up: `gated_act` with `gelu` or `gelu_tanh`.
+
+    Args:
+        gate: as in `gated_act`; without `up` packed, [..., 2D].
+        up: gate's shape and dtype.
+        approximate: "none" for `gelu`, "tanh" for `gelu_tanh`.
+
+    Returns:
+        A tensor of gate's shape, or [..., D] if it is packed, and of its dtype.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+        ValueError: `approximate` is neither.
+
+    Source: Shazeer, "GLU variants improve transformer", 2020.
+    """
     if approximate not in ("none", "tanh"):
         raise ValueError(f"fusedops.geglu: approximate must be 'none' or 'tanh'; got {approximate!r}")
     return ops.gated_act(gate, up, activation="gelu_tanh" if approximate == "tanh" else "gelu")
 
 
 def reglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
-    """relu(gate) · up: `gated_act` with `relu`."""
+    """relu(gate) · up: `gated_act` with `relu`.
+
+    Args:
+        gate: as in `gated_act`; without `up` packed, [..., 2D].
+        up: gate's shape and dtype.
+
+    Returns:
+        A tensor of gate's shape, or [..., D] if it is packed, and of its dtype.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+
+    Source: Shazeer, "GLU variants improve transformer", 2020.
+    """
     return ops.gated_act(gate, up, activation="relu")

@@ -15,8 +15,8 @@ def cross_entropy(
 ) -> Tensor:
     """-log softmax(logits)[label], over the last dimension.
 
-    The logits are read once and no probabilities are stored. With label smoothing s, the loss of a row is (1 - s) times
-    this, plus s times its mean over all classes as labels.
+    The logits are read once and no probabilities are stored, but for second derivatives. With label smoothing s, the
+    loss of a row is (1 - s) times this, plus s times its mean over all classes as labels.
 
     Args:
         logits: float64, float32, float16 or bfloat16, [..., classes].
@@ -32,8 +32,6 @@ def cross_entropy(
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape, dtype or option is not as
             above, or, on a CPU, a label. On a GPU a label that is neither a class nor ignore_index makes its loss and
             its gradient NaN.
-
-    The gradient can be differentiated again in its upstream gradient.
 
     Source: Szegedy et al., "Rethinking the Inception architecture for computer vision", 2016, for label smoothing.
     """

@@ -255,7 +255,7 @@ def _arguments(signature: Signature) -> Callable[[Arguments, dict[str, Any]], tu
             value = keywords.get(name, default)
             if plain is None:
                 value = floats(name, value)
-            elif type(value) is not plain:
+            elif type(value) is not plain or (plain is int and not checks.is_integer(value)):
                 checks.check_attributes(declaration, {name: value})
                 value = plain(value)
             rest.append(value)
