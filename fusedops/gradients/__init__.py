@@ -31,8 +31,9 @@ from fusedops.gradients import activations as activations
 from fusedops.gradients import attention as attention
 from fusedops.gradients import elementwise as elementwise
 from fusedops.gradients import loss as loss
-from fusedops.gradients import norms as norms
+from fusedops.gradients import normalization as normalization
 from fusedops.gradients import products as products
+from fusedops.gradients import rotary as rotary
 from fusedops.gradients.registry import REFUSED, Formula, Gradient, gradient_of
 
 __all__ = ["REFUSED", "Formula", "Gradient", "gradient_of"]

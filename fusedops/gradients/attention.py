@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fusedops.gradients.composite import derivative
-from fusedops.gradients.registry import REFUSED, Tensor, gradient
+from fusedops.gradients.registry import Tensor, gradient
 
 
 @gradient("softmax", saves=("y",))
@@ -20,10 +20,3 @@ def _softmax_backward(f: Any, c: Any, gdx: Tensor) -> Mapping[str, Any]:
         return (c.scale * y * (dy - f.sum_last(dy * y)),)
 
     return derivative(f, c, plain, ("dy", "y"), (gdx,))
-
-
-@gradient("rope", saves=("cos", "sin"))
-def _rope(f: Any, c: Any, dy: Tensor) -> Mapping[str, Any]:
-    """A rotation: its transpose rotates back."""
-    options = {"seq_dim": c.seq_dim, "interleaved": c.interleaved, "inverse": not c.inverse}
-    return {"x": lambda: f.rope(dy, c.cos, c.sin, **options), "cos": REFUSED, "sin": REFUSED}
