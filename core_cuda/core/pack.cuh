@@ -98,7 +98,8 @@ __device__ void store_row_pack(const Pack<T>& pack, T* to, int64_t count) {
   if (count > 0) *reinterpret_cast<int4*>(to) = *reinterpret_cast<const int4*>(&pack);
 }
 
-// Elements [0, count) of a pack of a parameter, from element `at` on; `absent` if there is no such parameter.
+// A pack of a parameter, from element `at` on, of which `count` exist: if aligned, all of the pack or none, as in rows
+// of whole packs. `absent` if there is no such parameter.
 template <bool kAligned, class T>
 __device__ void load_parameter(const Parameter& parameter, int64_t at, int64_t count, compute_t<T> absent,
                                compute_t<T> (&values)[kPackSize<T>]) {

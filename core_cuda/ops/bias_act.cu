@@ -1,14 +1,11 @@
 #include "core/reduce.cuh"
+#include "core/rounding.cuh"
 #include "ops/activation_rows.cuh"
 #include "ops/bias_act.h"
 
 namespace fusedops {
 namespace cuda {
 namespace {
-
-// Never fused with the product before it: a gradient has the same bits whether it is summed as well or not.
-__device__ float sum(float a, float b) { return __fadd_rn(a, b); }
-__device__ double sum(double a, double b) { return __dadd_rn(a, b); }
 
 template <class T>
 struct BiasActKernel {
@@ -119,10 +116,17 @@ struct BiasActSlabKernel {
   }
 };
 
+// A bias is read in whole packs, even beside a single row, which need not end with one.
+template <class T>
+bool is_bias_aligned(const Parameter& bias, int64_t size) {
+  return !bias.data || (is_aligned(bias.data) && size % kPackSize<T> == 0);
+}
+
 template <class T>
 Status forward(const BiasAct<T>& call, const Context& context) {
   const bool aligned = is_row_aligned(call.rows, call.size, call.x, call.x_stride) &&
-                       is_row_aligned(call.rows, call.size, call.y, call.size) && is_aligned(call.bias.data);
+                       is_row_aligned(call.rows, call.size, call.y, call.size) &&
+                       is_bias_aligned<T>(call.bias, call.size);
   return run_rows<kPackSize<T>>(context, BiasActKernel<T>{call}, call.activation, call.rows, call.size, aligned);
 }
 
@@ -132,7 +136,7 @@ Status backward(const BiasActBackward<T>& call, const Context& context) {
     return is_row_aligned(call.rows, call.size, data, stride);
   };
   const bool all_aligned = aligned(call.dy, call.dy_stride) && aligned(call.x, call.x_stride) &&
-                           aligned(call.dx, call.size) && is_aligned(call.bias.data);
+                           aligned(call.dx, call.size) && is_bias_aligned<T>(call.bias, call.size);
   if (!call.need_dbias) {
     if (!call.dx) return {};
     return run_rows<kPackSize<T>>(context, BiasActBackwardKernel<T>{call}, call.activation, call.rows, call.size,
