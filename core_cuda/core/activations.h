@@ -47,8 +47,8 @@ FUSEDOPS_HD float reciprocal(float x) {
 FUSEDOPS_HD double magnitude(double x) { return fabs(x); }
 FUSEDOPS_HD float magnitude(float x) { return fabsf(x); }
 
-// e^-|x|; within 1.5 ulp. On the host a smaller exp_: with a single sign of the argument, 2^n needs no care but for
-// subnormal results. It is raised by 2^24, and the product lowered again, which rounds once.
+// e^-|x|; within 1.5 ulp. On the host as in exp.h, but with a single sign of the argument, where 2^n needs no care but
+// for subnormal results: it is raised by 2^24, and the product lowered again, which rounds once.
 FUSEDOPS_HD double decay(double x) { return exp(-fabs(x)); }
 FUSEDOPS_HD float decay(float x) {
 #ifdef __CUDA_ARCH__

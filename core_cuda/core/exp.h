@@ -1,5 +1,5 @@
-// exp and 2^x, for the host and the device alike: loops over them are vectorized by the compiler, since nothing in them
-// is a call or a branch. All are right for NaN, infinities and results that are subnormal, but where said otherwise.
+// 2^x, for the host and the device alike: loops over it are vectorized by the compiler, since nothing in it is a call
+// or a branch. All forms are right for NaN, infinities and results that are subnormal, but where said otherwise.
 #pragma once
 
 #include <bit>
@@ -80,20 +80,6 @@ FUSEDOPS_HD float exp2_or_zero(float x) {
 #endif
 }
 
-// e^x; within 1.1 ulp. The fraction of x * log2(e) comes from an exact product, so that large x lose nothing.
-FUSEDOPS_HD float exp_(float x) {
-#ifdef __CUDA_ARCH__
-  return expf(x);
-#else
-  constexpr float kHigh = float(kLog2E), kLow = float(kLog2E - kHigh);
-  x = host::clamped(x, -105, 89);
-  const float shifted = std::fma(x, kHigh, host::kRoundToInteger);
-  const float fraction = std::fma(x, kLow, std::fma(x, kHigh, -(shifted - host::kRoundToInteger)));
-  return host::scaled(host::exp2_fraction(fraction), host::integer_of(shifted));
-#endif
-}
-
-FUSEDOPS_HD double exp_(double x) { return exp(x); }
 FUSEDOPS_HD double exp2_(double x) { return exp2(x); }
 FUSEDOPS_HD double exp2_or_zero(double x) { return exp2(x); }
 

@@ -45,11 +45,15 @@ inline constexpr int kSlabWarps = 32, kSlabColumns = 32;
 
 template <class A, class T>
 __global__ void __launch_bounds__(kSlabWarps* kSlabColumns)
-    sum_slabs_kernel(const A* partials, int64_t slabs, int64_t columns, T* out) {
+    sum_slabs_kernel(const A* partials, int64_t slabs, int64_t columns, T* first, T* second) {
   begin_kernel();
-  constexpr int kBatch = 8;  // loads in flight; added as a tree
+  constexpr int kBatch = 8;                                            // loads in flight; added as a tree
+  const int64_t blocks = (columns + kSlabColumns - 1) / kSlabColumns;  // for each sum
+  const bool is_first = blockIdx.x < blocks;
+  T* const out = is_first ? first : second;
+  if (!is_first) partials += slabs * columns;
   const int lane = threadIdx.x % kSlabColumns, warp = threadIdx.x / kSlabColumns;
-  const int64_t column = int64_t(blockIdx.x) * kSlabColumns + lane;
+  const int64_t column = (is_first ? blockIdx.x : blockIdx.x - blocks) * kSlabColumns + lane;
   A sum = 0;
   for (int64_t slab = warp; slab < slabs; slab += kSlabWarps * kBatch) {
     A terms[kBatch];
@@ -73,16 +77,19 @@ __global__ void __launch_bounds__(kSlabWarps* kSlabColumns)
   if (warp == 0 && column < columns) out[column] = from_compute<T>(sums[0][lane]);
 }
 
-// out[column] = the sum of partials[slab][column] over the slabs, rounded to out's dtype; zero if there are none.
+// out[column] = the sum of partials[slab][column] over the slabs, rounded to out's dtype; zero if there are none. With
+// a second out, of the same dtype, its partial sums lie behind those of the first.
 template <class A>
-Status sum_slabs(const Context& context, const A* partials, int64_t slabs, int64_t columns, const View& out) {
+Status sum_slabs(const Context& context, const A* partials, int64_t slabs, int64_t columns, const View& out,
+                 const View* second = nullptr) {
   return dispatch(out.dtype, [&](auto tag) -> Status {
     using T = typename decltype(tag)::type;
     if constexpr (std::is_same_v<T, double> != std::is_same_v<A, double>)
       return Status::error("fusedops: sums and their result must both be float64, or neither");
     else
-      return launch(context, sum_slabs_kernel<A, T>, (columns + kSlabColumns - 1) / kSlabColumns,
-                    kSlabWarps * kSlabColumns, partials, slabs, columns, static_cast<T*>(out.data));
+      return launch(context, sum_slabs_kernel<A, T>, (columns + kSlabColumns - 1) / kSlabColumns * (second ? 2 : 1),
+                    kSlabWarps * kSlabColumns, partials, slabs, columns, static_cast<T*>(out.data),
+                    static_cast<T*>(second ? second->data : nullptr));
   });
 }
 

@@ -4,14 +4,12 @@
 // every sum, and a row has the same bits in any batch.
 #pragma once
 
-#include <cooperative_groups.h>
-
 #include <algorithm>
 #include <bit>
-#include <type_traits>
 
 #include "core/launch.cuh"
 #include "core/pack.cuh"
+#include "core/rounding.cuh"
 
 namespace fusedops::cuda {
 
@@ -40,13 +38,6 @@ RowGroups row_groups(int64_t size, int least = 128, int most = kMostRowThreads) 
   return {threads, std::countr_zero(static_cast<unsigned>(threads)), block, block / threads,
           threads * kPacks * kPackSize<T>};
 }
-
-// Products and sums that the compiler may not contract: which pairs it would fuse differs from kernel to kernel, and
-// with them the bits of a row that is aligned and of one that is not.
-__device__ inline float product(float a, float b) { return __fmul_rn(a, b); }
-__device__ inline double product(double a, double b) { return __dmul_rn(a, b); }
-__device__ inline float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }  // a * b + c
-__device__ inline double fused(double a, double b, double c) { return __fma_rn(a, b, c); }
 
 // A thread's place: which row, and which of the row's threads. kThreads: how many there are, if the compiler is to
 // know, which spares it most of the arithmetic on addresses; else 0.
@@ -89,10 +80,7 @@ struct Sums {
 // The value of another lane of the warp.
 template <class V>
 __device__ V exchanged(V value, int offset) {
-  if constexpr (std::is_arithmetic_v<V>)
-    return __shfl_xor_sync(0xffffffff, value, offset);
-  else
-    return cooperative_groups::tiled_partition<32>(cooperative_groups::this_thread_block()).shfl_xor(value, offset);
+  return __shfl_xor_sync(0xffffffff, value, offset);
 }
 
 template <class A, int kCount>
@@ -122,6 +110,25 @@ __device__ V row_reduce(const RowThread<kThreads>& me, V value, V* scratch, Comb
   value = scratch[(warp & -warps) + (lane & (warps - 1))];
   for (int offset = 1; offset < warps; offset *= 2) value = combine(value, exchanged(value, offset));
   return value;
+}
+
+// The sum over a row's threads, for kernels that hold the same row in fewer threads if there are many rows: a thread
+// with two sums stands for two threads, `threads` apart. The bits are those of twice the threads with one sum each.
+// `scratch` has room for 32 values.
+template <int kThreads, class A, int kSums>
+__device__ A row_sum(const RowThread<kThreads>& me, Sums<A, kSums> sums, A* scratch) {
+  const int threads = kThreads ? kThreads : me.threads;
+  for (int offset = 1; offset < 32; offset *= 2)
+    if (offset < threads) sums = sums + exchanged(sums, offset);
+  if (threads <= 32) return kSums == 1 ? sums[0] : sums[0] + sums[kSums - 1];
+  const int warps = threads / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = (warp & -warps) * kSums;
+#pragma unroll
+  for (int k = 0; k < kSums; ++k)
+    if (lane == 0) scratch[row + k * warps + (warp & (warps - 1))] = sums[k];
+  __syncthreads();
+  A sum = scratch[row + (lane & (warps * kSums - 1))];
+  for (int offset = 1; offset < warps * kSums; offset *= 2) sum += exchanged(sum, offset);
+  return sum;
 }
 
 }  // namespace fusedops::cuda

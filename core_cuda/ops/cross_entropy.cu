@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || !kAligned ? 2 : 4)
       if (n <= 0) break;
 #pragma unroll
       for (int i = 0; i < kSize; ++i)
-        if (kAligned || i < n) body(to_compute(packs[p].values[i]));
+        if (kAligned || i < n) body(element(packs[p], i));
       forget(packs[p]);
     }
   };
@@ -172,15 +172,15 @@ __global__ void __launch_bounds__(kThreads, kAligned ? 4 : 3)
   begin_kernel();
   const PieceThread me(tiles);
   if (me.row >= call.rows) return;
-  const int64_t label = call.labels[me.row];
-  const bool ignored = call.is_ignored(label);
   const T* logits = call.logits + me.row * call.stride;
   Pack<T> packs[kBackwardPacks];
 #pragma unroll
   for (int p = 0; p < kBackwardPacks; ++p) {
     const int64_t at = me.at<T>(me.start, p);
-    packs[p] = load_row_pack<kAligned>(logits + at, ignored ? 0 : call.classes - at);
+    packs[p] = load_row_pack<kAligned>(logits + at, call.classes - at);
   }
+  const int64_t label = call.labels[me.row];  // behind the logits: these must not wait for it
+  const bool ignored = call.is_ignored(label);
   const A slope = call.is_class(label) ? call.slope(me.row) : std::numeric_limits<A>::quiet_NaN();
   const auto derivative = call.derivative(me.row, slope);
 #pragma unroll
@@ -190,12 +190,12 @@ __global__ void __launch_bounds__(kThreads, kAligned ? 4 : 3)
     A dx[kSize];
 #pragma unroll
     for (int i = 0; i < kSize; ++i) {
-      dx[i] = ignored ? A(0) : derivative(to_compute(packs[p].values[i]));
+      dx[i] = ignored ? A(0) : derivative(element(packs[p], i));
     }
     if (label >= at && label < at + kSize && !ignored) {
 #pragma unroll
       for (int i = 0; i < kSize; ++i)
-        if (at + i == label) dx[i] = call.derivative_of_label(me.row, slope)(to_compute(packs[p].values[i]));
+        if (at + i == label) dx[i] = call.derivative_of_label(me.row, slope)(element(packs[p], i));
     }
     store_row_pack<kAligned>(rounded<T>(dx), call.dlogits + me.row * call.classes + at, call.classes - at);
   }

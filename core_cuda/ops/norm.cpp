@@ -5,6 +5,7 @@ namespace fusedops {
 Status norm_forward_rule(Rule& rule, const NormForwardPlaces& at) {
   FUSEDOPS_TRY(rule.has_rows(at.x));
   if (at.residual != kNowhere) FUSEDOPS_TRY(rule.same_as(at.residual, at.x));
+  FUSEDOPS_TRY(rule.has_rows(at.x));  // again, with what the residual says of x
   FUSEDOPS_TRY(rule.per_column(at.weight, at.x));
   if (at.bias != kNowhere) FUSEDOPS_TRY(rule.per_column(at.bias, at.x));
 
@@ -19,6 +20,7 @@ Status norm_forward_rule(Rule& rule, const NormForwardPlaces& at) {
 Status norm_backward_rule(Rule& rule, const NormBackwardPlaces& at) {
   FUSEDOPS_TRY(rule.has_rows(at.x));
   FUSEDOPS_TRY(rule.same_as(at.dy, at.x));
+  FUSEDOPS_TRY(rule.has_rows(at.x));  // again, with what dy says of x
   FUSEDOPS_TRY(rule.per_column(at.weight, at.x));
   if (at.bias != kNowhere) FUSEDOPS_TRY(rule.per_column(at.bias, at.x));
   if (at.mean != kNowhere) FUSEDOPS_TRY(rule.per_row(at.mean, at.x));

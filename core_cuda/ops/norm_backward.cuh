@@ -349,6 +349,7 @@ Status norm_backward(const NormBackward<T>& norm, const Context& context) {
 
 template <bool kCentered, class T>
 Status norm_backward(const NormBackward<T>& norm, const Context& context) {
+  using A = compute_t<T>;
   constexpr bool kCanMix = sizeof(T) == 2;
   const bool aligned =
       are_rows_aligned(norm.cols, norm.dy, norm.dy_stride) && are_rows_aligned(norm.cols, norm.x, norm.x_stride) &&
@@ -360,11 +361,12 @@ Status norm_backward(const NormBackward<T>& norm, const Context& context) {
                            : norm_backward<true, kCentered, false>(norm, context)));
   const int64_t slabs =
       slabs_of(norm.rows, norm_backward_groups<T>(norm.cols).rows_per_block * kNormBackwardDepth<T>).count;
-  if (norm.need_dweight) FUSEDOPS_TRY(sum_slabs(context, norm.partials, slabs, norm.cols, norm.dweight));
-  if (norm.need_dbias)
-    FUSEDOPS_TRY(
-        sum_slabs(context, norm.partials + norm.need_dweight * slabs * norm.cols, slabs, norm.cols, norm.dbias));
-  return {};
+  const A* rest = norm.partials;
+  if (norm.need_dweight && norm.need_dbias && norm.dweight.dtype == norm.dbias.dtype)
+    return sum_slabs(context, rest, slabs, norm.cols, norm.dweight, &norm.dbias);
+  if (norm.need_dweight) FUSEDOPS_TRY(sum_slabs(context, rest, slabs, norm.cols, norm.dweight));
+  if (norm.need_dweight) rest += slabs * norm.cols;
+  return norm.need_dbias ? sum_slabs(context, rest, slabs, norm.cols, norm.dbias) : Status();
 }
 
 }  // namespace fusedops::cuda

@@ -9,21 +9,24 @@
 
 namespace fusedops::cuda {
 
-inline constexpr int kNormPacks = 4;      // per thread: overhead is shared by 32 elements of 16 bits
-inline constexpr int kNormThreads = 512;  // per row, at most
+// Many rows: 4 packs per thread, so that 32 elements of 16 bits share what a thread costs; parameters are loaded behind
+// the sums, where they take no registers from the row. Few rows: half the packs, for twice the threads, and parameters
+// along with the row: latency is all. Rows chunk by chunk do not fit into the registers of their threads: they are read
+// again, mostly from the L2 cache. All three have the same bits: see row_sum().
+enum class NormWay { many, few, chunks };
 
-// When a thread loads its part of the parameters. Early, along with the row, their latency is hidden: what few rows
-// want. Late, behind the sums, they take no registers from the row: what many rows want, whose blocks hide latency.
-enum class Parameters { early, late, chunk_by_chunk };
+constexpr int norm_packs(NormWay way) { return way == NormWay::few ? 2 : 4; }
+constexpr int norm_threads(NormWay way) { return way == NormWay::few ? 1024 : 512; }  // per row, at most
 
 // A thread's part of a chunk of its row.
-template <bool kAligned, bool kCentered, bool kMixed, Parameters kParameters, int kThreads, class T>
+template <bool kAligned, bool kCentered, bool kMixed, NormWay kWay, int kThreads, class T>
 class NormRow {
  public:
-  static constexpr bool kLong = kParameters == Parameters::chunk_by_chunk;
+  static constexpr bool kLong = kWay == NormWay::chunks;
   using A = compute_t<T>;
   using Index = std::conditional_t<kLong, int64_t, int>;  // of a column; 64 bits take twice the instructions
-  static constexpr int kPacks = kNormPacks, kPack = kPackSize<T>;
+  static constexpr int kPacks = norm_packs(kWay), kPack = kPackSize<T>;
+  using Partial = Sums<A, kPacks / 2>;
 
   __device__ NormRow(const NormForward<T>& norm, const RowThread<kThreads>& me)
       : norm_(norm),
@@ -70,24 +73,24 @@ class NormRow {
   // for_chunks calls a body with the start of each chunk and what loads it.
   template <class ForChunks>
   __device__ void normalize_chunks(A (&scratch)[2][32], A inverse_size, ForChunks for_chunks) {
-    const auto add = [](A a, A b) { return a + b; };
-    A mean = 0, squares = 0;
+    Partial total, squares;
     for_chunks([&](Index chunk, auto load) {
       load();
       if (norm_.residual) store_rows(x_, norm_.s, chunk);
       if constexpr (kCentered)
-        mean += sum(chunk, [](A x, A total) { return total + x; });
+        add(total, chunk, [](A x, A sum) { return sum + x; });
       else
-        squares += sum(chunk, [](A x, A total) { return fused(x, x, total); });
+        add(squares, chunk, [](A x, A sum) { return fused(x, x, sum); });
     });
+    A mean = 0;
     if constexpr (kCentered) {
-      mean = product(row_reduce(me_, mean, scratch[0], add), inverse_size);
+      mean = product(row_sum(me_, total, scratch[0]), inverse_size);
       for_chunks([&](Index chunk, auto load) {  // around the mean: nothing cancels
         load();
-        squares += sum(chunk, [=](A x, A total) { return fused(x - mean, x - mean, total); });
+        add(squares, chunk, [=](A x, A sum) { return fused(x - mean, x - mean, sum); });
       });
     }
-    const A variance = product(row_reduce(me_, squares, scratch[1], add), inverse_size);
+    const A variance = product(row_sum(me_, squares, scratch[1]), inverse_size);
     const A rstd = rsqrt(variance + static_cast<A>(norm_.eps));
     for_chunks([&](Index chunk, auto load) {
       load();
@@ -99,23 +102,21 @@ class NormRow {
     }
   }
 
-  // Adds this thread's elements: total = step(x, total) for each. An aligned row ends with a whole pack.
+  // Adds this thread's elements: sum = step(x, sum) for each. An aligned row ends with a whole pack.
   template <class Step>
-  __device__ A sum(Index chunk, Step step) {
-    A total = 0;
+  __device__ void add(Partial& sums, Index chunk, Step step) {
     each(chunk, [&](int p, Index, Index count) {
       forget(x_[p]);
       A part = 0;
 #pragma unroll
       for (int i = 0; i < kPack; ++i)
         if (kAligned || i < count) part = step(element(x_[p], i), part);
-      total += !kAligned || count > 0 ? part : A(0);
+      sums[p % (kPacks / 2)] += !kAligned || count > 0 ? part : A(0);
     });
-    return total;
   }
 
   __device__ void store(Index chunk, A mean, A rstd) {
-    if constexpr (kParameters == Parameters::late) load_parameters(chunk);
+    if constexpr (kWay == NormWay::many) load_parameters(chunk);
     const A offset = !kCentered && norm_.weight.data ? static_cast<A>(norm_.offset) : A(0);
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
@@ -159,42 +160,39 @@ class NormRow {
   HeldParameter<kAligned, kMixed, T> weight_[kPacks], bias_[kPacks];
 };
 
-// Four blocks of 256 threads share a multiprocessor at 64 registers a thread.
-template <bool kMixed, Parameters kParameters, class T>
-inline constexpr int kNormRegisters = kMixed                             ? 128
-                                      : kParameters == Parameters::early ? 80
-                                                                         : 64;
+// Four blocks of 256 threads share a multiprocessor at 64 registers a thread; 1024 threads of a block have 64.
+template <bool kAligned, bool kMixed, NormWay kWay>
+inline constexpr int kNormRegisters = (kMixed || !kAligned) && kWay != NormWay::few ? 128 : 64;
 
-// Chunk by chunk: a row that does not fit into the registers of its threads is read again, mostly from the L2 cache.
-template <bool kAligned, bool kCentered, bool kMixed, Parameters kParameters, int kThreads, class T>
-__global__ void __maxnreg__((kNormRegisters<kMixed, kParameters, T>))
+template <bool kAligned, bool kCentered, bool kMixed, NormWay kWay, int kThreads, class T>
+__global__ void __maxnreg__((kNormRegisters<kAligned, kMixed, kWay>))
     norm_forward_kernel(const __grid_constant__ NormForward<T> norm, const __grid_constant__ RowGroups groups,
                         compute_t<T> inverse_size) {
   begin_kernel();
   const RowThread<kThreads> me(groups);
-  NormRow<kAligned, kCentered, kMixed, kParameters, kThreads, T> row(norm, me);
+  NormRow<kAligned, kCentered, kMixed, kWay, kThreads, T> row(norm, me);
   __shared__ compute_t<T> scratch[2][32];
-  if constexpr (kParameters == Parameters::chunk_by_chunk) {
+  if constexpr (kWay == NormWay::chunks) {
     row.normalize_long(groups.chunk, scratch, inverse_size);
   } else {
     row.load(0);
-    if constexpr (kParameters == Parameters::early) row.load_parameters(0);
+    if constexpr (kWay == NormWay::few) row.load_parameters(0);
     row.normalize(scratch, inverse_size);
   }
 }
 
-// For aligned rows that fit: kernels that know the number of threads of a row, for the lengths that models have.
-template <bool kCentered, Parameters kParameters, class T>
+// For many aligned rows: kernels that know the number of threads of a row, for the lengths that models have.
+template <bool kCentered, class T>
 auto norm_forward_kernel_for(int threads) {
   switch (threads) {
     case 128:
-      return norm_forward_kernel<true, kCentered, false, kParameters, 128, T>;
+      return norm_forward_kernel<true, kCentered, false, NormWay::many, 128, T>;
     case 256:
-      return norm_forward_kernel<true, kCentered, false, kParameters, 256, T>;
+      return norm_forward_kernel<true, kCentered, false, NormWay::many, 256, T>;
     case 512:
-      return norm_forward_kernel<true, kCentered, false, kParameters, 512, T>;
+      return norm_forward_kernel<true, kCentered, false, NormWay::many, 512, T>;
     default:
-      return norm_forward_kernel<true, kCentered, false, kParameters, 0, T>;
+      return norm_forward_kernel<true, kCentered, false, NormWay::many, 0, T>;
   }
 }
 
@@ -202,20 +200,26 @@ template <bool kCentered, class T>
 Status norm_forward(const NormForward<T>& norm, const Context& context) {
   using A = compute_t<T>;
   constexpr bool kCanMix = sizeof(T) == 2;
-  const RowGroups groups = row_groups<T, kNormPacks>(norm.cols, 128, kNormThreads);
   const bool aligned = are_rows_aligned(norm.cols, norm.x, norm.x_stride) &&
                        are_rows_aligned(norm.cols, norm.residual, norm.residual_stride) && is_aligned(norm.y) &&
                        is_aligned(norm.s) && is_aligned(norm.weight.data) && is_aligned(norm.bias.data);
   const bool mixed = kCanMix && (norm.weight.is_f32 || norm.bias.is_f32);
-  const bool few = groups.blocks(norm.rows) <= 2 * device_attribute(cudaDevAttrMultiProcessorCount);
-  constexpr Parameters kChunks = Parameters::chunk_by_chunk;
-  const auto kernel = !aligned                   ? norm_forward_kernel<false, kCentered, true, kChunks, 0, T>
-                      : norm.cols > groups.chunk ? norm_forward_kernel<true, kCentered, true, kChunks, 0, T>
-                      : mixed                    ? norm_forward_kernel<true, kCentered, kCanMix, Parameters::late, 0, T>
-                      : few ? norm_forward_kernel_for<kCentered, Parameters::early, T>(groups.threads)
-                            : norm_forward_kernel_for<kCentered, Parameters::late, T>(groups.threads);
-  return launch(context, kernel, groups.blocks(norm.rows), groups.block_threads, norm, groups,
-                A(1) / static_cast<A>(norm.cols));
+  const auto run = [&](auto kernel, const RowGroups& groups) {
+    return launch(context, kernel, groups.blocks(norm.rows), groups.block_threads, norm, groups,
+                  A(1) / static_cast<A>(norm.cols));
+  };
+  constexpr NormWay kFew = NormWay::few, kMany = NormWay::many, kChunks = NormWay::chunks;
+  const RowGroups groups = row_groups<T, norm_packs(kMany)>(norm.cols, 128, norm_threads(kMany));
+  if (norm.cols > groups.chunk)
+    return run(aligned ? norm_forward_kernel<true, kCentered, true, kChunks, 0, T>
+                       : norm_forward_kernel<false, kCentered, true, kChunks, 0, T>,
+               groups);
+  if (!aligned) return run(norm_forward_kernel<false, kCentered, true, kMany, 0, T>, groups);
+  if (mixed) return run(norm_forward_kernel<true, kCentered, kCanMix, kMany, 0, T>, groups);
+  if (groups.blocks(norm.rows) > 2 * device_attribute(cudaDevAttrMultiProcessorCount))
+    return run(norm_forward_kernel_for<kCentered, T>(groups.threads), groups);
+  return run(norm_forward_kernel<true, kCentered, false, kFew, 0, T>,
+             row_groups<T, norm_packs(kFew)>(norm.cols, 128, norm_threads(kFew)));
 }
 
 }  // namespace fusedops::cuda

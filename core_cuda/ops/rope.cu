@@ -1,17 +1,12 @@
 #include "core/divisor.cuh"
 #include "core/launch.cuh"
 #include "core/pack.cuh"
+#include "core/rounding.cuh"
 #include "ops/rope.h"
 
 namespace fusedops {
 namespace cuda {
 namespace {
-
-// Rounded one by one: the compiler never fuses these. The same bits on every path, and no overflow skipped.
-__device__ float product(float a, float b) { return __fmul_rn(a, b); }
-__device__ double product(double a, double b) { return __dmul_rn(a, b); }
-__device__ float sum(float a, float b) { return __fadd_rn(a, b); }
-__device__ double sum(double a, double b) { return __dadd_rn(a, b); }
 
 // kCount elements, in the compute type.
 template <bool kAligned, int kCount, class T>

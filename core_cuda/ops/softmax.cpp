@@ -31,8 +31,8 @@ Status forward_rule(Rule& rule) {
   return {};
 }
 
-constexpr int64_t kKept =
-    4096;  // exponentials of a row that are kept, on the stack; those of a longer one are taken twice
+// Exponentials of a row that are kept, on the stack; those of a longer one are taken twice.
+constexpr int64_t kKept = 4096;
 
 // value or otherwise, by its bits: a choice that is vectorized, whatever the sizes of the two types.
 template <class T>

@@ -87,7 +87,7 @@ struct SoftmaxChunk {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
 #pragma unroll
-      for (int i = 0; i < kSize; ++i) values[p][i] = call.sign * to_compute(packs[p].values[i]);
+      for (int i = 0; i < kSize; ++i) values[p][i] = call.sign * element(packs[p], i);
       if (are_all_kept(p)) continue;
 #pragma unroll
       for (int i = 0; i < kSize; ++i)
@@ -205,7 +205,7 @@ struct BackwardChunk {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p)
 #pragma unroll
-      for (int i = 0; i < kPackSize<T>; ++i) sum += to_compute(dy[p].values[i]) * to_compute(y[p].values[i]);
+      for (int i = 0; i < kPackSize<T>; ++i) sum += element(dy[p], i) * element(y[p], i);
     return sum;
   }
 
@@ -216,8 +216,7 @@ struct BackwardChunk {
       if (count(at) <= 0) return;
       A dx[kPackSize<T>];
 #pragma unroll
-      for (int i = 0; i < kPackSize<T>; ++i)
-        dx[i] = call.scale * to_compute(y[p].values[i]) * (to_compute(dy[p].values[i]) - sum);
+      for (int i = 0; i < kPackSize<T>; ++i) dx[i] = call.scale * element(y[p], i) * (element(dy[p], i) - sum);
       store_row_pack<kAligned>(rounded<T>(dx), call.dx + me.row * call.cols + at, count(at));
     }
   }
