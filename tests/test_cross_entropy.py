@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import numpy as np
@@ -18,9 +19,16 @@ def loss_and_gradient(backend, dtype, logits, labels, **options):
     return backend.to_numpy(outputs[0]), backend.to_numpy(gradients["logits"])
 
 
-@pytest.mark.parametrize("label", [5, -1, 2**40, -(2**40)])
-def test_labels_that_are_no_class(any_backend, dtype, label, random):
-    logits, labels = random.normal(size=(4, 5)), np.array([1, 2, label, 4])
+NO_CLASS = [5, -1, IGNORED + 1, 2**31 - 1, -(2**31)]
+
+
+@pytest.mark.parametrize(
+    ("label", "integers"),
+    [*itertools.product(NO_CLASS, ["int32", "int64"]), (2**40, "int64"), (-(2**40), "int64"), (2**32 + 1, "int64")],
+)
+def test_labels_that_are_no_class(any_backend, dtype, label, integers, random):
+    """On the CPU an error; on a GPU, which cannot raise one, NaN: for that row and its gradient alone, and the mean."""
+    logits, labels = random.normal(size=(4, 5)), np.array([1, 2, label, 4], integers)
     if any_backend.device == "cpu":
         sentence = f"fusedops.cross_entropy: labels must be in [0, 5) or ignore_index, -100; got {label} in row 2"
         with pytest.raises(any_backend.errors, match=re.escape(sentence)):
@@ -43,11 +51,14 @@ def test_rows_that_do_not_count(any_backend, dtype, reduction, random):
     assert not got[1][labels == IGNORED].any()
 
 
-def test_no_row_counts(any_backend, dtype, random):
-    """As in PyTorch: the mean of nothing is NaN."""
-    logits, labels = random.normal(size=(3, 5)), np.full(3, IGNORED)
-    loss, gradient = loss_and_gradient(any_backend, dtype, logits, labels)
-    assert np.isnan(loss)
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(("reduction", "expected"), [("mean", np.nan), ("sum", 0), ("none", [0, 0, 0])])
+def test_no_row_counts(any_backend, dtype, label_smoothing, reduction, expected, random):
+    """The mean of nothing is NaN, as PyTorch's is; the gradient is zero."""
+    logits, labels = random.normal(size=(3, 33)), np.full(3, IGNORED)
+    options = {"reduction": reduction, "label_smoothing": label_smoothing}
+    loss, gradient = loss_and_gradient(any_backend, dtype, logits, labels, **options)
+    np.testing.assert_array_equal(loss, expected)
     assert not gradient.any()
 
 

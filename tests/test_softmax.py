@@ -1,11 +1,11 @@
-"""Softmax: what is masked is never looked at; rows that no block of the GPU holds, and more than 2^31 elements."""
+"""Softmax: what is masked is never looked at; rows with nothing left; long rows, and more than 2^31 elements."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from checks import check_backward, check_forward
 from numerics import assert_same_bits
+from rows import LENGTHS, check
 from specification import Sample
 from specifications.softmax import SPECIFICATION
 
@@ -43,16 +43,39 @@ def test_a_masked_row_of_nan_is_zero_where_it_is_masked(any_backend, dtype):
     assert not got[:, 1].any()
 
 
+@pytest.mark.parametrize("columns", LENGTHS)
+def test_rows_with_nothing_kept(any_backend, columns, dtype, random):
+    """Zeros, with zero gradients, whatever is masked away there."""
+    x = random.standard_normal((4, columns))
+    x[1], x[2, ::2] = np.nan, np.inf
+    mask = np.ones((4, columns), bool)
+    mask[1:3] = False
+    sample = Sample({"x": x, "mask": mask})
+    inputs = any_backend.tensors(sample, dtype)
+    (y,), gradients = any_backend.gradients("softmax", inputs, {}, ("x",))
+    for result in (y, gradients["x"]):
+        np.testing.assert_array_equal(any_backend.to_numpy(result)[1:3].astype(float), 0)
+    kept = Sample({"x": x[::3].copy(), "mask": mask[::3].copy()})
+    check(any_backend, SPECIFICATION, kept, dtype)
+
+
+def test_more_rows_than_columns_of_a_causal_matrix(any_backend, dtype, random):
+    """The first rows have nothing left."""
+    sample = Sample({"x": random.standard_normal((2, 7, 3))}, {"causal": True})
+    inputs = any_backend.tensors(sample, dtype)
+    (y,), gradients = any_backend.gradients("softmax", inputs, sample.options, ("x",))
+    for result in (y, gradients["x"]):
+        np.testing.assert_array_equal(any_backend.to_numpy(result)[:, :4].astype(float), 0)
+    np.testing.assert_array_equal(any_backend.to_numpy(y)[:, 4].astype(float), [[1, 0, 0]] * 2)
+    check(any_backend, SPECIFICATION, sample, dtype)
+
+
 @pytest.mark.parametrize("narrow", ["float32", "bfloat16"])
 @pytest.mark.parametrize("size", [65_536, 262_144, 40_001], ids=str)
-def test_long_rows(any_backend, narrow, size, random):
-    for options in ({}, {"causal": True}):
-        sample = Sample({"x": random.normal(size=(3, size))}, options)
-        inputs = any_backend.tensors(sample, narrow)
-        check_forward(any_backend, SPECIFICATION, sample, inputs)
-        check_backward(any_backend, SPECIFICATION, sample, inputs)
-    masked = Sample({"x": random.normal(size=(3, size)), "mask": random.random(size=size) < 0.5})
-    check_forward(any_backend, SPECIFICATION, masked, any_backend.tensors(masked, narrow))
+def test_long_rows_of_which_some_is_masked(any_backend, narrow, size, random):
+    x, mask = random.normal(size=(3, size)), random.random(size=size) < 0.5
+    check(any_backend, SPECIFICATION, Sample({"x": x}, {"causal": True}), narrow)
+    check(any_backend, SPECIFICATION, Sample({"x": x, "mask": mask}), narrow)
 
 
 def test_more_than_2_31_elements(torch_gpu):
