@@ -2,43 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from running import EXAMPLES, WITHOUT, run, skip_without
 
-TRAIN = Path(__file__).resolve().parent.parent / "examples" / "digits" / "train.py"
+TRAIN = EXAMPLES / "digits" / "train.py"
 NEEDED = ("torch", "tensorflow", "sklearn", "matplotlib", "rich")
-
-
-def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "100"}
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=cwd, env=environment)
-
-
-# Runs the example as if a module, the first argument, were not installed.
-WITHOUT = """
-import runpy, sys
-from importlib.machinery import PathFinder
-
-_, missing, train, *arguments = sys.argv
-find_spec = PathFinder.find_spec
-PathFinder.find_spec = lambda name, *rest: None if name == missing else find_spec(name, *rest)
-sys.argv = [train, *arguments]
-sys.path.insert(0, train.rpartition("/")[0])
-runpy.run_path(train, run_name="__main__")
-"""
 
 
 @pytest.fixture(autouse=True)
 def everything_is_here() -> None:
-    for module in NEEDED:
-        if importlib.util.find_spec(module) is None:
-            pytest.skip(f"the example of the digits needs {module}")
+    skip_without(NEEDED)
 
 
 def test_no_bit_differs_and_a_picture_is_saved(tmp_path: Path) -> None:

@@ -111,7 +111,6 @@ def test_tensors_without_data(torch_cpu, spec, dtype, fake, random):
             assert (got.shape, got.dtype, got.stride()) == (output.shape, output.dtype, output.stride())
 
 
-@pytest.mark.parametrize("spec", SPECIFICATIONS, ids=str)
 def test_meta_tensors_beside_others(torch_cpu, spec, random):
     """A fake kernel refuses two devices like a real one."""
     sample = spec.sample((2, 3), random)
@@ -121,7 +120,6 @@ def test_meta_tensors_beside_others(torch_cpu, spec, random):
             torch_cpu.call(spec.name, {**inputs, name: inputs[name].to("meta")}, sample.options)
 
 
-@pytest.mark.parametrize("spec", SPECIFICATIONS, ids=str)
 def test_sparse_tensors(torch_cpu, spec, random):
     sample = spec.sample((2, 3), random)
     inputs = torch_cpu.tensors(sample, "float32")
