@@ -20,7 +20,7 @@ inline constexpr int kNormBackwardPacks = sizeof(T) == 2 ? 2 : 4;
 // Rows that a thread takes in a step: of 16-bit rows two, which share the latency of a sum.
 template <class T>
 inline constexpr int kNormBackwardDepth = sizeof(T) == 2 ? 2 : 1;
-// Steps on their way: 192 KiB.
+// Steps on their way: 128 or 192 KiB.
 template <class T>
 constexpr int norm_backward_stages(int tensors) {
   return sizeof(T) == 2 && tensors == 2 ? 3 : 2;
@@ -73,20 +73,21 @@ struct NormStatistics {
 template <bool kCentered>
 inline constexpr int kNormSums = kCentered ? 2 : 1;
 
-template <bool kCentered, class T, class A, class Weight>
+// `count`: elements of the pack that exist; of an aligned row all or none. What does not exist must not become 0 * inf.
+template <bool kAligned, bool kCentered, class T, class A, class Weight>
 __device__ Sums<A, kNormSums<kCentered>> terms(const Pack<T>& dy, const Pack<T>& x, const Weight& weight,
-                                               const NormStatistics<kCentered, A>& row) {
+                                               const NormStatistics<kCentered, A>& row, int64_t count) {
   Sums<A, kNormSums<kCentered>> sums;
 #pragma unroll
   for (int i = 0; i < kPackSize<T>; ++i) {
+    if (!kAligned && i >= count) continue;
     const A wdy = product(element(dy, i), weight[i]);
     sums[0] = fused(wdy, row.xhat(element(x, i)), sums[0]);
     if constexpr (kCentered) sums[1] += wdy;
   }
-  return sums;
+  return count > 0 ? sums : Sums<A, kNormSums<kCentered>>();
 }
 
-// What one block does: the slabs of rows that are its share, one after the other.
 // kTensors: dy and x, and ds if there is one.
 template <bool kAligned, bool kCentered, bool kMixed, int kTensors, class T>
 class NormBackwardBlock {
@@ -117,6 +118,7 @@ class NormBackwardBlock {
       if (norm_.need_dweight) leave(tile, dweight_, norm_.partials);
       if (kCentered && norm_.need_dbias)
         leave(tile, dbias_, norm_.partials + norm_.need_dweight * plan_.slabs.count * norm_.cols);
+      __syncthreads();  // an odd number of steps: the next slab's first sum takes the scratch of this one's last
     }
   }
 
@@ -189,8 +191,8 @@ class NormBackwardBlock {
       for (int p = 0; p < kPacks; ++p)
 #pragma unroll
         for (int d = 0; d < kDepth; ++d) {
-          auto part = terms(load(0, norm_.dy, norm_.dy_stride, d, p), load(1, norm_.x, norm_.x_stride, d, p),
-                            weight_[p], statistics[d]);
+          auto part = terms<kAligned>(load(0, norm_.dy, norm_.dy_stride, d, p), load(1, norm_.x, norm_.x_stride, d, p),
+                                      weight_[p], statistics[d], tile.columns - me_.at<T>(p));
 #pragma unroll
           for (int k = 0; k < kSums; ++k) sums[d * kSums + k] += part[k];
         }
@@ -311,7 +313,8 @@ __global__ void __launch_bounds__(kMostRowThreads) norm_row_sums_kernel(NormBack
     };
     HeldParameter<kAligned, true, T> weight;
     weight.load(norm.weight, at, norm.cols - at, kAbsentWeight, norm.weight.data ? static_cast<A>(norm.offset) : A(0));
-    sums = sums + terms(load(norm.dy, norm.dy_stride), load(norm.x, norm.x_stride), weight, statistics);
+    sums = sums + terms<kAligned>(load(norm.dy, norm.dy_stride), load(norm.x, norm.x_stride), weight, statistics,
+                                  norm.cols - at);
   }
   __shared__ Sums<A, kNormSums<kCentered>> scratch[32];
   sums = row_reduce(me, sums, scratch, [](const auto& a, const auto& b) { return a + b; });
@@ -329,16 +332,21 @@ Status norm_backward(const NormBackward<T>& norm, const Context& context) {
   plan.slabs = slabs_of(norm.rows, plan.step_rows);
   plan.segments = (norm.cols + plan.groups.chunk - 1) / plan.groups.chunk;
   plan.steps = static_cast<int>(plan.slabs.rows / plan.step_rows);
-  if (plan.segments > 1)
-    FUSEDOPS_TRY(launch(context, norm_row_sums_kernel<kAligned, kCentered, T>, norm.rows, kMostRowThreads, norm,
-                        row_groups<T, 1>(norm.cols, kMostRowThreads)));
   const int corner_bytes = plan.groups.rows_per_block > 1
                                ? plan.groups.block_threads * Block::kPacks * kPackSize<T> * int(sizeof(compute_t<T>))
                                : 0;
+  const int shared_bytes = (kAligned ? Block::Rows::kBytes : 0) + corner_bytes;
+  constexpr int kScratch = 1024;  // of static shared memory, at most
+  if constexpr (kAligned)         // GPUs other than 9.0 and 10.0 have less: the same bits, with nothing fetched ahead
+    if (shared_bytes + kScratch > device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin))
+      return norm_backward<false, kCentered, true, kTensors>(norm, context);
+  if (plan.segments > 1)
+    FUSEDOPS_TRY(launch(context, norm_row_sums_kernel<kAligned, kCentered, T>, norm.rows, kMostRowThreads, norm,
+                        row_groups<T, 1>(norm.cols, kMostRowThreads)));
   const int64_t blocks =
       std::min<int64_t>(plan.slabs.count * plan.segments, device_attribute(cudaDevAttrMultiProcessorCount));
   return launch(context, norm_backward_kernel<kAligned, kCentered, kMixed, kTensors, T>,
-                Grid{blocks, kNormBackwardThreads, (kAligned ? Block::Rows::kBytes : 0) + corner_bytes}, norm, plan);
+                Grid{blocks, kNormBackwardThreads, shared_bytes}, norm, plan);
 }
 
 template <bool kAligned, bool kCentered, bool kMixed, class T>

@@ -49,11 +49,7 @@ class NormRow {
   }
 
   __device__ void load_parameters(Index chunk) {
-    each(chunk, [&](int p, Index at, Index count) {
-      const Index column = at + me_.template at<T>(0);
-      weight_[p].load(norm_.weight, column, count, kAbsentWeight);
-      if constexpr (kCentered) bias_[p].load(norm_.bias, column, count, kAbsentBias);
-    });
+    each(chunk, [&](int p, Index at, Index count) { load_parameters(p, at, count); });
   }
 
   // What remains once the row and the parameters are there.
@@ -70,6 +66,12 @@ class NormRow {
   }
 
  private:
+  __device__ void load_parameters(int p, Index at, Index count) {
+    const Index column = at + me_.template at<T>(0);
+    weight_[p].load(norm_.weight, column, count, kAbsentWeight);
+    if constexpr (kCentered) bias_[p].load(norm_.bias, column, count, kAbsentBias);
+  }
+
   // for_chunks calls a body with the start of each chunk and what loads it.
   template <class ForChunks>
   __device__ void normalize_chunks(A (&scratch)[2][32], A inverse_size, ForChunks for_chunks) {
@@ -84,7 +86,8 @@ class NormRow {
     });
     A mean = 0;
     if constexpr (kCentered) {
-      mean = product(row_sum(me_, total, scratch[0]), inverse_size);
+      mean = row_sum(me_, total, scratch[0]) / static_cast<A>(norm_.cols);  // exact for a row of equal numbers
+
       for_chunks([&](Index chunk, auto load) {  // around the mean: nothing cancels
         load();
         add(squares, chunk, [=](A x, A sum) { return fused(x - mean, x - mean, sum); });
@@ -116,10 +119,10 @@ class NormRow {
   }
 
   __device__ void store(Index chunk, A mean, A rstd) {
-    if constexpr (kWay == NormWay::many) load_parameters(chunk);
+    T* row = norm_.y + me_.row * norm_.cols + me_.template at<T>(0);
     const A offset = !kCentered && norm_.weight.data ? static_cast<A>(norm_.offset) : A(0);
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
+    each(chunk, [&](int p, Index at, Index count) {
+      if constexpr (kWay == NormWay::many) load_parameters(p, at, count);
       forget(x_[p]);
       A y[kPack];
 #pragma unroll
@@ -128,9 +131,8 @@ class NormRow {
         y[i] = kCentered ? fused(product(x - mean, rstd), weight_[p][i], bias_[p][i])
                          : product(product(x, rstd), weight_[p][i] + offset);
       }
-      x_[p] = rounded<T>(y);
-    }
-    store_rows(x_, norm_.y, chunk);
+      store_row_pack<kAligned>(rounded<T>(y), row + at, count);
+    });
   }
 
   __device__ void load_rows(Pack<T> (&packs)[kPacks], const T* data, int64_t stride, Index chunk) const {
@@ -162,7 +164,7 @@ class NormRow {
 
 // Four blocks of 256 threads share a multiprocessor at 64 registers a thread; 1024 threads of a block have 64.
 template <bool kAligned, bool kMixed, NormWay kWay>
-inline constexpr int kNormRegisters = (kMixed || !kAligned) && kWay != NormWay::few ? 128 : 64;
+inline constexpr int kNormRegisters = (kMixed || !kAligned) && kWay != NormWay::few ? 80 : 64;
 
 template <bool kAligned, bool kCentered, bool kMixed, NormWay kWay, int kThreads, class T>
 __global__ void __maxnreg__((kNormRegisters<kAligned, kMixed, kWay>))
