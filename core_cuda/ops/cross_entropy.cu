@@ -187,10 +187,10 @@ __global__ void __launch_bounds__(kThreads, kAligned ? 4 : 3)
   for (int p = 0; p < kBackwardPacks; ++p) {
     const int64_t at = me.at<T>(me.start, p);
     if (at >= call.classes) return;
-    A dx[kSize];
+    A dx[kSize] = {};
+    if (!ignored) {  // all threads of the row agree
 #pragma unroll
-    for (int i = 0; i < kSize; ++i) {
-      dx[i] = ignored ? A(0) : derivative(element(packs[p], i));
+      for (int i = 0; i < kSize; ++i) dx[i] = derivative(element(packs[p], i));
     }
     if (label >= at && label < at + kSize && !ignored) {
 #pragma unroll
