@@ -24,7 +24,7 @@ Status check_options(const Rule& rule) {
   if (!(smoothing >= 0 && smoothing <= 1)) return refuse("label_smoothing must be in [0, 1]", spelled(smoothing));
   const std::string& reduction = rule.attributes[Rows::kReduction].string;
   if (reduction != "mean" && reduction != "sum" && reduction != "none")
-    return refuse("reduction must be mean, sum or none", reduction);
+    return refuse("reduction must be mean, sum or none", "'" + reduction + "'");
   return {};
 }
 
