@@ -11,7 +11,8 @@ torch.func nor forward mode. So each situation takes its own way to the same ker
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import namedtuple
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,8 +37,10 @@ _is_grad_enabled = torch.is_grad_enabled
 _inside_torch_func = torch._C._are_functorch_transforms_active
 _is_any_autocast_enabled = torch._C._is_any_autocast_enabled
 
+# What public functions see as `ops`: every operator.
+FUNCTIONS = SimpleNamespace()
 # What formulas see as `f`: every operator, and what else they need of tensors.
-FUNCTIONS = SimpleNamespace(**neutral.FUNCTIONS)
+_OF_FORMULAS = SimpleNamespace(**neutral.FUNCTIONS)
 
 
 def _alive(x: Any) -> Any:
@@ -48,56 +51,61 @@ def _alive(x: Any) -> Any:
 
 
 class Derivative:
-    """Applies an operator's gradient formula to what torch hands around."""
+    """Applies an operator's gradient formula to what torch hands around.
+
+    On small tensors a backward costs what Python does around the kernel: what can be known of an operator beforehand
+    is looked up here, once.
+    """
 
     def __init__(self, signature: Signature, gradient: Gradient) -> None:
         self.signature = signature
         self.formula = gradient.formula
         declaration = signature.declaration
         self.names = [x.name for x in declaration.inputs]
-        outputs = [x.name for x in declaration.outputs]
         self.differentiable = [i for i, x in enumerate(declaration.outputs) if not x.saved]
         self.constants = [i for i, x in enumerate(declaration.outputs) if x.saved]
-        self.saved_inputs = [(name, self.names.index(name)) for name in gradient.saves if name in self.names]
-        self.saved_outputs = [(name, outputs.index(name)) for name in gradient.saves if name in outputs]
+        tensors = [*self.names, *(x.name for x in declaration.outputs)]
+        self.saved = [tensors.index(name) for name in gradient.saves]
+        numbers = [f"{self.names[i]}_value" for i in signature.scalars]
+        attributes = [x.name for x in declaration.attributes]
+        read = [*gradient.saves, *numbers, *attributes]
+        self.context_type: Any = namedtuple("Context", (*read, "wanted"))  # type: ignore[misc]
+        # Where the formula's scalar inputs stand, and the numbers that stand in for them.
+        scalars = [(self.names[i], number) for i, number in zip(signature.scalars, numbers, strict=True)]
+        self.numbers = [(read.index(x), read.index(number)) for x, number in scalars if x in gradient.saves]
+        self.defaults = (*(0.0 for _ in numbers), *(x.default for x in declaration.attributes))
 
-    def save(self, ctx: Any, inputs: Sequence[Any], rest: Rest, outputs: Any, forward_mode: bool) -> None:
+    def save(self, ctx: Any, inputs: Sequence[Any], rest: Arguments, outputs: Any, forward_mode: bool) -> None:
         """Keeps what the formula reads: tensors where autograd can see them, numbers and attributes beside them."""
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        tensors = [inputs[i] for _, i in self.saved_inputs] + [outputs[i] for _, i in self.saved_outputs]
+        values = (*inputs, *outputs)
+        tensors = [values[i] for i in self.saved]
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         if self.constants:
-            ctx.mark_non_differentiable(*(outputs[i] for i in self.constants))
+            ctx.mark_non_differentiable(*[outputs[i] for i in self.constants])
         ctx.rest = rest
         if forward_mode:
             ctx.save_for_forward(*tensors)
             ctx.outputs = [(outputs[i].shape, outputs[i].dtype, outputs[i].device) for i in self.differentiable]
 
-    def context(self, ctx: Any, saved: Arguments, wanted: Callable[[str], bool]) -> SimpleNamespace:
+    def context(self, ctx: Any, saved: Arguments, wanted: Mapping[str, bool]) -> Any:
         """The formula's `c`."""
-        signature = self.signature
-        c = SimpleNamespace(wanted=wanted)
-        names = [name for name, _ in self.saved_inputs + self.saved_outputs]
-        for name, tensor in zip(names, saved, strict=True):
-            setattr(c, name, tensor)
-        for place, i in enumerate(signature.scalars):
-            if getattr(c, self.names[i], 0) is None:
-                setattr(c, self.names[i], ctx.rest[place])
-        attributes = signature.attributes(ctx.rest)
-        for attribute, value in zip(signature.declaration.attributes, attributes, strict=True):
-            setattr(c, attribute.name, value)
-        return c
+        values = [*saved, *ctx.rest]
+        for i, number in self.numbers:
+            if values[i] is None:
+                values[i] = values[number]
+        return self.context_type(*values, wanted.__getitem__)
 
-    def evaluate(self, ctx: Any, saved: Arguments, wanted: list[bool], dy: Arguments) -> list[Any]:
-        """The gradient of every input; None where it is not wanted or nothing flows."""
-        if all(x is None for x in dy):
-            return [None] * len(wanted)
-        c = self.context(ctx, saved, lambda name: wanted[self.names.index(name)])
-        gradients = self.formula(FUNCTIONS, c, *dy)
+    def evaluate(self, ctx: Any, saved: Arguments, needed: Sequence[bool], dy: Arguments) -> list[Any]:
+        """The gradient of every input; None where it is not needed or nothing flows."""
+        if dy[0] is None and all(x is None for x in dy):
+            return [None] * len(needed)
+        wanted = dict(zip(self.names, needed, strict=True))
+        gradients = self.formula(_OF_FORMULAS, self.context(ctx, saved, wanted), *dy)
         result = []
-        for name, needed in zip(self.names, wanted, strict=True):
-            gradient = gradients.get(name) if needed else None
+        for name in self.names:
+            gradient = gradients.get(name) if wanted[name] else None
             if gradient is REFUSED:
                 raise RuntimeError(f"fusedops.{self.signature.declaration.name}: {name} has no gradient; detach it")
             result.append(gradient() if callable(gradient) else gradient)
@@ -109,7 +117,8 @@ class Derivative:
 
         def setup_context(ctx: Any, inputs: Arguments, output: Any) -> None:
             ctx.given = len(inputs)
-            rest = Rest(inputs[signature.inputs :])
+            rest = inputs[signature.inputs :]  # torch leaves trailing defaults out
+            rest = (*rest, *self.defaults[len(rest) :])
             self.save(ctx, signature.padded(inputs), rest, output, forward_mode=False)
 
         def backward(ctx: Any, *dy: Any) -> Arguments:
@@ -120,20 +129,18 @@ class Derivative:
         torch.library.register_autograd(operator, backward, setup_context=setup_context)
 
     def backward(self, ctx: Any, *dy: Any) -> Arguments:
-        wanted = list(ctx.needs_input_grad[: self.signature.inputs])
-        return (*self.evaluate(ctx, ctx.saved_tensors, wanted, dy), None)
+        return (*self.evaluate(ctx, ctx.saved_tensors, ctx.needs_input_grad[:-1], dy), None)
 
     def backward_of_func(self, ctx: Any, *dy: Any) -> Arguments:
-        wanted = list(ctx.needs_input_grad[: self.signature.inputs])
-        saved = tuple(map(_alive, ctx.saved_tensors))
-        return (*self.evaluate(ctx, saved, wanted, tuple(map(_alive, dy))), None)
+        saved, dy = tuple(map(_alive, ctx.saved_tensors)), tuple(map(_alive, dy))
+        return (*self.evaluate(ctx, saved, ctx.needs_input_grad[:-1], dy), None)
 
     def jvp(self, ctx: Any, *tangents: Any) -> Any:
         """Forward mode: the formula is linear in dy, and its transpose maps tangents of inputs to those of outputs."""
         tangents = tangents[: self.signature.inputs]
         wanted = [tangent is not None for tangent in tangents]
         given = tuple(tangent for tangent in tangents if tangent is not None)
-        has_tangent = [wanted[i] for _, i in self.saved_inputs] + [True for _ in self.saved_outputs]
+        has_tangent = [i >= len(wanted) or wanted[i] for i in self.saved]
 
         def pull_back(*flowing: Any) -> Arguments:
             dy = self.of_all_outputs(flowing)
@@ -162,14 +169,14 @@ class Derivative:
         return tuple(values)
 
 
-def _autograd_functions(raw: Callable[..., Any], derivative: Derivative) -> tuple[Any, Any]:
-    """The two autograd.Functions over one kernel: for eager autograd, and for torch.func."""
+def _autograd_functions(bare: Callable[..., Any], derivative: Derivative) -> tuple[Any, Any]:
+    """What applies the two autograd.Functions over one kernel: for eager autograd, and for torch.func."""
 
     class Eager(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *arguments: Any) -> Any:
             *inputs, rest = arguments
-            outputs = raw(*inputs, *rest)
+            outputs = bare(*inputs, *rest)
             derivative.save(ctx, inputs, rest, outputs, forward_mode=forward_ad._current_level >= 0)
             return outputs
 
@@ -180,7 +187,7 @@ def _autograd_functions(raw: Callable[..., Any], derivative: Derivative) -> tupl
         @staticmethod
         def forward(*arguments: Any) -> Any:
             *inputs, rest = arguments
-            return raw(*inputs, *rest)
+            return bare(*inputs, *rest)
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Arguments, output: Any) -> None:
@@ -194,7 +201,8 @@ def _autograd_functions(raw: Callable[..., Any], derivative: Derivative) -> tupl
         jvp = staticmethod(derivative.jvp)
 
     mapped = vmap_rule(derivative.signature, Func.apply)
-    return Eager, Func
+    # Past Eager.apply itself: for a microsecond it looks for transforms, as the front has done, and a setup_context.
+    return super(torch.autograd.Function, Eager).apply, Func.apply
 
 
 def _autocast(inputs: Arguments) -> Arguments:
@@ -264,16 +272,16 @@ def _arguments(signature: Signature) -> Callable[[Arguments, dict[str, Any]], tu
     return arguments
 
 
-def front(name: str) -> Callable[..., Any]:
-    """The function `name(*inputs, **attributes)` that users, layers and formulas call."""
+def front(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The function `name(*inputs, **attributes)` that users and layers call, and the one that formulas call."""
     signature = SIGNATURES[name]
     declaration = signature.declaration
     autocast = declaration.autocast
-    public, raw = overload(name), overload(f"_{name}")
-    bare = getattr(raw, "_op", raw)  # without the Python method in between
+    public, bare = overload(name), overload(f"_{name}")
+    bare = getattr(bare, "_op", bare)  # without the Python method in between
     derivative = Derivative(signature, gradient_of(name))
     derivative.register(f"fusedops::{name}")
-    eager, func = _autograd_functions(raw, derivative)
+    eager, func = _autograd_functions(bare, derivative)
     arrange = _arguments(signature)
 
     def call(*inputs: Any, **attributes: Any) -> Any:
@@ -284,21 +292,32 @@ def front(name: str) -> Callable[..., Any]:
             return public(*tensors, *rest)
         try:
             if _inside_torch_func():
-                return func.apply(*tensors, Rest(rest))
+                return func(*tensors, Rest(rest))
             if forward_ad._current_level >= 0:
-                return eager.apply(*tensors, Rest(rest))
+                return eager(*tensors, rest)
             if _is_grad_enabled():
                 for x in tensors:
                     if x is not None and x.requires_grad:
-                        return eager.apply(*tensors, Rest(rest))
+                        return eager(*tensors, rest)
             return bare(*tensors, *rest)
         except NotImplementedError:
             _check_dense(declaration, tensors)
             raise
 
+    def call_of_formula(*inputs: Any, **attributes: Any) -> Any:
+        """Mostly a backward that nobody differentiates: what it passes was checked when its forward was called."""
+        if not (_is_grad_enabled() or _inside_torch_func() or forward_ad._current_level >= 0 or _is_compiling()):
+            try:
+                return bare(*inputs, **attributes)
+            except NotImplementedError:  # `call` says it better
+                pass
+        return call(*inputs, **attributes)
+
     call.__name__ = call.__qualname__ = name
-    return call
+    return call, call if autocast or signature.scalars else call_of_formula
 
 
 for _name in SIGNATURES:
-    setattr(FUNCTIONS, _name, front(_name))
+    _of_user, _of_formula = front(_name)
+    setattr(FUNCTIONS, _name, _of_user)
+    setattr(_OF_FORMULAS, _name, _of_formula)
