@@ -1,7 +1,7 @@
 // Rows on the GPU: how many threads take a row, and sums (or maxima) over them.
 //
-// The number of threads follows from the length of the row alone, never from the number of rows. So does the order of
-// every sum, and a row has the same bits in any batch.
+// The order of every sum over a row follows from the length of the row alone, never from the number of rows: a row has
+// the same bits in any batch. So does the number of threads, but where row_sum() makes up for it.
 #pragma once
 
 #include <algorithm>
