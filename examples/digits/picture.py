@@ -9,7 +9,7 @@ import matplotlib
 import numpy as np
 from comparing import Comparison
 from data import Digits
-from timing import Times
+from stopwatch import Times
 
 matplotlib.use("Agg")  # no window is wanted, and there may be no screen
 

@@ -8,7 +8,7 @@ import numpy as np
 from comparing import Comparison
 from data import accuracy
 from rich.table import Table
-from timing import Times
+from stopwatch import Times
 
 
 def bits(comparisons: Sequence[Comparison]) -> Table:

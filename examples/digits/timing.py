@@ -1,62 +1,22 @@
-"""Times fusedops against each framework's own operators."""
+"""What is timed with fusedops and with each framework's own operators."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 from data import Digits
+from stopwatch import Work
 
 BATCH = 128
 LARGE = 1 << 22  # floats: 16 MiB, more than most caches hold
 
 
-@dataclass(frozen=True)
-class Times:
-    work: str
-    where: str
-    fused: float  # seconds
-    own: float
-
-
-class Stopwatch:
-    """Measures one piece of work at a time: `measure(*case)` for each of `cases(sides)`."""
-
-    def __init__(self, parameters: Mapping[str, np.ndarray], digits: Digits, seconds: float) -> None:
-        self.seconds = seconds
-        self.parameters = parameters
-        self.batch = digits.train_images[:BATCH], digits.train_labels[:BATCH]
-        self.large = np.random.default_rng(0).normal(size=(2, LARGE)).astype(np.float32)
-        self.work: dict[str, Callable[[Any, Any, bool], Callable[[], Any]]] = {
-            "training step": lambda side, fo, compiled: side.step(fo, self.parameters, *self.batch, compiled),
-            "axpby": lambda side, fo, compiled: side.axpby(fo, *self.large, compiled, backward=False),
-            "axpby + gradients": lambda side, fo, compiled: side.axpby(fo, *self.large, compiled, backward=True),
-        }
-
-    def cases(self, sides: Sequence[Any]) -> list[tuple[str, Any, bool]]:
-        return [(work, side, compiled) for work in self.work for side in sides for compiled in side.compiled]
-
-    def measure(self, work: str, side: Any, compiled: bool) -> Times:
-        calls = [self.work[work](side, fo, compiled) for fo in (side.fused, side.plain)]
-        mode = "" if len(side.compiled) == 1 else ", graph" if compiled else ", eager"
-        return Times(work, side.title + mode, *_medians(calls, side.wait, self.seconds))
-
-
-def _medians(calls: Sequence[Callable[[], Any]], wait: Callable[[], None], seconds: float) -> list[float]:
-    """The median time of each call. They run in turns, so that all meet the same noise, and five times at least."""
-    for call in [*calls] * 3:  # warm-up: tracing, caches, allocators
-        call()
-    wait()
-    times: list[list[float]] = [[] for _ in calls]
-    end = time.perf_counter() + seconds
-    while len(times[0]) < 5 or time.perf_counter() < end:
-        for call, samples in zip(calls, times, strict=True):
-            start = time.perf_counter()
-            call()
-            wait()
-            samples.append(time.perf_counter() - start)
-    return [median(samples) for samples in times]
+def timed_work(parameters: Mapping[str, np.ndarray], digits: Digits) -> dict[str, Work]:
+    batch = digits.train_images[:BATCH], digits.train_labels[:BATCH]
+    large = np.random.default_rng(0).normal(size=(2, LARGE)).astype(np.float32)
+    return {
+        "training step": lambda side, fo, compiled: side.step(fo, parameters, *batch, compiled),
+        "axpby": lambda side, fo, compiled: side.axpby(fo, *large, compiled, backward=False),
+        "axpby + gradients": lambda side, fo, compiled: side.axpby(fo, *large, compiled, backward=True),
+    }

@@ -19,7 +19,8 @@ from comparing import Comparison, compare
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
-from timing import Stopwatch
+from stopwatch import Stopwatch
+from timing import timed_work
 
 PICTURE = Path(__file__).resolve().parents[2] / "build" / "digits.png"
 WANTED_ACCURACY = 0.96
@@ -49,7 +50,7 @@ def main() -> int:
     with progress_bar(console) as progress:
         trained = train_with_bar(progress, found[0], digits, epochs)
         comparisons = compare(*found, trained.parameters, digits) if len(found) == 2 else []
-        measured = measure_with_bar(progress, Stopwatch(trained.parameters, digits, seconds), found)
+        measured = measure_with_bar(progress, Stopwatch(timed_work(trained.parameters, digits), seconds), found)
     logits = found[0].logits(found[0].fused, trained.parameters, digits.test_images, compiled=False)
 
     found_out = [tables.accuracies(comparisons, digits.test_labels), tables.bits(comparisons)] if comparisons else []

@@ -10,7 +10,7 @@ import matplotlib
 import numpy as np
 from comparing import Written
 from data import Text
-from timing import Times
+from stopwatch import Times
 from training import Trained
 
 matplotlib.use("Agg")  # no window is wanted, and there may be no screen

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from comparing import Written
 from rich.table import Table
-from timing import Times
+from stopwatch import Times
 
 
 def agreement(written: Sequence[Written]) -> Table:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import data
-import tables
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
@@ -42,7 +41,9 @@ def main() -> int:
 
     import comparing
     import picture  # needs PyTorch, as do training and what it imports
-    from timing import Stopwatch
+    import tables  # needs the digits' folder, as does timing
+    from stopwatch import Stopwatch
+    from timing import timed_work
 
     text = data.load()
     titles = " and ".join(side.title for side in found)
@@ -58,7 +59,7 @@ def main() -> int:
             characters,
             lambda where: progress.update(task, advance=1, now=where),
         )
-        measured = measure_with_bar(progress, Stopwatch(trained.parameters, text, seconds), found)
+        measured = measure_with_bar(progress, Stopwatch(timed_work(trained.parameters, text), seconds), found)
 
     for one in written:
         same = one is not written[0] and one.differing_characters(written[0]) == 0
