@@ -26,10 +26,11 @@ def is_integer(value: Any) -> bool:
     return integral and -(2**63) <= value < 2**63
 
 
-def not_a_tensor(operator: Operator, input: Input, value: Any) -> TypeError:
+def not_a_tensor(operator: Operator, input: Input, value: Any, advice: str = "") -> TypeError:
     """The error for an input that is neither a tensor nor anything that the framework makes one of."""
     expected = "a number or a tensor of one element" if input.kind == "scalar" else "a tensor"
-    return TypeError(f"fusedops.{operator.name}: {input.name} must be {expected}; got {type(value).__name__}")
+    got = type(value).__name__ + (f": {advice}" if advice else "")
+    return TypeError(f"fusedops.{operator.name}: {input.name} must be {expected}; got {got}")
 
 
 def other_device(operator: Operator, input: Input, first: int, expected: Any, got: Any) -> RuntimeError:

@@ -245,5 +245,3 @@ def test_batch_jacobian(tf_backend, spec, random):
     for i in range(3):
         np.testing.assert_array_equal(fast[i], whole[i, :, i])
         np.testing.assert_array_equal(slow[i], whole[i, :, i])
-
-

@@ -21,6 +21,11 @@ LIBRARY = loading.library("tf")
 _RAW = tf.load_op_library(str(LIBRARY))  # first: TensorFlow lists the operators that appear while it loads a library
 DECLARED = declarations.read(ctypes.CDLL(str(LIBRARY)))
 
+_ADVICE = {  # for what is a tensor to some of TensorFlow's functions
+    tf.RaggedTensor: "call tf.ragged.map_flat_values(function, ...), or give to_tensor() of it",
+    tf.SparseTensor: "give tf.sparse.to_dense of it",
+}
+
 
 def _bound(operator: Operator, raw: Callable[..., Any]) -> Callable[..., Any]:
     """`raw` is the Python function that TensorFlow generates: inputs, attributes, then dtypes of outputs."""
@@ -70,7 +75,7 @@ def _converter(operator: Operator, input: Input) -> Callable[[Any], Any]:
         try:
             return tf.convert_to_tensor(value)
         except (TypeError, ValueError) as error:
-            raise checks.not_a_tensor(operator, input, value) from error
+            raise checks.not_a_tensor(operator, input, value, _ADVICE.get(type(value), "")) from error
 
     if input.kind == "optional":
         return lambda value: [] if value is None else [tensor(value)]
