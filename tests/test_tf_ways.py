@@ -1,4 +1,4 @@
-"""TensorFlow: every way in which code may call an operator gives the bits of the plain eager call, derivatives included."""
+"""TensorFlow: every way in which code may call an operator gives the bits of the plain call, and its gradients'."""
 
 from __future__ import annotations
 
