@@ -1,0 +1,50 @@
+"""Keras 3 layers, and a loss, over the fused operators: `import fusedops.tf.keras`.
+
+Where Keras has a layer of this name, ours is a subclass of it: the same arguments, weights, config and mask, so that a
+saved model moves both ways. Only `call` differs. What no kernel does, such as an axis that is not the last, Keras's own
+code computes, with the same result; `layer.why_not()` says so.
+"""
+
+from __future__ import annotations
+
+
+def _require_keras() -> None:
+    """Keras 3 over TensorFlow: the layers take and return TensorFlow's tensors."""
+    try:
+        import keras
+    except ModuleNotFoundError as error:
+        if error.name != "keras":
+            raise
+        raise ImportError("fusedops.tf.keras needs Keras 3, which is not installed. Run: pip install keras") from error
+    if int(keras.__version__.split(".")[0]) < 3:
+        raise ImportError(f"fusedops.tf.keras needs Keras 3; found {keras.__version__}. Run: pip install -U keras")
+    if keras.backend.backend() != "tensorflow":
+        raise ImportError(
+            f"fusedops.tf.keras needs Keras's TensorFlow backend; it runs on {keras.backend.backend()}. "
+            "Set KERAS_BACKEND=tensorflow before Keras is imported"
+        )
+
+
+_require_keras()
+
+from fusedops.tf.keras.conversion import convert, revert  # noqa: E402
+from fusedops.tf.keras.dense import Dense, GatedDense  # noqa: E402
+from fusedops.tf.keras.losses import SparseCategoricalCrossentropy  # noqa: E402
+from fusedops.tf.keras.normalization import LayerNormalization, RMSNormalization  # noqa: E402
+from fusedops.tf.keras.residual import AddLayerNormalization, AddRMSNormalization  # noqa: E402
+from fusedops.tf.keras.rotary import RotaryEmbedding  # noqa: E402
+from fusedops.tf.keras.softmax import Softmax  # noqa: E402
+
+__all__ = [
+    "AddLayerNormalization",
+    "AddRMSNormalization",
+    "Dense",
+    "GatedDense",
+    "LayerNormalization",
+    "RMSNormalization",
+    "RotaryEmbedding",
+    "Softmax",
+    "SparseCategoricalCrossentropy",
+    "convert",
+    "revert",
+]

@@ -1,0 +1,145 @@
+"""Dense layers whose bias and activation, or gate, are one pass over the product."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+import fusedops.tf as fo
+from fusedops.tf.keras import activations
+from fusedops.tf.keras.layer import FusedLayer, parameter, register
+
+
+@register
+class Dense(FusedLayer, keras.layers.Dense):
+    """activation(x @ kernel + bias): TensorFlow's product, then `fusedops.tf.bias_act`.
+
+    Arguments, weights and config are those of `keras.layers.Dense`.
+
+    Input: [..., columns]; output: [..., units] in the layer's compute dtype. Of 16 bits, the product is widened to
+    float32, the bias added as it is stored, and the activation's value rounded once.
+
+    The kernel has relu, gelu, its approximation by tanh, silu and tanh. Keras's own code computes the others; a layer
+    without activation, where there is nothing to fuse; sigmoid, since Keras's losses look for the logits before it; and
+    quantized layers.
+    """
+
+    def why_not(self, inputs: Any = None) -> str | None:
+        name = activations.fused_name(self.activation)
+        if name is None:
+            return activations.unfused_activation(self.activation)
+        if name == "identity":
+            return "without an activation there is nothing to fuse"
+        if name == "sigmoid":
+            return "Keras's losses need the logits before a sigmoid"
+        return f"it is quantized to {self.quantization_mode}" if self.quantization_mode else None
+
+    def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+        if self.why_not():
+            return super().call(inputs, training=training)
+        x = keras.ops.matmul(inputs, self.kernel)
+        return fo.bias_act(x, parameter(self.bias, x), activations.fused_name(self.activation))
+
+
+@register
+class GatedDense(FusedLayer, keras.layers.Layer):
+    """activation(gate) · up, of the halves [gate, up] of x @ kernel + bias: `fusedops.tf.gated_act`.
+
+    The feed-forward layers SwiGLU ("silu"), GeGLU ("gelu" or "gelu_tanh"), ReGLU ("relu"), GLU ("sigmoid") and the
+    bilinear one (None), with the kernels of both halves in one product.
+
+    Args:
+        units: columns of the output.
+        activation: "silu", or any of `keras.activations.get`, or "gelu_tanh". Keras's own code computes those which the
+            kernel does not have; it has relu, gelu, gelu_tanh, silu, sigmoid, tanh, and None for the identity.
+        use_bias, kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer, kernel_constraint,
+            bias_constraint, and all further ones: as in `keras.layers.Dense`. They see kernel and bias of both halves
+            as one.
+
+    Weights: `kernel`, [columns, 2 · units], the gate's half first; `bias`, [2 · units].
+
+    Input: [..., columns]; output: [..., units] in the layer's compute dtype.
+
+    Source: Shazeer, "GLU variants improve transformer", 2020.
+    """
+
+    def __init__(
+        self,
+        units: int,
+        activation: Any = "silu",
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        bias_constraint: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(activity_regularizer=activity_regularizer, **kwargs)
+        if isinstance(units, bool) or not isinstance(units, int) or units <= 0:
+            raise ValueError(f"fusedops.tf.keras.GatedDense: units must be a positive int; got {units!r}")
+        self.units = units
+        self.activation = activations.get(activation)
+        self.use_bias = use_bias
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+        self.bias_regularizer = keras.regularizers.get(bias_regularizer)
+        self.kernel_constraint = keras.constraints.get(kernel_constraint)
+        self.bias_constraint = keras.constraints.get(bias_constraint)
+        self.input_spec = keras.layers.InputSpec(min_ndim=2)
+        self.supports_masking = True
+
+    def build(self, input_shape: Any) -> None:
+        columns = input_shape[-1]
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(columns, 2 * self.units),
+            initializer=self.kernel_initializer,
+            regularizer=self.kernel_regularizer,
+            constraint=self.kernel_constraint,
+        )
+        self.bias = None
+        if self.use_bias:
+            self.bias = self.add_weight(
+                name="bias",
+                shape=(2 * self.units,),
+                initializer=self.bias_initializer,
+                regularizer=self.bias_regularizer,
+                constraint=self.bias_constraint,
+            )
+        self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: columns})
+
+    def why_not(self, inputs: Any = None) -> str | None:
+        name = activations.fused_name(self.activation)
+        return activations.unfused_activation(self.activation) if name is None else None
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        x = keras.ops.matmul(inputs, self.kernel)
+        if self.bias is not None:
+            x = keras.ops.add(x, self.bias)
+        if self.why_not():
+            gate, up = keras.ops.split(x, 2, axis=-1)
+            return self.activation(gate) * up
+        return fo.gated_act(x, activation=activations.fused_name(self.activation))
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+        return (*input_shape[:-1], self.units)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "activation": keras.activations.serialize(self.activation),
+            "use_bias": self.use_bias,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
+            "bias_regularizer": keras.regularizers.serialize(self.bias_regularizer),
+            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
+            "bias_constraint": keras.constraints.serialize(self.bias_constraint),
+        }

@@ -1,0 +1,78 @@
+"""What the layers share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import keras
+import tensorflow as tf
+from keras.src.backend import AutocastScope
+
+from fusedops.tf import xla
+
+DTYPES = frozenset({tf.float64, tf.float32, tf.float16, tf.bfloat16})
+_HALF = frozenset({tf.float16, tf.bfloat16})
+
+
+class FusedLayer(keras.layers.Layer if TYPE_CHECKING else object):  # type: ignore[misc]
+    """Stands before Keras's class among the bases of a layer.
+
+    It keeps no state, so that a layer of Keras's becomes one of these by its class alone.
+    """
+
+    def why_not(self, inputs: Any = None) -> str | None:
+        """Why Keras's own code computes this layer, as it is configured; None if the kernel does.
+
+        Args:
+            inputs: a tensor to be computed; None: anything of the rank that the layer was built for.
+        """
+        return None
+
+    @property
+    def supports_jit(self) -> bool:
+        """Whether XLA compiles the layer: Keras asks before it chooses `jit_compile="auto"`."""
+        return self.__dict__.get("supports_jit", True) and (xla.fault is None or self.why_not() is not None)
+
+    @supports_jit.setter
+    def supports_jit(self, value: bool) -> None:
+        self.__dict__["supports_jit"] = value  # where Keras's own layers have it
+
+
+def register(layer: type) -> Any:
+    """Gives the class a name in saved models, `fusedops>` and its own."""
+    return keras.saving.register_keras_serializable(package="fusedops")(layer)
+
+
+def unfused_axis(layer: Any, inputs: Any) -> str | None:
+    """The kernels work over the last dimension."""
+    axis = layer.axis
+    if isinstance(axis, (list, tuple)):
+        if len(axis) != 1:
+            return f"axis {list(axis)} is not one"
+        axis = axis[0]
+    if axis == -1 or axis + 1 == (inputs.shape.rank if inputs is not None else _built_rank(layer)):
+        return None
+    return f"axis {axis} is not the last"
+
+
+def unfused_dtype(inputs: Any) -> str | None:
+    return None if inputs is None or inputs.dtype in DTYPES else f"the input is {inputs.dtype.name}"
+
+
+def _built_rank(layer: Any) -> int | None:
+    config = layer.get_build_config()
+    return len(config["input_shape"]) if config else None
+
+
+def parameter(variable: Any, x: tf.Tensor) -> Any:
+    """A weight as the kernel takes it beside x: as it is stored, or of x's dtype.
+
+    Under a mixed policy Keras rounds float32 weights to x's 16 bits; the kernel computes with all of their bits.
+    """
+    if variable is None:
+        return None
+    with AutocastScope(None):
+        value = variable.value
+    if value.dtype == x.dtype or (value.dtype == tf.float32 and x.dtype in _HALF):
+        return value
+    return tf.cast(value, x.dtype)

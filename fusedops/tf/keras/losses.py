@@ -1,0 +1,90 @@
+"""The cross-entropy loss."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.backend import get_keras_mask, set_keras_mask
+from keras.src.losses.loss import reduce_weighted_values
+
+import fusedops.tf as fo
+from fusedops.tf import xla
+from fusedops.tf.keras.layer import DTYPES, register
+
+_NO_CLASS = -(2**63)  # an ignore_index that is no label
+
+
+@register
+class SparseCategoricalCrossentropy(keras.losses.SparseCategoricalCrossentropy):
+    """−log softmax(y_pred)[y_true] for each row, weighted and reduced as by Keras: `fusedops.tf.cross_entropy`.
+
+    Arguments and config are those of `keras.losses.SparseCategoricalCrossentropy`; weights of samples, masks and
+    `ignore_class` have the effect that they have there.
+
+    y_pred: logits [..., classes], float64, float32, float16 or bfloat16. They are read as they are: 16-bit logits are
+    computed in float32, and not copied to it first. y_true: [...] or [..., 1]; int32 and int64 stay what they are,
+    other types are cast to int64. The loss has the dtype that Keras's has.
+
+    A label that is neither a class nor `ignore_class` is an error on a CPU; on a GPU its loss and gradient are NaN.
+
+    Keras's own code computes probabilities (`from_logits=False`, which is the default), and everything in a graph if
+    XLA does not know the operators: Keras does not ask a loss before it compiles.
+    """
+
+    def why_not(self, y_true: Any = None, y_pred: Any = None) -> str | None:
+        """Why Keras's own code computes this loss, for these tensors if they are given; None if the kernel does."""
+        if not self.from_logits:
+            return "from_logits is not set"
+        if xla.fault and not tf.executing_eagerly():
+            return "XLA does not know the operators"
+        return None if y_pred is None else self._unfused(y_true, y_pred)
+
+    def _unfused(self, y_true: Any, y_pred: Any) -> str | None:
+        """What is unusual of the tensors or of the axis."""
+        if not (tf.is_tensor(y_true) and tf.is_tensor(y_pred)) or y_pred.dtype not in DTYPES:
+            return "these are no tensors of labels and logits"
+        if hasattr(y_pred, "_keras_logits"):
+            return "y_pred came out of a softmax"  # Keras warns of it, and uses the logits before it
+        rank = y_pred.shape.rank
+        if rank is None or y_true.shape.rank not in ((rank - 1,) if not _is_column(y_true, rank) else (rank,)):
+            return "y_true has another rank than the rows of y_pred"
+        if self._fn_kwargs["axis"] not in (-1, rank - 1):
+            return "axis is not the last"
+        return "there is one class" if y_pred.shape[-1] == 1 else None  # Keras would take it for no dimension
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tf.Tensor:
+        y_true, y_pred = _tensor(y_true), _tensor(y_pred)
+        if self.why_not(y_true, y_pred):
+            return super().__call__(y_true, y_pred, sample_weight)
+        with keras.name_scope(self.name):
+            losses = self.call(y_true, y_pred)
+            masks = [mask for mask in map(get_keras_mask, (y_pred, losses)) if mask is not None]
+            mask = functools.reduce(tf.logical_and, masks) if masks else None
+            return reduce_weighted_values(losses, sample_weight, mask, self.reduction, self.dtype)
+
+    def call(self, y_true: Any, y_pred: Any) -> tf.Tensor:
+        if self.why_not(y_true, y_pred):
+            return super().call(y_true, y_pred)
+        logits = tf.cast(y_pred, tf.float64) if self.dtype == "float64" else y_pred
+        labels = tf.squeeze(y_true, -1) if y_true.shape.rank == y_pred.shape.rank else y_true
+        if labels.dtype not in (tf.int32, tf.int64):
+            labels = tf.cast(labels, tf.int64)
+        if self.ignore_class is None:
+            return fo.cross_entropy(logits, labels, ignore_index=_NO_CLASS, reduction="none")
+        losses = fo.cross_entropy(logits, labels, ignore_index=int(self.ignore_class), reduction="none")
+        set_keras_mask(losses, tf.not_equal(labels, tf.cast(self.ignore_class, labels.dtype)))
+        return losses
+
+
+def _is_column(y_true: tf.Tensor, rank: int) -> bool:
+    return y_true.shape.rank == rank and y_true.shape[-1] == 1
+
+
+def _tensor(value: Any) -> Any:
+    """An array as a tensor; what has a structure stays as it is."""
+    if tf.is_tensor(value) or isinstance(value, (list, tuple, dict)):
+        return value
+    return keras.ops.convert_to_tensor(value)

@@ -1,0 +1,64 @@
+"""Normalizations of the last dimension."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+import fusedops.tf as fo
+from fusedops.tf.keras.layer import FusedLayer, parameter, register, unfused_axis, unfused_dtype
+
+
+class _Normalization(FusedLayer):
+    def why_not(self, inputs: Any = None) -> str | None:
+        return unfused_axis(self, inputs) or unfused_dtype(inputs) or self._unfused_option()
+
+    def _unfused_option(self) -> str | None:
+        return "epsilon is None" if self.epsilon is None else None
+
+
+@register
+class RMSNormalization(_Normalization, keras.layers.RMSNormalization):
+    """x · rsqrt(mean(x²) + epsilon) · scale, over the last dimension: `fusedops.tf.rms_norm`.
+
+    Arguments, weights and config are those of `keras.layers.RMSNormalization`.
+
+    Input and output: [..., columns], float64, float32, float16 or bfloat16. 16-bit inputs are computed and summed in
+    float32, with the scale as it is stored, and rounded once.
+
+    Keras's own code computes any other axis, several axes, and other dtypes.
+
+    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
+    """
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        if self.why_not(x):
+            return super().call(x)
+        return fo.rms_norm(x, parameter(self.scale, x), eps=self.epsilon)
+
+
+@register
+class LayerNormalization(_Normalization, keras.layers.LayerNormalization):
+    """(x − mean) · rsqrt(var + epsilon) · gamma + beta, over the last dimension: `fusedops.tf.layer_norm`.
+
+    Arguments, weights and config are those of `keras.layers.LayerNormalization`.
+
+    Input and output: [..., columns], float64, float32, float16 or bfloat16; the output has the layer's compute dtype.
+    16-bit inputs are computed and summed in float32 and rounded once. The variance comes from the deviations from the
+    mean.
+
+    Keras's own code computes any other axis, several axes, `rms_scaling`, and other dtypes.
+
+    Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
+    """
+
+    def _unfused_option(self) -> str | None:
+        return "rms_scaling is set" if self.rms_scaling else super()._unfused_option()
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        if self.why_not(inputs):
+            return super().call(inputs)
+        y = fo.layer_norm(inputs, parameter(self.gamma, inputs), parameter(self.beta, inputs), eps=self.epsilon)
+        return tf.cast(y, self.compute_dtype)

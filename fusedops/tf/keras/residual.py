@@ -1,0 +1,88 @@
+"""A residual connection and the normalization of its sum, in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+import fusedops.tf as fo
+from fusedops.tf.keras.layer import parameter, register
+from fusedops.tf.keras.normalization import LayerNormalization, RMSNormalization
+
+
+class _AddNormalization:
+    """A layer of two inputs and two outputs, all of one shape. The outputs have the mask of x."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.autocast = True  # both inputs get one dtype
+        self.supports_masking = True
+
+    def build(self, input_shape: Any) -> None:
+        super().build(_one(input_shape))  # type: ignore[misc]
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        shape = tuple(_one(input_shape))
+        return shape, shape
+
+    def compute_mask(self, inputs: Any, previous_mask: Any) -> Any:
+        mask = previous_mask[0] if isinstance(previous_mask, (list, tuple)) else previous_mask
+        return mask, mask
+
+    def get_build_config(self) -> Any:
+        config = super().get_build_config()  # type: ignore[misc]
+        return config and {"input_shape": _one(config["input_shape"])}
+
+
+def _one(input_shape: Any) -> Any:
+    """The shape of x, from its own or from those of x and the residual."""
+    first = input_shape[0]
+    return first if isinstance(first, (list, tuple)) else input_shape
+
+
+def _pair(inputs: Any, residual: Any) -> Sequence[tf.Tensor]:
+    if residual is not None:
+        return inputs, residual
+    if isinstance(inputs, (list, tuple)) and len(inputs) == 2:
+        return inputs
+    raise ValueError(
+        f"an added normalization takes two tensors, layer(x, residual) or layer([x, residual]); got {inputs!r}"
+    )
+
+
+@register
+class AddRMSNormalization(_AddNormalization, RMSNormalization):
+    """(rms_normalization(s), s) with s = x + residual: `fusedops.tf.add_rms_norm`.
+
+    Called as `layer(x, residual)` or `layer([x, residual])`, two tensors of one shape, which get the layer's compute
+    dtype. s is rounded to it first and then normalized. Both results have the mask of x.
+
+    Arguments, weights and config are those of `RMSNormalization`, and so is what Keras's own code computes.
+    """
+
+    def call(self, inputs: Any, residual: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
+        x, residual = _pair(inputs, residual)
+        if self.why_not(x):
+            s = x + residual
+            return super().call(s), s
+        return fo.add_rms_norm(x, residual, parameter(self.scale, x), eps=self.epsilon)
+
+
+@register
+class AddLayerNormalization(_AddNormalization, LayerNormalization):
+    """(layer_normalization(s), s) with s = x + residual: `fusedops.tf.add_layer_norm`.
+
+    Called as `layer(x, residual)` or `layer([x, residual])`, two tensors of one shape, which get the layer's compute
+    dtype. s is rounded to it first and then normalized. Both results have the mask of x.
+
+    Arguments, weights and config are those of `LayerNormalization`, and so is what Keras's own code computes.
+    """
+
+    def call(self, inputs: Any, residual: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
+        x, residual = _pair(inputs, residual)
+        if self.why_not(x):
+            s = x + residual
+            return super().call(s), s
+        return fo.add_layer_norm(x, residual, parameter(self.gamma, x), parameter(self.beta, x), eps=self.epsilon)

@@ -1,0 +1,128 @@
+"""Rotary embedding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import fusedops.tf as fo
+from fusedops.tf.keras.layer import FusedLayer, register
+
+
+@register
+class RotaryEmbedding(FusedLayer, keras.layers.Layer):
+    """Each pair of features (i, i + D/2) of a position is turned by an angle: `fusedops.tf.rope`.
+
+    The angle of pair i at position p is p · max_wavelength^(−2i/D) / scaling_factor.
+
+    Arguments as those of KerasHub's `RotaryEmbedding`, as far as it has them:
+
+    Args:
+        max_wavelength: the base of the angles.
+        scaling_factor: what positions are divided by.
+        sequence_axis: where the input has its positions; the first dimension is the batch.
+        feature_axis: where it has its features, an even number of them.
+
+    Call arguments:
+        inputs: [batch, ..., D], such as [batch, positions, D], [batch, positions, heads, D] or, with `sequence_axis=2`,
+            [batch, heads, positions, D], which are read as they are; any other order is transposed.
+        start_index: the position of the first element; a number or a scalar.
+        positions: integers, [positions] or [batch, positions], instead of start_index and the next ones.
+
+    Returns:
+        A tensor of the inputs' shape and dtype. 16-bit inputs are turned in float32, by angles computed in float32, and
+        rounded once; float64 all in float64.
+
+    Source: Su et al., "RoFormer: enhanced transformer with rotary position embedding", 2021.
+    """
+
+    def __init__(
+        self,
+        max_wavelength: float = 10000,
+        scaling_factor: float = 1.0,
+        sequence_axis: int = 1,
+        feature_axis: int = -1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.max_wavelength = max_wavelength
+        self.scaling_factor = scaling_factor
+        self.sequence_axis = sequence_axis
+        self.feature_axis = feature_axis
+        self.supports_masking = True
+        self.built = True
+
+    def call(self, inputs: tf.Tensor, start_index: Any = 0, positions: Any = None) -> tf.Tensor:
+        sequence, feature = self._axes(inputs)
+        rank = inputs.shape.rank
+        in_place = feature == rank - 1 and sequence in (rank - 2, rank - 3)
+        x = inputs if in_place else _as_heads(inputs, sequence, feature)
+        length = inputs.shape[sequence] or tf.shape(inputs)[sequence]
+        cos, sin = self._angles(x, length, start_index, positions)
+        if in_place:
+            return fo.rope(x, cos, sin, seq_dim=sequence - rank)
+        return _from_heads(fo.rope(x, cos, sin), inputs, sequence, feature)
+
+    def _axes(self, inputs: tf.Tensor) -> tuple[int, int]:
+        """Where the positions and the features are, counted from the front."""
+        rank = inputs.shape.rank
+        if rank is None:
+            raise ValueError("fusedops.tf.keras.RotaryEmbedding: the rank of the input must be known; set its shape")
+        axes = [axis + rank if axis < 0 else axis for axis in (self.sequence_axis, self.feature_axis)]
+        if axes[0] == axes[1] or not all(0 < axis < rank for axis in axes):
+            raise ValueError(
+                "fusedops.tf.keras.RotaryEmbedding: sequence_axis and feature_axis must be two dimensions behind the "
+                f"first, the batch; got {self.sequence_axis} and {self.feature_axis} for an input of {inputs.shape}"
+            )
+        return axes[0], axes[1]
+
+    def _angles(self, x: tf.Tensor, length: Any, start_index: Any, positions: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """The cosines and sines of all pairs, [length, D/2] or [batch, length, D/2]."""
+        features = x.shape[-1]
+        if features is None or features % 2:
+            raise ValueError(
+                f"fusedops.tf.keras.RotaryEmbedding: features must be a known, even number; got {features}, dimension "
+                f"{self.feature_axis} of the input"
+            )
+        dtype = tf.float64 if x.dtype == tf.float64 else tf.float32
+        if positions is None:
+            positions = tf.cast(tf.range(length), dtype) + tf.cast(start_index, dtype)
+        else:
+            positions = tf.cast(positions, dtype)
+            if positions.shape.rank == 2 and positions.shape[0] == 1:  # one row for the whole batch
+                positions = positions[0]
+        frequencies = float(self.max_wavelength) ** -(np.arange(0, features, 2) / features) / self.scaling_factor
+        angles = positions[..., tf.newaxis] * tf.constant(frequencies, dtype)
+        return tf.cos(angles), tf.sin(angles)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "max_wavelength": self.max_wavelength,
+            "scaling_factor": self.scaling_factor,
+            "sequence_axis": self.sequence_axis,
+            "feature_axis": self.feature_axis,
+        }
+
+
+def _as_heads(x: tf.Tensor, sequence: int, feature: int) -> tf.Tensor:
+    """[batch, positions, the other dimensions as one, features]."""
+    x = keras.ops.moveaxis(x, (sequence, feature), (1, -1))
+    shape = tf.shape(x)
+    heads = tf.reshape(x, tf.stack([shape[0], shape[1], tf.reduce_prod(shape[2:-1]), shape[-1]]))
+    heads.set_shape([None, None, None, x.shape[-1]])
+    return heads
+
+
+def _from_heads(heads: tf.Tensor, like: tf.Tensor, sequence: int, feature: int) -> tf.Tensor:
+    """What `_as_heads` made of `like`, in its order again."""
+    moved = keras.ops.moveaxis(like, (sequence, feature), (1, -1))
+    y = keras.ops.moveaxis(tf.reshape(heads, tf.shape(moved)), (1, -1), (sequence, feature))
+    y.set_shape(like.shape)
+    return y

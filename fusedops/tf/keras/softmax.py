@@ -1,0 +1,41 @@
+"""Softmax."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+import fusedops.tf as fo
+from fusedops.tf.keras.layer import FusedLayer, register, unfused_axis, unfused_dtype
+
+
+@register
+class Softmax(FusedLayer, keras.layers.Softmax):
+    """exp(x) / Σ exp(x) of what is not masked, over the last dimension: `fusedops.tf.softmax`.
+
+    Arguments and config are those of `keras.layers.Softmax`. `mask`: bool, or numbers of which those above 0.5 keep an
+    element; broadcastable to the input. A row of which nothing is kept is all zeros.
+
+    Input and output: [..., columns], float64, float32, float16 or bfloat16. 16-bit inputs are computed in float32 and
+    rounded once.
+
+    Keras's own code computes any other axis, several axes, and other dtypes.
+
+    Source: Bridle, "Probabilistic interpretation of feedforward classification network outputs", 1990.
+    """
+
+    def why_not(self, inputs: Any = None) -> str | None:
+        return unfused_axis(self, inputs) or unfused_dtype(inputs)
+
+    def call(self, inputs: tf.Tensor, mask: tf.Tensor | None = None) -> tf.Tensor:
+        if self.why_not(inputs):
+            return super().call(inputs, mask=mask)
+        if mask is not None:
+            if mask.dtype != tf.bool:
+                mask = tf.greater(mask, tf.cast(0.5, mask.dtype))
+            return fo.softmax(inputs, mask=mask)
+        y = fo.softmax(inputs)
+        y._keras_logits = inputs  # as Keras's softmax does: its losses use them in place of log(y)
+        return y
