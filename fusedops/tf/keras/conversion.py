@@ -1,0 +1,166 @@
+"""One line to switch a model over, and one to switch it back."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakSet
+
+import keras
+
+from fusedops.tf import xla
+from fusedops.tf.keras import hub, traces
+from fusedops.tf.keras.dense import Dense
+from fusedops.tf.keras.layer import FusedLayer
+from fusedops.tf.keras.losses import SparseCategoricalCrossentropy
+from fusedops.tf.keras.normalization import LayerNormalization, RMSNormalization
+from fusedops.tf.keras.report import Report
+from fusedops.tf.keras.softmax import Softmax
+
+_COUNTERPARTS: dict[type, type] = {
+    keras.layers.Dense: Dense,
+    keras.layers.LayerNormalization: LayerNormalization,
+    keras.layers.RMSNormalization: RMSNormalization,
+    keras.layers.Softmax: Softmax,
+    keras.losses.SparseCategoricalCrossentropy: SparseCategoricalCrossentropy,
+}
+_without_xla: WeakSet[keras.Model] = WeakSet()  # whose XLA was turned off, and is turned on again by `revert`
+
+
+def convert(model: keras.layers.Layer, verbose: bool = True) -> keras.layers.Layer:
+    """Has every layer of a model that fusedops knows computed by its kernels, and prints which those are.
+
+    A layer is changed in place, to a subclass of its own class that computes the same and has no state of its own:
+    weights, names, configs, the state of the optimizer, the graph of a functional model and every reference to a layer
+    stay what they are. Layers within layers are found wherever Keras finds them. A layer whose class is a subclass of a
+    known one is kept: what it computes is its own affair. Converting twice does nothing more.
+
+    The layers are those of `fusedops.tf.keras` that are Keras's own under the same name, and KerasHub's that
+    `fusedops.tf.keras.hub` lists. In a compiled model, a loss keras.losses.SparseCategoricalCrossentropy is replaced as
+    well, and XLA is turned off where fusedops's XLA kernels are not loaded. The functions that Keras traced for the
+    model, and any `tf.function` that is a method or an attribute of one of its layers, are traced anew; one that lies
+    elsewhere keeps the layers that it has seen. Convert the outermost model: one around it that is compiled already is
+    not looked at.
+
+    Args:
+        model: a Keras 3 model or layer.
+        verbose: whether to print what was replaced and what not, and why.
+
+    Returns:
+        The same model.
+
+    Raises:
+        TypeError: it is not a Keras model or layer.
+    """
+    layers = _layers("convert", model)
+    report = Report(model.name, len(layers))
+    hub.learn_activations()
+    for layer in layers:
+        _convert(layer, report)
+    for loss in _losses(layers):
+        _convert(loss, report)
+    if _resolve_xla(layers):
+        report.notes.append(f"XLA is turned off for this model: {xla.fault}")
+    traces.forget(layers)
+    if verbose:
+        print(report)
+    return model
+
+
+def revert(model: keras.layers.Layer) -> keras.layers.Layer:
+    """Gives every layer the class of Keras's or KerasHub's back that fusedops has a counterpart of; see `convert`.
+
+    Layers of fusedops that have none, such as GatedDense, stay.
+
+    Args:
+        model: a Keras 3 model or layer.
+
+    Returns:
+        The same model.
+
+    Raises:
+        TypeError: it is not a Keras model or layer.
+    """
+    layers = _layers("revert", model)
+    for thing in [*layers, *_losses(layers)]:
+        original = _original(type(thing))
+        if original:
+            _become(thing, original)
+    _resolve_xla(layers)
+    traces.forget(layers)
+    return model
+
+
+def _layers(function: str, model: Any) -> list[keras.layers.Layer]:
+    """The model and every layer in it, each once."""
+    if not isinstance(model, keras.layers.Layer):
+        raise TypeError(f"fusedops.tf.keras.{function}: model must be a Keras 3 model or layer; got {type(model)}")
+    return list(dict.fromkeys(model._flatten_layers()))
+
+
+def _losses(layers: list[keras.layers.Layer]) -> list[keras.losses.Loss]:
+    """What the models among the layers are compiled with."""
+    losses = [loss for layer in layers for loss in keras.tree.flatten(getattr(layer, "loss", None))]
+    return [loss for loss in dict.fromkeys(losses) if isinstance(loss, keras.losses.Loss)]
+
+
+def _convert(thing: Any, report: Report) -> None:
+    kind = type(thing)
+    if _is_ours(kind):
+        report.replaced_before += isinstance(thing, keras.layers.Layer)
+        return
+    try:
+        counterpart = _counterpart(kind)
+    except ImportError as error:
+        report.keep(thing, f"this version of KerasHub is not known: {error}")
+        return
+    if not counterpart:
+        bases = [base.__name__ for base in kind.__mro__[1:] if _is_known(base)]
+        if bases:
+            report.keep(thing, f"a subclass of {bases[0]}, which may compute something else")
+        else:
+            report.ignore(thing)
+        return
+    _become(thing, counterpart)
+    reason = thing.why_not()
+    if reason:
+        _become(thing, kind)
+        report.keep(thing, reason)
+    else:
+        report.replace(kind, counterpart)
+
+
+def _counterpart(kind: type) -> type | None:
+    return _COUNTERPARTS.get(kind) or hub.counterpart(kind)
+
+
+def _is_known(kind: type) -> bool:
+    return kind in _COUNTERPARTS or hub.is_known(kind)
+
+
+def _original(kind: type) -> type | None:
+    """The class that this one is the counterpart of."""
+    return next((base for base in kind.__mro__ if _counterpart(base) is kind), None) if _is_ours(kind) else None
+
+
+def _is_ours(kind: type) -> bool:
+    return issubclass(kind, (FusedLayer, SparseCategoricalCrossentropy))
+
+
+def _become(thing: Any, kind: type) -> None:
+    object.__setattr__(thing, "__class__", kind)  # past Keras, which would track the value
+
+
+def _resolve_xla(layers: list[keras.layers.Layer]) -> bool:
+    """Turns XLA off for compiled models one of whose layers XLA does not know, or on again; whether any went off."""
+    turned_off = False
+    for model in layers:
+        if not isinstance(model, keras.Model) or not model.compiled:
+            continue
+        able = all(layer.supports_jit for layer in model._flatten_layers())
+        if model.jit_compile and not able:
+            _without_xla.add(model)
+            model.jit_compile, turned_off = False, True
+        elif able and model in _without_xla:
+            _without_xla.remove(model)
+            model.jit_compile = True
+    return turned_off

@@ -1,0 +1,53 @@
+"""KerasHub's layers with code of their own that the kernels replace: what `convert` puts in their place.
+
+A counterpart is found by the name of the layer's class, and its module is imported only when a model has such a layer:
+without KerasHub nothing here is needed, and nothing of it imported. Counterparts rely on attributes and methods of the
+layers of KerasHub 0.32; a layer of another version that lacks one is kept as it is.
+
+KerasHub's models save themselves by their own config, and load as they were before `convert`. A counterpart that is a
+layer of somebody's own model, such as a TransformerEncoder, is found by `keras.models.load_model` after its module has
+been imported: `import fusedops.tf.keras.hub.transformer`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+MODULES = {
+    "keras_hub.src.layers.modeling.rotary_embedding.RotaryEmbedding": "rotary",
+    "keras_hub.src.layers.modeling.transformer_encoder.TransformerEncoder": "transformer",
+    "keras_hub.src.models.gemma.gemma_attention.CachedGemmaAttention": "gemma",
+    "keras_hub.src.models.gemma.gemma_decoder_block.GemmaDecoderBlock": "gemma",
+    "keras_hub.src.models.gemma.rms_normalization.RMSNormalization": "gemma",
+    "keras_hub.src.models.llama.llama_attention.LlamaAttention": "llama",
+    "keras_hub.src.models.llama.llama_decoder.LlamaTransformerDecoder": "llama",
+    "keras_hub.src.models.llama.llama_layernorm.LlamaLayerNorm": "llama",
+    "keras_hub.src.models.llama.llama_rotary_embedding.LlamaRotaryEmbedding": "llama",
+}
+"""Where the counterpart of each class is: under the class's own name in a module here."""
+
+
+def counterpart(kind: type) -> type | None:
+    """What stands in for this class, if something here does.
+
+    Raises:
+        ImportError: this KerasHub lacks something beside it.
+    """
+    if not is_known(kind):
+        return None
+    return getattr(importlib.import_module(f"{__name__}.{MODULES[_full_name(kind)]}"), kind.__name__)
+
+
+def is_known(kind: type) -> bool:
+    return _full_name(kind) in MODULES
+
+
+def _full_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def learn_activations() -> None:
+    """Has layers with an activation function of KerasHub's, if there is KerasHub, know the kernel's."""
+    if "keras_hub" in sys.modules:
+        importlib.import_module(f"{__name__}.activations")

@@ -1,0 +1,9 @@
+"""KerasHub's own activation functions, which the kernels have: importing this adds them to the others."""
+
+from __future__ import annotations
+
+from keras_hub.src.utils.keras_utils import gelu_approximate
+
+from fusedops.tf.keras.activations import FUSED
+
+FUSED[gelu_approximate] = "gelu_tanh"

@@ -1,0 +1,114 @@
+"""Llama, and with it Llama 3."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras import ops
+from keras_hub.src.models.llama import llama_attention, llama_decoder, llama_layernorm, llama_rotary_embedding
+
+import fusedops.tf as fo
+from fusedops.tf.keras import activations
+from fusedops.tf.keras.hub import causal
+from fusedops.tf.keras.hub.layer import HubLayer, add_norm
+from fusedops.tf.keras.hub.rotary import FusedRotation
+from fusedops.tf.keras.layer import parameter
+
+
+@keras.saving.register_keras_serializable("fusedops.hub.llama")
+class LlamaLayerNorm(HubLayer, llama_layernorm.LlamaLayerNorm):
+    needs = ("scale", "epsilon")
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        return fo.rms_norm(x, parameter(self.scale, x), eps=self.epsilon)
+
+    def add_norm(self, x: tf.Tensor, residual: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return fo.add_rms_norm(x, residual, parameter(self.scale, x), eps=self.epsilon)
+
+
+@keras.saving.register_keras_serializable("fusedops.hub.llama")
+class LlamaRotaryEmbedding(FusedRotation, llama_rotary_embedding.LlamaRotaryEmbedding):
+    pass
+
+
+@keras.saving.register_keras_serializable("fusedops.hub.llama")
+class LlamaAttention(HubLayer, llama_attention.LlamaAttention):
+    needs = ("_dot_product_equation", "_combine_equation", "_inv_norm_factor", "_compute_attention")
+
+    def _compute_attention(
+        self, query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, attention_mask: Any = None
+    ) -> tf.Tensor:
+        scores = ops.einsum(self._dot_product_equation, query, key)
+        shares = causal.probabilities(scores, self._inv_norm_factor, attention_mask)
+        return ops.einsum(self._combine_equation, shares, value)
+
+
+@keras.saving.register_keras_serializable("fusedops.hub.llama")
+class LlamaTransformerDecoder(HubLayer, llama_decoder.LlamaTransformerDecoder):
+    needs = (
+        "_compute_self_attention_mask",
+        "_self_attention_layer",
+        "_self_attention_layernorm",
+        "_self_attention_dropout",
+        "_feedforward_layernorm",
+        "_feedforward_gate_dense",
+        "_feedforward_intermediate_dense",
+        "_feedforward_output_dense",
+        "activation",
+    )
+
+    def call(
+        self,
+        decoder_sequence: tf.Tensor,
+        decoder_padding_mask: Any = None,
+        decoder_attention_mask: Any = None,
+        self_attention_cache: Any = None,
+        self_attention_cache_update_index: Any = None,
+        training: bool | None = None,
+    ) -> Any:
+        attended = self._self_attention_layer(
+            hidden_states=self._self_attention_layernorm(decoder_sequence),
+            attention_mask=self._compute_self_attention_mask(
+                decoder_sequence,
+                decoder_padding_mask,
+                decoder_attention_mask,
+                self_attention_cache,
+                self_attention_cache_update_index,
+            ),
+            cache=self_attention_cache,
+            cache_update_index=self_attention_cache_update_index,
+        )
+        if self_attention_cache is not None:
+            attended, self_attention_cache = attended
+        attended = self._self_attention_dropout(attended, training=training)
+
+        x, residual = add_norm(self._feedforward_layernorm, attended, decoder_sequence)
+        gated = self._gated(self._feedforward_gate_dense(x), self._feedforward_intermediate_dense(x))
+        y = self._feedforward_output_dense(gated) + residual
+        return y if self_attention_cache is None else (y, self_attention_cache)
+
+    def _gated(self, gate: tf.Tensor, up: tf.Tensor) -> tf.Tensor:
+        name = activations.fused_name(self.activation)
+        if name is None:
+            return tf.cast(self.activation(tf.cast(gate, tf.float32)), up.dtype) * up
+        return fo.gated_act(gate, up, name)
+
+    def _compute_self_attention_mask(
+        self,
+        decoder_sequence: tf.Tensor,
+        decoder_padding_mask: Any,
+        decoder_attention_mask: Any,
+        self_attention_cache: Any,
+        self_attention_cache_update_index: Any,
+    ) -> tf.Tensor:
+        if self_attention_cache is None and type(self._self_attention_layer) is LlamaAttention:
+            return causal.beside_causality(decoder_sequence, decoder_padding_mask, decoder_attention_mask)
+        return super()._compute_self_attention_mask(
+            decoder_sequence,
+            decoder_padding_mask,
+            decoder_attention_mask,
+            self_attention_cache,
+            self_attention_cache_update_index,
+        )

@@ -1,0 +1,58 @@
+"""keras_hub.layers.TransformerEncoder, which BERT and its kin are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras_hub.src.layers.modeling import transformer_encoder
+from keras_hub.src.layers.modeling.transformer_layer_utils import merge_padding_and_attention_mask
+
+from fusedops.tf.keras.hub.layer import HubLayer, add_norm
+
+
+@keras.saving.register_keras_serializable("fusedops.hub")
+class TransformerEncoder(HubLayer, transformer_encoder.TransformerEncoder):
+    needs = (
+        "normalize_first",
+        "_self_attention_layer",
+        "_self_attention_layer_norm",
+        "_self_attention_dropout",
+        "_feedforward_layer_norm",
+        "_feedforward_intermediate_dense",
+        "_feedforward_output_dense",
+        "_feedforward_dropout",
+    )
+
+    def call(
+        self,
+        inputs: tf.Tensor,
+        padding_mask: Any = None,
+        attention_mask: Any = None,
+        training: bool | None = None,
+        return_attention_scores: bool = False,
+    ) -> Any:
+        x = self._self_attention_layer_norm(inputs) if self.normalize_first else inputs
+        attended = self._self_attention_layer(
+            query=x,
+            value=x,
+            attention_mask=merge_padding_and_attention_mask(inputs, padding_mask, attention_mask),
+            return_attention_scores=return_attention_scores,
+            training=training,
+        )
+        if return_attention_scores:
+            attended, scores = attended
+        attended = self._self_attention_dropout(attended, training=training)
+
+        if self.normalize_first:
+            x, residual = add_norm(self._feedforward_layer_norm, attended, inputs)
+            y = self._feedforward(x, training) + residual
+        else:
+            x, _ = add_norm(self._self_attention_layer_norm, attended, inputs)
+            y, _ = add_norm(self._feedforward_layer_norm, self._feedforward(x, training), x)
+        return (y, scores) if return_attention_scores else y
+
+    def _feedforward(self, x: tf.Tensor, training: bool | None) -> tf.Tensor:
+        x = self._feedforward_output_dense(self._feedforward_intermediate_dense(x))
+        return self._feedforward_dropout(x, training=training)
