@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numerics import assert_same_bits
+from specifications import SPECIFICATIONS
 from test_tf_derivatives import function_and_tensors
 from test_tf_graphs import tensor_function
 
@@ -245,3 +246,30 @@ def test_batch_jacobian(tf_backend, spec, random):
     for i in range(3):
         np.testing.assert_array_equal(fast[i], whole[i, :, i])
         np.testing.assert_array_equal(slow[i], whole[i, :, i])
+
+
+@pytest.mark.parametrize("spec", [spec for spec in SPECIFICATIONS if spec.name != "matmul"], ids=str)
+def test_gradients_of_unknown_ranks(tf_backend, spec, random):
+    tf = tf_backend.tf
+    sample = spec.sample((4, 3, 5), random)
+    function, tensors = tensor_function(tf_backend, spec, sample)
+
+    def compute(*xs):
+        return values_and_gradients(tf, spec, sample, function, xs, plainly)
+
+    signature = [tf.TensorSpec(None, x.dtype) for x in tensors]
+    with tf_backend.place:
+        assert_all_same_bits(tf.function(compute, input_signature=signature)(*tensors), compute(*tensors))
+
+
+def test_gradients_of_products_of_unknown_ranks(tf_backend):
+    """Whether b is one matrix for all of a's decides what is summed, so that a graph must know; and it says so."""
+    tf = tf_backend.tf
+    matmul = tf_backend.public("matmul")
+
+    @tf.function(input_signature=[tf.TensorSpec(None), tf.TensorSpec(None)])
+    def compute(a, b):
+        return tf.gradients(matmul(a, b), [a, b])
+
+    with pytest.raises(ValueError, match="the gradient needs tensors of known rank; set it with tf.ensure_shape"):
+        compute(tf.ones([2, 3]), tf.ones([3, 4]))
