@@ -45,7 +45,7 @@ help:
 	@echo '  ARGS="-k relu"              more arguments for test; for demo, example and bench: ARGS=--quick'
 
 # TensorFlow and PyTorch both have wheels for these versions of Python.
-.venv/.installed: requirements.txt requirements-cuda.txt requirements-headers.txt
+.venv/.installed: requirements.txt requirements-cuda.txt requirements-headers.txt requirements-keras-hub.txt
 	@for python in python3 python3.12 python3.11 python3.13 python3.10; do \
 	  if "$$python" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' 2>/dev/null; then \
 	    set -- "$$python"; break; \
@@ -56,7 +56,8 @@ help:
 	echo "making .venv with $$1"; "$$1" -m venv --clear .venv
 	@if nvidia-smi -L 2>/dev/null | grep -q GPU; then all=requirements-cuda.txt; else all=requirements.txt; fi; \
 	echo "installing $$all into .venv"; \
-	.venv/bin/python -m pip install -r $$all && .venv/bin/python -m pip install --no-deps -r requirements-headers.txt
+	.venv/bin/python -m pip install -r $$all && \
+	.venv/bin/python -m pip install --no-deps -r requirements-headers.txt -r requirements-keras-hub.txt
 	@touch $@
 
 build: $(environment)
