@@ -271,5 +271,5 @@ def test_gradients_of_products_of_unknown_ranks(tf_backend):
     def compute(a, b):
         return tf.gradients(matmul(a, b), [a, b])
 
-    with pytest.raises(ValueError, match="the gradient needs tensors of known rank; set it with tf.ensure_shape"):
+    with pytest.raises(ValueError, match=r"the gradient needs tensors of known rank; set it with tf\.ensure_shape"):
         compute(tf.ones([2, 3]), tf.ones([3, 4]))
