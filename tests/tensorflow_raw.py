@@ -7,22 +7,21 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-library, folder = tf.load_op_library(sys.argv[1]), Path(sys.argv[2])
-calls = json.loads((folder / "calls.json").read_text())
+library, folder, device = tf.load_op_library(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 
 
-def call(name, arrays):
-    """Of an optional input, a list of one tensor or none."""
-    inputs = {**arrays, **{key: [arrays[key]] if key in arrays else [] for key in calls[name]["optional"]}}
-    results = getattr(library, f"fusedops_{name}")(**inputs, **calls[name]["attributes"])
-    return results if isinstance(results, tuple) else (results,)
+def results(call, inputs):
+    found = getattr(library, call["function"])(**inputs, **call["attributes"])
+    return tf.nest.flatten(found)
 
 
-for file in folder.glob("*.npz"):
-    arrays = dict(np.load(file))
-    np.savez(file.with_suffix(".results.npz"), *(result.numpy() for result in call(file.stem, arrays)))
-    try:
-        call(file.stem, {name: tf.cast(value, tf.int32) for name, value in arrays.items()})
-    except tf.errors.InvalidArgumentError as error:
-        print(f"{file.stem}: {error.message}")
+with tf.device(device):
+    for file in sorted(folder.glob("*.json")):
+        call, arrays = json.loads(file.read_text()), np.load(file.with_suffix(".npz"))
+        inputs = tf.nest.map_structure(lambda name, arrays=arrays: tf.constant(arrays[name]), call["inputs"])
+        np.savez(file.with_suffix(".results.npz"), *(result.numpy() for result in results(call, inputs)))
+        try:
+            results(call, tf.nest.map_structure(lambda x: tf.cast(x, tf.int32), inputs))
+        except tf.errors.InvalidArgumentError as error:
+            print(f"{file.stem}: {error.message}")
 assert not any(name.split(".")[0] == "fusedops" for name in sys.modules)

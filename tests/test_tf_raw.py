@@ -7,51 +7,94 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pytest
 from numerics import assert_same_bits
 from specifications import SPECIFICATIONS
 
 
-@pytest.fixture(scope="module")
-def arguments():
-    return {spec.name: spec.sample((5, 33), np.random.default_rng(3)) for spec in SPECIFICATIONS}
+@dataclass(frozen=True)
+class Call:
+    """One node of a graph: what goes in, and what comes out."""
+
+    function: str
+    inputs: dict[str, Any]  # names of arrays; of an optional input, a list of at most one
+    attributes: dict[str, Any]  # those that no input decides
+    arrays: dict[str, np.ndarray]
+    results: list[np.ndarray]
 
 
-def test_without_the_package(tf_cpu, arguments, tmp_path):
-    """The operators, and only they: same bits, same sentences."""
-    from fusedops.tf.operators import DECLARED
+def raw_calls(backend, spec) -> Iterator[Call]:
+    """The operators that a public function and its gradient are made of."""
+    tf = backend.tf
+    sample = spec.sample((5, 33), np.random.default_rng(3))
+    inputs = backend.numpy(backend.tensors(sample, "float32"), np.float32)
+    with tf.Graph().as_default() as graph:
+        tensors = {name: tf.constant(x) if name in sample.tensors else x for name, x in inputs.items()}
+        outputs = backend.call(spec.name, tensors, sample.options)
+        with backend.place:
+            wanted = [tensors[name] for name in spec.differentiable(sample)]
+            tf.gradients(outputs, wanted, [tf.sin(y) for y in outputs])
+        with tf.compat.v1.Session() as session:
+            for node in graph.get_operations():
+                if node.type.startswith("Fusedops"):
+                    yield of_node(node, *session.run([list(node.inputs), list(node.outputs)]))
 
-    calls = {}
-    for name, sample in arguments.items():
-        arrays = {
-            key: np.asarray(x, x.dtype if key in sample.tensors and key not in sample.floating else np.float32)
-            for key, x in sample.inputs.items()
-            if x is not None
-        }
-        np.savez(tmp_path / name, **arrays)
-        optional = [input.name for input in DECLARED[name].inputs if input.kind == "optional"]
-        attributes = {key: repr(x) if isinstance(x, float) else x for key, x in sample.options.items()}
-        calls[name] = {"optional": optional, "attributes": attributes}
-    (tmp_path / "calls.json").write_text(json.dumps(calls))
-    program = Path(__file__).with_name("tensorflow_raw.py")
+
+def of_node(node, inputs, results) -> Call:
+    definition, position, names = node.op_def, 0, {}
+    for argument in definition.input_arg:
+        count = node.get_attr(argument.number_attr) if argument.number_attr else 1
+        of_argument = [f"{argument.name}{i}" for i in range(position, position + count)]
+        names[argument.name] = of_argument if argument.number_attr else of_argument[0]
+        position += count
+    decided = {name for argument in definition.input_arg for name in (argument.type_attr, argument.number_attr)}
+    values = {attribute.name: node.get_attr(attribute.name) for attribute in definition.attr}
+    attributes = {
+        name: value.decode() if isinstance(value, bytes) else getattr(value, "name", value)
+        for name, value in values.items()
+        if name not in decided
+    }
+    flat = [name for given in names.values() for name in (given if isinstance(given, list) else [given])]
+    function = re.sub(r"(?<!^)(?=[A-Z])", "_", definition.name).lower()
+    return Call(function, names, attributes, dict(zip(flat, inputs, strict=True)), results)
+
+
+def run_elsewhere(program: str, *arguments: Any, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """In a process that does not find the package."""
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     elsewhere = [folder for folder in folders if folder and not Path(folder, "fusedops").exists()]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(elsewhere)}
-    command = [sys.executable, program, tf_cpu.functions.library_path(), tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    command = [sys.executable, Path(__file__).with_name(program), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment)
+
+
+def test_without_the_package(tf_backend, tmp_path):
+    """Every operator, backward ones too: same bits, same sentences."""
+    from fusedops.tf.operators import DECLARED
+
+    calls = {
+        call.function.removeprefix("fusedops_"): call for spec in SPECIFICATIONS for call in raw_calls(tf_backend, spec)
+    }
+    assert calls.keys() == DECLARED.keys()
+    for name, call in calls.items():
+        np.savez(tmp_path / name, **call.arrays)
+        text = {"function": call.function, "inputs": call.inputs, "attributes": call.attributes}
+        (tmp_path / f"{name}.json").write_text(json.dumps(text))
+    device = "CPU" if tf_backend.device == "cpu" else "GPU"
+    library = tf_backend.functions.library_path()
+    done = run_elsewhere("tensorflow_raw.py", library, tmp_path, device, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    for name, sample in arguments.items():
-        results = np.load(tmp_path / f"{name}.results.npz")
-        expected = tf_cpu.call(name, tf_cpu.tensors(sample, "float32"), sample.options)
-        for i, output in enumerate(expected):
-            assert_same_bits(results[f"arr_{i}"], output.numpy(), name)
-    for name in arguments:
-        assert re.search(
-            rf"{name}: .*fusedops\.{name}: \w+ must be float64, float32, float16 or bfloat16; got int32", done.stdout
-        )
+    for name, call in calls.items():
+        found = np.load(tmp_path / f"{name}.results.npz")
+        for i, expected in enumerate(call.results):
+            assert_same_bits(found[f"arr_{i}"], np.asarray(expected), name)
+        sentence = rf"fusedops\.{name}: \w+ must be float64, float32, float16 or bfloat16; got int32"
+        assert re.search(f"{name}: .*{sentence}", done.stdout)
 
 
 def test_names(tf_cpu):
