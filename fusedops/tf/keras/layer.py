@@ -24,7 +24,7 @@ class FusedLayer(keras.layers.Layer if TYPE_CHECKING else object):  # type: igno
         """Why Keras's own code computes this layer, as it is configured; None if the kernel does.
 
         Args:
-            inputs: a tensor to be computed; None: anything of the rank that the layer was built for.
+            inputs: a tensor to be computed; None: anything of the rank that the layer was built for, if it was.
         """
         return None
 
@@ -50,7 +50,10 @@ def unfused_axis(layer: Any, inputs: Any) -> str | None:
         if len(axis) != 1:
             return f"axis {list(axis)} is not one"
         axis = axis[0]
-    if axis == -1 or axis + 1 == (inputs.shape.rank if inputs is not None else _built_rank(layer)):
+    rank = _built_rank(layer) if inputs is None else inputs.shape.rank
+    if axis == -1 or axis + 1 == rank:
+        return None
+    if inputs is None and rank is None and axis >= 0:  # never built, as a softmax in Keras's attention
         return None
     return f"axis {axis} is not the last"
 
