@@ -14,7 +14,7 @@ from test_tf_raw import run_elsewhere
 
 
 def operator_module(backend: Any, spec: Any, custom: bool = False) -> Any:
-    """An operator whose inputs with a gradient are the weights. `custom`: its gradient is the user's, twice as large."""
+    """An operator whose inputs with a gradient are weights. `custom`: its gradient is the user's, twice as large."""
     tf = backend.tf
     sample = spec.sample((4, 6), np.random.default_rng(2))
     inputs = backend.tensors(sample, "float32")
