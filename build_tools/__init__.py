@@ -8,7 +8,7 @@ One ninja file compiles the core once and links it into a binding for every fram
     ninja.py            writes and runs a ninja file
     core.py             core_cuda/ -> objects
     torch_extension.py  objects + torch_binding/ -> fusedops/torch/_C.abi3.so
-    tf_library.py       objects + tf_binding/    -> fusedops/tf/_ops.so
+    tf_library.py       objects + tf_binding/    -> fusedops/tf/_ops.so, and _xla.so beside it
     build.py            all of it, in order
     commands.py         the same as setuptools commands
     backend.py          the same for pip

@@ -51,10 +51,16 @@ def build(wanted: list[str], destination: Path) -> dict[str, str]:
             }
             _install(libraries[name], facts, destination / "fusedops" / name)
     for name in wanted or FRAMEWORKS:
-        title, version = FRAMEWORKS[name].title, versions.get(name)
-        result = f"built for {title} {version}" if version else f"not built, because {title} is not installed"
-        print(f"fusedops.{name}: {result}")
+        print(outcome(FRAMEWORKS[name], versions.get(name), destination))
     return versions
+
+
+def outcome(framework: Framework, version: str | None, destination: Path) -> str:
+    """What came of building a binding, with the path of its operators, which others may load: tf.load_op_library(path)."""
+    if not version:
+        return f"fusedops.{framework.name}: not built, because {framework.title} is not installed"
+    library = (destination / "fusedops" / framework.name / framework.files[0]).resolve()
+    return f"fusedops.{framework.name}: built for {framework.title} {version}: {library}"
 
 
 def _versions(wanted: list[str]) -> dict[str, str]:
@@ -105,13 +111,14 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _install(library: Path, facts: dict[str, Any], folder: Path) -> None:
+def _install(libraries: list[Path], facts: dict[str, Any], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    installed = folder / library.name
-    if not installed.exists() or installed.stat().st_mtime_ns != library.stat().st_mtime_ns:
-        # Replaced in one step: a process that has loaded the old one keeps it.
-        new = installed.with_suffix(".new")
-        shutil.copy2(library, new)
-        os.replace(new, installed)
-    facts = {**facts, "bytes": library.stat().st_size}
+    for library in libraries:
+        installed = folder / library.name
+        if not installed.exists() or installed.stat().st_mtime_ns != library.stat().st_mtime_ns:
+            # Replaced in one step: a process that has loaded the old one keeps it.
+            new = installed.with_suffix(".new")
+            shutil.copy2(library, new)
+            os.replace(new, installed)
+    facts = {**facts, "bytes": {library.name: library.stat().st_size for library in libraries}}
     (folder / "_build.json").write_text(json.dumps(facts, indent=2) + "\n")

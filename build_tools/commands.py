@@ -37,7 +37,8 @@ class BuildBindings(build_ext):
         return Path() if self.inplace else Path(self.build_lib)
 
     def get_outputs(self) -> list[str]:
-        files = [Path("fusedops", name, file) for name in self.built for file in (FRAMEWORKS[name].file, "_build.json")]
+        made = {name: (*FRAMEWORKS[name].files, "_build.json") for name in self.built}
+        files = [Path("fusedops", name, file) for name, files in made.items() for file in files]
         return [str(self._destination() / file) for file in files]
 
     def get_output_mapping(self) -> dict[str, str]:

@@ -1,7 +1,10 @@
-"""The TensorFlow binding: tf_binding/ and the core's objects, linked into one library for tf.load_op_library.
+"""The TensorFlow binding: two libraries for tf.load_op_library.
 
-It holds nothing of Python's. TensorFlow's C++ ABI changes with every minor version, so that it goes with the
-TensorFlow it was built against.
+    _ops.so     tf_binding/ and the core's objects: the operators
+    _xla.so     tf_binding/xla/: what XLA needs to know of them; linked against _ops.so, which lies beside it
+
+They hold nothing of Python's. TensorFlow's C++ ABI changes with every minor version, so that they go with the
+TensorFlow they were built against.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from build_tools.ninja import NinjaFile
 from build_tools.options import Options
 
 BINDING = Path("tf_binding")
+XLA = BINDING / "xla"
 
 QUESTION = """
 import json, sys
@@ -46,18 +50,29 @@ def _flags(options: Options, version: str) -> dict[str, list[str]]:
     return answer
 
 
-def add_tf(ninja: NinjaFile, options: Options, version: str, objects: Sequence[Path], toolkit: Toolkit | None) -> Path:
+def add_tf(
+    ninja: NinjaFile, options: Options, version: str, objects: Sequence[Path], toolkit: Toolkit | None
+) -> list[Path]:
     flags = _flags(options, version)
     # C++20 is the core's; the other flags settle the ABI. Its headers' own warnings are not ours.
     defines = [flag for flag in flags["compile"] if flag.startswith("-D")]
     # XLA's headers include these two by their own roots.
     roots = ["", "external/highwayhash", "external/farmhash_archive/src"]
     includes = [word for root in roots for word in ("-isystem", str(Path(flags["include"], root)))]
-    compile_cc = [*options.cxx, "-std=c++20", *options.host_flags, "-Wall", "-Wextra", f"-I{CORE}", *defines, *includes]
-    ninja.rule("tf_cc", [*compile_cc, "-c", "$in", "-o", "$out"], description="c++ $in", headers=True)
-    own = [ninja.build(options.folder / f"{source}.o", "tf_cc", [source]) for source in sorted(BINDING.rglob("*.cc"))]
+    own_includes = [f"-I{CORE}", f"-I{BINDING}"]
+    compile_cc = [*options.cxx, "-std=c++20", *options.host_flags, "-Wall", "-Wextra", *own_includes]
+    ninja.rule(
+        "tf_cc", [*compile_cc, *defines, *includes, "-c", "$in", "-o", "$out"], description="c++ $in", headers=True
+    )
 
+    def compiled(folder: Path) -> list[Path]:
+        return [ninja.build(options.folder / f"{source}.o", "tf_cc", [source]) for source in sorted(folder.glob("*.cc"))]
+
+    libraries = options.folder / "lib/fusedops/tf"
     cudart = [toolkit.cudart, "-ldl", "-lrt", "-lpthread"] if toolkit else []
-    link = [*options.cxx, "-shared", "-o", "$out", "$in", *cudart, *flags["link"], "-Wl,--exclude-libs,ALL"]
-    ninja.rule("tf_link", link, description="link $out")
-    return ninja.build(options.folder / "lib/fusedops/tf/_ops.so", "tf_link", [*own, *objects])
+    link = [*options.cxx, "-shared", "-o", "$out", "$in", *flags["link"], "-Wl,--exclude-libs,ALL,-Bsymbolic"]
+    ninja.rule("tf_link", [*link, *cudart], description="link $out")
+    operators = ninja.build(libraries / "_ops.so", "tf_link", [*compiled(BINDING), *objects])
+    beside = [f"-L{libraries}", f"-l:{operators.name}", "-Wl,-rpath,$ORIGIN"]
+    ninja.rule("tf_link_xla", [*link, *beside], description="link $out")
+    return [operators, ninja.build(libraries / "_xla.so", "tf_link_xla", compiled(XLA), implicit=[operators])]

@@ -26,7 +26,7 @@ STABLE_ABI = "0x020a000000000000"  # torch 2.10
 
 def add_torch(
     ninja: NinjaFile, options: Options, version: str, objects: Sequence[Path], toolkit: Toolkit | None
-) -> Path:
+) -> list[Path]:
     """Adds the extension to `ninja`. `version` is the installed torch: another one is another command."""
     output = options.folder / "lib/fusedops/torch/_C.abi3.so"
     cuda = ["--cuda", toolkit.home, "--cudart", toolkit.cudart] if toolkit else []
@@ -35,7 +35,7 @@ def add_torch(
     command = [*program, *cuda, "--objects", "$in", "--flags", *flags]
     ninja.rule("torch", command, description=f"torch extension for {version}")
     sources = [*BINDING.glob("*.cpp"), *BINDING.rglob("*.h"), *CORE.rglob("*.h")]
-    return ninja.build(output, "torch", objects, implicit=sorted(sources))
+    return [ninja.build(output, "torch", objects, implicit=sorted(sources))]
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def main() -> None:
         include_dirs=[str(CORE.resolve())],
         extra_objects=arguments.objects + ([str(arguments.cudart)] if arguments.cudart else []),
         extra_compile_args=arguments.flags,
-        extra_link_args=["-Wl,--exclude-libs,ALL"],
+        extra_link_args=["-Wl,--exclude-libs,ALL,-Bsymbolic"],
         py_limited_api=True,
     )
     # CUDAExtension adds torch's CUDA libraries and the dynamic runtime. The binding needs neither, and without them it

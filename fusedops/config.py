@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import sys
 from pathlib import Path
 
 import fusedops
@@ -39,8 +40,16 @@ def _lines(framework: Framework) -> list[str]:
             f"  GPU        {_gpu(build)}",
         ]
     if problem:
-        lines.append(f"  {problem}")
+        return [*lines, f"  {problem}"]
+    if framework.name == "tf":
+        lines.append(f"  XLA        {_xla_fault(framework) or 'ready'}")
     return lines
+
+
+def _xla_fault(framework: Framework) -> str | None:
+    """Why the operators do not run under XLA: what came of loading its library, or what is known before that."""
+    loaded = sys.modules.get("fusedops.tf.xla")
+    return loaded.fault if loaded else fault(framework, framework.files[1])
 
 
 def _gpu(build: dict) -> str:

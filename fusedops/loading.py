@@ -16,7 +16,7 @@ import fusedops
 FACTS = {
     "fusedops": str,
     "framework": str,
-    "bytes": int,
+    "bytes": dict,
     "cuda": str | None,
     "without_cuda": str | None,
     "architectures": list,
@@ -31,17 +31,13 @@ class Framework:
     title: str
     module: str
     distributions: tuple[str, ...]  # the packages that may bring the module
-    file: str
+    files: tuple[str, ...]  # its libraries: the operators, then what is loaded beside them if it loads
     oldest: str | None  # the first version that the binding can be built for and loaded in
     stable: bool  # one build serves every version from `oldest` on
 
     @property
     def folder(self) -> Path:
         return Path(__file__).parent / self.name
-
-    @property
-    def library(self) -> Path:
-        return self.folder / self.file
 
     def build(self) -> dict[str, Any] | None:
         """What the library was built for: see build_tools/build.py. None if that is not known."""
@@ -67,13 +63,13 @@ class Framework:
 
 
 FRAMEWORKS = {
-    "torch": Framework("torch", "PyTorch", "torch", ("torch",), "_C.abi3.so", "2.10", stable=True),
+    "torch": Framework("torch", "PyTorch", "torch", ("torch",), ("_C.abi3.so",), "2.10", stable=True),
     "tf": Framework(
         "tf",
         "TensorFlow",
         "tensorflow",
         ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu"),
-        "_ops.so",
+        ("_ops.so", "_xla.so"),
         None,
         stable=False,
     ),
@@ -85,11 +81,13 @@ def library(framework: str) -> Path:
     sentence = fault(FRAMEWORKS[framework])
     if sentence:
         raise ImportError(sentence, name=f"fusedops.{framework}")
-    return FRAMEWORKS[framework].library
+    return FRAMEWORKS[framework].folder / FRAMEWORKS[framework].files[0]
 
 
-def fault(framework: Framework) -> str | None:
-    """Why the binding cannot be loaded and what to run, in one sentence each; or None."""
+def fault(framework: Framework, file: str | None = None) -> str | None:
+    """Why a library of the binding, by default that of the operators, cannot be loaded and what to run, in one sentence
+    each; or None."""
+    library = framework.folder / (file or framework.files[0])
     make = f"make build-{framework.name}"
     title, installed, build = framework.title, framework.installed(), framework.build()
     here = f"{title} {installed} is installed"
@@ -102,12 +100,12 @@ def fault(framework: Framework) -> str | None:
     elif framework.oldest and not at_least(installed, framework.oldest):
         problem = f"needs {title} {framework.oldest} or newer, and {here}; it is {against}"
         run = f"pip install --upgrade {framework.module}, then {make}"
-    elif build is None or not framework.library.exists():
-        gone = framework.library if build else f"readable {framework.folder / '_build.json'}"
+    elif build is None or not library.exists():
+        gone = library if build else f"readable {framework.folder / '_build.json'}"
         problem, run = f"is not built: there is no {gone}; {here}", make
-    elif framework.library.stat().st_size != build["bytes"]:
-        size = framework.library.stat().st_size
-        problem, run = f"is damaged: {framework.library} must have {build['bytes']} bytes; it has {size}", make
+    elif library.stat().st_size != build["bytes"].get(library.name):
+        expected, size = build["bytes"].get(library.name), library.stat().st_size
+        problem, run = f"is damaged: {library} must have {expected} bytes; it has {size}", make
     elif build["fusedops"] != fusedops.__version__:
         problem, run = f"was built from fusedops {build['fusedops']}; this is {fusedops.__version__}; {here}", make
     elif not framework.stable and release(build["framework"]) != release(installed):

@@ -22,7 +22,7 @@ from fusedops import loading
 ROOT = Path(__file__).parents[1]
 FACTS = {
     "fusedops": fusedops.__version__,
-    "bytes": 0,
+    "bytes": {"_C.abi3.so": 0, "_ops.so": 0, "_xla.so": 0},
     "cuda": "13.0",
     "without_cuda": None,
     "architectures": ["8.0", "9.0+PTX"],
@@ -48,7 +48,8 @@ def environment(tmp_path, monkeypatch):
         for name, framework_version in built.items():
             framework = loading.FRAMEWORKS[name]
             framework.folder.mkdir(exist_ok=True)
-            framework.library.touch()
+            for file in framework.files:
+                (framework.folder / file).touch()
             (framework.folder / "_build.json").write_text(json.dumps(FACTS | {"framework": framework_version} | facts))
 
     return pretend
@@ -73,7 +74,7 @@ def test_nothing_is_built(environment):
 
 
 def test_the_library_is_damaged(environment):
-    environment({"torch": "2.13.0"}, {"torch": "2.13.0"}, bytes=1000)
+    environment({"torch": "2.13.0"}, {"torch": "2.13.0"}, bytes={"_C.abi3.so": 1000})
     assert re.search(
         r"is damaged: .*_C\.abi3\.so must have 1000 bytes; it has 0\. Run: make build-torch$", sentence("torch")
     )
@@ -88,7 +89,7 @@ def test_the_facts_are_unreadable(environment, facts):
 
 def test_the_library_is_gone(environment):
     environment({"torch": "2.13.0"}, {"torch": "2.13.0"})
-    loading.FRAMEWORKS["torch"].library.unlink()
+    (loading.FRAMEWORKS["torch"].folder / "_C.abi3.so").unlink()
     assert "there is no" in sentence("torch")
 
 
@@ -154,6 +155,18 @@ def test_show_config_says_why_there_are_no_kernels_for_the_gpu(environment, caps
     environment({"torch": "2.13.0"}, {"torch": "2.13.0"}, cuda=None, without_cuda="nvcc was not found")
     fusedops.show_config()
     assert "no kernels, because at the build nvcc was not found" in capsys.readouterr().out
+
+
+def test_show_config_says_why_there_is_no_xla(environment, capsys, monkeypatch):
+    monkeypatch.delitem(sys.modules, "fusedops.tf.xla", raising=False)  # as before anything is loaded
+    environment({"tensorflow": "2.21.0"}, {"tf": "2.21.0"})
+    fusedops.show_config()
+    assert re.search(r"fusedops\.tf: ready\n(  .*\n)*  XLA +ready\n", capsys.readouterr().out)
+    (loading.FRAMEWORKS["tf"].folder / "_xla.so").unlink()
+    fusedops.show_config()
+    assert re.search(
+        r"fusedops\.tf: ready\n(  .*\n)*  XLA +.*there is no .*_xla\.so.*make build-tf\n", capsys.readouterr().out
+    )
 
 
 def test_show_config_never_fails(environment, capsys):

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "attributes.h"
+#include "dense.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tsl/platform/denormal.h"
 #include "xla/stream_executor/stream.h"
@@ -23,12 +24,6 @@ void parallel_for(void* pool, int64_t count, int64_t cost, Context::Body body, v
                                               });
 }
 
-// A failure that is about an argument names the operator, "fusedops.<op>: ..."; any other is the library's own.
-absl::Status kernel_error(const Status& status) {
-  if (status.sentence().starts_with("fusedops.")) return invalid(status);
-  return absl::InternalError(status.sentence());
-}
-
 // One call: its views and shapes live on the stack, since a small operator is over in a microsecond.
 class Execution {
  public:
@@ -46,7 +41,8 @@ class Execution {
     TF_RETURN_IF_ERROR(allocate_workspace());
     lend_device();
     const Status status = execute();
-    return status.ok() ? absl::OkStatus() : kernel_error(status);
+    if (status.ok()) return absl::OkStatus();
+    return is_about_an_argument(status) ? invalid(status) : absl::InternalError(status.sentence());
   }
 
  private:
@@ -103,12 +99,7 @@ class Execution {
   }
 
   static View view(const tensorflow::Tensor& tensor, const Shape& shape, int64_t* strides) {
-    int64_t stride = 1;
-    for (int d = shape.rank - 1; d >= 0; --d) {
-      strides[d] = stride;
-      stride *= shape.dims[d];
-    }
-    return {tensor.data(), shape.dtype, shape.rank, shape.dims, strides};
+    return dense_view(tensor.data(), shape.dtype, shape.rank, shape.dims, strides);
   }
 
   const Operator& op_;

@@ -1,6 +1,7 @@
 // What TensorFlow calls the parts of a declared operator.
 #pragma once
 
+#include <cctype>
 #include <string>
 
 #include "core/operator.h"
@@ -8,7 +9,15 @@
 namespace fusedops::tf_binding {
 
 // axpby_backward -> FusedopsAxpbyBackward
-std::string op_name(const Operator& op);
+inline std::string op_name(const Operator& op) {
+  std::string name = "Fusedops";
+  bool upper = true;
+  for (const char* c = op.name; *c; ++c) {
+    if (*c != '_') name += upper ? static_cast<char>(std::toupper(*c)) : *c;
+    upper = *c == '_';
+  }
+  return name;
+}
 
 // One type attribute per input: with a single `T`, TensorFlow would refuse a wrong dtype in words of its own before the
 // rule is asked.
@@ -25,5 +34,9 @@ bool has_own_dtype(const Operator& op, const Output& output);
 inline std::string type_attribute(const Operator& op, const Output& output) {
   return type_attribute(has_own_dtype(op, output) ? output.name : output.dtype);
 }
+
+// Whether a kernel failed for what it was given, and then its sentence names the operator, "fusedops.<op>: ..."; any
+// other failure is the library's own.
+inline bool is_about_an_argument(const Status& status) { return status.sentence().starts_with("fusedops."); }
 
 }  // namespace fusedops::tf_binding

@@ -1,21 +1,9 @@
 // Registers an OpDef for every declared operator.
-#include <cctype>
-
 #include "names.h"
 #include "shapes.h"
 #include "tensorflow/core/framework/op.h"
 
 namespace fusedops::tf_binding {
-
-std::string op_name(const Operator& op) {
-  std::string name = "Fusedops";
-  bool upper = true;
-  for (const char* c = op.name; *c; ++c) {
-    if (*c != '_') name += upper ? static_cast<char>(std::toupper(*c)) : *c;
-    upper = *c == '_';
-  }
-  return name;
-}
 
 bool has_own_dtype(const Operator& op, const Output& output) {
   const std::string_view dtype = output.dtype;

@@ -76,10 +76,8 @@ int fail(const std::string& sentence, char* message, int64_t capacity) {
 }  // namespace
 }  // namespace fusedops
 
-#define FUSEDOPS_EXPORT extern "C" __attribute__((visibility("default")))
-
 // The table as JSON; see json() above for its keys.
-FUSEDOPS_EXPORT const char* fusedops_describe() {
+extern "C" FUSEDOPS_EXPORT const char* fusedops_describe() {
   static const std::string text =
       fusedops::json_list(fusedops::operators(), [](const fusedops::Operator* op) { return fusedops::json(*op); });
   return text.c_str();
@@ -88,8 +86,9 @@ FUSEDOPS_EXPORT const char* fusedops_describe() {
 // Runs a shape rule. `inputs` holds for each input: 0, or 1, dtype, rank, dims (negative: a symbol). `attributes` are
 // texts, in the order of the declaration. `result` receives: the number of equalities and their pairs, then for each
 // output dtype, rank, dims; half of symbol s is s - 2^40. Returns 0, or 1 with a sentence in `message`.
-FUSEDOPS_EXPORT int fusedops_infer(const char* name, const int64_t* inputs, const char* const* attributes,
-                                   int64_t* result, int64_t result_capacity, char* message, int64_t message_capacity) {
+extern "C" FUSEDOPS_EXPORT int fusedops_infer(const char* name, const int64_t* inputs, const char* const* attributes,
+                                              int64_t* result, int64_t result_capacity, char* message,
+                                              int64_t message_capacity) {
   using namespace fusedops;
   const Operator* op = find(name);
   if (!op) return fail(std::string("fusedops: no operator is named ") + name, message, message_capacity);

@@ -83,17 +83,21 @@ struct Operator {
   bool batched = false;   // leading dimensions are independent: vmap may add one instead of looping
 };
 
+// What is seen outside of the library that it is linked into. The bindings are linked with -Bsymbolic: two of them in
+// one process never call each other's.
+#define FUSEDOPS_EXPORT __attribute__((visibility("default")))
+
 // Runs the operator's kernel for the device of the call.
-Status run(const Operator& op, const Call& call);
+FUSEDOPS_EXPORT Status run(const Operator& op, const Call& call);
 
 // The one table that the adaptors walk.
-std::span<const Operator* const> operators();
+FUSEDOPS_EXPORT std::span<const Operator* const> operators();
 
 // Reads an attribute from its decimal spelling: "1e-6", "3", "true", "gelu", "[1.0, 0.5]". Doubles keep all their bits,
 // which TensorFlow's 32-bit float attributes would not.
-bool parse(Type type, std::string_view text, Value* value);
+FUSEDOPS_EXPORT bool parse(Type type, std::string_view text, Value* value);
 
 // fusedops.<op>: <attribute> must be <its type>; got <got>
-std::string attribute_sentence(const Operator& op, int attribute, std::string_view got);
+FUSEDOPS_EXPORT std::string attribute_sentence(const Operator& op, int attribute, std::string_view got);
 
 }  // namespace fusedops

@@ -7,6 +7,7 @@ operators are in `tf.load_op_library(library_path())`, named `Fusedops...`, and 
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ loading.library("tf")  # says what is missing before TensorFlow is imported
 import tensorflow as tf  # noqa: E402
 
 from fusedops.tf import formulas as formulas  # noqa: E402  for its effect: it registers the gradients
+from fusedops.tf import xla as xla  # noqa: E402  for its effect: it tells XLA of the operators
 from fusedops.tf.operators import LIBRARY  # noqa: E402
 from fusedops.tf.operators import OPERATORS as ops  # noqa: E402, F401
 
@@ -47,6 +49,12 @@ def _named(function: Callable[..., Any]) -> Callable[..., Any]:
     named.__signature__ = signature.replace(parameters=[*signature.parameters.values(), name])  # type: ignore[attr-defined]
     del named.__wrapped__  # it has no `name`
     return named
+
+
+def __getattr__(name: str) -> Any:
+    if name == "keras":  # on first use: Keras takes seconds to import
+        return importlib.import_module("fusedops.tf.keras")
+    raise AttributeError(f"module 'fusedops.tf' has no attribute {name!r}")
 
 
 _public = {name: _named(function) for name, function in functions.public(globals()).items()}

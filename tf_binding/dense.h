@@ -1,0 +1,14 @@
+#pragma once
+
+#include "core/view.h"
+
+namespace fusedops::tf_binding {
+
+// A tensor in rows without gaps, as all of TensorFlow's and XLA's are. `strides` has room for `rank` of them.
+inline View dense_view(void* data, DType dtype, int rank, const int64_t* sizes, int64_t* strides) {
+  int64_t stride = 1;
+  for (int d = rank - 1; d >= 0; stride *= sizes[d--]) strides[d] = stride;
+  return {data, dtype, rank, sizes, strides};
+}
+
+}  // namespace fusedops::tf_binding

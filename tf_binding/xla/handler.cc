@@ -1,0 +1,138 @@
+// What XLA runs for the custom call: the operator that the call names, on XLA's buffers.
+#include "call.h"
+#include "core/operator.h"
+#include "dense.h"
+#include "host_threads.h"
+#include "names.h"
+#include "tsl/platform/denormal.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace xla::ffi {
+const XLA_FFI_Api* GetXlaFfiApi();  // TensorFlow's own; xla/ffi/ffi_api.h, which declares it, brings all of LLVM
+}
+
+namespace fusedops::tf_binding {
+namespace {
+
+namespace ffi = xla::ffi;
+
+DType core_dtype(ffi::DataType dtype) {
+  switch (dtype) {
+    case ffi::F64:
+      return DType::f64;
+    case ffi::F32:
+      return DType::f32;
+    case ffi::F16:
+      return DType::f16;
+    case ffi::BF16:
+      return DType::bf16;
+    case ffi::PRED:
+      return DType::boolean;
+    case ffi::U8:
+      return DType::u8;
+    case ffi::S32:
+      return DType::i32;
+    case ffi::S64:
+      return DType::i64;
+    default:
+      return DType::other;  // no rule lets one through
+  }
+}
+
+const Operator* find(std::string_view name) {
+  for (const Operator* op : operators())
+    if (name == op->name) return op;
+  return nullptr;
+}
+
+// The buffers of a call as the core sees them.
+class Execution {
+ public:
+  Execution(const Operator& op, const Context& context) : op_(op) {
+    call_.attributes = attributes_;
+    call_.context = context;
+  }
+
+  ffi::Error run(ffi::RemainingArgs operands, ffi::RemainingRets results, ffi::Dictionary dictionary) {
+    const auto present = dictionary.get<int64_t>(xla_call::kPresent);
+    const auto attributes = dictionary.get<ffi::Dictionary>(xla_call::kAttributes);
+    if (!present) return present.error();
+    if (!attributes) return attributes.error();
+    for (size_t i = 0; i < op_.attributes.size(); ++i) {
+      const auto text = attributes->get<std::string_view>(op_.attributes[i].name);
+      if (!text) return text.error();
+      parse(op_.attributes[i].type, *text, &attributes_[i]);  // spelled by the lowering
+    }
+    for (size_t i = 0, position = 0; i < op_.inputs.size(); ++i) {
+      if (!(*present >> i & 1)) continue;
+      const auto operand = operands.get<ffi::AnyBuffer>(position++);
+      if (!operand) return operand.error();
+      inputs_[i] = view(*operand, input_strides_[i]);
+      call_.inputs[i] = &inputs_[i];
+    }
+    for (size_t i = 0; i < op_.outputs.size(); ++i) {
+      auto result = results.get<ffi::AnyBuffer>(i);
+      if (!result) return result.error();
+      call_.outputs[i] = view(**result, output_strides_[i]);
+    }
+    auto workspace = results.get<ffi::AnyBuffer>(op_.outputs.size());
+    if (!workspace) return workspace.error();
+    call_.workspace = (*workspace)->untyped_data();
+
+    const tsl::port::ScopedDontFlushDenormal ieee;
+    const Status status = fusedops::run(op_, call_);
+    if (status.ok()) return ffi::Error::Success();
+    return is_about_an_argument(status) ? ffi::Error::InvalidArgument(status.sentence())
+                                        : ffi::Error::Internal(status.sentence());
+  }
+
+ private:
+  static View view(const ffi::AnyBuffer& buffer, int64_t* strides) {
+    const auto sizes = buffer.dimensions();
+    return dense_view(buffer.untyped_data(), core_dtype(buffer.element_type()), static_cast<int>(sizes.size()),
+                      sizes.begin(), strides);
+  }
+
+  const Operator& op_;
+  Call call_;
+  Value attributes_[kMaxAttributes];
+  View inputs_[kMaxInputs];
+  int64_t input_strides_[kMaxInputs][kMaxRank];
+  int64_t output_strides_[kMaxOutputs][kMaxRank];
+};
+
+ffi::Error execute(const Context& context, ffi::RemainingArgs operands, ffi::RemainingRets results,
+                   ffi::Dictionary dictionary) {
+  const auto name = dictionary.get<std::string_view>(xla_call::kOperator);
+  if (!name) return name.error();
+  const Operator* op = find(*name);
+  if (!op) return ffi::Error::Internal("fusedops: no operator is named " + std::string(*name));
+  return Execution(*op, context).run(operands, results, dictionary);
+}
+
+ffi::Error execute_on_host(ffi::ThreadPool pool, ffi::RemainingArgs operands, ffi::RemainingRets results,
+                           ffi::Dictionary dictionary) {
+  Context context;
+  context.parallel = parallel_for;
+  context.pool = &pool;
+  return execute(context, operands, results, dictionary);
+}
+
+ffi::Error execute_on_cuda(void* stream, ffi::RemainingArgs operands, ffi::RemainingRets results,
+                           ffi::Dictionary dictionary) {
+  Context context;
+  context.cuda = true;
+  context.stream = stream;
+  return execute(context, operands, results, dictionary);
+}
+
+XLA_FFI_DEFINE_HANDLER(on_host, execute_on_host,
+                       ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets().Attrs());
+XLA_FFI_DEFINE_HANDLER(on_cuda, execute_on_cuda,
+                       ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>().RemainingArgs().RemainingRets().Attrs());
+
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), xla_call::kTarget, "Host", on_host);
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), xla_call::kTarget, "CUDA", on_cuda);
+
+}  // namespace
+}  // namespace fusedops::tf_binding

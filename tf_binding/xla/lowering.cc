@@ -1,0 +1,179 @@
+// Tells XLA what each operator is: one custom call, whose shapes are those of the operator's own shape function.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "attributes.h"
+#include "call.h"
+#include "dense.h"
+#include "tensorflow/compiler/tf2xla/shape_util.h"
+#include "tensorflow/compiler/tf2xla/xla_compiler.h"
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "tensorflow/compiler/tf2xla/xla_op_registry.h"
+#include "tensorflow/core/public/version.h"
+#include "xla/hlo/builder/xla_builder.h"
+
+namespace fusedops::tf_binding {
+namespace {
+
+using tensorflow::OpKernelConstruction;
+using tensorflow::XlaOpKernelContext;
+
+// The spelling that parse() reads again.
+absl::Status read_text(const OpKernelConstruction& node, const Attribute& attribute, std::string* text) {
+  switch (attribute.type) {
+    case Type::i64: {
+      int64_t number;
+      TF_RETURN_IF_ERROR(node.GetAttr(attribute.name, &number));
+      *text = std::to_string(number);
+      return absl::OkStatus();
+    }
+    case Type::boolean: {
+      bool flag;
+      TF_RETURN_IF_ERROR(node.GetAttr(attribute.name, &flag));
+      *text = flag ? "true" : "false";
+      return absl::OkStatus();
+    }
+    default:
+      return node.GetAttr(attribute.name, text);
+  }
+}
+
+class Lowering : public tensorflow::XlaOpKernel {
+ public:
+  Lowering(const Operator& op, OpKernelConstruction* node) : XlaOpKernel(node), op_(op) {
+    OP_REQUIRES_OK(node, tensorflow::OpRegistry::Global()->LookUp(type_string(), &registration_));
+    OP_REQUIRES_OK(node, read_attributes(*node, op, values_));
+    OP_REQUIRES_OK(node, read_node(*node));
+  }
+
+  void Compile(XlaOpKernelContext* context) override { OP_REQUIRES_OK(context, lower(context)); }
+
+ private:
+  // Writes the call's attributes as MLIR spells a dictionary, which is how XLA takes them.
+  absl::Status read_node(const OpKernelConstruction& node) {
+    int64_t present = 0;
+    for (size_t i = 0; i < op_.inputs.size(); ++i) {
+      int64_t count = 1;
+      if (op_.inputs[i].kind == Kind::optional)
+        TF_RETURN_IF_ERROR(node.GetAttr(count_attribute(op_.inputs[i].name), &count));
+      present_[i] = count == 1;  // more is refused by the shape function
+      present |= static_cast<int64_t>(present_[i]) << i;
+    }
+    std::string own;
+    for (const Attribute& attribute : op_.attributes) {
+      std::string text;
+      TF_RETURN_IF_ERROR(read_text(node, attribute, &text));
+      absl::StrAppend(&own, own.empty() ? "" : ", ", attribute.name, " = \"", absl::CEscape(text), "\"");
+    }
+    dictionary_ = absl::StrCat("{", xla_call::kOperator, " = \"", op_.name, "\", ", xla_call::kPresent, " = ", present,
+                               " : i64, ", xla_call::kAttributes, " = {", own, "}}");
+    return absl::OkStatus();
+  }
+
+  absl::Status lower(XlaOpKernelContext* context) {
+    std::vector<xla::Shape> operands, results;
+    TF_RETURN_IF_ERROR(read_operands(context, &operands));
+    TF_RETURN_IF_ERROR(infer(context, operands, &results));
+    results.push_back(xla::ShapeUtil::MakeShape(xla::U8, {workspace(context, operands, results)}));
+
+    std::vector<xla::XlaOp> inputs;
+    for (int i = 0; i < context->num_inputs(); ++i) inputs.push_back(context->Input(i));
+    const xla::XlaOp call = xla::CustomCallWithLayout(
+        context->builder(), xla_call::kTarget, inputs, xla::ShapeUtil::MakeTupleShape(results), operands, dictionary_,
+        /*has_side_effect=*/false, {}, nullptr, xla::CustomCallSchedule::SCHEDULE_NONE,
+        xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
+    for (int i = 0; i < context->num_outputs(); ++i) context->SetOutput(i, xla::GetTupleElement(call, i));
+    return absl::OkStatus();
+  }
+
+  absl::Status read_operands(XlaOpKernelContext* context, std::vector<xla::Shape>* operands) const {
+    for (int i = 0; i < context->num_inputs(); ++i) {
+      TF_ASSIGN_OR_RETURN(operands->emplace_back(), context->InputXlaShape(i));
+      xla::Shape& operand = operands->back();
+      // XLA hands such a tensor over in a buffer for the largest size, and the kernel would read what is beyond.
+      if (operand.is_dynamic())
+        return absl::UnimplementedError(absl::StrCat(
+            "fusedops.", op_.name, ": under XLA the shapes of inputs must not depend on the values of tensors; got ",
+            operand.ToString(), ". Leave jit_compile off for what computes this shape, such as tf.boolean_mask"));
+      xla::LayoutUtil::SetToDefaultLayout(&operand);
+    }
+    return absl::OkStatus();
+  }
+
+  // All checks, and the shapes of the outputs: TensorFlow ran this when it built the graph, with less knowledge.
+  absl::Status infer(XlaOpKernelContext* context, const std::vector<xla::Shape>& operands,
+                     std::vector<xla::Shape>* results) const {
+    std::vector<tensorflow::PartialTensorShape> inputs;
+    for (const xla::Shape& operand : operands) inputs.emplace_back(operand.dimensions());
+    tensorflow::shape_inference::InferenceContext graph(TF_GRAPH_DEF_VERSION, tensorflow::AttrSlice(def()),
+                                                        registration_->op_def, inputs, {}, {}, {});
+    TF_RETURN_IF_ERROR(graph.construction_status());
+    TF_RETURN_IF_ERROR(graph.Run(registration_->shape_inference_fn));
+    for (int i = 0; i < context->num_outputs(); ++i) {
+      tensorflow::TensorShapeProto proto;
+      graph.ShapeHandleToProto(graph.output(i), &proto);
+      tensorflow::TensorShape shape;
+      TF_RETURN_IF_ERROR(tensorflow::TensorShape::BuildTensorShape(proto, &shape));
+      TF_RETURN_IF_ERROR(TensorShapeToXLAShape(context->expected_output_dtype(i), shape, &results->emplace_back()));
+    }
+    return absl::OkStatus();
+  }
+
+  int64_t workspace(XlaOpKernelContext* context, const std::vector<xla::Shape>& operands,
+                    const std::vector<xla::Shape>& results) const {
+    if (!op_.workspace) return 0;
+    int64_t strides[kMaxInputs + kMaxOutputs][kMaxRank], *next = strides[0];
+    void* const somewhere = strides;  // nothing is read there, but an operator may take null for an absent input
+    const auto view = [somewhere, &next](tensorflow::DataType dtype, const xla::Shape& shape) {
+      const auto sizes = shape.dimensions();
+      const View made = dense_view(somewhere, core_dtype(dtype), static_cast<int>(sizes.size()), sizes.data(), next);
+      next += kMaxRank;
+      return made;
+    };
+    View inputs[kMaxInputs];
+    Call call;
+    call.attributes = values_;
+    call.context.cuda = context->compiler()->options().device_type == tensorflow::DEVICE_GPU_XLA_JIT;
+    for (size_t i = 0, position = 0; i < op_.inputs.size(); ++i) {
+      if (!present_[i]) continue;
+      inputs[i] = view(context->input_type(position), operands[position]);
+      call.inputs[i] = &inputs[i];
+      ++position;
+    }
+    for (size_t i = 0; i < results.size(); ++i) call.outputs[i] = view(context->expected_output_dtype(i), results[i]);
+    return static_cast<int64_t>(op_.workspace(call));
+  }
+
+  const Operator& op_;
+  const tensorflow::OpRegistrationData* registration_ = nullptr;
+  Value values_[kMaxAttributes];
+  bool present_[kMaxInputs] = {};
+  std::string dictionary_;
+};
+
+class Factory : public tensorflow::kernel_factory::OpKernelFactory {
+ public:
+  explicit Factory(const Operator& op) : op_(op) {}
+  tensorflow::OpKernel* Create(OpKernelConstruction* node) override { return new Lowering(op_, node); }
+
+ private:
+  const Operator& op_;
+};
+
+// As ordinary kernels of XLA's devices: REGISTER_XLA_OP fills a table of its own, which TensorFlow reads only once,
+// most often before this library is loaded.
+[[maybe_unused]] const bool registered = [] {
+  for (const Operator* op : operators())
+    for (const char* device : {tensorflow::DEVICE_CPU_XLA_JIT, tensorflow::DEVICE_GPU_XLA_JIT}) {
+      const std::string name = op_name(*op);
+      tensorflow::kernel_factory::OpKernelRegistrar(tensorflow::KernelDefBuilder(name.c_str()).Device(device).Build(),
+                                                    name, std::make_unique<Factory>(*op));
+    }
+  return true;
+}();
+
+}  // namespace
+}  // namespace fusedops::tf_binding
