@@ -56,7 +56,7 @@ def build(wanted: list[str], destination: Path) -> dict[str, str]:
 
 
 def outcome(framework: Framework, version: str | None, destination: Path) -> str:
-    """What came of building a binding, with the path of its operators, which others may load: tf.load_op_library(path)."""
+    """What came of building a binding; if it is there, with the path that tf.load_op_library takes."""
     if not version:
         return f"fusedops.{framework.name}: not built, because {framework.title} is not installed"
     library = (destination / "fusedops" / framework.name / framework.files[0]).resolve()

@@ -104,3 +104,13 @@ def test_names(tf_cpu):
         assert callable(getattr(library, f"fusedops_{spec.name}"))
         camel = "".join(part.capitalize() for part in spec.name.split("_"))
         assert callable(getattr(tf.raw_ops, f"Fusedops{camel}", None) or getattr(library, f"Fusedops{camel}"))
+
+
+def test_the_build_prints_the_path(tf_cpu):
+    """As `make build-tf` does at its end."""
+    from build_tools.build import outcome
+    from fusedops.loading import FRAMEWORKS
+
+    path = tf_cpu.functions.library_path()
+    printed = outcome(FRAMEWORKS["tf"], "2.21.0", Path(path).parents[2])
+    assert printed == f"fusedops.tf: built for TensorFlow 2.21.0: {Path(path).resolve()}"
