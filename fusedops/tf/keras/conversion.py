@@ -52,7 +52,7 @@ def convert(model: keras.layers.Layer, verbose: bool = True) -> keras.layers.Lay
         TypeError: it is not a Keras model or layer.
     """
     layers = _layers("convert", model)
-    report = Report(model.name, len(layers))
+    report = Report(model.name)
     hub.learn_activations()
     for layer in layers:
         _convert(layer, report)

@@ -9,12 +9,14 @@ import keras
 
 
 class Report:
-    def __init__(self, name: str, layers: int) -> None:
+    """Of layers and losses; those made of other layers, and inputs, are not spoken of unless they were replaced."""
+
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.layers = layers
         self.replaced: Counter[tuple[type, type]] = Counter()
         self.replaced_before = 0
         self.kept: dict[tuple[str, str], list[str]] = defaultdict(list)  # class and reason: names
+        self.kept_layers = 0
         self.ignored: Counter[str] = Counter()
         self.notes: list[str] = []
 
@@ -23,14 +25,20 @@ class Report:
 
     def keep(self, thing: Any, reason: str) -> None:
         self.kept[type(thing).__name__, reason].append(thing.name)
+        self.kept_layers += isinstance(thing, keras.layers.Layer)
 
     def ignore(self, thing: Any) -> None:
-        if isinstance(thing, keras.layers.Layer) and not isinstance(thing, (keras.Model, keras.layers.InputLayer)):
+        if (
+            isinstance(thing, keras.layers.Layer)
+            and not thing._layers
+            and not isinstance(thing, keras.layers.InputLayer)
+        ):
             self.ignored[type(thing).__name__] += 1
 
     def __str__(self) -> str:
         replaced = sum(count for (kind, _), count in self.replaced.items() if issubclass(kind, keras.layers.Layer))
-        lines = [f"fusedops: {replaced} of {self.layers} layers of {self.name!r} replaced"]
+        layers = replaced + self.replaced_before + self.kept_layers + self.ignored.total()
+        lines = [f"fusedops: {replaced} of {layers} layers of {self.name!r} replaced"]
         if self.replaced_before:
             lines[0] += f", {self.replaced_before} before"
         width = max((len(kind.__name__) for kind, _ in self.replaced), default=0)

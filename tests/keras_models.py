@@ -1,0 +1,74 @@
+"""Comparing a converted Keras model with what it was before, and both with the same model in float64."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+
+@contextlib.contextmanager
+def policy(keras: Any, name: str) -> Iterator[None]:
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def twin(keras: Any, build: Callable[[], Any], model: Any, dtype: str = "float64") -> Any:
+    """The same model with the same weights, built under another policy."""
+    with policy(keras, dtype):
+        other = build()
+    other.set_weights(model.get_weights())
+    return other
+
+
+def values(tree: Any) -> list[np.ndarray]:
+    import tensorflow as tf
+
+    return [np.asarray(tf.convert_to_tensor(x)) for x in tf.nest.flatten(tree)]
+
+
+def gradients(model: Any, inputs: Any) -> list[np.ndarray]:
+    """For every weight that is trained. The outputs' own gradients are like random numbers."""
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        outputs = tf.nest.flatten(model(inputs, training=False))
+    upstream = [
+        tf.cast(np.cos(np.square(np.arange(y.shape.num_elements()))).reshape(y.shape), y.dtype) for y in outputs
+    ]
+    found = tape.gradient(outputs, [weight.value for weight in model.trainable_weights], upstream)
+    return values([tf.convert_to_tensor(gradient) for gradient in found])
+
+
+def assert_as_accurate(got: list[np.ndarray], plain: list[np.ndarray], exact: list[np.ndarray], dtype: str) -> None:
+    """What fusedops computes errs at most twice as much as what Keras computes, seen over all results.
+
+    Both round at the same places, fusedops never more often, and the errors of many roundings are alike in size. Where
+    Keras's happen to be none, one rounding in dtype is allowed.
+    """
+    for ours, theirs in zip(got, plain, strict=True):
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+    error, limit = _error(got, exact), 2 * _error(plain, exact) + float(ml_dtypes.finfo(dtype).eps)
+    assert error <= limit, f"relative error {error}, with Keras's own code {_error(plain, exact)}"
+
+
+def _error(results: list[np.ndarray], exact: list[np.ndarray]) -> float:
+    """Relative to the size of each array, over all of them."""
+    return _size(np.array([_size(x - y) / _size(y) for x, y in zip(results, exact, strict=True)]))
+
+
+def _size(array: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(np.square(array.astype(np.float64)))))
+
+
+def assert_losses_overlap(got: list[float], plain: list[float], dtype: str, roundings: int) -> None:
+    """Each step's loss is off by no more than so many roundings on the way to it."""
+    eps = float(ml_dtypes.finfo(dtype).eps)
+    np.testing.assert_allclose(got, plain, rtol=roundings * eps)
