@@ -42,6 +42,10 @@ class Dense(FusedLayer, keras.layers.Dense):
         x = keras.ops.matmul(inputs, self.kernel)
         return fo.bias_act(x, parameter(self.bias, x), activations.fused_name(self.activation))
 
+    def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
+        """As Keras's, which refuses subclasses: this one adds nothing that is not quantized."""
+        super().quantize(mode, type_check=type_check and type(self) is not Dense, config=config)
+
 
 @register
 class GatedDense(FusedLayer, keras.layers.Layer):
