@@ -188,10 +188,11 @@ def import_tensorflow() -> Any:
 class TensorFlow(Backend):
     framework = "tf"
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, number: int = 0) -> None:
         tf = import_tensorflow()
 
         self.tf = tf
+        self.number = number  # of the device among its kind
         # ValueError: while tracing. TypeError: Python-level checks.
         self.errors = (tf.errors.InvalidArgumentError, ValueError, TypeError)
         super().__init__(device)
@@ -204,7 +205,7 @@ class TensorFlow(Backend):
 
     @property
     def place(self) -> Any:
-        return self.tf.device("/CPU:0" if self.device == "cpu" else "/GPU:0")
+        return self.tf.device(f"/{'CPU' if self.device == 'cpu' else 'GPU'}:{self.number}")
 
     def from_numpy(self, array: np.ndarray) -> Any:
         with self.place:

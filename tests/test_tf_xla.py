@@ -16,7 +16,7 @@ import pytest
 from checks import SHAPE
 from numerics import assert_same_bits
 from specification import Like
-from specifications import WITH_PARAMETERS
+from specifications import SPECIFICATIONS, WITH_PARAMETERS
 from test_errors import CASES, arguments
 from test_special_values import special_values
 from test_tf_derivatives import flat, function_and_tensors, weighted
@@ -238,6 +238,38 @@ def test_auto_clustering(tf_backend, tmp_path):
         functions = [f for f in graph.library.function if f.signature.name.startswith("cluster")]
         clusters += [sum(node.op == "FusedopsRmsNorm" for node in f.node_def) for f in functions]
     assert clusters == [4]
+
+
+def test_the_second_gpu(tf_gpu, spec, dtype, random):
+    """XLA compiles for the GPU that the tensors are on, and the kernels run there."""
+    tf = tf_gpu.tf
+    if tf_gpu.gpus() < 2:
+        pytest.skip("GPU: one only")
+    sample = spec.sample((33, 130), random)
+    found = []
+    for backend in (tf_gpu, type(tf_gpu)("cuda", 1)):
+        function, tensors = tensor_function(backend, spec, sample, dtype)
+        compute = functools.partial(value_and_gradients, tf, spec, sample, function)
+        with backend.place:
+            found.append(compiled(tf, compute)(tensors))
+        assert all(f"GPU:{backend.number}" in result.device for result in found[-1])
+    assert_same(tf, *found)
+
+
+def test_command_buffers(tf_gpu, tmp_path):
+    """XLA captures every operator in CUDA graphs, forward and backward: none is launched beside them."""
+    environment = os.environ | {
+        "XLA_FLAGS": f"--xla_gpu_graph_min_graph_size=1 --xla_dump_hlo_as_text --xla_dump_to={tmp_path}",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    program = Path(__file__).with_name("tensorflow_command_buffers.py")
+    done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [spec.name for spec in SPECIFICATIONS]
+    thunks = [file.read_text() for file in tmp_path.glob("*thunk_sequence_after_thunk_passes.txt")]
+    ours = [text for text in thunks if "kCustomCall" in text]
+    assert len(ours) >= len(SPECIFICATIONS)
+    assert not [text for text in ours if re.search(r"^\d+: kCustomCall", text, re.MULTILINE)]
 
 
 ALONE = """

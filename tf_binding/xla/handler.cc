@@ -131,8 +131,11 @@ XLA_FFI_DEFINE_HANDLER(on_host, execute_on_host,
 XLA_FFI_DEFINE_HANDLER(on_cuda, execute_on_cuda,
                        ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>().RemainingArgs().RemainingRets().Attrs());
 
+// No kernel allocates or waits: XLA may capture the launches of many calls in one CUDA graph.
+constexpr XLA_FFI_Handler_Traits kCapturable = XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE;
+
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), xla_call::kTarget, "Host", on_host);
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), xla_call::kTarget, "CUDA", on_cuda);
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), xla_call::kTarget, "CUDA", on_cuda, kCapturable);
 
 }  // namespace
 }  // namespace fusedops::tf_binding
