@@ -46,7 +46,12 @@ class Operator:
     outputs: tuple[Output, ...]
     attributes: tuple[Attribute, ...]
     autocast: bool
-    batched: bool
+    batched: bool  # leading dimensions are independent of each other
+
+    @property
+    def op_type(self) -> str:
+        """What TensorFlow calls it: rms_norm is FusedopsRmsNorm."""
+        return "Fusedops" + "".join(part[:1].upper() + part[1:] for part in self.name.split("_"))
 
 
 def read(library: ctypes.CDLL) -> dict[str, Operator]:

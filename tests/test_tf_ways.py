@@ -160,8 +160,12 @@ def test_mapped_over_calls(tf_backend, spec, mapped, random):
         def compute(*xs):
             return values_and_gradients(tf, spec, samples[0], function, xs, mapped)
 
-        assert_all_same_bits(compute(*stacked), expected, "eager")
-        assert_all_same_bits(tf.function(compute)(*stacked), expected, "graph")
+        for found in (compute(*stacked), tf.function(compute)(*stacked)):
+            if mapped is vectorized_map and not spec.rows_are_independent:  # one product of all may be another kernel
+                for got, right in zip(found, expected, strict=True):
+                    np.testing.assert_allclose(got, right, rtol=0, atol=16 * np.finfo(np.float32).eps)
+            else:
+                assert_all_same_bits(found, expected)
 
 
 def test_vectorized_map_with_shared_parameters(tf_backend, spec, random):
@@ -192,6 +196,57 @@ def test_vectorized_map_with_shared_parameters(tf_backend, spec, random):
     for left, right in zip(got, expected, strict=True):
         # Sums of four terms, in any order.
         np.testing.assert_allclose(left, right, rtol=1e-14, atol=1e-14)
+
+
+def types_of_nodes(graph):
+    """Of the graph and of the functions that it calls."""
+    definition = graph.as_graph_def()
+    functions = (node for function in definition.library.function for node in function.node_def)
+    return {node.op for node in (*definition.node, *functions)}
+
+
+def test_vectorized_map_makes_one_call(tf_backend, spec, random, monkeypatch):
+    """Where leading dimensions are alike, and a loop elsewhere; neither says anything."""
+    from fusedops.tf.operators import DECLARED
+
+    tf = tf_backend.tf
+    sample = spec.sample((4, 3, 6), random)
+    inputs = tf_backend.tensors(sample, "float32")
+    mapped = {name: inputs[name] for name in sample.tensors if name not in spec.parameters}
+
+    def one(slices):
+        return tf_backend.call(spec.name, {**inputs, **slices}, sample.options)
+
+    said: list[str] = []
+    monkeypatch.setattr(tf.get_logger(), "handle", lambda record: said.append(record.getMessage()))
+    graph = tf.function(lambda: tf.vectorized_map(one, mapped)).get_concrete_function().graph
+    assert said == []
+    assert bool(types_of_nodes(graph) & {"While", "StatelessWhile"}) == (not DECLARED[spec.name].batched)
+
+
+def test_vectorized_map_under_xla(tf_backend, spec, random):
+    """Compiled, derivatives included where there is no loop: TensorFlow gives its loop no bound, and XLA needs one."""
+    from fusedops.tf.operators import DECLARED
+
+    tf = tf_backend.tf
+    sample = spec.sample((4, 3, 6), random)
+    inputs = tf_backend.tensors(sample, "float64")
+    mapped = [name for name in sample.tensors if name not in spec.parameters]
+    wanted = spec.differentiable(sample) if DECLARED[spec.name].batched else ()
+
+    def one(slices):
+        return tf_backend.call(spec.name, {**inputs, **slices}, sample.options)
+
+    def compute():
+        watched = [inputs[name] for name in wanted]
+        with tf.GradientTape() as tape:
+            tape.watch(watched)
+            outputs = tf.vectorized_map(one, {name: inputs[name] for name in mapped})
+        return [*outputs, *tape.gradient(outputs, watched)]
+
+    with tf_backend.place:
+        for got, expected in zip(tf.function(compute, jit_compile=True)(), compute(), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-13, atol=1e-13)
 
 
 def test_dataset(tf_cpu, spec, random):
@@ -244,7 +299,7 @@ def test_batch_jacobian(tf_backend, spec, random):
         fast, slow = (tape.batch_jacobian(y, x, experimental_use_pfor=vectorized) for vectorized in (True, False))
         whole = tape.jacobian(y, x, experimental_use_pfor=False)
     for i in range(3):
-        np.testing.assert_array_equal(fast[i], whole[i, :, i])
+        np.testing.assert_allclose(fast[i], whole[i, :, i], rtol=1e-13, atol=1e-13)
         np.testing.assert_array_equal(slow[i], whole[i, :, i])
 
 

@@ -22,6 +22,7 @@ loading.library("tf")  # says what is missing before TensorFlow is imported
 import tensorflow as tf  # noqa: E402
 
 from fusedops.tf import formulas as formulas  # noqa: E402  for its effect: it registers the gradients
+from fusedops.tf import mapping as mapping  # noqa: E402  for its effect: it tells tf.vectorized_map of the operators
 from fusedops.tf import xla as xla  # noqa: E402  for its effect: it tells XLA of the operators
 from fusedops.tf.operators import LIBRARY  # noqa: E402
 from fusedops.tf.operators import OPERATORS as ops  # noqa: E402, F401

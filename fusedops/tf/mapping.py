@@ -1,0 +1,47 @@
+"""`tf.vectorized_map`, and with it `tape.jacobian`: one call, where an operator treats all leading dimensions alike.
+
+TensorFlow would call every operator that it does not know in a loop, with a warning, and cannot differentiate that loop
+under XLA. Its table of converters is not public API: where that is not found, the loop remains.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fusedops.declarations import Operator
+from fusedops.tf.operators import DECLARED
+
+try:
+    from tensorflow.python.ops.parallel_for.pfor import RegisterPFor, _create_op, _fallback_converter, wrap
+except ImportError:
+    RegisterPFor = None
+
+
+def _register(operator: Operator) -> None:
+    shared = {x.name for x in operator.inputs if x.kind == "scalar" or x.parameter}
+
+    @RegisterPFor(operator.op_type)
+    def convert(call: Any) -> Any:
+        """An input of `call` is stacked along a new first dimension, or the same for all."""
+        names = [x.name for x in operator.inputs if x.kind != "optional" or call.get_attr(f"N_{x.name}") == 1]
+        rows = [i for i, name in enumerate(names) if name not in shared]
+        ranks = {_rank(call.input(i)) for i in rows}
+        foldable = operator.batched and len(ranks) == 1 and None not in ranks
+        if not foldable or any(call.input(i).is_stacked for i in range(len(names)) if i not in rows):
+            return _fallback_converter(call)
+        call.stack_inputs(rows)
+        dtypes = [output.dtype for output in call.outputs]
+        made = _create_op(call.op_type, [x.t for x in call.inputs], dtypes, call.op.node_def.attr)
+        # An output that is not needed has no elements and one dimension, however many calls there are.
+        return [wrap(y, y.shape.rank > one.shape.rank) for y, one in zip(made.outputs, call.outputs, strict=True)]
+
+
+def _rank(input: Any) -> int | None:
+    """That of one call's."""
+    rank = input.t.shape.rank
+    return None if rank is None else rank - input.is_stacked
+
+
+if RegisterPFor is not None:
+    for _operator in DECLARED.values():
+        _register(_operator)
