@@ -27,6 +27,7 @@ def _require_keras() -> None:
 
 _require_keras()
 
+from fusedops.tf.keras.attention import MultiHeadAttention  # noqa: E402
 from fusedops.tf.keras.conversion import convert, revert  # noqa: E402
 from fusedops.tf.keras.dense import Dense, GatedDense  # noqa: E402
 from fusedops.tf.keras.losses import SparseCategoricalCrossentropy  # noqa: E402
@@ -41,6 +42,7 @@ __all__ = [
     "Dense",
     "GatedDense",
     "LayerNormalization",
+    "MultiHeadAttention",
     "RMSNormalization",
     "RotaryEmbedding",
     "Softmax",

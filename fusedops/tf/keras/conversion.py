@@ -9,6 +9,7 @@ import keras
 
 from fusedops.tf import xla
 from fusedops.tf.keras import hub, traces
+from fusedops.tf.keras.attention import MultiHeadAttention
 from fusedops.tf.keras.dense import Dense
 from fusedops.tf.keras.layer import FusedLayer
 from fusedops.tf.keras.losses import SparseCategoricalCrossentropy
@@ -19,6 +20,7 @@ from fusedops.tf.keras.softmax import Softmax
 _COUNTERPARTS: dict[type, type] = {
     keras.layers.Dense: Dense,
     keras.layers.LayerNormalization: LayerNormalization,
+    keras.layers.MultiHeadAttention: MultiHeadAttention,
     keras.layers.RMSNormalization: RMSNormalization,
     keras.layers.Softmax: Softmax,
     keras.losses.SparseCategoricalCrossentropy: SparseCategoricalCrossentropy,

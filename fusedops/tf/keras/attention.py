@@ -1,0 +1,72 @@
+"""Keras's attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+import fusedops.tf as fo
+from fusedops.tf.keras.layer import FusedLayer, register
+
+
+@register
+class MultiHeadAttention(FusedLayer, keras.layers.MultiHeadAttention):
+    """Attention whose scores are scaled, masked and made probabilities in one pass: `fusedops.tf.softmax`.
+
+    Arguments, weights and config are those of `keras.layers.MultiHeadAttention`. Scores have the layer's compute dtype;
+    16-bit ones are computed in float32 and rounded once. Causality costs no mask where queries are as many as keys.
+
+    Keras's own code computes attention over other axes than the first after the batch, and masked attention without
+    dropout whose scores are not wanted: it gives a query that may see nothing the mean of all values, and in every
+    other case zeros, as the kernel does.
+
+    Source: Vaswani et al., "Attention is all you need", 2017.
+    """
+
+    def why_not(self, inputs: Any = None) -> str | None:
+        if self._attention_axes not in (None, (1,)):
+            return f"attention_axes {self._attention_axes} are not the first after the batch"
+        return "flash_attention is set" if self._flash_attention else None
+
+    def _compute_attention_mask(self, query: tf.Tensor, value: tf.Tensor, **options: Any) -> Any:
+        others = [options.get(name) for name in ("query_mask", "value_mask", "key_mask", "attention_mask")]
+        square = query is value or (query.shape[1] is not None and query.shape[1] == value.shape[1])
+        if (
+            options.get("use_causal_mask")
+            and not any(mask is not None for mask in [*others, self._sliding_window])
+            and square
+            and len(query.shape) == 3
+            and not self.why_not()
+        ):
+            return _CAUSAL
+        return super()._compute_attention_mask(query, value, **options)
+
+    def _compute_attention(
+        self,
+        query: tf.Tensor,
+        key: tf.Tensor,
+        value: tf.Tensor,
+        attention_mask: Any = None,
+        training: bool | None = None,
+        return_attention_scores: bool = False,
+        use_causal_mask: bool = False,
+    ) -> tuple[tf.Tensor, tf.Tensor | None]:
+        causal = attention_mask is _CAUSAL
+        masked = attention_mask is not None and not causal
+        zeros_for_nothing = self._dropout > 0 or return_attention_scores
+        if len(query.shape) != 4 or self.why_not() or (masked and not zeros_for_nothing) or use_causal_mask:
+            return super()._compute_attention(
+                query, key, value, attention_mask, training, return_attention_scores, use_causal_mask
+            )
+        scores = keras.ops.einsum(self._dot_product_equation, key, query)
+        mask = tf.cast(attention_mask, tf.bool) if masked else None
+        if mask is not None and len(mask.shape) == 3:
+            mask = mask[:, None]
+        shares = fo.softmax(scores, scale=self._inverse_sqrt_key_dim, mask=mask, causal=causal)
+        dropped = self._dropout_layer(shares, training=training) if self._dropout > 0 else shares
+        return keras.ops.einsum(self._combine_equation, dropped, value), shares
+
+
+_CAUSAL = "causal"  # instead of a mask, where causality is the only one
