@@ -376,7 +376,7 @@ def test_softmax_mask(tf_backend, shape, kind, policy, random):
     keep.flat[: shape[-1]] = False
     layer, keras_layer, exact_layer = built(case, tf_backend, policy, random)
     with tf_backend.place:
-        mask = tf.constant(keep.astype(kind))
+        mask = tf.constant(np.where(keep, 0.75, 0.25).astype(kind) if kind == "float32" else keep.astype(kind))
         x = tensors(case, tf_backend, layer.compute_dtype, random)
         with tf.GradientTape() as tape:
             tape.watch(x)
@@ -490,19 +490,25 @@ def test_units_of_a_gated_dense(tf_cpu, units):
         fk.GatedDense(units)
 
 
-def test_weights_are_used_as_they_are_stored(tf_backend):
-    """Under a mixed policy the float32 scale is not rounded to the 16 bits of the input."""
+def test_weights_are_used_as_they_are_stored(tf_backend, random):
+    """Under a mixed policy float32 weights are not rounded to the 16 bits of the input: only the result is."""
     tf = tf_backend.tf
-    fine = np.float32(1 + 2**-12)  # not a bfloat16
-    for name in ("RMSNormalization", "LayerNormalization"):
+    for name in ("RMSNormalization", "LayerNormalization", "AddRMSNormalization", "AddLayerNormalization"):
+        case = Case(name, inputs=2 if name.startswith("Add") else 1)
+        layer, _, exact_layer = built(case, tf_backend, "mixed_bfloat16", random)
+        fine = [random.normal(size=weight.shape).astype(np.float32) for weight in layer.weights]
+        layer.set_weights(fine)
+        exact_layer.set_weights(fine)
+        inputs = tensors(Case(name), tf_backend, "bfloat16", random)
+        inputs = [inputs, inputs] if case.inputs > 1 else inputs  # whose sum is not rounded
         with tf_backend.place:
-            layer = ours(Case(name, {"epsilon": 0.0}), "mixed_bfloat16")
-            x = tf.constant([[1.0, -1.0] * 4], tf.bfloat16)
-            layer.build(x.shape)
-            layer.weights[0].assign(np.full(8, fine * 300))
-            y = layer(x)
-        exact = np.float32(300) * fine * x.numpy().astype(np.float32)
-        assert_same_bits(y.numpy(), exact.astype(x.dtype.as_numpy_dtype))
+            y, exact = (
+                tf.nest.flatten(each(tf.nest.map_structure(lambda x, dtype=dtype: tf.cast(x, dtype), inputs)))[
+                    0
+                ].numpy()
+                for each, dtype in ((layer, "bfloat16"), (exact_layer, "float64"))
+            )
+        assert_accurate(y, exact, np.full(exact.shape, np.abs(exact).max()), 4 * any_order(8), name)
 
 
 def test_a_converted_layer_is_one_of_ours(tf_backend, random):

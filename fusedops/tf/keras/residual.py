@@ -18,7 +18,6 @@ class _AddNormalization:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.autocast = True  # both inputs get one dtype
-        self.supports_masking = True
 
     def build(self, input_shape: Any) -> None:
         super().build(_one(input_shape))  # type: ignore[misc]
