@@ -8,7 +8,7 @@ check.py              whether results are right; a wrong contender shows no time
 timing.py             contenders take turns; clocks of the host
 torch_contenders.py   PyTorch's contenders; torch_formulas.py, torch_clocks.py: its functions, its clocks
 peers.py              Liger and QuACK, where they are installed
-tf_contenders.py      TensorFlow's contenders; tf_formulas.py: its functions
+tf_contenders.py      TensorFlow's contenders; tf_formulas.py: its functions; tf_keras.py: Keras's layers and a model
 runner.py             measures one framework's cases, in a process of its own
 verdicts.py           whether goals were met
 report.py             tables

@@ -99,7 +99,11 @@ def _child(framework: str, options: argparse.Namespace) -> Path:
 
 def _compiled(options: argparse.Namespace) -> list[Case]:
     """The cases in which PyTorch's contenders compile something."""
-    return [case for case in _chosen(options, "cuda") if case.section not in ("launch", "matmul")]
+    return [
+        case
+        for case in _chosen(options, "cuda")
+        if "torch" in case.frameworks and case.section not in ("launch", "matmul")
+    ]
 
 
 def _prepare(command: list[str], count: int) -> None:

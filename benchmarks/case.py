@@ -16,10 +16,13 @@ SECTIONS = {
     "dtypes": "Rows in other dtypes on the GPU",
     "small": "Few rows in bfloat16: GPU time alone, by CUDA graphs over one buffer",
     "python": "Rows in bfloat16 on the GPU: time of the Python call, forward and backward",
-    "call": "A call on 16 floats, CPU, no gradient",
+    "call": "A call on 16 or 64 floats, CPU, and a step of the tape",
+    "call-gpu": "A call on 16 or 64 floats, GPU, and a step of the tape",
     "cpu": "2^24 float32 on the CPU; matrix products of 2048",
     "cpu-rows": "Rows in float32 on the CPU",
+    "keras": "Keras's layers, and a training step of a Llama",
 }
+CALLS = ("call", "call-gpu")  # sections that measure the host alone
 
 BOTH = "forward + backward"
 
@@ -61,7 +64,8 @@ BACKWARD = {
 }
 ELEMENTWISE = ("axpby", "add", "scale", "relu", "polynomial_activation")
 ROWS = tuple(operator for operator in FORWARD if operator not in ELEMENTWISE)
-OPERATORS = (*FORWARD, "matmul")
+LLAMA = "llama"  # no operator: a model
+OPERATORS = (*FORWARD, "matmul", LLAMA)
 
 
 @dataclass(frozen=True)
@@ -85,9 +89,9 @@ class Case:
     operator: str
     variant: str  # forward, backward, ...
     dtype: str
-    shape: tuple[int, ...]  # of a matrix product: M, N, K
+    shape: tuple[int, ...]  # of a matrix product: M, N, K; of a model: batch, sequence
     work: float
-    unit: str  # of the work: "B" or "FLOP"
+    unit: str  # of the work: "B", "FLOP" or "token"
     frameworks: tuple[str, ...] = ("torch", "tf")
     goals: tuple[Goal, ...] = ()
     parameters: str = ""  # the dtype of weight and bias, if it is another
@@ -115,7 +119,7 @@ def moving(
 ) -> Case:
     """A case whose work is the memory that it moves; weights and other parameters are too small to count."""
     tensors = BACKWARD[operator] if variant == "backward" else FORWARD[operator]
-    tensors += BACKWARD[operator] if variant == BOTH else 0
+    tensors += BACKWARD.get(operator, 0) if variant == BOTH else 0
     work = float(tensors * prod(shape) * SIZES[dtype])
     return Case(section, device, operator, variant, dtype, shape, work, "B", frameworks, goals, parameters)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from benchmarks.case import BACKWARD, ELEMENTWISE, SIZES, Case, Goal, as_fast_as_in_torch, moving
-from benchmarks.rows import row_cases
+from benchmarks.case import BACKWARD, BOTH, ELEMENTWISE, LLAMA, SIZES, Case, Goal, as_fast_as_in_torch, moving
+from benchmarks.rows import NORMS, REDUCED, VARIANTS, row_cases
 
 # Of C = A·B: as it is, and the two products of its backward: dC·Bᵀ and Aᵀ·dC.
 PRODUCTS = ("NN", "NT", "TN")
@@ -19,6 +19,7 @@ def cases() -> Iterator[Case]:
     yield from _call()
     yield from _cpu()
     yield from row_cases()
+    yield from _keras()
 
 
 def _product(section: str, device: str, variant: str, dtype: str, shape: tuple[int, ...], *goals: Goal) -> Case:
@@ -51,13 +52,20 @@ def _matmul() -> Iterator[Case]:
 
 
 def _call() -> Iterator[Case]:
-    goals = (
-        Goal("torch", "addcmul", 1 / 3.2, as_time=True),
-        Goal("tf", "tf.add", 1.0, as_time=True),
-        Goal("tf", "raw_ops.AddV2", 1 / 1.3, contender="raw", as_time=True),
-    )
+    """Of a step of the tape, tf.add's is one as well."""
+    add = Goal("tf", "tf.add", 1.0, as_time=True)
+    step = Goal("tf", "tf.add", 1 / 1.1, as_time=True)
+    raw = Goal("tf", "raw_ops.AddV2", 1 / 1.3, contender="raw", as_time=True)
     for operator in ELEMENTWISE:
+        goals = (Goal("torch", "addcmul", 1 / 3.2, as_time=True), add, raw)
         yield moving("call", "cpu", operator, "forward", "float32", (16,), *goals)
+        yield moving("call", "cpu", operator, BOTH, "float32", (16,), step, frameworks=("tf",))
+        for variant, goal in (("forward", add), (BOTH, step)):
+            yield moving("call-gpu", "cuda", operator, variant, "float32", (16,), goal, frameworks=("tf",))
+    for operator in (*REDUCED, "bias_act", "swiglu"):
+        for section, device in (("call", "cpu"), ("call-gpu", "cuda")):
+            for variant, goal in (("forward", add), (BOTH, step)):
+                yield moving(section, device, operator, variant, "float32", (4, 16), goal, frameworks=("tf",))
 
 
 def _cpu() -> Iterator[Case]:
@@ -71,3 +79,35 @@ def _cpu() -> Iterator[Case]:
     for variant in PRODUCTS:
         goals = (Goal("torch", "eager", 1.0), Goal("tf", "eager", 1.0))
         yield _product("cpu", "cpu", variant, "float32", (2048, 2048, 2048), *goals)
+
+
+def _keras() -> Iterator[Case]:
+    """Layers with weights of the same dtype, and of float32, as mixed precision has them."""
+    ahead = (Goal("tf", "XLA"), Goal("tf", "XLA", contender="fusedops, XLA"))
+    for operator in NORMS:
+        for variant in VARIANTS:
+            goals = (*ahead, Goal("tf", "eager", 10.0)) if variant == BOTH else ahead
+            for parameters in ("", "float32"):
+                yield moving(
+                    "keras",
+                    "cuda",
+                    operator,
+                    variant,
+                    "bfloat16",
+                    (16384, 8192),
+                    *goals,
+                    frameworks=("tf",),
+                    parameters=parameters,
+                )
+            yield moving("keras", "cpu", operator, variant, "float32", (1024, 1024), frameworks=("tf",))
+    goals = (
+        Goal("tf", "graph", 1.5, contender="fusedops, graph"),
+        Goal("tf", "XLA", contender="fusedops, XLA"),
+    )
+    yield _llama("cuda", "bfloat16", (1, 4096), "float32", *goals)
+    yield _llama("cpu", "float32", (2, 64), "")
+
+
+def _llama(device: str, dtype: str, shape: tuple[int, int], parameters: str, *goals: Goal) -> Case:
+    tokens = float(prod(shape))
+    return Case("keras", device, LLAMA, "training step", dtype, shape, tokens, "token", ("tf",), goals, parameters)

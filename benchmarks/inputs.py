@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.case import Case
+from benchmarks.case import LLAMA, Case
 
 Function = Callable[..., Any]
 
@@ -30,6 +30,7 @@ INPUTS = {
     "bias_act": ("x", "bias"),
     "swiglu": ("gate", "up"),
     "rope": ("x", "cos", "sin"),
+    LLAMA: (),  # draws its own
 }
 NUMBERS = {"factor": 1.7, "a": 1.7}  # `a` is a tensor of one element
 OPTIONS: dict[str, dict[str, Any]] = {"bias_act": {"activation": "gelu_tanh"}}

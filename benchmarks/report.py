@@ -9,11 +9,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from benchmarks.case import SECTIONS
+from benchmarks.case import CALLS, SECTIONS
 from benchmarks.verdicts import TITLES, Run, fastest_peer, not_slower, seconds, times_of, verdicts
 
 COLOURS = {"met": "green", "within noise": "yellow", "missed": "red", "not measured": "dim"}
 FLOOR = "floor"
+UNITS = {"B": (1e9, "GB/s"), "FLOP": (1e12, "TFLOP/s"), "token": (1e3, "thousand tokens/s")}
 
 
 def _time(value: float) -> str:
@@ -24,10 +25,10 @@ def _time(value: float) -> str:
 
 
 def _rate(work: float, result: Mapping[str, Any], time: float) -> str:
-    if result["section"] == "call":
+    if result["section"] in CALLS:
         return ""
-    rate = work / time
-    return f"{rate * 1e-9:.4g} GB/s" if result["unit"] == "B" else f"{rate * 1e-12:.3g} TFLOP/s"
+    size, unit = UNITS[result["unit"]]
+    return f"{work / time / size:.4g} {unit}"
 
 
 def _cell(contender: Mapping[str, Any] | None, result: Mapping[str, Any]) -> str:
@@ -36,7 +37,8 @@ def _cell(contender: Mapping[str, Any] | None, result: Mapping[str, Any]) -> str
     time = seconds(contender)
     if not time:
         return (contender["problem"] or "")[:60]
-    return f"{_time(time)}\n{_rate(contender['work'], result, time)}".strip()
+    peak = f"{contender['peak'] / 2**30:.3g} GiB" if "peak" in contender else ""
+    return f"{_time(time)}\n{_rate(contender['work'], result, time)}\n{peak}".strip()
 
 
 def _floor(result: Mapping[str, Any]) -> str:
@@ -61,7 +63,7 @@ def _peer(result: Mapping[str, Any]) -> str:
 def _name(result: Mapping[str, Any]) -> str:
     shape = "×".join(map(str, result["shape"]))
     dtype = result["dtype"] + (f", parameters {result['parameters']}" if result["parameters"] else "")
-    moved = f", {result['work'] * 1e-6:.3g} MB" if result["unit"] == "B" and result["section"] != "call" else ""
+    moved = f", {result['work'] * 1e-6:.3g} MB" if result["unit"] == "B" and result["section"] not in CALLS else ""
     return f"{result['operator']} {result['variant']}\n{dtype} {shape}{moved}"
 
 

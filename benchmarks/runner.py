@@ -34,8 +34,10 @@ EFFORTS = {
     "small": Effort(round=2e-3, total=0.3, least_calls=2),
     "python": Effort(round=5e-3, total=0.4, least_calls=5),
     "call": Effort(round=2e-3, total=1.5),
+    "call-gpu": Effort(round=2e-3, total=1.5),
     "cpu": Effort(round=0.0, total=3.0),
     "cpu-rows": Effort(round=20e-3, total=3.0),
+    "keras": Effort(round=20e-3, total=2.0, least_calls=3),
 }
 
 
@@ -104,10 +106,10 @@ def _measured(side: Any, case: Case, effort: Effort) -> dict[str, Any]:
     try:
         with side.on(case.device):
             values = side.inputs(case)
-            wanted = expected(side, case, values)
+            wanted = expected(side, case, values) if values else None
             for name, build in side.contenders(case, values).items():
                 contender, outputs, problem = _tried(build)
-                if contender and contender.checked and not problem:
+                if contender and contender.checked and wanted and not problem:
                     problem = _problem(side, case, outputs, wanted)
                 del outputs
                 result["contenders"][name] = {"work": (contender and contender.work) or case.work, "problem": problem}
@@ -118,6 +120,9 @@ def _measured(side: Any, case: Case, effort: Effort) -> dict[str, Any]:
                 clock = right[name].clock
                 if isinstance(clock, HostClock) and clock.synchronize:
                     result["contenders"][name]["host_share"] = clock.host_share
+                peak = right[name].peak
+                if peak:
+                    result["contenders"][name]["peak"] = peak()
     except Exception as error:  # out of memory, say: the other cases can still be measured
         result["problem"] = _sentence(error)
     return result

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 import tensorflow as tf
 
 import fusedops.tf as fo
-from benchmarks.case import ROWS, Case
+from benchmarks.case import CALLS, ELEMENTWISE, ROWS, Case
 from benchmarks.inputs import INPUTS, NUMBERS, WANTED, Function, Layout, angles, drawn, dtype_of, public
 from benchmarks.tf_formulas import FORMULAS
 from benchmarks.timing import Build, Call, Contender, HostClock
@@ -116,18 +118,30 @@ def call(
 
 
 def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
+    if case.section == "keras":
+        return import_module("benchmarks.tf_keras").contenders(case, values, partial(_clock, case))
+
     def timed(function: Callable[[], Function], wrap: Callable[[Function], Function] = lambda f: f) -> Build:
         return lambda: Contender(call(case, function(), values, wrap), _clock(case))
 
     ours, plain = partial(public, fo, case), partial(formula, case)
     result = {"fusedops": timed(ours), "eager": timed(plain)}
+    if case.section in CALLS:
+        return result | _of_calls(case, values)
     if case.operator in ROWS:
         result["fusedops, graph"] = timed(ours, _GRAPH)
         result["graph"] = timed(plain, _GRAPH)
         result["XLA"] = timed(plain, _XLA)
-    if case.section == "call":
+    return result
+
+
+def _of_calls(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
+    """What TensorFlow itself needs for a call, or a step of the tape."""
+    add = replace(case, operator="add")
+    adding = call(add, tf.add, inputs(add))
+    result = {"tf.add": lambda: Contender(adding, _clock(case), checked=False)}
+    if case.device == "cpu" and case.variant == "forward" and case.operator in ELEMENTWISE:
         x = tf.random.normal(case.shape)
-        result["tf.add"] = lambda: Contender(partial(tf.add, x, x), _clock(case), checked=False)
         result["raw"] = lambda: Contender(_raw(case, values), _clock(case))
         result["raw_ops.AddV2"] = lambda: Contender(partial(tf.raw_ops.AddV2, x=x, y=x), _clock(case), checked=False)
     return result

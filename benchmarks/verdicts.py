@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.case import PEERS
+from benchmarks.case import CALLS, PEERS
 
 Run = Mapping[str, Any]
 TITLES = {"torch": "PyTorch", "tf": "TensorFlow"}
@@ -51,7 +51,7 @@ def not_slower(run: Run) -> str | None:
     found = []
     for result in run["results"]:
         peer = fastest_peer(result)
-        if not peer or result["unit"] != "B" or result["section"] == "call":
+        if not peer or result["unit"] != "B" or result["section"] in CALLS:
             continue  # those are measured against goals of their own
         times = times_of(result, peer)
         if times:
@@ -100,7 +100,10 @@ def _verdict(runs: Sequence[Run], result: Mapping[str, Any], goal: Mapping[str, 
         wanted += f", or the {goal['or_floor']}"
         text += f", {time / floor:.3g} × floor"
         verdict = "met" if time <= 1.05 * floor else verdict
-    if result["section"] != "python" and max(contender.get("host_share", 0), peer.get("host_share", 0)) > HOST_BOUND:
+    if (
+        result["section"] not in ("python", *CALLS)
+        and max(contender.get("host_share", 0), peer.get("host_share", 0)) > HOST_BOUND
+    ):
         text += ", bound by the host"
     if goal["contender"] != "fusedops":
         text = f"{goal['contender']}: {text}"
