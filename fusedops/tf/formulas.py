@@ -2,82 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import tensorflow as tf
 
 from fusedops.declarations import Attribute, Operator
-from fusedops.gradients import REFUSED, Formula, gradient_of
+from fusedops.gradients import REFUSED, Gradient, gradient_of
 from fusedops.tf import neutral
 from fusedops.tf.operators import DECLARED, OPERATORS, is_constant
 
 _FUNCTIONS = SimpleNamespace(**vars(OPERATORS), **neutral.FUNCTIONS)
 
 
-class _Context:
-    """What a formula may ask of the call that it differentiates: inputs, outputs and attributes by name."""
+class _Node:
+    """What a formula may ask that does not change from call to call with the same attributes; places are in a node's
+    inputs and outputs."""
 
-    def __init__(self, operator: Operator, op: Any) -> None:
-        self._operator = operator
-        self._op = op
-        self._skipped = getattr(op, "skip_input_indices", None) or ()  # a tape knows what it does not watch
-        self._positions: dict[str, int | None] = {}  # an optional input may be absent, and then has none
-        position = 0
-        for input in operator.inputs:
-            present = input.kind != "optional" or op.get_attr(f"N_{input.name}") == 1
-            self._positions[input.name] = position if present else None
-            position += present
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self._positions:
-            position = self._positions[name]
-            return None if position is None else self._op.inputs[position]
-        for output, tensor in zip(self._operator.outputs, self._op.outputs, strict=True):
-            if output.name == name:
-                return tensor
-        for attribute in self._operator.attributes:
-            if attribute.name == name:
-                return _decoded(attribute, self._op.get_attr(name))
-        raise AttributeError(f"{self._operator.name} has no input, output or attribute {name}")
-
-    def wanted(self, name: str) -> bool:
-        position = self._positions[name]
-        if position is None or position in self._skipped:
-            return False
-        return not (isinstance(self._op, tf.Operation) and is_constant(self._op.inputs[position]))
+    def __init__(self, operator: Operator, saves: Iterable[str], attributes: Mapping[str, Any]) -> None:
+        self.attributes = {x.name: _decoded(x, attributes[x.name]) for x in operator.attributes}
+        self.names = [x.name for x in operator.inputs if x.kind != "optional" or attributes[f"N_{x.name}"] == 1]
+        self.inputs = list(enumerate(self.names))
+        tensors = [*self.names, *(x.name for x in operator.outputs)]
+        # An optional input may be absent.
+        self.saved = [(name, tensors.index(name) if name in tensors else None) for name in saves]
 
 
 def _decoded(attribute: Attribute, value: Any) -> Any:
     """An attribute of an OpDef as the Python value that was given for it."""
     if attribute.type in ("bool", "int"):
         return value
-    text = value.decode()
+    text = value.decode() if isinstance(value, bytes) else value
     if attribute.type == "float":
         return float(text)
     if attribute.type == "floats":
-        return [float(number) for number in text.strip(" []").split(",") if number.strip()]
+        return tuple(float(number) for number in text.strip(" []").split(",") if number.strip())
     return text
 
 
-def _register(operator: Operator, formula: Formula) -> None:
+def _register(operator: Operator, derivative: Gradient) -> None:
     name = "".join(part[:1].upper() + part[1:] for part in operator.name.split("_"))
+    optional = [f"N_{x.name}" for x in operator.inputs if x.kind == "optional"]
+    asked = [*optional, *(x.name for x in operator.attributes)]
+
+    @functools.lru_cache
+    def node_of(*pairs: Any) -> _Node:
+        return _Node(operator, derivative.saves, dict(zip(pairs[::2], pairs[1::2], strict=True)))
+
+    def node(op: Any) -> _Node:
+        pairs = getattr(op, "attrs", None)  # a tape has them at hand: names and values in turn
+        if not isinstance(pairs, tuple):
+            pairs = tuple(itertools.chain.from_iterable((name, op.get_attr(name)) for name in asked))
+        return node_of(*pairs)
 
     @tf.RegisterGradient(f"Fusedops{name}")
     def gradient(op: Any, *upstream: Any) -> Sequence[Any]:
-        context = _Context(operator, op)
-        dense = [tf.convert_to_tensor(dy) if isinstance(dy, tf.IndexedSlices) else dy for dy in upstream]
-        values = formula(_FUNCTIONS, context, *dense)
+        known = node(op)
+        inputs = op.inputs
+        tensors = (*inputs, *op.outputs)
+        skipped = getattr(op, "skip_input_indices", None) or ()  # a tape knows what it does not watch
+        if isinstance(op, tf.Operation):
+            skipped = [i for i, x in enumerate(inputs) if is_constant(x)]
+        wanted = [name for i, name in known.inputs if i not in skipped] if skipped else known.names
+        saved = {name: None if place is None else tensors[place] for name, place in known.saved}
+        context = SimpleNamespace(**known.attributes, **saved, wanted=wanted.__contains__)
+        values = derivative.formula(_FUNCTIONS, context, *map(_dense, upstream))
         results = []
-        for input, position in context._positions.items():
-            if position is not None:
-                value = values.get(input) if context.wanted(input) else None
-                # A graph asks for the gradient of everything: None says that there is none, as for integers.
-                value = None if value is REFUSED else value
-                results.append(value() if callable(value) else value)
+        for name in known.names:
+            value = values.get(name) if name in wanted else None
+            # A graph asks for the gradient of everything: None says that there is none, as for integers.
+            if value is REFUSED:
+                value = None
+            results.append(value() if callable(value) else value)
         return results
 
 
+def _dense(dy: Any) -> tf.Tensor | None:
+    return dy if dy is None or isinstance(dy, tf.Tensor) else tf.convert_to_tensor(dy)
+
+
 for _operator in DECLARED.values():
-    _register(_operator, gradient_of(_operator.name).formula)
+    _register(_operator, gradient_of(_operator.name))

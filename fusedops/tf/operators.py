@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import partial
+from itertools import groupby
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from fusedops import checks, declarations, loading
-from fusedops.declarations import Attribute, Input, Operator, Output
+from fusedops.declarations import Attribute, Input, Operator
 
 LIBRARY = loading.library("tf")
 _RAW = tf.load_op_library(str(LIBRARY))  # first: TensorFlow lists the operators that appear while it loads a library
@@ -28,19 +30,24 @@ _ADVICE = {  # for what is a tensor to some of TensorFlow's functions
 
 
 def _bound(operator: Operator, raw: Callable[..., Any]) -> Callable[..., Any]:
-    """`raw` is the Python function that TensorFlow generates: inputs, attributes, then dtypes of outputs."""
+    """`raw` is the Python function that TensorFlow generates: inputs, attributes, then dtypes of outputs.
+
+    On small tensors a call costs what Python does around it: what can be known beforehand is looked up here, once.
+    """
     count = len(operator.inputs)
     leading = next(i for i, input in enumerate(operator.inputs) if input.kind == "tensor")
-    tensors = [(i, _converter(operator, input)) for i, input in enumerate(operator.inputs) if input.kind != "scalar"]
+    converters = [(i, _converter(operator, input)) for i, input in enumerate(operator.inputs) if input.kind != "scalar"]
     scalars = [(i, _converter(operator, input)) for i, input in enumerate(operator.inputs) if input.kind == "scalar"]
-    defaults = [_encoded(attribute, attribute.default) for attribute in operator.attributes]
-    dtypes = [rule for rule in (_dtype_rule(operator, output) for output in operator.outputs) if rule]
+    encoders = [(attribute.name, _encoder(operator, attribute)) for attribute in operator.attributes]
+    defaults = {attribute.name: attribute.default for attribute in operator.attributes}
+    encoded_defaults = [encode(defaults[name]) for name, encode in encoders]
+    dtypes = _dtype_rules(operator)
 
     def call(*inputs: Any, **attributes: Any) -> Any:
         if len(inputs) != count:
             raise TypeError(f"{operator.name}() takes {count} inputs but {len(inputs)} were given")
         arguments = list(inputs)
-        for i, convert in tensors:
+        for i, convert in converters:
             arguments[i] = convert(inputs[i])
         for i, convert in scalars:
             value = inputs[i]
@@ -50,14 +57,15 @@ def _bound(operator: Operator, raw: Callable[..., Any]) -> Callable[..., Any]:
             else:
                 arguments[i] = convert(value)
         if attributes:
-            checks.check_attributes(operator, attributes)
-            for attribute, default in zip(operator.attributes, defaults, strict=True):
-                given = attribute.name in attributes
-                arguments.append(_encoded(attribute, attributes[attribute.name]) if given else default)
+            given = {**defaults, **attributes}
+            if len(given) != len(encoders):
+                checks.check_attributes(operator, attributes)
+            for name, encode in encoders:
+                arguments.append(encode(given[name]))
         else:
-            arguments += defaults
-        for dtype in dtypes:
-            arguments.append(dtype(arguments))
+            arguments += encoded_defaults
+        for dtype, outputs in dtypes:
+            arguments += [dtype(arguments)] * outputs
         return raw(*arguments)
 
     call.__name__ = call.__qualname__ = operator.name
@@ -77,23 +85,39 @@ def _converter(operator: Operator, input: Input) -> Callable[[Any], Any]:
         except (TypeError, ValueError) as error:
             raise checks.not_a_tensor(operator, input, value, _ADVICE.get(type(value), "")) from error
 
-    if input.kind == "optional":
-        return lambda value: [] if value is None else [tensor(value)]
-    return tensor
+    def optional(value: Any) -> list[tf.Tensor]:
+        if value is None:
+            return []
+        return [value] if isinstance(value, tf.Tensor) else [tensor(value)]
+
+    return optional if input.kind == "optional" else tensor
 
 
-def _dtype_rule(operator: Operator, output: Output) -> Callable[[list[Any]], tf.DType] | None:
-    """How the dtype of an output follows from the arguments, unless TensorFlow takes it from an input itself."""
-    for i, input in enumerate(operator.inputs):
-        if output.dtype == f"compute({input.name})":
-            return lambda arguments: _compute_dtype(arguments[i])
-        if output.dtype == input.name and input.kind == "optional":
-            return lambda arguments: arguments[i][0].dtype if arguments[i] else tf.float32
-    return None
+def _dtype_rules(operator: Operator) -> list[tuple[Callable[[list[Any]], tf.DType], int]]:
+    """How dtypes of outputs follow from the arguments, each with the number of outputs in a row that have it.
+
+    None for an output whose dtype TensorFlow takes from an input itself.
+    """
+    inputs = {input.name: i for i, input in enumerate(operator.inputs)}
+    own = {f"compute({name})": partial(_computed, i) for name, i in inputs.items()}
+    own |= {x.name: partial(_of_optional, inputs[x.name]) for x in operator.inputs if x.kind == "optional"}
+    return [
+        (own[dtype], len(list(outputs)))
+        for dtype, outputs in groupby(x.dtype for x in operator.outputs)
+        if dtype in own
+    ]
+
+
+def _computed(place: int, arguments: list[Any]) -> tf.DType:
+    return _compute_dtype(arguments[place])
+
+
+def _of_optional(place: int, arguments: list[Any]) -> tf.DType:
+    return arguments[place][0].dtype if arguments[place] else tf.float32
 
 
 def _compute_dtype(tensor: tf.Tensor) -> tf.DType:
-    return tf.float64 if tensor.dtype == tf.float64 else tf.float32
+    return tf.float64 if tensor.dtype is tf.float64 else tf.float32  # each dtype is one object
 
 
 def _constant(number: Any, dtype: tf.DType) -> Any:
@@ -109,11 +133,20 @@ def is_constant(tensor: tf.Tensor) -> bool:
     return tensor.op.type == "StopGradient"
 
 
-def _encoded(attribute: Attribute, value: Any) -> Any:
-    """The value of an attribute as its OpDef takes it: doubles as text, which keeps all their bits."""
-    if attribute.type in ("float", "floats"):
-        return attribute.spelled(value)
-    return int(value) if attribute.type == "int" else value
+def _encoder(operator: Operator, attribute: Attribute) -> Callable[[Any], Any]:
+    """Makes what the OpDef takes of an attribute's value: doubles become text, which keeps all their bits."""
+    plain = {"float": float, "bool": bool, "str": str}.get(attribute.type)
+    spelled = attribute.type in ("float", "floats")
+
+    def checked(value: Any) -> Any:
+        checks.check_attributes(operator, {attribute.name: value})
+        if spelled:
+            return attribute.spelled(value)
+        return int(value) if attribute.type == "int" else value
+
+    if plain is float:
+        return lambda value: repr(value) if type(value) is float else checked(value)
+    return lambda value: value if type(value) is plain else checked(value)
 
 
 OPERATORS = SimpleNamespace(
