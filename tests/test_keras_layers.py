@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -550,6 +551,24 @@ def test_supports_jit(tf_cpu, monkeypatch):
     with pytest.warns(UserWarning, match="doesn't support `jit_compile=True`"):
         model.compile("sgd", "mse", jit_compile=True)
     assert model.jit_compile is False
+
+
+def test_an_import_without_keras(tf_cpu, monkeypatch):
+    """What is missing, and what to do."""
+    keras = load_keras()
+    from fusedops.tf.keras import _require_keras
+
+    _require_keras()
+    for target, name, value, sentence in (
+        (keras.backend, "backend", lambda: "jax", "it runs on jax. Set KERAS_BACKEND=tensorflow before"),
+        (keras, "__version__", "2.15.0", "needs Keras 3; found 2.15.0. Run: pip install -U keras"),
+    ):
+        with monkeypatch.context() as patch, pytest.raises(ImportError, match=sentence):
+            patch.setattr(target, name, value)
+            _require_keras()
+    monkeypatch.setitem(sys.modules, "keras", None)  # as if it were not installed
+    with pytest.raises(ImportError, match=r"needs Keras 3, which is not installed\. Run"):
+        _require_keras()
 
 
 def test_numbers_survive_every_dtype(random):

@@ -53,7 +53,7 @@ def _named(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "keras":  # on first use: Keras takes seconds to import
+    if name == "keras":  # on first use: it needs Keras 3 over TensorFlow, which the operators do not
         return importlib.import_module("fusedops.tf.keras")
     raise AttributeError(f"module 'fusedops.tf' has no attribute {name!r}")
 

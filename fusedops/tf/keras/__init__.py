@@ -21,7 +21,7 @@ def _require_keras() -> None:
     if keras.backend.backend() != "tensorflow":
         raise ImportError(
             f"fusedops.tf.keras needs Keras's TensorFlow backend; it runs on {keras.backend.backend()}. "
-            "Set KERAS_BACKEND=tensorflow before Keras is imported"
+            "Set KERAS_BACKEND=tensorflow before TensorFlow or Keras is imported"
         )
 
 
