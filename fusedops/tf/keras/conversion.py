@@ -101,7 +101,8 @@ def _layers(function: str, model: Any) -> list[keras.layers.Layer]:
 
 def _losses(layers: list[keras.layers.Layer]) -> list[keras.losses.Loss]:
     """What the models among the layers are compiled with."""
-    losses = [loss for layer in layers for loss in keras.tree.flatten(getattr(layer, "loss", None))]
+    models = [layer for layer in layers if isinstance(layer, keras.Model)]
+    losses = [loss for model in models for loss in keras.tree.flatten(model.loss)]
     return [loss for loss in dict.fromkeys(losses) if isinstance(loss, keras.losses.Loss)]
 
 
