@@ -44,7 +44,6 @@ def _decoded(attribute: Attribute, value: Any) -> Any:
 
 
 def _register(operator: Operator, derivative: Gradient) -> None:
-    name = "".join(part[:1].upper() + part[1:] for part in operator.name.split("_"))
     optional = [f"N_{x.name}" for x in operator.inputs if x.kind == "optional"]
     asked = [*optional, *(x.name for x in operator.attributes)]
 
@@ -58,7 +57,7 @@ def _register(operator: Operator, derivative: Gradient) -> None:
             pairs = tuple(itertools.chain.from_iterable((name, op.get_attr(name)) for name in asked))
         return node_of(*pairs)
 
-    @tf.RegisterGradient(f"Fusedops{name}")
+    @tf.RegisterGradient(operator.op_type)
     def gradient(op: Any, *upstream: Any) -> Sequence[Any]:
         known = node(op)
         inputs = op.inputs
