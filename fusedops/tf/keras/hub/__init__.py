@@ -20,10 +20,18 @@ MODULES = {
     "keras_hub.src.models.gemma.gemma_attention.CachedGemmaAttention": "gemma",
     "keras_hub.src.models.gemma.gemma_decoder_block.GemmaDecoderBlock": "gemma",
     "keras_hub.src.models.gemma.rms_normalization.RMSNormalization": "gemma",
+    "keras_hub.src.models.gpt_oss.gpt_oss_layer_norm.GptOssLayerNormalization": "norms",
     "keras_hub.src.models.llama.llama_attention.LlamaAttention": "llama",
     "keras_hub.src.models.llama.llama_decoder.LlamaTransformerDecoder": "llama",
-    "keras_hub.src.models.llama.llama_layernorm.LlamaLayerNorm": "llama",
+    "keras_hub.src.models.llama.llama_layernorm.LlamaLayerNorm": "norms",
     "keras_hub.src.models.llama.llama_rotary_embedding.LlamaRotaryEmbedding": "llama",
+    "keras_hub.src.models.mistral.mistral_layer_norm.MistralLayerNormalization": "norms",
+    "keras_hub.src.models.mixtral.mixtral_layer_norm.MixtralLayerNormalization": "norms",
+    "keras_hub.src.models.phi3.phi3_layernorm.Phi3LayerNorm": "norms",
+    "keras_hub.src.models.qwen.qwen_layernorm.QwenLayerNorm": "norms",
+    "keras_hub.src.models.qwen3.qwen3_layernorm.Qwen3LayerNorm": "norms",
+    "keras_hub.src.models.qwen3_moe.qwen3_moe_layernorm.Qwen3MoeLayerNorm": "norms",
+    "keras_hub.src.models.qwen_moe.qwen_moe_layernorm.QwenMoeLayerNorm": "norms",
 }
 """Where the counterpart of each class is: under the class's own name in a module here."""
 

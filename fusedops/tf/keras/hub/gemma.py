@@ -13,18 +13,12 @@ from keras_hub.src.models.gemma import gemma_attention, gemma_decoder_block, rms
 import fusedops.tf as fo
 from fusedops.tf.keras.hub import causal
 from fusedops.tf.keras.hub.layer import HubLayer, add_norm
-from fusedops.tf.keras.layer import parameter
+from fusedops.tf.keras.hub.norms import FusedRMSNorm
 
 
 @keras.saving.register_keras_serializable("fusedops.hub.gemma")
-class RMSNormalization(HubLayer, rms_normalization.RMSNormalization):
-    needs = ("scale", "epsilon")
-
-    def call(self, x: tf.Tensor) -> tf.Tensor:
-        return fo.rms_norm(x, parameter(self.scale, x), eps=self.epsilon, weight_offset=1.0)
-
-    def add_norm(self, x: tf.Tensor, residual: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return fo.add_rms_norm(x, residual, parameter(self.scale, x), eps=self.epsilon, weight_offset=1.0)
+class RMSNormalization(FusedRMSNorm, rms_normalization.RMSNormalization):
+    weight_offset = 1.0
 
 
 @keras.saving.register_keras_serializable("fusedops.hub.gemma")

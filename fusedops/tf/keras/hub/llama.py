@@ -7,33 +7,21 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras import ops
-from keras_hub.src.models.llama import llama_attention, llama_decoder, llama_layernorm, llama_rotary_embedding
+from keras_hub.src.models.llama import llama_attention, llama_decoder, llama_rotary_embedding
 
 import fusedops.tf as fo
 from fusedops.tf.keras import activations
 from fusedops.tf.keras.hub import causal
 from fusedops.tf.keras.hub.layer import HubLayer, add_norm
 from fusedops.tf.keras.hub.rotary import FusedRotation
-from fusedops.tf.keras.layer import parameter
 
 
-@keras.saving.register_keras_serializable("fusedops.hub.llama")
-class LlamaLayerNorm(HubLayer, llama_layernorm.LlamaLayerNorm):
-    needs = ("scale", "epsilon")
-
-    def call(self, x: tf.Tensor) -> tf.Tensor:
-        return fo.rms_norm(x, parameter(self.scale, x), eps=self.epsilon)
-
-    def add_norm(self, x: tf.Tensor, residual: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return fo.add_rms_norm(x, residual, parameter(self.scale, x), eps=self.epsilon)
-
-
-@keras.saving.register_keras_serializable("fusedops.hub.llama")
+@keras.saving.register_keras_serializable("fusedops.hub")
 class LlamaRotaryEmbedding(FusedRotation, llama_rotary_embedding.LlamaRotaryEmbedding):
     pass
 
 
-@keras.saving.register_keras_serializable("fusedops.hub.llama")
+@keras.saving.register_keras_serializable("fusedops.hub")
 class LlamaAttention(HubLayer, llama_attention.LlamaAttention):
     needs = ("_dot_product_equation", "_combine_equation", "_inv_norm_factor", "_compute_attention")
 
@@ -45,7 +33,7 @@ class LlamaAttention(HubLayer, llama_attention.LlamaAttention):
         return ops.einsum(self._combine_equation, shares, value)
 
 
-@keras.saving.register_keras_serializable("fusedops.hub.llama")
+@keras.saving.register_keras_serializable("fusedops.hub")
 class LlamaTransformerDecoder(HubLayer, llama_decoder.LlamaTransformerDecoder):
     needs = (
         "_compute_self_attention_mask",
