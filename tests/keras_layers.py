@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import ml_dtypes
 import numpy as np
-from frameworks import Backend
+import pytest
+from frameworks import Backend, import_tensorflow, installed
+from keras_models import exact_products
 
 POLICIES = ("float64", "float32", "float16", "bfloat16", "mixed_float16", "mixed_bfloat16")
 
@@ -74,6 +76,17 @@ FALLBACKS = (
     Case("AddLayerNormalization", {"axis": [1, 2]}, inputs=2, fallback=True),
     Case("GatedDense", {"units": 3, "activation": "elu"}, fallback=True),
 )
+
+
+@pytest.fixture(autouse=True)
+def products_of_float32() -> Iterator[None]:
+    """For the tests of a module that imports this."""
+    if not installed("tf"):
+        yield
+        return
+    import_tensorflow()
+    with exact_products():
+        yield
 
 
 def load_keras() -> Any:

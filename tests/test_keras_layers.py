@@ -16,6 +16,7 @@ from keras_layers import (
     load_keras,
     numbers,
     ours,
+    products_of_float32,  # noqa: F401
     reference,
     set_random_weights,
     tensors,
@@ -24,6 +25,7 @@ from keras_layers import (
 from numerics import assert_accurate, assert_same_bits
 from specification import any_order
 
+pytestmark = pytest.mark.filterwarnings("ignore:You passed `rms_scaling=True`")
 CASES = pytest.mark.parametrize("case", FUSED, ids=str)
 ALL = pytest.mark.parametrize("case", FUSED + FALLBACKS, ids=str)
 # Beside the result's own, roundings to the layer's dtype: the product, its sum with the bias, the activation; the
@@ -90,13 +92,13 @@ def test_reasons(tf_cpu, random):
         assert layer.why_not() == reason
 
 
-def test_quantized_and_lora(tf_backend, random):
+def test_quantized_and_lora(tf_cpu, random):
     """Both as in Keras's Dense."""
     case = Case("Dense", {"units": 16, "activation": "gelu"})
-    x = tensors(case, tf_backend, "float32", random)
+    x = tensors(case, tf_cpu, "float32", random)
     for change in (lambda layer: layer.quantize("int8"), lambda layer: layer.enable_lora(2)):
         layers = ours(case, "float32"), load_keras().layers.Dense(**case.arguments)
-        with tf_backend.place:
+        with tf_cpu.place:
             for layer in layers:
                 layer(x)
             set_random_weights(layers, random)
@@ -105,7 +107,7 @@ def test_quantized_and_lora(tf_backend, random):
             layers[1].set_weights(layers[0].get_weights())
             got, expected = (layer(x).numpy() for layer in layers)
         assert_accurate(got, expected, np.full(got.shape, np.abs(expected).max()), 4 * any_order(8))
-    layer = built(case, tf_backend, "float32", random)[0]
+    layer = built(case, tf_cpu, "float32", random)[0]
     assert layer.why_not() is None
     layer.quantize("int8")
     assert layer.why_not() == "it is quantized to int8"

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 from conftest import ROOT
-from keras_layers import FUSED, Case, load_keras, ours, set_random_weights, tensors
+from keras_layers import FUSED, Case, load_keras, numbers, ours, products_of_float32, set_random_weights, tensors  # noqa: F401
 from numerics import assert_same_bits
 
 KERAS = ("RMSNormalization", "LayerNormalization", "Softmax", "Dense")
@@ -73,6 +73,19 @@ def test_loaded_models_are_cloned_into_the_other_package(tf_backend, towards, tm
     for got, expected in zip(clone.weights, model.weights, strict=True):
         assert got.path.split("/")[-2:] == expected.path.split("/")[-2:]
         assert_same_bits(got.numpy(), expected.numpy())
+
+
+def test_a_compiled_model_keeps_its_loss(tf_backend, tmp_path, random):
+    keras, (mine, _) = load_keras(), packages()
+    with tf_backend.place:
+        model = sequential(mine, KERAS[:2], random)
+        model.compile("sgd", mine.SparseCategoricalCrossentropy(from_logits=True, ignore_class=3))
+        data = numbers((4, 5, 8), random).astype("float32"), random.integers(0, 8, size=(4, 5))
+        model.save(tmp_path / "model.keras")
+        loaded = keras.saving.load_model(tmp_path / "model.keras")
+        assert type(loaded.loss) is mine.SparseCategoricalCrossentropy
+        assert loaded.loss.get_config() == model.loss.get_config()
+        assert loaded.evaluate(*data, verbose=0) == model.evaluate(*data, verbose=0)
 
 
 def test_weights_files_fit_both(tf_cpu, tmp_path, random):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from keras_layers import load_keras, set_random_weights
+from keras_layers import load_keras, products_of_float32, set_random_weights  # noqa: F401
 
 WAYS = pytest.mark.parametrize(
     "way",

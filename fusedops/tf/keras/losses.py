@@ -25,8 +25,8 @@ class SparseCategoricalCrossentropy(keras.losses.SparseCategoricalCrossentropy):
     `ignore_class` have the effect that they have there.
 
     y_pred: logits [..., classes], float64, float32, float16 or bfloat16. They are read as they are: 16-bit logits are
-    computed in float32, and not copied to it first. y_true: [...] or [..., 1]; int32 and int64 stay what they are,
-    other types are cast to int64. The loss has the dtype that Keras's has.
+    computed in float32, and not copied to it first. y_true: [...] or [..., 1], of any type; they are cast
+    to int64. The loss has the dtype that Keras's has.
 
     A label that is neither a class nor `ignore_class` is an error on a CPU; on a GPU its loss and gradient are NaN.
 
@@ -70,8 +70,7 @@ class SparseCategoricalCrossentropy(keras.losses.SparseCategoricalCrossentropy):
             return super().call(y_true, y_pred)
         logits = tf.cast(y_pred, tf.float64) if self.dtype == "float64" else y_pred
         labels = tf.squeeze(y_true, -1) if y_true.shape.rank == y_pred.shape.rank else y_true
-        if labels.dtype not in (tf.int32, tf.int64):
-            labels = tf.cast(labels, tf.int64)
+        labels = tf.cast(labels, tf.int64)  # on a GPU, TensorFlow compares int32 on the host
         if self.ignore_class is None:
             return fo.cross_entropy(logits, labels, ignore_index=_NO_CLASS, reduction="none")
         losses = fo.cross_entropy(logits, labels, ignore_index=int(self.ignore_class), reduction="none")
