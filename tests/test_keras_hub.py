@@ -188,15 +188,21 @@ def test_dropout_still_applies(fk, build, random):
         assert np.abs(got - without).max() > 0.1
 
 
-@pytest.mark.parametrize("kind", ["llama", "gemma", "gemma2"])
-def test_generation_with_a_cache(hub, fk, kind, random):
+@pytest.mark.parametrize(
+    ("kind", "jit_compile"), [("llama", False), ("llama", True), ("gemma", False), ("gemma2", False)]
+)
+def test_generation_with_a_cache(hub, fk, kind, jit_compile, random):
+    from fusedops.tf import xla
+
+    if jit_compile and xla.fault:
+        pytest.skip(xla.fault)
     name, config = MODELS[kind]
     backbone = getattr(hub.models, name)(**config)
     model = getattr(hub.models, name.replace("Backbone", "CausalLM"))(backbone=backbone, preprocessor=None)
     padding = np.zeros((2, LENGTH), "int32")
     padding[:, :4] = 1
     prompts = {"token_ids": random.integers(0, VOCABULARY, (2, LENGTH)) * padding, "padding_mask": padding}
-    model.compile(sampler="greedy", run_eagerly=False, jit_compile=False)
+    model.compile(sampler="greedy", jit_compile=jit_compile)
     expected = model.generate(prompts, stop_token_ids=None)["token_ids"]
     fk.convert(model, verbose=False)
     assert model.generate_function is None  # to be made anew, with XLA or without
