@@ -19,7 +19,7 @@ export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 cpp_files := find core_cuda torch_binding tf_binding -name '*.cpp' -o -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh'
 clang_format := $(python) -c 'from clang_format import clang_format; clang_format()'
 
-.PHONY: help build build-torch build-tf test demo example bench format lint clean
+.PHONY: help build build-torch build-tf test demo example bench docs format lint clean
 
 help:
 	@echo 'make build         build the bindings of PyTorch and TensorFlow'
@@ -29,6 +29,7 @@ help:
 	@echo 'make demo          build what is stale, train a classifier of digits, show a picture'
 	@echo 'make example       build what is stale, train a language model, let both frameworks write with it'
 	@echo 'make bench         build what is stale, compare with the frameworks and other peers'
+	@echo 'make docs          build what is stale, convert and measure a Keras transformer, write docs/keras.md'
 	@echo 'make format        format Python and C++'
 	@echo 'make lint          check formatting, style and types'
 	@echo 'make clean         remove everything that was built (.venv stays)'
@@ -42,7 +43,7 @@ help:
 	@echo '  CUDA=0                      no kernels for GPUs, though nvcc is there'
 	@echo '  DEBUG=1                     -G -g -O0 and assertions, in a build folder of its own'
 	@echo '  MAX_JOBS=2                  compilers at once; by default one per core'
-	@echo '  ARGS="-k relu"              more arguments for test; for demo, example and bench: ARGS=--quick'
+	@echo '  ARGS="-k relu"              more arguments for test; for demo, example, bench, docs: ARGS=--quick'
 
 # TensorFlow and PyTorch both have wheels for these versions of Python.
 .venv/.installed: requirements.txt requirements-cuda.txt requirements-headers.txt requirements-keras-hub.txt
@@ -80,6 +81,9 @@ example: build
 
 bench: build
 	$(python) -m benchmarks $(ARGS)
+
+docs: build
+	$(python) docs/build.py $(ARGS)
 
 format: $(environment)
 	$(python) -m ruff format .

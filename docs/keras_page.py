@@ -1,0 +1,247 @@
+# %% [markdown]
+# # A Keras transformer, converted
+#
+# `fusedops.tf.keras.convert(model)` has the layers of a Keras model computed by fusedops's kernels: in place, with the
+# same weights, names and optimizer. This page converts two transformers, one of Keras's own layers and a Llama of
+# KerasHub's, and measures both before and after.
+#
+# `make docs` runs the page from top to bottom; what stands below a piece of code is what it printed. With
+# `make docs ARGS=--quick`, and without a GPU, all sizes are small.
+
+# %%
+import gc
+import os
+import platform
+import sys
+import time
+from functools import partial
+from pydoc_data.topics import topics
+from statistics import median
+
+import keras
+import matplotlib.pyplot as plt
+import numpy as np
+import tensorflow as tf
+
+import fusedops
+from fusedops.tf import xla
+from fusedops.tf.keras import convert, revert
+
+assert xla.fault is None, xla.fault  # XLA is one of the ways that are measured
+tf.get_logger().setLevel("ERROR")  # it warns of the many functions that are traced here, each of them once
+
+gpus = tf.config.list_physical_devices("GPU")
+SMALL = not gpus or "--quick" in sys.argv
+POLICY = "mixed_bfloat16" if gpus else "float32"
+
+if gpus:
+    device = tf.config.experimental.get_device_details(gpus[0])["device_name"]
+else:
+    device = f"no GPU: {platform.machine()} CPU"
+print(f"{device}, {os.cpu_count()} CPU cores, {POLICY}")
+print(f"fusedops {fusedops.__version__}, TensorFlow {tf.__version__}, Keras {keras.__version__}, ", end="")
+print(f"Python {platform.python_version()}")
+
+# %% [markdown]
+# ## A model of Keras's own layers
+#
+# A decoder-only transformer that reads bytes and predicts the next one. It has no position embedding: that it sees
+# nothing of what follows is enough to tell positions apart.
+
+# %%
+VOCABULARY = 256
+LAYERS, WIDTH, HEADS, LENGTH, BATCH = (2, 64, 4, 64, 4) if SMALL else (4, 2048, 16, 1024, 8)
+
+
+def transformer(policy):
+    keras.config.set_dtype_policy(policy)
+    tokens = keras.Input((LENGTH,), dtype="int32")
+    x = keras.layers.Embedding(VOCABULARY, WIDTH)(tokens)
+    for _ in range(LAYERS):
+        h = keras.layers.LayerNormalization()(x)
+        x = x + keras.layers.MultiHeadAttention(HEADS, WIDTH // HEADS)(h, h, use_causal_mask=True)
+        h = keras.layers.LayerNormalization()(x)
+        h = keras.layers.Dense(4 * WIDTH, activation="gelu")(h)
+        x = x + keras.layers.Dense(WIDTH)(h)
+    logits = keras.layers.Dense(VOCABULARY)(keras.layers.LayerNormalization()(x))
+    return keras.Model(tokens, logits, name="transformer")
+
+
+keras.utils.set_random_seed(0)
+model = transformer(POLICY)
+model.compile(
+    keras.optimizers.Adam(1e-3 if SMALL else 1e-4), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+)
+print(f"{model.count_params():,} weights")
+
+# %% [markdown]
+# The text that it learns from is Python's own help. On a GPU, Keras has XLA compile the training step unless it is told
+# otherwise.
+
+# %%
+text = np.frombuffer("\n\n".join(topics[name] for name in sorted(topics)).encode(), np.uint8)
+random = np.random.default_rng(0)
+
+
+def windows(count, length):
+    """Bytes of the text, and those that follow them."""
+    starts = random.integers(0, len(text) - length, count)
+    found = text[starts[:, None] + np.arange(length + 1)].astype("int32")
+    return found[:, :-1], found[:, 1:]
+
+
+x, y = windows((20 if SMALL else 50) * BATCH, LENGTH)
+
+
+def train(model):
+    losses = model.fit(x, y, batch_size=BATCH, epochs=3, verbose=0).history["loss"]
+    print("loss, epoch by epoch:", ", ".join(f"{loss:.3f}" for loss in losses))
+
+
+train(model)
+
+# %% [markdown]
+# ## One line
+#
+# `convert` prints what it replaced, and what not, and why.
+
+# %%
+exact = transformer("float64")
+exact.set_weights(model.get_weights())
+
+
+def error(model, exact, x):
+    """Of the logits, relative to what the same weights give in float64."""
+    truth = exact(x).numpy()
+    return np.linalg.norm(model(x).numpy().astype("float64") - truth) / np.linalg.norm(truth)
+
+
+before = error(model, exact, x[:2])
+convert(model)
+after = error(model, exact, x[:2])
+print(f"error of the logits: {before:.1e} before, {after:.1e} after")
+assert after < 2 * before
+del exact
+
+# %% [markdown]
+# The optimizer kept its state: training goes on where it was.
+
+# %%
+train(model)
+
+# %% [markdown]
+# ## Step time and memory
+#
+# A training step, as `fit` and `train_on_batch` run it: eagerly, as a graph, and compiled by XLA. Keras's layers and
+# fusedops's take turns on the same weights and the same batch: `revert` undoes `convert`. Both have the model forget
+# the functions that Keras traced for it; these are kept here, so that each is traced once.
+
+# %%
+MODES = {"eager": {"run_eagerly": True}, "graph": {"jit_compile": False}, "XLA": {"jit_compile": True}}
+SWITCHES = {"Keras": revert, "fusedops": partial(convert, verbose=False)}
+TURNS = 3 if SMALL else 15
+
+
+def measure(model, x, y):
+    """(mode, whose layers) -> the median of seconds, and the most GiB in use on the GPU."""
+    print("       step, before and after" + "                          peak memory" * bool(gpus))
+    results = {}
+    for mode, options in MODES.items():
+        model.compile(model.optimizer, model.loss, **options)
+        steps, seconds, bytes_in_use = {}, {}, {}
+        for who, switch in SWITCHES.items():
+            switch(model)
+            model.train_on_batch(x, y)  # traces and compiles
+            steps[who], seconds[who], bytes_in_use[who] = model.train_function, [], [0]
+        for _ in range(TURNS):
+            for who, switch in SWITCHES.items():
+                switch(model)
+                model.train_function = steps[who]
+                if gpus:
+                    tf.config.experimental.reset_memory_stats("GPU:0")
+                start = time.perf_counter()
+                model.train_on_batch(x, y)  # returns the loss as a number: it has waited for the GPU
+                seconds[who].append(time.perf_counter() - start)
+                if gpus:
+                    bytes_in_use[who].append(tf.config.experimental.get_memory_info("GPU:0")["peak"])
+        for who in SWITCHES:
+            results[mode, who] = median(seconds[who]), max(bytes_in_use[who]) / 2**30
+        (keras_time, keras_peak), (our_time, our_peak) = (results[mode, who] for who in SWITCHES)
+        line = (
+            f"{mode:5}  {keras_time * 1e3:7.1f} -> {our_time * 1e3:6.1f} ms, {keras_time / our_time:4.2f} times as fast"
+        )
+        print(line + f";  {keras_peak:5.1f} -> {our_peak:4.1f} GiB" * bool(gpus))
+    return results
+
+
+measured = {"Transformer": measure(model, x[:BATCH], y[:BATCH])}
+if not gpus:
+    print("TensorFlow counts no memory on a CPU.")
+
+# %% [markdown]
+# ## A Llama
+#
+# Two layers of the size that Llama 3 has with eight billion parameters, and a short vocabulary. The backbone is
+# [KerasHub's](https://keras.io/keras_hub/), made from a config, with random weights.
+
+# %%
+del model
+gc.collect()  # the memory of the next one is counted without it
+
+LLAMA_LENGTH = 128 if SMALL else 4096
+WIDTHS = {"hidden_dim": 128, "intermediate_dim": 448} if SMALL else {"hidden_dim": 4096, "intermediate_dim": 14336}
+CONFIG = {"vocabulary_size": VOCABULARY, "num_layers": 2, "num_query_heads": 32, "num_key_value_heads": 8, **WIDTHS}
+
+
+def llama(policy):
+    keras.config.set_dtype_policy(policy)
+    backbone = keras_hub.models.LlamaBackbone(**CONFIG)
+    logits = backbone.token_embedding(backbone.output, reverse=True)
+    return keras.Model(backbone.input, logits, name="llama")
+
+
+try:
+    import keras_hub
+except ImportError:
+    print("KerasHub is not installed: there is no Llama on this page.")
+else:
+    print(f"KerasHub {keras_hub.__version__}")
+    keras.utils.set_random_seed(0)
+    model, exact = llama(POLICY), llama("float64")
+    exact.set_weights(model.get_weights())
+    model.compile(keras.optimizers.SGD(1e-3), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x, y = windows(1, LLAMA_LENGTH)
+    x = {"token_ids": x, "padding_mask": np.ones_like(x)}
+    before = error(model, exact, x)
+    convert(model)
+    after = error(model, exact, x)
+    print(f"error of the logits: {before:.1e} before, {after:.1e} after")
+    assert after < 2 * before
+    del exact
+    gc.collect()
+    measured["Llama"] = measure(model, x, y)
+
+# %% [markdown]
+# ## Picture
+
+# %%
+panels = ["training step, ms", "peak memory, GiB"] if gpus else ["training step, ms"]
+labels = [f"{name}, {mode}" for name in measured for mode in MODES]
+figure, axes = plt.subplots(
+    1, len(panels), figsize=(6 * len(panels), 4), sharey=True, squeeze=False, layout="constrained"
+)
+for panel, (title, ax) in enumerate(zip(panels, axes[0], strict=True)):
+    for place, who, color in ((-0.2, "Keras", "#d9a441"), (0.2, "fusedops", "#0b7a75")):
+        values = [result[mode, who][panel] * (1e3, 1)[panel] for result in measured.values() for mode in MODES]
+        bars = ax.barh(np.arange(len(labels)) + place, values, 0.38, color=color, label=who)
+        ax.bar_label(bars, fmt="%.1f", padding=3)
+    ax.set_title(title, loc="left")
+    ax.set_yticks(range(len(labels)), labels)
+    ax.margins(x=0.12)
+    ax.spines[["top", "right"]].set_visible(False)
+axes[0, 0].invert_yaxis()
+axes[0, -1].legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
+figure.savefig("keras.png", dpi=110)
+
+# %% [markdown]
+# ![Step time and peak memory, before and after](keras.png)
