@@ -11,8 +11,8 @@ namespace fusedops::cuda {
 
 // Many rows: 4 packs per thread, so that 32 elements of 16 bits share what a thread costs; parameters are loaded behind
 // the sums, where they take no registers from the row. Few rows: half the packs, for twice the threads, and parameters
-// along with the row: latency is all. Rows chunk by chunk do not fit into the registers of their threads: they are read
-// again, mostly from the L2 cache. All three have the same bits: see row_sum().
+// along with the row: latency is all. Rows chunk by chunk, as many rows otherwise, do not fit into the registers of
+// their threads: they are read again, mostly from the L2 cache. All three have the same bits: see row_sum().
 enum class NormWay { many, few, chunks };
 
 constexpr int norm_packs(NormWay way) { return way == NormWay::few ? 2 : 4; }
@@ -48,8 +48,8 @@ class NormRow {
     }
   }
 
-  __device__ void load_parameters(Index chunk) {
-    each(chunk, [&](int p, Index at, Index count) { load_parameters(p, at, count); });
+  __device__ void load_parameters() {
+    each(0, [&](int p, Index at, Index count) { load_parameters(p, at, count); });
   }
 
   // What remains once the row and the parameters are there.
@@ -60,8 +60,7 @@ class NormRow {
   // Of a row that is loaded chunk by chunk, again and again.
   __device__ void normalize_long(int chunk_size, A (&scratch)[2][32], A inverse_size) {
     normalize_chunks(scratch, inverse_size, [&](auto body) {
-      for (Index chunk = 0; chunk < norm_.cols; chunk += chunk_size)
-        body(chunk, [&] { load(chunk), load_parameters(chunk); });
+      for (Index chunk = 0; chunk < norm_.cols; chunk += chunk_size) body(chunk, [&] { load(chunk); });
     });
   }
 
@@ -122,7 +121,7 @@ class NormRow {
     T* row = norm_.y + me_.row * norm_.cols + me_.template at<T>(0);
     const A offset = !kCentered && norm_.weight.data ? static_cast<A>(norm_.offset) : A(0);
     each(chunk, [&](int p, Index at, Index count) {
-      if constexpr (kWay == NormWay::many) load_parameters(p, at, count);
+      if constexpr (kWay != NormWay::few) load_parameters(p, at, count);
       forget(x_[p]);
       A y[kPack];
 #pragma unroll
@@ -163,11 +162,11 @@ class NormRow {
 };
 
 // Four blocks of 256 threads share a multiprocessor at 64 registers a thread; 1024 threads of a block have 64.
-template <bool kAligned, bool kMixed, NormWay kWay>
-inline constexpr int kNormRegisters = (kMixed || !kAligned) && kWay != NormWay::few ? 80 : 64;
+template <bool kAligned, NormWay kWay>
+inline constexpr int kNormRegisters = kAligned && kWay != NormWay::chunks || kWay == NormWay::few ? 64 : 80;
 
 template <bool kAligned, bool kCentered, bool kMixed, NormWay kWay, int kThreads, class T>
-__global__ void __maxnreg__((kNormRegisters<kAligned, kMixed, kWay>))
+__global__ void __maxnreg__((kNormRegisters<kAligned, kWay>))
     norm_forward_kernel(const __grid_constant__ NormForward<T> norm, const __grid_constant__ RowGroups groups,
                         compute_t<T> inverse_size) {
   begin_kernel();
@@ -178,23 +177,23 @@ __global__ void __maxnreg__((kNormRegisters<kAligned, kMixed, kWay>))
     row.normalize_long(groups.chunk, scratch, inverse_size);
   } else {
     row.load(0);
-    if constexpr (kWay == NormWay::few) row.load_parameters(0);
+    if constexpr (kWay == NormWay::few) row.load_parameters();
     row.normalize(scratch, inverse_size);
   }
 }
 
 // For many aligned rows: kernels that know the number of threads of a row, for the lengths that models have.
-template <bool kCentered, class T>
+template <bool kCentered, bool kMixed, class T>
 auto norm_forward_kernel_for(int threads) {
   switch (threads) {
     case 128:
-      return norm_forward_kernel<true, kCentered, false, NormWay::many, 128, T>;
+      return norm_forward_kernel<true, kCentered, kMixed, NormWay::many, 128, T>;
     case 256:
-      return norm_forward_kernel<true, kCentered, false, NormWay::many, 256, T>;
+      return norm_forward_kernel<true, kCentered, kMixed, NormWay::many, 256, T>;
     case 512:
-      return norm_forward_kernel<true, kCentered, false, NormWay::many, 512, T>;
+      return norm_forward_kernel<true, kCentered, kMixed, NormWay::many, 512, T>;
     default:
-      return norm_forward_kernel<true, kCentered, false, NormWay::many, 0, T>;
+      return norm_forward_kernel<true, kCentered, kMixed, NormWay::many, 0, T>;
   }
 }
 
@@ -217,9 +216,9 @@ Status norm_forward(const NormForward<T>& norm, const Context& context) {
                        : norm_forward_kernel<false, kCentered, true, kChunks, 0, T>,
                groups);
   if (!aligned) return run(norm_forward_kernel<false, kCentered, true, kMany, 0, T>, groups);
-  if (mixed) return run(norm_forward_kernel<true, kCentered, kCanMix, kMany, 0, T>, groups);
+  if (mixed) return run(norm_forward_kernel_for<kCentered, kCanMix, T>(groups.threads), groups);
   if (groups.blocks(norm.rows) > 2 * device_attribute(cudaDevAttrMultiProcessorCount))
-    return run(norm_forward_kernel_for<kCentered, T>(groups.threads), groups);
+    return run(norm_forward_kernel_for<kCentered, false, T>(groups.threads), groups);
   return run(norm_forward_kernel<true, kCentered, false, kFew, 0, T>,
              row_groups<T, norm_packs(kFew)>(norm.cols, 128, norm_threads(kFew)));
 }
