@@ -66,7 +66,8 @@ def add_tf(
     )
 
     def compiled(folder: Path) -> list[Path]:
-        return [ninja.build(options.folder / f"{source}.o", "tf_cc", [source]) for source in sorted(folder.glob("*.cc"))]
+        sources = sorted(folder.glob("*.cc"))
+        return [ninja.build(options.folder / f"{source}.o", "tf_cc", [source]) for source in sources]
 
     libraries = options.folder / "lib/fusedops/tf"
     cudart = [toolkit.cudart, "-ldl", "-lrt", "-lpthread"] if toolkit else []
