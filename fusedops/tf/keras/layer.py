@@ -59,7 +59,10 @@ def unfused_axis(layer: Any, inputs: Any) -> str | None:
 
 
 def unfused_dtype(inputs: Any) -> str | None:
-    return None if inputs is None or inputs.dtype in DTYPES else f"the input is {inputs.dtype.name}"
+    if inputs is None:
+        return None
+    dtype = tf.as_dtype(inputs.dtype)  # a string, of a keras.Variable
+    return None if dtype in DTYPES else f"the input is {dtype.name}"
 
 
 def _built_rank(layer: Any) -> int | None:
@@ -76,6 +79,7 @@ def parameter(variable: Any, x: tf.Tensor) -> Any:
         return None
     with AutocastScope(None):
         value = variable.value
-    if value.dtype == x.dtype or (value.dtype == tf.float32 and x.dtype in _HALF):
+    stored, dtype = value.dtype, tf.as_dtype(x.dtype)
+    if stored is dtype or (stored is tf.float32 and dtype in _HALF):  # each dtype is one object
         return value
-    return tf.cast(value, x.dtype)
+    return tf.cast(value, dtype)

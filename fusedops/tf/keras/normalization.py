@@ -8,10 +8,11 @@ import keras
 import tensorflow as tf
 
 import fusedops.tf as fo
-from fusedops.tf.keras.layer import FusedLayer, parameter, register, unfused_axis, unfused_dtype
+from fusedops.tf.keras.direct import DirectLayer
+from fusedops.tf.keras.layer import parameter, register, unfused_axis, unfused_dtype
 
 
-class _Normalization(FusedLayer):
+class _Normalization(DirectLayer):
     def why_not(self, inputs: Any = None) -> str | None:
         return unfused_axis(self, inputs) or unfused_dtype(inputs) or self._unfused_option()
 
@@ -34,8 +35,9 @@ class RMSNormalization(_Normalization, keras.layers.RMSNormalization):
     """
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
-        if self.why_not(x):
-            return super().call(x)
+        return super().call(x) if self.why_not(x) else self._fused(x)
+
+    def _fused(self, x: tf.Tensor) -> tf.Tensor:
         return fo.rms_norm(x, parameter(self.scale, x), eps=self.epsilon)
 
 
@@ -60,5 +62,7 @@ class LayerNormalization(_Normalization, keras.layers.LayerNormalization):
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         if self.why_not(inputs):
             return super().call(inputs)
-        y = fo.layer_norm(inputs, parameter(self.gamma, inputs), parameter(self.beta, inputs), eps=self.epsilon)
-        return tf.cast(y, self.compute_dtype)
+        return tf.cast(self._fused(inputs), self.compute_dtype)  # Keras does not cast what it is given
+
+    def _fused(self, x: tf.Tensor) -> tf.Tensor:
+        return fo.layer_norm(x, parameter(self.gamma, x), parameter(self.beta, x), eps=self.epsilon)

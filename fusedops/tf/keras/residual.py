@@ -15,6 +15,8 @@ from fusedops.tf.keras.normalization import LayerNormalization, RMSNormalization
 class _AddNormalization:
     """A layer of two inputs and two outputs, all of one shape. The outputs have the mask of x."""
 
+    _arity = 2
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.autocast = True  # both inputs get one dtype
@@ -66,6 +68,9 @@ class AddRMSNormalization(_AddNormalization, RMSNormalization):
         if self.why_not(x):
             s = x + residual
             return super().call(s), s
+        return self._fused(x, residual)
+
+    def _fused(self, x: tf.Tensor, residual: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:  # type: ignore[override]
         return fo.add_rms_norm(x, residual, parameter(self.scale, x), eps=self.epsilon)
 
 
@@ -84,4 +89,7 @@ class AddLayerNormalization(_AddNormalization, LayerNormalization):
         if self.why_not(x):
             s = x + residual
             return super().call(s), s
+        return self._fused(x, residual)
+
+    def _fused(self, x: tf.Tensor, residual: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:  # type: ignore[override]
         return fo.add_layer_norm(x, residual, parameter(self.gamma, x), parameter(self.beta, x), eps=self.epsilon)

@@ -8,11 +8,12 @@ import keras
 import tensorflow as tf
 
 import fusedops.tf as fo
-from fusedops.tf.keras.layer import FusedLayer, register, unfused_axis, unfused_dtype
+from fusedops.tf.keras.direct import DirectLayer
+from fusedops.tf.keras.layer import register, unfused_axis, unfused_dtype
 
 
 @register
-class Softmax(FusedLayer, keras.layers.Softmax):
+class Softmax(DirectLayer, keras.layers.Softmax):
     """exp(x) / Σ exp(x) of what is not masked, over the last dimension: `fusedops.tf.softmax`.
 
     Arguments and config are those of `keras.layers.Softmax`. `mask`: bool, or numbers of which those above 0.5 keep an
@@ -36,6 +37,9 @@ class Softmax(FusedLayer, keras.layers.Softmax):
             if mask.dtype != tf.bool:
                 mask = tf.greater(mask, tf.cast(0.5, mask.dtype))
             return fo.softmax(inputs, mask=mask)
-        y = fo.softmax(inputs)
-        y._keras_logits = inputs  # as Keras's softmax does: its losses use them in place of log(y)
+        return self._fused(inputs)
+
+    def _fused(self, x: tf.Tensor) -> tf.Tensor:
+        y = fo.softmax(x)
+        y._keras_logits = x  # as Keras's softmax does: its losses use them in place of log(y)
         return y

@@ -1,0 +1,70 @@
+"""A short way past `keras.layers.Layer.__call__`, which may take longer than the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import keras
+import tensorflow as tf
+from keras.src.backend import get_keras_mask
+
+from fusedops.tf.keras.layer import FusedLayer
+
+_EagerTensor = tf.__internal__.EagerTensor
+_KERAS_CALL = keras.layers.Layer.__call__
+
+
+class DirectLayer(FusedLayer):
+    """A layer that is computed at once where nothing that Keras does around `call` would have an effect.
+
+    A subclass has `_fused`, which computes what the kernel does from tensors of the layer's compute dtype, returns that
+    dtype, and reads weights by `parameter`: the dtype that Keras casts other reads to does not matter to it.
+    """
+
+    _arity: ClassVar[int] = 1  # tensors that it takes
+
+    def _fused(self, *inputs: tf.Tensor) -> Any:
+        raise NotImplementedError
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        pair = self._arity == 2 and len(args) == 1 and isinstance(args[0], (list, tuple))
+        inputs = args[0] if pair else args
+        if not kwargs and self._is_plain() and self._are_plain(inputs) and self.why_not(inputs[0]) is None:
+            try:
+                return self._fused(*inputs)
+            except Exception:
+                pass  # Keras meets the same, and tells in which layer and of what
+        return super().__call__(*args, **kwargs)
+
+    def _is_plain(self) -> bool:
+        """Whether Keras would do nothing for this layer but call it, and check and convert what it is given."""
+        return (
+            keras.layers.Layer.__call__ is _KERAS_CALL  # nobody wraps the calls of all layers
+            # Nor those of this one: a subclass may compute anything.
+            and "_fused" in vars(type(self))
+            and vars(self).keys().isdisjoint(("call", "compute_mask"))
+            # It is built, with a path and a name scope: Keras did that when it was first called.
+            and self._called
+            and self.built
+            and not self.input_spec
+            # Where another way to compute it is chosen.
+            and self.quantization_mode is None
+            and self._remat_mode is None
+            and keras.distribution.distribution() is None
+            # An outermost call clears the losses of the one before.
+            and self.activity_regularizer is None
+            and not (self._losses or self._loss_ids or self._layers)
+        )
+
+    def _are_plain(self, inputs: Sequence[Any]) -> bool:
+        """Whether Keras would hand these on as they are.
+
+        Eagerly, no operator has a name that the layer's would be a part of, and no node of a model is to be made.
+        """
+        dtype = self.compute_dtype
+        return (
+            len(inputs) == self._arity
+            and tf.executing_eagerly()
+            and all(type(x) is _EagerTensor and x.dtype.name == dtype and get_keras_mask(x) is None for x in inputs)
+        )
