@@ -24,7 +24,7 @@ clang_format := $(python) -c 'from clang_format import clang_format; clang_forma
 help:
 	@echo 'make build         build the bindings of PyTorch and TensorFlow'
 	@echo 'make build-torch   build the binding of PyTorch      (fusedops/torch/_C.abi3.so)'
-	@echo 'make build-tf      build the binding of TensorFlow   (fusedops/tf/_ops.so)'
+	@echo 'make build-tf      build the binding of TensorFlow   (fusedops/tf/_ops.so, _xla.so)'
 	@echo 'make test          build what is stale, run the tests'
 	@echo 'make demo          build what is stale, train a classifier of digits, show a picture'
 	@echo 'make example       build what is stale, train a language model, let both frameworks write with it'

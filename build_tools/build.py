@@ -69,7 +69,7 @@ def _versions(wanted: list[str]) -> dict[str, str]:
         version = framework.installed()
         if wanted and framework.name not in wanted:
             continue
-        if version and not _supported(framework, version):
+        if version and not at_least(version, framework.oldest):
             raise SystemExit(
                 f"fusedops: {framework.title} {framework.oldest} or newer is needed; {version} is installed"
             )
@@ -83,10 +83,6 @@ def _versions(wanted: list[str]) -> dict[str, str]:
             "Run: pip install torch, or pip install tensorflow, or both; then this again"
         )
     return versions
-
-
-def _supported(framework: Framework, version: str) -> bool:
-    return framework.oldest is None or at_least(version, framework.oldest)
 
 
 def _cuda(options: Options) -> tuple[Cuda | None, str | None]:

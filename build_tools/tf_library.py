@@ -1,7 +1,7 @@
 """The TensorFlow binding: two libraries for tf.load_op_library.
 
     _ops.so     tf_binding/ and the core's objects: the operators
-    _xla.so     tf_binding/xla/: what XLA needs to know of them; linked against _ops.so, which lies beside it
+    _xla.so     tf_binding/xla/: what XLA needs to know of them; it uses the _ops.so that is loaded already
 
 They hold nothing of Python's. TensorFlow's C++ ABI changes with every minor version, so that they go with the
 TensorFlow they were built against.
@@ -72,8 +72,10 @@ def add_tf(
     libraries = options.folder / "lib/fusedops/tf"
     cudart = [toolkit.cudart, "-ldl", "-lrt", "-lpthread"] if toolkit else []
     link = [*options.cxx, "-shared", "-o", "$out", "$in", *flags["link"], "-Wl,--exclude-libs,ALL,-Bsymbolic"]
-    ninja.rule("tf_link", [*link, *cudart], description="link $out")
+    # By this name, which no file has, _xla.so finds whichever _ops.so was loaded, a copy elsewhere too, and never
+    # another library that happens to be called _ops.so.
+    name = "-Wl,-soname,fusedops_tf_operators"
+    ninja.rule("tf_link", [*link, *cudart, name], description="link $out")
     operators = ninja.build(libraries / "_ops.so", "tf_link", [*compiled(BINDING), *objects])
-    beside = [f"-L{libraries}", f"-l:{operators.name}", "-Wl,-rpath,$ORIGIN"]
-    ninja.rule("tf_link_xla", [*link, *beside], description="link $out")
+    ninja.rule("tf_link_xla", [*link, f"-L{libraries}", f"-l:{operators.name}"], description="link $out")
     return [operators, ninja.build(libraries / "_xla.so", "tf_link_xla", compiled(XLA), implicit=[operators])]

@@ -34,7 +34,7 @@ def add_torch(
     program = [sys.executable, "-m", "build_tools.torch_extension", options.folder, "--torch", version]
     command = [*program, *cuda, "--objects", "$in", "--flags", *flags]
     ninja.rule("torch", command, description=f"torch extension for {version}")
-    sources = [*BINDING.glob("*.cpp"), *BINDING.rglob("*.h"), *CORE.rglob("*.h")]
+    sources = [*BINDING.glob("*.cpp"), *BINDING.rglob("*.h"), BINDING / "exports.map", *CORE.rglob("*.h")]
     return [ninja.build(output, "torch", objects, implicit=sorted(sources))]
 
 
@@ -81,7 +81,7 @@ def main() -> None:
         include_dirs=[str(CORE.resolve())],
         extra_objects=arguments.objects + ([str(arguments.cudart)] if arguments.cudart else []),
         extra_compile_args=arguments.flags,
-        extra_link_args=["-Wl,--exclude-libs,ALL,-Bsymbolic"],
+        extra_link_args=[f"-Wl,--version-script={BINDING / 'exports.map'}"],
         py_limited_api=True,
     )
     # CUDAExtension adds torch's CUDA libraries and the dynamic runtime. The binding needs neither, and without them it

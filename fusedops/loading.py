@@ -32,7 +32,7 @@ class Framework:
     module: str
     distributions: tuple[str, ...]  # the packages that may bring the module
     files: tuple[str, ...]  # its libraries: the operators, then what is loaded beside them if it loads
-    oldest: str | None  # the first version that the binding can be built for and loaded in
+    oldest: str  # the first version that the binding can be built for and loaded in
     stable: bool  # one build serves every version from `oldest` on
 
     @property
@@ -70,7 +70,7 @@ FRAMEWORKS = {
         "tensorflow",
         ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu"),
         ("_ops.so", "_xla.so"),
-        None,
+        "2.20",
         stable=False,
     ),
 }
@@ -90,6 +90,7 @@ def fault(framework: Framework, file: str | None = None) -> str | None:
     library = framework.folder / (file or framework.files[0])
     make = f"make build-{framework.name}"
     title, installed, build = framework.title, framework.installed(), framework.build()
+    what = f"fusedops.{framework.name}'s {file}" if file else f"fusedops.{framework.name}"
     here = f"{title} {installed} is installed"
     against = f"built against {title} {build['framework']}" if build else "not built"
     missing = _missing_instructions(build["cpu_flags"]) if build else ""
@@ -97,7 +98,7 @@ def fault(framework: Framework, file: str | None = None) -> str | None:
     if installed is None:
         problem = f"needs {title}, which is not installed; it is {against}"
         run = f"pip install {framework.module}, then {make}"
-    elif framework.oldest and not at_least(installed, framework.oldest):
+    elif not at_least(installed, framework.oldest):
         problem = f"needs {title} {framework.oldest} or newer, and {here}; it is {against}"
         run = f"pip install --upgrade {framework.module}, then {make}"
     elif build is None or not library.exists():
@@ -108,7 +109,7 @@ def fault(framework: Framework, file: str | None = None) -> str | None:
         problem, run = f"is damaged: {library} must have {expected} bytes; it has {size}", make
     elif build["fusedops"] != fusedops.__version__:
         problem, run = f"was built from fusedops {build['fusedops']}; this is {fusedops.__version__}; {here}", make
-    elif not framework.stable and release(build["framework"]) != release(installed):
+    elif not framework.stable and not same_abi(build["framework"], installed):
         problem, run = f"was {against}, and {here}", make
     elif missing:
         problem, run = (
@@ -117,7 +118,7 @@ def fault(framework: Framework, file: str | None = None) -> str | None:
         )
     else:
         return None
-    return f"fusedops.{framework.name} {problem}. Run: {run}"
+    return f"{what} {problem}. Run: {run}"
 
 
 def release(version: str) -> tuple[int, int]:
@@ -128,6 +129,11 @@ def release(version: str) -> tuple[int, int]:
 
 def at_least(version: str, oldest: str) -> bool:
     return release(version) >= release(oldest)
+
+
+def same_abi(version: str, other: str) -> bool:
+    """Whether one binary serves both, of a framework without a stable ABI: which it may change every night."""
+    return version == other or (release(version) == release(other) and "dev" not in version + other)
 
 
 def _missing_instructions(cpu_flags: str, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

@@ -114,6 +114,16 @@ def test_tensorflow_is_another(environment):
     )
 
 
+def test_tensorflow_is_too_old(environment):
+    environment({"tensorflow": "2.19.1"}, {"tf": "2.21.0"})
+    assert "needs TensorFlow 2.20 or newer, and TensorFlow 2.19.1 is installed" in sentence("tf")
+
+
+def test_tensorflow_of_another_night(environment):
+    environment({"tf-nightly": "2.22.0.dev20261120"}, {"tf": "2.22.0.dev20261119"})
+    assert "was built against TensorFlow 2.22.0.dev20261119" in sentence("tf")
+
+
 def test_fusedops_is_another(environment):
     environment({"torch": "2.13.0"}, {"torch": "2.13.0"}, fusedops="0.0.1")
     assert re.search(r"built from fusedops 0\.0\.1; this is .* Run: make build-torch$", sentence("torch"))

@@ -285,10 +285,41 @@ assert not any(name.split(".")[0] == "fusedops" for name in sys.modules)
 
 
 def test_without_the_package(tf_cpu, tmp_path):
-    """XLA's library finds the one of the operators beside it."""
-    libraries = [Path(tf_cpu.functions.library_path()).with_name(name) for name in ("_ops.so", "_xla.so")]
-    done = subprocess.run([sys.executable, "-c", ALONE, *libraries], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    """XLA's library finds the operators that are loaded, wherever they were loaded from."""
+    operators, xla = (Path(tf_cpu.functions.library_path()).with_name(name) for name in ("_ops.so", "_xla.so"))
+    for of in (operators, shutil.copy(operators, tmp_path)):
+        done = subprocess.run([sys.executable, "-c", ALONE, of, xla], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+TWICE = """
+import sys
+import tensorflow as tf
+{}
+for path in sys.argv[1:]:
+    tf.load_op_library(path)
+import fusedops.tf as fo
+x = tf.ones([2, 4])
+for options in ({{}}, {{"jit_compile": True}}):
+    assert tf.function(fo.rms_norm, **options)(x).shape == (2, 4)
+"""
+
+
+def test_copies_of_the_libraries(tf_cpu, tmp_path):
+    """A process may load them again from elsewhere: the first kernels stay the only ones."""
+    paths = [Path(tf_cpu.functions.library_path()).with_name(name) for name in ("_ops.so", "_xla.so")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    copies = [shutil.copy(path, tmp_path) for path in paths]
+    for first, sentence in (
+        ("import fusedops.tf", None),
+        ("", "ImportError: fusedops.tf must be imported before another copy of its library is loaded"),
+    ):
+        command = [sys.executable, "-c", TWICE.format(first), *copies]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if sentence:
+            assert sentence in done.stderr
+        else:
+            assert done.returncode == 0, done.stderr
 
 
 WITHOUT = """
@@ -320,10 +351,13 @@ def foreign(library):
     [
         (
             missing,
-            r"fusedops\.tf is not built: there is no .*_xla\.so; TensorFlow .* is installed\. Run: make build-tf",
+            r"fusedops\.tf's _xla\.so is not built: there is no .*_xla\.so; TensorFlow .*\. Run: make build-tf",
         ),
-        (damaged, r"fusedops\.tf is damaged: .*_xla\.so must have \d+ bytes; it has 1000\. Run: make build-tf"),
-        (foreign, r"fusedops\.tf has no XLA kernels, because _xla\.so does not load: .*\. Run: make build-tf"),
+        (
+            damaged,
+            r"fusedops\.tf's _xla\.so is damaged: .*_xla\.so must have \d+ bytes; it has 1000\. Run: make build-tf",
+        ),
+        (foreign, r"fusedops\.tf's _xla\.so does not load: .*\. Run: make build-tf"),
     ],
 )
 def test_the_operators_do_without_the_library(tf_cpu, tmp_path, fault, sentence):

@@ -1,9 +1,8 @@
 // Registers one kernel class for every declared operator, on the CPU and on the GPU. A build without CUDA kernels says
 // so when one is called: unregistered, it would be copied to the CPU and back in silence.
-#include <memory>
-
 #include "attributes.h"
 #include "dense.h"
+#include "registration.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tsl/platform/denormal.h"
 #include "xla/stream_executor/stream.h"
@@ -135,30 +134,15 @@ class Kernel : public tensorflow::OpKernel {
   bool present_[kMaxInputs];
 };
 
-class Factory : public tensorflow::kernel_factory::OpKernelFactory {
- public:
-  Factory(const Operator& op, bool cuda) : op_(op), cuda_(cuda) {}
-  tensorflow::OpKernel* Create(tensorflow::OpKernelConstruction* construction) override {
-    return new Kernel(op_, cuda_, construction);
-  }
-
- private:
-  const Operator& op_;
-  const bool cuda_;
-};
-
-void register_kernel(const Operator& op, bool cuda) {
-  const std::string name = op_name(op);
-  const char* device = cuda ? tensorflow::DEVICE_GPU : tensorflow::DEVICE_CPU;
-  tensorflow::kernel_factory::OpKernelRegistrar(tensorflow::KernelDefBuilder(name.c_str()).Device(device).Build(), name,
-                                                std::make_unique<Factory>(op, cuda));
-}
-
 [[maybe_unused]] const bool registered = [] {
-  for (const Operator* op : operators()) {
-    register_kernel(*op, false);
-    register_kernel(*op, true);
-  }
+  register_kernels(tensorflow::DEVICE_CPU,
+                   [](const Operator& op, tensorflow::OpKernelConstruction* node) -> tensorflow::OpKernel* {
+                     return new Kernel(op, false, node);
+                   });
+  register_kernels(tensorflow::DEVICE_GPU,
+                   [](const Operator& op, tensorflow::OpKernelConstruction* node) -> tensorflow::OpKernel* {
+                     return new Kernel(op, true, node);
+                   });
   return true;
 }();
 

@@ -60,12 +60,6 @@ class SymbolicRule : public Rule {
   static constexpr Dim kHalf = Dim(1) << 40;  // fusedops/torch/operators.py knows it as _HALF
 };
 
-const Operator* find(std::string_view name) {
-  for (const Operator* op : operators())
-    if (name == op->name) return op;
-  return nullptr;
-}
-
 int fail(const std::string& sentence, char* message, int64_t capacity) {
   const size_t length = std::min<size_t>(sentence.size(), capacity - 1);
   std::memcpy(message, sentence.data(), length);
@@ -90,7 +84,7 @@ extern "C" FUSEDOPS_EXPORT int fusedops_infer(const char* name, const int64_t* i
                                               int64_t* result, int64_t result_capacity, char* message,
                                               int64_t message_capacity) {
   using namespace fusedops;
-  const Operator* op = find(name);
+  const Operator* op = find_operator(name);
   if (!op) return fail(std::string("fusedops: no operator is named ") + name, message, message_capacity);
   Value values[kMaxAttributes];
   for (size_t i = 0; i < op->attributes.size(); ++i)

@@ -83,8 +83,8 @@ struct Operator {
   bool batched = false;   // leading dimensions are independent: vmap may add one instead of looping
 };
 
-// What is seen outside of the library that it is linked into. The bindings are linked with -Bsymbolic: two of them in
-// one process never call each other's.
+// What is seen outside of the library that it is linked into. A second library of TensorFlow's binding, for XLA, uses
+// these functions of the first; PyTorch's binding hides them.
 #define FUSEDOPS_EXPORT __attribute__((visibility("default")))
 
 // Runs the operator's kernel for the device of the call.
@@ -92,6 +92,9 @@ FUSEDOPS_EXPORT Status run(const Operator& op, const Call& call);
 
 // The one table that the adaptors walk.
 FUSEDOPS_EXPORT std::span<const Operator* const> operators();
+
+// Of that name, or null.
+FUSEDOPS_EXPORT const Operator* find_operator(std::string_view name);
 
 // Reads an attribute from its decimal spelling: "1e-6", "3", "true", "gelu", "[1.0, 0.5]". Doubles keep all their bits,
 // which TensorFlow's 32-bit float attributes would not.

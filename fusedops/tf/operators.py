@@ -22,6 +22,11 @@ from fusedops.declarations import Attribute, Input, Operator
 LIBRARY = loading.library("tf")
 _RAW = tf.load_op_library(str(LIBRARY))  # first: TensorFlow lists the operators that appear while it loads a library
 DECLARED = declarations.read(ctypes.CDLL(str(LIBRARY)))
+if not hasattr(_RAW, f"fusedops_{next(iter(DECLARED))}"):
+    raise ImportError(
+        "fusedops.tf must be imported before another copy of its library is loaded: "
+        f"TensorFlow knows the operators already, from elsewhere than {LIBRARY}"
+    )
 
 _ADVICE = {  # for what is a tensor to some of TensorFlow's functions
     tf.RaggedTensor: "call tf.ragged.map_flat_values(function, ...), or give to_tensor() of it",

@@ -21,7 +21,7 @@ def _load() -> str | None:
     try:
         tf.load_op_library(str(framework.folder / file))
     except tf.errors.OpError as error:
-        return f"fusedops.tf has no XLA kernels, because {file} does not load: {error.message}. Run: make build-tf"
+        return f"fusedops.tf's {file} does not load: {error.message}. Run: make build-tf"
     return None
 
 

@@ -39,12 +39,6 @@ DType core_dtype(ffi::DataType dtype) {
   }
 }
 
-const Operator* find(std::string_view name) {
-  for (const Operator* op : operators())
-    if (name == op->name) return op;
-  return nullptr;
-}
-
 // The buffers of a call as the core sees them.
 class Execution {
  public:
@@ -105,7 +99,7 @@ ffi::Error execute(const Context& context, ffi::RemainingArgs operands, ffi::Rem
                    ffi::Dictionary dictionary) {
   const auto name = dictionary.get<std::string_view>(xla_call::kOperator);
   if (!name) return name.error();
-  const Operator* op = find(*name);
+  const Operator* op = find_operator(*name);
   if (!op) return ffi::Error::Internal("fusedops: no operator is named " + std::string(*name));
   return Execution(*op, context).run(operands, results, dictionary);
 }

@@ -1,5 +1,4 @@
 // Tells XLA what each operator is: one custom call, whose shapes are those of the operator's own shape function.
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -8,6 +7,7 @@
 #include "attributes.h"
 #include "call.h"
 #include "dense.h"
+#include "registration.h"
 #include "tensorflow/compiler/tf2xla/shape_util.h"
 #include "tensorflow/compiler/tf2xla/xla_compiler.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
@@ -52,7 +52,8 @@ class Lowering : public tensorflow::XlaOpKernel {
   void Compile(XlaOpKernelContext* context) override { OP_REQUIRES_OK(context, lower(context)); }
 
  private:
-  // Writes the call's attributes as MLIR spells a dictionary, which is how XLA takes them.
+  // Writes the call's attributes as MLIR spells a dictionary, which is how XLA takes them. Its way to escape a string
+  // is not quite C's; where the two differ, the text is no valid attribute, and the shape function refuses it first.
   absl::Status read_node(const OpKernelConstruction& node) {
     int64_t present = 0;
     for (size_t i = 0; i < op_.inputs.size(); ++i) {
@@ -154,24 +155,13 @@ class Lowering : public tensorflow::XlaOpKernel {
   std::string dictionary_;
 };
 
-class Factory : public tensorflow::kernel_factory::OpKernelFactory {
- public:
-  explicit Factory(const Operator& op) : op_(op) {}
-  tensorflow::OpKernel* Create(OpKernelConstruction* node) override { return new Lowering(op_, node); }
-
- private:
-  const Operator& op_;
-};
-
 // As ordinary kernels of XLA's devices: REGISTER_XLA_OP fills a table of its own, which TensorFlow reads only once,
 // most often before this library is loaded.
 [[maybe_unused]] const bool registered = [] {
-  for (const Operator* op : operators())
-    for (const char* device : {tensorflow::DEVICE_CPU_XLA_JIT, tensorflow::DEVICE_GPU_XLA_JIT}) {
-      const std::string name = op_name(*op);
-      tensorflow::kernel_factory::OpKernelRegistrar(tensorflow::KernelDefBuilder(name.c_str()).Device(device).Build(),
-                                                    name, std::make_unique<Factory>(*op));
-    }
+  for (const char* device : {tensorflow::DEVICE_CPU_XLA_JIT, tensorflow::DEVICE_GPU_XLA_JIT})
+    register_kernels(device, [](const Operator& op, OpKernelConstruction* node) -> tensorflow::OpKernel* {
+      return new Lowering(op, node);
+    });
   return true;
 }();
 
