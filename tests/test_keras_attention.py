@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 from keras_models import assert_as_accurate, exact_products, gradients, policy, twin, values
@@ -76,6 +78,9 @@ CASES = {
 
 @pytest.mark.parametrize(("options", "call", "fused", "unmasked"), CASES.values(), ids=CASES)
 def test_as_keras(keras, fk, kernels, options, call, fused, unmasked, random):
+    missing = options.keys() - inspect.signature(keras.layers.MultiHeadAttention).parameters
+    if missing:
+        pytest.skip(f"Keras {keras.__version__} has no {missing}")
     x = tensor(random, BATCH, QUERIES)
     value = tensor(random, BATCH, call["value"]) if "value" in call else x
     call = {key: keep(random, *given) if isinstance(given, tuple) else given for key, given in call.items()}
@@ -108,6 +113,38 @@ def test_other_axes_are_kept(keras, fk, random, capsys):
     layer(x, x)
     fk.convert(layer)
     assert "kept MultiHeadAttention 'plane': attention_axes (1, 2) are not" in capsys.readouterr().out
+
+
+def test_before_keras_3_15(keras, fk, kernels, monkeypatch, random):
+    """Its layer has no window, and does not tell `_compute_attention` of causality."""
+    theirs = keras.layers.MultiHeadAttention._compute_attention
+    given = []
+
+    def of_old(self, query, key, value, attention_mask=None, training=None, return_attention_scores=False):
+        given.append(attention_mask)
+        return theirs(self, query, key, value, attention_mask, training, return_attention_scores)
+
+    monkeypatch.setattr(keras.layers.MultiHeadAttention, "_compute_attention", of_old)
+    layer, x = fk.MultiHeadAttention(2, 8), tensor(random, BATCH, QUERIES)
+    layer(x, x, attention_mask=keep(random, BATCH, QUERIES, QUERIES))
+    assert len(given) == 1 and not kernels
+    vars(layer).pop("_sliding_window", None)
+    mask = layer._compute_attention_mask(x, x, use_causal_mask=True)
+    layer._compute_attention(*[np.zeros((BATCH, QUERIES, 2, 8), "float32")] * 3, mask)
+    assert kernels[0]["mask"] is None and kernels[0]["causal"]
+
+
+def test_a_subclass_with_attention_of_its_own_gets_a_mask(keras, fk, random):
+    masks = []
+
+    class Mine(fk.MultiHeadAttention):
+        def _compute_attention(self, query, key, value, attention_mask=None, *args, **kwargs):
+            masks.append(values(attention_mask)[0])
+            return super()._compute_attention(query, key, value, attention_mask, *args, **kwargs)
+
+    x = tensor(random, BATCH, QUERIES)
+    Mine(2, 8)(x, x, use_causal_mask=True)
+    np.testing.assert_array_equal(masks, [np.tril(np.ones((1, QUERIES, QUERIES), bool))])
 
 
 @pytest.mark.parametrize("name", ["float32", "mixed_bfloat16", "mixed_float16"])

@@ -31,14 +31,16 @@ class MultiHeadAttention(FusedLayer, keras.layers.MultiHeadAttention):
         return "flash_attention is set" if self._flash_attention else None
 
     def _compute_attention_mask(self, query: tf.Tensor, value: tf.Tensor, **options: Any) -> Any:
-        others = [options.get(name) for name in ("query_mask", "value_mask", "key_mask", "attention_mask")]
+        masks = [options.get(name) for name in ("query_mask", "value_mask", "key_mask", "attention_mask")]
+        window = getattr(self, "_sliding_window", None)  # before Keras 3.15 there is none
         square = query is value or (query.shape[1] is not None and query.shape[1] == value.shape[1])
         if (
             options.get("use_causal_mask")
-            and not any(mask is not None for mask in [*others, self._sliding_window])
+            and all(mask is None for mask in [*masks, window])
             and square
             and len(query.shape) == 3
             and not self.why_not()
+            and type(self)._compute_attention is MultiHeadAttention._compute_attention  # which alone knows it
         ):
             return _CAUSAL
         return super()._compute_attention_mask(query, value, **options)
@@ -51,14 +53,14 @@ class MultiHeadAttention(FusedLayer, keras.layers.MultiHeadAttention):
         attention_mask: Any = None,
         training: bool | None = None,
         return_attention_scores: bool = False,
-        use_causal_mask: bool = False,
+        **options: Any,
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
         causal = attention_mask is _CAUSAL
         masked = attention_mask is not None and not causal
         zeros_for_nothing = self._dropout > 0 or return_attention_scores
-        if len(query.shape) != 4 or self.why_not() or (masked and not zeros_for_nothing) or use_causal_mask:
+        if len(query.shape) != 4 or self.why_not() or (masked and not zeros_for_nothing) or options:
             return super()._compute_attention(
-                query, key, value, attention_mask, training, return_attention_scores, use_causal_mask
+                query, key, value, attention_mask, training, return_attention_scores, **options
             )
         scores = keras.ops.einsum(self._dot_product_equation, key, query)
         mask = tf.cast(attention_mask, tf.bool) if masked else None
