@@ -182,9 +182,36 @@ def test_report(fk, keras, capsys):
         "  no fused kernel for Dropout (1), EinsumDense (1)",
     ]
     fk.convert(model)
-    assert "0 of 8 layers of 'example' replaced, 2 before" in capsys.readouterr().out
+    assert "0 of 8 layers of 'example' replaced, 2 are fusedops's already" in capsys.readouterr().out
     fk.convert(model, verbose=False)
     assert not capsys.readouterr().out
+
+
+def test_the_report_counts_what_the_kernels_compute(fk, keras, capsys):
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            fk.Dense(4, name="plain"),  # fusedops's by name alone
+            fk.GatedDense(4),
+            layers.LayerNormalization(axis=1),
+            layers.LayerNormalization(),
+            layers.Softmax(axis=2),
+        ],
+        name="example",
+    )
+    rest = [
+        "     1 LayerNormalization -> fusedops.tf.keras.normalization.LayerNormalization",
+        "     1 LayerNormalization -> fusedops.tf.keras.normalization.LayerNormalization"
+        ", if axis 1 is the last of its input",
+        "     1 Softmax            -> fusedops.tf.keras.softmax.Softmax, if axis 2 is the last of its input",
+        "  kept Dense 'plain': without an activation there is nothing to fuse",
+    ]
+    fk.convert(model)
+    headline = "fusedops: 1 of 5 layers of 'example' replaced, 1 are fusedops's already"
+    assert capsys.readouterr().out.splitlines() == [headline, *rest]
+    fk.convert(model)
+    headline = "fusedops: 0 of 5 layers of 'example' replaced, 2 are fusedops's already"
+    assert capsys.readouterr().out.splitlines() == [headline, rest[-1]]
 
 
 @pytest.mark.parametrize("wrong", [None, "model", [1]])
@@ -291,6 +318,53 @@ def test_traces_of_the_layers_own_are_dropped(fk, keras, tf_backend, random, cou
     assert len(counted) == 3
 
 
+def test_what_of_tensorflow_has_another_name(fk, keras, tf_backend, random, counted, monkeypatch, capsys):
+    tf = tf_backend.tf
+
+    class Model(keras.Model):
+        def __init__(self, name):
+            super().__init__(name=name)
+            self.norm = keras.layers.LayerNormalization()
+            self.step = tf.function(self.norm.__call__)
+
+        @tf.function
+        def call(self, x):
+            return self.norm(x)
+
+    model, method = Model("traced"), vars(Model)["call"]
+    model(batch(random))
+    monkeypatch.delattr(type(model.step), "_clone")
+    monkeypatch.delattr(method, "_descriptor_cache")
+    fk.convert(model)
+    assert type(model.norm) is fk.LayerNormalization
+    sentence = "this version of TensorFlow keeps the old traces of traced.step, traced.call"
+    assert sentence in capsys.readouterr().out
+    with pytest.warns(UserWarning, match=f"revert: {sentence}"):
+        fk.revert(model)
+    assert type(model.norm) is keras.layers.LayerNormalization
+
+
+@pytest.mark.parametrize("moment", ["on_train_begin", "on_epoch_end", "on_train_batch_end", "on_test_batch_end"])
+def test_a_callback_converts_and_reverts(fk, keras, random, counted, moment):
+    model, classes = compiled(keras, jit_compile=False), []
+
+    def switch(*arguments, **options):
+        is_ours = type(model.layers[1]) is fk.LayerNormalization
+        (fk.revert if is_ours else lambda model: fk.convert(model, verbose=False))(model)
+        classes.append(is_ours)
+
+    callback = keras.callbacks.Callback()
+    setattr(callback, moment, switch)
+    x, labels = batch(random, 12), random.integers(0, 5, size=12)
+    model.fit(x, labels, batch_size=6, epochs=2, verbose=0, callbacks=[callback], validation_data=(x, labels))
+    assert counted
+    assert len(classes) == {"on_train_begin": 1, "on_epoch_end": 2}.get(moment, 4)
+    fk.revert(model)
+    before = len(counted)
+    model.predict(x, callbacks=[keras.callbacks.LambdaCallback(on_predict_batch_end=switch)], batch_size=6, verbose=0)
+    assert len(counted) > before
+
+
 def test_xla_is_turned_off_where_its_kernels_are_missing(fk, keras, random, monkeypatch, capsys):
     from fusedops.tf import xla
 
@@ -317,6 +391,25 @@ def test_xla_stays_as_it_was_chosen(fk, keras, monkeypatch, capsys):
     assert "XLA" not in capsys.readouterr().out
 
 
+def test_a_loss_that_is_the_models_own_affair(fk, keras):
+    class Model(keras.Sequential):
+        pass
+
+    model = Model([keras.layers.Softmax()])
+
+    def loss(self):
+        raise RuntimeError("nobody asked")
+
+    Model.loss = property(loss, lambda self, value: None)
+    fk.convert(model, verbose=False)
+    assert type(model.layers[0]) is fk.Softmax
+    fk.revert(model)
+    model.compiled = True
+    with pytest.raises(RuntimeError, match="nobody asked"):
+        fk.convert(model)
+    assert type(model.layers[0]) is keras.layers.Softmax  # nothing has changed
+
+
 def test_other_losses_stay(fk, keras, capsys):
     model = compiled(keras)
     model.compile("sgd", [keras.losses.SparseCategoricalCrossentropy(name="of_probabilities")])
@@ -335,6 +428,24 @@ def test_a_converted_model_is_saved_and_loaded(fk, keras, random, tmp_path, buil
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert len(ours(loaded)) == len(ours(model))
     for got, expected in zip(values(loaded(x)), values(model(x)), strict=True):
+        assert_same_bits(got, expected)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_converted_model_is_quantized(fk, keras, random, again):
+    """Then Keras's code computes it, with the same bits; so it does after `revert`."""
+    model, x = sequential(keras), batch(random)
+    other = keras.models.clone_model(model)
+    other.set_weights(model.get_weights())
+    dense = lambda model: [layer for layer in model.layers if isinstance(layer, keras.layers.Dense)]  # noqa: E731
+    fk.convert(model, verbose=False)
+    if again:
+        fk.revert(model)
+    for each in (model, other):
+        each.quantize("int8")
+    assert [layer.quantization_mode for layer in dense(model)] == ["int8"] * 3
+    fk.revert(model)
+    for got, expected in zip(values(model(x)), values(other(x)), strict=True):
         assert_same_bits(got, expected)
 
 

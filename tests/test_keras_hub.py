@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -204,8 +206,9 @@ def test_generation_with_a_cache(hub, fk, kind, jit_compile, random):
     prompts = {"token_ids": random.integers(0, VOCABULARY, (2, LENGTH)) * padding, "padding_mask": padding}
     model.compile(sampler="greedy", jit_compile=jit_compile)
     expected = model.generate(prompts, stop_token_ids=None)["token_ids"]
+    traced = model.generate_function
     fk.convert(model, verbose=False)
-    assert model.generate_function is None  # to be made anew, with XLA or without
+    assert model.generate_function is not traced
     got = model.generate(prompts, stop_token_ids=None)["token_ids"]
     np.testing.assert_array_equal(got, expected)
     assert (np.asarray(got)[:, 4:] != prompts["token_ids"][:, 4:]).any()
@@ -306,6 +309,39 @@ def test_what_is_not_built_or_of_another_version_is_kept(fk, hub, monkeypatch, c
     assert type(layer) is hub.layers.TransformerEncoder
     sentence = "kept TransformerEncoder 'encoder': this version of KerasHub's has no attribute _something_else"
     assert sentence in capsys.readouterr().out
+
+
+OTHER_VERSION = """
+import sys
+import keras, keras_hub
+from keras_hub.src.models.gemma import gemma_decoder_block
+from keras_hub.src.models.qwen import qwen_layernorm
+from keras_hub.src.utils import keras_utils
+import fusedops.tf.keras as fk
+
+sys.modules["keras_hub.src.models.qwen3.qwen3_layernorm"] = None
+del qwen_layernorm.QwenLayerNorm, keras_utils.gelu_approximate
+fk.convert(keras.Sequential([keras.layers.Softmax()]))
+fk.convert(keras_hub.models.LlamaBackbone(**LLAMA))
+block = gemma_decoder_block.GemmaDecoderBlock(32, 32, 8, 2, 1)
+block.build((2, 6, 32))
+del gemma_decoder_block.GemmaDecoderBlock
+fk.revert(fk.convert(block))
+"""
+
+
+def test_another_version_of_keras_hub(hub):
+    """Where something has another name, what has not is converted."""
+    code = OTHER_VERSION.replace("LLAMA", repr(LLAMA))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for sentence in (
+        "1 Softmax -> fusedops.tf.keras.softmax.Softmax",
+        "this version of KerasHub has other activation functions: cannot import name 'gelu_approximate'",
+        "-> fusedops.tf.keras.hub.norms.LlamaLayerNorm",
+        "kept GemmaDecoderBlock 'gemma_decoder_block': this version of KerasHub is not known: module ",
+    ):
+        assert sentence in done.stdout
 
 
 def test_a_converted_backbone_is_saved_and_loaded(keras, fk, build, random, tmp_path):

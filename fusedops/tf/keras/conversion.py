@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from types import MethodType
 from typing import Any
 from weakref import WeakSet
 
@@ -25,6 +27,7 @@ _COUNTERPARTS: dict[type, type] = {
     keras.layers.Softmax: Softmax,
     keras.losses.SparseCategoricalCrossentropy: SparseCategoricalCrossentropy,
 }
+_UNKNOWN = (ImportError, AttributeError)  # what a KerasHub raises whose modules or classes have other names
 _without_xla: WeakSet[keras.Model] = WeakSet()  # whose XLA was turned off, and is turned on again by `revert`
 
 
@@ -41,7 +44,10 @@ def convert(model: keras.layers.Layer, verbose: bool = True) -> keras.layers.Lay
     well, and XLA is turned off where fusedops's XLA kernels are not loaded. The functions that Keras traced for the
     model, and any `tf.function` that is a method or an attribute of one of its layers, are traced anew; one that lies
     elsewhere keeps the layers that it has seen. Convert the outermost model: one around it that is compiled already is
-    not looked at.
+    not looked at. In `fit`, a callback may convert the model between two steps.
+
+    A converted model is saved under the names of fusedops's classes: `import fusedops.tf.keras` before
+    `keras.saving.load_model`, or `revert` it before `save`, for a file of Keras alone.
 
     Args:
         model: a Keras 3 model or layer.
@@ -54,15 +60,17 @@ def convert(model: keras.layers.Layer, verbose: bool = True) -> keras.layers.Lay
         TypeError: it is not a Keras model or layer.
     """
     layers = _layers("convert", model)
+    losses = _losses(layers)
     report = Report(model.name)
-    hub.learn_activations()
-    for layer in layers:
-        _convert(layer, report)
-    for loss in _losses(layers):
-        _convert(loss, report)
+    try:
+        hub.learn_activations()
+    except _UNKNOWN as error:
+        report.notes.append(f"this version of KerasHub has other activation functions: {error}")
+    for thing in [*layers, *losses]:
+        _convert(thing, report)
     if _resolve_xla(layers):
         report.notes.append(f"XLA is turned off for this model: {xla.fault}")
-    traces.forget(layers)
+    report.notes += traces.forget(layers)
     if verbose:
         print(report)
     return model
@@ -88,7 +96,8 @@ def revert(model: keras.layers.Layer) -> keras.layers.Layer:
         if original:
             _become(thing, original)
     _resolve_xla(layers)
-    traces.forget(layers)
+    for fault in traces.forget(layers):
+        warnings.warn(f"fusedops.tf.keras.revert: {fault}", stacklevel=2)
     return model
 
 
@@ -101,7 +110,7 @@ def _layers(function: str, model: Any) -> list[keras.layers.Layer]:
 
 def _losses(layers: list[keras.layers.Layer]) -> list[keras.losses.Loss]:
     """What the models among the layers are compiled with."""
-    models = [layer for layer in layers if isinstance(layer, keras.Model)]
+    models = [layer for layer in layers if isinstance(layer, keras.Model) and layer.compiled]
     losses = [loss for model in models for loss in keras.tree.flatten(model.loss)]
     return [loss for loss in dict.fromkeys(losses) if isinstance(loss, keras.losses.Loss)]
 
@@ -109,11 +118,15 @@ def _losses(layers: list[keras.layers.Layer]) -> list[keras.losses.Loss]:
 def _convert(thing: Any, report: Report) -> None:
     kind = type(thing)
     if _is_ours(kind):
-        report.replaced_before += isinstance(thing, keras.layers.Layer)
+        reason = thing.why_not()
+        if reason:
+            report.keep(thing, reason)
+        else:
+            report.find(thing, _condition(thing))
         return
     try:
         counterpart = _counterpart(kind)
-    except ImportError as error:
+    except _UNKNOWN as error:
         report.keep(thing, f"this version of KerasHub is not known: {error}")
         return
     if not counterpart:
@@ -129,7 +142,14 @@ def _convert(thing: Any, report: Report) -> None:
         _become(thing, kind)
         report.keep(thing, reason)
     else:
-        report.replace(kind, counterpart)
+        report.replace(thing, kind, _condition(thing))
+
+
+def _condition(thing: Any) -> str:
+    """What it depends on whether the kernel computes a layer that is ours, if only its input will tell."""
+    axis = keras.tree.flatten(getattr(thing, "axis", -1))[0]
+    unknown = isinstance(thing, keras.layers.Layer) and axis >= 0 and not thing.get_build_config()
+    return f"if axis {axis} is the last of its input" if unknown else ""
 
 
 def _counterpart(kind: type) -> type | None:
@@ -151,6 +171,18 @@ def _is_ours(kind: type) -> bool:
 
 def _become(thing: Any, kind: type) -> None:
     object.__setattr__(thing, "__class__", kind)  # past Keras, which would track the value
+    for name in ("build", "quantize"):
+        _rebind(vars(thing).get(name), thing, getattr(kind, name, None))
+
+
+def _rebind(wrapper: Any, thing: Any, function: Any) -> None:
+    """Has what Keras wraps each layer's own method in call that of the class that the layer has now."""
+    method = getattr(wrapper, "__wrapped__", None)
+    if not isinstance(method, MethodType) or method.__self__ is not thing:
+        return
+    for cell in wrapper.__closure__ or ():
+        if cell.cell_contents is method:
+            wrapper.__wrapped__ = cell.cell_contents = MethodType(function, thing)
 
 
 def _resolve_xla(layers: list[keras.layers.Layer]) -> bool:

@@ -8,25 +8,39 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-# The last is KerasHub's. All are made again when they are wanted next.
-_COMPILED = ("train_function", "test_function", "predict_function", "generate_function")
+_COMPILED = ("train_function", "test_function", "predict_function", "generate_function")  # the last is KerasHub's
 
 
-def forget(layers: Iterable[keras.layers.Layer]) -> None:
-    """Drops every trace that these layers hold, whether Keras made it or a `tf.function` of theirs."""
-    methods: dict[type, list[Any]] = {}
+def forget(layers: Iterable[keras.layers.Layer]) -> list[str]:
+    """Drops every trace that these layers hold, whether Keras made it or a `tf.function` of theirs.
+
+    Keras's are made anew at once: a callback of `fit` may have asked, whose next step calls them.
+
+    Returns:
+        What could not be dropped, in at most one sentence: a `tf.function` has no public way to forget.
+    """
+    methods: dict[type, list[tuple[str, Any]]] = {}
+    stale = []
     for layer in layers:
-        for name in _COMPILED:
-            if vars(layer).get(name) is not None:
-                setattr(layer, name, None)
         for name, value in list(vars(layer).items()):
-            if _is_traced(value):  # self.step = tf.function(...)
-                setattr(layer, name, value._clone(None))
+            make = getattr(layer, f"make_{name}", None) if name in _COMPILED else None
+            if make and value is not None:
+                setattr(layer, name, None)
+                make()
+            elif _is_traced(value):  # self.step = tf.function(...)
+                try:
+                    setattr(layer, name, value._clone(None))
+                except (AttributeError, TypeError):
+                    stale.append(f"{layer.name}.{name}")
         kind = type(layer)
         if kind not in methods:
-            methods[kind] = [value for base in kind.__mro__ for value in vars(base).values() if _is_traced(value)]
-        for method in methods[kind]:  # @tf.function over a method: one function for each object
-            method._descriptor_cache.pop(layer, None)
+            methods[kind] = [item for base in kind.__mro__ for item in vars(base).items() if _is_traced(item[1])]
+        for name, method in methods[kind]:
+            try:
+                method._descriptor_cache.pop(layer, None)  # @tf.function over a method: one function for each object
+            except (AttributeError, TypeError):
+                stale.append(f"{layer.name}.{name}")
+    return [f"this version of TensorFlow keeps the old traces of {', '.join(stale)}"] if stale else []
 
 
 def _is_traced(value: object) -> bool:
