@@ -146,7 +146,7 @@ def test_only_exact_classes_are_replaced(fk, keras, capsys):
     class MineOfOurs(fk.RMSNormalization):
         pass
 
-    model = keras.Sequential([keras.Input((4,)), Mine(name="mine"), MineOfOurs(), fk.AddRMSNormalization()])
+    model = keras.Sequential([Mine(name="mine"), MineOfOurs(), fk.AddRMSNormalization()])
     kinds = [type(layer) for layer in model.layers]
     fk.convert(model)
     assert [type(layer) for layer in model.layers] == kinds
@@ -429,6 +429,7 @@ def test_a_converted_model_is_saved_and_loaded(fk, keras, random, tmp_path, buil
     assert len(ours(loaded)) == len(ours(model))
     for got, expected in zip(values(loaded(x)), values(model(x)), strict=True):
         assert_same_bits(got, expected)
+    assert "fusedops" in model.to_json() and "fusedops" not in fk.revert(model).to_json()  # a file of Keras alone
 
 
 @pytest.mark.parametrize("again", [False, True])

@@ -40,7 +40,7 @@ def counterpart(kind: type) -> type | None:
     """What stands in for this class, if something here does.
 
     Raises:
-        ImportError: this KerasHub lacks something beside it.
+        ImportError, AttributeError: this KerasHub lacks something beside it.
     """
     if not is_known(kind):
         return None
