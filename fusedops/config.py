@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import fusedops
@@ -33,6 +34,8 @@ def _lines(framework: Framework) -> list[str]:
         f"{package}: {'not usable' if problem else 'ready'}",
         f"  {framework.title:<10} {installed or 'not installed'}",
     ]
+    if framework.name == "tf":
+        lines.append(f"  Keras      {_keras()}")
     if build:
         lines += [
             f"  built for  {framework.title} {build['framework']}, {build['build_type']}",
@@ -50,6 +53,13 @@ def _xla_fault(framework: Framework) -> str | None:
     """Why the operators do not run under XLA: what came of loading its library, or what is known before that."""
     loaded = sys.modules.get("fusedops.tf.xla")
     return loaded.fault if loaded else fault(framework, framework.files[1])
+
+
+def _keras() -> str:
+    try:
+        return metadata.version("keras")
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def _gpu(build: dict) -> str:

@@ -179,6 +179,13 @@ def test_show_config_says_why_there_is_no_xla(environment, capsys, monkeypatch):
     )
 
 
+def test_show_config_names_keras(environment, capsys):
+    for keras, version in (({"keras": "3.15.1"}, r"3\.15\.1"), ({}, "not installed")):
+        environment({"tensorflow": "2.21.0", **keras}, {"tf": "2.21.0"})
+        fusedops.show_config()
+        assert re.search(rf"  TensorFlow 2\.21\.0\n  Keras      {version}\n", capsys.readouterr().out)
+
+
 def test_show_config_never_fails(environment, capsys):
     environment({"torch": "unknown", "tensorflow": "2.21.0"}, {"torch": "2.13.0", "tf": "2.21.0"})
     (loading.FRAMEWORKS["tf"].folder / "_build.json").write_text("{}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 from keras_layers import Case, load_keras, ours, tensors, value_and_gradients
@@ -191,13 +193,15 @@ def test_losses_of_a_layer(tf_backend, norm, seen):
     """Those of the call before are cleared, also of a layer within, and those of an activity added."""
     tf, keras = tf_backend.tf, load_keras()
     layer, x = norm
+    theirs = keras.layers.LayerNormalization(activity_regularizer=keras.regularizers.L2(0.5))
+    theirs(x)
     layer.add_loss(tf.constant(1.0))
     layer(x)
     assert layer.losses == []
     layer.activity_regularizer = keras.regularizers.L2(0.5)
     for _ in range(2):
-        y = layer(x)
-        np.testing.assert_allclose([float(loss) for loss in layer.losses], [0.5 * np.mean(np.sum(y**2, 1))], rtol=1e-5)
+        layer(x)
+        np.testing.assert_allclose([float(loss) for loss in layer.losses], [float(theirs.losses[0])], rtol=1e-5)
     outer = ours(NORM, "float32")
     outer.inner = keras.layers.Identity()
     called(outer, x)
@@ -304,6 +308,61 @@ def test_calls_of_all_layers_are_wrapped(norm, seen, monkeypatch):
     monkeypatch.setattr(keras.layers.Layer, "__call__", wrapper)
     layer(x)
     assert wrapped == [layer]
+
+
+def test_the_call_of_a_class_is_replaced(norm, seen, monkeypatch):
+    layer, x = norm
+    monkeypatch.setattr(type(layer), "call", lambda self, inputs: -inputs)
+    assert_same_bits(layer(x).numpy(), -x.numpy())
+    assert seen == [layer]
+
+
+def test_a_keras_that_is_not_known(norm, seen, monkeypatch):
+    """Calls were wrapped before fusedops was imported, or another Keras's layers have other attributes."""
+    keras = load_keras()
+    from fusedops.tf.keras import direct
+
+    layer, x = norm
+    assert direct._is_keras_known()
+
+    @functools.wraps(direct._KERAS_CALL)
+    def wrapper(*args, **kwargs):
+        return direct._KERAS_CALL(*args, **kwargs)
+
+    class Renamed(keras.layers.Layer):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            del self._remat_mode
+
+    for target, name, value in ((direct, "_KERAS_CALL", wrapper), (keras.layers, "Layer", Renamed)):
+        with monkeypatch.context() as patch:
+            patch.setattr(target, name, value)
+            assert not direct._is_keras_known()
+    monkeypatch.setattr(direct, "_KERAS_IS_KNOWN", False)
+    layer(x)
+    assert seen == [layer]
+
+
+def test_what_is_computed_again_after_an_error(tf_backend, norm, seen, monkeypatch):
+    """Only what Keras can say more of: neither what did not fit into memory, nor a fault of this package."""
+    tf = tf_backend.tf
+    layer, x = norm
+    for error, again in (
+        (tf.errors.ResourceExhaustedError(None, None, "no memory"), []),
+        (RuntimeError("a fault"), []),
+        (tf.errors.InvalidArgumentError(None, None, "a bad shape"), [layer]),
+    ):
+        calls = []
+
+        def fail(self, x, error=error, calls=calls):
+            calls.append(x)
+            raise error
+
+        monkeypatch.setattr(type(layer), "_fused", fail)
+        with pytest.raises(type(error)):
+            layer(x)
+        assert seen == again
+        assert len(calls) == 1 + len(again)
 
 
 def test_other_ways_to_compute(tf_backend, seen, random):

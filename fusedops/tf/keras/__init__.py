@@ -7,25 +7,9 @@ code computes, with the same result; `layer.why_not()` says so.
 
 from __future__ import annotations
 
+from fusedops.tf.keras import versions
 
-def _require_keras() -> None:
-    """Keras 3 over TensorFlow: the layers take and return TensorFlow's tensors."""
-    try:
-        import keras
-    except ModuleNotFoundError as error:
-        if error.name != "keras":
-            raise
-        raise ImportError("fusedops.tf.keras needs Keras 3, which is not installed. Run: pip install keras") from error
-    if int(keras.__version__.split(".")[0]) < 3:
-        raise ImportError(f"fusedops.tf.keras needs Keras 3; found {keras.__version__}. Run: pip install -U keras")
-    if keras.backend.backend() != "tensorflow":
-        raise ImportError(
-            f"fusedops.tf.keras needs Keras's TensorFlow backend; it runs on {keras.backend.backend()}. "
-            "Set KERAS_BACKEND=tensorflow before TensorFlow or Keras is imported"
-        )
-
-
-_require_keras()
+versions.require()
 
 from fusedops.tf.keras.attention import MultiHeadAttention  # noqa: E402
 from fusedops.tf.keras.conversion import convert, revert  # noqa: E402

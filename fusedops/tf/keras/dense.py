@@ -21,8 +21,9 @@ class Dense(FusedLayer, keras.layers.Dense):
     Input: [..., columns]; output: [..., units] in the layer's compute dtype. Of 16 bits, the product is widened to
     float32, the bias added as it is stored, and the activation's value rounded once.
 
-    The kernel has relu, gelu, its approximation by tanh, silu and tanh. Keras's own code computes the others; a layer
-    without activation, where there is nothing to fuse; sigmoid, since Keras's losses look for the logits before it; and
+    The kernel has relu, gelu, silu and tanh, and gelu's approximation by tanh, which has no name in Keras: give
+    `activation=fusedops.tf.keras.activations.gelu_tanh`. Keras's own code computes the others; a layer without
+    activation, where there is nothing to fuse; sigmoid, since Keras's losses look for the logits before it; and
     quantized layers.
     """
 
@@ -58,9 +59,9 @@ class GatedDense(FusedLayer, keras.layers.Layer):
         units: columns of the output.
         activation: "silu", or any of `keras.activations.get`, or "gelu_tanh". Keras's own code computes those which the
             kernel does not have; it has relu, gelu, gelu_tanh, silu, sigmoid, tanh, and None for the identity.
-        use_bias, kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer, kernel_constraint,
-            bias_constraint, and all further ones: as in `keras.layers.Dense`. They see kernel and bias of both halves
-            as one.
+        use_bias, kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer,
+            kernel_constraint, bias_constraint: as in `keras.layers.Dense`. They see kernel and bias of both halves as
+            one. There is neither LoRA nor quantization.
 
     Weights: `kernel`, [columns, 2 · units], the gate's half first; `bias`, [2 · units].
 

@@ -7,12 +7,23 @@ from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
-from keras.src.backend import get_keras_mask
 
+from fusedops.tf.keras.internals import get_keras_mask
 from fusedops.tf.keras.layer import FusedLayer
 
 _EagerTensor = tf.__internal__.EagerTensor
 _KERAS_CALL = keras.layers.Layer.__call__
+
+
+def _is_keras_known() -> bool:
+    """Whether calls of layers are Keras's own, and layers have what `_is_plain` asks for."""
+    layer = keras.layers.Layer(name="layer")
+    needed = ("_called", "_layers", "_loss_ids", "_losses", "_remat_mode", "built", "input_spec", "quantization_mode")
+    module = getattr(_KERAS_CALL, "__globals__", {}).get("__name__", "")  # a wrapper's own, whatever it calls itself
+    return module.startswith("keras.") and all(hasattr(layer, name) for name in needed)
+
+
+_KERAS_IS_KNOWN = _is_keras_known()
 
 
 class DirectLayer(FusedLayer):
@@ -23,6 +34,11 @@ class DirectLayer(FusedLayer):
     """
 
     _arity: ClassVar[int] = 1  # tensors that it takes
+    _known_call: ClassVar[Any] = None  # the `call` that `_fused` stands for
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._known_call = cls.call if "_fused" in vars(cls) else None  # not a subclass's, which may compute anything
 
     def _fused(self, *inputs: tf.Tensor) -> Any:
         raise NotImplementedError
@@ -33,16 +49,17 @@ class DirectLayer(FusedLayer):
         if not kwargs and self._is_plain() and self._are_plain(inputs) and self.why_not(inputs[0]) is None:
             try:
                 return self._fused(*inputs)
-            except Exception:
-                pass  # Keras meets the same, and tells in which layer and of what
+            except (tf.errors.InvalidArgumentError, TypeError, ValueError):
+                pass  # bad input: Keras meets the same, and tells in which layer and of what
         return super().__call__(*args, **kwargs)
 
     def _is_plain(self) -> bool:
         """Whether Keras would do nothing for this layer but call it, and check and convert what it is given."""
         return (
-            keras.layers.Layer.__call__ is _KERAS_CALL  # nobody wraps the calls of all layers
-            # Nor those of this one: a subclass may compute anything.
-            and "_fused" in vars(type(self))
+            _KERAS_IS_KNOWN
+            # Nobody wraps the calls of all layers, nor those of this one.
+            and keras.layers.Layer.__call__ is _KERAS_CALL
+            and type(self).call is type(self)._known_call
             and vars(self).keys().isdisjoint(("call", "compute_mask"))
             # It is built, with a path and a name scope: Keras did that when it was first called.
             and self._called

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
-from keras.src.backend import AutocastScope
 
 from fusedops.tf import xla
+from fusedops.tf.keras.internals import AutocastScope
 
 DTYPES = frozenset({tf.float64, tf.float32, tf.float16, tf.bfloat16})
 _HALF = frozenset({tf.float16, tf.bfloat16})
@@ -43,8 +43,18 @@ def register(layer: type) -> Any:
     return keras.saving.register_keras_serializable(package="fusedops")(layer)
 
 
+def unfused_input(inputs: Any) -> str | None:
+    """The kernels take dense tensors of floats."""
+    if inputs is None:
+        return None
+    if not isinstance(inputs, (tf.Tensor, tf.Variable, keras.Variable)):
+        return f"the input is a {type(inputs).__name__}"
+    dtype = tf.as_dtype(inputs.dtype)  # a string, of a keras.Variable
+    return None if dtype in DTYPES else f"the input is {dtype.name}"
+
+
 def unfused_axis(layer: Any, inputs: Any) -> str | None:
-    """The kernels work over the last dimension."""
+    """The kernels work over the last dimension; of inputs with a rank, if any are given."""
     axis = layer.axis
     if isinstance(axis, (list, tuple)):
         if len(axis) != 1:
@@ -56,13 +66,6 @@ def unfused_axis(layer: Any, inputs: Any) -> str | None:
     if inputs is None and rank is None and axis >= 0:  # never built, as a softmax in Keras's attention
         return None
     return f"axis {axis} is not the last"
-
-
-def unfused_dtype(inputs: Any) -> str | None:
-    if inputs is None:
-        return None
-    dtype = tf.as_dtype(inputs.dtype)  # a string, of a keras.Variable
-    return None if dtype in DTYPES else f"the input is {dtype.name}"
 
 
 def _built_rank(layer: Any) -> int | None:

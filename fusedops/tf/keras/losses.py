@@ -7,11 +7,10 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.backend import get_keras_mask, set_keras_mask
-from keras.src.losses.loss import reduce_weighted_values
 
 import fusedops.tf as fo
 from fusedops.tf import xla
+from fusedops.tf.keras.internals import get_keras_mask, reduce_weighted_values, set_keras_mask
 from fusedops.tf.keras.layer import DTYPES, register
 
 _NO_CLASS = -(2**63)  # an ignore_index that is no label

@@ -9,12 +9,12 @@ import tensorflow as tf
 
 import fusedops.tf as fo
 from fusedops.tf.keras.direct import DirectLayer
-from fusedops.tf.keras.layer import parameter, register, unfused_axis, unfused_dtype
+from fusedops.tf.keras.layer import parameter, register, unfused_axis, unfused_input
 
 
 class _Normalization(DirectLayer):
     def why_not(self, inputs: Any = None) -> str | None:
-        return unfused_axis(self, inputs) or unfused_dtype(inputs) or self._unfused_option()
+        return unfused_input(inputs) or unfused_axis(self, inputs) or self._unfused_option()
 
     def _unfused_option(self) -> str | None:
         return "epsilon is None" if self.epsilon is None else None
@@ -29,7 +29,7 @@ class RMSNormalization(_Normalization, keras.layers.RMSNormalization):
     Input and output: [..., columns], float64, float32, float16 or bfloat16. 16-bit inputs are computed and summed in
     float32, with the scale as it is stored, and rounded once.
 
-    Keras's own code computes any other axis, several axes, and other dtypes.
+    Keras's own code computes any other axis, several axes, other dtypes and ragged tensors.
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
@@ -51,7 +51,7 @@ class LayerNormalization(_Normalization, keras.layers.LayerNormalization):
     16-bit inputs are computed and summed in float32 and rounded once. The variance comes from the deviations from the
     mean.
 
-    Keras's own code computes any other axis, several axes, `rms_scaling`, and other dtypes.
+    Keras's own code computes any other axis, several axes, `rms_scaling`, other dtypes and ragged tensors.
 
     Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 import fusedops.tf as fo
@@ -28,6 +29,10 @@ class _AddNormalization:
         shape = tuple(_one(input_shape))
         return shape, shape
 
+    def compute_output_spec(self, inputs: Any, residual: Any = None) -> Any:
+        x, _ = _pair(inputs, residual)
+        return tuple(keras.KerasTensor(x.shape, self.compute_dtype) for _ in range(2))  # type: ignore[attr-defined]
+
     def compute_mask(self, inputs: Any, previous_mask: Any) -> Any:
         mask = previous_mask[0] if isinstance(previous_mask, (list, tuple)) else previous_mask
         return mask, mask
@@ -39,18 +44,36 @@ class _AddNormalization:
 
 def _one(input_shape: Any) -> Any:
     """The shape of x, from its own or from those of x and the residual."""
-    first = input_shape[0]
-    return first if isinstance(first, (list, tuple)) else input_shape
+    if isinstance(input_shape, (list, tuple)) and not isinstance(input_shape[0], (list, tuple)):
+        return input_shape
+    shapes = _two(input_shape)
+    _check_shapes(*shapes)
+    return shapes[0]
 
 
 def _pair(inputs: Any, residual: Any) -> Sequence[tf.Tensor]:
-    if residual is not None:
-        return inputs, residual
+    pair = _two(inputs if residual is None else (inputs, residual))
+    _check_shapes(*(x.shape for x in pair))
+    return pair
+
+
+def _two(inputs: Any) -> Sequence[Any]:
     if isinstance(inputs, (list, tuple)) and len(inputs) == 2:
         return inputs
     raise ValueError(
         f"an added normalization takes two tensors, layer(x, residual) or layer([x, residual]); got {inputs!r}"
     )
+
+
+def _check_shapes(x: Any, residual: Any) -> None:
+    """As the kernel does, of what is known before it runs."""
+    if not tf.TensorShape(x).is_compatible_with(residual):
+        raise ValueError(f"an added normalization: residual must have x's shape, {list(x)}; got {list(residual)}")
+
+
+def _sum(x: tf.Tensor, residual: tf.Tensor) -> tf.Tensor:
+    """Of dense tensors without broadcasting, whatever is known of their shapes."""
+    return tf.add_n([x, residual]) if isinstance(x, tf.Tensor) else x + residual
 
 
 @register
@@ -66,7 +89,7 @@ class AddRMSNormalization(_AddNormalization, RMSNormalization):
     def call(self, inputs: Any, residual: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
         x, residual = _pair(inputs, residual)
         if self.why_not(x):
-            s = x + residual
+            s = _sum(x, residual)
             return super().call(s), s
         return self._fused(x, residual)
 
@@ -87,7 +110,7 @@ class AddLayerNormalization(_AddNormalization, LayerNormalization):
     def call(self, inputs: Any, residual: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
         x, residual = _pair(inputs, residual)
         if self.why_not(x):
-            s = x + residual
+            s = _sum(x, residual)
             return super().call(s), s
         return self._fused(x, residual)
 

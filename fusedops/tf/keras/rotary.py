@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import fusedops.tf as fo
+from fusedops.tf.keras.internals import AutocastScope
 from fusedops.tf.keras.layer import FusedLayer, register
 
 
@@ -30,7 +31,7 @@ class RotaryEmbedding(FusedLayer, keras.layers.Layer):
         inputs: [batch, ..., D], such as [batch, positions, D], [batch, positions, heads, D] or, with `sequence_axis=2`,
             [batch, heads, positions, D], which are read as they are; any other order is transposed.
         start_index: the position of the first element; a number or a scalar.
-        positions: integers, [positions] or [batch, positions], instead of start_index and the next ones.
+        positions: numbers, [positions] or [batch, positions], instead of start_index and the next ones.
 
     Returns:
         A tensor of the inputs' shape and dtype. 16-bit inputs are turned in float32, by angles computed in float32, and
@@ -54,39 +55,45 @@ class RotaryEmbedding(FusedLayer, keras.layers.Layer):
         self.feature_axis = feature_axis
         self.supports_masking = True
         self.built = True
+        # Keras would round positions as well to the layer's dtype, and 16 bits do not have all of them.
+        self._convert_input_args = False
+        self._allow_non_tensor_positional_args = True
 
     def call(self, inputs: tf.Tensor, start_index: Any = 0, positions: Any = None) -> tf.Tensor:
-        sequence, feature = self._axes(inputs)
+        inputs = self.dtype_policy.convert_input(inputs, self.autocast, self.input_dtype)
+        sequence, feature = self._axes(inputs.shape)
         rank = inputs.shape.rank
         in_place = feature == rank - 1 and sequence in (rank - 2, rank - 3)
         x = inputs if in_place else _as_heads(inputs, sequence, feature)
         length = inputs.shape[sequence] or tf.shape(inputs)[sequence]
-        cos, sin = self._angles(x, length, start_index, positions)
+        with AutocastScope(None):  # for a keras.Variable
+            cos, sin = self._angles(x, length, start_index, positions)
         if in_place:
             return fo.rope(x, cos, sin, seq_dim=sequence - rank)
         return _from_heads(fo.rope(x, cos, sin), inputs, sequence, feature)
 
-    def _axes(self, inputs: tf.Tensor) -> tuple[int, int]:
+    def _axes(self, shape: tf.TensorShape) -> tuple[int, int]:
         """Where the positions and the features are, counted from the front."""
-        rank = inputs.shape.rank
+        rank = shape.rank
         if rank is None:
             raise ValueError("fusedops.tf.keras.RotaryEmbedding: the rank of the input must be known; set its shape")
         axes = [axis + rank if axis < 0 else axis for axis in (self.sequence_axis, self.feature_axis)]
         if axes[0] == axes[1] or not all(0 < axis < rank for axis in axes):
             raise ValueError(
                 "fusedops.tf.keras.RotaryEmbedding: sequence_axis and feature_axis must be two dimensions behind the "
-                f"first, the batch; got {self.sequence_axis} and {self.feature_axis} for an input of {inputs.shape}"
+                f"first, the batch; got {self.sequence_axis} and {self.feature_axis} for an input of {shape}"
+            )
+        features = shape[axes[1]]
+        if features is None or features % 2:
+            raise ValueError(
+                f"fusedops.tf.keras.RotaryEmbedding: features must be a known, even number; got {features}, dimension "
+                f"{self.feature_axis} of the input"
             )
         return axes[0], axes[1]
 
     def _angles(self, x: tf.Tensor, length: Any, start_index: Any, positions: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """The cosines and sines of all pairs, [length, D/2] or [batch, length, D/2]."""
         features = x.shape[-1]
-        if features is None or features % 2:
-            raise ValueError(
-                f"fusedops.tf.keras.RotaryEmbedding: features must be a known, even number; got {features}, dimension "
-                f"{self.feature_axis} of the input"
-            )
         dtype = tf.float64 if x.dtype == tf.float64 else tf.float32
         if positions is None:
             positions = tf.cast(tf.range(length), dtype) + tf.cast(start_index, dtype)
@@ -99,6 +106,7 @@ class RotaryEmbedding(FusedLayer, keras.layers.Layer):
         return tf.cos(angles), tf.sin(angles)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
+        self._axes(tf.TensorShape(input_shape))
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
