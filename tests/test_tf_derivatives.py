@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from numerics import assert_same_bits
+from specifications import SPECIFICATIONS
 from test_torch_derivatives import small_samples
 
 
@@ -101,6 +103,41 @@ def test_forward_over_reverse(tf_backend, spec, random):
         product = tf.add_n([tf.reduce_sum(g * t) for g, t in zip(gradient(), tangents, strict=True)])
     for got, expected in zip(forward, outer.gradient(product, tensors), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("spec", [spec for spec in SPECIFICATIONS if spec.least_rank], ids=str)
+def test_many_rows(tf_backend, spec, random):
+    """More than an eager tape keeps zeros for: derivatives of first and second order and forward, as in a graph."""
+    tf = tf_backend.tf
+    function, tensors = function_and_tensors(
+        tf_backend, spec, spec.sample((10_007, *(1,) * (spec.least_rank - 2), 4), random)
+    )
+    tangents = [tf.constant(random.normal(size=x.shape)) for x in tensors]
+
+    def first(tensors):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(tensors)
+            total = weighted(tf, function(*tensors))
+        return [tape.gradient(total, tensors), tape.gradient(total, tensors[0])]
+
+    def second(tensors):
+        with tf.GradientTape() as outer:
+            outer.watch(tensors)
+            total = tf.add_n([tf.reduce_sum(tf.sin(g)) for g in tf.nest.flatten(first(tensors))])
+        return outer.gradient(total, tensors)
+
+    def forward(tensors):
+        with tf.autodiff.ForwardAccumulator(tensors, tangents) as accumulator:
+            outputs = flat(tf, function)(*tensors)
+        return accumulator.jvp(outputs)
+
+    with tf_backend.place:
+        for way in (first, second, forward):
+            for got, expected in zip(
+                tf.nest.flatten(way(tensors)), tf.nest.flatten(tf.function(way)(tensors)), strict=True
+            ):
+                largest = np.abs(expected).max()
+                np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-13 * largest)
 
 
 def test_jacobian(tf_backend, spec, random):

@@ -1,8 +1,10 @@
-// Registers a kernel of every declared operator with TensorFlow.
+// Registers kernels with TensorFlow.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "names.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -21,16 +23,24 @@ class KernelFactory : public tensorflow::kernel_factory::OpKernelFactory {
   const MakeKernel make_;
 };
 
-// For one device. Nothing, if a copy of this library did so before: of two kernels TensorFlow would run neither.
+inline bool has_kernel(const std::string& op, const char* device) {
+  const tensorflow::KernelList known = tensorflow::GetRegisteredKernelsForOp(op);
+  return std::any_of(known.kernel().begin(), known.kernel().end(),
+                     [device](const tensorflow::KernelDef& kernel) { return kernel.device_type() == device; });
+}
+
+inline void register_kernel(const std::string& op, const char* device,
+                            std::unique_ptr<tensorflow::kernel_factory::OpKernelFactory> factory) {
+  tensorflow::kernel_factory::OpKernelRegistrar(tensorflow::KernelDefBuilder(op.c_str()).Device(device).Build(), op,
+                                                std::move(factory));
+}
+
+// Of every operator for one device. Nothing, if a copy of this library did so before: of two kernels TensorFlow would
+// run neither.
 inline void register_kernels(const char* device, MakeKernel make) {
-  const tensorflow::KernelList before = tensorflow::GetRegisteredKernelsForOp(op_name(*operators().front()));
-  for (const tensorflow::KernelDef& kernel : before.kernel())
-    if (kernel.device_type() == device) return;
-  for (const Operator* op : operators()) {
-    const std::string name = op_name(*op);
-    tensorflow::kernel_factory::OpKernelRegistrar(tensorflow::KernelDefBuilder(name.c_str()).Device(device).Build(),
-                                                  name, std::make_unique<KernelFactory>(*op, make));
-  }
+  if (has_kernel(op_name(*operators().front()), device)) return;
+  for (const Operator* op : operators())
+    register_kernel(op_name(*op), device, std::make_unique<KernelFactory>(*op, make));
 }
 
 }  // namespace fusedops::tf_binding

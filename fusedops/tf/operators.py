@@ -47,6 +47,7 @@ def _bound(operator: Operator, raw: Callable[..., Any]) -> Callable[..., Any]:
     defaults = {attribute.name: attribute.default for attribute in operator.attributes}
     encoded_defaults = [encode(defaults[name]) for name, encode in encoders]
     dtypes = _dtype_rules(operator)
+    keep = _keeper(operator)
 
     def call(*inputs: Any, **attributes: Any) -> Any:
         if len(inputs) != count:
@@ -71,7 +72,8 @@ def _bound(operator: Operator, raw: Callable[..., Any]) -> Callable[..., Any]:
             arguments += encoded_defaults
         for dtype, outputs in dtypes:
             arguments += [dtype(arguments)] * outputs
-        return raw(*arguments)
+        results = raw(*arguments)
+        return keep(results) if keep and tf.executing_eagerly() else results
 
     call.__name__ = call.__qualname__ = operator.name
     return call
@@ -111,6 +113,25 @@ def _dtype_rules(operator: Operator) -> list[tuple[Callable[[list[Any]], tf.DTyp
         for dtype, outputs in groupby(x.dtype for x in operator.outputs)
         if dtype in own
     ]
+
+
+_LARGEST_KEPT_ZEROS = 10_000  # elements
+
+
+def _keeper(operator: Operator) -> Callable[[Any], Any] | None:
+    """Spares a tape the zeros for saved outputs, which get no gradient. None for an operator that saves nothing.
+
+    An eager tape hands a gradient function zeros for every output without a gradient. Small ones it keeps from step to
+    step; others it makes anew, with a scalar that goes to the GPU behind all the work queued there: each step waits.
+    Behind FusedopsKeep(y, saved...), which is y, they have a gradient, of one element, that no formula looks at.
+    """
+    saved = [i for i, output in enumerate(operator.outputs) if output.saved]
+
+    def keep(results: Any) -> Any:
+        large = [results[i] for i in saved if results[i].shape.num_elements() > _LARGEST_KEPT_ZEROS]
+        return (_RAW.fusedops_keep(results[0], large), *results[1:]) if large else results
+
+    return keep if saved else None
 
 
 def _computed(place: int, arguments: list[Any]) -> tf.DType:
