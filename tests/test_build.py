@@ -124,6 +124,16 @@ def test_tensorflow_of_another_night(environment):
     assert "was built against TensorFlow 2.22.0.dev20261119" in sentence("tf")
 
 
+def test_the_second_library_is_of_another_build(environment):
+    environment({"tensorflow": "2.21.0"}, {"tf": "2.20.1"})
+    subject = "fusedops.tf's _xla.so was built"
+    assert loading.fault(loading.FRAMEWORKS["tf"], "_xla.so") == (
+        f"{subject} against TensorFlow 2.20.1, and TensorFlow 2.21.0 is installed. Run: make build-tf"
+    )
+    environment({"tensorflow": "2.21.0"}, {"tf": "2.21.0"}, fusedops="0.0.1")
+    assert loading.fault(loading.FRAMEWORKS["tf"], "_xla.so").startswith(f"{subject} from fusedops 0.0.1; this is ")
+
+
 def test_fusedops_is_another(environment):
     environment({"torch": "2.13.0"}, {"torch": "2.13.0"}, fusedops="0.0.1")
     assert re.search(r"built from fusedops 0\.0\.1; this is .* Run: make build-torch$", sentence("torch"))
