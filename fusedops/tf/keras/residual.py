@@ -25,6 +25,13 @@ class _AddNormalization:
     def build(self, input_shape: Any) -> None:
         super().build(_one(input_shape))  # type: ignore[misc]
 
+    def call(self, inputs: Any, residual: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
+        x, residual = _pair(inputs, residual)
+        if self.why_not(x):  # type: ignore[attr-defined]
+            s = _sum(x, residual)
+            return super().call(s), s  # type: ignore[misc]
+        return self._fused(x, residual)  # type: ignore[attr-defined]
+
     def compute_output_shape(self, input_shape: Any) -> Any:
         shape = tuple(_one(input_shape))
         return shape, shape
@@ -86,13 +93,6 @@ class AddRMSNormalization(_AddNormalization, RMSNormalization):
     Arguments, weights and config are those of `RMSNormalization`, and so is what Keras's own code computes.
     """
 
-    def call(self, inputs: Any, residual: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
-        x, residual = _pair(inputs, residual)
-        if self.why_not(x):
-            s = _sum(x, residual)
-            return super().call(s), s
-        return self._fused(x, residual)
-
     def _fused(self, x: tf.Tensor, residual: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:  # type: ignore[override]
         return fo.add_rms_norm(x, residual, parameter(self.scale, x), eps=self.epsilon)
 
@@ -106,13 +106,6 @@ class AddLayerNormalization(_AddNormalization, LayerNormalization):
 
     Arguments, weights and config are those of `LayerNormalization`, and so is what Keras's own code computes.
     """
-
-    def call(self, inputs: Any, residual: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
-        x, residual = _pair(inputs, residual)
-        if self.why_not(x):
-            s = _sum(x, residual)
-            return super().call(s), s
-        return self._fused(x, residual)
 
     def _fused(self, x: tf.Tensor, residual: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:  # type: ignore[override]
         return fo.add_layer_norm(x, residual, parameter(self.gamma, x), parameter(self.beta, x), eps=self.epsilon)
