@@ -7,7 +7,9 @@ import os
 import sys
 import zlib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,6 +74,24 @@ torch_backend = tf_backend = torch_cpu = tf_cpu = torch_gpu = tf_gpu = any_backe
 @pytest.fixture
 def both_backends(device: str) -> tuple[Backend, Backend]:
     return require("torch", device), require("tf", device)
+
+
+@pytest.fixture
+def keras(tf_backend: Backend) -> Iterator[Any]:
+    """On the backend's device, its random numbers the same for each test."""
+    import keras
+    from keras_models import exact_products
+
+    keras.utils.set_random_seed(0)
+    with tf_backend.place, exact_products():
+        yield keras
+
+
+@pytest.fixture
+def fk(keras: Any) -> Any:
+    import fusedops.tf.keras as fk
+
+    return fk
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,18 @@ def arguments(backend: Backend, bad: Bad) -> dict:
     return {name: backend.like(value) for name, value in bad.inputs.items()}
 
 
+def of_tensors(backend: Backend, operator: Specification, bad: Bad) -> tuple[Callable[..., Any], list[Any]]:
+    """The bad call as a function of its tensors, and these."""
+    inputs = arguments(backend, bad)
+    names = [name for name, value in bad.inputs.items() if isinstance(value, Like)]
+
+    def function(*tensors: Any) -> Any:
+        given = {**inputs, **dict(zip(names, tensors, strict=True))}
+        return backend.call(operator.name, given, bad.options)
+
+    return function, [inputs[name] for name in names]
+
+
 @pytest.mark.parametrize(("operator", "bad"), CASES)
 def test_eager(any_backend, operator, bad):
     with pytest.raises(any_backend.errors, match=re.escape(bad.sentence)):
@@ -25,15 +39,9 @@ def test_eager(any_backend, operator, bad):
 
 @pytest.mark.parametrize(("operator", "bad"), CASES)
 def test_compiled(any_backend, operator, bad):
-    inputs = arguments(any_backend, bad)
-    names = [name for name, value in bad.inputs.items() if isinstance(value, Like)]
-
-    def function(*tensors):
-        given = {**inputs, **dict(zip(names, tensors, strict=True))}
-        return any_backend.call(operator.name, given, bad.options)
-
+    function, tensors = of_tensors(any_backend, operator, bad)
     with pytest.raises(any_backend.errors, match=re.escape(bad.sentence)):
-        any_backend.traced(function)(*(inputs[name] for name in names))
+        any_backend.traced(function)(*tensors)
 
 
 @pytest.mark.parametrize("known", ["rank", "none"])
@@ -42,18 +50,12 @@ def test_traced_with_unknown_shapes(tf_backend, operator, bad, known):
     """Where the graph knows no shape, the kernel speaks, and says the same. Where it knows a rank, which may be wrong
     already, it writes a question mark for a size."""
     tf = tf_backend.tf
-    inputs = arguments(tf_backend, bad)
-    names = [name for name, value in bad.inputs.items() if isinstance(value, Like)]
-
-    def function(*tensors):
-        given = {**inputs, **dict(zip(names, tensors, strict=True))}
-        return tf_backend.call(operator.name, given, bad.options)
-
-    shapes = [[None] * inputs[name].shape.rank if known == "rank" else None for name in names]
-    signature = [tf.TensorSpec(shape, inputs[name].dtype) for name, shape in zip(names, shapes, strict=True)]
+    function, tensors = of_tensors(tf_backend, operator, bad)
+    shapes = [[None] * x.shape.rank if known == "rank" else None for x in tensors]
+    signature = [tf.TensorSpec(shape, x.dtype) for x, shape in zip(tensors, shapes, strict=True)]
     sentence = of_any_size(bad.sentence) if known == "rank" else re.escape(bad.sentence)
     with pytest.raises(tf_backend.errors, match=sentence):
-        tf.function(function, input_signature=signature)(*(inputs[name] for name in names))
+        tf.function(function, input_signature=signature)(*tensors)
 
 
 def of_any_size(sentence: str) -> str:

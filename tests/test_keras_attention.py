@@ -6,26 +6,10 @@ import inspect
 
 import numpy as np
 import pytest
-from keras_models import assert_as_accurate, exact_products, gradients, policy, twin, values
+from keras_models import assert_as_accurate, gradients, policy, twin, values
 
 BATCH, QUERIES, KEYS, COLUMNS = 3, 6, 9, 16
 EPS = float(np.finfo("float32").eps)
-
-
-@pytest.fixture
-def keras(tf_backend):
-    import keras
-
-    keras.utils.set_random_seed(0)
-    with tf_backend.place, exact_products():
-        yield keras
-
-
-@pytest.fixture
-def fk(keras):
-    import fusedops.tf.keras as fk
-
-    return fk
 
 
 @pytest.fixture

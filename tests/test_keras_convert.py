@@ -7,26 +7,10 @@ import sys
 
 import numpy as np
 import pytest
-from keras_models import assert_as_accurate, assert_losses_overlap, exact_products, gradients, policy, twin, values
+from keras_models import assert_as_accurate, assert_losses_overlap, gradients, policy, twin, values
 from numerics import assert_same_bits
 
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16", "float64")
-
-
-@pytest.fixture
-def fk(tf_backend):
-    import fusedops.tf.keras as fk
-
-    with tf_backend.place, exact_products():
-        yield fk
-
-
-@pytest.fixture
-def keras(tf_backend):
-    import keras
-
-    keras.utils.set_random_seed(0)
-    return keras
 
 
 def sequential(keras):

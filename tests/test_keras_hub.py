@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from keras_models import assert_as_accurate, assert_losses_overlap, exact_products, gradients, policy, twin, values
+from keras_models import assert_as_accurate, assert_losses_overlap, gradients, policy, twin, values
 from numerics import assert_same_bits
 
 VOCABULARY, LENGTH, HIDDEN = 32, 12, 32
@@ -56,14 +56,10 @@ MODELS = {
 
 
 @pytest.fixture
-def keras(tf_backend):
+def keras(keras):
     if importlib.util.find_spec("keras_hub") is None:
         pytest.skip("keras_hub is not installed")
-    import keras
-
-    keras.utils.set_random_seed(0)
-    with tf_backend.place, exact_products():
-        yield keras
+    return keras
 
 
 @pytest.fixture
@@ -71,13 +67,6 @@ def hub(keras):
     import keras_hub
 
     return keras_hub
-
-
-@pytest.fixture
-def fk(keras):
-    import fusedops.tf.keras as fk
-
-    return fk
 
 
 @pytest.fixture(params=MODELS)

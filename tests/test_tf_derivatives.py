@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 from numerics import assert_same_bits
@@ -33,6 +35,21 @@ def weighted(tf, outputs):
         weights = tf.sin(tf.range(tf.size(y, tf.int64), dtype=y.dtype) + 1)
         total += tf.reduce_sum(weights * tf.reshape(y, [-1]) ** 2)
     return total
+
+
+def gradient_of(tf, first, tensors):
+    """Of one number, made of all that `first` gives."""
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        total = tf.add_n([tf.reduce_sum(tf.sin(g)) for g in tf.nest.flatten(first(tensors))])
+    return tape.gradient(total, tensors)
+
+
+def jvp(tf, function, tensors, tangents):
+    """The derivative along the tangents, by forward mode."""
+    with tf.autodiff.ForwardAccumulator(tensors, tangents) as accumulator:
+        outputs = function(*tensors)
+    return accumulator.jvp(outputs)
 
 
 def assert_numeric(tf, function, tensors):
@@ -67,11 +84,7 @@ def test_forward_accumulator(tf_backend, spec, random):
         function, tensors = function_and_tensors(tf_backend, spec, sample)
         tangents = [tf.constant(random.normal(size=x.shape)) for x in tensors]
 
-        def derivative(tensors, tangents, function=function):
-            with tf.autodiff.ForwardAccumulator(tensors, tangents) as accumulator:
-                outputs = function(*tensors)
-            return accumulator.jvp(outputs)
-
+        derivative = functools.partial(jvp, tf, function)
         step = 1e-5
         ahead, behind = (function(*(x + s * t for x, t in zip(tensors, tangents, strict=True))) for s in (step, -step))
         numeric = tf.nest.map_structure(lambda y, z, step=step: (y - z) / (2 * step), ahead, behind)
@@ -120,16 +133,8 @@ def test_many_rows(tf_backend, spec, random):
             total = weighted(tf, function(*tensors))
         return [tape.gradient(total, tensors), tape.gradient(total, tensors[0])]
 
-    def second(tensors):
-        with tf.GradientTape() as outer:
-            outer.watch(tensors)
-            total = tf.add_n([tf.reduce_sum(tf.sin(g)) for g in tf.nest.flatten(first(tensors))])
-        return outer.gradient(total, tensors)
-
-    def forward(tensors):
-        with tf.autodiff.ForwardAccumulator(tensors, tangents) as accumulator:
-            outputs = flat(tf, function)(*tensors)
-        return accumulator.jvp(outputs)
+    second = functools.partial(gradient_of, tf, first)
+    forward = functools.partial(jvp, tf, flat(tf, function), tangents=tangents)
 
     with tf_backend.place:
         for way in (first, second, forward):

@@ -15,11 +15,10 @@ import numpy as np
 import pytest
 from checks import SHAPE
 from numerics import assert_same_bits
-from specification import Like
 from specifications import SPECIFICATIONS, WITH_PARAMETERS
-from test_errors import CASES, arguments
+from test_errors import CASES, of_tensors
 from test_special_values import special_values
-from test_tf_derivatives import flat, function_and_tensors, weighted
+from test_tf_derivatives import flat, function_and_tensors, gradient_of, jvp, weighted
 from test_tf_graphs import blurred, tensor_function, value_and_gradients
 
 
@@ -123,20 +122,14 @@ def test_higher_derivatives(tf_backend, spec, random):
     function, tensors = function_and_tensors(tf_backend, spec, spec.sample((2, 3), random))
     tangents = [tf.constant(random.normal(size=x.shape)) for x in tensors]
 
-    def second(tensors):
-        with tf.GradientTape() as outer:
-            outer.watch(tensors)
-            with tf.GradientTape() as inner:
-                inner.watch(tensors)
-                total = weighted(tf, function(*tensors))
-            gradients = inner.gradient(total, tensors)
-            total = tf.add_n([tf.reduce_sum(tf.sin(g)) for g in gradients])
-        return outer.gradient(total, tensors)
+    def first(tensors):
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            total = weighted(tf, function(*tensors))
+        return tape.gradient(total, tensors)
 
-    def forward(tensors):
-        with tf.autodiff.ForwardAccumulator(tensors, tangents) as accumulator:
-            outputs = flat(tf, function)(*tensors)
-        return accumulator.jvp(outputs)
+    second = functools.partial(gradient_of, tf, first)
+    forward = functools.partial(jvp, tf, flat(tf, function), tangents=tangents)
 
     with tf_backend.place:
         for way in (second, forward):
@@ -151,16 +144,10 @@ def test_higher_derivatives(tf_backend, spec, random):
 def test_errors(tf_backend, operator, bad, unknown):
     """The sentence of eager code, from the trace or, where that knows no shape, from XLA's compilation."""
     tf = tf_backend.tf
-    inputs = arguments(tf_backend, bad)
-    names = [name for name, value in bad.inputs.items() if isinstance(value, Like)]
-
-    def function(*tensors):
-        given = {**inputs, **dict(zip(names, tensors, strict=True))}
-        return tf_backend.call(operator.name, given, bad.options)
-
-    signature = [tf.TensorSpec(None if unknown else inputs[name].shape, inputs[name].dtype) for name in names]
+    function, tensors = of_tensors(tf_backend, operator, bad)
+    signature = [tf.TensorSpec(None if unknown else x.shape, x.dtype) for x in tensors]
     with tf_backend.place, pytest.raises(tf_backend.errors, match=re.escape(bad.sentence)):
-        compiled(tf, function, input_signature=signature)(*(inputs[name] for name in names))
+        compiled(tf, function, input_signature=signature)(*tensors)
 
 
 def test_a_kernel_that_fails(tf_cpu):
