@@ -200,9 +200,12 @@ def _autograd_functions(bare: Callable[..., Any], derivative: Derivative) -> tup
         backward = staticmethod(derivative.backward_of_func)
         jvp = staticmethod(derivative.jvp)
 
-    mapped = vmap_rule(derivative.signature, Func.apply)
+    # grad_fn and torch.profiler show the name of the class: TensorFlow's for the same operator, FusedopsRmsNorm.
+    name = "Fusedops" + derivative.signature.declaration.name.title().replace("_", "")
+    eager, func = (type(name, (function,), {}) for function in (Eager, Func))
+    mapped = vmap_rule(derivative.signature, func.apply)  # type: ignore[attr-defined]
     # Past Eager.apply itself: for a microsecond it looks for transforms, as the front has done, and a setup_context.
-    return super(torch.autograd.Function, Eager).apply, Func.apply
+    return super(torch.autograd.Function, eager).apply, func.apply  # type: ignore[attr-defined]
 
 
 def _autocast(inputs: Arguments) -> Arguments:
