@@ -7,6 +7,7 @@ mode, and work under torch.compile, torch.export, torch.func, autocast and CUDA 
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from fusedops import functions, loading
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
 loading.library("torch")  # says what is missing before torch is imported
 
 from fusedops.torch.front import FUNCTIONS as ops  # noqa: E402, F401
+
+
+def __getattr__(name: str) -> Any:
+    if name == "nn":  # on first use
+        return importlib.import_module("fusedops.torch.nn")
+    raise AttributeError(f"module 'fusedops.torch' has no attribute {name!r}")
+
 
 _public = functions.public(globals())
 globals().update(_public, Tensor=Any)  # their annotations speak of Tensor

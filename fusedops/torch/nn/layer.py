@@ -1,0 +1,54 @@
+"""What the layers share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+DTYPES = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
+_DEVICES = frozenset({"cpu", "cuda", "meta"})
+
+
+class FusedLayer:
+    """Stands before torch's class among the bases of a layer.
+
+    It keeps no state, so that a layer of torch.nn's becomes one of these by its class alone.
+    """
+
+    def why_not(self, *inputs: Any) -> str | None:
+        """Why torch's own code computes this layer, as it is configured; None if the kernel does.
+
+        Args:
+            inputs: what the layer is to be called with; none: any tensors that the kernel takes.
+        """
+        return None
+
+
+def unfused_input(x: Any) -> str | None:
+    """The kernels take dense tensors of floats. Of what is no tensor, the operator says that it must be one."""
+    if not isinstance(x, torch.Tensor):
+        return None
+    if x.dtype not in DTYPES:
+        return f"the input is {name(x.dtype)}"
+    if x.layout is not torch.strided:
+        return f"the input is {name(x.layout)}"
+    if x.is_nested:
+        return "the input is nested"
+    device = x.device.type
+    return None if device in _DEVICES else f"the input is on {device}"
+
+
+def name(value: torch.dtype | torch.layout) -> str:
+    return str(value).removeprefix("torch.")
+
+
+def options(module: torch.nn.Module, **defaults: Any) -> str:
+    """The attributes that differ from these defaults, as arguments in a repr."""
+    given = ((key, getattr(module, key), default) for key, default in defaults.items())
+    return ", ".join(f"{key}={value!r}" for key, value, default in given if value != default)
+
+
+def joined(*parts: str) -> str:
+    """The parts of a repr that are not empty."""
+    return ", ".join(filter(None, parts))

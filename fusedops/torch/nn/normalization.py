@@ -1,0 +1,146 @@
+"""Normalizations of the last dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import fusedops.torch as fo
+from fusedops.torch.nn.layer import FusedLayer, joined, options, unfused_input
+
+_EPS = torch.finfo(torch.float32).eps  # also beside 16 bits, which are computed in float32
+_EPS_OF_DOUBLE = torch.finfo(torch.float64).eps
+
+
+class _Norm(FusedLayer):
+    normalized_shape: tuple[int, ...]
+    elementwise_affine: bool
+
+    def why_not(self, *inputs: Any) -> str | None:
+        return unfused_input(inputs[0]) if inputs else None
+
+    def _rows(self, x: Any) -> Any:
+        """x with its normalized dimensions as one, which is what the operator takes."""
+        shape = self.normalized_shape
+        if len(shape) == 1 and self.elementwise_affine:
+            return x  # the operator compares it with the weight
+        if not isinstance(x, Tensor):
+            return x
+        if x.shape[-len(shape) :] != shape:
+            raise RuntimeError(
+                f"fusedops.torch.nn.{type(self).__name__}: the shape of x must end with normalized_shape, "
+                f"{list(shape)}; got {list(x.shape)}"
+            )
+        return x.flatten(-len(shape))
+
+    def _row(self, parameter: Tensor | None) -> Tensor | None:
+        return parameter if parameter is None or len(self.normalized_shape) == 1 else parameter.flatten()
+
+
+class RMSNorm(_Norm, nn.RMSNorm):
+    """x · rsqrt(mean(x²) + eps) · (weight + weight_offset), over the last dimensions: `fusedops.torch.rms_norm`.
+
+    Arguments, parameters and state dict are those of `torch.nn.RMSNorm`, and:
+
+    Args:
+        weight_offset: added to the weight in the compute dtype; 1 for weights that are stored as the difference from 1,
+            as Gemma's are. `reset_parameters` makes the weight 1 - weight_offset.
+
+    Input and output: [..., *normalized_shape], float64, float32, float16 or bfloat16. The weight has x's dtype, or
+    float32 beside a 16-bit x. 16-bit inputs are computed and summed in float32 and rounded once. An `eps` of None is
+    the smallest step of the dtype in which it computes, as in torch.
+
+    torch's own code computes other dtypes, devices and layouts.
+
+    Raises:
+        RuntimeError: a shape or dtype is not as above.
+
+    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
+    """
+
+    weight_offset: float = 0.0
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        weight_offset: float = 0.0,
+    ) -> None:
+        super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
+        if weight_offset:
+            self.weight_offset = weight_offset
+            self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        if self.elementwise_affine:
+            nn.init.constant_(self.weight, 1.0 - self.weight_offset)
+
+    def extra_repr(self) -> str:
+        return joined(super().extra_repr(), options(self, weight_offset=0.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.why_not(x):
+            return self._of_torch(x)
+        rows = self._rows(x)
+        y = fo.rms_norm(rows, self._row(self.weight), eps=self._eps(x), weight_offset=self.weight_offset)
+        return y if rows is x else y.view(x.shape)
+
+    def fused_add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """(self(s), s) with s = x + residual, in one pass; without hooks, and of what the kernel takes alone."""
+        rows, others = self._rows(x), self._rows(residual)
+        weight = self._row(self.weight)
+        y, s = fo.add_rms_norm(rows, others, weight, eps=self._eps(x), weight_offset=self.weight_offset)
+        return (y, s) if rows is x else (y.view(x.shape), s.view(x.shape))
+
+    def _eps(self, x: Any) -> float:
+        if self.eps is not None:
+            return self.eps
+        return _EPS_OF_DOUBLE if isinstance(x, Tensor) and x.dtype is torch.float64 else _EPS
+
+    def _of_torch(self, x: Tensor) -> Tensor:
+        if not self.weight_offset or self.weight is None:
+            return super().forward(x)
+        return nn.functional.rms_norm(x, self.normalized_shape, self.weight + self.weight_offset, self.eps)
+
+
+class LayerNorm(_Norm, nn.LayerNorm):
+    """(x − mean) · rsqrt(var + eps) · weight + bias, over the last dimensions: `fusedops.torch.layer_norm`.
+
+    Arguments, parameters and state dict are those of `torch.nn.LayerNorm`.
+
+    Input and output: [..., *normalized_shape], float64, float32, float16 or bfloat16. The weight and the bias have x's
+    dtype, or float32 beside a 16-bit x. 16-bit inputs are computed and summed in float32 and rounded once. The variance
+    comes from the deviations from the mean.
+
+    torch's own code computes other dtypes, devices and layouts.
+
+    Raises:
+        RuntimeError: a shape or dtype is not as above.
+
+    Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
+    """
+
+    def extra_repr(self) -> str:
+        shown = super().extra_repr()
+        has_no_bias = self.elementwise_affine and self.bias is None
+        return joined(shown, "bias=False" if has_no_bias and "bias=" not in shown else "")  # torch 2.10 leaves it out
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.why_not(input):
+            return super().forward(input)
+        rows = self._rows(input)
+        y = fo.layer_norm(rows, self._row(self.weight), self._row(self.bias), eps=self.eps)
+        return y if rows is input else y.view(input.shape)
+
+    def fused_add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """(self(s), s) with s = x + residual, in one pass; without hooks, and of what the kernel takes alone."""
+        rows, others = self._rows(x), self._rows(residual)
+        y, s = fo.add_layer_norm(rows, others, self._row(self.weight), self._row(self.bias), eps=self.eps)
+        return (y, s) if rows is x else (y.view(x.shape), s.view(x.shape))

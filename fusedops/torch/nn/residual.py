@@ -1,0 +1,47 @@
+"""A residual connection and the normalization of its sum, in one pass."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fusedops.torch.nn.normalization import LayerNorm, RMSNorm
+
+
+def add_norm(norm: RMSNorm | LayerNorm, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+    """(norm(s), s) with s = x + residual, without the norm's hooks.
+
+    In one pass where x and the residual have one dtype. Under autocast they may differ; torch then adds them.
+    """
+    mixed = isinstance(x, Tensor) and isinstance(residual, Tensor) and x.dtype is not residual.dtype
+    if not mixed and norm.why_not(x) is None:
+        return norm.fused_add(x, residual)
+    s = x + residual
+    # Not norm.forward, which takes two inputs in the layers below.
+    of_one = RMSNorm if isinstance(norm, RMSNorm) else LayerNorm
+    return of_one.forward(norm, s), s
+
+
+class AddRMSNorm(RMSNorm):
+    """(rms_norm(s), s) with s = x + residual: `fusedops.torch.add_rms_norm`.
+
+    Called as `layer(x, residual)`, two tensors of one shape. Both results have the dtype of x + residual. Where x and
+    residual have one dtype, s is rounded to it first and then normalized, in one pass; torch adds what differs.
+
+    Arguments, parameters and state dict are those of `RMSNorm`, and so is what torch's own code computes.
+    """
+
+    def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        return add_norm(self, x, residual)
+
+
+class AddLayerNorm(LayerNorm):
+    """(layer_norm(s), s) with s = x + residual: `fusedops.torch.add_layer_norm`.
+
+    Called as `layer(x, residual)`, two tensors of one shape. Both results have the dtype of x + residual. Where x and
+    residual have one dtype, s is rounded to it first and then normalized, in one pass; torch adds what differs.
+
+    Arguments, parameters and state dict are those of `LayerNorm`, and so is what torch's own code computes.
+    """
+
+    def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        return add_norm(self, x, residual)

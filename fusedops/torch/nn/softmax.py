@@ -1,0 +1,74 @@
+"""Softmax."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import fusedops.torch as fo
+from fusedops.torch.nn.layer import FusedLayer, joined, options, unfused_input
+
+
+class Softmax(FusedLayer, nn.Softmax):
+    """exp(scale·x) / Σ exp(scale·x) of what is not masked, over one dimension: `fusedops.torch.softmax`.
+
+    Args:
+        dim: as of `torch.nn.Softmax`.
+        scale: a number.
+        causal: keeps column j of row i where j ≤ i + columns − rows, on the last two dimensions.
+
+    Call arguments:
+        x: [..., columns], float64, float32, float16 or bfloat16. 16-bit inputs are computed in float32 and rounded
+            once.
+        mask: bool, broadcastable to x; True keeps an element. Where nothing is kept, all is zero.
+
+    torch's own code computes any dimension but the last, a `dim` of None, and other dtypes, devices and layouts.
+
+    Raises:
+        RuntimeError: a shape or dtype is not as above.
+
+    Source: Bridle, "Probabilistic interpretation of feedforward classification network outputs", 1990.
+    """
+
+    scale: float = 1.0
+    causal: bool = False
+
+    def __init__(self, dim: int | None = None, *, scale: float = 1.0, causal: bool = False) -> None:
+        super().__init__(dim)
+        self.scale = scale
+        self.causal = causal
+
+    def why_not(self, *inputs: Any) -> str | None:
+        return unfused_input(inputs[0]) or self._unfused_dim(inputs[0]) if inputs else self._unfused_dim(None)
+
+    def _unfused_dim(self, x: Any) -> str | None:
+        if self.dim is None:
+            return "dim is None"
+        rank = x.dim() if isinstance(x, Tensor) else None
+        if rank == 0:
+            return "the input has no dimension"
+        return (
+            None if self.dim == -1 or (rank is not None and self.dim == rank - 1) else f"dim {self.dim} is not the last"
+        )
+
+    def extra_repr(self) -> str:
+        return joined(super().extra_repr(), options(self, scale=1.0, causal=False))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        if self.why_not(x):
+            return self._of_torch(x, mask)
+        return fo.softmax(x, scale=self.scale, mask=mask, causal=self.causal)
+
+    def _of_torch(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        if self.scale != 1.0:
+            x = x * self.scale
+        if self.causal:
+            rows, columns = x.shape[-2:]
+            kept = torch.ones(rows, columns, dtype=torch.bool, device=x.device).tril(columns - rows)
+            mask = kept if mask is None else mask & kept
+        if mask is None:
+            return super().forward(x)
+        y = super().forward(x.masked_fill(~mask, -torch.inf))
+        return y.masked_fill(~mask, 0.0)  # where nothing is kept, torch's is NaN
