@@ -7,9 +7,9 @@ from typing import Any
 from setuptools import build_meta
 from setuptools.build_meta import *  # noqa: F403
 
-from build_tools import cuda
 from build_tools.environment import show_site_packages
-from build_tools.options import Options
+from fusedops.building import cuda
+from fusedops.building.options import Options
 
 
 def _cutlass() -> list[str]:

@@ -15,10 +15,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from build_tools.core import CORE
-from build_tools.cuda import Toolkit
-from build_tools.ninja import NinjaFile
-from build_tools.options import Options
+from fusedops.building.core import CORE
+from fusedops.building.cuda import Toolkit
+from fusedops.building.ninja import NinjaFile
+from fusedops.building.options import Options
 
 BINDING = Path("tf_binding")
 XLA = BINDING / "xla"

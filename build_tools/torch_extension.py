@@ -1,8 +1,7 @@
-"""The PyTorch binding: a setuptools extension of torch_binding/ and the core's objects.
+"""The PyTorch binding as a setuptools extension: see fusedops/building/binding.py.
 
-It is made on LibTorch's stable ABI and Python's limited API: one file for every torch from 2.10 and every Python from
-3.10 on. Ninja runs this module when one of its inputs has changed, because importing torch takes longer than to see
-that there is nothing to do.
+Ninja runs this module when one of its inputs has changed, because importing torch takes longer than to see that there
+is nothing to do.
 """
 
 from __future__ import annotations
@@ -14,14 +13,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from build_tools.core import CORE
-from build_tools.cuda import Toolkit
 from build_tools.environment import show_site_packages
-from build_tools.ninja import NinjaFile
-from build_tools.options import Options
-
-BINDING = Path("torch_binding")
-STABLE_ABI = "0x020a000000000000"  # torch 2.10
+from fusedops.building.binding import BINDING, CUDART_NEEDS, EXPORTS, LINK, flags
+from fusedops.building.core import CORE
+from fusedops.building.cuda import Toolkit
+from fusedops.building.ninja import NinjaFile
+from fusedops.building.options import Options
 
 
 def add_torch(
@@ -30,11 +27,10 @@ def add_torch(
     """Adds the extension to `ninja`. `version` is the installed torch: another one is another command."""
     output = options.folder / "lib/fusedops/torch/_C.abi3.so"
     cuda = ["--cuda", toolkit.home, "--cudart", toolkit.cudart] if toolkit else []
-    flags = ["-std=c++20", *options.host_flags, "-Wall", f"-DTORCH_TARGET_VERSION={STABLE_ABI}"]
     program = [sys.executable, "-m", "build_tools.torch_extension", options.folder, "--torch", version]
-    command = [*program, *cuda, "--objects", "$in", "--flags", *flags]
+    command = [*program, *cuda, "--objects", "$in", "--flags", *flags(options)]
     ninja.rule("torch", command, description=f"torch extension for {version}")
-    sources = [*BINDING.glob("*.cpp"), *BINDING.rglob("*.h"), BINDING / "exports.map", *CORE.rglob("*.h")]
+    sources = [*BINDING.glob("*.cpp"), *BINDING.rglob("*.h"), EXPORTS, *CORE.rglob("*.h")]
     return [ninja.build(output, "torch", objects, implicit=sorted(sources))]
 
 
@@ -81,12 +77,12 @@ def main() -> None:
         include_dirs=[str(CORE.resolve())],
         extra_objects=arguments.objects + ([str(arguments.cudart)] if arguments.cudart else []),
         extra_compile_args=arguments.flags,
-        extra_link_args=[f"-Wl,--version-script={BINDING / 'exports.map'}"],
+        extra_link_args=LINK,
         py_limited_api=True,
     )
     # CUDAExtension adds torch's CUDA libraries and the dynamic runtime. The binding needs neither, and without them it
     # also loads in a torch for the CPU.
-    extension.libraries = ["c10", "torch", "torch_cpu", *(["dl", "rt", "pthread"] if arguments.cudart else [])]
+    extension.libraries = ["c10", "torch", "torch_cpu", *(CUDART_NEEDS if arguments.cudart else [])]
 
     distribution = setuptools.Distribution({"name": "fusedops", "ext_modules": [extension]})
     command = cpp_extension.BuildExtension(distribution)

@@ -40,7 +40,7 @@ class Framework:
         return Path(__file__).parent / self.name
 
     def build(self) -> dict[str, Any] | None:
-        """What the library was built for: see build_tools/build.py. None if that is not known."""
+        """What the library was built for: see fusedops/building/facts.py. None if that is not known."""
         try:
             facts = json.loads((self.folder / "_build.json").read_text())
         except (OSError, ValueError):

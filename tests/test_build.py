@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import fusedops
-from build_tools import cuda
-from build_tools.core import add_core
-from build_tools.ninja import NinjaFile
-from build_tools.options import Options
 from fusedops import loading
+from fusedops.building import cuda
+from fusedops.building.core import add_core
+from fusedops.building.ninja import NinjaFile
+from fusedops.building.options import BuildError, Options
 
 ROOT = Path(__file__).parents[1]
 FACTS = {
@@ -287,7 +287,7 @@ def test_architectures(asked, found):
 
 def test_an_architecture_that_is_none():
     options = dataclasses.replace(Options.from_environment(), architectures="9.0;fast")
-    with pytest.raises(SystemExit, match=r"FUSEDOPS_CUDA_ARCHS must list compute capabilities.*got 'fast'"):
+    with pytest.raises(BuildError, match=r"FUSEDOPS_CUDA_ARCHS must list compute capabilities.*got 'fast'"):
         cuda.architectures(options)
 
 

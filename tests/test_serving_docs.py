@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from build_tools.core import CORE, Cuda, add_core
-from build_tools.cuda import CUTLASS, Cutlass, Toolkit, architectures
-from build_tools.ninja import NinjaFile
-from build_tools.options import Options
 from build_tools.tf_library import BINDING, add_tf
+from fusedops.building.core import CORE, Cuda, add_core
+from fusedops.building.cuda import CUTLASS, Cutlass, Toolkit, architectures
+from fusedops.building.ninja import NinjaFile
+from fusedops.building.options import Options
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/serving.md").read_text()

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from build_tools.cuda import Architecture, Cutlass, Toolkit
-from build_tools.ninja import NinjaFile
-from build_tools.options import Options
+from fusedops.building.cuda import Architecture, Cutlass, Toolkit, architectures, find_cutlass, find_toolkit
+from fusedops.building.ninja import NinjaFile
+from fusedops.building.options import Options
 
 CORE = Path("core_cuda")
 
@@ -21,24 +21,40 @@ class Cuda:
     architectures: Sequence[Architecture]
     cutlass: Cutlass
 
+    @staticmethod
+    def find(options: Options) -> Cuda:
+        """Raises NoCudaError if something is missing."""
+        return Cuda(find_toolkit(options), architectures(options), find_cutlass())
+
     @property
     def sm90(self) -> bool:
         """Whether the *sm90*.cu files are compiled: they use instructions that only 9.0 has."""
         return any(a.number in ("90", "90a") for a in self.architectures)
 
 
-def _cutlass_flags(options: Options, cutlass: Cutlass) -> list[str]:
+def announcement(cuda: Cuda | None, reason: str | None) -> str:
+    """What is about to be built, for people; `reason`: why it is without CUDA."""
+    if not cuda:
+        return f"fusedops: building for the CPU only, because {reason}"
+    names = ", ".join(map(str, cuda.architectures))
+    return (
+        f"fusedops: building for the CPU and, with CUDA {cuda.toolkit.version}, for GPUs of compute capability {names}"
+    )
+
+
+def _cutlass_flags(ninja: NinjaFile, options: Options, cutlass: Cutlass) -> list[str]:
     # Reached through a link in the build folder: the headers' own place changes with every isolated build of pip, and
     # may hold a space. Ninja is told by their version in a flag when they change.
     link = options.folder / "cutlass"
-    link.parent.mkdir(parents=True, exist_ok=True)
-    link.unlink(missing_ok=True)
-    link.symlink_to(cutlass.folder.resolve())
+    made = ninja.root / link
+    made.parent.mkdir(parents=True, exist_ok=True)
+    made.unlink(missing_ok=True)
+    made.symlink_to(cutlass.folder.resolve())
     includes = ["-isystem", str(link / "include"), "-isystem", str(link / "tools/util/include")]
     return [*includes, f"-DFUSEDOPS_CUTLASS={cutlass.version}"]
 
 
-def _nvcc(options: Options, cuda: Cuda) -> list[str]:
+def _nvcc(ninja: NinjaFile, options: Options, cuda: Cuda) -> list[str]:
     own = ("-O0", "-g", "-O3", "-DNDEBUG")  # nvcc hands these to the host's compiler itself
     return [
         str(cuda.toolkit.home / "bin/nvcc"),
@@ -49,7 +65,7 @@ def _nvcc(options: Options, cuda: Cuda) -> list[str]:
         "--expt-extended-lambda",
         "-DFUSEDOPS_WITH_CUDA",
         f"-I{CORE}",
-        *_cutlass_flags(options, cuda.cutlass),
+        *_cutlass_flags(ninja, options, cuda.cutlass),
         "-Xcompiler",
         ",".join(flag for flag in options.host_flags if flag not in own),
     ]
@@ -66,7 +82,7 @@ def add_core(ninja: NinjaFile, options: Options, cuda: Cuda | None) -> list[Path
 
     made = []
     if cuda:
-        nvcc = _nvcc(options, cuda)
+        nvcc = _nvcc(ninja, options, cuda)
         rest = ["-c", "$in", "-o", "$out"]
         general = ["-G", "-g", "-O0"] if options.debug else ["-O3", "-DNDEBUG"]
         general += [flag for architecture in cuda.architectures for flag in architecture.flags]
@@ -76,9 +92,9 @@ def add_core(ninja: NinjaFile, options: Options, cuda: Cuda | None) -> list[Path
         only_sm90 = ["-O3", "-DNDEBUG", *(["-lineinfo"] if options.debug else [])]
         only_sm90 += ["-gencode=arch=compute_90a,code=sm_90a"]
         ninja.rule("core_cu_sm90", [*nvcc, *only_sm90, *rest], description="nvcc $in", headers=True)
-        sources = sorted(CORE.rglob("*.cu"))
+        sources = ninja.sources(CORE, "*.cu")
         # These take by far the longest: first, so that the build does not end waiting for them alone.
         if cuda.sm90:
             made += objects("core_cu_sm90", [s for s in sources if "sm90" in s.name])
         made += objects("core_cu", [s for s in sources if "sm90" not in s.name])
-    return objects("core_cpp", sorted(CORE.rglob("*.cpp"))) + made
+    return objects("core_cpp", ninja.sources(CORE, "*.cpp")) + made

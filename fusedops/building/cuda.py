@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from build_tools.options import Options
+from fusedops.building.options import BuildError, Options
 
 OLDEST = (12, 0)  # the first whose nvcc compiles C++20
 CUTLASS = "nvidia-cutlass==4.2.0.0"
@@ -27,6 +27,10 @@ NAMED = {
 
 class NoCudaError(Exception):
     """Why the kernels for the GPU are left out."""
+
+
+class NoCutlassError(NoCudaError):
+    """There is a toolkit, and only the headers of CUTLASS are missing."""
 
 
 @dataclass(frozen=True)
@@ -94,11 +98,9 @@ def architectures(options: Options) -> list[Architecture]:
     for item in re.split(r"[;,\s]+", text.strip(";, ")):
         parts = re.fullmatch(r"(?:sm_)?(\d+)\.?(\d)([af]?)(\+PTX)?", item)
         if not parts:
-            raise SystemExit(
-                f"fusedops: FUSEDOPS_CUDA_ARCHS must list compute capabilities such as '8.0;9.0+PTX'; got {item!r}"
-            )
+            raise BuildError(f"FUSEDOPS_CUDA_ARCHS must list compute capabilities such as '8.0;9.0+PTX'; got {item!r}")
         if int(parts[1]) < 8:
-            raise SystemExit(f"fusedops: FUSEDOPS_CUDA_ARCHS must list compute capabilities from 8.0 on; got {item!r}")
+            raise BuildError(f"FUSEDOPS_CUDA_ARCHS must list compute capabilities from 8.0 on; got {item!r}")
         found.append(Architecture(parts[1] + parts[2] + parts[3], bool(parts[4])))
     return list(dict.fromkeys(found))
 
@@ -116,4 +118,4 @@ def find_cutlass() -> Cutlass:
         folder = Path(place) / "source"
         if (folder / "include/cutlass/cutlass.h").exists():
             return Cutlass(folder, metadata.version("nvidia-cutlass"))
-    raise NoCudaError(f"the headers of CUTLASS were not found (pip install --no-deps {CUTLASS})")
+    raise NoCutlassError(f"the headers of CUTLASS were not found (pip install --no-deps {CUTLASS})")

@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+class BuildError(RuntimeError):
+    """Why nothing could be built, and what to do."""
+
+
 @dataclass(frozen=True)
 class Options:
     debug: bool
@@ -18,10 +22,12 @@ class Options:
     jobs: int
 
     @classmethod
-    def from_environment(cls) -> Options:
+    def from_environment(cls, cpu_flags: str | None = None) -> Options:
+        """`cpu_flags`: where FUSEDOPS_CPU_FLAGS is not given; by default those of a library that others may get."""
         environment = os.environ
-        # The oldest x86-64 on which the CPU kernels are fast: AVX2, FMA, F16C. The loader checks that it is there.
-        cpu_flags = "-march=x86-64-v3" if platform.machine() in ("x86_64", "AMD64") else ""
+        if cpu_flags is None:
+            # The oldest x86-64 on which the CPU kernels are fast: AVX2, FMA, F16C. The loader checks that it is there.
+            cpu_flags = "-march=x86-64-v3" if platform.machine() in ("x86_64", "AMD64") else ""
         return cls(
             debug=_switch("DEBUG", "0"),
             cuda=_switch("CUDA", "1"),
@@ -62,12 +68,12 @@ class Options:
 def _switch(name: str, default: str) -> bool:
     value = os.environ.get(name) or default
     if value not in ("0", "1"):
-        raise SystemExit(f"fusedops: {name} must be 0 or 1; got {value}")
+        raise BuildError(f"{name} must be 0 or 1; got {value}")
     return value == "1"
 
 
 def _jobs() -> int:
     value = os.environ.get("MAX_JOBS") or str(len(os.sched_getaffinity(0)))
     if not value.isdigit() or int(value) == 0:
-        raise SystemExit(f"fusedops: MAX_JOBS must be a number of compilers, from 1 on; got {value}")
+        raise BuildError(f"MAX_JOBS must be a number of compilers, from 1 on; got {value}")
     return int(value)

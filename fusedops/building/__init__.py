@@ -1,0 +1,11 @@
+"""What both ways of building share: ahead of time (build_tools/) and at run time (fusedops.torch.jit).
+
+options.py      what the environment asks for
+cuda.py         the CUDA toolkit, the CUTLASS headers and the GPU architectures
+ninja.py        writes and runs a ninja file
+core.py         core_cuda/ -> objects
+binding.py      how torch_binding/ is compiled and linked
+facts.py        _build.json: what a library was built for
+jit.py          the build at run time
+progress.py     what it shows meanwhile
+"""

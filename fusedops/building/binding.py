@@ -1,0 +1,21 @@
+"""How the PyTorch binding is compiled and linked: torch_binding/ and the core's objects, by torch's own tools.
+
+It is made on LibTorch's stable ABI and Python's limited API: one file for every torch from 2.10 and every Python from
+3.10 on.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fusedops.building.options import Options
+
+BINDING = Path("torch_binding")
+STABLE_ABI = "0x020a000000000000"  # torch 2.10
+EXPORTS = BINDING / "exports.map"
+LINK = [f"-Wl,--version-script={EXPORTS}"]
+CUDART_NEEDS = ["dl", "rt", "pthread"]  # libraries behind the static runtime
+
+
+def flags(options: Options) -> list[str]:
+    return ["-std=c++20", *options.host_flags, "-Wall", f"-DTORCH_TARGET_VERSION={STABLE_ABI}"]

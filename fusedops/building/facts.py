@@ -1,0 +1,32 @@
+"""_build.json, beside the libraries of a binding: what they were built for. fusedops.loading reads it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import fusedops
+from fusedops.building.core import Cuda
+from fusedops.building.options import Options
+
+
+def write_facts(
+    folder: Path, libraries: Iterable[Path], *, version: str, options: Options, cuda: Cuda | None, reason: str | None
+) -> None:
+    """`version`: the framework's. `reason`: why it is without CUDA."""
+    facts = {
+        "fusedops": fusedops.__version__,
+        "framework": version,
+        "cuda": cuda.toolkit.version if cuda else None,
+        "without_cuda": reason,
+        "architectures": [str(a) for a in cuda.architectures] if cuda else [],
+        "cpu_flags": options.cpu_flags,
+        "build_type": options.build_type,
+        "bytes": {library.name: library.stat().st_size for library in libraries},
+    }
+    # In one step, and last: where it is, the build is complete.
+    new = folder / "_build.new"
+    new.write_text(json.dumps(facts, indent=2) + "\n")
+    os.replace(new, folder / "_build.json")
