@@ -128,9 +128,6 @@ class Derivative:
 
         torch.library.register_autograd(operator, backward, setup_context=setup_context)
 
-    def backward(self, ctx: Any, *dy: Any) -> Arguments:
-        return (*self.evaluate(ctx, ctx.saved_tensors, ctx.needs_input_grad[:-1], dy), None)
-
     def backward_of_func(self, ctx: Any, *dy: Any) -> Arguments:
         saved, dy = tuple(map(_alive, ctx.saved_tensors)), tuple(map(_alive, dy))
         return (*self.evaluate(ctx, saved, ctx.needs_input_grad[:-1], dy), None)
@@ -180,7 +177,10 @@ def _autograd_functions(bare: Callable[..., Any], derivative: Derivative) -> tup
             derivative.save(ctx, inputs, rest, outputs, forward_mode=forward_ad._current_level >= 0)
             return outputs
 
-        backward = staticmethod(derivative.backward)
+        @staticmethod
+        def backward(ctx: Any, *dy: Any) -> Arguments:  # torch's compiled autograd takes no method of an object
+            return (*derivative.evaluate(ctx, ctx.saved_tensors, ctx.needs_input_grad[:-1], dy), None)
+
         jvp = staticmethod(derivative.jvp)
 
     class Func(torch.autograd.Function):
@@ -222,10 +222,27 @@ def _autocast(inputs: Arguments) -> Arguments:
 
 def _check_dense(declaration: Operator, inputs: Arguments) -> None:
     """Raises TypeError for the kinds of tensors that torch has no kernel of ours for."""
+    with torch._C.DisableTorchFunctionSubclass():  # a subclass need not know what a layout is
+        for declared, x in zip(declaration.inputs, inputs, strict=False):
+            if x is not None and (x.layout is not torch.strided or x.is_quantized or x.is_nested):
+                layout = "nested" if x.layout is torch.strided else str(x.layout).removeprefix("torch.")
+                kind = "a quantized tensor" if x.is_quantized else layout
+                raise TypeError(f"fusedops.{declaration.name}: {declared.name} must be a dense tensor; got {kind}")
+
+
+def _check_classes(declaration: Operator, inputs: Arguments, error: Exception) -> None:
+    """Raises TypeError where `error` says that a subclass of torch.Tensor does not run the operator.
+
+    That shows only when it is called: some subclasses run any operator.
+    """
+    if not isinstance(error, (TypeError, NotImplementedError)) and "DTensor" not in str(error):
+        return
     for declared, x in zip(declaration.inputs, inputs, strict=False):
-        if isinstance(x, torch.Tensor) and (x.layout is not torch.strided or x.is_quantized):
-            kind = "a quantized tensor" if x.is_quantized else str(x.layout).removeprefix("torch.")
-            raise TypeError(f"fusedops.{declaration.name}: {declared.name} must be a dense tensor; got {kind}")
+        if x is not None and type(x) not in (torch.Tensor, torch.nn.Parameter):
+            name, kind = declared.name, type(x).__name__
+            advice = f": pass {name}.to_local() or {name}.full_tensor()" if kind == "DTensor" else ""
+            expected = "a torch.Tensor, or of a class that runs fused operators"
+            raise TypeError(f"fusedops.{declaration.name}: {name} must be {expected}; got {kind}{advice}") from error
 
 
 _PLAIN = {"float": float, "int": int, "bool": bool, "str": str}
@@ -292,6 +309,7 @@ def front(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
         if autocast and _is_any_autocast_enabled():
             tensors = _autocast(tensors)
         if _is_compiling():
+            _check_dense(declaration, tensors)
             return public(*tensors, *rest)
         try:
             if _inside_torch_func():
@@ -303,8 +321,9 @@ def front(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
                     if x is not None and x.requires_grad:
                         return eager(*tensors, rest)
             return bare(*tensors, *rest)
-        except NotImplementedError:
+        except (TypeError, RuntimeError) as error:
             _check_dense(declaration, tensors)
+            _check_classes(declaration, tensors, error)
             raise
 
     def call_of_formula(*inputs: Any, **attributes: Any) -> Any:
@@ -312,7 +331,7 @@ def front(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
         if not (_is_grad_enabled() or _inside_torch_func() or forward_ad._current_level >= 0 or _is_compiling()):
             try:
                 return bare(*inputs, **attributes)
-            except NotImplementedError:  # `call` says it better
+            except (TypeError, NotImplementedError):  # `call` says it better
                 pass
         return call(*inputs, **attributes)
 
