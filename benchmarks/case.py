@@ -21,10 +21,12 @@ SECTIONS = {
     "cpu": "2^24 float32 on the CPU; matrix products of 2048",
     "cpu-rows": "Rows in float32 on the CPU",
     "keras": "Keras's layers, and a training step of a Llama",
+    "transformers": "Two layers of Hugging Face's Llama",
 }
 CALLS = ("call", "call-gpu")  # sections that measure the host alone
 
 BOTH = "forward + backward"
+RECORDED = "forward, recorded"  # by autograd, for a backward that is not called
 
 # Contenders that do the same work by other means, in either framework.
 PEERS = ("eager", "compiled", "Liger", "QuACK", "graph", "XLA")

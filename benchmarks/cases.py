@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from benchmarks.case import BACKWARD, BOTH, ELEMENTWISE, LLAMA, SIZES, Case, Goal, as_fast_as_in_torch, moving
+from benchmarks.case import BACKWARD, BOTH, ELEMENTWISE, LLAMA, RECORDED, SIZES, Case, Goal, as_fast_as_in_torch, moving
 from benchmarks.rows import NORMS, REDUCED, VARIANTS, row_cases
 
 # Of C = A·B: as it is, and the two products of its backward: dC·Bᵀ and Aᵀ·dC.
@@ -20,6 +20,7 @@ def cases() -> Iterator[Case]:
     yield from _cpu()
     yield from row_cases()
     yield from _keras()
+    yield from _transformers()
 
 
 def _product(section: str, device: str, variant: str, dtype: str, shape: tuple[int, ...], *goals: Goal) -> Case:
@@ -59,7 +60,12 @@ def _call() -> Iterator[Case]:
     for operator in ELEMENTWISE:
         goals = (Goal("torch", "addcmul", 1 / 3.2, as_time=True), add, raw)
         yield moving("call", "cpu", operator, "forward", "float32", (16,), *goals)
-        yield moving("call", "cpu", operator, BOTH, "float32", (16,), step, frameworks=("tf",))
+        both, wanted = (step,), ("tf",)
+        if operator == "axpby":
+            goal = Goal("torch", "addcmul", 1 / 4, as_time=True)
+            yield moving("call", "cpu", operator, RECORDED, "float32", (16,), goal, frameworks=("torch",))
+            both, wanted = (step, Goal("torch", "addcmul", 1 / 1.4, as_time=True)), ("torch", "tf")
+        yield moving("call", "cpu", operator, BOTH, "float32", (16,), *both, frameworks=wanted)
         for variant, goal in (("forward", add), (BOTH, step)):
             yield moving("call-gpu", "cuda", operator, variant, "float32", (16,), goal, frameworks=("tf",))
     for operator in (*REDUCED, "bias_act", "swiglu"):
@@ -104,10 +110,30 @@ def _keras() -> Iterator[Case]:
         Goal("tf", "graph", 1.5, contender="fusedops, graph"),
         Goal("tf", "XLA", contender="fusedops, XLA"),
     )
-    yield _llama("cuda", "bfloat16", (1, 4096), "float32", *goals)
-    yield _llama("cpu", "float32", (2, 64), "")
+    step = ("training step", ("tf",))
+    yield _llama("keras", "cuda", *step, "bfloat16", (1, 4096), *goals, parameters="float32")
+    yield _llama("keras", "cpu", *step, "float32", (2, 64))
 
 
-def _llama(device: str, dtype: str, shape: tuple[int, int], parameters: str, *goals: Goal) -> Case:
+def _transformers() -> Iterator[Case]:
+    goals = (
+        Goal("torch", "eager", 1.08),
+        Goal("torch", "Liger"),
+        Goal("torch", "compiled", contender="fusedops, compiled"),
+    )
+    yield _llama("transformers", "cuda", BOTH, ("torch",), "bfloat16", (1, 4096), *goals)
+    yield _llama("transformers", "cpu", BOTH, ("torch",), "float32", (2, 64))
+
+
+def _llama(
+    section: str,
+    device: str,
+    variant: str,
+    frameworks: tuple[str, ...],
+    dtype: str,
+    shape: tuple[int, int],
+    *goals: Goal,
+    parameters: str = "",
+) -> Case:
     tokens = float(prod(shape))
-    return Case("keras", device, LLAMA, "training step", dtype, shape, tokens, "token", ("tf",), goals, parameters)
+    return Case(section, device, LLAMA, variant, dtype, shape, tokens, "token", frameworks, goals, parameters)

@@ -38,6 +38,7 @@ EFFORTS = {
     "cpu": Effort(round=0.0, total=3.0),
     "cpu-rows": Effort(round=20e-3, total=3.0),
     "keras": Effort(round=20e-3, total=2.0, least_calls=3),
+    "transformers": Effort(round=100e-3, total=10.0, least_calls=3),
 }
 
 

@@ -15,8 +15,8 @@ import torch
 import torch._inductor.config as inductor
 
 import fusedops.torch as fo
-from benchmarks import peers
-from benchmarks.case import Case
+from benchmarks import peers, torch_llama
+from benchmarks.case import LLAMA, RECORDED, Case
 from benchmarks.inputs import INPUTS, NUMBERS, WANTED, Function, Layout, angles, drawn, dtype_of, public
 from benchmarks.timing import Build, Call, Clock, Contender, HostClock
 from benchmarks.torch_clocks import event_clock, graph, profiler_clock
@@ -93,12 +93,14 @@ def formula(case: Case) -> Function:
 def call(case: Case, function: Function, values: Mapping[str, Any]) -> Call:
     """What a clock sees: a call that returns outputs, gradients, or both."""
     given = {name: values[name] for name in INPUTS[case.operator]}
-    if "backward" not in case.variant:
+    if case.variant == "forward":
         return partial(function, *given.values())
     given.update({name: given[name].detach().requires_grad_() for name in WANTED[case.operator]})
     leaves = [given[name] for name in WANTED[case.operator]]
     upstream = [value for name, value in values.items() if name not in given] or None
     arguments = tuple(given.values())
+    if case.variant == RECORDED:
+        return partial(function, *arguments)
     if case.variant == "backward":  # alone, over a graph that stays
         return partial(torch.autograd.grad, function(*arguments), leaves, upstream, retain_graph=True)
 
@@ -113,6 +115,8 @@ def call(case: Case, function: Function, values: Mapping[str, Any]) -> Call:
 def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
     if case.section == "launch":
         return _launch(case, values)
+    if case.operator == LLAMA:
+        return torch_llama.contenders(case, lambda: HostClock() if case.device == "cpu" else event_clock)
 
     def clock() -> Clock:
         if case.device == "cpu":
@@ -130,7 +134,7 @@ def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
     if case.device == "cpu":
         if case.section == "call" or (case.operator, case.variant) == ("axpby", "forward"):
             result["addcmul"] = lambda: Contender(_addcmul(case), clock(), checked=False)
-        if case.section == "call":
+        if case.section == "call" and case.variant == "forward":
             result["torch.ops"] = lambda: Contender(_raw(case, values), clock())
         return result
     if "tf" in case.frameworks:
@@ -161,8 +165,8 @@ def _copy(case: Case, values: Mapping[str, Any]) -> Contender:
 
 
 def _addcmul(case: Case) -> Call:
-    values = inputs(replace(case, operator="axpby"))
-    return partial(torch.addcmul, values["b"], values["a"], values["x"])
+    case = replace(case, operator="axpby")
+    return call(case, lambda a, x, b: torch.addcmul(b, a, x), inputs(case))
 
 
 def _raw(case: Case, values: Mapping[str, Any]) -> Call:

@@ -1,0 +1,95 @@
+"""Two layers of Hugging Face's Llama, forward and backward: as they are, converted, and with Liger's kernels."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import torch
+
+import fusedops.torch as fo
+from benchmarks.case import Case
+from benchmarks.timing import Build, Call, Clock, Contender
+
+SIZES = {
+    "cuda": {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8},
+    "cpu": {"hidden_size": 256, "intermediate_size": 896, "num_attention_heads": 8, "num_key_value_heads": 2},
+}
+
+
+def contenders(case: Case, clock: Callable[[], Clock]) -> dict[str, Build]:
+    from transformers import LlamaConfig, LlamaModel  # if it is missing, that is what the table says
+
+    sizes, dtype = SIZES[case.device], getattr(torch, case.dtype)
+    torch.manual_seed(0)
+    with torch.device(case.device):
+        model = LlamaModel(LlamaConfig(num_hidden_layers=2, vocab_size=16, use_cache=False, **sizes)).to(dtype)
+        x = torch.randn(*case.shape, sizes["hidden_size"], dtype=dtype)
+        dout = torch.randn_like(x)
+    parameters = list(model.parameters())
+
+    def build(switch: Callable[[Any], Any], compiled: bool = False) -> Contender:
+        """A model of its own for each, over the same parameters."""
+        own = switch(copy.deepcopy(model, {id(parameter): parameter for parameter in parameters}))
+        step = _step(torch.compile(own, dynamic=False) if compiled else own, x, dout)
+        call = partial(_inside, _ligers_rotation, step) if switch is _with_liger else step
+        peak = partial(_peak, call) if case.device == "cuda" else None
+        return Contender(call, clock(), checked=False, peak=peak)
+
+    converted = partial(fo.convert, verbose=False)
+    result = {"fusedops": partial(build, converted), "eager": partial(build, lambda model: model)}
+    if case.device == "cuda":
+        result |= {
+            "Liger": partial(build, _with_liger),
+            "fusedops, compiled": partial(build, converted, compiled=True),
+            "compiled": partial(build, lambda model: model, compiled=True),
+        }
+    return result
+
+
+def _step(model: Any, x: torch.Tensor, dout: torch.Tensor) -> Call:
+    weights = [weight for name, weight in model.named_parameters() if "embed_tokens" not in name]
+
+    def run() -> tuple[torch.Tensor, ...]:
+        leaf = x.detach().requires_grad_()
+        return torch.autograd.grad(model(inputs_embeds=leaf).last_hidden_state, [leaf, *weights], dout)
+
+    return run
+
+
+def _with_liger(model: Any) -> Any:
+    with _ligers_rotation():
+        import_module("liger_kernel.transformers").apply_liger_kernel_to_llama(
+            rope=False, fused_linear_cross_entropy=False, model=model
+        )
+    return model
+
+
+@contextmanager
+def _ligers_rotation() -> Iterator[None]:
+    """Liger puts its functions into transformers' module, for all models there: they are taken out again."""
+    llama = import_module("transformers.models.llama.modeling_llama")
+    own = {name: getattr(llama, name) for name in ("apply_rotary_pos_emb", "LlamaRMSNorm", "LlamaMLP")}
+    llama.apply_rotary_pos_emb = import_module("liger_kernel.transformers.rope").liger_rotary_pos_emb
+    try:
+        yield
+    finally:
+        vars(llama).update(own)
+
+
+def _inside(context: Callable[[], Any], call: Call) -> Any:
+    with context():
+        return call()
+
+
+def _peak(call: Call) -> int:
+    """The most bytes that are in use during a call, with all that was in use before."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated()
