@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 DTYPES = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
-_DEVICES = frozenset({"cpu", "cuda", "meta"})
 
 
 class FusedLayer:
@@ -35,8 +34,9 @@ def unfused_input(x: Any) -> str | None:
         return f"the input is {name(x.layout)}"
     if x.is_nested:
         return "the input is nested"
-    device = x.device.type
-    return None if device in _DEVICES else f"the input is on {device}"
+    if x.is_cpu or x.is_cuda or x.is_meta:  # much faster than to ask for x.device.type
+        return None
+    return f"the input is on {x.device.type}"
 
 
 def name(value: torch.dtype | torch.layout) -> str:

@@ -88,8 +88,8 @@ class RMSNorm(_Norm, nn.RMSNorm):
     def forward(self, x: Tensor) -> Tensor:
         if self.why_not(x):
             return self._of_torch(x)
-        rows = self._rows(x)
-        y = fo.rms_norm(rows, self._row(self.weight), eps=self._eps(x), weight_offset=self.weight_offset)
+        rows, weight = self._rows(x), self._row(self.weight)
+        y = fo.rms_norm(rows, weight, eps=self._eps(x), weight_offset=self.weight_offset)
         return y if rows is x else y.view(x.shape)
 
     def fused_add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
