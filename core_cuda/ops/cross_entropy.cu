@@ -44,7 +44,7 @@ static_assert(CrossEntropyParts::kSegmentBytes == kThreads * kForwardPacks * siz
 // that are loaded one by one.
 template <bool kAligned, class T>
 __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || !kAligned ? 2 : 4)
-    segments_kernel(CrossEntropy<T> call, Pieces segments, RowSums<compute_t<T>>* parts) {
+    cross_entropy_segments_kernel(CrossEntropy<T> call, Pieces segments, RowSums<compute_t<T>>* parts) {
   using A = compute_t<T>;
   constexpr int kSize = kPackSize<T>;
   constexpr A kNothing = -std::numeric_limits<A>::infinity();
@@ -106,8 +106,9 @@ struct Total {
 
 // One thread for each row.
 template <class T>
-__global__ void __launch_bounds__(kThreads) rows_kernel(CrossEntropy<T> call, const RowSums<compute_t<T>>* parts,
-                                                        int64_t segments, Total<compute_t<T>>* totals) {
+__global__ void __launch_bounds__(kThreads)
+    cross_entropy_rows_kernel(CrossEntropy<T> call, const RowSums<compute_t<T>>* parts, int64_t segments,
+                              Total<compute_t<T>>* totals) {
   using A = compute_t<T>;
   begin_kernel();
   const int64_t row = int64_t(blockIdx.x) * kThreads + threadIdx.x;
@@ -131,7 +132,7 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(CrossEntropy<T> call, co
 
 template <class T>
 __global__ void __launch_bounds__(kSumThreads)
-    totals_kernel(CrossEntropy<T> call, const Total<compute_t<T>>* totals, int64_t blocks) {
+    cross_entropy_totals_kernel(CrossEntropy<T> call, const Total<compute_t<T>>* totals, int64_t blocks) {
   using A = compute_t<T>;
   begin_kernel();
   A loss = 0, counts = 0;
@@ -156,17 +157,18 @@ Status forward(const CrossEntropy<T>& call, const Context& context) {
   auto* parts = static_cast<RowSums<A>*>(call.workspace);
   auto* totals = reinterpret_cast<Total<A>*>(parts + call.rows * segments.per_row);
   const bool aligned = are_rows_aligned(call.classes, call.logits, call.stride);
-  FUSEDOPS_TRY(launch(context, aligned ? segments_kernel<true, T> : segments_kernel<false, T>,
+  FUSEDOPS_TRY(launch(context,
+                      aligned ? cross_entropy_segments_kernel<true, T> : cross_entropy_segments_kernel<false, T>,
                       segments.blocks(call.rows), segments.groups.block_threads, call, segments, parts));
-  FUSEDOPS_TRY(launch(context, rows_kernel<T>, blocks, kThreads, call, parts, segments.per_row, totals));
-  return launch(context, totals_kernel<T>, 1, kSumThreads, call, totals, blocks);
+  FUSEDOPS_TRY(launch(context, cross_entropy_rows_kernel<T>, blocks, kThreads, call, parts, segments.per_row, totals));
+  return launch(context, cross_entropy_totals_kernel<T>, 1, kSumThreads, call, totals, blocks);
 }
 
 constexpr int kBackwardPacks = 4;  // per thread
 
 template <bool kAligned, class T>
 __global__ void __launch_bounds__(kThreads, kAligned ? 4 : 3)
-    backward_kernel(CrossEntropyBackward<T> call, Pieces tiles) {
+    cross_entropy_backward_kernel(CrossEntropyBackward<T> call, Pieces tiles) {
   using A = compute_t<T>;
   constexpr int kSize = kPackSize<T>;
   begin_kernel();
@@ -205,8 +207,8 @@ template <class T>
 Status backward(const CrossEntropyBackward<T>& call, const Context& context) {
   const Pieces tiles = pieces<T, kBackwardPacks>(call.classes);
   const bool aligned = are_rows_aligned(call.classes, call.logits, call.stride) && is_aligned(call.dlogits);
-  return launch(context, aligned ? backward_kernel<true, T> : backward_kernel<false, T>, tiles.blocks(call.rows),
-                tiles.groups.block_threads, call, tiles);
+  return launch(context, aligned ? cross_entropy_backward_kernel<true, T> : cross_entropy_backward_kernel<false, T>,
+                tiles.blocks(call.rows), tiles.groups.block_threads, call, tiles);
 }
 
 }  // namespace

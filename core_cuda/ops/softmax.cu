@@ -227,7 +227,7 @@ struct BackwardChunk {
 // Whether the row fits is asked at run time: known to the compiler, it would keep the elements of both tensors in the
 // compute type, and spill 96 bytes.
 template <bool kAligned, class T>
-__global__ void __launch_bounds__(kMostRowThreads) backward_kernel(SoftmaxBackward<T> call, RowGroups groups) {
+__global__ void __launch_bounds__(kMostRowThreads) softmax_backward_kernel(SoftmaxBackward<T> call, RowGroups groups) {
   using A = compute_t<T>;
   begin_kernel();
   const RowThread<> me(groups);
@@ -252,7 +252,7 @@ Status backward_rows(const SoftmaxBackward<T>& call, const Context& context) {
   const RowGroups groups = row_groups<T, kPacks>(call.cols);
   const bool aligned = are_rows_aligned(call.cols, call.dy, call.dy_stride) &&
                        are_rows_aligned(call.cols, call.y, call.y_stride) && is_aligned(call.dx);
-  const auto kernel = aligned ? backward_kernel<true, T> : backward_kernel<false, T>;
+  const auto kernel = aligned ? softmax_backward_kernel<true, T> : softmax_backward_kernel<false, T>;
   return launch(context, kernel, groups.blocks(call.rows), groups.block_threads, call, groups);
 }
 
