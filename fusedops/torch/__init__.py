@@ -14,6 +14,7 @@ from fusedops import functions, loading
 
 if TYPE_CHECKING:
     from fusedops.functions import *  # noqa: F403
+    from fusedops.torch.conversion import convert, revert  # noqa: F401
 
 loading.library("torch")  # says what is missing before torch is imported
 
@@ -21,8 +22,10 @@ from fusedops.torch.front import FUNCTIONS as ops  # noqa: E402, F401
 
 
 def __getattr__(name: str) -> Any:
-    if name == "nn":  # on first use
-        return importlib.import_module("fusedops.torch.nn")
+    if name in ("jit", "nn"):  # on first use
+        return importlib.import_module(f"fusedops.torch.{name}")
+    if name in ("convert", "revert"):
+        return getattr(importlib.import_module("fusedops.torch.conversion"), name)
     raise AttributeError(f"module 'fusedops.torch' has no attribute {name!r}")
 
 

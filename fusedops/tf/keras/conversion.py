@@ -9,6 +9,7 @@ from weakref import WeakSet
 
 import keras
 
+from fusedops.report import subclass_of
 from fusedops.tf import xla
 from fusedops.tf.keras import hub, traces
 from fusedops.tf.keras.attention import MultiHeadAttention
@@ -132,7 +133,7 @@ def _convert(thing: Any, report: Report) -> None:
     if not counterpart:
         bases = [base.__name__ for base in kind.__mro__[1:] if _is_known(base)]
         if bases:
-            report.keep(thing, f"a subclass of {bases[0]}, which may compute something else")
+            report.keep(thing, subclass_of(bases[0]))
         else:
             report.ignore(thing)
         return
@@ -142,7 +143,7 @@ def _convert(thing: Any, report: Report) -> None:
         _become(thing, kind)
         report.keep(thing, reason)
     else:
-        report.replace(thing, kind, _condition(thing))
+        report.replace(thing, kind, type(thing), _condition(thing))
 
 
 def _condition(thing: Any) -> str:

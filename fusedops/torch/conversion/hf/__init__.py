@@ -1,0 +1,60 @@
+"""What `convert` makes of the modules of Hugging Face's transformers.
+
+A module is known by the name of its class, and the mixin for it is imported only when a model has such a module:
+without transformers nothing here is needed, and nothing of it imported. Mixins rely on attributes of the modules of
+transformers 5; a module of another version that lacks one, or whose `forward` does more, is kept as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+
+_LLAMA = {
+    "RMSNorm": "norms.RMSNorm",
+    "MLP": "mlp.GatedMLP",
+    "Attention": "rotary.RotaryAttention",
+    "DecoderLayer": "residual.PreNormBlock",
+    "ForCausalLM": "loss.LanguageModel",
+}
+_GEMMA = _LLAMA | {"RMSNorm": "norms.OffsetRMSNorm"}
+_FOUR_NORMS = _GEMMA | {"DecoderLayer": "residual.FourNormBlock"}
+
+_FAMILIES: dict[str, dict[str, str]] = {
+    "gemma.modeling_gemma.Gemma": _GEMMA,
+    "gemma2.modeling_gemma2.Gemma2": _FOUR_NORMS,
+    "gemma3.modeling_gemma3.Gemma3": _FOUR_NORMS,
+    "llama.modeling_llama.Llama": _LLAMA,
+    "mistral.modeling_mistral.Mistral": _LLAMA,
+    "mixtral.modeling_mixtral.Mixtral": _LLAMA | {"Experts": "mlp.GatedExperts"},
+    "qwen2.modeling_qwen2.Qwen2": _LLAMA,
+    "qwen3.modeling_qwen3.Qwen3": _LLAMA,
+}
+"""Where a family's classes are and what their names begin with; how they go on, and the mixin for each."""
+
+_MIXINS = {
+    f"transformers.models.{family}{part}": mixin for family, parts in _FAMILIES.items() for part, mixin in parts.items()
+}
+
+
+def counterpart(kind: type) -> type | None:
+    """What stands in for this class, if something here does.
+
+    Raises:
+        ImportError, AttributeError: this version of transformers lacks something that the mixin relies on.
+    """
+    return _made(kind, _MIXINS[_full_name(kind)]) if is_known(kind) else None
+
+
+def is_known(kind: type) -> bool:
+    return _full_name(kind) in _MIXINS and not hasattr(kind, "original")
+
+
+@functools.cache
+def _made(kind: type, mixin: str) -> type:
+    file, _, name = mixin.partition(".")
+    return getattr(importlib.import_module(f"{__name__}.{file}"), name).over(kind)
+
+
+def _full_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"

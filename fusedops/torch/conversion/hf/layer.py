@@ -1,0 +1,92 @@
+"""What the counterparts of transformers' modules have in common."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from fusedops.torch.nn.layer import FusedLayer
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+class HFLayer(FusedLayer, torch.nn.Module if TYPE_CHECKING else object):  # type: ignore[misc]
+    """Stands before a class of transformers' among the bases of its counterpart, and has the faster methods.
+
+    `why_not()` compares the module with what the methods rely on; `why_not(*inputs)`, which runs in every call, looks
+    at the inputs alone.
+    """
+
+    original: ClassVar[type]
+    mixin: ClassVar[type]
+    needs: ClassVar[tuple[str, ...]] = ()  # attributes of the module that the methods read
+    computes: ClassVar[tuple[str, ...]] = ()  # those among them that are modules whose work the kernel does
+
+    @classmethod
+    def over(cls, kind: type) -> type:
+        """The counterpart of a class.
+
+        It has the name and the module of the class: transformers asks a model for both, for instance to read from the
+        source of its module which kinds of attention it can have.
+        """
+        names: dict[str, Any] = {
+            "__module__": kind.__module__,
+            "__qualname__": kind.__qualname__,
+            "__doc__": kind.__doc__,
+            "original": kind,
+            "mixin": cls,
+        }
+        return type(kind)(kind.__name__, (cls, kind), names | cls.members(kind))
+
+    @classmethod
+    def members(cls, kind: type) -> dict[str, Any]:
+        """What the counterpart has that depends on the class."""
+        return {}
+
+    def why_not(self, *inputs: Any) -> str | None:
+        missing = [name for name in self.needs if not hasattr(self, name)]
+        return f"this version of transformers' {type(self).__name__} has no attribute {missing[0]}" if missing else None
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As an instance of the original class that is to be converted: pickle finds no class that was made."""
+        _, (kind, *_), *state = super().__reduce_ex__(max(protocol, 2))
+        return (_blank, (kind.original,), *state)
+
+
+def _blank(kind: type) -> Any:
+    """A module of the class's counterpart, without state."""
+    from fusedops.torch.conversion.counterparts import counterpart
+
+    return object.__new__(counterpart(kind) or kind)
+
+
+def unknown_forward(kind: type, names: Collection[str], variables: Collection[str] = ()) -> str | None:
+    """The reason not to stand in for a class's forward, unless it reads these names and has these variables of its own.
+
+    Another version of transformers may do more there, or return more.
+    """
+    forward = inspect.unwrap(kind.forward)  # type: ignore[attr-defined]
+    code = forward.__code__
+    own = set(code.co_varnames) - set(inspect.signature(forward).parameters)
+    if isinstance(forward, FunctionType) and set(code.co_names) == set(names) and own <= set(variables):
+        return None
+    return f"this version of transformers' {kind.__name__} computes in another way"
+
+
+def is_watched(module: torch.nn.Module) -> bool:
+    """Whether somebody would notice that the module is not called: by hooks, or by a forward that they set."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return any(hooks) or "forward" in module.__dict__
+
+
+def stays_half(x: torch.Tensor, parameter: torch.Tensor) -> bool:
+    """Whether x has 16 bits, the parameter beside it float32, and autocast would round their product to 16 bits again.
+
+    Elsewhere torch's product of both is float32, and so must ours be.
+    """
+    mixed = x.dtype in _HALF and parameter.dtype is torch.float32
+    return mixed and torch.is_autocast_enabled(x.device.type)

@@ -1,0 +1,60 @@
+"""The activation of a gated MLP, and its product with the other projection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import fusedops.torch as fo
+from fusedops.torch.conversion.hf.activations import fused_name, unfused_activation
+from fusedops.torch.conversion.hf.layer import HFLayer, is_watched, unknown_forward
+from fusedops.torch.nn.layer import unfused_input
+
+
+class GatedMLP(HFLayer):
+    """down(act(gate(x)) · up(x)): the middle is one pass that stores nothing but its result."""
+
+    needs = ("gate_proj", "up_proj", "down_proj", "act_fn")
+    computes = ("act_fn",)
+
+    def why_not(self, *inputs: Any) -> str | None:
+        if inputs:
+            return None
+        return (
+            super().why_not()
+            or unknown_forward(self.original, self.needs, ("down_proj",))
+            or unfused_activation(self.act_fn)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(gated(self.act_fn, self.gate_proj(x), self.up_proj(x)))
+
+
+def gated(activation: Any, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """act(gate) · up, by the kernel if it can and if nobody would notice."""
+    name = fused_name(activation)
+    if name is None or gate.dtype is not up.dtype or unfused_input(gate) or is_watched(activation):
+        return activation(gate) * up
+    return fo.gated_act(gate, up, name)
+
+
+class GatedExperts(HFLayer):
+    """The same for the experts of a mixture, whose two projections lie side by side in one tensor."""
+
+    needs = ("act_fn", "config", "_apply_gate")
+    computes = ("act_fn",)
+
+    def why_not(self, *inputs: Any) -> str | None:
+        if inputs:
+            return None
+        return super().why_not() or self._unfused_gate() or unfused_activation(self.act_fn)
+
+    def _unfused_gate(self) -> str | None:
+        if self.original._apply_gate.__name__ != "_default_apply_gate":  # type: ignore[attr-defined]
+            return "it has a gate of its own"
+        implementation = getattr(self.config, "_experts_implementation", None)
+        return "experts_implementation is 'eager'" if implementation == "eager" else None
+
+    def _apply_gate(self, packed: torch.Tensor) -> torch.Tensor:
+        return gated(self.act_fn, *packed.chunk(2, dim=-1))

@@ -1,0 +1,56 @@
+"""Root mean square normalization, which every family of models has under a name of its own."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+
+import fusedops.torch as fo
+from fusedops.torch.conversion.hf.layer import HFLayer, stays_half
+from fusedops.torch.nn.layer import unfused_input
+
+
+class RMSNorm(HFLayer):
+    """weight · x / rms(x), rounded once where transformers rounds before the product as well."""
+
+    needs = ("weight", "variance_epsilon")
+    weight_offset: ClassVar[float] = 0.0
+
+    def why_not(self, *inputs: Any) -> str | None:
+        if not inputs:
+            return super().why_not()
+        x = inputs[0]
+        if not self._fits(x):
+            return f"the weight is {self.weight.dtype} beside an input of {x.dtype}"
+        return unfused_input(x)
+
+    def _fits(self, x: torch.Tensor) -> bool:
+        return self.weight.dtype is x.dtype or stays_half(x, self.weight)
+
+    @property
+    def _eps(self) -> float:
+        return self.variance_epsilon
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.why_not(x):
+            return super().forward(x)
+        return fo.rms_norm(x, self.weight, eps=self._eps, weight_offset=self.weight_offset)
+
+    def fused_add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(self(s), s) with s = x + residual, in one pass; without hooks, and of what the kernel takes alone."""
+        return fo.add_rms_norm(x, residual, self.weight, eps=self._eps, weight_offset=self.weight_offset)
+
+
+class OffsetRMSNorm(RMSNorm):
+    """(1 + weight) · x / rms(x), as in Gemma, whose result has the input's dtype whatever the weight's."""
+
+    needs = ("weight", "eps")
+    weight_offset = 1.0
+
+    def _fits(self, x: torch.Tensor) -> bool:
+        return self.weight.dtype in (x.dtype, torch.float32) and x.dtype is not torch.float64
+
+    @property
+    def _eps(self) -> float:
+        return self.eps

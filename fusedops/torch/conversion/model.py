@@ -1,0 +1,160 @@
+"""Converting a model module by module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from fusedops import report as reports
+from fusedops.torch.conversion.counterparts import counterpart, is_known, original
+from fusedops.torch.nn.layer import FusedLayer
+
+_SERVED = "torch's own kernel serves as well"
+_KEPT: dict[type, str] = {
+    torch.nn.GELU: _SERVED,
+    torch.nn.MultiheadAttention: "its attention is a kernel of torch's own",
+    torch.nn.ReLU: _SERVED,
+    torch.nn.SiLU: _SERVED,
+    torch.nn.Sigmoid: _SERVED,
+    torch.nn.Tanh: _SERVED,
+}
+
+
+class Report(reports.Report):
+    noun = "modules"
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        name = type(model).__name__
+        super().__init__(name)
+        self.names = {module: path or name for path, module in model.named_modules()}
+
+    def is_container(self, thing: Any) -> bool:
+        return next(thing.children(), None) is not None
+
+    def name_of(self, thing: Any) -> str:
+        return self.names[thing]
+
+
+def convert(model: torch.nn.Module, verbose: bool = True) -> torch.nn.Module:
+    """Has every module of a model that fusedops knows computed by its kernels, and prints which those are.
+
+    A module is changed in place, to a subclass of its own class that computes the same and has no state of its own:
+    parameters, buffers, the keys of the state dict, hooks, devices, the references of an optimizer and every reference
+    to a module stay what they are. A module whose class is a subclass of a known one is kept: what it computes is its
+    own affair. Converting twice does nothing more.
+
+    Known are `LayerNorm`, `RMSNorm`, `Softmax` and `CrossEntropyLoss` of torch.nn, and the modules of Hugging Face's
+    transformers that `fusedops.torch.conversion.hf` lists: their norms, gated MLPs, rotary embedding, residual
+    connections and losses. Any module around them will do, such as DistributedDataParallel's or torch.compile's; what
+    was compiled is compiled anew. What `fully_shard` makes is a subclass: convert the model before it is sharded.
+
+    Modules are seen, functions are not: a call of torch.nn.functional within somebody's `forward` stays what it is.
+    What a module's class is asked for by name, as `save_pretrained` does, has not changed: the classes of transformers
+    keep their names and modules, and `isinstance` of them is true.
+
+    A converted module can be pickled and copied. Loading one takes fusedops; `revert` it before `torch.save` of a whole
+    model that is to be loaded without. A state dict is the same in either case.
+
+    Args:
+        model: any module.
+        verbose: whether to print what was replaced and what not, and why.
+
+    Returns:
+        The same model.
+
+    Raises:
+        TypeError: it is not a torch.nn.Module.
+    """
+    report = Report(_checked("convert", model))
+    modules = list(model.modules())
+    # Those within others come first: what a block can fuse depends on what it is made of.
+    rest = [module for module in reversed(modules) if not _convert(module, report)]
+    computed = _computed(modules)
+    for module in rest:
+        if module not in computed:
+            _explain(module, report)
+    if verbose:
+        print(report)
+    return model
+
+
+def revert(model: torch.nn.Module) -> torch.nn.Module:
+    """Gives every module the class of torch's or of transformers' back that fusedops has a counterpart of.
+
+    Layers of fusedops that are not such a counterpart, such as `AddRMSNorm`, stay; so does what was sharded by
+    `fully_shard` after it had been converted.
+
+    Args:
+        model: any module.
+
+    Returns:
+        The same model.
+
+    Raises:
+        TypeError: it is not a torch.nn.Module.
+    """
+    for module in _checked("revert", model).modules():
+        kind = original(type(module))
+        if kind:
+            module.__class__ = kind
+    return model
+
+
+def _checked(function: str, model: Any) -> torch.nn.Module:
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"fusedops.torch.{function}: model must be a torch.nn.Module; got {type(model)}")
+    return model
+
+
+def _convert(module: torch.nn.Module, report: Report) -> bool:
+    """Whether there was something to do or to say."""
+    kind = type(module)
+    if isinstance(module, FusedLayer):
+        reason = module.why_not()
+        report.keep(module, reason) if reason else report.find(module)
+        return True
+    if not is_known(kind):
+        return False
+    try:
+        reason = _become(module, kind)
+    except (ImportError, AttributeError) as error:
+        reason = f"this version of transformers is not known: {error}"
+    if reason:
+        report.keep(module, reason)
+    else:
+        report.replace(module, kind, getattr(module, "mixin", type(module)))
+    return True
+
+
+def _become(module: torch.nn.Module, kind: type) -> str | None:
+    """Converts the module, or says why not."""
+    if "forward" in vars(module):
+        return "its forward is an attribute of its own, which somebody has set"
+    module.__class__ = counterpart(kind)
+    reason = module.why_not()
+    if reason:
+        module.__class__ = kind
+    return reason
+
+
+def _computed(modules: Iterable[torch.nn.Module]) -> set[torch.nn.Module]:
+    """The modules whose work the kernel of a module around them does as well."""
+    return {getattr(module, name) for module in modules for name in getattr(type(module), "computes", ())}
+
+
+def _explain(module: torch.nn.Module, report: Report) -> None:
+    """Says of a module that is not known why it is kept, if there is more to say than that."""
+    kind = type(module)
+    known = next((base for base in kind.__mro__ if is_known(base)), None)
+    if isinstance(module, torch.jit.ScriptModule):
+        report.keep(module, "TorchScript has compiled it")
+    elif known and any(base.__name__ == "FSDPModule" for base in kind.__mro__):
+        report.keep(module, "sharded by fully_shard: convert the model before")
+    elif known:
+        report.keep(module, reports.subclass_of(known.__name__))
+    elif kind in _KEPT:
+        report.keep(module, _KEPT[kind])
+    else:
+        report.ignore(module)
