@@ -41,17 +41,19 @@ class Softmax(FusedLayer, nn.Softmax):
         self.causal = causal
 
     def why_not(self, *inputs: Any) -> str | None:
-        return unfused_input(inputs[0]) or self._unfused_dim(inputs[0]) if inputs else self._unfused_dim(None)
+        x = inputs[0] if inputs else None
+        return unfused_input(x) or self._unfused_dim(x.dim() if isinstance(x, Tensor) else None)
 
-    def _unfused_dim(self, x: Any) -> str | None:
-        if self.dim is None:
+    def _unfused_dim(self, rank: int | None) -> str | None:
+        """Of inputs of this rank; None: of any."""
+        dim = self.dim
+        if dim is None:
             return "dim is None"
-        rank = x.dim() if isinstance(x, Tensor) else None
         if rank == 0:
             return "the input has no dimension"
-        return (
-            None if self.dim == -1 or (rank is not None and self.dim == rank - 1) else f"dim {self.dim} is not the last"
-        )
+        if dim == -1 or dim + 1 == rank or (rank is None and dim >= 0):
+            return None
+        return f"dim {dim} is not the last"
 
     def extra_repr(self) -> str:
         return joined(super().extra_repr(), options(self, scale=1.0, causal=False))

@@ -1,0 +1,104 @@
+"""What is right for the layers that torch.nn does not have: layers made of torch's own, or of the plain formula."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class RMSNorm(nn.RMSNorm):
+    def __init__(self, *args: Any, weight_offset: float = 0.0, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.weight_offset = weight_offset
+
+    def forward(self, x):
+        weight = None if self.weight is None else self.weight + self.weight_offset
+        return functional.rms_norm(x, self.normalized_shape, weight, self.eps)
+
+
+class _Add:
+    def forward(self, x, residual):
+        s = x + residual
+        return super().forward(s), s
+
+
+class AddRMSNorm(_Add, RMSNorm):
+    pass
+
+
+class AddLayerNorm(_Add, nn.LayerNorm):
+    pass
+
+
+class Softmax(nn.Softmax):
+    """Of what is kept; where that is nothing, zeros."""
+
+    def __init__(self, dim: int | None = None, scale: float = 1.0, causal: bool = False) -> None:
+        super().__init__(dim)
+        self.scale, self.causal = scale, causal
+
+    def forward(self, x, mask=None):
+        kept = torch.ones(x.shape, dtype=torch.bool, device=x.device) if mask is None else mask.expand(x.shape)
+        if self.causal:
+            kept = kept.tril(x.shape[-1] - x.shape[-2])
+        weights = (x * self.scale).exp() * kept
+        total = weights.sum(self.dim, keepdim=True)
+        return weights / torch.where(total == 0, 1, total)
+
+
+class SwiGLU(nn.Module):
+    def __init__(self, activation: nn.Module | None = None) -> None:
+        super().__init__()
+        self.activation = activation or nn.SiLU()
+
+    def forward(self, gate, up=None):
+        if up is None:
+            gate, up = gate.chunk(2, -1)
+        return self.activation(gate) * up
+
+
+class GEGLU(SwiGLU):
+    def __init__(self, approximate: str = "none") -> None:
+        super().__init__(nn.GELU(approximate))
+
+
+class BiasGELU(nn.Module):
+    def __init__(self, num_features: int, approximate: str = "none", **kwargs: Any) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(num_features, **kwargs))
+        self.approximate = approximate
+
+    def forward(self, x):
+        return functional.gelu(x + self.bias, approximate=self.approximate)
+
+
+class RotaryEmbedding(nn.Module):
+    """Pairs of features as complex numbers, turned by e^(i·angle), in float64."""
+
+    def __init__(self, dim, max_seq_len=4096, base=10000.0, *, interleaved=False, seq_dim=-3, **kwargs: Any) -> None:
+        super().__init__()
+        self.dim, self.base, self.interleaved, self.seq_dim = dim, base, interleaved, seq_dim
+
+    def forward(self, x, positions=None):
+        turned, rest = x.double().split([self.dim, x.shape[-1] - self.dim], -1)
+        pairs = self.dim // 2
+        shape = (pairs, 2) if self.interleaved else (2, pairs)
+        turned = turned.unflatten(-1, shape)
+        if not self.interleaved:
+            turned = turned.transpose(-1, -2)
+        if positions is None:
+            positions = torch.arange(x.shape[self.seq_dim], device=x.device)
+        frequencies = torch.tensor([self.base ** (-i / pairs) for i in range(pairs)], dtype=torch.float64)
+        angles = positions[..., None] * frequencies.to(x.device)
+        if positions.dim() == 2:  # of each batch: over all dimensions between it and the positions
+            angles = angles[(slice(None), *[None] * (x.dim() + self.seq_dim - 1))]
+        if self.seq_dim == -3:
+            angles = angles.unsqueeze(-2)
+        turned = torch.view_as_complex(turned.contiguous()) * torch.polar(torch.ones_like(angles), angles)
+        turned = torch.view_as_real(turned)
+        if not self.interleaved:
+            turned = turned.transpose(-1, -2)
+        return torch.cat([turned.flatten(-2), rest], -1).to(x.dtype)
