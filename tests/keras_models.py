@@ -1,4 +1,4 @@
-"""Comparing a converted Keras model with what it was before, and both with the same model in float64."""
+"""What the tests of converted Keras models share: the same model in another dtype, its results and gradients."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 
@@ -59,30 +58,3 @@ def gradients(model: Any, inputs: Any) -> list[np.ndarray]:
     found = tape.gradient(outputs, [weight.value for weight in model.trainable_weights], upstream)
     # Not all weights are used. Of an embedding, what each token adds: their sum has no fixed order on a GPU.
     return values([getattr(gradient, "values", gradient) for gradient in found if gradient is not None])
-
-
-def assert_as_accurate(got: list[np.ndarray], plain: list[np.ndarray], exact: list[np.ndarray], dtype: str) -> None:
-    """What fusedops computes errs at most twice as much as what Keras computes, seen over all results.
-
-    Both round at the same places, fusedops never more often, and the errors of many roundings are alike in size. Where
-    Keras's happen to be none, one rounding in dtype is allowed.
-    """
-    for ours, theirs in zip(got, plain, strict=True):
-        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
-    sizes = np.array([_size(truth) for truth in exact])
-    ours, theirs = (np.array([_size(x - y) for x, y in zip(results, exact, strict=True)]) for results in (got, plain))
-    # An exact zero, such as the gradient of a bias of keys in attention: what is computed is nothing but errors.
-    zero = theirs > sizes
-    for chosen, scales in ((~zero, sizes), (zero, theirs)):
-        if chosen.any():
-            error, limit = (_size(errors[chosen] / scales[chosen]) for errors in (ours, theirs))
-            assert error <= 2 * limit + float(ml_dtypes.finfo(dtype).eps), f"error {error}, of Keras's own code {limit}"
-
-
-def _size(array: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(np.square(array.astype(np.float64)))))
-
-
-def assert_losses_overlap(got: list[float], plain: list[float], dtype: str, steps: int) -> None:
-    """Each step adds at most one rounding in dtype: those of the many terms of a loss average out."""
-    np.testing.assert_allclose(got, plain, rtol=(1 + steps) * float(ml_dtypes.finfo(dtype).eps))

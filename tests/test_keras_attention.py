@@ -6,7 +6,8 @@ import inspect
 
 import numpy as np
 import pytest
-from keras_models import assert_as_accurate, gradients, policy, twin, values
+from accuracy import assert_as_accurate
+from keras_models import gradients, policy, twin, values
 
 BATCH, QUERIES, KEYS, COLUMNS = 3, 6, 9, 16
 EPS = float(np.finfo("float32").eps)

@@ -7,7 +7,8 @@ import sys
 
 import numpy as np
 import pytest
-from keras_models import assert_as_accurate, assert_losses_overlap, gradients, policy, twin, values
+from accuracy import assert_as_accurate, assert_losses_overlap
+from keras_models import gradients, policy, twin, values
 from numerics import assert_same_bits
 
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16", "float64")

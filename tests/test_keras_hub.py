@@ -9,7 +9,8 @@ import sys
 
 import numpy as np
 import pytest
-from keras_models import assert_as_accurate, assert_losses_overlap, gradients, policy, twin, values
+from accuracy import assert_as_accurate, assert_losses_overlap
+from keras_models import gradients, policy, twin, values
 from numerics import assert_same_bits
 
 VOCABULARY, LENGTH, HIDDEN = 32, 12, 32

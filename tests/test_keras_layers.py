@@ -10,6 +10,7 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
+from accuracy import assert_as_accurate
 from conftest import ROOT
 from keras_layers import (
     FALLBACKS,
@@ -25,7 +26,6 @@ from keras_layers import (
     tensors,
     value_and_gradients,
 )
-from keras_models import assert_as_accurate
 from numerics import assert_accurate, assert_same_bits
 from specification import any_order
 
