@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,6 +51,11 @@ def _alive(x: Any) -> Any:
     return x
 
 
+def _picker(places: Sequence[int]) -> Callable[[Arguments], Arguments]:
+    """A function that picks the items at these places; operator.itemgetter, but always a tuple."""
+    return itemgetter(*places) if len(places) > 1 else lambda values: tuple(values[i] for i in places)
+
+
 class Derivative:
     """Applies an operator's gradient formula to what torch hands around.
 
@@ -66,6 +72,7 @@ class Derivative:
         self.constants = [i for i, x in enumerate(declaration.outputs) if x.saved]
         tensors = [*self.names, *(x.name for x in declaration.outputs)]
         self.saved = [tensors.index(name) for name in gradient.saves]
+        self.pick_saved = _picker(self.saved)
         numbers = [f"{self.names[i]}_value" for i in signature.scalars]
         attributes = [x.name for x in declaration.attributes]
         read = [*gradient.saves, *numbers, *attributes]
@@ -78,8 +85,7 @@ class Derivative:
     def save(self, ctx: Any, inputs: Sequence[Any], rest: Arguments, outputs: Any, forward_mode: bool) -> None:
         """Keeps what the formula reads: tensors where autograd can see them, numbers and attributes beside them."""
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        values = (*inputs, *outputs)
-        tensors = [values[i] for i in self.saved]
+        tensors = self.pick_saved((*inputs, *outputs))
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         if self.constants:
@@ -104,8 +110,8 @@ class Derivative:
         wanted = dict(zip(self.names, needed, strict=True))
         gradients = self.formula(_OF_FORMULAS, self.context(ctx, saved, wanted), *dy)
         result = []
-        for name in self.names:
-            gradient = gradients.get(name) if wanted[name] else None
+        for name, is_needed in wanted.items():
+            gradient = gradients.get(name) if is_needed else None
             if gradient is REFUSED:
                 raise RuntimeError(f"fusedops.{self.signature.declaration.name}: {name} has no gradient; detach it")
             result.append(gradient() if callable(gradient) else gradient)
@@ -295,7 +301,7 @@ def _arguments(signature: Signature) -> Callable[[Arguments, dict[str, Any]], tu
 def front(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """The function `name(*inputs, **attributes)` that users and layers call, and the one that formulas call."""
     signature = SIGNATURES[name]
-    declaration = signature.declaration
+    declaration, scalars = signature.declaration, signature.scalars
     autocast = declaration.autocast
     public, bare = overload(name), overload(f"_{name}")
     bare = getattr(bare, "_op", bare)  # without the Python method in between
@@ -328,7 +334,8 @@ def front(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
     def call_of_formula(*inputs: Any, **attributes: Any) -> Any:
         """Mostly a backward that nobody differentiates: what it passes was checked when its forward was called."""
-        if not (_is_grad_enabled() or _inside_torch_func() or forward_ad._current_level >= 0 or _is_compiling()):
+        watched = _is_grad_enabled() or _inside_torch_func() or forward_ad._current_level >= 0 or _is_compiling()
+        if not watched and not (scalars and any(type(inputs[i]) is float for i in scalars)):
             try:
                 return bare(*inputs, **attributes)
             except (TypeError, NotImplementedError):  # `call` says it better
@@ -336,7 +343,7 @@ def front(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
         return call(*inputs, **attributes)
 
     call.__name__ = call.__qualname__ = name
-    return call, call if autocast or signature.scalars else call_of_formula
+    return call, call if autocast else call_of_formula
 
 
 for _name in SIGNATURES:
