@@ -6,34 +6,8 @@ import shutil
 import sys
 
 import pytest
-from checks import tuples
-from specification import Sample
 from specifications import WITH_SCALARS, scalars
-
-
-def tensor_function(backend, spec, sample: Sample, inputs):
-    names = sample.tensors
-
-    def function(*tensors):
-        given = {**inputs, **dict(zip(names, tensors, strict=True))}
-        outputs = backend.call(spec.name, given, sample.options)
-        return outputs if len(outputs) > 1 else outputs[0]
-
-    return function, tuple(inputs[name] for name in names)
-
-
-def value_and_gradients(torch, spec, sample: Sample, function, tensors):
-    wanted = spec.differentiable(sample)
-    named = zip(sample.tensors, tensors, strict=True)
-    leaves = tuple(x.detach().clone().requires_grad_(name in wanted) for name, x in named)
-    outputs = tuples(function(*leaves))
-    wanted = [leaf for leaf in leaves if leaf.requires_grad]
-    return (*outputs, *torch.autograd.grad(outputs, wanted, [torch.full_like(y, 0.75) for y in outputs]))
-
-
-def assert_same(torch, got, expected):
-    for left, right in zip(tuples(got), tuples(expected), strict=True):
-        torch.testing.assert_close(left, right, rtol=0, atol=0, equal_nan=True)
+from torch_functions import assert_same, every_operator, leaves, outputs_and_gradients, tensor_function
 
 
 @pytest.fixture(autouse=True)
@@ -47,22 +21,43 @@ def test_every_sample(torch_backend, spec, random):
     torch = torch_backend.torch
     for sample in (spec.sample((5, 33), random), *spec.more_samples(random)):
         function, tensors = tensor_function(torch_backend, spec, sample, torch_backend.tensors(sample, "float32"))
-        compiled = torch_backend.traced(function)
-        case = (torch, spec, sample)
-        assert_same(torch, value_and_gradients(*case, compiled, tensors), value_and_gradients(*case, function, tensors))
+        inputs = leaves(spec, sample, tensors)
+        got = outputs_and_gradients(torch, torch_backend.traced(function), inputs)
+        assert_same(torch, got, outputs_and_gradients(torch, function, inputs))
 
 
-def test_inductor(torch_backend, spec, random):
+@pytest.fixture
+def inductor(torch_backend):
     torch = torch_backend.torch
     if not shutil.which("g++"):
         pytest.skip("inductor needs a compiler")
+    with torch._inductor.config.patch(force_disable_caches=True):  # which know nothing of a library built anew
+        yield torch
+
+
+def test_inductor(inductor, torch_backend, spec, random):
+    torch = inductor
     sample = spec.sample((5, 33), random)
     function, tensors = tensor_function(torch_backend, spec, sample, torch_backend.tensors(sample, "bfloat16"))
-    compiled = torch.compile(function, fullgraph=True)
-    case = (torch, spec, sample)
-    with torch._inductor.config.patch(force_disable_caches=True):  # which know nothing of a library built anew
-        got = value_and_gradients(*case, compiled, tensors)
-    assert_same(torch, got, value_and_gradients(*case, function, tensors))
+    inputs = leaves(spec, sample, tensors)
+    got = outputs_and_gradients(torch, torch.compile(function, fullgraph=True), inputs)
+    assert_same(torch, got, outputs_and_gradients(torch, function, inputs))
+
+
+def test_reduce_overhead(inductor, torch_backend, random):
+    """Every operator in one graph, forward and backward: on a GPU as CUDA graphs, replayed on new values."""
+    torch = inductor
+    function, inputs = every_operator(torch_backend, random)
+    compiled = torch.compile(function, fullgraph=True, mode="reduce-overhead")
+    for step in range(4):  # the first ones warm up and record
+        with torch.no_grad():
+            for x in inputs:
+                if x.requires_grad:
+                    x.add_(0.125 * step)
+        torch.compiler.cudagraph_mark_step_begin()
+        got = [x.clone() for x in outputs_and_gradients(torch, compiled, inputs)]
+        assert_same(torch, tuple(got), outputs_and_gradients(torch, function, inputs))
+    assert not torch._dynamo.utils.counters["inductor"]["cudagraph_skips"]
 
 
 def test_one_graph_for_all_batch_sizes(torch_backend, spec, random):
@@ -91,8 +86,32 @@ def test_gradients_with_dynamic_shapes(torch_backend, spec, random):
     for size in (6, 11):
         sample = spec.sample((size, 5, 8), random)
         tensors = tuple(torch_backend.tensors(sample, "float32")[name] for name in sample.tensors)
-        case = (torch, spec, sample)
-        assert_same(torch, value_and_gradients(*case, compiled, tensors), value_and_gradients(*case, function, tensors))
+        inputs = leaves(spec, sample, tensors)
+        got = outputs_and_gradients(torch, compiled, inputs)
+        assert_same(torch, got, outputs_and_gradients(torch, function, inputs))
+
+
+def test_dynamo_alone(torch_backend, spec, random):
+    """backend="eager": the traced code calls the operators with torch's own autograd."""
+    torch = torch_backend.torch
+    sample = spec.sample((4, 5), random)
+    function, tensors = tensor_function(torch_backend, spec, sample, torch_backend.tensors(sample, "float32"))
+    inputs = leaves(spec, sample, tensors)
+    got = outputs_and_gradients(torch, torch.compile(function, fullgraph=True, backend="eager"), inputs)
+    assert_same(torch, got, outputs_and_gradients(torch, function, inputs))
+
+
+def test_compiled_autograd(torch_backend, random):
+    """Only the backward is compiled, of a forward that was eager."""
+    torch = torch_backend.torch
+    function, inputs = every_operator(torch_backend, random)
+    outputs = function(*inputs)
+    upstream = [torch.full_like(y, 0.75) for y in outputs]
+    compiler = torch.compile(backend="aot_eager", fullgraph=True)
+    with torch._dynamo.compiled_autograd._enable(compiler):
+        torch.autograd.backward(outputs, upstream)
+    got = tuple(x.grad for x in inputs if x.requires_grad)
+    assert_same(torch, got, outputs_and_gradients(torch, function, inputs)[len(outputs) :])
 
 
 @pytest.mark.parametrize("spec", WITH_SCALARS, ids=str)

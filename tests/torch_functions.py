@@ -1,0 +1,63 @@
+"""PyTorch: specifications as functions of tensors, one by one or all at once, for what compiles or runs a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from checks import tuples
+from frameworks import Backend
+from specification import Sample, Specification
+from specifications import SPECIFICATIONS
+
+Function = Callable[..., Any]
+
+
+def tensor_function(
+    backend: Backend, spec: Specification, sample: Sample, inputs: dict[str, Any]
+) -> tuple[Function, tuple[Any, ...]]:
+    """The sample's call as a function of its tensors, and these."""
+    names = sample.tensors
+
+    def function(*tensors: Any) -> Any:
+        given = {**inputs, **dict(zip(names, tensors, strict=True))}
+        outputs = backend.call(spec.name, given, sample.options)
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    return function, tuple(inputs[name] for name in names)
+
+
+def leaves(spec: Specification, sample: Sample, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Copies of the tensors; the differentiable ones ask for a gradient."""
+    wanted = spec.differentiable(sample)
+    named = zip(sample.tensors, tensors, strict=True)
+    return tuple(x.detach().clone().requires_grad_(name in wanted) for name, x in named)
+
+
+def outputs_and_gradients(torch: Any, function: Function, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Of a plain upstream gradient, for the inputs that ask for one."""
+    outputs = tuples(function(*inputs))
+    wanted = [x for x in inputs if x.requires_grad]
+    return (*outputs, *torch.autograd.grad(outputs, wanted, [torch.full_like(y, 0.75) for y in outputs]))
+
+
+def every_operator(backend: Backend, random: np.random.Generator) -> tuple[Function, tuple[Any, ...]]:
+    """One function that calls every operator, each on tensors of its own, and these: what compiles slowly is compiled
+    once."""
+    calls, inputs = [], []
+    for spec in SPECIFICATIONS:
+        sample = spec.sample((4, 3, 8), random)
+        function, tensors = tensor_function(backend, spec, sample, backend.tensors(sample, "float32"))
+        calls.append((function, slice(len(inputs), len(inputs) + len(tensors))))
+        inputs += leaves(spec, sample, tensors)
+
+    def every(*tensors: Any) -> tuple[Any, ...]:
+        return tuple(y for function, own in calls for y in tuples(function(*tensors[own])))
+
+    return every, tuple(inputs)
+
+
+def assert_same(torch: Any, got: Any, expected: Any) -> None:
+    for left, right in zip(tuples(got), tuples(expected), strict=True):
+        torch.testing.assert_close(left, right, rtol=0, atol=0, equal_nan=True)
