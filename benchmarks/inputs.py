@@ -62,6 +62,8 @@ def results(case: Case) -> list[Layout]:
 
 
 def outputs(operator: str) -> tuple[str, ...]:
+    if operator == LLAMA:
+        return ()
     return ("out", "sum") if operator.startswith("add_") else ("out",)
 
 
