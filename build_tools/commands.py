@@ -8,6 +8,9 @@ from pathlib import Path
 import setuptools
 
 from build_tools.build import build as build_bindings
+from fusedops.building.binding import BINDING
+from fusedops.building.core import CORE
+from fusedops.building.jit import SOURCES
 from fusedops.loading import FRAMEWORKS, release
 
 if int(setuptools.__version__.split(".")[0]) < 77:
@@ -21,8 +24,11 @@ from setuptools.command.build_ext import build_ext
 class Build(build):
     def run(self) -> None:
         # The folder is kept from build to build: what an earlier one left there must not enter this wheel.
-        shutil.rmtree(Path(self.build_lib, "fusedops"), ignore_errors=True)
+        package = Path(self.build_lib, "fusedops")
+        shutil.rmtree(package, ignore_errors=True)
         super().run()
+        for folder in (CORE, BINDING):  # for the build at run time
+            shutil.copytree(folder, package / SOURCES / folder)
 
 
 class BuildBindings(build_ext):

@@ -1,7 +1,19 @@
 """One set of fused kernels for PyTorch (`import fusedops.torch`) and TensorFlow (`import fusedops.tf`)."""
 
+from __future__ import annotations
+
+from typing import Any
+
 __version__ = "0.1.0"
 
 from fusedops.config import show_config
 
 __all__ = ["__version__", "show_config"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "torch":  # so that fusedops.torch.jit.load() needs no other import, whether it is built or not
+        from fusedops.building.unbuilt import torch
+
+        return torch()
+    raise AttributeError(f"module 'fusedops' has no attribute {name!r}")

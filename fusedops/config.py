@@ -38,6 +38,7 @@ def _lines(framework: Framework) -> list[str]:
         lines.append(f"  Keras      {_keras()}")
     if build:
         lines += [
+            f"  library    {framework.folder / framework.files[0]}",
             f"  built for  {framework.title} {build['framework']}, {build['build_type']}",
             f"  CPU        {build['cpu_flags'] or 'any'}",
             f"  GPU        {_gpu(build)}",

@@ -25,6 +25,9 @@ FACTS = {
 }
 
 
+_folders: dict[str, Path] = {}  # where this process has the libraries from that are not in the package
+
+
 @dataclass(frozen=True)
 class Framework:
     name: str  # fusedops.<name>, make build-<name>
@@ -34,10 +37,11 @@ class Framework:
     files: tuple[str, ...]  # its libraries: the operators, then what is loaded beside them if it loads
     oldest: str  # the first version that the binding can be built for and loaded in
     stable: bool  # one build serves every version from `oldest` on
+    load: str | None = None  # the code that builds it at run time
 
     @property
     def folder(self) -> Path:
-        return Path(__file__).parent / self.name
+        return _folders.get(self.name) or Path(__file__).parent / self.name
 
     def build(self) -> dict[str, Any] | None:
         """What the library was built for: see fusedops/building/facts.py. None if that is not known."""
@@ -63,7 +67,16 @@ class Framework:
 
 
 FRAMEWORKS = {
-    "torch": Framework("torch", "PyTorch", "torch", ("torch",), ("_C.abi3.so",), "2.10", stable=True),
+    "torch": Framework(
+        "torch",
+        "PyTorch",
+        "torch",
+        ("torch",),
+        ("_C.abi3.so",),
+        "2.10",
+        stable=True,
+        load="import fusedops; fusedops.torch.jit.load()",
+    ),
     "tf": Framework(
         "tf",
         "TensorFlow",
@@ -74,6 +87,11 @@ FRAMEWORKS = {
         stable=False,
     ),
 }
+
+
+def use(framework: str, folder: Path) -> None:
+    """From now on in this process, the libraries of `fusedops.<framework>` are those in `folder`."""
+    _folders[framework] = folder
 
 
 def library(framework: str) -> Path:
@@ -88,7 +106,7 @@ def fault(framework: Framework, file: str | None = None) -> str | None:
     """Why a library of the binding, by default that of the operators, cannot be loaded and what to run, in one sentence
     each; or None."""
     library = framework.folder / (file or framework.files[0])
-    make = f"make build-{framework.name}"
+    make = f"make build-{framework.name}" + (f", or in Python: {framework.load}" if framework.load else "")
     title, installed, build = framework.title, framework.installed(), framework.build()
     what = f"fusedops.{framework.name}'s {file}" if file else f"fusedops.{framework.name}"
     here = f"{title} {installed} is installed"

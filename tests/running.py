@@ -1,14 +1,17 @@
-"""Running an example as a user runs it, whatever is installed."""
+"""Running an example, or a piece of code, as a user runs it, whatever is installed."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import fusedops
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
@@ -29,6 +32,21 @@ runpy.run_path(train, run_name="__main__")
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "COLUMNS": "100"}
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=cwd, env=environment)
+
+
+def python(code: str, *, folder: Path = EXAMPLES.parent, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs the code with the packages in `folder`."""
+    environment = os.environ | {"PYTHONPATH": str(folder), "TF_CPP_MIN_LOG_LEVEL": "3"} | variables
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+
+
+def copy_without_libraries(folder: Path) -> Path:
+    """The folder, in `folder`, of a copy of the package in which nothing is built."""
+    copy = folder / "with a space"
+    package = Path(fusedops.__file__).parent
+    shutil.copytree(package, copy / "fusedops", ignore=shutil.ignore_patterns("*.so", "_build.json", "__pycache__"))
+    return copy
 
 
 def skip_without(modules: tuple[str, ...]) -> None:

@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from running import copy_without_libraries, python
 
 import fusedops
 from fusedops import loading
@@ -20,6 +21,11 @@ from fusedops.building.ninja import NinjaFile
 from fusedops.building.options import BuildError, Options
 
 ROOT = Path(__file__).parents[1]
+RUN = {
+    "torch": "Run: make build-torch, or in Python: import fusedops; fusedops.torch.jit.load()",
+    "tf": "Run: make build-tf",
+}
+END = {name: re.escape(text) + "$" for name, text in RUN.items()}
 FACTS = {
     "fusedops": fusedops.__version__,
     "bytes": {"_C.abi3.so": 0, "_ops.so": 0, "_xla.so": 0},
@@ -69,22 +75,20 @@ def test_a_good_build_is_found(environment):
 
 def test_nothing_is_built(environment):
     environment({"torch": "2.13.0", "tensorflow": "2.21.0"}, {})
-    assert re.search(r"is not built.*PyTorch 2\.13\.0 is installed.*Run: make build-torch$", sentence("torch"))
-    assert re.search(r"is not built.*TensorFlow 2\.21\.0 is installed.*Run: make build-tf$", sentence("tf"))
+    assert re.search(rf"is not built.*PyTorch 2\.13\.0 is installed.*{END['torch']}", sentence("torch"))
+    assert re.search(rf"is not built.*TensorFlow 2\.21\.0 is installed.*{END['tf']}", sentence("tf"))
 
 
 def test_the_library_is_damaged(environment):
     environment({"torch": "2.13.0"}, {"torch": "2.13.0"}, bytes={"_C.abi3.so": 1000})
-    assert re.search(
-        r"is damaged: .*_C\.abi3\.so must have 1000 bytes; it has 0\. Run: make build-torch$", sentence("torch")
-    )
+    assert re.search(rf"is damaged: .*_C\.abi3\.so must have 1000 bytes; it has 0\. {END['torch']}", sentence("torch"))
 
 
 @pytest.mark.parametrize("facts", ["[]", "null", "3", "garbage", '{"fusedops": 1}'])
 def test_the_facts_are_unreadable(environment, facts):
     environment({"torch": "2.13.0"}, {"torch": "2.13.0"})
     (loading.FRAMEWORKS["torch"].folder / "_build.json").write_text(facts)
-    assert re.search(r"is not built: there is no readable .*_build\.json; .* Run: make build-torch$", sentence("torch"))
+    assert re.search(rf"is not built: there is no readable .*_build\.json; .* {END['torch']}", sentence("torch"))
 
 
 def test_the_library_is_gone(environment):
@@ -97,14 +101,14 @@ def test_the_library_is_gone(environment):
 def test_the_framework_is_missing(environment, framework, title):
     environment({}, {framework: "2.21.0"})
     assert f"needs {title}, which is not installed; it is built against {title} 2.21.0" in sentence(framework)
-    assert sentence(framework).endswith(f"then make build-{framework}")
+    assert sentence(framework).endswith("then " + RUN[framework].removeprefix("Run: "))
 
 
 def test_torch_is_too_old(environment):
     environment({"torch": "2.9.1+cu128"}, {"torch": "2.13.0"})
     assert "needs PyTorch 2.10 or newer, and PyTorch 2.9.1+cu128 is installed" in sentence("torch")
     assert "built against PyTorch 2.13.0" in sentence("torch")
-    assert sentence("torch").endswith("make build-torch")
+    assert sentence("torch").endswith("then " + RUN["torch"].removeprefix("Run: "))
 
 
 def test_tensorflow_is_another(environment):
@@ -136,7 +140,7 @@ def test_the_second_library_is_of_another_build(environment):
 
 def test_fusedops_is_another(environment):
     environment({"torch": "2.13.0"}, {"torch": "2.13.0"}, fusedops="0.0.1")
-    assert re.search(r"built from fusedops 0\.0\.1; this is .* Run: make build-torch$", sentence("torch"))
+    assert re.search(rf"built from fusedops 0\.0\.1; this is .* {END['torch']}", sentence("torch"))
 
 
 def test_the_cpu_is_too_old(environment, monkeypatch):
@@ -205,22 +209,15 @@ def test_show_config_never_fails(environment, capsys):
     assert "fusedops.tf is not built" in text
 
 
-def python(code, *, folder=ROOT):
-    environment = os.environ | {"PYTHONPATH": str(folder), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, "-c", code]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
-
-
 @pytest.mark.parametrize("framework", ["torch", "tf"])
 def test_importing_what_is_not_built(tmp_path, framework):
     if loading.FRAMEWORKS[framework].installed() is None:
         pytest.skip("not installed")
-    folder = tmp_path / "with a space"
-    ignored = shutil.ignore_patterns("*.so", "_build.json", "__pycache__")
-    shutil.copytree(ROOT / "fusedops", folder / "fusedops", ignore=ignored)
-    done = python(f"import fusedops.{framework}", folder=folder)
-    assert done.stderr.splitlines()[-1].startswith(f"ImportError: fusedops.{framework} is not built")
-    assert done.stderr.strip().endswith(f"Run: make build-{framework}")
+    folder = copy_without_libraries(tmp_path)
+    for code in (f"import fusedops.{framework}", f"from fusedops import {framework}"):
+        done = python(code, folder=folder)
+        assert done.stderr.splitlines()[-1].startswith(f"ImportError: fusedops.{framework} is not built")
+        assert done.stderr.strip().endswith(RUN[framework])
 
 
 TORCH = """

@@ -1,0 +1,211 @@
+"""The build at run time, for whoever has the package but no library that fits the machine.
+
+The core is compiled by the ninja file of every other build: torch's own would give all kernels the same flags, and link
+torch's CUDA libraries. torch.utils.cpp_extension.load then compiles the binding, links both, and loads the library.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import fusedops
+from fusedops import loading
+from fusedops.building import binding
+from fusedops.building.core import CORE, Cuda, add_core, announcement
+from fusedops.building.cuda import NoCudaError, NoCutlassError
+from fusedops.building.facts import write_facts
+from fusedops.building.ninja import NinjaFile, Show, alone, path_with_ninja
+from fusedops.building.options import BuildError, Options
+from fusedops.building.progress import progress
+
+PACKAGE = "fusedops.torch"
+FRAMEWORK = loading.FRAMEWORKS["torch"]
+LIBRARY = FRAMEWORK.files[0]
+SOURCES = "_sources"  # where an installed package has them
+
+
+def load(verbose: bool = True) -> ModuleType:
+    """Compiles the operators for this machine, once, and imports fusedops.torch with them.
+
+        import fusedops
+        fo = fusedops.torch.jit.load()
+
+    They are compiled for this CPU and, where nvcc is found, for the GPUs that torch sees, which takes minutes. The
+    library stays in torch's cache of extensions ($TORCH_EXTENSIONS_DIR or ~/.cache/torch_extensions), in a folder of
+    its own for every version of fusedops and torch, CPU, GPU and set of options. It may be deleted at any time.
+
+    After it, `import fusedops.torch` works for the rest of the process. A later process calls `load` again, which then
+    only loads. Processes that come while one compiles wait for it.
+
+    Where a library is loaded already, or was installed with the package and fits, that one is used: operators can be
+    registered only once in a process.
+
+    Needs ninja, setuptools and a C++20 compiler; for GPUs also the CUDA toolkit and the headers of CUTLASS
+    (`pip install --no-deps nvidia-cutlass`). Honours what `make build` does: CXX, CUDA, DEBUG, MAX_JOBS,
+    FUSEDOPS_CUDA_ARCHS and FUSEDOPS_CPU_FLAGS, by default -march=native.
+
+    Args:
+        verbose: whether to print what is built, the progress, and the path of the cache.
+
+    Returns:
+        The package fusedops.torch.
+
+    Raises:
+        ImportError: PyTorch is missing or too old.
+        RuntimeError: a tool is missing, or the compiler failed; with what it said.
+    """
+
+    def say(text: str) -> None:
+        if verbose:
+            print(text, flush=True)
+
+    if PACKAGE in sys.modules:
+        say(f"{PACKAGE} is loaded already, with {FRAMEWORK.folder / LIBRARY}")
+        return sys.modules[PACKAGE]
+    if loading.fault(FRAMEWORK):
+        version = FRAMEWORK.installed()
+        if version is None or not loading.at_least(version, FRAMEWORK.oldest):
+            loading.library("torch")  # raises
+        try:
+            folder = _built(str(version), say, verbose)
+        except BuildError as error:
+            raise RuntimeError(f"fusedops.torch.jit.load: {error}") from None
+        loading.use("torch", folder)
+    return importlib.import_module(PACKAGE)
+
+
+def _built(version: str, say: Callable[[str], None], verbose: bool) -> Path:
+    """The folder of the library, which is built first if it is not there."""
+    options, cuda, reason = _wanted()
+    sources = _sources()
+    cache = _cache() / f"fusedops_{fusedops.__version__}_torch_{version}_{_key(sources, options, cuda)}"
+    facts = cache / "_build.json"
+    if not facts.exists():
+        say(announcement(cuda, reason))
+        say(f"fusedops: in {cache}")
+        with alone(cache), progress(say, verbose) as show:
+            if not facts.exists():  # another process may have built it meanwhile
+                _build(cache, sources, options, cuda, show)
+                write_facts(cache, [cache / LIBRARY], version=version, options=options, cuda=cuda, reason=reason)
+    say(f"fusedops: loading {cache / LIBRARY}")
+    return cache
+
+
+def _wanted() -> tuple[Options, Cuda | None, str | None]:
+    """What to build for, and why it is without CUDA."""
+    import torch
+
+    options = Options.from_environment(cpu_flags="-march=native")
+    if not options.architectures:
+        gpus = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
+        if not gpus:
+            return options, None, "torch sees no GPU"
+        options = dataclasses.replace(options, architectures=" ".join(f"{a}.{b}" for a, b in sorted(gpus)))
+    try:
+        return options, Cuda.find(options), None
+    except NoCutlassError as error:
+        raise BuildError(f"{error}; CUDA=0 builds for the CPU only") from None
+    except NoCudaError as error:
+        return options, None, str(error)
+
+
+def _sources() -> Path:
+    """The folder with core_cuda/ and torch_binding/: in an installed package, or around the package in a checkout."""
+    package = Path(__file__).parents[1]
+    for folder in (package / SOURCES, package.parent):
+        if (folder / CORE).is_dir() and (folder / binding.BINDING).is_dir():
+            return folder
+    raise BuildError(f"the sources are not in {package / SOURCES}. Run: pip install --force-reinstall fusedops")
+
+
+def _cache() -> Path:
+    from torch.utils import cpp_extension
+
+    return Path(os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root()).resolve()
+
+
+def _key(sources: Path, options: Options, cuda: Cuda | None) -> str:
+    """Names everything that the library depends on. The modules of this package stand for the flags."""
+    key = hashlib.sha256()
+    folders = (sources / CORE, sources / binding.BINDING, Path(__file__).parent)
+    for folder in folders:
+        for file in sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"):
+            key.update(f"{file.relative_to(folder)}\0".encode() + file.read_bytes())
+    asked = [options.build_type, options.cpu_flags, *options.cxx]
+    if cuda:
+        asked += [cuda.toolkit.version, cuda.cutlass.version, *map(str, cuda.architectures)]
+    if "native" in options.cpu_flags:
+        asked.append(_cpu())
+    key.update("\0".join(asked).encode())
+    return key.hexdigest()[:12]
+
+
+def _cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """What -march=native goes by. A home directory may be shared by machines with several CPUs."""
+    try:
+        lines = cpuinfo.read_text().partition("\n\n")[0].splitlines()
+    except OSError:
+        return ""
+    return "\n".join(line for line in lines if line.startswith(("model", "flags", "CPU", "Features")))
+
+
+def _build(cache: Path, sources: Path, options: Options, cuda: Cuda | None, show: Show) -> None:
+    for folder in (CORE, binding.BINDING):
+        # Copied: so that the paths in commands are relative, and a debugger finds the lines after an upgrade, too.
+        shutil.rmtree(cache / folder, ignore_errors=True)
+        shutil.copytree(sources / folder, cache / folder)
+    ninja = NinjaFile(options.folder, cache)
+    objects = add_core(ninja, options, cuda)
+    steps = 0
+
+    def show_core(done: int, of_core: int, what: str) -> None:
+        nonlocal steps
+        steps = of_core
+        show(done, steps + 1, what)
+
+    ninja.run(options.jobs, show=show_core)
+    _link(cache, options, objects, cuda)
+    show(steps + 1, steps + 1, f"{LIBRARY} by torch.utils.cpp_extension")
+
+
+def _link(cache: Path, options: Options, objects: Sequence[Path], cuda: Cuda | None) -> None:
+    from torch.utils import cpp_extension
+
+    # Left by a process that was killed; torch would wait for it for ever. `alone` keeps living ones away.
+    (cache / "lock").unlink(missing_ok=True)
+    libraries = [f"-l{name}" for name in binding.CUDART_NEEDS] if cuda else []
+    static = [shlex.quote(str(cuda.toolkit.cudart))] if cuda else []
+    with _ninja_on_path():
+        try:
+            # It runs in `build_directory`, to which all paths are relative.
+            cpp_extension.load(
+                LIBRARY.removesuffix(".so"),
+                sorted(map(str, (cache / binding.BINDING).glob("*.cpp"))),
+                extra_cflags=[*binding.flags(options), f"-I{CORE}"],
+                extra_ldflags=[*map(str, objects), *static, *libraries, *binding.LINK],
+                build_directory=str(cache),
+                with_cuda=False,
+                is_python_module=False,
+            )
+        except RuntimeError as error:
+            raise BuildError(f"the compiler failed in {cache}\n{error}") from None
+
+
+@contextmanager
+def _ninja_on_path() -> Iterator[None]:
+    before = os.environ.get("PATH", "")
+    os.environ["PATH"] = path_with_ninja()
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before

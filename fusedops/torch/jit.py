@@ -1,0 +1,5 @@
+"""fusedops.torch.jit.load(): the build at run time. Without a build it is reached through `import fusedops`."""
+
+from fusedops.building.jit import load
+
+__all__ = ["load"]
