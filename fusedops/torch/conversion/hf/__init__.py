@@ -20,13 +20,40 @@ _LLAMA = {
 _GEMMA = _LLAMA | {"RMSNorm": "norms.OffsetRMSNorm"}
 _FOUR_NORMS = _GEMMA | {"DecoderLayer": "residual.FourNormBlock"}
 
+_HEADS = ("ForQuestionAnswering", "ForSequenceClassification", "ForTokenClassification")
+_BERT = {
+    "Intermediate": "dense.BertIntermediate",
+    "LMHeadModel": "loss.LanguageModel",
+    "Output": "residual.PostNorm",
+    "PredictionHeadTransform": "dense.BertPredictionHeadTransform",
+    "SelfOutput": "residual.PostNorm",
+    **dict.fromkeys(_HEADS, "loss.HeadWithLoss"),
+    "ForMaskedLM": "loss.HeadWithLoss",
+    "ForMultipleChoice": "loss.HeadWithLoss",
+    "ForNextSentencePrediction": "loss.HeadWithLoss",
+    "ForPreTraining": "loss.HeadWithLoss",
+}
+_GPT2 = {
+    "Block": "residual.GPT2Block",
+    "DoubleHeadsModel": "loss.HeadWithLoss",
+    "LMHeadModel": "loss.LanguageModel",
+    "MLP": "dense.GPT2MLP",
+    **dict.fromkeys(_HEADS, "loss.HeadWithLoss"),
+}
+_PHI = {"Attention": "rotary.RotaryAttention", "ForCausalLM": "loss.LanguageModel", "MLP": "dense.PhiMLP"}
+_PHI3 = _LLAMA | {"MLP": "mlp.PackedMLP", "DecoderLayer": "residual.DropoutBlock"}
+
 _FAMILIES: dict[str, dict[str, str]] = {
+    "bert.modeling_bert.Bert": _BERT,
     "gemma.modeling_gemma.Gemma": _GEMMA,
     "gemma2.modeling_gemma2.Gemma2": _FOUR_NORMS,
     "gemma3.modeling_gemma3.Gemma3": _FOUR_NORMS,
+    "gpt2.modeling_gpt2.GPT2": _GPT2,
     "llama.modeling_llama.Llama": _LLAMA,
     "mistral.modeling_mistral.Mistral": _LLAMA,
     "mixtral.modeling_mixtral.Mixtral": _LLAMA | {"Experts": "mlp.GatedExperts"},
+    "phi.modeling_phi.Phi": _PHI,
+    "phi3.modeling_phi3.Phi3": _PHI3,
     "qwen2.modeling_qwen2.Qwen2": _LLAMA,
     "qwen3.modeling_qwen3.Qwen3": _LLAMA,
 }

@@ -77,6 +77,19 @@ def unknown_forward(kind: type, names: Collection[str], variables: Collection[st
     return f"this version of transformers' {kind.__name__} computes in another way"
 
 
+def with_global(function: FunctionType, name: str, value: Any) -> FunctionType:
+    """The same function with another value under one of its global names.
+
+    Without a `__name__` among its globals: torch.compile would take those of the module that has that name.
+    """
+    names = {**function.__globals__, name: value}
+    del names["__name__"]
+    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__, copy.__annotations__ = function.__kwdefaults__, function.__annotations__
+    copy.__qualname__, copy.__module__, copy.__doc__ = function.__qualname__, function.__module__, function.__doc__
+    return copy
+
+
 def is_watched(module: torch.nn.Module) -> bool:
     """Whether somebody would notice that the module is not called: by hooks, or by a forward that they set."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)

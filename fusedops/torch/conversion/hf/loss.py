@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
 from transformers.loss.loss_utils import ForCausalLMLoss, ForMaskedLMLoss
+from transformers.utils import can_return_tuple
 
 import fusedops.torch as fo
-from fusedops.torch.conversion.hf.layer import HFLayer
+from fusedops.torch.conversion.hf.layer import HFLayer, with_global
+from fusedops.torch.nn import CrossEntropyLoss
 from fusedops.torch.nn.layer import unfused_input
+
+_LOSS = "CrossEntropyLoss"
 
 
 class LanguageModel(HFLayer):
@@ -35,6 +41,32 @@ class LanguageModel(HFLayer):
         if _fused(loss) is not loss:
             return None
         return f"its loss_function is {getattr(loss, '__name__', type(loss).__name__)}"
+
+
+class HeadWithLoss(HFLayer):
+    """A model whose `forward` makes a torch.nn.CrossEntropyLoss, by the original's code with ours under that name."""
+
+    @classmethod
+    def members(cls, kind: type) -> dict[str, Any]:
+        if _unknown_head(kind):
+            return {}
+        plain = inspect.unwrap(kind.forward)  # type: ignore[attr-defined]
+        return {"forward": can_return_tuple(with_global(plain, _LOSS, CrossEntropyLoss))}
+
+    def why_not(self, *inputs: Any) -> str | None:
+        return None if inputs else super().why_not() or _unknown_head(self.original)
+
+
+def _unknown_head(kind: type) -> str | None:
+    """Why the loss is not to be exchanged in the forward of this class, if it is not."""
+    forward = kind.forward  # type: ignore[attr-defined]
+    plain = getattr(forward, "__wrapped__", None)
+    is_known = isinstance(plain, FunctionType) and not hasattr(plain, "__wrapped__")
+    if plain is None or not is_known or forward.__code__ is not can_return_tuple(plain).__code__:
+        return "its forward is decorated in another way than is known"
+    if _LOSS not in plain.__code__.co_names or plain.__globals__.get(_LOSS) is not torch.nn.CrossEntropyLoss:
+        return f"its forward makes no {_LOSS}"
+    return None
 
 
 def causal_loss(

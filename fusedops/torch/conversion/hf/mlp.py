@@ -31,6 +31,34 @@ class GatedMLP(HFLayer):
         return self.down_proj(gated(self.act_fn, self.gate_proj(x), self.up_proj(x)))
 
 
+class PackedMLP(HFLayer):
+    """down(act(gate) · up), where one product computes gate and up side by side, as in Phi-3."""
+
+    needs = ("gate_up_proj", "down_proj", "activation_fn")
+    computes = ("activation_fn",)
+
+    def why_not(self, *inputs: Any) -> str | None:
+        if inputs:
+            return None
+        return (
+            super().why_not()
+            or unknown_forward(self.original, (*self.needs, "chunk"), ("gate", "up_states"))
+            or unfused_activation(self.activation_fn)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(gated_halves(self.activation_fn, self.gate_up_proj(x)))
+
+
+def gated_halves(activation: Any, packed: torch.Tensor) -> torch.Tensor:
+    """act(gate) · up of the halves of the last dimension, whose gradient is then one tensor as well."""
+    name = fused_name(activation)
+    if name is None or unfused_input(packed) or is_watched(activation):
+        gate, up = packed.chunk(2, dim=-1)
+        return activation(gate) * up
+    return fo.gated_act(packed, None, name)
+
+
 def gated(activation: Any, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """act(gate) · up, by the kernel if it can and if nobody would notice."""
     name = fused_name(activation)
@@ -57,4 +85,4 @@ class GatedExperts(HFLayer):
         return "experts_implementation is 'eager'" if implementation == "eager" else None
 
     def _apply_gate(self, packed: torch.Tensor) -> torch.Tensor:
-        return gated(self.act_fn, *packed.chunk(2, dim=-1))
+        return gated_halves(self.act_fn, packed)

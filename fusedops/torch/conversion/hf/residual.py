@@ -24,11 +24,16 @@ def can_add(norm: Any) -> bool:
     return isinstance(norm, FusedLayer) and hasattr(norm, "fused_add")
 
 
+def unfused_norm(module: Any, name: str) -> str | None:
+    return None if can_add(getattr(module, name)) else f"its {name} is not one of fusedops's"
+
+
 class PreNormBlock(HFLayer):
     """x + attention(norm(x)), and then x + mlp(norm(x))."""
 
     needs: ClassVar[tuple[str, ...]] = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
     norm_of_sum: ClassVar[str] = "post_attention_layernorm"
+    variables: ClassVar[tuple[str, ...]] = ("residual", "_")  # those that the original forward has of its own
     arguments: ClassVar[dict[str, Any]]  # of the original forward behind the hidden states, with their defaults
 
     @classmethod
@@ -38,12 +43,10 @@ class PreNormBlock(HFLayer):
     def why_not(self, *inputs: Any) -> str | None:
         if inputs:
             return None
-        return (
-            super().why_not() or unknown_forward(self.original, self.needs, ("residual", "_")) or self._unfused_norm()
-        )
+        return super().why_not() or self._unfused_forward() or unfused_norm(self, self.norm_of_sum)
 
-    def _unfused_norm(self) -> str | None:
-        return None if can_add(getattr(self, self.norm_of_sum)) else f"its {self.norm_of_sum} is not one of fusedops's"
+    def _unfused_forward(self) -> str | None:
+        return unknown_forward(self.original, self.needs, self.variables)
 
     def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         arguments = {**self.arguments, **dict(zip(self.arguments, args, strict=False)), **kwargs}
@@ -71,6 +74,55 @@ class FourNormBlock(PreNormBlock):
     def _finish(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         x, residual = add_norm(self.pre_feedforward_layernorm, self.post_attention_layernorm(attended), residual)
         return residual + self.post_feedforward_layernorm(self.mlp(x))
+
+
+class DropoutBlock(PreNormBlock):
+    """x + dropout(attention(norm(x))), and then x + dropout(mlp(norm(x))), as in Phi-3."""
+
+    needs = (*PreNormBlock.needs, "resid_attn_dropout", "resid_mlp_dropout")
+    variables = ("residual", "self_attn_weights")
+
+    def _finish(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        x, residual = add_norm(self.post_attention_layernorm, self.resid_attn_dropout(attended), residual)
+        return residual + self.resid_mlp_dropout(self.mlp(x))
+
+
+class GPT2Block(PreNormBlock):
+    """x + attention(norm(x)), and then x + mlp(norm(x)). With attention to an encoder, transformers' own code."""
+
+    needs = ("ln_1", "attn", "ln_2", "mlp")
+    norm_of_sum = "ln_2"
+    of_encoder = ("encoder_hidden_states", "encoder_attention_mask")
+
+    def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        arguments = {**self.arguments, **dict(zip(self.arguments, args, strict=False)), **kwargs}
+        encoder_hidden_states, _ = (arguments.pop(name) for name in self.of_encoder)
+        if encoder_hidden_states is not None:
+            return super(PreNormBlock, self).forward(hidden_states, *args, **kwargs)
+        attended, _ = self.attn(self.ln_1(hidden_states), **arguments)
+        x, residual = add_norm(self.ln_2, attended, hidden_states)
+        return residual + self.mlp(x)
+
+    def _unfused_forward(self) -> str | None:
+        return unknown_forward(
+            self.original,
+            (*self.needs, "crossattention", "ln_cross_attn", "hasattr", "ValueError"),
+            (*self.variables, "attn_output", "cross_attn_output", "feed_forward_hidden_states"),
+        )
+
+
+class PostNorm(HFLayer):
+    """norm(dropout(dense(x)) + residual), as in BERT."""
+
+    needs = ("dense", "dropout", "LayerNorm")
+
+    def why_not(self, *inputs: Any) -> str | None:
+        if inputs:
+            return None
+        return super().why_not() or unknown_forward(self.original, self.needs) or unfused_norm(self, "LayerNorm")
+
+    def forward(self, hidden_states: torch.Tensor, input_tensor: torch.Tensor) -> torch.Tensor:
+        return add_norm(self.LayerNorm, self.dropout(self.dense(hidden_states)), input_tensor)[0]
 
 
 def _arguments(forward: Callable[..., Any]) -> dict[str, Any]:

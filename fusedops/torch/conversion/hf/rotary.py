@@ -10,10 +10,14 @@ from typing import Any
 import torch
 
 import fusedops.torch as fo
-from fusedops.torch.conversion.hf.layer import HFLayer, stays_half
+from fusedops.torch.conversion.hf.layer import HFLayer, stays_half, with_global
 from fusedops.torch.nn.layer import unfused_input
 
 _NAME = "apply_rotary_pos_emb"  # the function that each of transformers' modules has under this name
+
+# What that function calls, where it turns all features, and where it turns those that have an angle.
+_WHOLE = {"unsqueeze", "rotate_half"}
+_PARTIAL = {*_WHOLE, "shape", "torch", "cat"}
 
 
 class RotaryAttention(HFLayer):
@@ -27,7 +31,7 @@ class RotaryAttention(HFLayer):
         if _fault(kind):
             return {}
         forward = kind.forward  # type: ignore[attr-defined]
-        return {"forward": _with_global(forward, _NAME, fused(forward.__globals__[_NAME]))}
+        return {"forward": with_global(forward, _NAME, fused(forward.__globals__[_NAME]))}
 
     def why_not(self, *inputs: Any) -> str | None:
         return None if inputs else super().why_not() or _fault(self.original)
@@ -42,32 +46,20 @@ def _fault(kind: type) -> str | None:
     if _NAME not in forward.__code__.co_names or not isinstance(function, FunctionType):
         return f"its forward calls no {_NAME}"
     # Some models have another formula under this name, and some libraries exchange it.
-    if function.__module__ != kind.__module__ or set(function.__code__.co_names) != {"unsqueeze", "rotate_half"}:
+    if function.__module__ != kind.__module__ or set(function.__code__.co_names) not in (_WHOLE, _PARTIAL):
         return f"its {_NAME} is not the one that is known"
     return None
 
 
-def _with_global(function: FunctionType, name: str, value: Any) -> FunctionType:
-    """The same function with another value under one of its global names.
-
-    Without a `__name__` among its globals: torch.compile would take those of the module that has that name.
-    """
-    names = {**function.__globals__, name: value}
-    del names["__name__"]
-    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
-    copy.__kwdefaults__, copy.__annotations__ = function.__kwdefaults__, function.__annotations__
-    copy.__qualname__, copy.__module__, copy.__doc__ = function.__qualname__, function.__module__, function.__doc__
-    return copy
-
-
-def fused(plain: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+def fused(plain: FunctionType) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
     """A function like apply_rotary_pos_emb, which leaves to `plain` what the kernel does not take."""
+    is_partial = "cat" in plain.__code__.co_names
 
     @functools.wraps(plain)
     def apply_rotary_pos_emb(
         q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, unsqueeze_dim: int = 1
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        if unsqueeze_dim != 1 or not (_fits(q, cos) and _fits(k, cos)):
+        if unsqueeze_dim != 1 or not (_fits(q, cos, is_partial) and _fits(k, cos, is_partial)):
             return plain(q, k, cos, sin, unsqueeze_dim)
         cos, sin = _half(cos), _half(sin)
         return fo.rope(q, cos, sin, seq_dim=-2), fo.rope(k, cos, sin, seq_dim=-2)
@@ -75,9 +67,11 @@ def fused(plain: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> Callable[.
     return apply_rotary_pos_emb
 
 
-def _fits(x: torch.Tensor, cos: torch.Tensor) -> bool:
-    """Whether x is [B, H, T, D] and cos [1 or B, T, D], of a dtype that gives the result x's dtype."""
-    if x.dim() != 4 or cos.dim() != 3 or cos.shape[-1] != x.shape[-1] or unfused_input(x):
+def _fits(x: torch.Tensor, cos: torch.Tensor, is_partial: bool) -> bool:
+    """Whether x is [B, H, T, D] and cos [1 or B, T, D], or less than D, of a dtype that gives the result x's dtype."""
+    if x.dim() != 4 or cos.dim() != 3 or unfused_input(x):
+        return False
+    if cos.shape[-1] > x.shape[-1] or (cos.shape[-1] < x.shape[-1] and not is_partial):
         return False
     return cos.dtype is x.dtype or stays_half(x, cos)
 

@@ -1,0 +1,76 @@
+"""A product, the sum with its bias, and an activation: the last two are one pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers.pytorch_utils import Conv1D
+
+import fusedops.torch as fo
+from fusedops.torch.conversion.hf.activations import fused_name, unfused_activation
+from fusedops.torch.conversion.hf.layer import HFLayer, is_watched, stays_half, unknown_forward
+from fusedops.torch.nn.layer import unfused_input
+
+
+class ActivatedDense(HFLayer):
+    """act(dense(x)), and then the modules that follow: `needs` names all of them, in this order."""
+
+    @classmethod
+    def members(cls, kind: type) -> dict[str, Any]:
+        return {"computes": (cls.needs[1],)}
+
+    def why_not(self, *inputs: Any) -> str | None:
+        if inputs:
+            return None
+        return super().why_not() or unknown_forward(self.original, self.needs) or self._unfused_parts()
+
+    def _unfused_parts(self) -> str | None:
+        dense, activation = (getattr(self, name) for name in self.needs[:2])
+        return unfused_dense(dense) or unfused_activation(activation)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        dense, activation, *rest = (getattr(self, name) for name in self.needs)
+        x = activated(activation, dense, x)
+        for module in rest:
+            x = module(x)
+        return x
+
+
+class GPT2MLP(ActivatedDense):
+    needs = ("c_fc", "act", "c_proj", "dropout")
+
+
+class PhiMLP(ActivatedDense):
+    needs = ("fc1", "activation_fn", "fc2")
+
+
+class BertIntermediate(ActivatedDense):
+    needs = ("dense", "intermediate_act_fn")
+
+
+class BertPredictionHeadTransform(ActivatedDense):
+    needs = ("dense", "transform_act_fn", "LayerNorm")
+
+
+def activated(activation: Any, dense: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """act(dense(x)), the bias and the activation by the kernel if it can and if nobody would notice."""
+    name = fused_name(activation)
+    if name is None or unfused_dense(dense) or is_watched(dense) or is_watched(activation) or unfused_input(x):
+        return activation(dense(x))
+    product = _product(dense, x)
+    if product.dtype is not dense.bias.dtype and not stays_half(product, dense.bias):
+        return activation(dense(x))
+    return fo.bias_act(product, dense.bias, name)
+
+
+def unfused_dense(dense: torch.nn.Module) -> str | None:
+    """A subclass, or what an adapter or a quantizer puts in its place, may compute something else."""
+    if type(dense) not in (torch.nn.Linear, Conv1D):
+        return f"its product is a {type(dense).__name__}"
+    return "its product has no bias" if dense.bias is None else None
+
+
+def _product(dense: Any, x: torch.Tensor) -> torch.Tensor:
+    """dense(x) without its bias."""
+    return x @ dense.weight if type(dense) is Conv1D else torch.nn.functional.linear(x, dense.weight)
