@@ -139,7 +139,7 @@ class Torch(Backend):
         return self.torch.from_numpy(array).to(self.device)
 
     def to_numpy(self, tensor: Any) -> np.ndarray:
-        tensor = tensor.detach().cpu()
+        tensor = tensor.detach().cpu().resolve_neg()
         if tensor.dtype == self.torch.bfloat16:
             return tensor.contiguous().view(self.torch.int16).numpy().view(ml_dtypes.bfloat16)
         return tensor.numpy()

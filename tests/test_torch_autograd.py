@@ -5,15 +5,14 @@ from __future__ import annotations
 import warnings
 
 import pytest
-from torch_functions import assert_same, leaves, outputs_and_gradients, tensor_function
+from torch_functions import assert_same, call_and_leaves, outputs_and_gradients
 
 
 @pytest.fixture
 def case(torch_backend, spec, random):
     """torch, a call as a function, and its inputs."""
-    sample = spec.sample((3, 5), random)
-    function, tensors = tensor_function(torch_backend, spec, sample, torch_backend.tensors(sample, "float32"))
-    return torch_backend.torch, function, leaves(spec, sample, tensors)
+    function, inputs, _ = call_and_leaves(torch_backend, spec, random)
+    return torch_backend.torch, function, inputs
 
 
 def flowing(torch, outputs):

@@ -56,6 +56,11 @@ def expanded(x):
     return x[:1].expand(x.shape) if x.dim() else x
 
 
+def negated(x):
+    """The same values, stored with the other sign behind torch's negative bit, as the imaginary part of x.conj() is."""
+    return x.neg()._neg_view() if x.is_floating_point() else x
+
+
 LAYOUTS = (
     transposed,
     permuted,
@@ -66,6 +71,7 @@ LAYOUTS = (
     misaligned,
     offset_by_a_row,
     expanded,
+    negated,
 )
 
 

@@ -86,8 +86,9 @@ def test_raw_operators_give_the_same_bits(torch_backend, spec, random):
     for func, args, kwargs in recorded_calls(torch_backend, spec, random).values():
         args = tuple(x.detach() if isinstance(x, torch.Tensor) else x for x in args)
         expected = func(*args, **kwargs)
-        got = getattr(torch.ops.fusedops, public_name(func))(*args, **kwargs)
-        torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
+        public = getattr(torch.ops.fusedops, public_name(func))
+        for call in (public, torch.func.functionalize(public)):
+            torch.testing.assert_close(call(*args, **kwargs), expected, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("fake", ["meta", "fake"])

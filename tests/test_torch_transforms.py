@@ -111,6 +111,52 @@ def test_vmap_of_vmap(torch_backend, spec, random):
     close(torch, got, stacked(torch, rows))
 
 
+def test_vmap_in_chunks(torch_backend, spec, random):
+    torch = torch_backend.torch
+    function, tensors = prepared(torch_backend, spec, random)
+    batched = [torch.stack([x, 2 * x, x - 1, -x, x + 1]) for x in tensors]
+    got = torch.vmap(function, chunk_size=2)(*batched)
+    close(torch, got, stacked(torch, [function(*(x[i] for x in batched)) for i in range(5)]))
+
+
+def test_vmap_over_jvp(torch_backend, spec, random):
+    torch = torch_backend.torch
+    function, tensors = prepared(torch_backend, spec, random)
+    tangents = tuple(torch.stack([torch.ones_like(x), x, -2 * x]) for x in tensors)
+
+    def push_forward(*tangents):
+        return torch.func.jvp(function, tensors, tangents)
+
+    calls = [push_forward(*(t[i] for t in tangents)) for i in range(3)]
+    close(torch, torch.vmap(push_forward)(*tangents), stacked(torch, calls))
+
+
+def test_functional_call(torch_backend, spec, random):
+    """A module's parameters as an argument of torch.func.grad, and one gradient for each of several inputs."""
+    torch = torch_backend.torch
+    function, tensors = prepared(torch_backend, spec, random)
+
+    class Module(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inputs = torch.nn.ParameterList(tensors)
+
+        def forward(self, factor):
+            return total(function)(*(factor * x for x in self.inputs))
+
+    module = Module()
+    parameters = {name: x.detach() for name, x in module.named_parameters()}
+    factors = torch.tensor([1.0, 0.5, -2.0], dtype=torch.float64, device=torch_backend.device)
+
+    def loss(parameters, factor):
+        return torch.func.functional_call(module, parameters, (factor,))
+
+    got = torch.vmap(torch.func.grad(loss), (None, 0))(parameters, factors)
+    for i, factor in enumerate(factors):
+        expected = torch.autograd.grad(module(factor), tuple(module.parameters()))
+        close(torch, tuple(x[i] for x in got.values()), expected)
+
+
 def test_vmap_of_all_tensors(torch_backend, spec, random):
     """Those without a gradient too, such as labels, over calls whose shapes agree."""
     torch = torch_backend.torch
@@ -161,6 +207,33 @@ def test_autocast(torch_backend, spec, narrow, compiled, random):
         assert got.dtype == output.dtype and torch.equal(got, output)
     gradients = torch.autograd.grad(sum(output.float().sum() for output in outputs), [inputs[name] for name in names])
     assert all(gradient.dtype == torch.float32 for gradient in gradients)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_nested_autocast(torch_backend, spec, compiled, random):
+    """The innermost counts, also where it turns autocast off; inside compiled code, too."""
+    torch = torch_backend.torch
+    sample = spec.sample((3, 5), random)
+    inputs = torch_backend.tensors(sample, "float32")
+    names = sample.tensors
+
+    def autocast(dtype):
+        return torch.autocast(torch_backend.device, dtype, enabled=dtype is not None)
+
+    def function(*tensors):
+        given = {**inputs, **dict(zip(names, tensors, strict=True))}
+        with autocast(torch.bfloat16):
+            with autocast(torch.float16):
+                narrow = torch_backend.call(spec.name, given, sample.options)
+            with autocast(None):
+                wide = torch_backend.call(spec.name, given, sample.options)
+            return narrow, wide, torch_backend.call(spec.name, given, sample.options)
+
+    found = (torch_backend.traced(function) if compiled else function)(*(inputs[name] for name in names))
+    for outputs, dtype in zip(found, ("float16", "float32", "bfloat16"), strict=True):
+        tensors = torch_backend.tensors(sample, dtype if spec.autocast else "float32")
+        for got, expected in zip(outputs, torch_backend.call(spec.name, tensors, sample.options), strict=True):
+            assert got.dtype == expected.dtype and torch.equal(got, expected)
 
 
 @pytest.mark.parametrize("spec", AUTOCAST, ids=str)

@@ -35,6 +35,15 @@ def leaves(spec: Specification, sample: Sample, tensors: tuple[Any, ...]) -> tup
     return tuple(x.detach().clone().requires_grad_(name in wanted) for name, x in named)
 
 
+def call_and_leaves(
+    backend: Backend, spec: Specification, random: np.random.Generator
+) -> tuple[Function, tuple[Any, ...], tuple[str, ...]]:
+    """A small call as a function of its tensors, these, and their names."""
+    sample = spec.sample((3, 6), random)
+    function, tensors = tensor_function(backend, spec, sample, backend.tensors(sample, "float32"))
+    return function, leaves(spec, sample, tensors), sample.tensors
+
+
 def outputs_and_gradients(torch: Any, function: Function, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """Of a plain upstream gradient, for the inputs that ask for one."""
     outputs = tuples(function(*inputs))

@@ -1,0 +1,45 @@
+"""PyTorch: programs that AOTInductor compiles and packages, run where they were not made."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch_functions import every_operator
+
+from fusedops import loading
+
+
+def test_a_package_of_every_operator(torch_backend, tmp_path, random):
+    """It runs where the library is loaded, with eager code's bits; elsewhere torch says which operator it lacks."""
+    torch = torch_backend.torch
+    if not shutil.which("g++"):
+        pytest.skip("inductor needs a compiler")
+    function, leaves = every_operator(torch_backend, random)
+    inputs = tuple(x.detach() for x in leaves)
+
+    class Module(torch.nn.Module):
+        def forward(self, *tensors):
+            return function(*tensors)
+
+    package, values = tmp_path / "every.pt2", tmp_path / "values.pt"
+    program = torch.export.export(Module(), inputs)
+    options = {"compile_threads": 1, "force_disable_caches": True}
+    with torch._inductor.config.patch(options):
+        torch._inductor.aoti_compile_and_package(program, package_path=str(package))
+    expected = function(*inputs)
+    torch.save((inputs, expected), values)
+
+    def run(source):
+        script = Path(__file__).with_name("torch_package.py")
+        command = [sys.executable, str(script), str(package), str(values), source]
+        return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+    for source in ("fusedops.torch", str(loading.library("torch"))):
+        done = run(source)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split() == [str(len(expected))]
+    assert "Could not find schema for fusedops::" in run("nothing").stderr
