@@ -62,9 +62,17 @@ def fused(plain: FunctionType) -> Callable[..., tuple[torch.Tensor, torch.Tensor
         if unsqueeze_dim != 1 or not (_fits(q, cos, is_partial) and _fits(k, cos, is_partial)):
             return plain(q, k, cos, sin, unsqueeze_dim)
         cos, sin = _half(cos), _half(sin)
-        return fo.rope(q, cos, sin, seq_dim=-2), fo.rope(k, cos, sin, seq_dim=-2)
+        return _rotated(q, cos, sin), _rotated(k, cos, sin)
 
     return apply_rotary_pos_emb
+
+
+def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """x [B, H, T, D] rotated, in memory as it lies: mostly [B, T, H, D], as a product left it. So does what attention
+    makes of it and the gradients, which the products on both sides then take without a copy."""
+    if x.stride(1) > x.stride(2):
+        return fo.rope(x, cos, sin, seq_dim=-2)
+    return fo.rope(x.transpose(1, 2), cos, sin).transpose(1, 2)
 
 
 def _fits(x: torch.Tensor, cos: torch.Tensor, is_partial: bool) -> bool:
