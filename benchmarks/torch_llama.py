@@ -34,8 +34,8 @@ def contenders(case: Case, clock: Callable[[], Clock]) -> dict[str, Build]:
 
     def build(switch: Callable[[Any], Any], compiled: bool = False) -> Contender:
         """A model of its own for each, over the same parameters."""
-        own = switch(copy.deepcopy(model, {id(parameter): parameter for parameter in parameters}))
-        step = _step(torch.compile(own, dynamic=False) if compiled else own, x, dout)
+        own = Layers(switch(copy.deepcopy(model, {id(parameter): parameter for parameter in parameters})))
+        step = _step(torch.compile(own, dynamic=False, fullgraph=True) if compiled else own, x, dout)
         call = partial(_inside, _ligers_rotation, step) if switch is _with_liger else step
         peak = partial(_peak, call) if case.device == "cuda" else None
         return Contender(call, clock(), checked=False, peak=peak)
@@ -51,12 +51,27 @@ def contenders(case: Case, clock: Callable[[], Clock]) -> dict[str, Build]:
     return result
 
 
-def _step(model: Any, x: torch.Tensor, dout: torch.Tensor) -> Call:
-    weights = [weight for name, weight in model.named_parameters() if "embed_tokens" not in name]
+class Layers(torch.nn.Module):
+    """The model's layers without a mask, which transformers builds for a compiled model though causality needs none:
+    attention would then take three times as long and hide all else."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.layers, self.rotary = model.layers, model.rotary_emb
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        angles = self.rotary(x, torch.arange(x.shape[1], device=x.device).unsqueeze(0))
+        for layer in self.layers:
+            x = layer(x, attention_mask=None, position_embeddings=angles)
+        return x
+
+
+def _step(layers: torch.nn.Module, x: torch.Tensor, dout: torch.Tensor) -> Call:
+    weights = list(layers.parameters())
 
     def run() -> tuple[torch.Tensor, ...]:
         leaf = x.detach().requires_grad_()
-        return torch.autograd.grad(model(inputs_embeds=leaf).last_hidden_state, [leaf, *weights], dout)
+        return torch.autograd.grad(layers(leaf), [leaf, *weights], dout)
 
     return run
 
