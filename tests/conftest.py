@@ -95,6 +95,20 @@ def fk(keras: Any) -> Any:
 
 
 @pytest.fixture
+def transformers(torch_backend: Backend) -> Iterator[Any]:
+    """Hugging Face's, on whose models `convert` is tested. They are small: more threads would only wait."""
+    if importlib.util.find_spec("transformers") is None:
+        pytest.skip("transformers is not installed")
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    threads = torch_backend.torch.get_num_threads()
+    torch_backend.torch.set_num_threads(1)
+    yield transformers
+    torch_backend.torch.set_num_threads(threads)
+
+
+@pytest.fixture
 def random(request: pytest.FixtureRequest) -> np.random.Generator:
     """The same numbers for a test whatever else runs, and whichever framework and device it runs on."""
     return np.random.default_rng(zlib.crc32(request.function.__qualname__.encode()))
@@ -109,7 +123,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for reason in sorted(skipped):
         if reason.startswith("GPU: "):
             terminalreporter.write_line(f"{reason} here, {skipped[reason]} cases skipped")
-    for package in (*PACKAGES.values(), "keras_hub"):
+    for package in (*PACKAGES.values(), "keras_hub", "transformers"):
         if importlib.util.find_spec(package) is None:
             count = skipped[f"{package} is not installed"]
             terminalreporter.write_line(f"{package}: not installed, {count} cases skipped")
