@@ -1,0 +1,35 @@
+"""PyTorch: a model on two ranks, each a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+WAYS = ["ddp", "ddp-compiled", "fsdp", "fsdp-bfloat16", "fsdp-compiled"]
+
+
+def test_two_ranks(torch_backend, tmp_path):
+    """On the CPU with gloo, on two GPUs with NCCL."""
+    if torch_backend.device == "cuda" and torch_backend.gpus() < 2:
+        pytest.skip("GPU: only one")
+    script = Path(__file__).with_name("torch_distribution.py")
+    # Neither the network's name of this machine nor multicast over NVLink is there everywhere.
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "NCCL_NVLS_ENABLE": "0"}
+    logs = [tmp_path / f"{rank}.log" for rank in (0, 1)]
+    ranks = []
+    try:
+        for rank, log in enumerate(logs):
+            command = [sys.executable, str(script), torch_backend.device, str(rank), str(tmp_path / "store")]
+            with log.open("w") as output:
+                ranks.append(subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment))
+        codes = [process.wait(timeout=400) for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+    for code, log in zip(codes, logs, strict=True):
+        assert code == 0, log.read_text()
+        assert [line for line in log.read_text().splitlines() if line in WAYS] == WAYS
