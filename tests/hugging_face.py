@@ -35,6 +35,8 @@ class Family:
         config = getattr(transformers, self.config)(**{**_COMMON, **self.options, **options})
         torch.manual_seed(seed)
         model = getattr(transformers, self.model)(config)
+        if getattr(model, "loss_type", "") is None:  # of some, which warn of it, and torch.compile knows no warning
+            model.loss_type = "ForCausalLM"
         with torch.no_grad():
             for weight in model.parameters():
                 weight += 0.1 * torch.randn_like(weight)
@@ -73,7 +75,7 @@ FAMILIES = {
         "GPT2Config",
         "GPT2LMHeadModel",
         {"GPT2Block": 2, "GPT2LMHeadModel": 1, "GPT2MLP": 2, "LayerNorm": 5},
-        {"n_inner": 96, "loss_type": "ForCausalLM"},
+        {"n_inner": 96},
     ),
     "llama": Family("LlamaConfig", "LlamaForCausalLM", _llama_like("Llama"), _HEADS),
     "mistral": Family("MistralConfig", "MistralForCausalLM", _llama_like("Mistral"), {**_HEADS, "sliding_window": 8}),

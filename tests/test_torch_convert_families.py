@@ -88,7 +88,7 @@ def test_the_same_text_is_written(torch_backend, models, family, random):
     assert plain.shape[1] == models.LENGTH + 12
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma2", "qwen3"])
+@pytest.mark.parametrize("name", ["bert", "gemma2", "gpt2", "llama", "phi3", "qwen3"])
 def test_autocast(torch_backend, models, transformers, name, random):
     torch = torch_backend.torch
     model = FAMILIES[name].build(device=torch_backend.device)
@@ -100,7 +100,7 @@ def test_autocast(torch_backend, models, transformers, name, random):
         assert_as_accurate(models.arrays(models.results(model, inputs)), plain, exact, "bfloat16")
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma2", "qwen3"])
+@pytest.mark.parametrize("name", ["bert", "gemma2", "gpt2", "llama", "phi3", "qwen3"])
 def test_compiled_as_one_graph(torch_backend, models, transformers, name, random):
     model = FAMILIES[name].build(device=torch_backend.device)
     inputs = models.batch(random, torch_backend.device)
