@@ -10,22 +10,26 @@ SHELL := /bin/sh
 ifdef PYTHON
 python := "$(PYTHON)"
 environment :=
+wheel_tools :=
 else
 python := .venv/bin/python
 environment := .venv/.installed
+wheel_tools := .venv/.wheel
 endif
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
 cpp_files := find core_cuda torch_binding tf_binding -name '*.cpp' -o -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh'
 clang_format := $(python) -c 'from clang_format import clang_format; clang_format()'
 
-.PHONY: help build build-torch build-tf test demo example bench docs format lint clean
+.PHONY: help build build-torch build-tf wheel test test-compat demo example bench docs format lint clean
 
 help:
 	@echo 'make build         build the bindings of PyTorch and TensorFlow'
 	@echo 'make build-torch   build the binding of PyTorch      (fusedops/torch/_C.abi3.so)'
 	@echo 'make build-tf      build the binding of TensorFlow   (fusedops/tf/_ops.so, _xla.so)'
+	@echo 'make wheel         build a wheel for many GPUs into dist/, check it with auditwheel and abi3audit'
 	@echo 'make test          build what is stale, run the tests'
+	@echo 'make test-compat   run the tests of PyTorch on a wheel, with four versions of torch and of Python'
 	@echo 'make demo          build what is stale, train a classifier of digits, show a picture'
 	@echo 'make example       build what is stale, train a language model, let both frameworks write with it'
 	@echo 'make bench         build what is stale, compare with the frameworks and other peers'
@@ -37,8 +41,8 @@ help:
 	@echo 'Options, as in make build CUDA=0'
 	@echo '  PYTHON=/path/to/python3     use that interpreter and what it has; nothing is installed'
 	@echo '                              (otherwise the first target that needs it makes .venv)'
-	@echo '  FUSEDOPS_CUDA_ARCHS="8.0;9.0+PTX"   GPU architectures; by default the GPUs here, else 9.0+PTX'
-	@echo '                              (TORCH_CUDA_ARCH_LIST works too)'
+	@echo '  FUSEDOPS_CUDA_ARCHS="8.0;9.0+PTX"   GPU architectures; by default the GPUs here, else 9.0+PTX;'
+	@echo '                              for a wheel 8.0 to 12.0+PTX (TORCH_CUDA_ARCH_LIST works too)'
 	@echo '  FUSEDOPS_CPU_FLAGS=-march=native    by default -march=x86-64-v3 on x86-64'
 	@echo '  CUDA=0                      no kernels for GPUs, though nvcc is there'
 	@echo '  DEBUG=1                     -G -g -O0 and assertions, in a build folder of its own'
@@ -61,6 +65,11 @@ help:
 	.venv/bin/python -m pip install --no-deps -r requirements-headers.txt -r requirements-keras-hub.txt
 	@touch $@
 
+.venv/.wheel: requirements-wheel.txt .venv/.installed
+	@echo 'installing requirements-wheel.txt into .venv'
+	@.venv/bin/python -m pip install -r requirements-wheel.txt
+	@touch $@
+
 build: $(environment)
 	@$(python) -m build_tools
 
@@ -70,8 +79,14 @@ build-torch: $(environment)
 build-tf: $(environment)
 	@$(python) -m build_tools tf
 
+wheel: $(environment) $(wheel_tools)
+	@$(python) -m build_tools.wheel
+
 test: build
 	$(python) -m pytest $(ARGS)
+
+test-compat: $(environment) $(wheel_tools)
+	@$(python) -m build_tools.compat $(ARGS)
 
 demo: build
 	$(python) examples/digits/train.py $(ARGS)

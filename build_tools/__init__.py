@@ -8,4 +8,6 @@ One ninja file compiles the core once and links it into a binding for every fram
     build.py            all of it, in order
     commands.py         the same as setuptools commands
     backend.py          the same for pip
+    wheel.py            the same for others: a wheel in dist/, checked
+    compat.py           the tests on a wheel, with several versions of torch and Python
 """

@@ -1,0 +1,112 @@
+"""python -m build_tools.compat [arguments of pytest]: the tests of PyTorch on one wheel, in several environments.
+
+The wheel is the newest in dist/, or made. The tests are run in a copy of the checkout that lacks the package, so that
+what they import is what pip installed. TensorFlow is absent: its binding goes with one version of TensorFlow alone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+from build_tools.wheel import build_wheel
+
+# torch and Python: the oldest torch that the binding is for, the newest release, and two between; every Python once.
+ENVIRONMENTS = (("2.10.0", "3.10"), ("2.11.0", "3.12"), ("2.13.0", "3.11"), ("2.15.0", "3.13"))
+PACKAGES = ("pytest", "pytest-xdist", "hypothesis", "numpy", "ml_dtypes", "ninja")
+FOLDER = Path("build/compat").resolve()
+CHECKOUT = FOLDER / "checkout"
+
+
+@dataclass(frozen=True)
+class Result:
+    torch: str
+    python: str
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    seconds: float = 0
+    problem: str = ""  # why no test was run
+
+    def __str__(self) -> str:
+        row = f"{self.torch:8}  {self.python:6}  "
+        if self.problem:
+            return row + self.problem
+        return row + f"{self.passed:7}  {self.failed:7}  {self.skipped:7}  {self.seconds:7.0f}"
+
+
+def main(arguments: list[str]) -> None:
+    wheels = sorted(Path("dist").glob("*.whl"), key=lambda path: path.stat().st_mtime)
+    wheel = wheels[-1] if wheels else build_wheel()
+    print(f"fusedops: testing {wheel}", flush=True)
+    _copy_checkout()
+    results = [_test(wheel.resolve(), torch, python, arguments) for torch, python in ENVIRONMENTS]
+    print(f"\n{wheel.name}\n\ntorch     Python   passed   failed  skipped  seconds")
+    print(*results, sep="\n")
+    if any(result.failed for result in results):
+        raise SystemExit("fusedops: there were failures")
+
+
+def _copy_checkout() -> None:
+    shutil.rmtree(CHECKOUT, ignore_errors=True)
+    left_out = shutil.ignore_patterns(".git", ".*cache", ".venv", "__pycache__", "build", "dist", "fusedops")
+    shutil.copytree(".", CHECKOUT, ignore=left_out)
+
+
+def _test(wheel: Path, torch: str, python: str, arguments: list[str]) -> Result:
+    interpreter = next(_interpreters(python), None)
+    if not interpreter:
+        return Result(torch, python, problem=f"skipped: there is no Python {python} here")
+    print(f"\nfusedops: torch {torch}, Python {python}", flush=True)
+    folder = FOLDER / f"torch{torch}-python{python}"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # the Makefile sets it
+
+    def run(*command: str | Path) -> int:
+        return subprocess.run(command, cwd=CHECKOUT, env=environment).returncode
+
+    own = folder / "bin/python"
+    pip = (own, "-m", "pip", "install", "--quiet")
+    steps = [
+        *([] if own.exists() else [(interpreter, "-m", "venv", folder)]),
+        (*pip, f"torch=={torch}"),
+        (*pip, "--constraint", "requirements.txt", *PACKAGES),
+        (*pip, "--no-deps", "--force-reinstall", wheel),
+    ]
+    for step in steps:
+        if run(*step):
+            return Result(torch, python, failed=1, problem=f"failed: {' '.join(map(str, step))}")
+    report = folder / "results.xml"
+    report.unlink(missing_ok=True)
+    start = time.monotonic()
+    code = run(own, "-m", "pytest", "-q", f"--junitxml={report}", *arguments)
+    seconds = time.monotonic() - start
+    if code not in (0, 1) or not report.exists():  # 1: there were failures
+        return Result(torch, python, failed=1, problem=f"failed: pytest ended with {code}")
+    suite = next(ElementTree.parse(report).iter("testsuite")).attrib
+    failed, skipped = int(suite["failures"]) + int(suite["errors"]), int(suite["skipped"])
+    return Result(torch, python, int(suite["tests"]) - failed - skipped, failed, skipped, seconds)
+
+
+def _interpreters(version: str) -> Iterator[str]:
+    """Those of this version that run: a name on the PATH may be a mere shim of pyenv's."""
+    name = f"python{version}"
+    folders = [Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep)]
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    candidates = [folder / name for folder in folders] + sorted(pyenv.glob(f"versions/{version}.*/bin/{name}"))
+    question = "import ensurepip, sys; print('%d.%d' % sys.version_info[:2])"
+    for candidate in candidates:
+        if candidate.exists():
+            answer = subprocess.run([candidate, "-c", question], capture_output=True, text=True)
+            if answer.returncode == 0 and answer.stdout.strip() == version:
+                yield str(candidate)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

