@@ -113,7 +113,7 @@ def _convert(module: torch.nn.Module, report: Report) -> bool:
     kind = type(module)
     if isinstance(module, FusedLayer):
         reason = module.why_not()
-        report.keep(module, reason) if reason else report.find(module)
+        report.keep(module, reason) if reason else report.find(module, _condition(module))
         return True
     if not is_known(kind):
         return False
@@ -124,7 +124,7 @@ def _convert(module: torch.nn.Module, report: Report) -> bool:
     if reason:
         report.keep(module, reason)
     else:
-        report.replace(module, kind, getattr(module, "mixin", type(module)))
+        report.replace(module, kind, getattr(module, "mixin", type(module)), _condition(module))
     return True
 
 
@@ -137,6 +137,12 @@ def _become(module: torch.nn.Module, kind: type) -> str | None:
     if reason:
         module.__class__ = kind
     return reason
+
+
+def _condition(module: torch.nn.Module) -> str:
+    """What it depends on whether the kernel computes a module that is ours, if only its input will tell."""
+    unknown = isinstance(module, torch.nn.Softmax) and module.dim >= 0
+    return f"if dim {module.dim} is the last of its input" if unknown else ""
 
 
 def _computed(modules: Iterable[torch.nn.Module]) -> set[torch.nn.Module]:

@@ -1,0 +1,279 @@
+"""What else is done with a converted model of transformers: saved, copied, watched, checkpointed, given a loss."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import numpy as np
+import pytest
+from hugging_face import FAMILIES
+from running import python
+
+
+@pytest.fixture
+def models(transformers):
+    import torch_models
+
+    return torch_models
+
+
+@pytest.fixture
+def fo(torch_backend):
+    return torch_backend.functions
+
+
+@pytest.fixture
+def llama(torch_backend, transformers):
+    return FAMILIES["llama"].build(device=torch_backend.device)
+
+
+@pytest.fixture
+def inputs(torch_backend, models, random):
+    return models.batch(random, torch_backend.device)
+
+
+def kinds(model):
+    return [type(module) for module in model.modules()]
+
+
+def assert_close(got, expected):
+    """Equal but for the last bits of float32: a kernel was called in another place, or not called."""
+    for x, y in zip(got, expected, strict=True):
+        x, y = x.detach().cpu(), y.detach().cpu()
+        np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-5 * y.abs().max().item())
+
+
+def test_report(fo, llama, capsys):
+    fo.convert(llama)
+    folder = "fusedops.torch.conversion.hf"
+    assert capsys.readouterr().out.splitlines() == [
+        "fusedops: 12 of 29 modules of 'LlamaForCausalLM' replaced",
+        f"     2 LlamaAttention    -> {folder}.rotary.RotaryAttention",
+        f"     2 LlamaDecoderLayer -> {folder}.residual.PreNormBlock",
+        f"     1 LlamaForCausalLM  -> {folder}.loss.LanguageModel",
+        f"     2 LlamaMLP          -> {folder}.mlp.GatedMLP",
+        f"     5 LlamaRMSNorm      -> {folder}.norms.RMSNorm",
+        "  no fused kernel for Embedding (1), Linear (15), LlamaRotaryEmbedding (1)",
+    ]
+    fo.convert(llama)
+    assert "0 of 29 modules of 'LlamaForCausalLM' replaced, 12 are fusedops's already" in capsys.readouterr().out
+
+
+def test_saved_as_pretrained(fo, llama, inputs, transformers, tmp_path):
+    fo.convert(llama, verbose=False)
+    llama.save_pretrained(tmp_path)
+    assert transformers.AutoConfig.from_pretrained(tmp_path).architectures == ["LlamaForCausalLM"]
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).to(llama.device)
+    assert type(loaded) is transformers.LlamaForCausalLM
+    fo.convert(loaded, verbose=False)
+    assert loaded(**inputs).logits.equal(llama(**inputs).logits)
+
+
+def test_pickled_and_copied(torch_backend, fo, llama, inputs):
+    torch = torch_backend.torch
+    fo.convert(llama, verbose=False)
+    file = io.BytesIO()
+    torch.save(llama, file)
+    file.seek(0)
+    for other in (torch.load(file, weights_only=False), copy.deepcopy(llama)):
+        assert kinds(other) == kinds(llama)
+        assert other(**inputs).logits.equal(llama(**inputs).logits)
+
+
+def test_loaded_by_another_process(torch_backend, fo, llama, inputs, tmp_path):
+    fo.convert(llama, verbose=False)
+    torch_backend.torch.save((llama, inputs, llama(**inputs).logits), tmp_path / "model.pt")
+    code = """
+import os, torch, fusedops.torch
+torch.set_num_threads(1)
+model, inputs, logits = torch.load(os.environ["FILE"], weights_only=False)
+assert model(**inputs).logits.equal(logits)
+fusedops.torch.convert(model)
+"""
+    process = python(code, FILE=str(tmp_path / "model.pt"))
+    assert process.returncode == 0, process.stderr
+    assert "12 are fusedops's already" in process.stdout
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_gradient_checkpointing(fo, models, llama, inputs, use_reentrant):
+    llama.train()
+    fo.convert(llama, verbose=False)
+    plain, calls = models.results(llama, inputs), []
+    llama.activation_checkpointing_enable({"use_reentrant": use_reentrant})
+    for layer in llama.model.layers:
+        layer.mlp.register_forward_pre_hook(lambda *_: calls.append(None))
+    got = models.results(llama, inputs)
+    assert len(calls) == 2 * len(llama.model.layers)  # once more in the backward
+    for x, y in zip(got, plain, strict=True):
+        assert x.equal(y)
+
+
+def test_hidden_states_and_attentions(fo, llama, inputs):
+    llama.set_attn_implementation("eager")
+    plain = llama(**inputs, output_hidden_states=True, output_attentions=True)
+    fo.convert(llama, verbose=False)
+    got = llama(**inputs, output_hidden_states=True, output_attentions=True)
+    assert (len(got.hidden_states), len(got.attentions)) == (3, 2)
+    assert_close((*got.hidden_states, *got.attentions), (*plain.hidden_states, *plain.attentions))
+    llama.set_attn_implementation("sdpa")  # for which transformers asks the class for its module
+    assert_close([llama(**inputs).logits], [plain.logits])
+
+
+@pytest.mark.parametrize("name", ["layers.0.post_attention_layernorm", "layers.1.mlp.act_fn"])
+def test_hooks_of_what_the_kernels_compute_as_well_are_called(fo, llama, inputs, name):
+    seen = []
+    llama.model.get_submodule(name).register_forward_hook(lambda module, given, result: seen.append(result))
+    plain = llama(**inputs).logits
+    fo.convert(llama, verbose=False)
+    got = llama(**inputs).logits
+    assert len(seen) == 2
+    assert_close([got, seen[1]], [plain, seen[0]])
+
+
+def test_arguments_by_position(torch_backend, fo, llama):
+    torch = torch_backend.torch
+    layer = llama.model.layers[0]
+    x, positions = torch.randn(2, 5, 64, device=llama.device), torch.arange(5, device=llama.device)[None]
+    angles = llama.model.rotary_emb(x, positions)
+    calls = (
+        lambda: layer(x, None, positions, None, False, angles),
+        lambda: layer(hidden_states=x, position_embeddings=angles),
+    )
+    plain = [call() for call in calls]
+    fo.convert(llama, verbose=False)
+    assert_close([call() for call in calls], plain)
+
+
+def test_norms_that_were_kept_need_no_block(fo, llama, inputs, transformers, capsys):
+    kind = type(llama.model.norm)
+
+    class Mine(kind):
+        pass
+
+    llama.model.layers[0].post_attention_layernorm.__class__ = Mine
+    plain = llama(**inputs).logits
+    fo.convert(llama)
+    printed = capsys.readouterr().out
+    assert "kept Mine 'model.layers.0.post_attention_layernorm': a subclass of LlamaRMSNorm" in printed
+    reason = "its post_attention_layernorm is not one of fusedops's"
+    assert f"kept LlamaDecoderLayer 'model.layers.0': {reason}" in printed
+    assert_close([llama(**inputs).logits], [plain])
+
+
+def test_other_versions_of_transformers(fo, llama, capsys, monkeypatch):
+    """A class of a known name that does more, a module that lacks something, a function that somebody exchanged."""
+    modeling = __import__(type(llama).__module__, fromlist=["LlamaMLP"])
+
+    class LlamaMLP(modeling.LlamaMLP):
+        def forward(self, x):
+            return super().forward(x) * self.config.hidden_size
+
+    LlamaMLP.__module__, LlamaMLP.__qualname__ = modeling.__name__, "LlamaMLP"
+    first, second = llama.model.layers
+    first.mlp.__class__ = LlamaMLP
+    del second.mlp.act_fn
+    del second.input_layernorm.variance_epsilon
+    monkeypatch.setattr(modeling, "apply_rotary_pos_emb", lambda *arguments: arguments[:2])
+    fo.convert(llama)
+    printed = capsys.readouterr().out
+    for sentence in (
+        "LlamaMLP 'model.layers.0.mlp': this version of transformers' LlamaMLP computes in another way",
+        "LlamaMLP 'model.layers.1.mlp': this version of transformers' LlamaMLP has no attribute act_fn",
+        "input_layernorm': this version of transformers' LlamaRMSNorm has no attribute variance_epsilon",
+        "LlamaAttention (2): its apply_rotary_pos_emb is not the one that is known",
+    ):
+        assert sentence in printed
+
+
+@pytest.mark.parametrize("activation", ["silu", "swish", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu"])
+def test_activations(torch_backend, fo, inputs, activation):
+    model = FAMILIES["llama"].build(device=torch_backend.device, hidden_act=activation)
+    plain = model(**inputs).logits
+    fo.convert(model, verbose=False)
+    assert_close([model(**inputs).logits], [plain])
+
+
+def test_an_activation_without_a_kernel(fo, transformers, capsys):
+    fo.convert(FAMILIES["llama"].build(hidden_act="quick_gelu"))
+    sentence = "kept LlamaMLP (2): activation QuickGELUActivation is not among those of the kernel"
+    assert sentence in capsys.readouterr().out
+
+
+def test_rotations_that_the_kernel_does_not_have(torch_backend, transformers):
+    torch = torch_backend.torch
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+    from fusedops.torch.conversion.hf.rotary import fused
+
+    q, k = (torch.randn(2, 6, heads, 8, device=torch_backend.device) for heads in (4, 2))  # positions before heads
+    cos, sin = (torch.randn(1, 6, 8, device=torch_backend.device) for _ in range(2))
+    expected = apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=2)
+    got = fused(apply_rotary_pos_emb)(q, k, cos, sin, unsqueeze_dim=2)
+    assert all(x.equal(y) for x, y in zip(got, expected, strict=True))
+
+
+def test_loss_options(torch_backend, fo, models, llama, inputs):
+    torch = torch_backend.torch
+    count = torch.tensor(100, device=llama.device)
+    shifted = inputs["labels"].roll(-1, 1)
+    shifted[:, 4] = -100
+    options = (
+        {"num_items_in_batch": count},
+        {"num_items_in_batch": 100},
+        {"ignore_index": 3},
+        {"shift_labels": shifted},
+    )
+
+    def losses():
+        return [llama(**inputs, **given).loss for given in options]
+
+    plain = losses()
+    fo.convert(llama, verbose=False)
+    assert_close(losses(), plain)
+
+
+def test_the_loss_of_a_masked_model(torch_backend, transformers, random):
+    torch = torch_backend.torch
+    from transformers.loss.loss_utils import ForMaskedLMLoss
+
+    from fusedops.torch.conversion.hf.loss import masked_loss
+
+    logits = torch_backend.tensor(random.normal(size=(3, 5, 33)), "float32")
+    labels = torch_backend.tensor(random.integers(0, 33, (3, 5)), "int64")
+    labels[:, 1:3] = -100
+    for given in ({}, {"num_items_in_batch": 4}):
+        torch.testing.assert_close(
+            masked_loss(logits, labels, 33, **given), ForMaskedLMLoss(logits, labels, 33, **given)
+        )
+
+
+def test_a_loss_of_somebodys_own_stays(fo, llama, inputs, capsys):
+    def mine(logits, labels, vocab_size, **kwargs):
+        return logits.sum()
+
+    fo.convert(llama, verbose=False)
+    llama.loss_function = mine
+    assert llama.loss_function is mine
+    assert llama(**inputs).loss.equal(llama(**inputs).logits.sum())
+    fo.revert(llama)
+    assert llama.loss_function is mine
+    fo.convert(llama)
+    assert "kept LlamaForCausalLM 'LlamaForCausalLM': its loss_function is mine" in capsys.readouterr().out
+
+
+def test_the_loss_of_a_mixtures_router_is_added(torch_backend, fo, models, transformers, inputs):
+    model = FAMILIES["mixtral"].build(device=torch_backend.device, output_router_logits=True)
+    plain = models.results(model, inputs)
+    fo.convert(model, verbose=False)
+    assert_close(models.results(model, inputs), plain)
+
+
+def test_models_that_nobody_converted_stay(fo, llama, inputs):
+    other = copy.deepcopy(llama)
+    plain, before = other(**inputs).logits, kinds(other)
+    fo.convert(llama, verbose=False)
+    llama(**inputs)
+    assert other(**inputs).logits.equal(plain)
+    assert kinds(other) == before
