@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from fusedops.torch.nn.normalization import LayerNorm, RMSNorm
 
 
-def add_norm(norm: RMSNorm | LayerNorm, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-    """(norm(s), s) with s = x + residual, without the norm's hooks.
+def add_norm(
+    norm: RMSNorm | LayerNorm, x: Tensor, residual: Tensor, of_sum: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """(norm(s), s) with s = x + residual, in one pass if both have one dtype, which autocast may change.
 
-    In one pass where x and the residual have one dtype. Under autocast they may differ; torch then adds them.
+    `of_sum` computes what the kernel does not: the norm, from s.
     """
     mixed = isinstance(x, Tensor) and isinstance(residual, Tensor) and x.dtype is not residual.dtype
     if not mixed and norm.why_not(x) is None:
         return norm.fused_add(x, residual)
     s = x + residual
-    # Not norm.forward, which takes two inputs in the layers below.
-    of_one = RMSNorm if isinstance(norm, RMSNorm) else LayerNorm
-    return of_one.forward(norm, s), s
+    return of_sum(s), s
 
 
 class AddRMSNorm(RMSNorm):
@@ -31,7 +33,7 @@ class AddRMSNorm(RMSNorm):
     """
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        return add_norm(self, x, residual)
+        return add_norm(self, x, residual, super().forward)
 
 
 class AddLayerNorm(LayerNorm):
@@ -44,4 +46,4 @@ class AddLayerNorm(LayerNorm):
     """
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        return add_norm(self, x, residual)
+        return add_norm(self, x, residual, super().forward)

@@ -10,13 +10,14 @@ import torch
 
 from fusedops.torch.conversion.hf.layer import HFLayer, is_watched, unknown_forward
 from fusedops.torch.nn.layer import FusedLayer
+from fusedops.torch.nn.residual import add_norm as add_fused_norm
 
 
 def add_norm(norm: Any, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """(norm(s), s) with s = x + residual: in one pass, if the norm is ours, takes both, and nobody watches it."""
-    if can_add(norm) and x.dtype is residual.dtype and not norm.why_not(x) and not is_watched(norm):
-        return norm.fused_add(x, residual)
-    s = residual + x
+    if can_add(norm) and not is_watched(norm):
+        return add_fused_norm(norm, x, residual, norm)
+    s = x + residual
     return norm(s), s
 
 
