@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from specifications import SPECIFICATIONS
+from torch_functions import call_and_leaves, outputs_and_gradients
 
 
 def recorded_calls(backend, spec, random, dtype="float64") -> dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]]:
@@ -110,6 +111,21 @@ def test_tensors_without_data(torch_cpu, spec, dtype, fake, random):
                 outputs = torch_cpu.call(spec.name, empty, sample.options)
         for got, output in zip(outputs, expected, strict=True):
             assert (got.shape, got.dtype, got.stride()) == (output.shape, output.dtype, output.stride())
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_gradients_without_data(torch_backend, spec, compiled, random):
+    """Of fake tensors, which say that they are on the device, and of functions compiled for them."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    torch = torch_backend.torch
+    function, inputs, _ = call_and_leaves(torch_backend, spec, random)
+    expected = outputs_and_gradients(torch, function, inputs)
+    with FakeTensorMode() as mode:
+        fake = tuple(mode.from_tensor(x) for x in inputs)
+        got = outputs_and_gradients(torch, torch_backend.traced(function) if compiled else function, fake)
+    for x, y in zip(got, expected, strict=True):
+        assert (x.shape, x.dtype, x.stride(), x.device.type) == (y.shape, y.dtype, y.stride(), y.device.type)
 
 
 def test_meta_tensors_beside_others(torch_cpu, spec, random):
