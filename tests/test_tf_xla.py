@@ -10,7 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import google.protobuf.text_format
 import numpy as np
 import pytest
 from checks import SHAPE
@@ -209,6 +208,8 @@ assert abs(got.numpy() - eager(x).numpy()).max() < 1e-5
 
 def test_auto_clustering(tf_backend, tmp_path):
     """TensorFlow chooses what XLA compiles together, and our operators do not stand apart."""
+    from google.protobuf import text_format  # comes with TensorFlow
+
     environment = os.environ | {
         "TF_XLA_FLAGS": "--tf_xla_cpu_global_jit --tf_xla_min_cluster_size=2",
         "TF_CPP_VMODULE": "encapsulate_subgraphs_pass=1",  # writes the graphs
@@ -221,7 +222,7 @@ def test_auto_clustering(tf_backend, tmp_path):
     assert done.returncode == 0, done.stderr
     clusters = []
     for file in tmp_path.glob("encapsulate_subgraphs_after*.pbtxt"):
-        graph = google.protobuf.text_format.Parse(file.read_text(), tf_backend.tf.compat.v1.GraphDef())
+        graph = text_format.Parse(file.read_text(), tf_backend.tf.compat.v1.GraphDef())
         functions = [f for f in graph.library.function if f.signature.name.startswith("cluster")]
         clusters += [sum(node.op == "FusedopsRmsNorm" for node in f.node_def) for f in functions]
     assert clusters == [4]
