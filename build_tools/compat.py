@@ -20,7 +20,7 @@ from build_tools.wheel import build_wheel
 
 # torch and Python: the oldest torch that the binding is for, the newest release, and two between; every Python once.
 ENVIRONMENTS = (("2.10.0", "3.10"), ("2.11.0", "3.12"), ("2.13.0", "3.11"), ("2.15.0", "3.13"))
-PACKAGES = ("pytest", "pytest-xdist", "hypothesis", "numpy", "ml_dtypes", "ninja")
+PACKAGES = ("pytest", "pytest-xdist", "hypothesis", "numpy", "ml_dtypes", "ninja", "transformers")
 FOLDER = Path("build/compat").resolve()
 CHECKOUT = FOLDER / "checkout"
 
