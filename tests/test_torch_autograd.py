@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 import pytest
-from torch_functions import assert_same, call_and_leaves, outputs_and_gradients
+from torch_functions import assert_same, call_and_leaves, outputs_and_gradients, with_upstream
 
 
 @pytest.fixture
@@ -15,12 +15,6 @@ def case(torch_backend, spec, random):
     return torch_backend.torch, function, inputs
 
 
-def flowing(torch, outputs):
-    """The outputs as a tuple, and an upstream gradient for each."""
-    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-    return outputs, [torch.full_like(y, 0.75) for y in outputs]
-
-
 def name_of(spec):
     return f"Fusedops{''.join(map(str.capitalize, spec.name.split('_')))}Backward"
 
@@ -28,7 +22,7 @@ def name_of(spec):
 def test_names(case, spec):
     """grad_fn, and with it anomaly mode and the profiler, say which operator it was."""
     torch, function, inputs = case
-    outputs, _ = flowing(torch, function(*inputs))
+    outputs, _ = with_upstream(torch, function(*inputs))
     assert {y.grad_fn.name() for y in outputs} == {name_of(spec)}
 
 
@@ -36,7 +30,7 @@ def test_names(case, spec):
 def test_anomaly_mode(case, spec):
     torch, function, inputs = case
     with torch.autograd.detect_anomaly():
-        (y, *_), _ = flowing(torch, function(*inputs))
+        (y, *_), _ = with_upstream(torch, function(*inputs))
         with pytest.raises(RuntimeError, match=f"'{name_of(spec)}' returned nan values"):
             y.backward(torch.full_like(y, torch.nan))
 
@@ -71,7 +65,7 @@ def test_changed_in_place(case):
     wanted = sum(x.requires_grad for x in inputs)
     for place in range(len(inputs) + len(expected) - wanted):
         fresh = tuple(x.detach().clone().requires_grad_(x.requires_grad) for x in inputs)
-        found, upstream = flowing(torch, function(*fresh))
+        found, upstream = with_upstream(torch, function(*fresh))
         changed = (*fresh, *found)[place].detach()
         changed.copy_(changed.roll(1))
         try:
@@ -87,7 +81,7 @@ def test_saved_tensors_hooks(case):
     torch, function, inputs = case
     expected = outputs_and_gradients(torch, function, inputs)
     with torch.autograd.graph.saved_tensors_hooks(torch.Tensor.clone, lambda kept: kept):
-        found, upstream = flowing(torch, function(*inputs))
+        found, upstream = with_upstream(torch, function(*inputs))
     for x in (*inputs, *found):
         x.data.zero_()  # behind the back of autograd
     got = torch.autograd.grad(found, [x for x in inputs if x.requires_grad], upstream)
@@ -98,7 +92,7 @@ def test_saved_on_the_cpu(case):
     torch, function, inputs = case
     expected = outputs_and_gradients(torch, function, inputs)
     with torch.autograd.graph.save_on_cpu(pin_memory=inputs[0].is_cuda):
-        found, upstream = flowing(torch, function(*inputs))
+        found, upstream = with_upstream(torch, function(*inputs))
     got = torch.autograd.grad(found, [x for x in inputs if x.requires_grad], upstream)
     assert_same(torch, got, expected[len(found) :])
 
@@ -109,7 +103,7 @@ def test_checkpoint(case, reentrant):
 
     torch, function, inputs = case
     expected = outputs_and_gradients(torch, function, inputs)
-    outputs, upstream = flowing(torch, checkpoint(function, *inputs, use_reentrant=reentrant))
+    outputs, upstream = with_upstream(torch, checkpoint(function, *inputs, use_reentrant=reentrant))
     torch.autograd.backward(outputs, upstream)  # the reentrant kind takes no autograd.grad
     got = (*outputs, *(x.grad for x in inputs if x.requires_grad))
     assert_same(torch, got, expected)

@@ -44,11 +44,15 @@ def call_and_leaves(
     return function, leaves(spec, sample, tensors), sample.tensors
 
 
+def with_upstream(torch: Any, outputs: Any) -> tuple[tuple[Any, ...], list[Any]]:
+    """The outputs as a tuple, and an upstream gradient for each."""
+    return tuples(outputs), [torch.full_like(y, 0.75) for y in tuples(outputs)]
+
+
 def outputs_and_gradients(torch: Any, function: Function, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Of a plain upstream gradient, for the inputs that ask for one."""
-    outputs = tuples(function(*inputs))
-    wanted = [x for x in inputs if x.requires_grad]
-    return (*outputs, *torch.autograd.grad(outputs, wanted, [torch.full_like(y, 0.75) for y in outputs]))
+    """The outputs, and the gradients of the inputs that ask for one."""
+    outputs, upstream = with_upstream(torch, function(*inputs))
+    return (*outputs, *torch.autograd.grad(outputs, [x for x in inputs if x.requires_grad], upstream))
 
 
 def every_operator(backend: Backend, random: np.random.Generator) -> tuple[Function, tuple[Any, ...]]:
