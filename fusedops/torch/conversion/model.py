@@ -46,7 +46,7 @@ def convert(model: torch.nn.Module, verbose: bool = True) -> torch.nn.Module:
     own affair. Converting twice does nothing more.
 
     Known are `LayerNorm`, `RMSNorm`, `Softmax` and `CrossEntropyLoss` of torch.nn, and the modules of Hugging Face's
-    transformers that `fusedops.torch.conversion.hf` lists: their norms, gated MLPs, rotary embedding, residual
+    transformers that `fusedops.torch.conversion.hf` lists: their norms, MLPs, rotary embedding, residual
     connections and losses. Any module around them will do, such as DistributedDataParallel's or torch.compile's; what
     was compiled is compiled anew. What `fully_shard` makes is a subclass: convert the model before it is sharded.
 
