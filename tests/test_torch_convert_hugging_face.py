@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import io
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -54,6 +56,37 @@ def test_the_readme_shows_what_is_printed(fo, llama, capsys):
     assert "0 of 29 modules of 'LlamaForCausalLM' replaced, 12 are fusedops's already" in capsys.readouterr().out
 
 
+# How often each kernel is called in the forward of 2 layers; a block's second norm is called with the sum before it.
+KERNELS = {
+    "llama": {"rms_norm": 3, "add_rms_norm": 2, "rope": 4, "gated_act": 2, "cross_entropy": 1},
+    "mixtral": {"rms_norm": 3, "add_rms_norm": 2, "rope": 4, "gated_act": 2, "cross_entropy": 1},
+    "qwen3": {"rms_norm": 7, "add_rms_norm": 2, "rope": 4, "gated_act": 2, "cross_entropy": 1},
+    "gemma2": {"rms_norm": 7, "add_rms_norm": 2, "rope": 4, "gated_act": 2, "cross_entropy": 1},
+    "gemma3": {"rms_norm": 11, "add_rms_norm": 2, "rope": 4, "gated_act": 2, "cross_entropy": 1},
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_kernels_are_called(torch_backend, fo, transformers, inputs, name):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    calls = Counter()
+
+    class Counting(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if function.namespace == "fusedops":
+                calls[function._opname.removeprefix("_")] += 1
+            return function(*args, **(kwargs or {}))
+
+    model = FAMILIES[name].build(device=torch_backend.device)
+    with Counting():
+        model(**inputs)
+        assert not calls
+        fo.convert(model, verbose=False)
+        model(**inputs)
+    assert calls == KERNELS[name]
+
+
 def test_saved_as_pretrained(fo, llama, inputs, transformers, tmp_path):
     fo.convert(llama, verbose=False)
     llama.save_pretrained(tmp_path)
@@ -100,8 +133,7 @@ def test_gradient_checkpointing(fo, models, llama, inputs, use_reentrant):
         layer.mlp.register_forward_pre_hook(lambda *_: calls.append(None))
     got = models.results(llama, inputs)
     assert len(calls) == 2 * len(llama.model.layers)  # once more in the backward
-    for x, y in zip(got, plain, strict=True):
-        assert x.equal(y)
+    assert_close(got, plain)
 
 
 def test_hidden_states_and_attentions(fo, llama, inputs):
@@ -158,7 +190,7 @@ def test_norms_that_were_kept_need_no_block(fo, llama, inputs, transformers, cap
 
 def test_other_versions_of_transformers(fo, llama, capsys, monkeypatch):
     """A class of a known name that does more, a module that lacks something, a function that somebody exchanged."""
-    modeling = __import__(type(llama).__module__, fromlist=["LlamaMLP"])
+    modeling = importlib.import_module(type(llama).__module__)
 
     class LlamaMLP(modeling.LlamaMLP):
         def forward(self, x):
@@ -179,6 +211,21 @@ def test_other_versions_of_transformers(fo, llama, capsys, monkeypatch):
         "LlamaAttention (2): its apply_rotary_pos_emb is not the one that is known",
     ):
         assert sentence in printed
+
+
+@pytest.mark.parametrize("of_weight", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("of_input", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["llama.modeling_llama.Llama", "gemma.modeling_gemma.Gemma"])
+def test_norms_of_mixed_dtypes(torch_backend, fo, transformers, name, of_input, of_weight):
+    torch = torch_backend.torch
+    module, _, prefix = f"transformers.models.{name}".rpartition(".")
+    norm = getattr(importlib.import_module(module), f"{prefix}RMSNorm")(32)
+    norm = norm.to(torch_backend.device, getattr(torch, of_weight))
+    x = torch.randn(3, 32, dtype=getattr(torch, of_input), device=torch_backend.device)
+    plain = norm(x)
+    assert type(fo.convert(norm, verbose=False)) is not type(norm).original
+    coarsest = torch.bfloat16 if "bfloat16" in (of_input, of_weight) else torch.float32  # which transformers rounds to
+    torch.testing.assert_close(norm(x), plain, rtol=4 * torch.finfo(coarsest).eps, atol=0)  # of the same dtype, too
 
 
 @pytest.mark.parametrize("activation", ["silu", "swish", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu"])
@@ -203,9 +250,9 @@ def test_rotations_that_the_kernel_does_not_have(torch_backend, transformers):
 
     q, k = (torch.randn(2, 6, heads, 8, device=torch_backend.device) for heads in (4, 2))  # positions before heads
     cos, sin = (torch.randn(1, 6, 8, device=torch_backend.device) for _ in range(2))
-    expected = apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=2)
-    got = fused(apply_rotary_pos_emb)(q, k, cos, sin, unsqueeze_dim=2)
-    assert all(x.equal(y) for x, y in zip(got, expected, strict=True))
+    for given in ((q, k, cos, sin, 2), (q.transpose(1, 2), k.transpose(1, 2), cos.requires_grad_(), sin)):
+        for x, y in zip(fused(apply_rotary_pos_emb)(*given), apply_rotary_pos_emb(*given), strict=True):
+            assert x.equal(y)
 
 
 def test_loss_options(torch_backend, fo, models, llama, inputs):

@@ -96,10 +96,14 @@ def is_watched(module: torch.nn.Module) -> bool:
     return any(hooks) or "forward" in module.__dict__
 
 
+def is_mixed(x: torch.Tensor, parameter: torch.Tensor) -> bool:
+    """Whether x has 16 bits and the parameter beside it float32, which the kernels take, with a result of 16 bits."""
+    return x.dtype in _HALF and parameter.dtype is torch.float32
+
+
 def stays_half(x: torch.Tensor, parameter: torch.Tensor) -> bool:
-    """Whether x has 16 bits, the parameter beside it float32, and autocast would round their product to 16 bits again.
+    """Whether they are mixed, and autocast would round their product to 16 bits again.
 
     Elsewhere torch's product of both is float32, and so must ours be.
     """
-    mixed = x.dtype in _HALF and parameter.dtype is torch.float32
-    return mixed and torch.is_autocast_enabled(x.device.type)
+    return is_mixed(x, parameter) and torch.is_autocast_enabled(x.device.type)

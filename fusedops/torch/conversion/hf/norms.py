@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 
 import fusedops.torch as fo
-from fusedops.torch.conversion.hf.layer import HFLayer, stays_half
+from fusedops.torch.conversion.hf.layer import HFLayer, is_mixed, stays_half
 from fusedops.torch.nn.layer import unfused_input
 
 
@@ -49,7 +49,7 @@ class OffsetRMSNorm(RMSNorm):
     weight_offset = 1.0
 
     def _fits(self, x: torch.Tensor) -> bool:
-        return self.weight.dtype in (x.dtype, torch.float32) and x.dtype is not torch.float64
+        return self.weight.dtype is x.dtype or is_mixed(x, self.weight)
 
     @property
     def _eps(self) -> float:

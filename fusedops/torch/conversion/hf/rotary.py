@@ -76,8 +76,11 @@ def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Ten
 
 
 def _fits(x: torch.Tensor, cos: torch.Tensor, is_partial: bool) -> bool:
-    """Whether x is [B, H, T, D] and cos [1 or B, T, D], or less than D, of a dtype that gives the result x's dtype."""
-    if x.dim() != 4 or cos.dim() != 3 or unfused_input(x):
+    """Whether x is [B, H, T, D] and cos [1 or B, T, D], or less than D, of a dtype that gives the result x's dtype.
+
+    The kernel has no gradient of the angles.
+    """
+    if x.dim() != 4 or cos.dim() != 3 or cos.requires_grad or unfused_input(x):
         return False
     if cos.shape[-1] > x.shape[-1] or (cos.shape[-1] < x.shape[-1] and not is_partial):
         return False
