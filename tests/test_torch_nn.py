@@ -111,6 +111,7 @@ def test_a_softmax_without_a_dimension(torch_backend, torch, fnn, random):
     assert torch.equal(layer(x), torch.nn.Softmax()(x))
 
 
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 @pytest.mark.parametrize("dtype", ["int64", "bool"])
 def test_integers_meet_the_error_of_torch(torch_backend, torch, fnn, dtype):
     x = torch.ones(2, 8, dtype=getattr(torch, dtype), device=torch_backend.device)
