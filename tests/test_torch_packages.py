@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -37,7 +38,8 @@ def test_a_package_of_every_operator(torch_backend, tmp_path, random):
     def run(source):
         script = Path(__file__).with_name("torch_package.py")
         command = [sys.executable, str(script), str(package), str(values), source]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300)
+        environment = {**os.environ, "TMPDIR": str(tmp_path)}  # where torch leaves what it unpacks
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
 
     with ThreadPoolExecutor() as threads:
         *good, bad = threads.map(run, ("fusedops.torch", str(loading.library("torch")), "nothing"))
