@@ -190,6 +190,8 @@ def test_norms_that_were_kept_need_no_block(fo, llama, inputs, transformers, cap
 
 def test_other_versions_of_transformers(fo, llama, capsys, monkeypatch):
     """A class of a known name that does more, a module that lacks something, a function that somebody exchanged."""
+    from fusedops.torch.conversion import hf
+
     modeling = importlib.import_module(type(llama).__module__)
 
     class LlamaMLP(modeling.LlamaMLP):
@@ -202,12 +204,14 @@ def test_other_versions_of_transformers(fo, llama, capsys, monkeypatch):
     del second.mlp.act_fn
     del second.input_layernorm.variance_epsilon
     monkeypatch.setattr(modeling, "apply_rotary_pos_emb", lambda *arguments: arguments[:2])
+    monkeypatch.setitem(hf._MIXINS, f"{modeling.__name__}.LlamaDecoderLayer", "residual.Unknown")
     fo.convert(llama)
     printed = capsys.readouterr().out
     for sentence in (
         "LlamaMLP 'model.layers.0.mlp': this version of transformers' LlamaMLP computes in another way",
         "LlamaMLP 'model.layers.1.mlp': this version of transformers' LlamaMLP has no attribute act_fn",
         "input_layernorm': this version of transformers' LlamaRMSNorm has no attribute variance_epsilon",
+        "LlamaDecoderLayer (2): this version of transformers is not known: module",
         "LlamaAttention (2): its apply_rotary_pos_emb is not the one that is known",
     ):
         assert sentence in printed

@@ -12,6 +12,7 @@ from fusedops.torch.conversion.counterparts import counterpart, is_known, origin
 from fusedops.torch.nn.layer import FusedLayer
 
 _SERVED = "torch's own kernel serves as well"
+_OF_NORMS = "only its norms have counterparts"
 _KEPT: dict[type, str] = {
     torch.nn.GELU: _SERVED,
     torch.nn.MultiheadAttention: "its attention is a kernel of torch's own",
@@ -19,6 +20,8 @@ _KEPT: dict[type, str] = {
     torch.nn.SiLU: _SERVED,
     torch.nn.Sigmoid: _SERVED,
     torch.nn.Tanh: _SERVED,
+    torch.nn.TransformerDecoderLayer: _OF_NORMS,
+    torch.nn.TransformerEncoderLayer: _OF_NORMS,
 }
 
 
@@ -113,30 +116,31 @@ def _convert(module: torch.nn.Module, report: Report) -> bool:
     kind = type(module)
     if isinstance(module, FusedLayer):
         reason = module.why_not()
-        report.keep(module, reason) if reason else report.find(module, _condition(module))
+        if reason:
+            report.keep(module, reason)
+        else:
+            report.find(module, _condition(module))
         return True
     if not is_known(kind):
         return False
-    try:
-        reason = _become(module, kind)
-    except (ImportError, AttributeError) as error:
-        reason = f"this version of transformers is not known: {error}"
+    reason = _become_counterpart(module)
     if reason:
+        module.__class__ = kind
         report.keep(module, reason)
     else:
         report.replace(module, kind, getattr(module, "mixin", type(module)), _condition(module))
     return True
 
 
-def _become(module: torch.nn.Module, kind: type) -> str | None:
-    """Converts the module, or says why not."""
+def _become_counterpart(module: torch.nn.Module) -> str | None:
+    """Gives the module the class of its counterpart; the reason, if there is one, why it must not keep it."""
     if "forward" in vars(module):
         return "its forward is an attribute of its own, which somebody has set"
-    module.__class__ = counterpart(kind)
-    reason = module.why_not()
-    if reason:
-        module.__class__ = kind
-    return reason
+    try:
+        module.__class__ = counterpart(type(module))
+        return module.why_not()
+    except (ImportError, AttributeError) as error:
+        return f"this version of transformers is not known: {error}"
 
 
 def _condition(module: torch.nn.Module) -> str:
@@ -147,7 +151,8 @@ def _condition(module: torch.nn.Module) -> str:
 
 def _computed(modules: Iterable[torch.nn.Module]) -> set[torch.nn.Module]:
     """The modules whose work the kernel of a module around them does as well."""
-    return {getattr(module, name) for module in modules for name in getattr(type(module), "computes", ())}
+    ours = [module for module in modules if isinstance(module, FusedLayer)]
+    return {getattr(module, name) for module in ours for name in getattr(module, "computes", ())}
 
 
 def _explain(module: torch.nn.Module, report: Report) -> None:

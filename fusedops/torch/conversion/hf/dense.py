@@ -20,14 +20,9 @@ class ActivatedDense(HFLayer):
     def members(cls, kind: type) -> dict[str, Any]:
         return {"computes": (cls.needs[1],)}
 
-    def why_not(self, *inputs: Any) -> str | None:
-        if inputs:
-            return None
-        return super().why_not() or unknown_forward(self.original, self.needs) or self._unfused_parts()
-
-    def _unfused_parts(self) -> str | None:
+    def unfused(self) -> str | None:
         dense, activation = (getattr(self, name) for name in self.needs[:2])
-        return unfused_dense(dense) or unfused_activation(activation)
+        return unknown_forward(self.original, self.needs) or unfused_dense(dense) or unfused_activation(activation)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         dense, activation, *rest = (getattr(self, name) for name in self.needs)

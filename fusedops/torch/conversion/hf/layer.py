@@ -15,11 +15,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 class HFLayer(FusedLayer, torch.nn.Module if TYPE_CHECKING else object):  # type: ignore[misc]
-    """Stands before a class of transformers' among the bases of its counterpart, and has the faster methods.
-
-    `why_not()` compares the module with what the methods rely on; `why_not(*inputs)`, which runs in every call, looks
-    at the inputs alone.
-    """
+    """Stands before a class of transformers' among the bases of its counterpart, and has the faster methods."""
 
     original: ClassVar[type]
     mixin: ClassVar[type]
@@ -48,8 +44,17 @@ class HFLayer(FusedLayer, torch.nn.Module if TYPE_CHECKING else object):  # type
         return {}
 
     def why_not(self, *inputs: Any) -> str | None:
+        """As of every layer; of the module where no inputs are given, and of the inputs alone in every call."""
+        if inputs:
+            return None
         missing = [name for name in self.needs if not hasattr(self, name)]
-        return f"this version of transformers' {type(self).__name__} has no attribute {missing[0]}" if missing else None
+        if missing:
+            return f"this version of transformers' {type(self).__name__} has no attribute {missing[0]}"
+        return self.unfused()
+
+    def unfused(self) -> str | None:
+        """What else of the module, as it is configured, the methods do not know."""
+        return None
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """As an instance of the original class that is to be converted: pickle finds no class that was made."""
@@ -70,10 +75,10 @@ def unknown_forward(kind: type, names: Collection[str], variables: Collection[st
     Another version of transformers may do more there, or return more.
     """
     forward = inspect.unwrap(kind.forward)  # type: ignore[attr-defined]
-    code = forward.__code__
-    own = set(code.co_varnames) - set(inspect.signature(forward).parameters)
-    if isinstance(forward, FunctionType) and set(code.co_names) == set(names) and own <= set(variables):
-        return None
+    if isinstance(forward, FunctionType) and set(forward.__code__.co_names) == set(names):
+        own = set(forward.__code__.co_varnames) - set(inspect.signature(forward).parameters)
+        if own <= set(variables):
+            return None
     return f"this version of transformers' {kind.__name__} computes in another way"
 
 

@@ -33,10 +33,7 @@ class LanguageModel(HFLayer):
 
         return {"loss_function": property(ours, theirs.fset, theirs.fdel, theirs.__doc__)}
 
-    def why_not(self, *inputs: Any) -> str | None:
-        return None if inputs else super().why_not() or self._unfused_loss()
-
-    def _unfused_loss(self) -> str | None:
+    def unfused(self) -> str | None:
         loss = self.original.loss_function.fget(self)  # type: ignore[attr-defined]
         if _fused(loss) is not loss:
             return None
@@ -53,8 +50,8 @@ class HeadWithLoss(HFLayer):
         plain = inspect.unwrap(kind.forward)  # type: ignore[attr-defined]
         return {"forward": can_return_tuple(with_global(plain, _LOSS, CrossEntropyLoss))}
 
-    def why_not(self, *inputs: Any) -> str | None:
-        return None if inputs else super().why_not() or _unknown_head(self.original)
+    def unfused(self) -> str | None:
+        return _unknown_head(self.original)
 
 
 def _unknown_head(kind: type) -> str | None:
@@ -71,7 +68,7 @@ def _unknown_head(kind: type) -> str | None:
 
 def causal_loss(
     logits: torch.Tensor,
-    labels: torch.Tensor | None,
+    labels: torch.Tensor,
     vocab_size: int,
     num_items_in_batch: torch.Tensor | int | None = None,
     ignore_index: int = -100,
@@ -80,7 +77,6 @@ def causal_loss(
 ) -> torch.Tensor:
     """transformers' ForCausalLMLoss: each position's logits are for the label that comes next."""
     if shift_labels is None:
-        assert labels is not None
         shift_labels = torch.nn.functional.pad(labels[..., 1:], (0, 1), value=ignore_index)
     return masked_loss(logits, shift_labels, vocab_size, num_items_in_batch, ignore_index)
 

@@ -18,14 +18,8 @@ class GatedMLP(HFLayer):
     needs = ("gate_proj", "up_proj", "down_proj", "act_fn")
     computes = ("act_fn",)
 
-    def why_not(self, *inputs: Any) -> str | None:
-        if inputs:
-            return None
-        return (
-            super().why_not()
-            or unknown_forward(self.original, self.needs, ("down_proj",))
-            or unfused_activation(self.act_fn)
-        )
+    def unfused(self) -> str | None:
+        return unknown_forward(self.original, self.needs, ("down_proj",)) or unfused_activation(self.act_fn)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.down_proj(gated(self.act_fn, self.gate_proj(x), self.up_proj(x)))
@@ -37,14 +31,9 @@ class PackedMLP(HFLayer):
     needs = ("gate_up_proj", "down_proj", "activation_fn")
     computes = ("activation_fn",)
 
-    def why_not(self, *inputs: Any) -> str | None:
-        if inputs:
-            return None
-        return (
-            super().why_not()
-            or unknown_forward(self.original, (*self.needs, "chunk"), ("gate", "up_states"))
-            or unfused_activation(self.activation_fn)
-        )
+    def unfused(self) -> str | None:
+        unknown = unknown_forward(self.original, (*self.needs, "chunk"), ("gate", "up_states"))
+        return unknown or unfused_activation(self.activation_fn)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.down_proj(gated_halves(self.activation_fn, self.gate_up_proj(x)))
@@ -73,16 +62,12 @@ class GatedExperts(HFLayer):
     needs = ("act_fn", "config", "_apply_gate")
     computes = ("act_fn",)
 
-    def why_not(self, *inputs: Any) -> str | None:
-        if inputs:
-            return None
-        return super().why_not() or self._unfused_gate() or unfused_activation(self.act_fn)
-
-    def _unfused_gate(self) -> str | None:
+    def unfused(self) -> str | None:
         if self.original._apply_gate.__name__ != "_default_apply_gate":  # type: ignore[attr-defined]
             return "it has a gate of its own"
-        implementation = getattr(self.config, "_experts_implementation", None)
-        return "experts_implementation is 'eager'" if implementation == "eager" else None
+        if getattr(self.config, "_experts_implementation", None) == "eager":  # one expert after the other
+            return "experts_implementation is 'eager'"
+        return unfused_activation(self.act_fn)
 
     def _apply_gate(self, packed: torch.Tensor) -> torch.Tensor:
         return gated_halves(self.act_fn, packed)

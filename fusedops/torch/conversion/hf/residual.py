@@ -41,10 +41,8 @@ class PreNormBlock(HFLayer):
     def members(cls, kind: type) -> dict[str, Any]:
         return {"arguments": _arguments(kind.forward)}  # type: ignore[attr-defined]
 
-    def why_not(self, *inputs: Any) -> str | None:
-        if inputs:
-            return None
-        return super().why_not() or self._unfused_forward() or unfused_norm(self, self.norm_of_sum)
+    def unfused(self) -> str | None:
+        return self._unfused_forward() or unfused_norm(self, self.norm_of_sum)
 
     def _unfused_forward(self) -> str | None:
         return unknown_forward(self.original, self.needs, self.variables)
@@ -117,10 +115,8 @@ class PostNorm(HFLayer):
 
     needs = ("dense", "dropout", "LayerNorm")
 
-    def why_not(self, *inputs: Any) -> str | None:
-        if inputs:
-            return None
-        return super().why_not() or unknown_forward(self.original, self.needs) or unfused_norm(self, "LayerNorm")
+    def unfused(self) -> str | None:
+        return unknown_forward(self.original, self.needs) or unfused_norm(self, "LayerNorm")
 
     def forward(self, hidden_states: torch.Tensor, input_tensor: torch.Tensor) -> torch.Tensor:
         return add_norm(self.LayerNorm, self.dropout(self.dense(hidden_states)), input_tensor)[0]

@@ -33,8 +33,8 @@ class RotaryAttention(HFLayer):
         forward = kind.forward  # type: ignore[attr-defined]
         return {"forward": with_global(forward, _NAME, fused(forward.__globals__[_NAME]))}
 
-    def why_not(self, *inputs: Any) -> str | None:
-        return None if inputs else super().why_not() or _fault(self.original)
+    def unfused(self) -> str | None:
+        return _fault(self.original)
 
 
 def _fault(kind: type) -> str | None:
