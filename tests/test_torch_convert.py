@@ -174,6 +174,7 @@ def test_a_forward_that_somebody_has_set_stays(torch, fo, capsys):
     assert "kept LayerNorm 'LayerNorm': its forward is an attribute of its own" in capsys.readouterr().out
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_what_torchscript_has_compiled(torch, fo, capsys):
     scripted = torch.jit.trace(sequential(torch), torch.randn(3, 12))
     fo.convert(torch.nn.Sequential(scripted, torch.nn.LayerNorm(5)))
