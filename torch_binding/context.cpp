@@ -17,7 +17,7 @@ void* current_stream(int32_t device_index) {
   }();
   STD_TORCH_CHECK(function, "fusedops: this torch has no CUDA streams");
   void* stream;
-  STABLE_TORCH_ERROR_CODE_CHECK(function(device_index, &stream));
+  TORCH_ERROR_CODE_CHECK(function(device_index, &stream));
   return stream;
 }
 

@@ -49,8 +49,8 @@ void describe(const View& view, Shape* shape) {
 
 Device device_of(const Tensor& tensor) {
   Device device;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor.get(), &device.type));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(tensor.get(), &device.index));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor.get(), &device.type));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(tensor.get(), &device.index));
   return device;
 }
 
@@ -68,7 +68,7 @@ Tensor empty(DType dtype, const int64_t* sizes, int rank, Device device) {
   }
   AtenTensorHandle handle;
   const auto type = torch::stable::detail::to<int32_t>(torch::stable::detail::from(scalar_type(dtype)));
-  STABLE_TORCH_ERROR_CODE_CHECK(
+  TORCH_ERROR_CODE_CHECK(
       aoti_torch_empty_strided(rank, sizes, strides, type, device.type, device.index, &handle));
   return Tensor(handle);
 }
