@@ -441,7 +441,7 @@ def test_a_layer_and_one_that_is_not_built(fk, keras, random):
     assert layer(batch(random)).shape == (6, 4)
 
 
-def test_keras_hub_is_not_imported():
+def test_keras_hub_is_not_imported(tf_cpu):
     code = (
         "import sys, keras, fusedops.tf.keras as fk\n"
         "fk.convert(keras.Sequential([keras.Input((4,)), keras.layers.Softmax()]))\n"

@@ -78,6 +78,7 @@ def convert(model: torch.nn.Module, verbose: bool = True) -> torch.nn.Module:
     for module in rest:
         if module not in computed:
             _explain(module, report)
+    _forget_compiled(modules)
     if verbose:
         print(report)
     return model
@@ -98,10 +99,12 @@ def revert(model: torch.nn.Module) -> torch.nn.Module:
     Raises:
         TypeError: it is not a torch.nn.Module.
     """
-    for module in _checked("revert", model).modules():
+    modules = list(_checked("revert", model).modules())
+    for module in modules:
         kind = original(type(module))
         if kind:
             module.__class__ = kind
+    _forget_compiled(modules)
     return model
 
 
@@ -141,6 +144,14 @@ def _become_counterpart(module: torch.nn.Module) -> str | None:
         return module.why_not()
     except (ImportError, AttributeError) as error:
         return f"this version of transformers is not known: {error}"
+
+
+def _forget_compiled(modules: Iterable[torch.nn.Module]) -> None:
+    """Before torch 2.13, what was compiled for a module is not compiled anew when the module's class changes."""
+    # torch.compile(module) holds it as _orig_mod; module.compile() leaves _compiled_call_impl. To ask for the class of
+    # the former would import torch's compiler, which takes seconds.
+    if any(hasattr(module, "_orig_mod") or module._compiled_call_impl is not None for module in modules):
+        torch.compiler.reset()
 
 
 def _condition(module: torch.nn.Module) -> str:
