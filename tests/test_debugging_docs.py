@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from running import run
 
+import fusedops
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/debugging.md").read_text()
 # A block of code, and the output that follows it, if any.
@@ -85,7 +87,8 @@ def test_links():
 
 
 def test_sentences_of_errors():
-    sources = [path for folder in ("fusedops", "torch_binding") for path in (ROOT / folder).rglob("*")]
+    folders = (Path(fusedops.__file__).parent, ROOT / "torch_binding")
+    sources = [path for folder in folders for path in folder.rglob("*")]
     code = CORE + "".join(path.read_text() for path in sources if path.suffix in (".py", ".cpp"))
     for words in (
         "must be on",
