@@ -20,9 +20,9 @@ from build_tools.wheel import build_wheel
 
 # torch and Python: the oldest torch that the binding is for, the newest release, and two between; every Python once.
 ENVIRONMENTS = (("2.10.0", "3.10"), ("2.11.0", "3.12"), ("2.13.0", "3.11"), ("2.15.0", "3.13"))
-PACKAGES = ("pytest", "pytest-xdist", "hypothesis", "numpy", "ml_dtypes", "ninja", "transformers")
+NAMES = ("pytest", "pytest-xdist", "hypothesis", "numpy", "ml_dtypes", "ninja", "transformers")
+PACKAGES = ["--constraint", "requirements.txt", *NAMES]
 FOLDER = Path("build/compat").resolve()
-CHECKOUT = FOLDER / "checkout"
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,11 @@ def main(arguments: list[str]) -> None:
     wheels = sorted(Path("dist").glob("*.whl"), key=lambda path: path.stat().st_mtime)
     wheel = wheels[-1] if wheels else build_wheel()
     print(f"fusedops: testing {wheel}", flush=True)
-    _copy_checkout()
     results = [_test(wheel.resolve(), torch, python, arguments) for torch, python in ENVIRONMENTS]
     print(f"\n{wheel.name}\n\ntorch     Python   passed   failed  skipped  seconds")
     print(*results, sep="\n")
     if any(result.failed for result in results):
         raise SystemExit("fusedops: there were failures")
-
-
-def _copy_checkout() -> None:
-    shutil.rmtree(CHECKOUT, ignore_errors=True)
-    left_out = shutil.ignore_patterns(".git", ".*cache", ".venv", "__pycache__", "build", "dist", "fusedops")
-    shutil.copytree(".", CHECKOUT, ignore=left_out)
 
 
 def _test(wheel: Path, torch: str, python: str, arguments: list[str]) -> Result:
@@ -66,32 +59,37 @@ def _test(wheel: Path, torch: str, python: str, arguments: list[str]) -> Result:
         return Result(torch, python, problem=f"skipped: there is no Python {python} here")
     print(f"\nfusedops: torch {torch}, Python {python}", flush=True)
     folder = FOLDER / f"torch{torch}-python{python}"
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # the Makefile sets it
-
-    def run(*command: str | Path) -> int:
-        return subprocess.run(command, cwd=CHECKOUT, env=environment).returncode
-
     own = folder / "bin/python"
-    pip = (own, "-m", "pip", "install", "--quiet")
-    steps = [
-        *([] if own.exists() else [(interpreter, "-m", "venv", folder)]),
-        (*pip, f"torch=={torch}"),
-        (*pip, "--constraint", "requirements.txt", *PACKAGES),
-        (*pip, "--no-deps", "--force-reinstall", wheel),
-    ]
-    for step in steps:
-        if run(*step):
-            return Result(torch, python, failed=1, problem=f"failed: {' '.join(map(str, step))}")
+    if not own.exists():
+        subprocess.run([interpreter, "-m", "venv", folder], check=True)
+    checkout = _checkout(folder / "checkout")
+    for packages in ([f"torch=={torch}"], PACKAGES, ["--no-deps", "--force-reinstall", str(wheel)]):
+        if _run(checkout, own, "-m", "pip", "install", "--quiet", *packages):
+            return Result(torch, python, failed=1, problem=f"failed: pip install {' '.join(packages)}")
     report = folder / "results.xml"
     report.unlink(missing_ok=True)
     start = time.monotonic()
-    code = run(own, "-m", "pytest", "-q", f"--junitxml={report}", *arguments)
+    code = _run(checkout, own, "-m", "pytest", "-q", f"--junitxml={report}", *arguments)
     seconds = time.monotonic() - start
     if code not in (0, 1) or not report.exists():  # 1: there were failures
         return Result(torch, python, failed=1, problem=f"failed: pytest ended with {code}")
     suite = next(ElementTree.parse(report).iter("testsuite")).attrib
     failed, skipped = int(suite["failures"]) + int(suite["errors"]), int(suite["skipped"])
     return Result(torch, python, int(suite["tests"]) - failed - skipped, failed, skipped, seconds)
+
+
+def _checkout(folder: Path) -> Path:
+    """A copy of the checkout without the package and what was built."""
+    shutil.rmtree(folder, ignore_errors=True)
+    left_out = shutil.ignore_patterns(".git", ".*cache", ".venv", "__pycache__", "build", "dist", "fusedops")
+    shutil.copytree(".", folder, ignore=left_out)
+    return folder
+
+
+def _run(folder: Path, *command: str | Path) -> int:
+    # The Makefile's PYTHONPATH would show the package of the checkout.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(command, cwd=folder, env=environment).returncode
 
 
 def _interpreters(version: str) -> Iterator[str]:
