@@ -262,7 +262,18 @@ def test_the_core_includes_no_framework():
 def test_make_alone_prints_what_there_is():
     done = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0
-    for target in ("build", "build-torch", "build-tf", "test", "demo", "bench", "format", "clean"):
+    for target in (
+        "build",
+        "build-torch",
+        "build-tf",
+        "wheel",
+        "test",
+        "test-compat",
+        "demo",
+        "bench",
+        "format",
+        "clean",
+    ):
         assert f"make {target} " in done.stdout
     for option in ("PYTHON=", "FUSEDOPS_CUDA_ARCHS=", "DEBUG=1", "CUDA=0"):
         assert option in done.stdout

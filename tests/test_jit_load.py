@@ -15,6 +15,7 @@ from running import copy_without_libraries, python
 
 from fusedops import loading
 from fusedops.building import jit
+from fusedops.building.progress import progress
 
 LOAD = """
 import fusedops
@@ -97,6 +98,7 @@ def test_a_later_process_only_loads(built, load):
 def test_other_options_meet_another_library(built, load):
     code = """
 from fusedops.building import jit
+from fusedops.building.progress import progress
 options, cuda, _ = jit._wanted()
 print(jit._key(jit._sources(), options, cuda))
 """
@@ -178,6 +180,21 @@ def test_gpus_need_the_headers_of_cutlass(load, tmp_path):
         "RuntimeError: fusedops.torch.jit.load: the headers of CUTLASS were not found "
         "(pip install --no-deps nvidia-cutlass==4.2.0.0); CUDA=0 builds for the CPU only"
     )
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress(monkeypatch, capsys, terminal):
+    if terminal:
+        pytest.importorskip("rich")
+        monkeypatch.setenv("FORCE_COLOR", "1")  # which rich takes for a terminal
+    else:
+        monkeypatch.setitem(sys.modules, "rich.console", None)  # as if rich were not installed
+    with progress(print, verbose=True) as show:
+        show(1, 2, "c++ add.cpp")
+        show(2, 2, "c++ relu.cpp")
+    text = capsys.readouterr().out
+    assert "c++ relu.cpp" in text and "2/2" in text
+    assert ("[1/2] c++ add.cpp\n" in text) != terminal
 
 
 def test_objects_are_named_apart():
