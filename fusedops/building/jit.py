@@ -89,12 +89,12 @@ def _built(version: str, say: Callable[[str], None], verbose: bool) -> Path:
     options, cuda, reason = _wanted()
     sources = _sources()
     cache = _cache() / f"fusedops_{fusedops.__version__}_torch_{version}_{_key(sources, options, cuda)}"
-    facts = cache / "_build.json"
-    if not facts.exists():
+    made = (cache / "_build.json", cache / LIBRARY)
+    if not all(file.exists() for file in made):
         say(announcement(cuda, reason))
         say(f"fusedops: in {cache}")
         with alone(cache), progress(say, verbose) as show:
-            if not facts.exists():  # another process may have built it meanwhile
+            if not all(file.exists() for file in made):  # another process may have built it meanwhile
                 _build(cache, sources, options, cuda, show)
                 write_facts(cache, [cache / LIBRARY], version=version, options=options, cuda=cuda, reason=reason)
     say(f"fusedops: loading {cache / LIBRARY}")
