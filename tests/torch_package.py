@@ -4,6 +4,7 @@ from fusedops.torch, from a library's file without any of fusedops's Python, or 
 import sys
 
 import torch
+import torch._inductor.codecache  # which torch 2.10 uses, but does not import
 
 package, values, source = sys.argv[1:]
 if source == "fusedops.torch":

@@ -27,10 +27,11 @@ def _vjp(function: Callable[..., Any], inputs: Sequence[Tensor], upstream: Any) 
     return pull_back(upstream)
 
 
+# Functions, not methods such as Tensor.dim: compiled autograd of torch 2.10 does not take those from a table.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "cast": lambda x, like: x.to(like.dtype),
     "compute": _compute,
-    "constant": Tensor.detach,
+    "constant": lambda x: x.detach(),
     "erf": torch.erf,
     "expand_last": lambda x: x.unsqueeze(-1),
     "first": lambda x: x.squeeze(-1),
@@ -39,7 +40,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "mean_last": lambda x: x.mean(-1, keepdim=True),
     "multiply": torch.mul,
     "one_hot": _one_hot,
-    "rank": Tensor.dim,
+    "rank": lambda x: x.dim(),
     "reshape_rows": lambda x: x.reshape(math.prod(x.shape[:-1]), x.shape[-1]),
     "rsqrt": torch.rsqrt,
     "sigmoid": torch.sigmoid,
