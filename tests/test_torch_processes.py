@@ -34,7 +34,7 @@ def test_threads(torch_backend, random):
 
 
 def test_forked_processes(torch_cpu):
-    """Workers of a DataLoader, and a process of one's own. Where torch sees a GPU, it refuses forks behind a backward."""
+    """Workers of a DataLoader, and a process of one's own; without GPUs, beside which torch refuses forks."""
     command = [sys.executable, str(Path(__file__).with_name("torch_processes.py"))]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
