@@ -1,9 +1,11 @@
 """The command line: runs each framework in a process of its own, then prints the tables of both.
 
 python -m benchmarks                          all that this machine has: minutes
-python -m benchmarks --quick --device cpu     rough figures
+python -m benchmarks --quick                  rough figures in under a minute, without compilers; of the GPU, if any
 python -m benchmarks --op relu --op matmul    these operators
 python -m benchmarks --section rows           these tables
+python -m benchmarks --shape 4096x8192 --dtype float16 --dtype float32   rows of that shape, in these dtypes
+python -m benchmarks --compare old.json       and which rows have become slower or faster since
 python -m benchmarks --framework tf --json tf.json       one framework, in this process
 python -m benchmarks --merge torch.json tf.json          the tables of earlier runs
 """
@@ -20,9 +22,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import report, runner
-from benchmarks.case import OPERATORS, SECTIONS, Case
+from benchmarks import compare, report, runner
+from benchmarks.case import OPERATORS, SECTIONS, SIZES, Case
 from benchmarks.cases import cases
+from benchmarks.schema import Run
+from benchmarks.selection import Selection, parse_shape
 
 BUILD = Path(__file__).parent.parent / "build" / "bench"
 FRAMEWORKS = ("torch", "tf")
@@ -36,19 +40,26 @@ def main() -> None:
         return
     if options.json:
         devices = [options.device] if options.device else ["cpu", "cuda"]
-        runner.measure(options.framework, devices, _chosen(options, *devices), options.quick, options.json)
+        chosen = _chosen(options, *devices)
+        runner.measure(options.framework, devices, chosen, options.quick, options.json, any_device=not options.device)
         return
-    frameworks = (options.framework,) if options.framework else FRAMEWORKS
-    paths = options.merge or [_child(framework, options) for framework in frameworks]
-    runs = [json.loads(path.read_text()) for path in paths if path.exists()]
+    old = _load(options.compare) if options.compare else None  # before anything is measured, or overwritten
+    if options.merge:
+        runs = [run for path in options.merge for run in _load(path)]
+    else:
+        frameworks = (options.framework,) if options.framework else FRAMEWORKS
+        runs = [run for framework in frameworks for run in _load(_child(framework, options))]
     # A file or a pipe has no width of its own, and 80 columns break every cell.
     console = Console(width=None if sys.stdout.isatty() else max(200, shutil.get_terminal_size().columns))
     console.print()
     report.show(console, runs)
-    BUILD.mkdir(parents=True, exist_ok=True)
-    results = BUILD / "results.json"
-    results.write_text(json.dumps(runs, indent=1))
-    console.print(f"Written to {results}", markup=False, highlight=False, soft_wrap=True)
+    if old is not None:
+        console.print()
+        compare.show(console, old, runs)
+    if not options.merge:
+        results = BUILD / "results.json"
+        results.write_text(json.dumps(runs, indent=1))
+        console.print(f"Written to {results}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _options() -> argparse.Namespace:
@@ -57,26 +68,44 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), help="by default both, as far as they are there")
     parser.add_argument("--framework", choices=FRAMEWORKS, help="by default both, as far as they are there")
-    parser.add_argument("--op", action="append", choices=OPERATORS, help="this operator; may be given again")
-    parser.add_argument("--section", action="append", choices=SECTIONS, help="this table; may be given again")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds: rough figures")
+    again = {"action": "append", "default": []}
+    parser.add_argument("--op", **again, choices=OPERATORS, help="this operator; may be given again")
+    parser.add_argument("--section", **again, choices=SECTIONS, help="this table; may be given again")
+    parser.add_argument("--dtype", **again, choices=SIZES, help="this dtype; may be given again")
+    parser.add_argument(
+        "--shape",
+        **again,
+        type=parse_shape,
+        help="instead of the tables' own shapes: 4096x8192 for rows, 1048576 elements, 512x512x512 for products "
+        "(M, N, K); any --dtype then; may be given again",
+    )
+    parser.add_argument("--quick", action="store_true", help="one shape of each operator, few rounds, no compilers")
+    parser.add_argument("--compare", type=Path, metavar="FILE", help="with the results of an earlier run")
     parser.add_argument("--json", type=Path, metavar="FILE", help="with --framework: measure it in this process")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="measure nothing, print these files")
     parser.add_argument("--prepare", metavar="I/N", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.json and not options.framework:
         parser.error("--json needs --framework: the frameworks are measured in processes of their own")
+    for path in (*(options.merge or ()), *([options.compare] if options.compare else ())):
+        if not path.is_file():
+            parser.error(f"there is no {path}")
+    if not (options.merge or _chosen(options, "cpu", "cuda")):
+        parser.error("nothing is measured with these options together")
     return options
 
 
+def _load(path: Path) -> list[Run]:
+    """What one framework's process wrote, or results.json, which has it all; none if the process wrote nothing."""
+    if not path.exists():
+        return []
+    found = json.loads(path.read_text())
+    return found if isinstance(found, list) else [found]
+
+
 def _chosen(options: argparse.Namespace, *devices: str) -> list[Case]:
-    return [
-        case
-        for case in cases()
-        if case.device in devices
-        and (not options.op or case.operator in options.op)
-        and (not options.section or case.section in options.section)
-    ]
+    selection = Selection(options.op, options.section, options.dtype, options.shape, options.quick)
+    return selection.of(case for case in cases() if case.device in devices)
 
 
 def _child(framework: str, options: argparse.Namespace) -> Path:
@@ -86,10 +115,12 @@ def _child(framework: str, options: argparse.Namespace) -> Path:
     command = [sys.executable, "-m", "benchmarks", "--framework", framework]
     command += ["--device", options.device] if options.device else []
     command += ["--quick"] if options.quick else []
-    for name in ("op", "section"):
-        for value in getattr(options, name) or ():
+    for name in ("op", "section", "dtype"):
+        for value in getattr(options, name):
             command += [f"--{name}", value]
-    if framework == "torch" and options.device != "cpu" and shutil.which("nvidia-smi"):
+    for shape in options.shape:
+        command += ["--shape", "x".join(map(str, shape))]
+    if framework == "torch" and options.device != "cpu" and not options.quick and shutil.which("nvidia-smi"):
         _prepare(command, len(_compiled(options)))
     status = subprocess.run([*command, "--json", str(path)], check=False).returncode
     if status:
@@ -102,7 +133,7 @@ def _compiled(options: argparse.Namespace) -> list[Case]:
     return [
         case
         for case in _chosen(options, "cuda")
-        if "torch" in case.frameworks and case.section not in ("launch", "matmul")
+        if "torch" in case.frameworks and case.section not in ("launch", "matmul", "call-gpu")
     ]
 
 

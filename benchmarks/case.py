@@ -14,7 +14,12 @@ SECTIONS = {
     "matmul": "Matrix products on the GPU",
     "rows": "Rows in bfloat16 on the GPU: memory speed",
     "dtypes": "Rows in other dtypes on the GPU",
-    "small": "Few rows in bfloat16: GPU time alone, by CUDA graphs over one buffer",
+    "small": "Few rows in bfloat16: GPU time alone, by CUDA graphs over inputs that rotate",
+    "growth": "Cost growth: elements, on the GPU its time alone",
+    "growth-rows": "Cost growth: rows of 1024, on the GPU its time alone",
+    "growth-length": "Cost growth: 64 rows of any length, on the GPU its time alone",
+    "seeds": "The seeds of the field: 1 048 576 float32 on the GPU, calls in a row",
+    "seeds-cpu": "The seeds of the field, on the CPU",
     "python": "Rows in bfloat16 on the GPU: time of the Python call, forward and backward",
     "call": "A call on 16 or 64 floats, CPU",
     "call-gpu": "A call on 16 or 64 floats, GPU",
@@ -24,6 +29,13 @@ SECTIONS = {
     "transformers": "Two layers of Hugging Face's Llama",
 }
 CALLS = ("call", "call-gpu")  # sections that measure the host alone
+GROWTH = ("growth", "growth-rows", "growth-length")
+
+# Key of a row -> seconds that others have published for it: PyTorch's operator, a plain kernel of their own, and an
+# optimized one. On other machines: they show what has been found worth a kernel, not whose is faster.
+PUBLISHED = {
+    "seeds/relu/forward/float32/1048576": {"native": 45e-6, "simple custom": 40e-6, "optimized custom": 28e-6},
+}
 
 BOTH = "forward + backward"
 RECORDED = "forward, recorded"  # by autograd, for a backward that is not called
@@ -63,6 +75,24 @@ BACKWARD = {
     "bias_act": 3,
     "swiglu": 5,
     "rope": 2,
+}
+# Operator -> arithmetic operations per element of the first input, of the forward and the backward. A function such as
+# exp counts as one, as do the comparison of a maximum and each term of a sum.
+OPERATIONS = {
+    "axpby": (2, 3),
+    "add": (1, 0),
+    "scale": (1, 1),
+    "relu": (1, 1),
+    "polynomial_activation": (4, 3),
+    "rms_norm": (4, 9),
+    "layer_norm": (7, 13),
+    "add_rms_norm": (5, 10),
+    "add_layer_norm": (8, 14),
+    "softmax": (5, 4),
+    "cross_entropy": (4, 3),
+    "bias_act": (10, 18),
+    "swiglu": (3, 9),
+    "rope": (3, 3),
 }
 ELEMENTWISE = ("axpby", "add", "scale", "relu", "polynomial_activation")
 ROWS = tuple(operator for operator in FORWARD if operator not in ELEMENTWISE)
@@ -104,6 +134,30 @@ class Case:
         return "/".join((self.section, self.operator, self.variant, dtype, "x".join(map(str, self.shape))))
 
     @property
+    def bytes(self) -> float:
+        """That must move; of a model nobody counts them."""
+        if self.unit == "FLOP":
+            m, n, k = self.shape
+            return float(SIZES[self.dtype] * (m * k + k * n + m * n))
+        return self.work if self.unit == "B" else 0.0
+
+    @property
+    def flops(self) -> float:
+        if self.unit != "B":
+            return self.work if self.unit == "FLOP" else 0.0
+        forward, backward = OPERATIONS[self.operator]
+        each = backward if self.variant == "backward" else forward
+        return float((each + backward if self.variant == BOTH else each) * prod(self.shape))
+
+    @property
+    def cache(self) -> str:
+        """Where the inputs are when a call starts, as torch_caches.py says."""
+        if self.section in ("python", *CALLS):
+            return ""
+        warm = self.device == "cpu" or self.section == "seeds" or self.variant.endswith("one buffer")
+        return "warm" if warm else "cold"
+
+    @property
     def transposes(self) -> tuple[bool, bool]:
         return self.variant[0] == "T", self.variant[1] == "T"
 
@@ -124,6 +178,10 @@ def moving(
     tensors += BACKWARD.get(operator, 0) if variant == BOTH else 0
     work = float(tensors * prod(shape) * SIZES[dtype])
     return Case(section, device, operator, variant, dtype, shape, work, "B", frameworks, goals, parameters)
+
+
+def product(section: str, device: str, variant: str, dtype: str, shape: tuple[int, int, int], *goals: Goal) -> Case:
+    return Case(section, device, "matmul", variant, dtype, shape, 2.0 * prod(shape), "FLOP", goals=goals)
 
 
 def as_fast_as_in_torch() -> Goal:

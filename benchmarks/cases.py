@@ -1,12 +1,17 @@
-"""What is measured: the elementwise operators and the matrix products; those over rows are in rows.py."""
+"""What is measured: the elementwise operators, the matrix products and models.
+
+The operators over rows are in rows.py, growing sizes in growth.py, calls on small inputs in calls.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
 
-from benchmarks.case import BACKWARD, BOTH, ELEMENTWISE, LLAMA, RECORDED, SIZES, Case, Goal, as_fast_as_in_torch, moving
-from benchmarks.rows import NORMS, REDUCED, VARIANTS, row_cases
+from benchmarks.calls import call_cases
+from benchmarks.case import BACKWARD, BOTH, ELEMENTWISE, LLAMA, SIZES, Case, Goal, as_fast_as_in_torch, moving, product
+from benchmarks.growth import growth_cases
+from benchmarks.rows import NORMS, VARIANTS, row_cases
 
 # Of C = A·B: as it is, and the two products of its backward: dC·Bᵀ and Aᵀ·dC.
 PRODUCTS = ("NN", "NT", "TN")
@@ -16,15 +21,13 @@ def cases() -> Iterator[Case]:
     yield from _stream()
     yield from _launch()
     yield from _matmul()
-    yield from _call()
-    yield from _cpu()
     yield from row_cases()
+    yield from growth_cases()
+    yield from _seeds()
+    yield from call_cases()
+    yield from _cpu()
     yield from _keras()
     yield from _transformers()
-
-
-def _product(section: str, device: str, variant: str, dtype: str, shape: tuple[int, ...], *goals: Goal) -> Case:
-    return Case(section, device, "matmul", variant, dtype, shape, 2.0 * prod(shape), "FLOP", goals=goals)
 
 
 def _stream() -> Iterator[Case]:
@@ -49,29 +52,14 @@ def _matmul() -> Iterator[Case]:
         for dtype, speed in speeds.items():
             goal = Goal("torch", "eager", 0.5 if shape[0] % 2 else speed)
             for variant in PRODUCTS:
-                yield _product("matmul", "cuda", variant, dtype, shape, goal, as_fast_as_in_torch())
+                yield product("matmul", "cuda", variant, dtype, shape, goal, as_fast_as_in_torch())
 
 
-def _call() -> Iterator[Case]:
-    """Of a step of the tape, tf.add's is one as well."""
-    add = Goal("tf", "tf.add", 1.0, as_time=True)
-    step = Goal("tf", "tf.add", 1 / 1.1, as_time=True)
-    raw = Goal("tf", "raw_ops.AddV2", 1 / 1.3, contender="raw", as_time=True)
-    for operator in ELEMENTWISE:
-        goals = (Goal("torch", "addcmul", 1 / 3.2, as_time=True), add, raw)
-        yield moving("call", "cpu", operator, "forward", "float32", (16,), *goals)
-        both, wanted = (step,), ("tf",)
-        if operator == "axpby":
-            goal = Goal("torch", "addcmul", 1 / 4, as_time=True)
-            yield moving("call", "cpu", operator, RECORDED, "float32", (16,), goal, frameworks=("torch",))
-            both, wanted = (step, Goal("torch", "addcmul", 1 / 1.4, as_time=True)), ("torch", "tf")
-        yield moving("call", "cpu", operator, BOTH, "float32", (16,), *both, frameworks=wanted)
-        for variant, goal in (("forward", add), (BOTH, step)):
-            yield moving("call-gpu", "cuda", operator, variant, "float32", (16,), goal, frameworks=("tf",))
-    for operator in (*REDUCED, "bias_act", "swiglu"):
-        for section, device in (("call", "cpu"), ("call-gpu", "cuda")):
-            for variant, goal in (("forward", add), (BOTH, step)):
-                yield moving(section, device, operator, variant, "float32", (4, 16), goal, frameworks=("tf",))
+def _seeds() -> Iterator[Case]:
+    """What many have written their first kernel for: relu, and a·x + b as one kernel instead of two."""
+    for section, device in (("seeds", "cuda"), ("seeds-cpu", "cpu")):
+        for operator in ("relu", "axpby"):
+            yield moving(section, device, operator, "forward", "float32", (2**20,))
 
 
 def _cpu() -> Iterator[Case]:
@@ -84,7 +72,7 @@ def _cpu() -> Iterator[Case]:
             yield moving("cpu", "cpu", operator, variant, "float32", (2**24,), *goals)
     for variant in PRODUCTS:
         goals = (Goal("torch", "eager", 1.0), Goal("tf", "eager", 1.0))
-        yield _product("cpu", "cpu", variant, "float32", (2048, 2048, 2048), *goals)
+        yield product("cpu", "cpu", variant, "float32", (2048, 2048, 2048), *goals)
 
 
 def _keras() -> Iterator[Case]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -16,11 +17,19 @@ from benchmarks.inputs import Function
 def installed() -> tuple[dict[str, dict[str, Function]], list[str]]:
     """Library -> operator -> function of the inputs in the public order; and what is missing, in sentences."""
     found, missing = {}, []
-    for name, load in (("Liger", _liger), ("QuACK", _quack)):
-        try:
-            found[name] = load()
-        except Exception as error:  # a library that is there may still not fit this torch or this GPU
-            missing.append(f"{name} is not compared: {type(error).__name__}: {error}")
+    major, minor = torch.cuda.get_device_capability()
+    for name, package, least, load in LIBRARIES:
+        if importlib.util.find_spec(package) is None:
+            missing.append(f"{name} is not compared: it is not installed (pip install 'fusedops[bench]')")
+        elif major < least:
+            missing.append(
+                f"{name} is not compared: it needs compute capability {least}.0, this GPU has {major}.{minor}"
+            )
+        else:
+            try:
+                found[name] = load()
+            except Exception as error:  # a library that is there may still not fit this torch
+                missing.append(f"{name} is not compared: {type(error).__name__}: {error}".splitlines()[0])
     return found, missing
 
 
@@ -90,3 +99,7 @@ def _quack() -> dict[str, Function]:
         "cross_entropy": quack.cross_entropy,
         "rope": import_module("quack.rotary").apply_rotary_emb,
     }
+
+
+# Name, package, the least compute capability that its kernels are written for, and what loads it.
+LIBRARIES = (("Liger", "liger_kernel", 8, _liger), ("QuACK", "quack", 9, _quack))

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.case import CALLS, SECTIONS
-from benchmarks.verdicts import TITLES, Run, fastest_peer, not_slower, seconds, times_of, verdicts
+from benchmarks.verdicts import TITLES, Run, fastest_peer, not_slower, seconds, spread, times_of, verdicts
 
 COLOURS = {"met": "green", "within noise": "yellow", "missed": "red", "not measured": "dim"}
 FLOOR = "floor"
@@ -37,8 +37,22 @@ def _cell(contender: Mapping[str, Any] | None, result: Mapping[str, Any]) -> str
     time = seconds(contender)
     if not time:
         return (contender["problem"] or "")[:60]
-    peak = f"{contender['peak'] / 2**30:.3g} GiB" if "peak" in contender else ""
-    return f"{_time(time)}\n{_rate(contender['work'], result, time)}\n{peak}".strip()
+    lines = [_measured(contender), _rate(contender["work"], result, time), _memory(contender)]
+    return "\n".join(filter(None, lines))
+
+
+def _measured(contender: Mapping[str, Any]) -> str:
+    percent = 100 * spread(contender)
+    return f"{_time(seconds(contender) or 0)} ±{percent:.{0 if percent >= 9.95 else 1}f}%"
+
+
+def _memory(contender: Mapping[str, Any]) -> str:
+    """Of a model with its weights and inputs; of others beyond the inputs. A few KB tell nothing."""
+    used = contender.get("peak", contender.get("memory", 0))
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
+        if used >= size:
+            return f"{used / size:.3g} {unit}"
+    return ""
 
 
 def _floor(result: Mapping[str, Any]) -> str:
@@ -57,7 +71,7 @@ def _ours(result: Mapping[str, Any]) -> str:
 
 def _peer(result: Mapping[str, Any]) -> str:
     name = fastest_peer(result)
-    return f"{name}\n{_time(seconds(result['contenders'][name]) or 0)}" if name else ""
+    return f"{name}\n{_measured(result['contenders'][name])}" if name else ""
 
 
 def _name(result: Mapping[str, Any]) -> str:
@@ -130,6 +144,9 @@ def _facts(runs: Sequence[Run]) -> Iterable[str]:
     for run in runs:
         facts = run["environment"]
         gpu = f", {facts['gpu']}, driver {facts['driver']}" if "gpu" in facts else ""
+        gpu += "".join(
+            f", {when} at {x['sm']} MHz, memory {x['memory']}" for when, x in facts.get("clocks", {}).items()
+        )
         version = f"{TITLES[run['framework']]} {facts.get('version', 'not measured')}"
         machine = f"Python {facts['python']}, {facts['cores']} cores of {facts['cpu']}{gpu}"
         yield f"fusedops {facts['fusedops']}, {version}, {machine}"

@@ -5,53 +5,65 @@ from __future__ import annotations
 import ctypes
 import importlib
 import json
-import os
-import platform
-import shutil
-import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-import fusedops
-from benchmarks.case import Case
+from benchmarks.case import PUBLISHED, Case
 from benchmarks.check import Expected, check, expected
+from benchmarks.environment import clocks, environment, load
 from benchmarks.report import line
+from benchmarks.schema import Row, Run
+from benchmarks.selection import COMPILED
 from benchmarks.timing import Build, Contender, Effort, HostClock, take_turns
 from fusedops.loading import FRAMEWORKS, fault
 
 # Section -> how long to measure; long enough for a figure that repeats, short enough for all to take minutes.
 EFFORTS = {
-    "stream": Effort(round=8e-3, total=0.8, least_calls=5),
-    "launch": Effort(round=2e-3, total=1.0, least_calls=5),
-    "matmul": Effort(round=8e-3, total=0.8, least_calls=3),
-    "rows": Effort(round=8e-3, total=0.6, least_calls=2),
-    "dtypes": Effort(round=8e-3, total=0.4, least_calls=2),
-    "small": Effort(round=2e-3, total=0.3, least_calls=2),
-    "python": Effort(round=5e-3, total=0.4, least_calls=5),
-    "call": Effort(round=2e-3, total=1.5),
-    "call-gpu": Effort(round=2e-3, total=1.5),
-    "cpu": Effort(round=0.0, total=3.0),
-    "cpu-rows": Effort(round=20e-3, total=3.0),
-    "keras": Effort(round=20e-3, total=2.0, least_calls=3),
-    "transformers": Effort(round=100e-3, total=10.0, least_calls=3),
+    "stream": Effort(round=4e-3, total=0.4, least_calls=3),
+    "launch": Effort(round=2e-3, total=0.5, least_calls=5),
+    "matmul": Effort(round=8e-3, total=0.4, least_calls=3),
+    "rows": Effort(round=4e-3, total=0.5, least_calls=2),
+    "dtypes": Effort(round=4e-3, total=0.3, least_calls=2),
+    "small": Effort(round=1e-3, total=0.25, least_calls=2),
+    "growth": Effort(round=1e-3, total=0.2),
+    "growth-rows": Effort(round=1e-3, total=0.2),
+    "growth-length": Effort(round=1e-3, total=0.2),
+    "seeds": Effort(round=2e-3, total=0.5),
+    "seeds-cpu": Effort(round=2e-3, total=0.5),
+    "python": Effort(round=5e-3, total=0.3, least_calls=5),
+    "call": Effort(round=2e-3, total=0.4),
+    "call-gpu": Effort(round=2e-3, total=0.4),
+    "cpu": Effort(round=0.0, total=1.2),
+    "cpu-rows": Effort(round=10e-3, total=1.2),
+    "keras": Effort(round=10e-3, total=1.0, least_calls=2),
+    "transformers": Effort(round=50e-3, total=4.0, least_calls=2),
 }
+SETUP = 0.5  # seconds that a case takes beside its effort, about: inputs, the reference, first calls
 
 
-def measure(framework: str, devices: Sequence[str], cases: Sequence[Case], quick: bool, path: Path) -> None:
-    """Runs what can be run here and writes it to `path`, again after every case."""
+def measure(
+    framework: str, devices: Sequence[str], cases: Sequence[Case], quick: bool, path: Path, any_device: bool = False
+) -> None:
+    """Runs what can be run here and writes it to `path`, again after every case.
+
+    With `quick` and `any_device`, a GPU that can be measured is all that is.
+    """
+    start = time.perf_counter()
     console = Console(highlight=False)
-    run: dict[str, Any] = {"framework": framework, "environment": environment(), "results": [], "notes": []}
+    run: Run = {"framework": framework, "quick": quick, "environment": environment(), "results": [], "notes": []}
 
     def note(text: str) -> None:
         run["notes"].append(text)
-        console.print(text, markup=False)
+        console.print(text, markup=False, soft_wrap=True)
 
     def save() -> None:
+        run["environment"]["seconds"] = time.perf_counter() - start
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(run, indent=1))
 
@@ -69,23 +81,54 @@ def measure(framework: str, devices: Sequence[str], cases: Sequence[Case], quick
     elif "cuda" in devices and not build.get("cuda"):
         note(f"fusedops.{framework} has no kernels for GPUs ({build.get('without_cuda')}): nothing is measured there")
         devices = [device for device in devices if device != "cuda"]
+    elif "cuda" in devices:
+        if quick and any_device:
+            devices = ["cuda"]
+        size = side.cache_size()
+        if size:
+            run["environment"]["l2"] = size
 
     for text in side.notes():
         note(text)
     _keep_freed_memory()
     cases = [case for case in cases if framework in case.frameworks and case.device in devices]
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(side.TITLE, total=len(cases))
-        for case in cases:
-            effort = EFFORTS[case.section]
-            if quick:
-                effort = replace(effort, total=0.15 * effort.total, least_rounds=3)
-            result = _measured(side, case, effort)
+    efforts = [_effort(case, quick) for case in cases]
+    costs = [effort.total + SETUP for effort in efforts]
+    console.print(f"{len(cases)} rows, of which the clocks alone take about {sum(x.total for x in efforts):.0f} s")
+    with _progress(console) as progress:
+        task = progress.add_task(side.TITLE, total=sum(costs), rows=f"0/{len(cases)}")
+        for number, (case, effort, cost) in enumerate(zip(cases, efforts, costs, strict=True), 1):
+            begin = time.perf_counter()
+            result = _measured(side, case, effort, quick)
+            result["seconds"] = time.perf_counter() - begin
             run["results"].append(result)
             save()
-            console.print(line(run, result), markup=False, soft_wrap=True)
-            progress.advance(task)
+            progress.update(task, advance=cost, rows=f"{number}/{len(cases)}")
+            console.print(f"{number}/{len(cases)} {line(run, result)}", markup=False, soft_wrap=True)
+            if not console.is_terminal and number % 10 == 0:
+                console.print(f"about {_left(costs, number, time.perf_counter() - start):.0f} s left")
+    run["environment"]["load_after"] = load()
+    after = clocks()
+    if after and "clocks" in run["environment"]:
+        run["environment"]["clocks"]["after"] = after
     save()
+
+
+def _effort(case: Case, quick: bool) -> Effort:
+    effort = EFFORTS[case.section]
+    return replace(effort, total=min(0.1, effort.total), least_rounds=3, least_calls=1) if quick else effort
+
+
+def _progress(console: Console) -> Progress:
+    columns = (TextColumn("{task.description} {task.fields[rows]}"), BarColumn(), TimeElapsedColumn())
+    left = (TimeRemainingColumn(), TextColumn("left"))
+    hidden = not console.is_terminal
+    return Progress(*columns, *left, console=console, transient=True, disable=hidden, speed_estimate_period=120)
+
+
+def _left(costs: Sequence[float], done: int, seconds: float) -> float:
+    """As if the rest of the cases took as many times their costs as those that are done."""
+    return seconds * sum(costs[done:]) / sum(costs[:done])
 
 
 def prepare(cases: Sequence[Case]) -> None:
@@ -101,14 +144,19 @@ def prepare(cases: Sequence[Case]) -> None:
             continue
 
 
-def _measured(side: Any, case: Case, effort: Effort) -> dict[str, Any]:
-    result: dict[str, Any] = {"key": case.key, **asdict(case), "contenders": {}}
+def _measured(side: Any, case: Case, effort: Effort, quick: bool) -> Row:
+    about = {"bytes": case.bytes, "flops": case.flops, "cache": case.cache}
+    result: Any = {"key": case.key, **asdict(case), **about, "contenders": {}}
+    if case.key in PUBLISHED:
+        result["published"] = PUBLISHED[case.key]
     right: dict[str, Contender] = {}
     try:
         with side.on(case.device):
             values = side.inputs(case)
             wanted = expected(side, case, values) if values else None
             for name, build in side.contenders(case, values).items():
+                if quick and name in COMPILED:
+                    continue
                 contender, outputs, problem = _tried(build)
                 if contender and contender.checked and wanted and not problem:
                     problem = _problem(side, case, outputs, wanted)
@@ -117,13 +165,15 @@ def _measured(side: Any, case: Case, effort: Effort) -> dict[str, Any]:
                 if contender and not problem:
                     right[name] = contender
             for name, samples in take_turns(right, effort).items():
-                result["contenders"][name]["samples"] = samples
-                clock = right[name].clock
-                if isinstance(clock, HostClock) and clock.synchronize:
-                    result["contenders"][name]["host_share"] = clock.host_share
-                peak = right[name].peak
-                if peak:
-                    result["contenders"][name]["peak"] = peak()
+                contender, found = right[name], result["contenders"][name]
+                found["samples"] = samples
+                if isinstance(contender.clock, HostClock) and contender.clock.synchronize:
+                    found["host_share"] = contender.clock.host_share
+                if case.device == "cuda" and name != "copy":
+                    before, most = side.memory(contender.once or contender.call)
+                    found["memory"] = most - before
+                    if case.unit == "token":
+                        found["peak"] = most
     except Exception as error:  # out of memory, say: the other cases can still be measured
         result["problem"] = _sentence(error)
     return result
@@ -157,27 +207,3 @@ def _keep_freed_memory() -> None:
     if mallopt:
         mallopt(-4, 0)  # M_MMAP_MAX: none from mmap
         mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: none back to the system
-
-
-def environment() -> dict[str, Any]:
-    """The machine and the versions, without importing a framework."""
-    facts: dict[str, Any] = {
-        "fusedops": fusedops.__version__,
-        "python": platform.python_version(),
-        "cpu": _cpu(),
-        "cores": len(os.sched_getaffinity(0)),
-    }
-    if shutil.which("nvidia-smi"):
-        query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-        answer = subprocess.run(query, capture_output=True, text=True, check=False)
-        if answer.returncode == 0:
-            facts["gpu"], facts["driver"] = answer.stdout.splitlines()[0].split(", ")
-    return facts
-
-
-def _cpu() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return platform.processor()
-    return next((row.split(":")[1].strip() for row in text.splitlines() if row.startswith("model name")), "")

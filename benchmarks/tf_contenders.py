@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 import tensorflow as tf
 
 import fusedops.tf as fo
-from benchmarks.case import CALLS, ELEMENTWISE, ROWS, Case
+from benchmarks.case import BOTH, CALLS, ELEMENTWISE, GROWTH, ROWS, Case
 from benchmarks.inputs import INPUTS, NUMBERS, WANTED, Function, Layout, angles, drawn, dtype_of, public
 from benchmarks.tf_formulas import FORMULAS
 from benchmarks.timing import Build, Call, Contender, HostClock
@@ -39,8 +40,23 @@ def has_gpu() -> bool:
     return bool(tf.config.list_physical_devices("GPU"))
 
 
+def cache_size() -> None:
+    """TensorFlow does not know it."""
+
+
 def notes() -> list[str]:
     return []
+
+
+def memory(call: Call) -> tuple[int, int]:
+    """The bytes of the GPU in use before a call, and the most that are in use during it."""
+    call()  # the last contender's leftovers go
+    tf.test.experimental.sync_devices()
+    before = tf.config.experimental.get_memory_info("GPU:0")["current"]
+    tf.config.experimental.reset_memory_stats("GPU:0")
+    call()
+    tf.test.experimental.sync_devices()
+    return before, tf.config.experimental.get_memory_info("GPU:0")["peak"]
 
 
 @contextmanager
@@ -119,7 +135,8 @@ def call(
 
 def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
     if case.section == "keras":
-        return import_module("benchmarks.tf_keras").contenders(case, values, partial(_clock, case))
+        result = import_module("benchmarks.tf_keras").contenders(case, values, partial(_clock, case))
+        return result | ({"copy": lambda: _copy(case, values)} if values else {})
 
     def timed(function: Callable[[], Function], wrap: Callable[[Function], Function] = lambda f: f) -> Build:
         return lambda: Contender(call(case, function(), values, wrap), _clock(case))
@@ -128,16 +145,25 @@ def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
     result = {"fusedops": timed(ours), "eager": timed(plain)}
     if case.section in CALLS:
         return result | _of_calls(case, values)
-    if case.operator in ROWS:
+    if case.operator != "matmul":
+        result["copy"] = lambda: _copy(case, values)
+    if case.operator in ROWS and case.section not in GROWTH:
         result["fusedops, graph"] = timed(ours, _GRAPH)
         result["graph"] = timed(plain, _GRAPH)
         result["XLA"] = timed(plain, _XLA)
     return result
 
 
+def _copy(case: Case, values: Mapping[str, Any]) -> Contender:
+    """What bounds whoever moves memory: bytes over this bandwidth are the floor of a case."""
+    x = next(x for x in values.values() if isinstance(x, tf.Tensor) and x.shape == case.shape)
+    work = 2.0 * prod(case.shape) * x.dtype.size
+    return Contender(partial(tf.raw_ops.DeepCopy, x=x), _clock(case), work=work, checked=False)
+
+
 def _of_calls(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
     """What TensorFlow itself needs for a call, or a step of the tape."""
-    add = replace(case, operator="add")
+    add = replace(case, operator="add", variant=BOTH if case.variant == BOTH else "forward")
     adding = call(add, tf.add, inputs(add))
     result = {"tf.add": lambda: Contender(adding, _clock(case), checked=False)}
     if case.device == "cpu" and case.variant == "forward" and case.operator in ELEMENTWISE:

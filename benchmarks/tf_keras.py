@@ -107,9 +107,7 @@ def _of_llama(case: Case, clock: Callable[[], Clock]) -> dict[str, Build]:
         if model.jit_compile is not jit_compile:
             raise RuntimeError("XLA does not compile this model")
         model.make_train_function()
-        step = partial(model.train_function, batches)
-        peak = partial(_peak, step) if case.device == "cuda" else None
-        return Contender(step, clock(), checked=False, peak=peak)
+        return Contender(partial(model.train_function, batches), clock(), checked=False)
 
     convert = partial(fk.convert, verbose=False)
     return {
@@ -118,13 +116,3 @@ def _of_llama(case: Case, clock: Callable[[], Clock]) -> dict[str, Build]:
         "fusedops, XLA": partial(build, convert, True),
         "XLA": partial(build, fk.revert, True),
     }
-
-
-def _peak(step: Call) -> int:
-    """The most bytes that are in use during a call, with all that was in use before."""
-    step()  # the last contender's leftovers go
-    tf.test.experimental.sync_devices()
-    tf.config.experimental.reset_memory_stats("GPU:0")
-    step()
-    tf.test.experimental.sync_devices()
-    return tf.config.experimental.get_memory_info("GPU:0")["peak"]

@@ -21,7 +21,7 @@ class Contender:
     work: float | None = None  # if it is not the case's
     calls: int = 1  # that are in one `call`
     checked: bool = True  # its output is the case's
-    peak: Callable[[], int] | None = None  # makes one call: the most bytes of the GPU in use
+    once: Call | None = None  # one call, where `call` is a graph that was captured of many
 
 
 Build = Callable[[], Contender]

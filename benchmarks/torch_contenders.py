@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -15,8 +15,8 @@ import torch
 import torch._inductor.config as inductor
 
 import fusedops.torch as fo
-from benchmarks import peers, torch_llama
-from benchmarks.case import LLAMA, RECORDED, Case
+from benchmarks import peers, torch_caches, torch_llama
+from benchmarks.case import BOTH, CALLS, ELEMENTWISE, GROWTH, LLAMA, RECORDED, Case
 from benchmarks.inputs import INPUTS, NUMBERS, WANTED, Function, Layout, angles, drawn, dtype_of, public
 from benchmarks.timing import Build, Call, Clock, Contender, HostClock
 from benchmarks.torch_clocks import event_clock, graph, profiler_clock
@@ -24,6 +24,7 @@ from benchmarks.torch_formulas import EAGER, FORMULAS
 
 NAME, TITLE = "torch", "PyTorch"
 GRAPH_CALLS = 128  # where they rotate, over as many buffers: a GiB, of which no cache holds much
+GRAPHS = ("small", *GROWTH)  # sections in which small inputs are measured by CUDA graphs
 
 torch.backends.cuda.matmul.allow_tf32 = False
 torch.backends.cudnn.allow_tf32 = False
@@ -37,8 +38,24 @@ def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
+def cache_size() -> int:
+    """Of the GPU."""
+    return torch_caches.cache_size()
+
+
 def notes() -> list[str]:
     return peers.installed()[1] if has_gpu() else []
+
+
+def memory(call: Call) -> tuple[int, int]:
+    """The bytes of the GPU in use before a call, and the most that are in use during it."""
+    call()  # a compiler that tunes uses memory at the first call
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    torch.cuda.synchronize()
+    return before, torch.cuda.max_memory_allocated()
 
 
 def keep_no_tuning() -> None:
@@ -93,7 +110,7 @@ def formula(case: Case) -> Function:
 def call(case: Case, function: Function, values: Mapping[str, Any]) -> Call:
     """What a clock sees: a call that returns outputs, gradients, or both."""
     given = {name: values[name] for name in INPUTS[case.operator]}
-    if case.variant == "forward":
+    if "backward" not in case.variant and case.variant != RECORDED:
         return partial(function, *given.values())
     given.update({name: given[name].detach().requires_grad_() for name in WANTED[case.operator]})
     leaves = [given[name] for name in WANTED[case.operator]]
@@ -116,56 +133,80 @@ def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
     if case.section == "launch":
         return _launch(case, values)
     if case.operator == LLAMA:
-        return torch_llama.contenders(case, lambda: HostClock() if case.device == "cpu" else event_clock)
+        return torch_llama.contenders(case, partial(_clock, case))
+    turns = torch_caches.copies(case, values)
 
-    def clock() -> Clock:
-        if case.device == "cpu":
-            return HostClock()
-        return HostClock(torch.cuda.synchronize) if case.section == "python" else event_clock
-
-    def timed(function: Callable[[], Function], values: Callable[[], Mapping[str, Any]] = lambda: values) -> Build:
+    def timed(function: Callable[[], Function], own: Callable[..., Mapping[str, Any]] = lambda x: x) -> Build:
         """Everything happens when it is built: a contender that fails there must not take the others along."""
-        return lambda: _timed(case, call(case, function(), values()), clock())
+        return lambda: _timed(case, _calls(case, function(), map(own, turns)))
 
     result = {
         "fusedops": timed(lambda: public(fo, case)),
         "eager": timed(lambda: EAGER.get(case.operator, formula(case))),
     }
+    if case.section in CALLS:
+        return result | _of_calls(case, values)
+    if case.device == "cpu" and (case.operator, case.variant) == ("axpby", "forward"):
+        result["addcmul"] = lambda: Contender(_addcmul(case), _clock(case), checked=False)
+    if case.operator != "matmul" and case.section != "python":
+        result["copy"] = lambda: _copy(case, turns)
     if case.device == "cpu":
-        if case.section == "call" or (case.operator, case.variant) == ("axpby", "forward"):
-            result["addcmul"] = lambda: Contender(_addcmul(case), clock(), checked=False)
-        if case.section == "call" and case.variant == "forward":
-            result["torch.ops"] = lambda: Contender(_raw(case, values), clock())
         return result
-    if "tf" in case.frameworks:
+    if "tf" in case.frameworks and case.section != "seeds":
         synchronized = HostClock(torch.cuda.synchronize)
         result["fusedops, host clock"] = lambda: Contender(call(case, public(fo, case), values), synchronized)
     if case.operator != "matmul":
         result["compiled"] = timed(lambda: torch.compile(formula(case), dynamic=False))
-        if case.section != "python":
-            result["copy"] = lambda: _copy(case, values)
+    if case.section in GROWTH:  # other libraries compile anew for every length of row
+        return result
     for name, library in peers.installed()[0].items():
         if case.operator in library:
-            own = partial(peers.arguments, name, case.operator, values)
+            own = partial(peers.arguments, name, case.operator)
             result[name] = timed(partial(library.__getitem__, case.operator), own)
     return result
 
 
-def _timed(case: Case, call: Call, clock: Clock, **more: Any) -> Contender:
-    if case.section != "small":
-        return Contender(call, clock, **more)
-    return Contender(graph(call, [()] * GRAPH_CALLS), event_clock, calls=GRAPH_CALLS, **more)
+def _of_calls(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
+    """What torch itself needs for a call, and the registered operator for one."""
+    result = {"addcmul": lambda: Contender(_addcmul(case), _clock(case), checked=False)}
+    if case.variant == "forward" and case.operator in ELEMENTWISE:
+        result["torch.ops"] = lambda: Contender(_raw(case, values), _clock(case))
+    return result
 
 
-def _copy(case: Case, values: Mapping[str, Any]) -> Contender:
+def _clock(case: Case) -> Clock:
+    if case.device == "cpu":
+        return HostClock()
+    return HostClock(torch.cuda.synchronize) if case.section in ("python", "seeds", *CALLS) else event_clock
+
+
+def _calls(case: Case, function: Function, turns: Iterable[Mapping[str, Any]]) -> list[Call]:
+    return [call(case, function, values) for values in turns]
+
+
+def _timed(case: Case, calls: Sequence[Call], **more: Any) -> Contender:
+    """One call after the other; on small inputs without the host, which would take longer than the GPU."""
+    if len(calls) == 1:
+        return Contender(calls[0], _clock(case), **more)
+    if case.section in GRAPHS:
+        whole, flushed = graph(_run, [(call,) for call in calls]), torch_caches.flushing(event_clock, 1)
+        return Contender(whole, flushed, calls=len(calls), once=calls[0], **more)
+    return Contender(_rotating(calls), torch_caches.flushing(event_clock, len(calls)), **more)
+
+
+def _run(call: Call) -> Any:
+    return call()
+
+
+def _copy(case: Case, turns: Sequence[Mapping[str, Any]]) -> Contender:
     """What bounds whoever moves memory: bytes over this bandwidth are the floor of a case."""
-    x = next(x for x in values.values() if isinstance(x, torch.Tensor) and x.shape == case.shape)
-    copy = partial(torch.empty_like(x).copy_, x)
-    return _timed(case, copy, event_clock, work=2.0 * x.numel() * x.element_size(), checked=False)
+    xs = [next(x for x in values.values() if isinstance(x, torch.Tensor) and x.shape == case.shape) for values in turns]
+    copies = [partial(torch.empty_like(x).copy_, x) for x in xs]
+    return _timed(case, copies, work=2.0 * xs[0].numel() * xs[0].element_size(), checked=False)
 
 
 def _addcmul(case: Case) -> Call:
-    case = replace(case, operator="axpby")
+    case = replace(case, operator="axpby", variant=case.variant if case.variant in (RECORDED, BOTH) else "forward")
     return call(case, lambda a, x, b: torch.addcmul(b, a, x), inputs(case))
 
 
@@ -191,9 +232,11 @@ def _launch(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
     one = [(torch.ones(1, device=case.device),) for _ in range(GRAPH_CALLS)]
 
     def build(function: Function, arguments: list[tuple[torch.Tensor]], checked: bool) -> Contender:
+        calls = [partial(function, *some) for some in arguments]
         if method == "graph":
-            return Contender(graph(function, arguments), event_clock, calls=GRAPH_CALLS, checked=checked)
-        return Contender(_rotating(function, arguments), profiler_clock, checked=checked)
+            whole = graph(function, arguments)
+            return Contender(whole, event_clock, calls=GRAPH_CALLS, once=calls[0], checked=checked)
+        return Contender(_rotating(calls), profiler_clock, checked=checked)
 
     return {
         "fusedops": partial(build, public(fo, case), xs, True),
@@ -202,12 +245,12 @@ def _launch(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
     }
 
 
-def _rotating(function: Function, arguments: list[tuple[torch.Tensor]]) -> Call:
-    """The next argument with each call; outputs are kept for a turn, or one buffer would serve them all."""
-    turns, outputs = itertools.cycle(arguments), deque[torch.Tensor](maxlen=len(arguments))
+def _rotating(calls: Sequence[Call]) -> Call:
+    """The next of the calls each time; outputs are kept for a turn, or one buffer would serve them all."""
+    turns, outputs = itertools.cycle(calls), deque[Any](maxlen=len(calls))
 
-    def call() -> torch.Tensor:
-        outputs.append(function(*next(turns)))
+    def call() -> Any:
+        outputs.append(next(turns)())
         return outputs[-1]
 
     return call

@@ -37,8 +37,7 @@ def contenders(case: Case, clock: Callable[[], Clock]) -> dict[str, Build]:
         own = Layers(switch(copy.deepcopy(model, {id(parameter): parameter for parameter in parameters})))
         step = _step(torch.compile(own, dynamic=False, fullgraph=True) if compiled else own, x, dout)
         call = partial(_inside, _ligers_rotation, step) if switch is _with_liger else step
-        peak = partial(_peak, call) if case.device == "cuda" else None
-        return Contender(call, clock(), checked=False, peak=peak)
+        return Contender(call, clock(), checked=False)
 
     converted = partial(fo.convert, verbose=False)
     result = {"fusedops": partial(build, converted), "eager": partial(build, lambda model: model)}
@@ -99,12 +98,3 @@ def _ligers_rotation() -> Iterator[None]:
 def _inside(context: Callable[[], Any], call: Call) -> Any:
     with context():
         return call()
-
-
-def _peak(call: Call) -> int:
-    """The most bytes that are in use during a call, with all that was in use before."""
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    call()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated()

@@ -27,6 +27,15 @@ def seconds(contender: Mapping[str, Any] | None) -> float | None:
     return statistics.median(samples) if samples else None
 
 
+def spread(contender: Mapping[str, Any] | None) -> float:
+    """Half of the distance between the quartiles, relative to the median."""
+    samples = contender.get("samples") if contender else None
+    if not samples or len(samples) < 2:
+        return 0.0
+    lower, middle, upper = statistics.quantiles(samples, n=4, method="inclusive")
+    return (upper - lower) / 2 / middle
+
+
 def verdicts(runs: Sequence[Run], run: Run, result: Mapping[str, Any]) -> list[Verdict]:
     goals = [goal for goal in result["goals"] if goal["framework"] == run["framework"]]
     return [verdict for goal in goals if (verdict := _verdict(runs, result, goal))]
@@ -86,6 +95,8 @@ def _verdict(runs: Sequence[Run], result: Mapping[str, Any], goal: Mapping[str, 
     if against == "fastest peer":
         name = against = fastest_peer(result) or against
     peer = peers["contenders"].get(against)
+    if (result["contenders"] and contender is None) or (peers["contenders"] and peer is None and against in PEERS):
+        return None  # --quick leaves compilers out, and libraries may not be there
     if not contender or not peer or not time or not seconds(peer):
         return Verdict("", wanted, "not measured")
 
