@@ -61,7 +61,7 @@ def built(folder, tmp_path_factory):
     """Two processes that came at once to an empty cache, after they ended; the cache; and how long it took. The only
     build of these tests: without optimization, which takes a third of the time."""
     cache = tmp_path_factory.mktemp("extensions") / "the cache"
-    variables = {"PYTHONPATH": str(folder), "TORCH_EXTENSIONS_DIR": str(cache), "CUDA": "0", **OPTIONS}
+    variables = {"PYTHONPATH": str(folder), "TORCH_EXTENSIONS_DIR": str(cache), "CUDA": "0", "CXX": "g++", **OPTIONS}
     environment = os.environ | variables
     command = [sys.executable, "-c", LOAD]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
