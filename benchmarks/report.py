@@ -17,7 +17,7 @@ FLOOR = "floor"
 UNITS = {"B": (1e9, "GB/s"), "FLOP": (1e12, "TFLOP/s"), "token": (1e3, "thousand tokens/s")}
 
 
-def _time(value: float) -> str:
+def time_text(value: float) -> str:
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if value >= size:
             return f"{value / size:.4g} {unit}"
@@ -37,16 +37,16 @@ def _cell(contender: Mapping[str, Any] | None, result: Mapping[str, Any]) -> str
     time = seconds(contender)
     if not time:
         return (contender["problem"] or "")[:60]
-    lines = [_measured(contender), _rate(contender["work"], result, time), _memory(contender)]
+    lines = [_measured(contender), _rate(contender["work"], result, time), memory_text(contender)]
     return "\n".join(filter(None, lines))
 
 
 def _measured(contender: Mapping[str, Any]) -> str:
     percent = 100 * spread(contender)
-    return f"{_time(seconds(contender) or 0)} ±{percent:.{0 if percent >= 9.95 else 1}f}%"
+    return f"{time_text(seconds(contender) or 0)} ±{percent:.{0 if percent >= 9.95 else 1}f}%"
 
 
-def _memory(contender: Mapping[str, Any]) -> str:
+def memory_text(contender: Mapping[str, Any]) -> str:
     """Of a model with its weights and inputs; of others beyond the inputs. A few KB tell nothing."""
     used = contender.get("peak", contender.get("memory", 0))
     for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
@@ -61,7 +61,7 @@ def _floor(result: Mapping[str, Any]) -> str:
     time = seconds(copy)
     if not copy or not time:
         return ""
-    return f"{_time(time * result['work'] / copy['work'])}\n{_rate(copy['work'], result, time)}"
+    return f"{time_text(time * result['work'] / copy['work'])}\n{_rate(copy['work'], result, time)}"
 
 
 def _ours(result: Mapping[str, Any]) -> str:
