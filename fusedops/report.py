@@ -72,5 +72,5 @@ class Report:
             lines.append(f"  kept {kind} {which}: {reason}")
         if self.ignored:
             counts = ", ".join(f"{name} ({count})" for name, count in sorted(self.ignored.items()))
-            lines.append(f"  no fused kernel for {counts}")
+            lines.append(f"  no counterpart for {counts}")
         return "\n".join(lines + [f"  {note}" for note in self.notes])

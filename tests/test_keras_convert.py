@@ -164,7 +164,7 @@ def test_report(fk, keras, capsys):
         "  kept Dense 'bent': activation elu is not among those of the kernel",
         "  kept Dense (2): without an activation there is nothing to fuse",
         "  kept LayerNormalization 'columns': axis 1 is not the last",
-        "  no fused kernel for Dropout (1), EinsumDense (1)",
+        "  no counterpart for Dropout (1), EinsumDense (1)",
     ]
     fk.convert(model)
     assert "0 of 8 layers of 'example' replaced, 2 are fusedops's already" in capsys.readouterr().out

@@ -131,7 +131,7 @@ def test_report(torch, fo, capsys):
         "  kept MultiheadAttention '10': its attention is a kernel of torch's own",
         "  kept SiLU (2): torch's own kernel serves as well",
         "  kept Softmax '8': dim -2 is not the last",
-        "  no fused kernel for Dropout (1), Linear (1), NonDynamicallyQuantizableLinear (1)",
+        "  no counterpart for Dropout (1), Linear (1), NonDynamicallyQuantizableLinear (1)",
     ]
     fo.convert(model)
     assert "0 of 12 modules of 'Sequential' replaced, 3 are fusedops's already" in capsys.readouterr().out
@@ -259,6 +259,30 @@ def test_distributed_data_parallel(torch_cpu, process_group):
     fo.convert(model, verbose=False)
     assert type(model.module[1]) is fo.nn.LayerNorm
     torch.testing.assert_close(results(model, x), plain)
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_tensor_parallelism(torch_cpu, process_group, order):
+    """Its tensors are DTensors, whose norm torch's own code computes."""
+    from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module
+
+    torch, fo = torch_cpu.torch, torch_cpu.functions
+    model, x = (
+        torch.nn.Sequential(torch.nn.LayerNorm(12), torch.nn.RMSNorm(12), torch.nn.Softmax(-1)),
+        torch.randn(2, 4, 12),
+    )
+    plain = model(x)
+    steps = [
+        lambda: fo.convert(model, verbose=False),
+        lambda: parallelize_module(
+            model, torch.distributed.init_device_mesh("cpu", (1,)), {"0": SequenceParallel(), "1": SequenceParallel()}
+        ),
+    ]
+    for step in steps if order == "before" else reversed(steps):
+        step()
+    got = model(x)
+    assert type(got).__name__ == "DTensor" and type(model[0]) is fo.nn.LayerNorm
+    torch.testing.assert_close(got.full_tensor(), plain)
 
 
 def test_what_is_sharded_already_is_kept(torch_cpu, process_group, capsys):

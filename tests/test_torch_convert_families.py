@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 
 import numpy as np
@@ -52,6 +53,18 @@ def test_results_are_as_accurate_and_revert_brings_the_bits_back(torch_backend, 
         models.arrays(models.outputs(model, inputs)), plain, strict=False
     ):  # a GPU's gradients may differ
         assert_same_bits(got, expected)
+
+
+def test_modules_are_called_by_the_same_names(torch_cpu, family):
+    """What a module of transformers takes as `hidden_states=` its counterpart does, too."""
+    model = torch_cpu.functions.convert(family.build(), verbose=False)
+    for module in model.modules():
+        kind = getattr(type(module), "original", None)
+        if kind:
+            got, expected = (
+                next(iter(inspect.signature(of.forward.__get__(module)).parameters)) for of in (type(module), kind)
+            )
+            assert got == expected, kind
 
 
 def test_training_goes_on_as_before(torch_backend, models, family, random):

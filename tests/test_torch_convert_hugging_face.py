@@ -158,6 +158,36 @@ def test_hooks_of_what_the_kernels_compute_as_well_are_called(fo, llama, inputs,
     assert_close([got, seen[1]], [plain, seen[0]])
 
 
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+def test_hooks_of_all_modules_are_called(torch_backend, fo, transformers, inputs, name):
+    """Those that torch has beside the hooks of a module."""
+    model = FAMILIES[name].build(device=torch_backend.device)
+    names = {module: path for path, module in model.named_modules()}
+    seen = []
+    hooks = torch_backend.torch.nn.modules.module
+    handle = hooks.register_module_forward_hook(lambda module, *_: seen.append(names.get(module)))
+    try:
+        plain = model(**inputs).logits
+        called = sorted(filter(None, seen))
+        seen.clear()
+        fo.convert(model, verbose=False)
+        got = model(**inputs).logits
+    finally:
+        handle.remove()
+    assert sorted(filter(None, seen)) == called
+    assert_close([got], [plain])
+
+
+def test_arguments_that_a_block_refuses(torch_backend, fo, llama):
+    layer = fo.convert(llama, verbose=False).model.layers[0]
+    x = torch_backend.torch.randn(2, 5, 64, device=llama.device)
+    for refused in (layer, super(type(layer), layer)):
+        with pytest.raises(TypeError):
+            refused.forward(x, *range(7))
+        with pytest.raises(TypeError):
+            refused.forward(x, None, attention_mask=None)
+
+
 def test_arguments_by_position(torch_backend, fo, llama):
     torch = torch_backend.torch
     layer = llama.model.layers[0]
@@ -217,6 +247,43 @@ def test_other_versions_of_transformers(fo, llama, capsys, monkeypatch):
         assert sentence in printed
 
 
+def test_a_part_that_is_gone(fo, llama, capsys):
+    fo.convert(llama, verbose=False)
+    del llama.model.layers[0].mlp.act_fn
+    fo.convert(llama)
+    printed = capsys.readouterr().out
+    assert "11 are fusedops's already" in printed
+    assert (
+        "kept LlamaMLP 'model.layers.0.mlp': this version of transformers' LlamaMLP has no attribute act_fn" in printed
+    )
+
+
+def test_what_was_exchanged_for_a_while(torch_cpu, transformers, monkeypatch):
+    """A class that nothing was made of is looked at anew."""
+    from transformers.models.mistral import modeling_mistral
+
+    from fusedops.torch.conversion import hf
+
+    hf._made.cache_clear()
+    with monkeypatch.context() as context:
+        context.setattr(modeling_mistral, "apply_rotary_pos_emb", lambda *arguments: arguments[:2])
+        kept = torch_cpu.functions.convert(FAMILIES["mistral"].build(), verbose=False)
+    replaced = torch_cpu.functions.convert(FAMILIES["mistral"].build(), verbose=False)
+    assert type(kept.model.layers[0].self_attn) is modeling_mistral.MistralAttention
+    assert "forward" in vars(type(replaced.model.layers[0].self_attn))
+
+
+def test_loaded_where_transformers_is_of_another_version(fo, llama, inputs, monkeypatch):
+    from fusedops.torch.conversion import hf
+
+    fo.convert(llama, verbose=False)
+    kind = type(llama.model.layers[0]).original
+    monkeypatch.setitem(hf._MIXINS, f"{kind.__module__}.{kind.__name__}", "residual.Unknown")
+    other = copy.deepcopy(llama)
+    assert type(other.model.layers[0]) is kind
+    assert_close([other(**inputs).logits], [llama(**inputs).logits])
+
+
 @pytest.mark.parametrize("of_weight", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("of_input", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["llama.modeling_llama.Llama", "gemma.modeling_gemma.Gemma"])
@@ -257,6 +324,14 @@ def test_rotations_that_the_kernel_does_not_have(torch_backend, transformers):
     for given in ((q, k, cos, sin, 2), (q.transpose(1, 2), k.transpose(1, 2), cos.requires_grad_(), sin)):
         for x, y in zip(fused(apply_rotary_pos_emb)(*given), apply_rotary_pos_emb(*given), strict=True):
             assert x.equal(y)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_items_in_batch": 100}], ids=str)
+def test_the_loss_has_the_same_dtype(fo, llama, inputs, options):
+    for move in (llama.double, llama.float, llama.bfloat16):
+        model = fo.revert(move())
+        expected = model(**inputs, **options).loss
+        assert fo.convert(model, verbose=False)(**inputs, **options).loss.dtype is expected.dtype
 
 
 def test_loss_options(torch_backend, fo, models, llama, inputs):

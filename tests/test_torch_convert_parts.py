@@ -153,7 +153,7 @@ def test_what_is_kept(torch_backend, torch, capsys):
     model.transformer.h[0].mlp.c_fc = Adapter(64, 96)
     model.transformer.h[1].ln_2 = torch.nn.Identity()
     printed = reasons(torch_backend, model, capsys)
-    assert "kept GPT2MLP 'transformer.h.0.mlp': its product is a Adapter" in printed
+    assert f"kept GPT2MLP 'transformer.h.0.mlp': its product is a {__name__}.Adapter" in printed
     assert "kept GPT2Block 'transformer.h.1': its ln_2 is not one of fusedops's" in printed
     model = FAMILIES["phi"].build()
     model.model.layers[0].mlp.fc1.register_parameter("bias", None)
@@ -185,6 +185,25 @@ def test_a_part_that_is_exchanged_later_is_called(torch_backend, torch, random):
     got, expected = model(tokens).logits, plain(tokens).logits
     assert calls == ["adapter", "product", "activation"]
     assert_close(torch, [got], [expected])
+
+
+def test_a_subclass_of_a_layer_of_ours_is_called(torch_backend, torch, random):
+    """In a block as well, which would else add and normalize in one pass."""
+
+    class Twice(torch_backend.functions.nn.LayerNorm):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    model = FAMILIES["gpt2"].build("float64", torch_backend.device)
+    model.transformer.h[0].ln_2.__class__ = Twice
+    tokens = torch.from_numpy(random.integers(0, 128, (ROWS, LENGTH))).to(torch_backend.device)
+    plain = model(tokens).logits
+    torch_backend.functions.convert(model, verbose=False)
+    assert_close(torch, [model(tokens).logits], [plain])
+    model.transformer.h[1].ln_2.__class__ = Twice  # later
+    got = model(tokens).logits
+    torch_backend.functions.revert(model)
+    assert_close(torch, [got], [model(tokens).logits])
 
 
 def test_attention_to_an_encoder(torch_backend, torch, random):

@@ -128,6 +128,26 @@ def test_integers_meet_the_error_of_torch(torch_backend, torch, fnn, dtype):
             layer(x)
 
 
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("of_input", ["float64", "float32", "float16"])
+@pytest.mark.parametrize("layer", ["RMSNorm", "LayerNorm"])
+def test_pairs_of_dtypes_without_a_kernel_are_left_to_torch(torch_backend, torch, fnn, layer, of_input, autocast):
+    """Whether it computes them, as under CUDA's autocast, or has an error."""
+    x = torch_backend.from_numpy(numbers((4, 8), np.random.default_rng(0))).to(getattr(torch, of_input))
+    layers = [getattr(of, layer)(8, device=x.device, dtype=torch.bfloat16) for of in (fnn, torch.nn)]
+    assert layers[0].why_not(x) == f"the weight is bfloat16 beside an input of {of_input}"
+    found = []
+    for each in layers:
+        with torch.autocast(torch_backend.device, torch.bfloat16, enabled=autocast):
+            try:
+                found.append(each(x))
+            except RuntimeError as error:
+                found.append(str(error).splitlines()[0])
+    got, expected = found
+    assert got == expected if isinstance(expected, str) else torch.equal(got, expected)
+
+
 @pytest.mark.parametrize("options", [{"scale": 0.3}, {"causal": True}, {"scale": 2.0, "causal": True}], ids=str)
 @pytest.mark.parametrize("dim", [0, 1, -2])
 @pytest.mark.parametrize("has_mask", [False, True])
@@ -194,10 +214,6 @@ def test_eps_of_none_is_that_of_the_dtype_of_computation(torch_backend, torch, f
         (
             lambda fnn, x: fnn.RMSNorm(4, device=x.device)(x),
             "fusedops.rms_norm: weight must have shape [8], the last dimension of x; got [4]",
-        ),
-        (
-            lambda fnn, x: fnn.LayerNorm(8, device=x.device, dtype=x.bfloat16().dtype)(x),
-            "fusedops.layer_norm: weight must have x's dtype, float32; got bfloat16",
         ),
         (lambda fnn, x: fnn.RMSNorm(8)(None), "fusedops.rms_norm: x must be a tensor; got NoneType"),
         (lambda fnn, x: fnn.AddRMSNorm(8)(x, None), "fusedops.add_rms_norm: residual must be a tensor; got NoneType"),

@@ -71,6 +71,12 @@ def test_the_constructor_is_torchs(torch_cpu, case):
     assert all(parameter.kind is parameter.KEYWORD_ONLY for parameter in added)
 
 
+@OF_TORCH
+def test_the_arguments_of_a_call_have_torchs_names(torch_cpu, case):
+    mine, of_torch = (list(inspect.signature(make(case).forward).parameters) for make in (ours, reference))
+    assert mine[: len(of_torch)] == of_torch
+
+
 @PLACED
 def test_reset_parameters(torch_backend, case, random):
     torch = torch_backend.torch

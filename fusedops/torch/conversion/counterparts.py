@@ -6,7 +6,6 @@ import torch
 
 from fusedops.torch import nn
 from fusedops.torch.conversion import hf
-from fusedops.torch.nn.layer import FusedLayer
 
 _OF_TORCH: dict[type, type] = {
     torch.nn.CrossEntropyLoss: nn.CrossEntropyLoss,
@@ -14,6 +13,7 @@ _OF_TORCH: dict[type, type] = {
     torch.nn.RMSNorm: nn.RMSNorm,
     torch.nn.Softmax: nn.Softmax,
 }
+_ORIGINALS = {counterpart: kind for kind, counterpart in _OF_TORCH.items()}
 
 
 def counterpart(kind: type) -> type | None:
@@ -21,6 +21,7 @@ def counterpart(kind: type) -> type | None:
 
     Raises:
         ImportError, AttributeError: this version of transformers lacks something that the counterpart relies on.
+        hf.layer.UnknownClass: the class is another than in the versions that are known.
     """
     return _OF_TORCH.get(kind) or hf.counterpart(kind)
 
@@ -31,6 +32,4 @@ def is_known(kind: type) -> bool:
 
 def original(kind: type) -> type | None:
     """The class that this one is the counterpart of."""
-    if not issubclass(kind, FusedLayer):
-        return None
-    return next((base for base in kind.__mro__ if is_known(base) and counterpart(base) is kind), None)
+    return _ORIGINALS.get(kind) or vars(kind).get("original")

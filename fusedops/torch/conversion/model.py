@@ -9,6 +9,7 @@ import torch
 
 from fusedops import report as reports
 from fusedops.torch.conversion.counterparts import counterpart, is_known, original
+from fusedops.torch.conversion.hf.layer import UnknownClass
 from fusedops.torch.nn.layer import FusedLayer
 
 _SERVED = "torch's own kernel serves as well"
@@ -57,6 +58,10 @@ def convert(model: torch.nn.Module, verbose: bool = True) -> torch.nn.Module:
     What a module's class is asked for by name, as `save_pretrained` does, has not changed: the classes of transformers
     keep their names and modules, and `isinstance` of them is true.
 
+    TorchScript and `torch.fx.symbolic_trace` take a module that is not converted; torch.compile and torch.export take
+    either. A function that somebody exchanges in a module of transformers, such as its `eager_attention_forward`, must
+    have been exchanged before the first model with that attention is converted.
+
     A converted module can be pickled and copied. Loading one takes fusedops; `revert` it before `torch.save` of a whole
     model that is to be loaded without. A state dict is the same in either case.
 
@@ -87,8 +92,8 @@ def convert(model: torch.nn.Module, verbose: bool = True) -> torch.nn.Module:
 def revert(model: torch.nn.Module) -> torch.nn.Module:
     """Gives every module the class of torch's or of transformers' back that fusedops has a counterpart of.
 
-    Layers of fusedops that are not such a counterpart, such as `AddRMSNorm`, stay; so does what was sharded by
-    `fully_shard` after it had been converted.
+    Layers of fusedops that are not such a counterpart, such as `AddRMSNorm`, stay; so does what `fully_shard` or
+    `torch.nn.utils.parametrize` made a subclass of after it had been converted.
 
     Args:
         model: any module.
@@ -142,6 +147,8 @@ def _become_counterpart(module: torch.nn.Module) -> str | None:
     try:
         module.__class__ = counterpart(type(module))
         return module.why_not()
+    except UnknownClass as error:
+        return str(error)
     except (ImportError, AttributeError) as error:
         return f"this version of transformers is not known: {error}"
 
@@ -162,7 +169,7 @@ def _condition(module: torch.nn.Module) -> str:
 
 def _computed(modules: Iterable[torch.nn.Module]) -> set[torch.nn.Module]:
     """The modules whose work the kernel of a module around them does as well."""
-    ours = [module for module in modules if isinstance(module, FusedLayer)]
+    ours = [module for module in modules if isinstance(module, FusedLayer) and not module.why_not()]
     return {getattr(module, name) for module in ours for name in getattr(module, "computes", ())}
 
 

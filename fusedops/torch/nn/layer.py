@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-DTYPES = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
+_HALF = (torch.float16, torch.bfloat16)
+DTYPES = frozenset({torch.float64, torch.float32, *_HALF})
 
 
 class FusedLayer:
@@ -34,9 +35,20 @@ def unfused_input(x: Any) -> str | None:
         return f"the input is {name(x.layout)}"
     if x.is_nested:
         return "the input is nested"
+    if type(x).__name__ == "DTensor":  # whose class only torch.distributed knows
+        return "the input is a DTensor"
     if x.is_cpu or x.is_cuda or x.is_meta:  # much faster than to ask for x.device.type
         return None
     return f"the input is on {x.device.type}"
+
+
+def is_mixed(x: torch.Tensor, parameter: torch.Tensor) -> bool:
+    """Whether x has 16 bits and the parameter beside it float32, which the kernels take, with a result of 16 bits."""
+    return x.dtype in _HALF and parameter.dtype is torch.float32
+
+
+def of_two_dtypes(x: torch.Tensor, weight: torch.Tensor) -> str:
+    return f"the weight is {name(weight.dtype)} beside an input of {name(x.dtype)}"
 
 
 def name(value: torch.dtype | torch.layout) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import fusedops.torch as fo
-from fusedops.torch.nn.layer import FusedLayer, joined, options, unfused_input
+from fusedops.torch.nn.layer import FusedLayer, is_mixed, joined, of_two_dtypes, options, unfused_input
 
 _EPS = torch.finfo(torch.float32).eps  # also beside 16 bits, which are computed in float32
 _EPS_OF_DOUBLE = torch.finfo(torch.float64).eps
@@ -18,9 +18,16 @@ _EPS_OF_DOUBLE = torch.finfo(torch.float64).eps
 class _Norm(FusedLayer):
     normalized_shape: tuple[int, ...]
     elementwise_affine: bool
+    weight: Tensor | None
 
     def why_not(self, *inputs: Any) -> str | None:
-        return unfused_input(inputs[0]) if inputs else None
+        return unfused_input(inputs[0]) or self._unfused_weight(inputs[0]) if inputs else None
+
+    def _unfused_weight(self, x: Any) -> str | None:
+        weight = self.weight
+        if weight is None or not isinstance(x, Tensor) or weight.dtype is x.dtype or is_mixed(x, weight):
+            return None
+        return of_two_dtypes(x, weight)
 
     def _rows(self, x: Any) -> Any:
         """x with its normalized dimensions as one, which is what the operator takes."""
@@ -53,10 +60,10 @@ class RMSNorm(_Norm, nn.RMSNorm):
     float32 beside a 16-bit x. 16-bit inputs are computed and summed in float32 and rounded once. An `eps` of None is
     the smallest step of the dtype in which it computes, as in torch.
 
-    torch's own code computes other dtypes, devices and layouts.
+    torch's own code computes other dtypes, and pairs of them, devices and layouts; or says why it does not.
 
     Raises:
-        RuntimeError: a shape or dtype is not as above.
+        RuntimeError: a shape is not as above.
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
@@ -119,10 +126,10 @@ class LayerNorm(_Norm, nn.LayerNorm):
     dtype, or float32 beside a 16-bit x. 16-bit inputs are computed and summed in float32 and rounded once. The variance
     comes from the deviations from the mean.
 
-    torch's own code computes other dtypes, devices and layouts.
+    torch's own code computes other dtypes, and pairs of them, devices and layouts; or says why it does not.
 
     Raises:
-        RuntimeError: a shape or dtype is not as above.
+        RuntimeError: a shape is not as above.
 
     Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
     """

@@ -12,7 +12,7 @@ from fusedops.torch.nn.layer import FusedLayer, joined, options, unfused_input
 
 
 class Softmax(FusedLayer, nn.Softmax):
-    """exp(scale·x) / Σ exp(scale·x) of what is not masked, over one dimension: `fusedops.torch.softmax`.
+    """exp(scale·input) / Σ exp(scale·input) of what is not masked, over one dimension: `fusedops.torch.softmax`.
 
     Args:
         dim: as of `torch.nn.Softmax`.
@@ -20,9 +20,9 @@ class Softmax(FusedLayer, nn.Softmax):
         causal: keeps column j of row i where j ≤ i + columns − rows, on the last two dimensions.
 
     Call arguments:
-        x: [..., columns], float64, float32, float16 or bfloat16. 16-bit inputs are computed in float32 and rounded
+        input: [..., columns], float64, float32, float16 or bfloat16. 16-bit inputs are computed in float32 and rounded
             once.
-        mask: bool, broadcastable to x; True keeps an element. Where nothing is kept, all is zero.
+        mask: bool, broadcastable to input; True keeps an element. Where nothing is kept, all is zero.
 
     torch's own code computes any dimension but the last, a `dim` of None, and other dtypes, devices and layouts.
 
@@ -58,10 +58,10 @@ class Softmax(FusedLayer, nn.Softmax):
     def extra_repr(self) -> str:
         return joined(super().extra_repr(), options(self, scale=1.0, causal=False))
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        if self.why_not(x):
-            return self._of_torch(x, mask)
-        return fo.softmax(x, scale=self.scale, mask=mask, causal=self.causal)
+    def forward(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
+        if self.why_not(input):
+            return self._of_torch(input, mask)
+        return fo.softmax(input, scale=self.scale, mask=mask, causal=self.causal)
 
     def _of_torch(self, x: Tensor, mask: Tensor | None) -> Tensor:
         if self.scale != 1.0:

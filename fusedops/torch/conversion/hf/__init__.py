@@ -69,6 +69,7 @@ def counterpart(kind: type) -> type | None:
 
     Raises:
         ImportError, AttributeError: this version of transformers lacks something that the mixin relies on.
+        hf.layer.UnknownClass: the class is another than in the versions that are known.
     """
     return _made(kind, _MIXINS[_full_name(kind)]) if is_known(kind) else None
 

@@ -24,12 +24,12 @@ class ActivatedDense(HFLayer):
         dense, activation = (getattr(self, name) for name in self.needs[:2])
         return unknown_forward(self.original, self.needs) or unfused_dense(dense) or unfused_activation(activation)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         dense, activation, *rest = (getattr(self, name) for name in self.needs)
-        x = activated(activation, dense, x)
+        hidden_states = activated(activation, dense, hidden_states)
         for module in rest:
-            x = module(x)
-        return x
+            hidden_states = module(hidden_states)
+        return hidden_states
 
 
 class GPT2MLP(ActivatedDense):
@@ -62,7 +62,7 @@ def activated(activation: Any, dense: torch.nn.Module, x: torch.Tensor) -> torch
 def unfused_dense(dense: torch.nn.Module) -> str | None:
     """A subclass, or what an adapter or a quantizer puts in its place, may compute something else."""
     if type(dense) not in (torch.nn.Linear, Conv1D):
-        return f"its product is a {type(dense).__name__}"
+        return f"its product is a {type(dense).__module__}.{type(dense).__name__}"
     return "its product has no bias" if dense.bias is None else None
 
 

@@ -8,10 +8,13 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+from torch.nn.modules.module import _has_any_global_hook
 
-from fusedops.torch.nn.layer import FusedLayer
+from fusedops.torch.nn.layer import FusedLayer, is_mixed
 
-_HALF = (torch.float16, torch.bfloat16)
+
+class UnknownClass(Exception):
+    """Says why no counterpart of a class of transformers' can be made: another version may have another class."""
 
 
 class HFLayer(FusedLayer, torch.nn.Module if TYPE_CHECKING else object):  # type: ignore[misc]
@@ -40,7 +43,11 @@ class HFLayer(FusedLayer, torch.nn.Module if TYPE_CHECKING else object):  # type
 
     @classmethod
     def members(cls, kind: type) -> dict[str, Any]:
-        """What the counterpart has that depends on the class."""
+        """What the counterpart has that depends on the class.
+
+        Raises:
+            UnknownClass: it is not what the mixin expects.
+        """
         return {}
 
     def why_not(self, *inputs: Any) -> str | None:
@@ -63,10 +70,13 @@ class HFLayer(FusedLayer, torch.nn.Module if TYPE_CHECKING else object):  # type
 
 
 def _blank(kind: type) -> Any:
-    """A module of the class's counterpart, without state."""
-    from fusedops.torch.conversion.counterparts import counterpart
+    """A module without state of the class's counterpart; of the class where transformers is another than it was."""
+    from fusedops.torch.conversion.hf import counterpart
 
-    return object.__new__(counterpart(kind) or kind)
+    try:
+        return object.__new__(counterpart(kind) or kind)
+    except (ImportError, AttributeError, UnknownClass):
+        return object.__new__(kind)
 
 
 def unknown_forward(kind: type, names: Collection[str], variables: Collection[str] = ()) -> str | None:
@@ -85,6 +95,7 @@ def unknown_forward(kind: type, names: Collection[str], variables: Collection[st
 def with_global(function: FunctionType, name: str, value: Any) -> FunctionType:
     """The same function with another value under one of its global names.
 
+    The others are those of this moment: what somebody exchanges in the function's module later on, it does not see.
     Without a `__name__` among its globals: torch.compile would take those of the module that has that name.
     """
     names = {**function.__globals__, name: value}
@@ -96,14 +107,12 @@ def with_global(function: FunctionType, name: str, value: Any) -> FunctionType:
 
 
 def is_watched(module: torch.nn.Module) -> bool:
-    """Whether somebody would notice that the module is not called: by hooks, or by a forward that they set."""
+    """Whether somebody would notice that the module is not called: by hooks, or by a forward that they set.
+
+    Hooks may be the module's or those of all modules.
+    """
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return any(hooks) or "forward" in module.__dict__
-
-
-def is_mixed(x: torch.Tensor, parameter: torch.Tensor) -> bool:
-    """Whether x has 16 bits and the parameter beside it float32, which the kernels take, with a result of 16 bits."""
-    return x.dtype in _HALF and parameter.dtype is torch.float32
+    return any(hooks) or "forward" in module.__dict__ or _has_any_global_hook()
 
 
 def stays_half(x: torch.Tensor, parameter: torch.Tensor) -> bool:

@@ -12,7 +12,7 @@ from transformers.loss.loss_utils import ForCausalLMLoss, ForMaskedLMLoss
 from transformers.utils import can_return_tuple
 
 import fusedops.torch as fo
-from fusedops.torch.conversion.hf.layer import HFLayer, with_global
+from fusedops.torch.conversion.hf.layer import HFLayer, UnknownClass, with_global
 from fusedops.torch.nn import CrossEntropyLoss
 from fusedops.torch.nn.layer import unfused_input
 
@@ -45,8 +45,9 @@ class HeadWithLoss(HFLayer):
 
     @classmethod
     def members(cls, kind: type) -> dict[str, Any]:
-        if _unknown_head(kind):
-            return {}
+        unknown = _unknown_head(kind)
+        if unknown:
+            raise UnknownClass(unknown)
         plain = inspect.unwrap(kind.forward)  # type: ignore[attr-defined]
         return {"forward": can_return_tuple(with_global(plain, _LOSS, CrossEntropyLoss))}
 
@@ -89,15 +90,18 @@ def masked_loss(
     ignore_index: int = -100,
     **kwargs: Any,
 ) -> torch.Tensor:
-    """transformers' ForMaskedLMLoss, without a copy of the logits in float32: the kernel computes in it."""
+    """transformers' ForMaskedLMLoss, without a copy of the logits in float32: the kernel computes in it.
+
+    Of float64, where transformers rounds the logits to float32, the kernel rounds nothing but the loss.
+    """
     if unfused_input(logits):
         return ForMaskedLMLoss(logits, labels, vocab_size, num_items_in_batch, ignore_index, **kwargs)
     rows, labels = logits.reshape(-1, vocab_size), labels.reshape(-1).to(logits.device)
     if num_items_in_batch is None:
-        return fo.cross_entropy(rows, labels, ignore_index=ignore_index)
+        return fo.cross_entropy(rows, labels, ignore_index=ignore_index).float()
     if isinstance(num_items_in_batch, torch.Tensor):
         num_items_in_batch = num_items_in_batch.to(logits.device)
-    return fo.cross_entropy(rows, labels, ignore_index=ignore_index, reduction="sum") / num_items_in_batch
+    return fo.cross_entropy(rows, labels, ignore_index=ignore_index, reduction="sum").float() / num_items_in_batch
 
 
 def _fused(loss: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -35,8 +35,8 @@ class PackedMLP(HFLayer):
         unknown = unknown_forward(self.original, (*self.needs, "chunk"), ("gate", "up_states"))
         return unknown or unfused_activation(self.activation_fn)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down_proj(gated_halves(self.activation_fn, self.gate_up_proj(x)))
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(gated_halves(self.activation_fn, self.gate_up_proj(hidden_states)))
 
 
 def gated_halves(activation: Any, packed: torch.Tensor) -> torch.Tensor:

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import torch
 
 import fusedops.torch as fo
-from fusedops.torch.conversion.hf.layer import HFLayer, is_mixed, stays_half
-from fusedops.torch.nn.layer import unfused_input
+from fusedops.torch.conversion.hf.layer import HFLayer, stays_half
+from fusedops.torch.nn.layer import is_mixed, of_two_dtypes, unfused_input
 
 
 class RMSNorm(HFLayer):
@@ -22,7 +22,7 @@ class RMSNorm(HFLayer):
             return super().why_not()
         x = inputs[0]
         if not self._fits(x):
-            return f"the weight is {self.weight.dtype} beside an input of {x.dtype}"
+            return of_two_dtypes(x, self.weight)
         return unfused_input(x)
 
     def _fits(self, x: torch.Tensor) -> bool:
@@ -32,9 +32,12 @@ class RMSNorm(HFLayer):
     def _eps(self) -> float:
         return self.variance_epsilon
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self._normalized(hidden_states)
+
+    def _normalized(self, x: torch.Tensor) -> torch.Tensor:
         if self.why_not(x):
-            return super().forward(x)
+            return self.original.forward(self, x)  # type: ignore[attr-defined]
         return fo.rms_norm(x, self.weight, eps=self._eps, weight_offset=self.weight_offset)
 
     def fused_add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -54,3 +57,6 @@ class OffsetRMSNorm(RMSNorm):
     @property
     def _eps(self) -> float:
         return self.eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._normalized(x)

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import torch
 
+from fusedops.torch.conversion.counterparts import original
 from fusedops.torch.conversion.hf.layer import HFLayer, is_watched, unknown_forward
-from fusedops.torch.nn.layer import FusedLayer
 from fusedops.torch.nn.residual import add_norm as add_fused_norm
 
 
@@ -22,7 +22,8 @@ def add_norm(norm: Any, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.
 
 
 def can_add(norm: Any) -> bool:
-    return isinstance(norm, FusedLayer) and hasattr(norm, "fused_add")
+    """Whether it is a counterpart with such a pass; a subclass of one may compute something else."""
+    return original(type(norm)) is not None and hasattr(norm, "fused_add")
 
 
 def unfused_norm(module: Any, name: str) -> str | None:
@@ -48,9 +49,16 @@ class PreNormBlock(HFLayer):
         return unknown_forward(self.original, self.needs, self.variables)
 
     def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        arguments = {**self.arguments, **dict(zip(self.arguments, args, strict=False)), **kwargs}
+        arguments = self._bound(args, kwargs)
         attended, _ = self.self_attn(hidden_states=self.input_layernorm(hidden_states), **arguments)
         return self._finish(attended, hidden_states)
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments behind the hidden states, by name, as Python binds them to the original forward."""
+        given = dict(zip(self.arguments, args, strict=False))
+        if len(given) < len(args) or given.keys() & kwargs.keys():
+            raise TypeError(f"{type(self).__name__}.forward() got too many arguments, or one of them twice")
+        return {**self.arguments, **given, **kwargs}
 
     def _finish(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         x, residual = add_norm(self.post_attention_layernorm, attended, residual)
@@ -94,7 +102,7 @@ class GPT2Block(PreNormBlock):
     of_encoder = ("encoder_hidden_states", "encoder_attention_mask")
 
     def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        arguments = {**self.arguments, **dict(zip(self.arguments, args, strict=False)), **kwargs}
+        arguments = self._bound(args, kwargs)
         encoder_hidden_states, _ = (arguments.pop(name) for name in self.of_encoder)
         if encoder_hidden_states is not None:
             return super(PreNormBlock, self).forward(hidden_states, *args, **kwargs)

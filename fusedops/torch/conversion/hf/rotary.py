@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 import fusedops.torch as fo
-from fusedops.torch.conversion.hf.layer import HFLayer, stays_half, with_global
+from fusedops.torch.conversion.hf.layer import HFLayer, UnknownClass, stays_half, with_global
 from fusedops.torch.nn.layer import unfused_input
 
 _NAME = "apply_rotary_pos_emb"  # the function that each of transformers' modules has under this name
@@ -28,8 +28,9 @@ class RotaryAttention(HFLayer):
 
     @classmethod
     def members(cls, kind: type) -> dict[str, Any]:
-        if _fault(kind):
-            return {}
+        fault = _fault(kind)
+        if fault:
+            raise UnknownClass(fault)
         forward = kind.forward  # type: ignore[attr-defined]
         return {"forward": with_global(forward, _NAME, fused(forward.__globals__[_NAME]))}
 
