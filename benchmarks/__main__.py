@@ -28,7 +28,7 @@ from benchmarks.cases import cases
 from benchmarks.schema import Run
 from benchmarks.selection import Selection, parse_shape
 
-BUILD = Path(__file__).parent.parent / "build" / "bench"
+RESULTS = Path(__file__).parent.parent / "build" / "bench" / "results.json"
 FRAMEWORKS = ("torch", "tf")
 
 
@@ -57,9 +57,8 @@ def main() -> None:
         console.print()
         compare.show(console, old, runs)
     if not options.merge:
-        results = BUILD / "results.json"
-        results.write_text(json.dumps(runs, indent=1))
-        console.print(f"Written to {results}", markup=False, highlight=False, soft_wrap=True)
+        options.output.write_text(json.dumps(runs, indent=1))
+        console.print(f"Written to {options.output}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _options() -> argparse.Namespace:
@@ -81,6 +80,13 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="one shape of each operator, few rounds, no compilers")
     parser.add_argument("--compare", type=Path, metavar="FILE", help="with the results of an earlier run")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        default=RESULTS,
+        help="of all results; by default build/bench/results.json",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="with --framework: measure it in this process")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="measure nothing, print these files")
     parser.add_argument("--prepare", metavar="I/N", help=argparse.SUPPRESS)
@@ -110,7 +116,7 @@ def _chosen(options: argparse.Namespace, *devices: str) -> list[Case]:
 
 def _child(framework: str, options: argparse.Namespace) -> Path:
     """Measures one framework in a process of its own: two that share a GPU or a thread pool disturb each other."""
-    path = BUILD / f"{framework}.json"
+    path = options.output.parent / f"{framework}.json"
     path.unlink(missing_ok=True)
     command = [sys.executable, "-m", "benchmarks", "--framework", framework]
     command += ["--device", options.device] if options.device else []

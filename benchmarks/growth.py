@@ -1,4 +1,4 @@
-"""What is measured: sizes that grow from 2^6 elements: on the GPU in bfloat16 to 2^31, on the CPU in float32 to 2^26."""
+"""What is measured: sizes that grow from 2^6 elements, on the GPU to 2^31 of bfloat16, on the CPU 2^26 of float32."""
 
 from __future__ import annotations
 

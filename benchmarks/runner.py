@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import json
 import time
@@ -91,6 +92,7 @@ def measure(
     for text in side.notes():
         note(text)
     _keep_freed_memory()
+    gc.freeze()  # or each row's collection would walk through all that was imported: a quarter of a second
     cases = [case for case in cases if framework in case.frameworks and case.device in devices]
     efforts = [_effort(case, quick) for case in cases]
     costs = [effort.total + SETUP for effort in efforts]
@@ -99,7 +101,7 @@ def measure(
         task = progress.add_task(side.TITLE, total=sum(costs), rows=f"0/{len(cases)}")
         for number, (case, effort, cost) in enumerate(zip(cases, efforts, costs, strict=True), 1):
             begin = time.perf_counter()
-            result = _measured(side, case, effort, quick)
+            result = measured(side, case, effort, quick)
             result["seconds"] = time.perf_counter() - begin
             run["results"].append(result)
             save()
@@ -144,7 +146,7 @@ def prepare(cases: Sequence[Case]) -> None:
             continue
 
 
-def _measured(side: Any, case: Case, effort: Effort, quick: bool) -> Row:
+def measured(side: Any, case: Case, effort: Effort, quick: bool) -> Row:
     about = {"bytes": case.bytes, "flops": case.flops, "cache": case.cache}
     result: Any = {"key": case.key, **asdict(case), **about, "contenders": {}}
     if case.key in PUBLISHED:

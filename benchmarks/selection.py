@@ -71,7 +71,8 @@ def _one_each(cases: Iterable[Case]) -> list[Case]:
     found: dict[tuple[str, ...], Case] = {}
     for case in sorted(cases, key=lambda case: case.dtype != "bfloat16"):
         size = str(case.shape) if case.section in GROWTH else ""
-        found.setdefault((case.section, case.device, case.operator, case.variant, size), case)
+        variant = "" if case.operator == "matmul" else case.variant
+        found.setdefault((case.section, case.device, case.operator, variant, size), case)
     return list(found.values())
 
 

@@ -26,8 +26,6 @@ from benchmarks.timing import Build, Call, Contender, HostClock
 
 NAME, TITLE = "tf", "TensorFlow"
 
-tf.config.experimental.enable_tensor_float_32_execution(False)
-
 _GRAPH = partial(tf.function, autograph=False)
 _XLA = partial(tf.function, autograph=False, jit_compile=True)
 
@@ -61,9 +59,14 @@ def memory(call: Call) -> tuple[int, int]:
 
 @contextmanager
 def on(device: str) -> Iterator[None]:
-    """The device of a case."""
-    with tf.device("/GPU:0" if device == "cuda" else "/CPU:0"):
-        yield
+    """The device of a case, and products in all bits."""
+    fast = tf.config.experimental.tensor_float_32_execution_enabled()
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    try:
+        with tf.device("/GPU:0" if device == "cuda" else "/CPU:0"):
+            yield
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(fast)
 
 
 def inputs(case: Case) -> dict[str, Any]:

@@ -1,0 +1,268 @@
+"""The benchmark: its command line, what it writes, what it refuses to show, and which rows its options choose."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import importlib
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from frameworks import Backend, installed
+
+pytest.importorskip("rich")
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT))
+
+from rich.console import Console  # noqa: E402
+
+from benchmarks import compare, report, runner, schema  # noqa: E402
+from benchmarks.__main__ import main  # noqa: E402
+from benchmarks.case import BOTH, FORWARD, SECTIONS, Case, moving, product  # noqa: E402
+from benchmarks.cases import cases  # noqa: E402
+from benchmarks.selection import Selection, parse_shape  # noqa: E402
+from benchmarks.timing import Effort  # noqa: E402
+
+QUICK = Effort(round=0.0, total=0.0, least_rounds=3)
+
+
+def bench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "250"}
+    command = [sys.executable, "-m", "benchmarks", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a quick run over relu's calls, in the frameworks that are here."""
+    path = tmp_path_factory.mktemp("bench") / "results.json"
+    done = bench("--quick", "--device", "cpu", "--op", "relu", "--section", "call", "--output", path)
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+@pytest.fixture
+def measured(any_backend: Backend) -> Iterator[Callable[[Case], Any]]:
+    """Measures a case, briefly."""
+    side = importlib.import_module(f"benchmarks.{any_backend.framework}_contenders")
+    gc.freeze()  # as in a run: a collection for each case would take longer than the case
+    yield lambda case: runner.measured(side, case, QUICK, quick=True)
+    gc.unfreeze()
+
+
+@pytest.fixture
+def runs(results: Path) -> list[schema.Run]:
+    return json.loads(results.read_text())
+
+
+def text(show, *arguments) -> str:
+    console = Console(file=io.StringIO(), width=250)
+    show(console, *arguments)
+    return console.file.getvalue()
+
+
+def test_a_run_writes_all_fields(runs):
+    assert [run["framework"] for run in runs] == ["torch", "tf"]
+    for run in runs:
+        assert schema.Run.__required_keys__ <= run.keys()
+        environment = run["environment"]
+        assert schema.Environment.__required_keys__ <= environment.keys() <= schema.Environment.__annotations__.keys()
+        if not run["results"]:
+            assert not installed(run["framework"]) and run["notes"]
+            continue
+        assert {"seconds", "load_after", "version", "build"} <= environment.keys()
+        assert {"fusedops", {"torch": "torch", "tf": "tensorflow"}[run["framework"]]} <= environment["versions"].keys()
+        for row in run["results"]:
+            assert schema.Row.__required_keys__ <= row.keys() <= schema.Row.__annotations__.keys()
+            assert (row["operator"], row["section"], row["shape"]) == ("relu", "call", [16])
+            assert {"fusedops", "eager"} <= row["contenders"].keys()
+            for contender in row["contenders"].values():
+                assert schema.Contender.__required_keys__ <= contender.keys() <= schema.Contender.__annotations__.keys()
+                assert contender["problem"] is None and len(contender["samples"]) >= 3
+
+
+def test_the_same_results_have_not_moved(results):
+    done = bench("--merge", results, "--compare", results)
+    assert done.returncode == 0, done.stderr
+    assert "0 of " in done.stdout and "Slower" not in done.stdout and "Faster" not in done.stdout
+
+
+@pytest.mark.parametrize("times, title", [(5.0, "Slower than before"), (0.2, "Faster than before")])
+def test_a_row_that_moved_is_found(runs, tmp_path, times, title, capsys, monkeypatch):
+    for run in runs:
+        for row in run["results"]:  # as on an idle machine: a busy one's spread would hide any change
+            ours = row["contenders"]["fusedops"]
+            ours["samples"] = [1e-6] * len(ours["samples"])
+    new = copy.deepcopy(runs)
+    row = new[0]["results"][0]
+    row["contenders"]["fusedops"]["samples"] = [x * times for x in row["contenders"]["fusedops"]["samples"]]
+    (move,) = compare.moves(runs, new)
+    assert (move.framework, move.key, move.contender) == ("torch", row["key"], "fusedops")
+    assert move.times == pytest.approx(times)
+
+    before, now = tmp_path / "before.json", tmp_path / "now.json"
+    before.write_text(json.dumps(runs))
+    now.write_text(json.dumps(new))
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--merge", str(now), "--compare", str(before)])
+    main()
+    shown = capsys.readouterr().out
+    assert title in shown and row["key"] in shown
+
+
+def test_a_change_within_the_spread_is_none(runs):
+    for run in runs:
+        for row in run["results"]:
+            row["contenders"] = {"fusedops": {"work": 1.0, "problem": None, "samples": [1e-6, 1.2e-6, 1.4e-6, 1.6e-6]}}
+    new = copy.deepcopy(runs)
+    for run in new:
+        for row in run["results"]:
+            row["contenders"]["fusedops"]["samples"] = [x * 1.15 for x in row["contenders"]["fusedops"]["samples"]]
+    assert not compare.moves(runs, new)
+
+
+def test_the_table_shows_time_spread_and_memory():
+    samples = {"samples": [90e-6, 95e-6, 100e-6, 105e-6, 110e-6], "memory": 3 * 2**20}
+    row = {
+        "goals": [],
+        "key": "rows",
+        **{name: "" for name in ("parameters", "problem")},
+        **{"section": "rows", "operator": "relu", "variant": "forward", "dtype": "float32", "shape": [8]},
+        **{"work": 64.0, "unit": "B", "contenders": {"fusedops": {"work": 64.0, "problem": None, **samples}}},
+    }
+    run = {"framework": "torch", "environment": runner.environment(), "results": [row], "notes": []}
+    shown = text(report.show, [run])
+    assert "100 µs ±5.0%" in shown and "3 MiB" in shown
+
+
+def test_a_wrong_result_shows_no_time(any_backend, measured, monkeypatch):
+    contenders = f"benchmarks.{any_backend.framework}_contenders.public"
+    monkeypatch.setattr(contenders, lambda package, case: lambda x: package.relu(x) + 1)
+    case = moving(
+        "cpu" if any_backend.device == "cpu" else "stream", any_backend.device, "relu", "forward", "float32", (64,)
+    )
+    row = measured(case)
+    ours, eager = row["contenders"]["fusedops"], row["contenders"]["eager"]
+    assert "samples" not in ours and "memory" not in ours and ours["problem"].startswith("wrong: relative error")
+    assert eager["problem"] is None and len(eager["samples"]) >= 3
+
+    run = {"framework": any_backend.framework, "environment": runner.environment(), "results": [row], "notes": []}
+    shown = text(report.show, [run])
+    assert "wrong: relative error" in shown and "not measured" not in shown.split("eager")[0]
+
+
+def small_cases(device: str) -> list[Case]:
+    """Every operator, forward and backward, in a section whose inputs may have any size."""
+    section = "cpu-rows" if device == "cpu" else "rows"
+    shapes = {"rope": (2, 4, 2, 16), "cross_entropy": (8, 32)}
+    found = [
+        moving(section, device, operator, variant, "float32", shapes.get(operator, (8, 32)))
+        for operator in FORWARD
+        for variant in ("forward", BOTH)
+    ]
+    return [*found, *(product(section, device, variant, "float32", (8, 16, 32)) for variant in ("NN", "NT", "TN"))]
+
+
+def test_every_operator_is_measured(any_backend, measured):
+    for case in small_cases(any_backend.device):
+        if (any_backend.framework, case.operator, case.variant) == ("torch", "add", BOTH):
+            continue  # torch's autograd hands the upstream gradient through: there is nothing to time
+        row = measured(case)
+        assert "problem" not in row, (case.key, row["problem"])
+        for name in ("fusedops", "eager"):
+            contender = row["contenders"][name]
+            assert contender["problem"] is None, (case.key, name, contender["problem"])
+            assert ("memory" in contender) == (any_backend.device == "cuda")
+        assert row["flops"] > 0 and row["bytes"] > 0
+
+
+@pytest.mark.parametrize("section", ["small", "growth", "launch", "seeds", "python", "call-gpu"])
+def test_small_inputs_on_a_gpu(torch_gpu, section):
+    """By graphs, profiler and host, with the cache as the section wants it."""
+    side = importlib.import_module("benchmarks.torch_contenders")
+    case = next(
+        case for case in cases() if case.section == section and case.device == "cuda" and "torch" in case.frameworks
+    )
+    row = runner.measured(side, case, QUICK, quick=True)
+    assert "problem" not in row and row["contenders"]["fusedops"]["problem"] is None
+    assert row["contenders"]["fusedops"]["memory"] >= 0
+
+
+def test_a_cold_clock_flushes_between_turns(torch_backend):
+    caches = importlib.import_module("benchmarks.torch_caches")
+    batches: list[int] = []
+
+    def time(call, count, first):
+        batches.append(count)
+        return 2.0
+
+    assert caches.flushing(time, 4)(lambda: None, 10) == 2.0
+    assert batches == [4, 4, 2]
+
+
+def test_inputs_that_a_cache_holds_rotate(torch_gpu):
+    side = importlib.import_module("benchmarks.torch_contenders")
+    caches = importlib.import_module("benchmarks.torch_caches")
+    small = moving("small", "cuda", "relu", "forward", "bfloat16", (1, 4096))
+    turns = caches.copies(small, side.inputs(small))
+    assert len({values["x"].data_ptr() for values in turns}) == len(turns) == caches.MOST_COPIES
+    large = moving("stream", "cuda", "relu", "forward", "float32", (caches.cache_size(),))
+    assert len(caches.copies(large, side.inputs(large))) == 1
+
+
+def test_options_choose_rows():
+    chosen = Selection(operators=["relu", "softmax"], sections=["stream", "rows"], dtypes=["bfloat16"]).of(cases())
+    assert {(case.operator, case.section, case.dtype) for case in chosen} == {
+        ("relu", "stream", "bfloat16"),
+        ("softmax", "rows", "bfloat16"),
+    }
+    assert len({case.key for case in cases()}) == len(list(cases()))
+
+
+def test_a_shape_replaces_the_tables_own():
+    chosen = Selection(shapes=[parse_shape("512x256")], dtypes=["float16", "float64"]).of(cases())
+    assert {case.dtype for case in chosen} == {"float16", "float64"}
+    assert {case.shape for case in chosen} == {(512, 256), (4, 128, 2, 128)}  # the latter is rope's
+    assert {case.operator for case in chosen} == {*FORWARD}
+    assert not any(case.goals for case in chosen)
+    assert {case.operator for case in Selection(shapes=[parse_shape("64x32x16")]).of(cases())} == {"matmul"}
+    assert {case.work for case in chosen if case.operator == "relu" and case.dtype == "float16"} == {
+        2 * 2 * 512 * 256.0,
+        3 * 2 * 512 * 256.0,
+    }
+
+
+def test_a_quick_run_has_every_operator_once():
+    quick = Selection(quick=True).of(cases())
+    for device, sections in (("cpu", ("cpu", "cpu-rows")), ("cuda", ("stream", "rows", "matmul"))):
+        found = [(case.operator, case.variant) for case in quick if case.device == device and case.section in sections]
+        assert len(found) == len(set(found))
+        assert {operator for operator, _ in found} == {*FORWARD, "matmul"}
+
+
+def test_every_section_has_cases_and_an_effort():
+    assert {case.section for case in cases()} == set(SECTIONS) == set(runner.EFFORTS)
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["--op", "no_operator"], "invalid choice: 'no_operator'"),
+        (["--shape", "4096x"], "invalid parse_shape value: '4096x'"),
+        (["--op", "matmul", "--section", "small"], "nothing is measured with these options together"),
+        (["--compare", "missing.json"], "there is no missing.json"),
+        (["--json", "x.json"], "--json needs --framework"),
+    ],
+)
+def test_options_that_make_no_sense(arguments, sentence, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2 and sentence in capsys.readouterr().err
