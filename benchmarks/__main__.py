@@ -1,7 +1,8 @@
 """The command line: runs each framework in a process of its own, then prints the tables of both.
 
-python -m benchmarks                          all that this machine has: minutes
-python -m benchmarks --quick                  rough figures in under a minute, without compilers; of the GPU, if any
+python -m benchmarks                          everything, on the GPU if there is one: minutes
+python -m benchmarks --device cpu             on the CPU
+python -m benchmarks --quick                  rough figures in under a minute, without compilers
 python -m benchmarks --op relu --op matmul    these operators
 python -m benchmarks --section rows           these tables
 python -m benchmarks --shape 4096x8192 --dtype float16 --dtype float32   rows of that shape, in these dtypes
@@ -23,7 +24,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import compare, report, runner
-from benchmarks.case import OPERATORS, SECTIONS, SIZES, Case
+from benchmarks.case import GROWTH, OPERATORS, SECTIONS, SIZES, Case
 from benchmarks.cases import cases
 from benchmarks.schema import Run
 from benchmarks.selection import Selection, parse_shape
@@ -39,9 +40,8 @@ def main() -> None:
         runner.prepare(_compiled(options)[part::parts])
         return
     if options.json:
-        devices = [options.device] if options.device else ["cpu", "cuda"]
-        chosen = _chosen(options, *devices)
-        runner.measure(options.framework, devices, chosen, options.quick, options.json, any_device=not options.device)
+        chosen = _chosen(options, "cpu", "cuda")
+        runner.measure(options.framework, options.device, chosen, options.quick, options.json)
         return
     old = _load(options.compare) if options.compare else None  # before anything is measured, or overwritten
     if options.merge:
@@ -65,7 +65,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="by default both, as far as they are there")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="by default the GPU, if there is one")
     parser.add_argument("--framework", choices=FRAMEWORKS, help="by default both, as far as they are there")
     again = {"action": "append", "default": []}
     parser.add_argument("--op", **again, choices=OPERATORS, help="this operator; may be given again")
@@ -139,7 +139,7 @@ def _compiled(options: argparse.Namespace) -> list[Case]:
     return [
         case
         for case in _chosen(options, "cuda")
-        if "torch" in case.frameworks and case.section not in ("launch", "matmul", "call-gpu")
+        if "torch" in case.frameworks and case.section not in ("launch", "matmul", "call-gpu", *GROWTH)
     ]
 
 

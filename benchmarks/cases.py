@@ -6,6 +6,7 @@ The operators over rows are in rows.py, growing sizes in growth.py, calls on sma
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 
 from benchmarks.calls import call_cases
@@ -31,13 +32,15 @@ def cases() -> Iterator[Case]:
 
 
 def _stream() -> Iterator[Case]:
+    """The kernels are the same in TensorFlow: two dtypes show that they also take the same time."""
     shape = (2**28,)
     for dtype in SIZES:
+        both = ("torch", "tf") if dtype in ("float32", "bfloat16") else ("torch",)
         for operator in ELEMENTWISE:
             goals = (Goal("torch", "copy", 0.97), as_fast_as_in_torch())
-            yield moving("stream", "cuda", operator, "forward", dtype, shape, *goals)
+            yield moving("stream", "cuda", operator, "forward", dtype, shape, *goals, frameworks=both)
         goals = (Goal("torch", "copy", 0.95), as_fast_as_in_torch())
-        yield moving("stream", "cuda", "axpby", "backward", dtype, shape, *goals)
+        yield moving("stream", "cuda", "axpby", "backward", dtype, shape, *goals, frameworks=both)
 
 
 def _launch() -> Iterator[Case]:
@@ -52,7 +55,9 @@ def _matmul() -> Iterator[Case]:
         for dtype, speed in speeds.items():
             goal = Goal("torch", "eager", 0.5 if shape[0] % 2 else speed)
             for variant in PRODUCTS:
-                yield product("matmul", "cuda", variant, dtype, shape, goal, as_fast_as_in_torch())
+                both = ("torch", "tf") if variant == "NN" else ("torch",)  # likewise
+                case = product("matmul", "cuda", variant, dtype, shape, goal, as_fast_as_in_torch())
+                yield replace(case, frameworks=both)
 
 
 def _seeds() -> Iterator[Case]:

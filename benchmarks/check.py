@@ -32,7 +32,8 @@ def expected(side: Any, case: Case, values: Mapping[str, Any]) -> Expected:
     """`side` is the framework's module: it draws, cuts and evaluates."""
     rows = next(x.shape[x.rows] for x in layouts(case).values() if x.rows is not None)
     row = max(1, prod(case.shape[:2] if case.operator == "matmul" else case.shape) // rows)
-    places = np.random.default_rng(0).integers(rows, size=min(rows, 4096, max(16, SAMPLE // row)))
+    few = min(16, max(1, PART // row))
+    places = np.random.default_rng(0).integers(rows, size=min(rows, 4096, max(few, SAMPLE // row)))
     places[-1] = rows - 1
     places = np.unique(places)
     found = [side.numpy(x) for x in _evaluate(side, case, values, places, len(places) / rows)]

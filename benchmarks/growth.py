@@ -8,7 +8,7 @@ from dataclasses import replace
 from benchmarks.case import Case, moving
 
 # Powers of two; the last is beyond what 32-bit signed indices count.
-POWERS = {"cuda": (6, 10, 14, 18, 20, 22, 24, 26, 28, 31), "cpu": (6, 10, 14, 18, 22, 26)}
+POWERS = {"cuda": (6, 10, 14, 18, 20, 22, 25, 28, 31), "cpu": (6, 10, 14, 18, 22, 26)}
 DTYPES = {"cuda": "bfloat16", "cpu": "float32"}
 ROW = 2**10  # elements; fewer are one row
 ROWS = 2**6

@@ -26,10 +26,10 @@ from fusedops.loading import FRAMEWORKS, fault
 
 # Section -> how long to measure; long enough for a figure that repeats, short enough for all to take minutes.
 EFFORTS = {
-    "stream": Effort(round=4e-3, total=0.4, least_calls=3),
+    "stream": Effort(round=4e-3, total=0.3, least_calls=3),
     "launch": Effort(round=2e-3, total=0.5, least_calls=5),
-    "matmul": Effort(round=8e-3, total=0.4, least_calls=3),
-    "rows": Effort(round=4e-3, total=0.5, least_calls=2),
+    "matmul": Effort(round=8e-3, total=0.3, least_calls=3),
+    "rows": Effort(round=4e-3, total=0.4, least_calls=2),
     "dtypes": Effort(round=4e-3, total=0.3, least_calls=2),
     "small": Effort(round=1e-3, total=0.25, least_calls=2),
     "growth": Effort(round=1e-3, total=0.2),
@@ -48,13 +48,8 @@ EFFORTS = {
 SETUP = 0.5  # seconds that a case takes beside its effort, about: inputs, the reference, first calls
 
 
-def measure(
-    framework: str, devices: Sequence[str], cases: Sequence[Case], quick: bool, path: Path, any_device: bool = False
-) -> None:
-    """Runs what can be run here and writes it to `path`, again after every case.
-
-    With `quick` and `any_device`, a GPU that can be measured is all that is.
-    """
+def measure(framework: str, device: str | None, cases: Sequence[Case], quick: bool, path: Path) -> None:
+    """Runs what can be run here and writes it to `path`, again after every case; by default on the GPU, if any."""
     start = time.perf_counter()
     console = Console(highlight=False)
     run: Run = {"framework": framework, "quick": quick, "environment": environment(), "results": [], "notes": []}
@@ -76,24 +71,25 @@ def measure(
     build = FRAMEWORKS[framework].build() or {}
     run["environment"].update(version=side.version(), build=build)
     console.print(f"{side.TITLE} {side.version()}", style="bold")
-    if "cuda" in devices and not side.has_gpu():
-        note(f"{side.TITLE} sees no GPU: nothing is measured there")
-        devices = [device for device in devices if device != "cuda"]
-    elif "cuda" in devices and not build.get("cuda"):
-        note(f"fusedops.{framework} has no kernels for GPUs ({build.get('without_cuda')}): nothing is measured there")
-        devices = [device for device in devices if device != "cuda"]
-    elif "cuda" in devices:
-        if quick and any_device:
-            devices = ["cuda"]
+    without = None
+    if not side.has_gpu():
+        without = f"{side.TITLE} sees no GPU"
+    elif not build.get("cuda"):
+        without = f"fusedops.{framework} has no kernels for GPUs ({build.get('without_cuda')})"
+    if without and device != "cpu":
+        note(f"{without}: nothing is measured there")
+    device = device or ("cpu" if without else "cuda")
+    if device == "cuda" and not without:
         size = side.cache_size()
         if size:
             run["environment"]["l2"] = size
-
-    for text in side.notes():
-        note(text)
+        for text in side.notes():
+            note(text)
     _keep_freed_memory()
     gc.freeze()  # or each row's collection would walk through all that was imported: a quarter of a second
-    cases = [case for case in cases if framework in case.frameworks and case.device in devices]
+    cases = [case for case in cases if framework in case.frameworks and case.device == device]
+    if device == "cuda" and without:
+        cases = []
     efforts = [_effort(case, quick) for case in cases]
     costs = [effort.total + SETUP for effort in efforts]
     console.print(f"{len(cases)} rows, of which the clocks alone take about {sum(x.total for x in efforts):.0f} s")

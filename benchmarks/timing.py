@@ -21,7 +21,7 @@ class Contender:
     work: float | None = None  # if it is not the case's
     calls: int = 1  # that are in one `call`
     checked: bool = True  # its output is the case's
-    once: Call | None = None  # one call, where `call` is a graph that was captured of many
+    once: Call | None = None  # the same work, where `call` is a graph of many or takes turns over inputs
 
 
 Build = Callable[[], Contender]

@@ -24,7 +24,6 @@ from benchmarks.torch_formulas import EAGER, FORMULAS
 
 NAME, TITLE = "torch", "PyTorch"
 GRAPH_CALLS = 128  # where they rotate, over as many buffers: a GiB, of which no cache holds much
-GRAPHS = ("small", *GROWTH)  # sections in which small inputs are measured by CUDA graphs
 
 torch.backends.cuda.matmul.allow_tf32 = False
 torch.backends.cudnn.allow_tf32 = False
@@ -155,10 +154,10 @@ def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
     if "tf" in case.frameworks and case.section != "seeds":
         synchronized = HostClock(torch.cuda.synchronize)
         result["fusedops, host clock"] = lambda: Contender(call(case, public(fo, case), values), synchronized)
+    if case.section in GROWTH:  # compilers, and other libraries, would compile anew for every length of row
+        return result
     if case.operator != "matmul":
         result["compiled"] = timed(lambda: torch.compile(formula(case), dynamic=False))
-    if case.section in GROWTH:  # other libraries compile anew for every length of row
-        return result
     for name, library in peers.installed()[0].items():
         if case.operator in library:
             own = partial(peers.arguments, name, case.operator)
@@ -188,10 +187,10 @@ def _timed(case: Case, calls: Sequence[Call], **more: Any) -> Contender:
     """One call after the other; on small inputs without the host, which would take longer than the GPU."""
     if len(calls) == 1:
         return Contender(calls[0], _clock(case), **more)
-    if case.section in GRAPHS:
+    if case.unit == "B" and "backward" not in case.variant:
         whole, flushed = graph(_run, [(call,) for call in calls]), torch_caches.flushing(event_clock, 1)
         return Contender(whole, flushed, calls=len(calls), once=calls[0], **more)
-    return Contender(_rotating(calls), torch_caches.flushing(event_clock, len(calls)), **more)
+    return Contender(_rotating(calls), torch_caches.flushing(event_clock, len(calls)), once=calls[0], **more)
 
 
 def _run(call: Call) -> Any:
@@ -236,7 +235,7 @@ def _launch(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
         if method == "graph":
             whole = graph(function, arguments)
             return Contender(whole, event_clock, calls=GRAPH_CALLS, once=calls[0], checked=checked)
-        return Contender(_rotating(calls), profiler_clock, checked=checked)
+        return Contender(_rotating(calls), profiler_clock, once=calls[0], checked=checked)
 
     return {
         "fusedops": partial(build, public(fo, case), xs, True),
