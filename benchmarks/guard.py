@@ -1,0 +1,115 @@
+"""Whether fusedops has become slower on a CPU: its time over the framework's own, beside the committed ratios.
+
+python -m benchmarks.guard              compares: fails where a ratio is more than a quarter above the committed one
+python -m benchmarks.guard --update     measures all anew and writes them down; best where nothing else runs
+
+`make bench-check` is the first of these. Rows that fail are measured again, twice at most, when all others are done:
+what disturbs one lasts for seconds. Ratios hold for a kind of processor and for versions of the frameworks, which the
+file names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks import ratio
+from benchmarks.environment import environment
+from fusedops.loading import FRAMEWORKS, fault
+
+RATIOS = Path(__file__).with_name("ratios.json")
+LOSS = 1.25  # times the committed ratio
+RETRIES = 2
+PAUSE = 3  # seconds before they are measured again
+UPDATES = 3  # measurements of which the median is written down
+UPDATE = "make bench-check ARGS=--update"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.guard", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--update", action="store_true", help="write the ratios down instead of comparing them")
+    parser.add_argument("--framework", choices=tuple(FRAMEWORKS), help="by default both, as far as they are there")
+    parser.add_argument("--ratios", type=Path, default=RATIOS, metavar="FILE", help="[benchmarks/ratios.json]")
+    options = parser.parse_args()
+    ratio.use_one_thread()  # of the processes that are begun here, before they import a framework
+    codes = []
+    for name in (options.framework,) if options.framework else FRAMEWORKS:
+        problem = fault(FRAMEWORKS[name])
+        if problem:
+            print(problem, flush=True)
+            continue
+        run = update if options.update else check
+        process = multiprocessing.get_context("spawn").Process(target=run, args=(name, options.ratios))
+        process.start()
+        process.join()
+        codes.append(process.exitcode)
+    if not codes:
+        print("fusedops: nothing was measured")
+    return int(not codes or any(codes))
+
+
+def check(framework: str, path: Path) -> None:
+    """Ends the process with status 1 if anything became slower."""
+    here, rows = _rows(framework)
+    known = _read(path).get(framework, {"measured": "nothing", "ratios": {}})
+    problems = compared(rows, known["ratios"])
+    if problems and known["measured"] != here:
+        problems.append(f"the ratios are those of {known['measured']}; of this machine: {UPDATE}")
+    print("\n".join(problems), end="\n" * bool(problems))
+    sys.exit(bool(problems))
+
+
+def update(framework: str, path: Path) -> None:
+    here, rows = _rows(framework)
+    found = {name: statistics.median(measure() for _ in range(UPDATES)) for name, measure in rows.items()}
+    new = {framework: {"measured": here, "ratios": {name: round(value, 3) for name, value in found.items()}}}
+    path.write_text(json.dumps(_read(path) | new, indent=1) + "\n")
+    print(f"{len(found)} ratios written to {path}")
+
+
+def compared(rows: Mapping[str, Callable[[], float]], committed: Mapping[str, float]) -> list[str]:
+    """Shows each row as it comes; returns what is wrong, in sentences."""
+    problems = [f"{name} has a ratio and is not measured: {UPDATE}" for name in committed if name not in rows]
+    problems += [f"{name} has no ratio: {UPDATE}" for name in rows if name not in committed]
+    lost = {name: float("inf") for name in rows if name in committed}
+    for turn in range(1 + RETRIES):
+        if turn and lost:
+            print(f"measured again: {len(lost)}", flush=True)
+            time.sleep(PAUSE)
+        for name in list(lost):
+            found = rows[name]()
+            print(f"{name:40} {found:.3f}, committed {committed[name]:.3f}", flush=True)
+            lost[name] = min(lost[name], found / committed[name])
+            if lost[name] <= LOSS:
+                del lost[name]
+    allowed = f"times the committed ratio; at most {LOSS} is allowed"
+    return problems + [f"slower: {name}: {times:.2f} {allowed}" for name, times in lost.items()]
+
+
+def _rows(framework: str) -> tuple[str, dict[str, Callable[[], float]]]:
+    """What is measured with, and how each ratio is measured."""
+    side = importlib.import_module(f"benchmarks.{framework}_contenders")
+    here = f"{side.TITLE} {side.version()}, {environment()['cpu']}"
+    print(f"{here}: time over that of the framework's own operators, on one thread", flush=True)
+    pairs = ratio.pairs(framework)
+    return here, {ratio.name_of(case, against): partial(ratio.measured, side, case, against) for case, against in pairs}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
