@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from benchmarks.report import time_text
 from benchmarks.schema import Row, Run
 from benchmarks.verdicts import TITLES, fastest_peer, seconds, spread
 
@@ -64,9 +65,9 @@ def _pairs(old: Sequence[Run], new: Sequence[Run]) -> Iterator[tuple[Row, Row, s
 
 
 def _moves(framework: str, old: Row, new: Row) -> Iterator[Move]:
-    peer = fastest_peer(new)
-    peers = [seconds(row["contenders"].get(peer)) if peer else None for row in (old, new)]
-    moved = peers[1] / peers[0] if peers[0] and peers[1] else None
+    common = {name: x for name, x in new["contenders"].items() if seconds(old["contenders"].get(name))}
+    peer = fastest_peer({"contenders": common})
+    moved = (seconds(common[peer]) or 0) / (seconds(old["contenders"][peer]) or 1) if peer else None
     for name, contender in new["contenders"].items():
         other = old["contenders"].get(name)
         before, now = seconds(other), seconds(contender)
@@ -85,7 +86,7 @@ def _table(title: str, colour: str, some: Sequence[Move]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for move in some:
         peers = f"{move.peers:.3g}" if move.peers else ""
-        times = (f"{move.old * 1e6:.4g} µs", f"{move.new * 1e6:.4g} µs")
+        times = (time_text(move.old), time_text(move.new))
         cells = (TITLES[move.framework], escape(move.key), escape(move.contender), *times)
         table.add_row(*cells, f"[{colour}]{move.times:.3g}[/]", f"±{move.spread:.0%}", peers)
     return table

@@ -70,8 +70,10 @@ def _ours(result: Mapping[str, Any]) -> str:
 
 
 def _peer(result: Mapping[str, Any]) -> str:
+    """The fastest, and how many times its time fusedops takes."""
     name = fastest_peer(result)
-    return f"{name}\n{_measured(result['contenders'][name])}" if name else ""
+    times = times_of(result, name) if name else None
+    return f"{name}\nours: {times:.3g} ×" if times else name or ""
 
 
 def _name(result: Mapping[str, Any]) -> str:
@@ -124,10 +126,10 @@ def _table(
     columns = ([FLOOR] if "copy" in names else []) + ["fusedops", "fastest peer", *others]
     for name in columns:
         table.add_column(name, justify="right")
-    for heading in ("measured", "goal"):
+    goals_of = [verdicts(runs, run, result) for result in results]
+    for heading in ("measured", "goal") if any(goals_of) else ():
         table.add_column(heading)
-    for result in results:
-        found = verdicts(runs, run, result)
+    for result, found in zip(results, goals_of, strict=True):
         for verdict in found:
             count[verdict.verdict] += 1
         cells = [_floor(result)] if "copy" in names else []
@@ -136,7 +138,7 @@ def _table(
         measured = "\n".join(f"[{COLOURS[x.verdict]}]{x.text or x.verdict}[/]" for x in found)
         goals = "\n".join(f"[{COLOURS[x.verdict]}]{x.goal}: {x.verdict}[/]" for x in found)
         label = _name(result) + (f"\n{result['problem']}" if "problem" in result else "")
-        table.add_row(escape(label), *map(escape, cells), measured, goals)
+        table.add_row(escape(label), *map(escape, cells), *((measured, goals) if any(goals_of) else ()))
     return table
 
 

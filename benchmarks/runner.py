@@ -101,8 +101,8 @@ def measure(framework: str, device: str | None, cases: Sequence[Case], quick: bo
             result["seconds"] = time.perf_counter() - begin
             run["results"].append(result)
             save()
-            progress.update(task, advance=cost, rows=f"{number}/{len(cases)}")
             console.print(f"{number}/{len(cases)} {line(run, result)}", markup=False, soft_wrap=True)
+            progress.update(task, advance=cost, rows=f"{number}/{len(cases)}", refresh=True)
             if not console.is_terminal and number % 10 == 0:
                 console.print(f"about {_left(costs, number, time.perf_counter() - start):.0f} s left")
     run["environment"]["load_after"] = load()
@@ -120,8 +120,15 @@ def _effort(case: Case, quick: bool) -> Effort:
 def _progress(console: Console) -> Progress:
     columns = (TextColumn("{task.description} {task.fields[rows]}"), BarColumn(), TimeElapsedColumn())
     left = (TimeRemainingColumn(), TextColumn("left"))
-    hidden = not console.is_terminal
-    return Progress(*columns, *left, console=console, transient=True, disable=hidden, speed_estimate_period=120)
+    return Progress(
+        *columns,
+        *left,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+        auto_refresh=False,  # a thread that draws would disturb what is measured
+        speed_estimate_period=120,
+    )
 
 
 def _left(costs: Sequence[float], done: int, seconds: float) -> float:

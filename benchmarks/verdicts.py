@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.case import CALLS, PEERS
+from benchmarks.case import CALLS, GROWTH, PEERS
 
 Run = Mapping[str, Any]
 TITLES = {"torch": "PyTorch", "tf": "TensorFlow"}
@@ -60,8 +60,8 @@ def not_slower(run: Run) -> str | None:
     found = []
     for result in run["results"]:
         peer = fastest_peer(result)
-        if not peer or result["unit"] != "B" or result["section"] in CALLS:
-            continue  # those are measured against goals of their own
+        if not peer or result["unit"] != "B" or result["section"] in (*CALLS, *GROWTH):
+            continue  # calls have goals of their own, and small sizes are calls
         times = times_of(result, peer)
         if times:
             found.append((times, peer, result["key"]))
