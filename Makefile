@@ -21,7 +21,7 @@ export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 cpp_files := find core_cuda torch_binding tf_binding -name '*.cpp' -o -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh'
 clang_format := $(python) -c 'from clang_format import clang_format; clang_format()'
 
-.PHONY: help build build-torch build-tf wheel test test-compat demo example bench docs format lint clean
+.PHONY: help build build-torch build-tf wheel test test-compat demo example bench bench-check bench-report docs format lint clean
 
 help:
 	@echo 'make build         build the bindings of PyTorch and TensorFlow'
@@ -33,6 +33,8 @@ help:
 	@echo 'make demo          build what is stale, train a classifier of digits, show a picture'
 	@echo 'make example       build what is stale, train a language model, let both frameworks write with it'
 	@echo 'make bench         build what is stale, compare with the frameworks and other peers'
+	@echo 'make bench-check   build what is stale, fail if an operator has become slower on the CPU'
+	@echo 'make bench-report  write docs/benchmarks.md from runs, as in ARGS="here=build/bench/results.json"'
 	@echo 'make docs          build what is stale, convert and measure a Keras transformer, write docs/keras.md'
 	@echo 'make format        format Python and C++'
 	@echo 'make lint          check formatting, style and types'
@@ -96,6 +98,12 @@ example: build
 
 bench: build
 	$(python) -m benchmarks $(ARGS)
+
+bench-check: build
+	$(python) -m benchmarks.guard $(ARGS)
+
+bench-report: $(environment)
+	$(python) -m benchmarks.page $(ARGS)
 
 docs: build
 	$(python) docs/build.py $(ARGS)

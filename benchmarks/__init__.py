@@ -16,4 +16,6 @@ verdicts.py           whether goals were met
 compare.py            which rows have moved since another run
 report.py             tables
 __main__.py           the command line
+page.py               docs/benchmarks.md: page_tables.py and pictures/ from runs, which summary.py trims
+guard.py, ratio.py    make bench-check: ratios on the CPU beside the committed ones
 """

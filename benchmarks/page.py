@@ -1,0 +1,155 @@
+"""Writes docs/benchmarks.md with its pictures, from the runs in docs/benchmarks/. Nothing is measured.
+
+python -m benchmarks.page                                   writes the page anew
+python -m benchmarks.page h200=build/bench/results.json     puts a run there first, trimmed, in place of the last h200
+
+A machine's heading, and which of them comes first, follow from its run: any name will do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.page_tables import losses, seeds, tables
+from benchmarks.pictures import PICTURES
+from benchmarks.summary import trimmed, write
+from benchmarks.verdicts import TITLES, Run
+
+DOCS = Path(__file__).parents[1] / "docs"
+FRAMEWORKS = ("torch", "tensorflow")  # packages; their runs say more of their version
+FOLDER = "benchmarks"  # in docs: runs and pictures
+
+BEGINNING = """\
+# Benchmarks
+
+What a user gains: every operator of fusedops beside what would be used instead, in one run on one machine. `make
+bench` measures, `make bench-report` writes this page from the runs in [`docs/benchmarks/`](benchmarks); no figure
+here was typed. What was tried, and why a kernel is as fast as it is: [performance](performance.md).
+
+## How to read it
+
+- **Time** is the median of many rounds. In each, all contenders of a row take a turn on the same inputs, in random
+  order, in one process for each framework. A contender whose result is not that of the formula in float64, within the
+  dtype's precision, shows `wrong` in place of a time; one that does not run, `error`. Keras's own layers and whole
+  models are not checked so.
+- **Spread** is half of the distance between the quartiles of our times, relative to the median. Differences below it
+  mean nothing.
+- **Floor** is the time in which a copy, measured beside the row, moves as many bytes as the operator must: each input
+  read once, each output written once. Two reads to one write may run faster than a copy: then the fraction is above
+  1.
+- **Peers** are eager operators, `torch.compile` with static shapes, Liger and QuACK for PyTorch; eager operators, a
+  graph, XLA and Keras's layers for TensorFlow. For matrix products they are cuBLAS, or the CPU's library, through the
+  framework.
+- **On a GPU**, PyTorch's times are the GPU's own, by events; those of a call are the host's. TensorFlow has no
+  events: its times are the host's, with one synchronization behind many calls, and small ones are those of the host.
+- **Memory** is the most that a call holds beyond its inputs; of whole models, all that is in use. On a CPU nobody
+  counts.
+- **Not compared**: tuning beyond a peer's defaults (`max-autotune`), attention kernels, several GPUs, and anything
+  but Llama's layers as a whole. Ratios hold between contenders of a row; times of two machines, or of two runs, are
+  of different circumstances.
+"""
+ENDING = """\
+## Repeat it
+
+    make bench                                                     # measures, writes build/bench/results.json
+    make bench-report ARGS="here=build/bench/results.json"         # puts it on this page, as one more machine
+    make bench ARGS="--compare docs/benchmarks/cpu.json"           # or says which rows have moved
+    make bench-check                                               # only: has fusedops become slower on this CPU?
+
+`make bench ARGS=--help` lists operators, dtypes and shapes to choose from.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.page", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("runs", nargs="*", type=_named, metavar="NAME=FILE", help="what make bench has written")
+    parser.add_argument("--out", type=Path, default=DOCS, metavar="FOLDER", help="where to write [docs]")
+    options = parser.parse_args()
+    folder = options.out / FOLDER
+    for name, path in options.runs:
+        write(trimmed(json.loads(path.read_text())), folder / f"{name}.json")
+    (options.out / "benchmarks.md").write_text(page(folder))
+    print(f"Written to {options.out / 'benchmarks.md'}")
+
+
+def page(folder: Path) -> str:
+    """The text; draws the pictures beside the runs in `folder`."""
+    machines = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    names = sorted(machines, key=lambda name: "gpu" not in _environment(machines[name]))
+    return "\n".join([BEGINNING, *(_machine(name, machines[name], folder) for name in names), ENDING])
+
+
+def _machine(name: str, runs: Sequence[Run], folder: Path) -> str:
+    facts = _environment(runs)
+    heading = facts.get("gpu") or f"{facts['cores']} cores of {facts['cpu']}"
+    missing, pictures = [], []
+    for kind, (title, draw) in PICTURES.items():
+        picture = folder / f"{name}-{kind}.png"
+        problem = draw(runs, picture)
+        if problem:
+            picture.unlink(missing_ok=True)
+            missing.append(f"Not drawn: {problem}.")
+        else:
+            pictures.append(f"![{title}]({FOLDER}/{picture.name})")
+    notes = [f"- {note}" for run in runs for note in run["notes"]]
+    parts = [
+        f"## {heading}",
+        _facts(runs),
+        "\n".join(notes),
+        *pictures,
+        *missing,
+        "### The seeds of the field",
+        "The first kernels that many write: relu, and a·x + b as one kernel in place of two; of 1 048 576 float32.",
+        seeds(runs),
+        "### Where fusedops is slower",
+        losses(runs),
+        "### All rows",
+        *tables(runs),
+    ]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _facts(runs: Sequence[Run]) -> str:
+    """Versions and the machine, and what a reader should hold against the run."""
+    facts = _environment(runs)
+    versions = {"fusedops": facts["fusedops"], "Python": facts["python"]}
+    versions |= {name: version for name, version in facts.get("versions", {}).items() if name not in FRAMEWORKS}
+    versions |= {TITLES[run["framework"]]: run["environment"].get("version", "not measured") for run in runs}
+    words = [", ".join(f"{name} {version}" for name, version in sorted(versions.items(), key=lambda x: x[0].lower()))]
+    if "gpu" in facts:
+        words.append(f"Driver {facts['driver']}, {facts['cores']} cores of {facts['cpu']}")
+    for when, clocks in facts.get("clocks", {}).items():
+        text = f"SM {clocks['sm']} of {clocks['sm_most']} MHz, memory {clocks['memory']} of {clocks['memory_most']} MHz"
+        words.append(f"Clocks {when}: {text}")
+    if "date" in facts:
+        words.append(f"Measured at {facts['date']}")
+    load = max((run["environment"].get("load", [0])[0] for run in runs), default=0)
+    if load > facts["cores"]:
+        words.append(
+            f"**Other work ran beside it** (load {load:g}): times are longer and spread wider than they need be"
+        )
+    if any(run.get("quick") for run in runs):
+        words.append("**A quick run**: few rounds, rough figures")
+    return ".\n".join(words) + "."
+
+
+def _environment(runs: Sequence[Run]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = runs[0]["environment"]
+    return found
+
+
+def _named(text: str) -> tuple[str, Path]:
+    name, _, path = text.partition("=")
+    if not name or not path:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FILE")
+    return name, Path(path)
+
+
+if __name__ == "__main__":
+    main()
