@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from benchmarks import compare, report, runner, schema  # noqa: E402
 from benchmarks.__main__ import main  # noqa: E402
 from benchmarks.case import BOTH, FORWARD, SECTIONS, Case, moving, product  # noqa: E402
 from benchmarks.cases import cases  # noqa: E402
+from benchmarks.environment import environment  # noqa: E402
 from benchmarks.selection import Selection, parse_shape  # noqa: E402
 from benchmarks.timing import Effort  # noqa: E402
 
@@ -63,23 +65,17 @@ def runs(results: Path) -> list[schema.Run]:
     return json.loads(results.read_text())
 
 
-def text(show, *arguments) -> str:
-    console = Console(file=io.StringIO(), width=250)
-    show(console, *arguments)
-    return console.file.getvalue()
-
-
 def test_a_run_writes_all_fields(runs):
     assert [run["framework"] for run in runs] == ["torch", "tf"]
     for run in runs:
         assert schema.Run.__required_keys__ <= run.keys()
-        environment = run["environment"]
-        assert schema.Environment.__required_keys__ <= environment.keys() <= schema.Environment.__annotations__.keys()
+        found = run["environment"]
+        assert schema.Environment.__required_keys__ <= found.keys() <= schema.Environment.__annotations__.keys()
         if not run["results"]:
             assert not installed(run["framework"]) and run["notes"]
             continue
-        assert {"seconds", "load_after", "version", "build"} <= environment.keys()
-        assert {"fusedops", {"torch": "torch", "tf": "tensorflow"}[run["framework"]]} <= environment["versions"].keys()
+        assert {"seconds", "load_after", "version", "build"} <= found.keys()
+        assert {"fusedops", {"torch": "torch", "tf": "tensorflow"}[run["framework"]]} <= found["versions"].keys()
         for row in run["results"]:
             assert schema.Row.__required_keys__ <= row.keys() <= schema.Row.__annotations__.keys()
             assert (row["operator"], row["section"], row["shape"]) == ("relu", "call", [16])
@@ -97,10 +93,9 @@ def test_the_same_results_have_not_moved(results):
 
 @pytest.mark.parametrize("times, title", [(5.0, "Slower than before"), (0.2, "Faster than before")])
 def test_a_row_that_moved_is_found(runs, tmp_path, times, title, capsys, monkeypatch):
-    for run in runs:
-        for row in run["results"]:  # as on an idle machine: a busy one's spread would hide any change
-            ours = row["contenders"]["fusedops"]
-            ours["samples"] = [1e-6] * len(ours["samples"])
+    for row in runs[0]["results"]:  # as on an idle machine: a busy one's spread would hide any change
+        ours = row["contenders"]["fusedops"]
+        ours["samples"] = [1e-6] * len(ours["samples"])
     new = copy.deepcopy(runs)
     row = new[0]["results"][0]
     row["contenders"]["fusedops"]["samples"] = [x * times for x in row["contenders"]["fusedops"]["samples"]]
@@ -128,34 +123,56 @@ def test_a_change_within_the_spread_is_none(runs):
     assert not compare.moves(runs, new)
 
 
+def shown_as(row: dict[str, Any], framework: str) -> dict[str, str]:
+    """Column -> what the table of this row shows there, its lines joined."""
+    console = Console(file=io.StringIO(), width=400)
+    run = {"framework": framework, "environment": environment(), "results": [row], "notes": []}
+    report.show(console, [run])
+    lines = [line.strip("┃│").split("┃" if "┃" in line else "│") for line in console.file.getvalue().splitlines()]
+    heading, *others = [[cell.strip() for cell in cells] for cells in lines if len(cells) > 2]
+    return {name: " ".join(filter(None, cells)) for name, *cells in zip(heading, *others, strict=True)}
+
+
 def test_the_table_shows_time_spread_and_memory():
-    samples = {"samples": [90e-6, 95e-6, 100e-6, 105e-6, 110e-6], "memory": 3 * 2**20}
-    row = {
-        "goals": [],
-        "key": "rows",
-        **{name: "" for name in ("parameters", "problem")},
-        **{"section": "rows", "operator": "relu", "variant": "forward", "dtype": "float32", "shape": [8]},
-        **{"work": 64.0, "unit": "B", "contenders": {"fusedops": {"work": 64.0, "problem": None, **samples}}},
-    }
-    run = {"framework": "torch", "environment": runner.environment(), "results": [row], "notes": []}
-    shown = text(report.show, [run])
-    assert "100 µs ±5.0%" in shown and "3 MiB" in shown
+    case = moving("rows", "cuda", "relu", "forward", "float32", (8, 2**20))
+    samples = [90e-6, 95e-6, 100e-6, 105e-6, 110e-6]
+    ours = {"work": case.work, "problem": None, "samples": samples, "memory": 3 * 2**20}
+    copied = {"work": case.work, "problem": None, "samples": [x / 2 for x in samples]}
+    row = {"key": case.key, **asdict(case), "contenders": {"fusedops": ours, "copy": copied}}
+    shown = shown_as(row, "torch")
+    assert shown["fusedops"].startswith("100 µs ±5.0% 671.1 GB/s 3 MiB 2 × floor")
+    assert shown["floor"] == "50 µs 1342 GB/s"
 
 
 def test_a_wrong_result_shows_no_time(any_backend, measured, monkeypatch):
     contenders = f"benchmarks.{any_backend.framework}_contenders.public"
     monkeypatch.setattr(contenders, lambda package, case: lambda x: package.relu(x) + 1)
-    case = moving(
-        "cpu" if any_backend.device == "cpu" else "stream", any_backend.device, "relu", "forward", "float32", (64,)
-    )
-    row = measured(case)
+    section = "cpu" if any_backend.device == "cpu" else "stream"
+    row = measured(moving(section, any_backend.device, "relu", "forward", "float32", (64,)))
     ours, eager = row["contenders"]["fusedops"], row["contenders"]["eager"]
     assert "samples" not in ours and "memory" not in ours and ours["problem"].startswith("wrong: relative error")
     assert eager["problem"] is None and len(eager["samples"]) >= 3
+    shown = shown_as(row, any_backend.framework)
+    assert shown["fusedops"] == ours["problem"]
+    assert "±" in shown["eager"]
 
-    run = {"framework": any_backend.framework, "environment": runner.environment(), "results": [row], "notes": []}
-    shown = text(report.show, [run])
-    assert "wrong: relative error" in shown and "not measured" not in shown.split("eager")[0]
+
+@pytest.mark.parametrize(
+    "library, sentence",
+    [
+        (("QuACK", "json", 9), "QuACK is not compared: it needs compute capability 9.0, this GPU has 8.6"),
+        (("Liger", "no_such_package", 8), "Liger is not compared: it is not installed (pip install 'fusedops[bench]')"),
+        (("Liger", "json", 8), "Liger is not compared: RuntimeError: it does not fit"),
+    ],
+)
+def test_a_library_that_cannot_be_compared_is_named_in_a_line(torch_cpu, monkeypatch, library, sentence):
+    def load():
+        raise RuntimeError("it does not fit\nand here is why")
+
+    peers = importlib.import_module("benchmarks.peers")
+    monkeypatch.setattr(peers, "LIBRARIES", [(*library, load)])
+    monkeypatch.setattr(torch_cpu.torch.cuda, "get_device_capability", lambda: (8, 6))
+    assert peers.installed.__wrapped__() == ({}, [sentence])
 
 
 def small_cases(device: str) -> list[Case]:
@@ -195,7 +212,7 @@ def test_small_inputs_on_a_gpu(torch_gpu, section):
     assert row["contenders"]["fusedops"]["memory"] >= 0
 
 
-def test_a_cold_clock_flushes_between_turns(torch_backend):
+def test_a_cold_clock_flushes_between_turns(torch_cpu):
     caches = importlib.import_module("benchmarks.torch_caches")
     batches: list[int] = []
 
