@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import random
 import re
@@ -21,7 +22,9 @@ for module in ("rich", "matplotlib"):
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))
 
-from benchmarks import page, page_tables, summary, verdicts  # noqa: E402
+from rich.console import Console  # noqa: E402
+
+from benchmarks import compare, page, page_tables, report, summary, verdicts  # noqa: E402
 from benchmarks.case import CALLS, PUBLISHED, Case  # noqa: E402
 from benchmarks.cases import cases  # noqa: E402
 from benchmarks.pictures import PICTURES, style  # noqa: E402
@@ -58,7 +61,8 @@ def run_of(framework: str, device: str) -> dict[str, Any]:
     machine = {"fusedops": "0.1.0", "python": "3.12.0", "cpu": "A CPU", "cores": 8, "version": "2.0"}
     machine |= {"gpu": "A GPU", "driver": "1"} if device == "cuda" else {}
     rows = [row_of(case, framework) for case in cases() if case.device == device and framework in case.frameworks]
-    return {"framework": framework, "environment": machine, "results": rows, "notes": ["QuACK is not compared."]}
+    run = {"framework": framework, "environment": machine, "results": rows, "notes": ["QuACK is not compared."]}
+    return json.loads(json.dumps(run))
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +141,14 @@ def test_what_was_trimmed_has_the_same_median_and_spread(runs):
                 assert verdicts.seconds(found) == pytest.approx(statistics.median(contender["samples"]), rel=1e-3)
                 assert verdicts.spread(found) == pytest.approx(verdicts.spread(contender), abs=2e-3)
     assert summary.trimmed(trimmed) == trimmed
+
+
+def test_what_was_trimmed_is_compared_and_printed_as_any_run(runs):
+    trimmed = summary.trimmed(runs)
+    assert compare.moves(trimmed, runs) == []
+    console = Console(file=io.StringIO(), width=250)
+    report.show(console, trimmed)
+    assert "Rows in float32 on the CPU (TensorFlow)" in console.file.getvalue()
 
 
 def test_runs_are_read_as_they_were_written(runs, tmp_path):
