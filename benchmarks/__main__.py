@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -67,7 +68,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), help="by default the GPU, if there is one")
     parser.add_argument("--framework", choices=FRAMEWORKS, help="by default both, as far as they are there")
-    again = {"action": "append", "default": []}
+    again: dict[str, Any] = {"action": "append", "default": []}
     parser.add_argument("--op", **again, choices=OPERATORS, help="this operator; may be given again")
     parser.add_argument("--section", **again, choices=SECTIONS, help="this table; may be given again")
     parser.add_argument("--dtype", **again, choices=SIZES, help="this dtype; may be given again")

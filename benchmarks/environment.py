@@ -39,9 +39,10 @@ def environment() -> Environment:
         "load": load(),
     }
     names = _query("name", "driver_version")
-    now = clocks()
-    if names and now:
+    if names:
         found["gpu"], found["driver"] = names
+    now = clocks()
+    if now:
         found["clocks"] = {"before": now}
     return found
 
@@ -53,7 +54,7 @@ def load() -> list[float]:
 def clocks() -> Clocks | None:
     """An idle GPU lowers its clocks: what is read before and after a run bounds nothing, but shows one that is held."""
     answer = _query("clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem", units=False)
-    if not answer or not all(x.isdigit() for x in answer):
+    if not answer or not all(x.isdigit() for x in answer):  # "[N/A]" in a part of a GPU
         return None
     sm, memory, sm_most, memory_most = map(int, answer)
     return {"sm": sm, "memory": memory, "sm_most": sm_most, "memory_most": memory_most}

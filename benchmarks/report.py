@@ -147,7 +147,7 @@ def _facts(runs: Sequence[Run]) -> Iterable[str]:
         facts = run["environment"]
         gpu = f", {facts['gpu']}, driver {facts['driver']}" if "gpu" in facts else ""
         gpu += "".join(
-            f", {when} at {x['sm']} MHz, memory {x['memory']}" for when, x in facts.get("clocks", {}).items()
+            f", clocks {when}: {x['sm']} MHz, memory {x['memory']} MHz" for when, x in facts.get("clocks", {}).items()
         )
         version = f"{TITLES[run['framework']]} {facts.get('version', 'not measured')}"
         machine = f"Python {facts['python']}, {facts['cores']} cores of {facts['cpu']}{gpu}"

@@ -69,7 +69,7 @@ def measure(framework: str, device: str | None, cases: Sequence[Case], quick: bo
         return save()
     side = importlib.import_module(f"benchmarks.{framework}_contenders")
     build = FRAMEWORKS[framework].build() or {}
-    run["environment"].update(version=side.version(), build=build)
+    run["environment"]["version"], run["environment"]["build"] = side.version(), build
     console.print(f"{side.TITLE} {side.version()}", style="bold")
     without = None
     if not side.has_gpu():
