@@ -39,13 +39,15 @@ here was typed. What was tried, and why a kernel is as fast as it is: [performan
 - **Spread** is half of the distance between the quartiles of our times, relative to the median. Differences below it
   mean nothing.
 - **Floor** is the time in which a copy, measured beside the row, moves as many bytes as the operator must: each input
-  read once, each output written once. Two reads to one write may run faster than a copy: then the fraction is above
-  1.
+  read once, each output written once. What a cache still holds, stores past the caches, or more reads than writes
+  may be faster than the copy: then the fraction is above 1.
 - **Peers** are eager operators, `torch.compile` with static shapes, Liger and QuACK for PyTorch; eager operators, a
   graph, XLA and Keras's layers for TensorFlow. For matrix products they are cuBLAS, or the CPU's library, through the
   framework.
 - **On a GPU**, PyTorch's times are the GPU's own, by events; those of a call are the host's. TensorFlow has no
   events: its times are the host's, with one synchronization behind many calls, and small ones are those of the host.
+- **Caches**: on a GPU, inputs that fit into its cache rotate in PyTorch, so that each call reads memory; on a CPU they
+  are the same at each call, as in the rows of the seeds.
 - **Memory** is the most that a call holds beyond its inputs; of whole models, all that is in use. On a CPU nobody
   counts.
 - **Not compared**: tuning beyond a peer's defaults (`max-autotune`), attention kernels, several GPUs, and anything
