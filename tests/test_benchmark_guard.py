@@ -94,13 +94,16 @@ def test_update_then_check(tmp_path, monkeypatch, capsys):
         assert ("slower: a: 1.60 times" in capsys.readouterr().out) == bool(code)
 
 
-def test_ratios_of_another_machine_are_named(tmp_path, monkeypatch, capsys):
+def test_ratios_of_another_machine_judge_nothing(tmp_path, monkeypatch, capsys):
     path = tmp_path / "ratios.json"
     path.write_text(json.dumps({"torch": {"measured": "elsewhere", "ratios": {"a": 0.1}}}))
     rows(monkeypatch, a=1.0)
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit) as ended:
         guard.check("torch", path)
-    assert f"the ratios are those of elsewhere; of this machine: {guard.UPDATE}" in capsys.readouterr().out
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    assert "slower: a: 10.00 times" in printed
+    assert f"not judged: the ratios are those of elsewhere; of this machine: {guard.UPDATE}" in printed
 
 
 def test_without_frameworks_nothing_is_a_failure(monkeypatch, capsys):
@@ -115,7 +118,8 @@ def test_the_command_fails(tmp_path, framework):
     """Of one row there is a ratio, which everything keeps; the others have none."""
     name = "relu forward / eager"
     path = tmp_path / "ratios.json"
-    path.write_text(json.dumps({framework: {"measured": "elsewhere", "ratios": {name: 1e9}}}))
+    here, _ = guard._rows(framework)
+    path.write_text(json.dumps({framework: {"measured": here, "ratios": {name: 1e9}}}))
     command = [sys.executable, "-m", "benchmarks.guard", "--framework", framework, "--ratios", str(path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 1, done.stderr
