@@ -68,8 +68,7 @@ Tensor empty(DType dtype, const int64_t* sizes, int rank, Device device) {
   }
   AtenTensorHandle handle;
   const auto type = torch::stable::detail::to<int32_t>(torch::stable::detail::from(scalar_type(dtype)));
-  TORCH_ERROR_CODE_CHECK(
-      aoti_torch_empty_strided(rank, sizes, strides, type, device.type, device.index, &handle));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(rank, sizes, strides, type, device.type, device.index, &handle));
   return Tensor(handle);
 }
 
