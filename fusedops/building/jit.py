@@ -185,7 +185,7 @@ def _link(cache: Path, options: Options, objects: Sequence[Path], cuda: Cuda | N
     (cache / "lock").unlink(missing_ok=True)
     libraries = [f"-l{name}" for name in binding.CUDART_NEEDS] if cuda else []
     static = [shlex.quote(str(cuda.toolkit.cudart))] if cuda else []
-    with _ninja_on_path():
+    with _ninja_on_path(), _torch_reached_by_a_link(cache):
         try:
             # It runs in `build_directory`, to which all paths are relative.
             cpp_extension.load(
@@ -199,6 +199,22 @@ def _link(cache: Path, options: Options, objects: Sequence[Path], cuda: Cuda | N
             )
         except RuntimeError as error:
             raise BuildError(f"the compiler failed in {cache}\n{error}") from None
+
+
+@contextmanager
+def _torch_reached_by_a_link(cache: Path) -> Iterator[None]:
+    """torch puts the path of its libraries into a command as it is, where a space would end it."""
+    from torch.utils import cpp_extension
+
+    before = cpp_extension.TORCH_LIB_PATH
+    link = cache / "torch_lib"
+    link.unlink(missing_ok=True)
+    link.symlink_to(before)
+    cpp_extension.TORCH_LIB_PATH = link.name
+    try:
+        yield
+    finally:
+        cpp_extension.TORCH_LIB_PATH = before
 
 
 @contextmanager
