@@ -20,6 +20,8 @@ def test_a_package_of_every_operator(torch_backend, tmp_path, random):
     torch = torch_backend.torch
     if not shutil.which("g++"):
         pytest.skip("inductor needs a compiler")
+    if " " in torch.__file__:
+        pytest.skip("AOTInductor's link command breaks at the space in torch's own path")
     function, leaves = every_operator(torch_backend, random)
     inputs = tuple(x.detach() for x in leaves)
 
