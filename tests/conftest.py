@@ -109,6 +109,18 @@ def transformers(torch_backend: Backend) -> Iterator[Any]:
 
 
 @pytest.fixture
+def fo(torch_backend: Backend) -> Any:
+    return torch_backend.functions
+
+
+@pytest.fixture
+def models(transformers: Any) -> Any:
+    import torch_models
+
+    return torch_models
+
+
+@pytest.fixture
 def random(request: pytest.FixtureRequest) -> np.random.Generator:
     """The same numbers for a test whatever else runs, and whichever framework and device it runs on."""
     return np.random.default_rng(zlib.crc32(request.function.__qualname__.encode()))

@@ -18,11 +18,6 @@ def torch(torch_backend):
         yield torch_backend.torch
 
 
-@pytest.fixture
-def fo(torch_backend):
-    return torch_backend.functions
-
-
 def sequential(torch):
     nn = torch.nn
     return nn.Sequential(

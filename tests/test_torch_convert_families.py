@@ -17,13 +17,6 @@ def family(request, transformers):
     return FAMILIES[request.param]
 
 
-@pytest.fixture
-def models(transformers):
-    import torch_models
-
-    return torch_models
-
-
 def classes(model):
     return [type(module) for module in model.modules()]
 

@@ -15,18 +15,6 @@ from running import python
 
 
 @pytest.fixture
-def models(transformers):
-    import torch_models
-
-    return torch_models
-
-
-@pytest.fixture
-def fo(torch_backend):
-    return torch_backend.functions
-
-
-@pytest.fixture
 def llama(torch_backend, transformers):
     return FAMILIES["llama"].build(device=torch_backend.device)
 

@@ -36,12 +36,18 @@ def assert_same_state(torch, layer, other):
             assert_equal(torch, mine[name], others[name])
 
 
+def torchs_own(case, backend, layer):
+    """torch's layer with the state of ours."""
+    of_torch = reference(case).to(backend.device)
+    of_torch.load_state_dict(layer.state_dict())
+    return of_torch
+
+
 @OF_TORCH
 def test_a_state_dict_moves_both_ways(torch_backend, case, random):
     torch = torch_backend.torch
     layer, inputs = made(case, torch_backend, random)
-    of_torch = reference(case).to(torch_backend.device)
-    of_torch.load_state_dict(layer.state_dict())
+    of_torch = torchs_own(case, torch_backend, layer)
     back = ours(case).to(torch_backend.device)
     back.load_state_dict(of_torch.state_dict())
     assert_same_state(torch, back, layer)
@@ -53,8 +59,7 @@ def test_the_class_is_all_that_differs(torch_backend, case, random):
     """What torch's constructor made works as ours, and what ours made as torch's."""
     torch = torch_backend.torch
     layer, inputs = made(case, torch_backend, random)
-    of_torch = reference(case).to(torch_backend.device)
-    of_torch.load_state_dict(layer.state_dict())
+    of_torch = torchs_own(case, torch_backend, layer)
     expected, expected_of_torch = layer(*inputs), of_torch(*inputs)
     layer.__class__, of_torch.__class__ = type(of_torch), type(layer)
     assert_equal(torch, of_torch(*inputs), expected)
