@@ -57,10 +57,9 @@ void require(const Status& status) {
   if (!status.ok()) throw std::runtime_error(status.sentence());
 }
 
-// The device that the call runs on: that of the first tensor which is not a mere scalar. All others must be there too.
+// The device that the call runs on. All tensors must be there.
 Device common_device(const Operator& op, const Arguments& arguments) {
-  size_t first = 0;
-  while (op.inputs[first].kind != Kind::tensor) ++first;
+  const size_t first = first_tensor(op);
   const Device device = device_of(*arguments.inputs[first]);
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     if (!arguments.inputs[i]) continue;

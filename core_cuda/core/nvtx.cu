@@ -14,9 +14,7 @@ namespace fusedops {
 namespace {
 
 std::string range_name(const Operator& op, const Call& call) {
-  size_t first = 0;
-  while (op.inputs[first].kind != Kind::tensor) ++first;
-  const View& view = *call.inputs[first];
+  const View& view = *call.inputs[first_tensor(op)];
   std::string shape;
   for (int i = 0; i < view.rank; ++i) shape += (i ? ", " : "") + std::to_string(view.sizes[i]);
   return std::string("fusedops.") + op.name + " [" + shape + "]";

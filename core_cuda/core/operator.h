@@ -93,6 +93,13 @@ FUSEDOPS_EXPORT Status run(const Operator& op, const Call& call);
 // The one table that the adaptors walk.
 FUSEDOPS_EXPORT std::span<const Operator* const> operators();
 
+// The input whose device is the call's, and whose shape stands for it: not a mere scalar, and never absent.
+inline size_t first_tensor(const Operator& op) {
+  size_t first = 0;
+  while (op.inputs[first].kind != Kind::tensor) ++first;
+  return first;
+}
+
 // Of that name, or null.
 FUSEDOPS_EXPORT const Operator* find_operator(std::string_view name);
 
