@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 from collections.abc import Mapping
 from importlib import import_module
@@ -13,12 +12,14 @@ import torch
 from benchmarks.inputs import Function
 
 
-@functools.cache
-def installed() -> tuple[dict[str, dict[str, Function]], list[str]]:
-    """Library -> operator -> function of the inputs in the public order; and what is missing, in sentences."""
-    found, missing = {}, []
+FUNCTIONS: dict[str, dict[str, Function]] = {}  # library -> operator -> of the inputs in the public order
+
+
+def load() -> list[str]:
+    """Fills FUNCTIONS, which takes seconds; returns what is missing, in sentences."""
+    missing = []
     major, minor = torch.cuda.get_device_capability()
-    for name, package, least, load in LIBRARIES:
+    for name, package, least, functions in LIBRARIES:
         if importlib.util.find_spec(package) is None:
             missing.append(f"{name} is not compared: it is not installed (pip install 'fusedops[bench]')")
         elif major < least:
@@ -27,10 +28,10 @@ def installed() -> tuple[dict[str, dict[str, Function]], list[str]]:
             )
         else:
             try:
-                found[name] = load()
+                FUNCTIONS[name] = functions()
             except Exception as error:  # a library that is there may still not fit this torch
                 missing.append(f"{name} is not compared: {type(error).__name__}: {error}".splitlines()[0])
-    return found, missing
+    return missing
 
 
 def arguments(library: str, operator: str, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def measure(framework: str, device: str | None, cases: Sequence[Case], quick: bo
         size = side.cache_size()
         if size:
             run["environment"]["l2"] = size
-        for text in side.notes():
+        for text in [] if quick else side.load_peers():
             note(text)
     _keep_freed_memory()
     gc.freeze()  # or each row's collection would walk through all that was imported: a quarter of a second
@@ -140,6 +140,7 @@ def prepare(cases: Sequence[Case]) -> None:
     """Calls PyTorch's contenders once, so that the compilers' caches on the disk are full when measuring starts."""
     side = importlib.import_module("benchmarks.torch_contenders")
     side.keep_no_tuning()
+    side.load_peers()
     for case in cases:
         try:
             with side.on(case.device):

@@ -42,7 +42,7 @@ def cache_size() -> None:
     """TensorFlow does not know it."""
 
 
-def notes() -> list[str]:
+def load_peers() -> list[str]:
     return []
 
 

@@ -42,8 +42,9 @@ def cache_size() -> int:
     return torch_caches.cache_size()
 
 
-def notes() -> list[str]:
-    return peers.installed()[1] if has_gpu() else []
+def load_peers() -> list[str]:
+    """Other libraries; returns what is missing, in sentences."""
+    return peers.load()
 
 
 def memory(call: Call) -> tuple[int, int]:
@@ -158,7 +159,7 @@ def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
         return result
     if case.operator != "matmul":
         result["compiled"] = timed(lambda: torch.compile(formula(case), dynamic=False))
-    for name, library in peers.installed()[0].items():
+    for name, library in peers.FUNCTIONS.items():
         if case.operator in library:
             own = partial(peers.arguments, name, case.operator)
             result[name] = timed(partial(library.__getitem__, case.operator), own)

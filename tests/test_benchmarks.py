@@ -37,7 +37,7 @@ QUICK = Effort(round=0.0, total=0.0, least_rounds=3)
 
 
 def bench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "250"}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "COLUMNS": "250"}
     command = [sys.executable, "-m", "benchmarks", *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
 
@@ -171,8 +171,9 @@ def test_a_library_that_cannot_be_compared_is_named_in_a_line(torch_cpu, monkeyp
 
     peers = importlib.import_module("benchmarks.peers")
     monkeypatch.setattr(peers, "LIBRARIES", [(*library, load)])
+    monkeypatch.setattr(peers, "FUNCTIONS", {})
     monkeypatch.setattr(torch_cpu.torch.cuda, "get_device_capability", lambda: (8, 6))
-    assert peers.installed.__wrapped__() == ({}, [sentence])
+    assert peers.load() == [sentence] and not peers.FUNCTIONS
 
 
 def small_cases(device: str) -> list[Case]:
