@@ -82,14 +82,13 @@ __device__ void store_pack(const Pack<T>& pack, T* to, int64_t count) {
   }
 }
 
-// The same for rows of whole packs, if aligned: one predicate instead of branches, which would keep the compiler from
-// issuing all loads of a thread before the first is used.
+// The same for rows of whole packs, if aligned, or `other`: one predicate instead of branches, which would keep the
+// compiler from issuing all loads of a thread before the first is used.
 template <bool kAligned, class T>
-__device__ Pack<T> load_row_pack(const T* from, int64_t count) {
+__device__ Pack<T> load_row_pack(const T* from, int64_t count, Pack<T> other = {}) {
   if constexpr (!kAligned) return load_pack<false>(from, count);
-  Pack<T> pack;
-  *reinterpret_cast<int4*>(&pack) = count > 0 ? __ldg(reinterpret_cast<const int4*>(from)) : int4{};
-  return pack;
+  if (count > 0) *reinterpret_cast<int4*>(&other) = __ldg(reinterpret_cast<const int4*>(from));
+  return other;
 }
 
 template <bool kAligned, class T>

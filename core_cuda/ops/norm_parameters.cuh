@@ -22,11 +22,12 @@ class HeldParameter {
       load_parameter<kAligned, T>(parameter, at, count, absent, values_);
 #pragma unroll
       for (int i = 0; i < kPackSize<T>; ++i) values_[i] += offset;
-    } else if (parameter.data) {
-      values_ = load_row_pack<kAligned>(static_cast<const T*>(parameter.data) + at, count);
     } else {
+      Pack<T> other;
 #pragma unroll
-      for (int i = 0; i < kPackSize<T>; ++i) values_.values[i] = from_compute<T>(absent);
+      for (int i = 0; i < kPackSize<T>; ++i) other.values[i] = from_compute<T>(absent);
+      const T* data = static_cast<const T*>(parameter.data);
+      values_ = load_row_pack<kAligned>(data + at, data ? count : 0, other);
     }
   }
 
