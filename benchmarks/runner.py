@@ -204,7 +204,8 @@ def _problem(side: Any, case: Case, outputs: Any, wanted: Expected) -> str | Non
 
 
 def _sentence(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:200]
 
 
 def _keep_freed_memory() -> None:

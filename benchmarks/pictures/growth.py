@@ -33,6 +33,7 @@ def draw(runs: Sequence[Run], path: Path) -> str | None:
             if points:
                 ax.plot(*zip(*points, strict=True), **options)
         ax.set_xscale("log", base=2)
+        ax.margins(x=0.02)  # or the next power beyond the last has a label that is cut off
         ax.set_yscale("log")
         ax.grid(True)
         ax.set_title(title)
