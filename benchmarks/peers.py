@@ -11,7 +11,6 @@ import torch
 
 from benchmarks.inputs import Function
 
-
 FUNCTIONS: dict[str, dict[str, Function]] = {}  # library -> operator -> of the inputs in the public order
 
 
