@@ -10,7 +10,7 @@ torch_contenders.py   PyTorch's contenders; torch_formulas.py, torch_clocks.py: 
 torch_caches.py       what the GPU's cache holds when a timed call starts
 peers.py              Liger and QuACK, where they are installed
 tf_contenders.py      TensorFlow's contenders; tf_formulas.py: its functions; tf_keras.py: Keras's layers and a model
-runner.py             measures one framework's cases, in a process of its own
+contest.py            measures one row; runner.py: one framework's rows, in a process of its own
 schema.py             the fields of results.json; environment.py: the machine
 verdicts.py           whether goals were met
 compare.py            which rows have moved since another run

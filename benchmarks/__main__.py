@@ -32,6 +32,7 @@ from benchmarks.selection import Selection, parse_shape
 
 RESULTS = Path(__file__).parent.parent / "build" / "bench" / "results.json"
 FRAMEWORKS = ("torch", "tf")
+UNUSABLE = 75  # status of a process that another has to resume: EX_TEMPFAIL of sysexits.h
 
 
 def main() -> None:
@@ -42,8 +43,10 @@ def main() -> None:
         return
     if options.json:
         chosen = _chosen(options, "cpu", "cuda")
-        runner.measure(options.framework, options.device, chosen, options.quick, options.json)
-        return
+        whole = runner.measure(
+            options.framework, options.device, chosen, options.quick, options.json, resume=options.resume
+        )
+        sys.exit(0 if whole else UNUSABLE)
     old = _load(options.compare) if options.compare else None  # before anything is measured, or overwritten
     if options.merge:
         runs = [run for path in options.merge for run in _load(path)]
@@ -90,6 +93,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="with --framework: measure it in this process")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="measure nothing, print these files")
+    parser.add_argument("--resume", action="store_true", help=argparse.SUPPRESS)  # of --json, after UNUSABLE
     parser.add_argument("--prepare", metavar="I/N", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.json and not options.framework:
@@ -129,7 +133,10 @@ def _child(framework: str, options: argparse.Namespace) -> Path:
         command += ["--shape", "x".join(map(str, shape))]
     if framework == "torch" and options.device != "cpu" and not options.quick and shutil.which("nvidia-smi"):
         _prepare(command, len(_compiled(options)))
-    status = subprocess.run([*command, "--json", str(path)], check=False).returncode
+    command += ["--json", str(path)]
+    status = subprocess.run(command, check=False).returncode
+    while status == UNUSABLE:
+        status = subprocess.run([*command, "--resume"], check=False).returncode
     if status:
         print(f"the process of {framework} ended with status {status}")
     return path

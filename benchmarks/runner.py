@@ -8,20 +8,18 @@ import importlib
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from benchmarks.case import PUBLISHED, Case
-from benchmarks.check import Expected, check, expected
+from benchmarks.case import Case
+from benchmarks.contest import measured, tried
 from benchmarks.environment import clocks, environment, load
 from benchmarks.report import line
 from benchmarks.schema import Row, Run
-from benchmarks.selection import COMPILED
-from benchmarks.timing import Build, Contender, Effort, HostClock, take_turns
+from benchmarks.timing import Effort
 from fusedops.loading import FRAMEWORKS, fault
 
 # Section -> how long to measure; long enough for a figure that repeats, short enough for all to take minutes.
@@ -48,14 +46,27 @@ EFFORTS = {
 SETUP = 0.5  # seconds that a case takes beside its effort, about: inputs, the reference, first calls
 
 
-def measure(framework: str, device: str | None, cases: Sequence[Case], quick: bool, path: Path) -> None:
-    """Runs what can be run here and writes it to `path`, again after every case; by default on the GPU, if any."""
+def measure(
+    framework: str, device: str | None, cases: Sequence[Case], quick: bool, path: Path, resume: bool = False
+) -> bool:
+    """Runs what can be run here and writes it to `path`, again after every case; by default on the GPU, if any.
+
+    False: a contender has left the GPU unusable, and a new process has to `resume` what this one has written.
+    """
     start = time.perf_counter()
     console = Console(highlight=False)
     run: Run = {"framework": framework, "quick": quick, "environment": environment(), "results": [], "notes": []}
+    crashed: dict[str, str] = {}
+    if resume:
+        run = json.loads(path.read_text())
+        start -= run["environment"]["seconds"]
+        crashed = _crashed(run["results"][-1])
+        if crashed:
+            run["results"].pop()
 
     def note(text: str) -> None:
-        run["notes"].append(text)
+        if text not in run["notes"]:
+            run["notes"].append(text)
         console.print(text, markup=False, soft_wrap=True)
 
     def save() -> None:
@@ -66,7 +77,8 @@ def measure(framework: str, device: str | None, cases: Sequence[Case], quick: bo
     problem = fault(FRAMEWORKS[framework])
     if problem:
         note(problem)
-        return save()
+        save()
+        return True
     side = importlib.import_module(f"benchmarks.{framework}_contenders")
     build = FRAMEWORKS[framework].build() or {}
     run["environment"]["version"], run["environment"]["build"] = side.version(), build
@@ -95,9 +107,12 @@ def measure(framework: str, device: str | None, cases: Sequence[Case], quick: bo
     console.print(f"{len(cases)} rows, of which the clocks alone take about {sum(x.total for x in efforts):.0f} s")
     with _progress(console) as progress:
         task = progress.add_task(side.TITLE, total=sum(costs), rows=f"0/{len(cases)}")
-        for number, (case, effort, cost) in enumerate(zip(cases, efforts, costs, strict=True), 1):
+        done = len(run["results"])
+        progress.update(task, completed=sum(costs[:done]))
+        for number, (case, effort, cost) in enumerate(list(zip(cases, efforts, costs, strict=True))[done:], done + 1):
             begin = time.perf_counter()
-            result = measured(side, case, effort, quick)
+            result = measured(side, case, effort, quick, crashed)
+            crashed = {}
             result["seconds"] = time.perf_counter() - begin
             run["results"].append(result)
             save()
@@ -105,11 +120,15 @@ def measure(framework: str, device: str | None, cases: Sequence[Case], quick: bo
             progress.update(task, advance=cost, rows=f"{number}/{len(cases)}", refresh=True)
             if not console.is_terminal and number % 10 == 0:
                 console.print(f"about {_left(costs, number, time.perf_counter() - start):.0f} s left")
+            if not side.is_usable():
+                console.print("The GPU is unusable for this process: what is left needs another")
+                return False
     run["environment"]["load_after"] = load()
     after = clocks()
     if after and "clocks" in run["environment"]:
         run["environment"]["clocks"]["after"] = after
     save()
+    return True
 
 
 def _effort(case: Case, quick: bool) -> Effort:
@@ -145,67 +164,14 @@ def prepare(cases: Sequence[Case]) -> None:
         try:
             with side.on(case.device):
                 for build in side.contenders(case, side.inputs(case)).values():
-                    _tried(build)
+                    tried(build)
         except Exception:  # it will be met again, and shown, when it is measured
             continue
 
 
-def measured(side: Any, case: Case, effort: Effort, quick: bool) -> Row:
-    about = {"bytes": case.bytes, "flops": case.flops, "cache": case.cache}
-    result: Any = {"key": case.key, **asdict(case), **about, "contenders": {}}
-    if case.key in PUBLISHED:
-        result["published"] = PUBLISHED[case.key]
-    right: dict[str, Contender] = {}
-    try:
-        with side.on(case.device):
-            values = side.inputs(case)
-            wanted = expected(side, case, values) if values else None
-            for name, build in side.contenders(case, values).items():
-                if quick and name in COMPILED:
-                    continue
-                contender, outputs, problem = _tried(build)
-                if contender and contender.checked and wanted and not problem:
-                    problem = _problem(side, case, outputs, wanted)
-                del outputs
-                result["contenders"][name] = {"work": (contender and contender.work) or case.work, "problem": problem}
-                if contender and not problem:
-                    right[name] = contender
-            for name, samples in take_turns(right, effort).items():
-                contender, found = right[name], result["contenders"][name]
-                found["samples"] = samples
-                if isinstance(contender.clock, HostClock) and contender.clock.synchronize:
-                    found["host_share"] = contender.clock.host_share
-                if case.device == "cuda" and name != "copy":
-                    before, most = side.memory(contender.once or contender.call)
-                    found["memory"] = most - before
-                    if case.unit == "token":
-                        found["peak"] = most
-    except Exception as error:  # out of memory, say: the other cases can still be measured
-        result["problem"] = _sentence(error)
-    return result
-
-
-def _tried(build: Build) -> tuple[Contender | None, Any, str | None]:
-    """A contender, what its first call returned, and what went wrong: one that fails must not end the run."""
-    try:
-        contender = build()
-        return contender, contender.call(), None
-    except Exception as error:
-        return None, None, _sentence(error)
-
-
-def _problem(side: Any, case: Case, outputs: Any, wanted: Expected) -> str | None:
-    """Why a contender's time does not count."""
-    try:
-        outputs = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
-        return check(side, case, outputs, wanted)
-    except Exception as error:
-        return _sentence(error)
-
-
-def _sentence(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:200]
+def _crashed(row: Row) -> dict[str, str]:
+    found = row["contenders"]
+    return {name: found[name]["problem"] or "" for name in found if found[name].get("crashed")}
 
 
 def _keep_freed_memory() -> None:

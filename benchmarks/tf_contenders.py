@@ -38,6 +38,15 @@ def has_gpu() -> bool:
     return bool(tf.config.list_physical_devices("GPU"))
 
 
+def is_usable() -> bool:
+    """False once a kernel has left the GPU in a state in which every later call of this process fails."""
+    try:
+        tf.test.experimental.sync_devices()
+    except Exception:
+        return False
+    return True
+
+
 def cache_size() -> None:
     """TensorFlow does not know it."""
 

@@ -36,6 +36,14 @@ class Effort:
     most_rounds: int = 100
 
 
+class Failed(Exception):
+    """What a contender raised while it was timed, and which."""
+
+    def __init__(self, name: str, error: Exception) -> None:
+        super().__init__(name, error)
+        self.name, self.error = name, error
+
+
 class HostClock:
     """Reads the host's clock around calls with one synchronization at the end.
 
@@ -61,11 +69,18 @@ class HostClock:
 
 
 def take_turns(contenders: Mapping[str, Contender], effort: Effort) -> dict[str, list[float]]:
-    """Seconds per call of each contender, one value per round."""
+    """Seconds per call of each contender, one value per round; raises Failed."""
+
+    def timed(name: str, count: int) -> float:
+        try:
+            return contenders[name].clock(contenders[name].call, count)
+        except Exception as error:
+            raise Failed(name, error) from error
+
     counts: dict[str, int] = {}
-    for name, contender in contenders.items():
-        contender.clock(contender.call, effort.least_calls)  # warm-up
-        seconds = contender.clock(contender.call, effort.least_calls)
+    for name in contenders:
+        timed(name, effort.least_calls)  # warm-up
+        seconds = timed(name, effort.least_calls)
         counts[name] = max(effort.least_calls, min(5000, round(effort.round / seconds)))
 
     samples: dict[str, list[float]] = {name: [] for name in contenders}
@@ -80,8 +95,7 @@ def take_turns(contenders: Mapping[str, Contender], effort: Effort) -> dict[str,
                 break
             shuffle(order)  # nobody always follows the same neighbour
             for name in order:
-                contender = contenders[name]
-                samples[name].append(contender.clock(contender.call, counts[name]) / contender.calls)
+                samples[name].append(timed(name, counts[name]) / contenders[name].calls)
     finally:
         if collecting:
             gc.enable()

@@ -25,13 +25,13 @@ sys.path.append(str(ROOT))
 
 from rich.console import Console  # noqa: E402
 
-from benchmarks import compare, report, runner, schema  # noqa: E402
+from benchmarks import compare, contest, report, runner, schema  # noqa: E402
 from benchmarks.__main__ import main  # noqa: E402
 from benchmarks.case import BOTH, FORWARD, SECTIONS, Case, moving, product  # noqa: E402
 from benchmarks.cases import cases  # noqa: E402
 from benchmarks.environment import environment  # noqa: E402
 from benchmarks.selection import Selection, parse_shape  # noqa: E402
-from benchmarks.timing import Effort  # noqa: E402
+from benchmarks.timing import Contender, Effort, HostClock  # noqa: E402
 
 QUICK = Effort(round=0.0, total=0.0, least_rounds=3)
 
@@ -56,7 +56,7 @@ def measured(any_backend: Backend) -> Iterator[Callable[[Case], Any]]:
     """Measures a case, briefly."""
     side = importlib.import_module(f"benchmarks.{any_backend.framework}_contenders")
     gc.freeze()  # as in a run: a collection for each case would take longer than the case
-    yield lambda case: runner.measured(side, case, QUICK, quick=True)
+    yield lambda case: contest.measured(side, case, QUICK, quick=True)
     gc.unfreeze()
 
 
@@ -157,6 +157,55 @@ def test_a_wrong_result_shows_no_time(any_backend, measured, monkeypatch):
     assert "±" in shown["eager"]
 
 
+def failing_from_the_third_call() -> Contender:
+    def call():
+        calls.append(None)
+        if len(calls) > 2:
+            raise RuntimeError("\nan illegal memory access")
+
+    calls: list[None] = []
+    return Contender(call, HostClock(), checked=False)
+
+
+@pytest.fixture
+def with_a_failing_peer(any_backend, monkeypatch):
+    side = importlib.import_module(f"benchmarks.{any_backend.framework}_contenders")
+    contenders = side.contenders
+    monkeypatch.setattr(side, "contenders", lambda *row: {"peer": failing_from_the_third_call, **contenders(*row)})
+    return side
+
+
+def test_a_contender_that_fails_while_it_is_timed_is_left_out(any_backend, with_a_failing_peer, measured):
+    section = "cpu" if any_backend.device == "cpu" else "stream"
+    row = measured(moving(section, any_backend.device, "relu", "forward", "float32", (64,)))
+    assert "problem" not in row
+    assert row["contenders"]["peer"] == {"work": 512.0, "problem": "RuntimeError: an illegal memory access"}
+    assert len(row["contenders"]["fusedops"]["samples"]) >= 3
+
+
+def test_another_process_measures_what_a_crash_has_left(any_backend, with_a_failing_peer, monkeypatch, tmp_path):
+    side, path = with_a_failing_peer, tmp_path / "run.json"
+    where = ("cpu", "cpu") if any_backend.device == "cpu" else ("stream", "cuda")
+    rows = [moving(*where, operator, "forward", "float32", (64,)) for operator in ("relu", "scale")]
+    monkeypatch.setattr(runner, "_keep_freed_memory", lambda: None)  # of all that this process does later
+
+    def measure(**options: bool) -> tuple[bool, list[schema.Row]]:
+        whole = runner.measure(any_backend.framework, any_backend.device, rows, True, path, **options)
+        return whole, json.loads(path.read_text())["results"]
+
+    monkeypatch.setattr(side, "is_usable", lambda: False)
+    whole, (row,) = measure()
+    assert not whole and row["contenders"]["peer"]["crashed"] and "peer has left the GPU unusable" in row["problem"]
+
+    monkeypatch.setattr(side, "is_usable", lambda: True)
+    whole, found = measure(resume=True)
+    gc.unfreeze()
+    assert whole and [row["operator"] for row in found] == ["relu", "scale"]
+    assert not any("problem" in row for row in found)
+    assert [row["contenders"]["peer"].get("crashed") for row in found] == [True, None]
+    assert all("samples" in row["contenders"]["fusedops"] for row in found)
+
+
 @pytest.mark.parametrize(
     "library, sentence",
     [
@@ -208,7 +257,7 @@ def test_small_inputs_on_a_gpu(torch_gpu, section):
     case = next(
         case for case in cases() if case.section == section and case.device == "cuda" and "torch" in case.frameworks
     )
-    row = runner.measured(side, case, QUICK, quick=True)
+    row = contest.measured(side, case, QUICK, quick=True)
     assert "problem" not in row and row["contenders"]["fusedops"]["problem"] is None
     assert row["contenders"]["fusedops"]["memory"] >= 0
 

@@ -1,0 +1,94 @@
+"""One row of the tables: all contenders on the same inputs, their outputs checked before a time counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from benchmarks.case import PUBLISHED, Case
+from benchmarks.check import Expected, check, expected
+from benchmarks.schema import Row
+from benchmarks.selection import COMPILED
+from benchmarks.timing import Build, Contender, Effort, Failed, HostClock, take_turns
+
+
+def measured(side: Any, case: Case, effort: Effort, quick: bool, crashed: Mapping[str, str] | None = None) -> Row:
+    """A row; `crashed`: what was wrong with contenders that are left out."""
+    about = {"bytes": case.bytes, "flops": case.flops, "cache": case.cache}
+    result: Any = {"key": case.key, **asdict(case), **about, "contenders": {}}
+    if case.key in PUBLISHED:
+        result["published"] = PUBLISHED[case.key]
+    right: dict[str, Contender] = {}
+
+    def failed(name: str, problem: str) -> None:
+        result["contenders"][name]["problem"] = problem
+        if not side.is_usable():
+            result["contenders"][name]["crashed"] = True
+            raise RuntimeError(f"{name} has left the GPU unusable: {problem}")
+
+    try:
+        with side.on(case.device):
+            values = side.inputs(case)
+            wanted = expected(side, case, values) if values else None
+            for name, build in side.contenders(case, values).items():
+                if quick and name in COMPILED:
+                    continue
+                if crashed and name in crashed:
+                    result["contenders"][name] = {"work": case.work, "problem": crashed[name], "crashed": True}
+                    continue
+                contender, outputs, problem = tried(build)
+                if contender and contender.checked and wanted and not problem:
+                    problem = _problem(side, case, outputs, wanted)
+                del outputs
+                result["contenders"][name] = {"work": (contender and contender.work) or case.work, "problem": None}
+                if problem:
+                    failed(name, problem)
+                elif contender:
+                    right[name] = contender
+            for name, samples in _contest(right, effort, failed).items():
+                contender, found = right[name], result["contenders"][name]
+                found["samples"] = samples
+                if isinstance(contender.clock, HostClock) and contender.clock.synchronize:
+                    found["host_share"] = contender.clock.host_share
+                if case.device == "cuda" and name != "copy":
+                    before, most = side.memory(contender.once or contender.call)
+                    found["memory"] = most - before
+                    if case.unit == "token":
+                        found["peak"] = most
+    except Exception as error:  # out of memory, say: the other cases can still be measured
+        result["problem"] = _sentence(error)
+    return result
+
+
+def _contest(right: dict[str, Contender], effort: Effort, failed: Callable[[str, str], None]) -> dict[str, list[float]]:
+    """Again without a contender that fails while it is timed."""
+    while True:
+        try:
+            return take_turns(right, effort)
+        except Failed as problem:
+            del right[problem.name]
+            failed(problem.name, _sentence(problem.error))
+
+
+def tried(build: Build) -> tuple[Contender | None, Any, str | None]:
+    """A contender, what its first call returned, and what went wrong: one that fails must not end the run."""
+    try:
+        contender = build()
+        return contender, contender.call(), None
+    except Exception as error:
+        return None, None, _sentence(error)
+
+
+def _problem(side: Any, case: Case, outputs: Any, wanted: Expected) -> str | None:
+    """Why a contender's time does not count."""
+    try:
+        outputs = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+        return check(side, case, outputs, wanted)
+    except Exception as error:
+        return _sentence(error)
+
+
+def _sentence(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:200]
