@@ -31,7 +31,8 @@ Status forward_rule(Rule& rule) {
   return {};
 }
 
-// Exponentials of a row that are kept, on the stack; those of a longer one are taken twice.
+// Exponentials of a row that are kept on the stack; those of a longer one stay in y, or, where it is narrower than they
+// are, are taken twice.
 constexpr int64_t kKept = 4096;
 
 // value or otherwise, by its bits: a choice that is vectorized, whatever the sizes of the two types.
@@ -64,9 +65,11 @@ void softmax_row(const Softmax<T>& call, int64_t row, const uint8_t* mask, bool 
     }
     return buffer;
   };
-  A terms[kKept];
-  const bool fits = end <= kKept;
-  const auto [max, sum] = cpu::exp_sum(end, factor, fits ? terms : nullptr, block);
+  A stack[kKept];
+  A* terms = end <= kKept ? stack : nullptr;
+  if constexpr (std::is_same_v<T, A>)
+    if (!terms) terms = y, streamed = false;  // what is in the cache already is not stored past it
+  const auto [max, sum] = cpu::exp_sum(end, factor, terms, block);
   const A reciprocal = 1 / sum;
   const auto of_term = [=](A term) { return term * reciprocal; };
   const auto of_value = [=, max = max](A v) { return cpu::scaled_exp2((v - max) * factor) * reciprocal; };
@@ -74,7 +77,7 @@ void softmax_row(const Softmax<T>& call, int64_t row, const uint8_t* mask, bool 
   A buffer[cpu::kBlock];
   for (int64_t start = 0; start < end; start += cpu::kBlock) {
     const int64_t size = std::min(cpu::kBlock, end - start);
-    if (fits)
+    if (terms)
       cpu::apply(of_term, streamed, size, y + start, terms + start);
     else
       cpu::apply(of_value, streamed, size, y + start, block(start, size, buffer));
