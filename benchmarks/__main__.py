@@ -33,6 +33,7 @@ from benchmarks.selection import Selection, parse_shape
 RESULTS = Path(__file__).parent.parent / "build" / "bench" / "results.json"
 FRAMEWORKS = ("torch", "tf")
 UNUSABLE = 75  # status of a process that another has to resume: EX_TEMPFAIL of sysexits.h
+MOST_CRASHES = 20
 
 
 def main() -> None:
@@ -42,17 +43,17 @@ def main() -> None:
         runner.prepare(_compiled(options)[part::parts])
         return
     if options.json:
-        chosen = _chosen(options, "cpu", "cuda")
         whole = runner.measure(
-            options.framework, options.device, chosen, options.quick, options.json, resume=options.resume
+            options.framework, options.device, _chosen(options), options.quick, options.json, resume=options.resume
         )
         sys.exit(0 if whole else UNUSABLE)
     old = _load(options.compare) if options.compare else None  # before anything is measured, or overwritten
     if options.merge:
-        runs = [run for path in options.merge for run in _load(path)]
+        runs, problems = [run for path in options.merge for run in _load(path)], []
     else:
-        frameworks = (options.framework,) if options.framework else FRAMEWORKS
-        runs = [run for framework in frameworks for run in _load(_child(framework, options))]
+        runs, problems = _measure(options)
+        if not any(run["results"] for run in runs):
+            sys.exit("\n".join([*(note for run in runs for note in run["notes"]), *problems, "Nothing was measured"]))
     # A file or a pipe has no width of its own, and 80 columns break every cell.
     console = Console(width=None if sys.stdout.isatty() else max(200, shutil.get_terminal_size().columns))
     console.print()
@@ -63,6 +64,8 @@ def main() -> None:
     if not options.merge:
         options.output.write_text(json.dumps(runs, indent=1))
         console.print(f"Written to {options.output}", markup=False, highlight=False, soft_wrap=True)
+    if problems:
+        sys.exit("\n".join(problems))
 
 
 def _options() -> argparse.Namespace:
@@ -99,30 +102,57 @@ def _options() -> argparse.Namespace:
     if options.json and not options.framework:
         parser.error("--json needs --framework: the frameworks are measured in processes of their own")
     for path in (*(options.merge or ()), *([options.compare] if options.compare else ())):
-        if not path.is_file():
-            parser.error(f"there is no {path}")
-    if not (options.merge or _chosen(options, "cpu", "cuda")):
+        try:
+            _load(path)
+        except (OSError, ValueError):
+            parser.error(f"{path} is no file that `make bench` has written")
+    if not (options.merge or _chosen(options)):
         parser.error("nothing is measured with these options together")
     return options
 
 
 def _load(path: Path) -> list[Run]:
-    """What one framework's process wrote, or results.json, which has it all; none if the process wrote nothing."""
-    if not path.exists():
-        return []
+    """What one framework's process wrote, or results.json, which has it all."""
     found = json.loads(path.read_text())
-    return found if isinstance(found, list) else [found]
+    found = found if isinstance(found, list) else [found]
+    if not all("results" in run for run in found):
+        raise ValueError(path)
+    return found
 
 
-def _chosen(options: argparse.Namespace, *devices: str) -> list[Case]:
+def _chosen(options: argparse.Namespace) -> list[Case]:
     selection = Selection(options.op, options.section, options.dtype, options.shape, options.quick)
-    return selection.of(case for case in cases() if case.device in devices)
+    return selection.of(
+        case
+        for case in cases()
+        if (not options.device or case.device == options.device)
+        and (not options.framework or options.framework in case.frameworks)
+    )
 
 
-def _child(framework: str, options: argparse.Namespace) -> Path:
+def _measure(options: argparse.Namespace) -> tuple[list[Run], list[str]]:
+    """What the frameworks' processes wrote, and which of them came to grief, in sentences."""
+    runs, problems = [], []
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    chosen = {framework for case in _chosen(options) for framework in case.frameworks}
+    for framework in (options.framework,) if options.framework else FRAMEWORKS:
+        if framework not in chosen:
+            continue
+        path = options.output.with_suffix(f".{framework}.part")
+        path.unlink(missing_ok=True)
+        status = _child(framework, options, path)
+        found = _load(path) if path.exists() else []
+        path.unlink(missing_ok=True)
+        if status:
+            problems.append(f"The process of {framework} ended with status {status}: rows of it are missing")
+            for run in found:
+                run["notes"].append(problems[-1])
+        runs += found
+    return runs, problems
+
+
+def _child(framework: str, options: argparse.Namespace, path: Path) -> int:
     """Measures one framework in a process of its own: two that share a GPU or a thread pool disturb each other."""
-    path = options.output.parent / f"{framework}.json"
-    path.unlink(missing_ok=True)
     command = [sys.executable, "-m", "benchmarks", "--framework", framework]
     command += ["--device", options.device] if options.device else []
     command += ["--quick"] if options.quick else []
@@ -135,19 +165,21 @@ def _child(framework: str, options: argparse.Namespace) -> Path:
         _prepare(command, len(_compiled(options)))
     command += ["--json", str(path)]
     status = subprocess.run(command, check=False).returncode
-    while status == UNUSABLE:
+    for _ in range(MOST_CRASHES):
+        if status != UNUSABLE:
+            break
         status = subprocess.run([*command, "--resume"], check=False).returncode
-    if status:
-        print(f"the process of {framework} ended with status {status}")
-    return path
+    return status
 
 
 def _compiled(options: argparse.Namespace) -> list[Case]:
     """The cases in which PyTorch's contenders compile something."""
     return [
         case
-        for case in _chosen(options, "cuda")
-        if "torch" in case.frameworks and case.section not in ("launch", "matmul", "call-gpu", *GROWTH)
+        for case in _chosen(options)
+        if case.device == "cuda"
+        and "torch" in case.frameworks
+        and case.section not in ("launch", "matmul", "call-gpu", *GROWTH)
     ]
 
 

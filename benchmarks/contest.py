@@ -23,7 +23,7 @@ def measured(side: Any, case: Case, effort: Effort, quick: bool, crashed: Mappin
 
     def failed(name: str, problem: str) -> None:
         result["contenders"][name]["problem"] = problem
-        if not side.is_usable():
+        if not is_usable(side, case.device):
             result["contenders"][name]["crashed"] = True
             raise RuntimeError(f"{name} has left the GPU unusable: {problem}")
 
@@ -37,7 +37,7 @@ def measured(side: Any, case: Case, effort: Effort, quick: bool, crashed: Mappin
                 if crashed and name in crashed:
                     result["contenders"][name] = {"work": case.work, "problem": crashed[name], "crashed": True}
                     continue
-                contender, outputs, problem = tried(build)
+                contender, outputs, problem = tried(side, case.device, build)
                 if contender and contender.checked and wanted and not problem:
                     problem = _problem(side, case, outputs, wanted)
                 del outputs
@@ -47,18 +47,39 @@ def measured(side: Any, case: Case, effort: Effort, quick: bool, crashed: Mappin
                 elif contender:
                     right[name] = contender
             for name, samples in _contest(right, effort, failed).items():
-                contender, found = right[name], result["contenders"][name]
+                clock, found = right[name].clock, result["contenders"][name]
                 found["samples"] = samples
-                if isinstance(contender.clock, HostClock) and contender.clock.synchronize:
-                    found["host_share"] = contender.clock.host_share
-                if case.device == "cuda" and name != "copy":
-                    before, most = side.memory(contender.once or contender.call)
-                    found["memory"] = most - before
-                    if case.unit == "token":
-                        found["peak"] = most
+                if isinstance(clock, HostClock) and clock.synchronize:
+                    found["host_share"] = clock.host_share
+            if case.device == "cuda":
+                for name in right:
+                    if name != "copy":
+                        _probe(side, case, right[name], result["contenders"][name])
     except Exception as error:  # out of memory, say: the other cases can still be measured
         result["problem"] = _sentence(error)
     return result
+
+
+def is_usable(side: Any, device: str) -> bool:
+    """False once a kernel has left the GPU in a state in which every later call of this process fails."""
+    try:
+        if device == "cuda":
+            side.synchronize()
+    except Exception:
+        return False
+    return True
+
+
+def tried(side: Any, device: str, build: Build) -> tuple[Contender | None, Any, str | None]:
+    """A contender, what its first call returned, and what went wrong: one that fails must not end the run."""
+    try:
+        contender = build()
+        outputs = contender.call()
+        if device == "cuda":
+            side.synchronize()  # or a kernel that fails would be taken for one of the next contender's
+        return contender, outputs, None
+    except Exception as error:
+        return None, None, _sentence(error)
 
 
 def _contest(right: dict[str, Contender], effort: Effort, failed: Callable[[str, str], None]) -> dict[str, list[float]]:
@@ -71,13 +92,15 @@ def _contest(right: dict[str, Contender], effort: Effort, failed: Callable[[str,
             failed(problem.name, _sentence(problem.error))
 
 
-def tried(build: Build) -> tuple[Contender | None, Any, str | None]:
-    """A contender, what its first call returned, and what went wrong: one that fails must not end the run."""
+def _probe(side: Any, case: Case, contender: Contender, found: dict[str, Any]) -> None:
+    """How much memory a call takes. A time that was measured counts without."""
     try:
-        contender = build()
-        return contender, contender.call(), None
-    except Exception as error:
-        return None, None, _sentence(error)
+        before, most = side.memory(contender.once or contender.call)
+    except Exception:
+        return
+    found["memory"] = most - before
+    if case.unit == "token":
+        found["peak"] = most
 
 
 def _problem(side: Any, case: Case, outputs: Any, wanted: Expected) -> str | None:

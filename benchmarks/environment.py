@@ -36,7 +36,7 @@ def environment() -> Environment:
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),
-        "load": load(),
+        "load": [round(x, 2) for x in os.getloadavg()],
     }
     names = _query("name", "driver_version")
     if names:
@@ -45,10 +45,6 @@ def environment() -> Environment:
     if now:
         found["clocks"] = {"before": now}
     return found
-
-
-def load() -> list[float]:
-    return [round(x, 2) for x in os.getloadavg()]
 
 
 def clocks() -> Clocks | None:

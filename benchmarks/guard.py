@@ -43,6 +43,8 @@ def main() -> int:
     parser.add_argument("--ratios", type=Path, default=RATIOS, metavar="FILE", help="[benchmarks/ratios.json]")
     options = parser.parse_args()
     ratio.use_one_thread()  # of the processes that are begun here, before they import a framework
+    if not options.update and not options.ratios.is_file():
+        parser.error(f"there is no {options.ratios}")
     codes = []
     for name in (options.framework,) if options.framework else FRAMEWORKS:
         problem = fault(FRAMEWORKS[name])

@@ -21,6 +21,7 @@ from benchmarks.verdicts import TITLES, Run
 
 DOCS = Path(__file__).parents[1] / "docs"
 FRAMEWORKS = ("torch", "tensorflow")  # packages; their runs say more of their version
+BUSY = 0.5  # of the cores, by the load average before anything was measured
 FOLDER = "benchmarks"  # in docs: runs and pictures
 
 BEGINNING = """\
@@ -36,16 +37,18 @@ here was typed. What was tried, and why a kernel is as fast as it is: [performan
   order, in one process for each framework. A contender whose result is not that of the formula in float64, within the
   dtype's precision, shows `wrong` in place of a time; one that does not run, `error`. Keras's own layers and whole
   models are not checked so.
-- **Spread** is half of the distance between the quartiles of our times, relative to the median. Differences below it
-  mean nothing.
+- **Spread** is half of the distance between the quartiles of our times, relative to the median. Where a peer is
+  faster, but by less than both spreads together, that is said: it may be chance.
 - **Floor** is the time in which a copy, measured beside the row, moves as many bytes as the operator must: each input
   read once, each output written once. What a cache still holds, stores past the caches, or more reads than writes
-  may be faster than the copy: then the fraction is above 1.
+  may be faster than the copy: then × floor is below 1, and the picture's fraction above.
 - **Peers** are eager operators, `torch.compile` with static shapes, Liger and QuACK for PyTorch; eager operators, a
   graph, XLA and Keras's layers for TensorFlow. For matrix products they are cuBLAS, or the CPU's library, through the
   framework.
-- **On a GPU**, PyTorch's times are the GPU's own, by events; those of a call are the host's. TensorFlow has no
-  events: its times are the host's, with one synchronization behind many calls, and small ones are those of the host.
+- **On a GPU**, PyTorch's times are the GPU's own, by events; those of a call are the host's. A backward that the host
+  issues more slowly than the GPU runs it shows the host as well, and spreads by some percent and more. TensorFlow has
+  no events: its times are the host's, with one synchronization behind many calls. † marks those for nine tenths of
+  which, or more, the host was busy issuing calls: it was the host that was measured.
 - **Caches**: on a GPU, inputs that fit into its cache rotate in PyTorch, so that each call reads memory; on a CPU they
   are the same at each call, as in the rows of the seeds.
 - **Memory** is the most that a call holds beyond its inputs; of whole models, all that is in use. On a CPU nobody
@@ -75,6 +78,8 @@ def main() -> None:
     options = parser.parse_args()
     folder = options.out / FOLDER
     for name, path in options.runs:
+        if not path.is_file():
+            parser.error(f"there is no {path}")
         write(trimmed(json.loads(path.read_text())), folder / f"{name}.json")
     (options.out / "benchmarks.md").write_text(page(folder))
     print(f"Written to {options.out / 'benchmarks.md'}")
@@ -131,10 +136,10 @@ def _facts(runs: Sequence[Run]) -> str:
         words.append(f"Clocks {when}: {text}")
     if "date" in facts:
         words.append(f"Measured at {facts['date']}")
-    load = max((run["environment"].get("load", [0])[0] for run in runs), default=0)
-    if load > facts["cores"]:
+    load = facts.get("load", [0.0])[0]  # of the first process: those behind it meet its own
+    if load > BUSY * facts["cores"]:
         words.append(
-            f"**Other work ran beside it** (load {load:g}): times are longer and spread wider than they need be"
+            f"**Other work ran on this machine** (load {load:g}): times may be longer, and spread wider, than need be"
         )
     if any(run.get("quick") for run in runs):
         words.append("**A quick run**: few rounds, rough figures")

@@ -7,14 +7,15 @@ from typing import Any
 
 from benchmarks.case import SECTIONS
 from benchmarks.report import memory_text, time_text
-from benchmarks.summary import OURS, Row, compared, floor_of, names_of, rows_of, slower, time_of
-from benchmarks.verdicts import TITLES, Run, fastest_peer, spread
+from benchmarks.summary import OURS, Row, compared, names_of, rows_of, slower, time_of
+from benchmarks.verdicts import TITLES, Run, fastest_peer, floor_of, is_of_host, spread, times_of
 
 SEEDS = ("seeds", "seeds-cpu")
 OPEN = ("rows", "cpu-rows")  # sections whose tables are not folded
 PUBLISHED = (
     "What others have published is of other machines: it shows what was found worth a kernel, not whose is faster."
 )
+OF_HOST = "†"
 MANY = 12  # lines: more are folded
 
 
@@ -72,8 +73,8 @@ def _of_section(rows: Sequence[Row]) -> str:
         OURS: [_cell(row, OURS) for row in rows],
         "spread": [_spread(row) for row in rows],
         "floor": [_time(floor_of(row)) for row in rows],
-        "× floor": [_over(time_of(row, OURS), floor_of(row)) for row in rows],
-        "× fastest peer": [_over(time_of(row, OURS), _fastest(row)) for row in rows],
+        "× floor": [_ratio(times_of(row, "copy")) for row in rows],
+        "× fastest peer": [_ratio(times_of(row, fastest_peer(row) or "")) for row in rows],
         "memory": [memory_text(row["contenders"].get(OURS, {})) for row in rows],
         **{name: [_cell(row, name) for row in rows] for name in names},
     }
@@ -105,20 +106,15 @@ def _cell(row: Row, name: str) -> str:
     problem = contender.get("problem")
     if problem:
         return "wrong" if problem.startswith("wrong") else "error"
-    return _time(time_of(row, name))
+    return _time(time_of(row, name)) + f" {OF_HOST}" * is_of_host(row, contender)
 
 
 def _time(seconds: float | None) -> str:
     return time_text(seconds) if seconds else ""
 
 
-def _over(time: float | None, other: float | None) -> str:
-    return f"{time / other:.2f}" if time and other else ""
-
-
-def _fastest(row: Row) -> float | None:
-    peer = fastest_peer(row)
-    return time_of(row, peer) if peer else None
+def _ratio(times: float | None) -> str:
+    return f"{times:.2f}" if times else ""
 
 
 def _spread(row: Row) -> str:

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.case import CALLS, SECTIONS
-from benchmarks.verdicts import TITLES, Run, fastest_peer, not_slower, seconds, spread, times_of, verdicts
+from benchmarks.verdicts import TITLES, Run, fastest_peer, floor_of, not_slower, seconds, spread, times_of, verdicts
 
 COLOURS = {"met": "green", "within noise": "yellow", "missed": "red", "not measured": "dim"}
 FLOOR = "floor"
@@ -57,11 +57,8 @@ def memory_text(contender: Mapping[str, Any]) -> str:
 
 def _floor(result: Mapping[str, Any]) -> str:
     """The time in which the copy moves as much, and its bandwidth."""
-    copy = result["contenders"].get("copy")
-    time = seconds(copy)
-    if not copy or not time:
-        return ""
-    return f"{time_text(time * result['work'] / copy['work'])}\n{_rate(copy['work'], result, time)}"
+    time = floor_of(result)
+    return f"{time_text(time)}\n{_rate(result['work'], result, time)}" if time else ""
 
 
 def _ours(result: Mapping[str, Any]) -> str:

@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from benchmarks.case import Case
-from benchmarks.contest import measured, tried
-from benchmarks.environment import clocks, environment, load
+from benchmarks.contest import is_usable, measured, tried
+from benchmarks.environment import clocks, environment
 from benchmarks.report import line
 from benchmarks.schema import Row, Run
 from benchmarks.timing import Effort
@@ -60,6 +60,7 @@ def measure(
     if resume:
         run = json.loads(path.read_text())
         start -= run["environment"]["seconds"]
+        device = run["results"][-1]["device"]  # whatever has become of the GPU
         crashed = _crashed(run["results"][-1])
         if crashed:
             run["results"].pop()
@@ -102,14 +103,15 @@ def measure(
     cases = [case for case in cases if framework in case.frameworks and case.device == device]
     if device == "cuda" and without:
         cases = []
+    done = {row["key"] for row in run["results"]}
+    cases = [case for case in cases if case.key not in done]
     efforts = [_effort(case, quick) for case in cases]
     costs = [effort.total + SETUP for effort in efforts]
     console.print(f"{len(cases)} rows, of which the clocks alone take about {sum(x.total for x in efforts):.0f} s")
+    begun = time.perf_counter()
     with _progress(console) as progress:
         task = progress.add_task(side.TITLE, total=sum(costs), rows=f"0/{len(cases)}")
-        done = len(run["results"])
-        progress.update(task, completed=sum(costs[:done]))
-        for number, (case, effort, cost) in enumerate(list(zip(cases, efforts, costs, strict=True))[done:], done + 1):
+        for number, (case, effort, cost) in enumerate(zip(cases, efforts, costs, strict=True), 1):
             begin = time.perf_counter()
             result = measured(side, case, effort, quick, crashed)
             crashed = {}
@@ -119,11 +121,10 @@ def measure(
             console.print(f"{number}/{len(cases)} {line(run, result)}", markup=False, soft_wrap=True)
             progress.update(task, advance=cost, rows=f"{number}/{len(cases)}", refresh=True)
             if not console.is_terminal and number % 10 == 0:
-                console.print(f"about {_left(costs, number, time.perf_counter() - start):.0f} s left")
-            if not side.is_usable():
+                console.print(f"about {_left(costs, number, time.perf_counter() - begun):.0f} s left")
+            if not is_usable(side, case.device):
                 console.print("The GPU is unusable for this process: what is left needs another")
                 return False
-    run["environment"]["load_after"] = load()
     after = clocks()
     if after and "clocks" in run["environment"]:
         run["environment"]["clocks"]["after"] = after
@@ -164,7 +165,7 @@ def prepare(cases: Sequence[Case]) -> None:
         try:
             with side.on(case.device):
                 for build in side.contenders(case, side.inputs(case)).values():
-                    tried(build)
+                    tried(side, case.device, build)
         except Exception:  # it will be met again, and shown, when it is measured
             continue
 

@@ -32,7 +32,6 @@ class Environment(_Machine, total=False):
     version: str  # of the framework, as it calls itself
     build: dict[str, Any]  # what `_build.json` says of the library
     seconds: float  # that the run has taken
-    load_after: list[float]
     # Only where nvidia-smi finds a GPU; the first of several.
     gpu: str
     driver: str

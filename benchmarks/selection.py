@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -51,10 +52,10 @@ class Selection:
 
 def parse_shape(text: str) -> Shape:
     """Of the command line: 1048576 elements, 4096x8192 rows and columns, or M, N and K of a product."""
-    found = tuple(map(int, text.split("x")))
-    if not 1 <= len(found) <= 3 or min(found) < 1:
-        raise ValueError(text)
-    return found
+    sizes = text.split("x")
+    if len(sizes) > 3 or not all(size.isdecimal() and int(size) for size in sizes):
+        raise argparse.ArgumentTypeError(f"{text!r} is none of 1048576, 4096x8192 and 512x512x512, as examples")
+    return tuple(map(int, sizes))
 
 
 def _fitting(case: Case, shape: Shape) -> Shape | None:

@@ -7,14 +7,14 @@ and the most stand for the samples, and have the same median and quartiles.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.case import CALLS
-from benchmarks.verdicts import NOT_SLOWER, Run, fastest_peer, seconds
+from benchmarks.verdicts import NOT_SLOWER, Run, fastest_peer, seconds, times_of
 
 Row = Mapping[str, Any]
 OURS = "fusedops"
@@ -49,31 +49,27 @@ def time_of(row: Row, name: str) -> float | None:
     return seconds(row["contenders"].get(name))
 
 
-def floor_of(row: Row) -> float | None:
-    """The seconds in which the copy beside this row moves as much."""
-    time = time_of(row, "copy")
-    return time * row["work"] / row["contenders"]["copy"]["work"] if time else None
-
-
 def slower(run: Run) -> list[tuple[float, Row, str, str]]:
-    """Ratio, row, ours and peer of whatever takes longer than a peer, the worst first.
-
-    What a user calls is compared with the fastest peer; a graph of ours, or what XLA made of it, with its own kind.
-    """
-    found = []
-    for row in run["results"]:
-        peers = {OURS: fastest_peer(row)}
-        peers |= {name: mode for name in row["contenders"] if (mode := name.removeprefix(f"{OURS}, ")) != name}
-        for ours, peer in peers.items():
-            time, other = time_of(row, ours), time_of(row, peer) if peer else None
-            if time and other and peer and time > NOT_SLOWER * other:
-                found.append((time / other, row, ours, peer))
-    return sorted(found, key=lambda x: -x[0])
+    """Ratio, row, ours and peer of whatever takes longer than a peer, the worst first."""
+    found = [(times, row, ours, peer) for row in run["results"] for times, ours, peer in _pairs(row)]
+    return sorted((pair for pair in found if pair[0] > NOT_SLOWER), key=lambda pair: -pair[0])
 
 
 def compared(run: Run) -> int:
     """How many rows have a peer that was right."""
-    return sum(bool(fastest_peer(row) and time_of(row, OURS)) for row in run["results"])
+    return sum(any(_pairs(row)) for row in run["results"])
+
+
+def _pairs(row: Row) -> Iterator[tuple[float, str, str]]:
+    """Ratio, ours and peer. What a user calls is compared with the fastest peer; a graph of ours, or what XLA made of
+    it, with its own kind.
+    """
+    peers = {OURS: fastest_peer(row)}
+    peers |= {name: mode for name in row["contenders"] if (mode := name.removeprefix(f"{OURS}, ")) != name}
+    for ours, peer in peers.items():
+        times = times_of(row, peer, ours) if peer else None
+        if times and peer:
+            yield times, ours, peer
 
 
 def names_of(rows: Iterable[Row]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import random
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -47,12 +48,17 @@ class Failed(Exception):
 class HostClock:
     """Reads the host's clock around calls with one synchronization at the end.
 
-    `host_share` is the part of the time that the host needed to issue the calls: near 1, it has measured the host.
+    `host_share` is the part of the time that the host needed to issue the calls, by the median: near 1, it has measured
+    the host.
     """
 
     def __init__(self, synchronize: Call | None = None) -> None:
         self.synchronize = synchronize
-        self.host_share = 0.0
+        self._shares: list[float] = []
+
+    @property
+    def host_share(self) -> float:
+        return statistics.median(self._shares)
 
     def __call__(self, call: Call, count: int) -> float:
         if self.synchronize:
@@ -64,7 +70,7 @@ class HostClock:
         if self.synchronize:
             self.synchronize()
             end = time.perf_counter()
-            self.host_share = max(self.host_share, (issued - start) / (end - start))
+            self._shares.append((issued - start) / (end - start))
         return (end - start) / count
 
 

@@ -37,14 +37,9 @@ def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def is_usable() -> bool:
-    """False once a kernel has left the GPU in a state in which every later call of this process fails."""
-    try:
-        if has_gpu():
-            torch.cuda.synchronize()
-    except Exception:
-        return False
-    return True
+def synchronize() -> None:
+    """With the GPU: what went wrong in kernels is raised here."""
+    torch.cuda.synchronize()
 
 
 def cache_size() -> int:

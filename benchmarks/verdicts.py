@@ -47,12 +47,27 @@ def fastest_peer(result: Mapping[str, Any]) -> str | None:
     return min(times, key=times.__getitem__) if times else None
 
 
-def times_of(result: Mapping[str, Any], against: str) -> float | None:
-    """How many times as long as the other fusedops takes for the same work."""
-    ours, other = (result["contenders"].get(name) for name in ("fusedops", against))
-    if not ours or not other or not ours.get("samples") or not other.get("samples"):
-        return None
-    return 1 / statistics.median(_speeds(ours, other, paired=True))
+def times_of(result: Mapping[str, Any], against: str, ours: str = "fusedops") -> float | None:
+    """How many times as long as the other ours takes for the same work, by medians."""
+    times = [_seconds_for(result, name) for name in (ours, against)]
+    return times[0] / times[1] if times[0] and times[1] else None
+
+
+def floor_of(result: Mapping[str, Any]) -> float | None:
+    """The seconds in which the copy beside this row moves as much."""
+    return _seconds_for(result, "copy")
+
+
+def is_of_host(result: Mapping[str, Any], contender: Mapping[str, Any]) -> bool:
+    """Whether it was the host that was measured, where the GPU was meant."""
+    return contender.get("host_share", 0) > HOST_BOUND and result["section"] not in ("python", *CALLS)
+
+
+def _seconds_for(result: Mapping[str, Any], name: str) -> float | None:
+    """The work of the row by that contender."""
+    contender = result["contenders"].get(name)
+    time = seconds(contender)
+    return time * result["work"] / contender["work"] if contender and time else None
 
 
 def not_slower(run: Run) -> str | None:
@@ -111,10 +126,7 @@ def _verdict(runs: Sequence[Run], result: Mapping[str, Any], goal: Mapping[str, 
         wanted += f", or the {goal['or_floor']}"
         text += f", {time / floor:.3g} × floor"
         verdict = "met" if time <= 1.05 * floor else verdict
-    if (
-        result["section"] not in ("python", *CALLS)
-        and max(contender.get("host_share", 0), peer.get("host_share", 0)) > HOST_BOUND
-    ):
+    if is_of_host(result, contender) or is_of_host(result, peer):
         text += ", bound by the host"
     if goal["contender"] != "fusedops":
         text = f"{goal['contender']}: {text}"

@@ -25,6 +25,7 @@ sys.path.append(str(ROOT))
 
 from rich.console import Console  # noqa: E402
 
+from benchmarks import __main__ as command_line  # noqa: E402
 from benchmarks import compare, contest, report, runner, schema  # noqa: E402
 from benchmarks.__main__ import main  # noqa: E402
 from benchmarks.case import BOTH, FORWARD, SECTIONS, Case, moving, product  # noqa: E402
@@ -74,7 +75,7 @@ def test_a_run_writes_all_fields(runs):
         if not run["results"]:
             assert not installed(run["framework"]) and run["notes"]
             continue
-        assert {"seconds", "load_after", "version", "build"} <= found.keys()
+        assert {"seconds", "version", "build"} <= found.keys()
         assert {"fusedops", {"torch": "torch", "tf": "tensorflow"}[run["framework"]]} <= found["versions"].keys()
         for row in run["results"]:
             assert schema.Row.__required_keys__ <= row.keys() <= schema.Row.__annotations__.keys()
@@ -184,7 +185,7 @@ def test_a_contender_that_fails_while_it_is_timed_is_left_out(any_backend, with_
 
 
 def test_another_process_measures_what_a_crash_has_left(any_backend, with_a_failing_peer, monkeypatch, tmp_path):
-    side, path = with_a_failing_peer, tmp_path / "run.json"
+    path = tmp_path / "run.json"
     where = ("cpu", "cpu") if any_backend.device == "cpu" else ("stream", "cuda")
     rows = [moving(*where, operator, "forward", "float32", (64,)) for operator in ("relu", "scale")]
     monkeypatch.setattr(runner, "_keep_freed_memory", lambda: None)  # of all that this process does later
@@ -193,17 +194,84 @@ def test_another_process_measures_what_a_crash_has_left(any_backend, with_a_fail
         whole = runner.measure(any_backend.framework, any_backend.device, rows, True, path, **options)
         return whole, json.loads(path.read_text())["results"]
 
-    monkeypatch.setattr(side, "is_usable", lambda: False)
+    for module in (contest, runner):
+        monkeypatch.setattr(module, "is_usable", lambda side, device: False)
     whole, (row,) = measure()
     assert not whole and row["contenders"]["peer"]["crashed"] and "peer has left the GPU unusable" in row["problem"]
 
-    monkeypatch.setattr(side, "is_usable", lambda: True)
+    for module in (contest, runner):
+        monkeypatch.setattr(module, "is_usable", lambda side, device: True)
     whole, found = measure(resume=True)
     gc.unfreeze()
     assert whole and [row["operator"] for row in found] == ["relu", "scale"]
     assert not any("problem" in row for row in found)
     assert [row["contenders"]["peer"].get("crashed") for row in found] == [True, None]
     assert all("samples" in row["contenders"]["fusedops"] for row in found)
+
+
+@pytest.mark.parametrize(
+    "statuses, problem",
+    [
+        ([75, 75, 0], None),  # twice a contender leaves the GPU unusable
+        ([-9], "The process of torch ended with status -9: rows of it are missing"),
+        ([75] * 21, "The process of torch ended with status 75: rows of it are missing"),
+    ],
+)
+def test_processes_that_end_early(statuses, problem, tmp_path, monkeypatch):
+    output, commands = tmp_path / "now.json", []
+
+    def run(command, check):
+        commands.append(command)
+        part = Path(command[command.index("--json") + 1])
+        part.write_text(json.dumps(written))
+        return subprocess.CompletedProcess(command, statuses[len(commands) - 1])
+
+    case = moving("cpu", "cpu", "relu", "forward", "float32", (64,))
+    row = {"key": case.key, **asdict(case), "contenders": {}}
+    written = {"framework": "torch", "environment": environment(), "results": [row], "notes": []}
+    arguments = ["--framework", "torch", "--device", "cpu", "--section", "cpu", "--output", str(output)]
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
+    monkeypatch.setattr(command_line.subprocess, "run", run)
+    if problem:
+        with pytest.raises(SystemExit, match=problem):
+            main()
+    else:
+        main()
+    assert ["--resume" in command for command in commands] == [False] + [True] * (len(statuses) - 1)
+    (found,) = json.loads(output.read_text())
+    assert found["results"] and found["notes"] == [problem] * bool(problem)
+    assert list(tmp_path.iterdir()) == [output]
+
+
+def test_a_time_counts_without_its_memory(any_backend, measured, monkeypatch):
+    def memory(call):
+        raise RuntimeError("out of memory")
+
+    side = importlib.import_module(f"benchmarks.{any_backend.framework}_contenders")
+    monkeypatch.setattr(side, "memory", memory)
+    section = "cpu" if any_backend.device == "cpu" else "stream"
+    row = measured(moving(section, any_backend.device, "relu", "forward", "float32", (64,)))
+    assert "problem" not in row
+    assert all("samples" in x and "memory" not in x for x in row["contenders"].values())
+
+
+@pytest.mark.parametrize("operator", FORWARD)
+def test_calls_leave_no_tensor_behind(tf_cpu, operator):
+    """Gradients that TensorFlow never frees fill a GPU within a run."""
+    side = importlib.import_module("benchmarks.tf_contenders")
+
+    def tensors() -> int:
+        gc.collect()
+        return sum(issubclass(type(x), side.tf.Tensor) for x in gc.get_objects())
+
+    case = moving("cpu-rows", "cpu", operator, BOTH, "float32", (2, 4, 2, 16) if operator == "rope" else (8, 32))
+    for function in (side.public(side.fo, case), side.formula(case)):
+        call = side.call(case, function, side.inputs(case))
+        call()
+        before = tensors()
+        for _ in range(3):
+            call()
+        assert tensors() == before
 
 
 @pytest.mark.parametrize(
@@ -267,6 +335,7 @@ def test_a_cold_clock_flushes_between_turns(torch_cpu):
     batches: list[int] = []
 
     def time(call, count, first):
+        assert first is caches._flush
         batches.append(count)
         return 2.0
 
@@ -322,9 +391,13 @@ def test_every_section_has_cases_and_an_effort():
     "arguments, sentence",
     [
         (["--op", "no_operator"], "invalid choice: 'no_operator'"),
-        (["--shape", "4096x"], "invalid parse_shape value: '4096x'"),
+        (["--shape", "4096x"], "'4096x' is none of 1048576, 4096x8192 and 512x512x512, as examples"),
+        (["--device", "cpu", "--section", "rows"], "nothing is measured with these options together"),
+        (["--framework", "tf", "--section", "python"], "nothing is measured with these options together"),
         (["--op", "matmul", "--section", "small"], "nothing is measured with these options together"),
-        (["--compare", "missing.json"], "there is no missing.json"),
+        (["--compare", "missing.json"], "missing.json is no file that `make bench` has written"),
+        (["--compare", str(ROOT / "README.md")], "README.md is no file that `make bench` has written"),
+        (["--merge", str(ROOT / "benchmarks" / "ratios.json")], "ratios.json is no file that `make bench` has written"),
         (["--json", "x.json"], "--json needs --framework"),
     ],
 )

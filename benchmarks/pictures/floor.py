@@ -8,8 +8,8 @@ from pathlib import Path
 from benchmarks.case import PEERS
 from benchmarks.pictures import style
 from benchmarks.pictures.dots import lines, panels
-from benchmarks.summary import OURS, Row, floor_of, names_of, rows_of, time_of
-from benchmarks.verdicts import TITLES, Run
+from benchmarks.summary import OURS, Row, names_of, rows_of, time_of
+from benchmarks.verdicts import TITLES, Run, floor_of
 
 SECTIONS = ("rows", "stream", "cpu-rows", "cpu")
 

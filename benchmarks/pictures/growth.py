@@ -11,7 +11,7 @@ from matplotlib import pyplot as plt
 from benchmarks.case import GROWTH
 from benchmarks.pictures import style
 from benchmarks.summary import Row, names_of, rows_of, time_of
-from benchmarks.verdicts import TITLES, Run
+from benchmarks.verdicts import TITLES, Run, floor_of
 
 COLUMNS = 3
 COPY = {"color": style.GREY, "linestyle": "--", "linewidth": 1}
@@ -28,7 +28,8 @@ def draw(runs: Sequence[Run], path: Path) -> str | None:
     )
     for ax, (title, rows) in zip(axes.flat, panels.items(), strict=False):
         for name in reversed(names_of(rows)):
-            points = [(prod(row["shape"]), time * 1e6) for row in rows if (time := _time(row, name))]
+            times = [(row, floor_of(row) if name == "copy" else time_of(row, name)) for row in rows]
+            points = [(prod(row["shape"]), time * 1e6) for row, time in times if time]
             options = COPY if name == "copy" else style.look(name) | {"linewidth": 1.2, "markersize": 5}
             if points:
                 ax.plot(*zip(*points, strict=True), **options)
@@ -47,12 +48,6 @@ def draw(runs: Sequence[Run], path: Path) -> str | None:
     figure.supxlabel(f"elements of {dtype}; {TITLES[run['framework']]}, forward", fontsize=11)
     style.save(figure, path)
     return None
-
-
-def _time(row: Row, name: str) -> float | None:
-    """Of the copy: the floor, in which it moves as many bytes."""
-    time = time_of(row, name)
-    return time * row["work"] / row["contenders"][name]["work"] if time and name == "copy" else time
 
 
 def _panels(run: Run) -> dict[str, list[Row]]:
