@@ -14,6 +14,8 @@ inline constexpr float kAbsentBias = -0.0f;
 // registers of 16-bit elements, because it may be float32 beside a 16-bit T, or to spare the conversions.
 template <bool kAligned, bool kWide, class T>
 class HeldParameter {
+  static_assert(kAligned || kWide);  // an absent parameter is known to packs as they lie only where these are whole
+
  public:
   using A = compute_t<T>;
 
