@@ -215,4 +215,4 @@ def test_a_busy_machine_and_a_quick_run_are_named(runs):
     assert "Other work" not in page._facts(runs) and "quick" not in page._facts(runs)
     runs[0]["environment"]["load"] = [9.0, 1.0, 1.0]
     runs[1]["quick"] = True
-    assert "Other work ran beside it** (load 9)" in page._facts(runs) and "A quick run" in page._facts(runs)
+    assert "Other work ran on this machine** (load 9)" in page._facts(runs) and "A quick run" in page._facts(runs)
