@@ -46,7 +46,9 @@ class _Contender(TypedDict):
 
 
 class Contender(_Contender, total=False):
-    samples: list[float]  # of one call each, one per round; samples at one place are of one round of all contenders
+    # Of one call each, one per round: those at one place are of one round of all contenders. In a run that was trimmed,
+    # the least, the quartiles and the most.
+    samples: list[float]
     host_share: float  # part of the time in which the host issued calls; near 1: it is the host that was measured
     memory: int  # of the GPU, most in use during one call beyond what was in use before: outputs and workspace
     peak: int  # of models: likewise, with what was in use before: weights and inputs

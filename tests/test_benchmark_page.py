@@ -22,6 +22,7 @@ for module in ("rich", "matplotlib"):
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))
 
+from PIL import Image  # noqa: E402
 from rich.console import Console  # noqa: E402
 
 from benchmarks import compare, page, page_tables, report, summary, verdicts  # noqa: E402
@@ -89,6 +90,8 @@ def test_the_page_is_that_of_the_committed_runs(tmp_path):
     assert pictures == {path.name for path in (DOCS / page.FOLDER).glob("*.png")}
     for path in (DOCS / page.FOLDER).glob("*.png"):
         assert path.stat().st_size <= MOST_BYTES, path.name
+        with Image.open(path) as shown, Image.open(tmp_path / path.name) as drawn:
+            assert shown.text[style.SHOWS] == drawn.text[style.SHOWS], f"{path.name} shows other runs"
 
 
 def test_the_committed_runs_are_trimmed():

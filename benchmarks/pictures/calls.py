@@ -32,7 +32,7 @@ def draw(runs: Sequence[Run], path: Path) -> str | None:
     known = [name for name in names if name in style.LOOKS]
     others = ", ".join(name for name in names if name not in style.LOOKS)
     style.legend(figure, known, {others: style.look("")} if others else {})
-    style.save(figure, path)
+    style.save(figure, path, runs)
     return None
 
 

@@ -25,7 +25,7 @@ def draw(runs: Sequence[Run], path: Path) -> str | None:
         ax.set_xlim(left=0)
     names = names_of(row for rows in found.values() for row in rows)
     style.legend(figure, [name for name in names if name in (OURS, *PEERS)])
-    style.save(figure, path)
+    style.save(figure, path, runs)
     return None
 
 

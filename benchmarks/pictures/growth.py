@@ -46,7 +46,7 @@ def draw(runs: Sequence[Run], path: Path) -> str | None:
     style.legend(figure, names, {"floor": COPY})
     dtype = next(iter(panels.values()))[0]["dtype"]
     figure.supxlabel(f"elements of {dtype}; {TITLES[run['framework']]}, forward", fontsize=11)
-    style.save(figure, path)
+    style.save(figure, path, runs)
     return None
 
 

@@ -39,7 +39,7 @@ def draw(runs: Sequence[Run], path: Path) -> str | None:
     peers = dict.fromkeys(peer for rows in panels.values() for row in rows if (peer := fastest_peer(row)))
     hollow = {"other than forward": style.look(OURS, filled=False)}
     style.legend(figure, [OURS, *(name for name in style.LOOKS if name in peers)], hollow)
-    style.save(figure, path)
+    style.save(figure, path, runs)
     return None
 
 
