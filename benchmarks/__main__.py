@@ -104,7 +104,7 @@ def _options() -> argparse.Namespace:
     for path in (*(options.merge or ()), *([options.compare] if options.compare else ())):
         try:
             _load(path)
-        except (OSError, ValueError):
+        except (OSError, ValueError, TypeError):
             parser.error(f"{path} is no file that `make bench` has written")
     if not (options.merge or _chosen(options)):
         parser.error("nothing is measured with these options together")
