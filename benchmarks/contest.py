@@ -10,11 +10,11 @@ from benchmarks.case import PUBLISHED, Case
 from benchmarks.check import Expected, check, expected
 from benchmarks.schema import Row
 from benchmarks.selection import COMPILED
-from benchmarks.timing import Build, Contender, Effort, Failed, HostClock, take_turns
+from benchmarks.timing import Build, Contender, Effort, Failed, take_turns
 
 
 def measured(side: Any, case: Case, effort: Effort, quick: bool, crashed: Mapping[str, str] | None = None) -> Row:
-    """A row; `crashed`: what was wrong with contenders that are left out."""
+    """A row; `crashed`: what was wrong with contenders that are left out, for they left the GPU unusable before."""
     about = {"bytes": case.bytes, "flops": case.flops, "cache": case.cache}
     result: Any = {"key": case.key, **asdict(case), **about, "contenders": {}}
     if case.key in PUBLISHED:
@@ -47,10 +47,11 @@ def measured(side: Any, case: Case, effort: Effort, quick: bool, crashed: Mappin
                 elif contender:
                     right[name] = contender
             for name, samples in _contest(right, effort, failed).items():
-                clock, found = right[name].clock, result["contenders"][name]
+                found = result["contenders"][name]
                 found["samples"] = samples
-                if isinstance(clock, HostClock) and clock.synchronize:
-                    found["host_share"] = clock.host_share
+                share = getattr(right[name].clock, "host_share", None)
+                if share is not None:
+                    found["host_share"] = share
             if case.device == "cuda":
                 for name in right:
                     if name != "copy":

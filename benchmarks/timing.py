@@ -48,8 +48,8 @@ class Failed(Exception):
 class HostClock:
     """Reads the host's clock around calls with one synchronization at the end.
 
-    `host_share` is the part of the time that the host needed to issue the calls, by the median: near 1, it has measured
-    the host.
+    `host_share` is the part of the time that the host needed to issue the calls, by the median: near 1, the host was
+    measured. None if nothing is synchronized.
     """
 
     def __init__(self, synchronize: Call | None = None) -> None:
@@ -57,8 +57,8 @@ class HostClock:
         self._shares: list[float] = []
 
     @property
-    def host_share(self) -> float:
-        return statistics.median(self._shares)
+    def host_share(self) -> float | None:
+        return statistics.median(self._shares) if self._shares else None
 
     def __call__(self, call: Call, count: int) -> float:
         if self.synchronize:

@@ -13,13 +13,12 @@ CPU nothing is flushed: inputs that fit into its caches are warm there, for all 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from benchmarks.case import Case
-from benchmarks.timing import Call, Clock
 
 FITS = 4  # times the cache: inputs and outputs of less are in part still there at the next call
 MOST_COPIES = 128
@@ -34,26 +33,12 @@ def copies(case: Case, values: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [values, *({name: _copy(value) for name, value in values.items()} for _ in range(count - 1))]
 
 
-def flushing(time: Callable[[Call, int, Call], float], calls: int) -> Clock:
-    """A clock that flushes before every so many calls, which its time does not contain."""
-
-    def clock(call: Call, count: int) -> float:
-        seconds, done = 0.0, 0
-        while done < count:
-            now = min(calls, count - done)
-            seconds += time(call, now, _flush) * now
-            done += now
-        return seconds / count
-
-    return clock
-
-
 @functools.cache
 def cache_size() -> int:
     return torch.cuda.get_device_properties(0).L2_cache_size
 
 
-def _flush() -> None:
+def flush() -> None:
     """By reading: written lines would be carried to memory while the next kernel is timed."""
     torch.sum(_buffer())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,18 +12,56 @@ import torch
 
 from benchmarks.timing import Call
 
+SLEEP = (1e-3, 50e-3)  # seconds, at least and at most
+MARGIN = 1.5  # times what the host needs
+FREQUENCY = 2e9  # of the GPU, about: it counts cycles while it sleeps
 
-def event_clock(call: Call, count: int, first: Call = lambda: None) -> float:
-    """The GPU's own time for back-to-back calls, behind `first`: it sleeps until the host is ahead of it."""
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda._sleep(2_000_000)  # cycles, about a millisecond
-    first()
-    start.record()
-    for _ in itertools.repeat(None, count):
-        call()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end) * 1e-3 / count
+
+class EventClock:
+    """The GPU's own time for back-to-back calls: it sleeps until the host has issued them.
+
+    `first` runs on the GPU before every so many calls, and is not in their time. `host_share` is the part of the GPU's
+    time in which the host was still issuing, by the median: 0 if it slept long enough; near 1, the host was measured.
+    """
+
+    def __init__(self, first: Call = lambda: None, every: int | None = None) -> None:
+        self.first, self.every = first, every
+        self._issues: list[float] = []  # seconds of the host for one call
+        self._shares: list[float] = []
+
+    @property
+    def host_share(self) -> float:
+        return statistics.median(self._shares)
+
+    def __call__(self, call: Call, count: int) -> float:
+        seconds, waited, done = 0.0, 0.0, 0
+        while done < count:
+            now = min(self.every or count, count - done)
+            took, late = self._time(call, now)
+            seconds, waited, done = seconds + took, waited + late, done + now
+        self._shares.append(waited / seconds)
+        return seconds / count
+
+    def _time(self, call: Call, count: int) -> tuple[float, float]:
+        """The GPU's seconds, and those of them in which the host was still issuing."""
+        asleep, start, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+        # The least that was seen: what a full queue or a first call took is more than what the host needs.
+        least, most = SLEEP
+        sleep = min(most, max(least, MARGIN * count * min(self._issues, default=0.0)))
+        asleep.record()
+        begin = time.perf_counter()
+        torch.cuda._sleep(int(sleep * FREQUENCY))
+        self.first()
+        start.record()
+        issuing = time.perf_counter()
+        for _ in itertools.repeat(None, count):
+            call()
+        issued = time.perf_counter()
+        end.record()
+        end.synchronize()
+        self._issues.append((issued - issuing) / count)
+        ahead = asleep.elapsed_time(start) * 1e-3
+        return start.elapsed_time(end) * 1e-3, max(0.0, issued - begin - ahead)
 
 
 def profiler_clock(call: Call, count: int) -> float:

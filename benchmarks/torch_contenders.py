@@ -19,7 +19,7 @@ from benchmarks import peers, torch_caches, torch_llama
 from benchmarks.case import BOTH, CALLS, ELEMENTWISE, GROWTH, LLAMA, RECORDED, Case
 from benchmarks.inputs import INPUTS, NUMBERS, WANTED, Function, Layout, angles, drawn, dtype_of, public
 from benchmarks.timing import Build, Call, Clock, Contender, HostClock
-from benchmarks.torch_clocks import event_clock, graph, profiler_clock
+from benchmarks.torch_clocks import EventClock, graph, profiler_clock
 from benchmarks.torch_formulas import EAGER, FORMULAS
 
 NAME, TITLE = "torch", "PyTorch"
@@ -182,7 +182,7 @@ def _of_calls(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
 def _clock(case: Case) -> Clock:
     if case.device == "cpu":
         return HostClock()
-    return HostClock(torch.cuda.synchronize) if case.section in ("python", "seeds", *CALLS) else event_clock
+    return HostClock(torch.cuda.synchronize) if case.section in ("python", "seeds", *CALLS) else EventClock()
 
 
 def _calls(case: Case, function: Function, turns: Iterable[Mapping[str, Any]]) -> list[Call]:
@@ -194,9 +194,10 @@ def _timed(case: Case, calls: Sequence[Call], **more: Any) -> Contender:
     if len(calls) == 1:
         return Contender(calls[0], _clock(case), **more)
     if case.unit == "B" and "backward" not in case.variant:
-        whole, flushed = graph(_run, [(call,) for call in calls]), torch_caches.flushing(event_clock, 1)
+        whole, flushed = graph(_run, [(call,) for call in calls]), EventClock(torch_caches.flush, every=1)
         return Contender(whole, flushed, calls=len(calls), once=calls[0], **more)
-    return Contender(_rotating(calls), torch_caches.flushing(event_clock, len(calls)), once=calls[0], **more)
+    flushed = EventClock(torch_caches.flush, every=len(calls))
+    return Contender(_rotating(calls), flushed, once=calls[0], **more)
 
 
 def _run(call: Call) -> Any:
@@ -240,7 +241,7 @@ def _launch(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
         calls = [partial(function, *some) for some in arguments]
         if method == "graph":
             whole = graph(function, arguments)
-            return Contender(whole, event_clock, calls=GRAPH_CALLS, once=calls[0], checked=checked)
+            return Contender(whole, EventClock(), calls=GRAPH_CALLS, once=calls[0], checked=checked)
         return Contender(_rotating(calls), profiler_clock, once=calls[0], checked=checked)
 
     return {

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -187,7 +188,8 @@ def test_a_contender_that_fails_while_it_is_timed_is_left_out(any_backend, with_
 def test_another_process_measures_what_a_crash_has_left(any_backend, with_a_failing_peer, monkeypatch, tmp_path):
     path = tmp_path / "run.json"
     where = ("cpu", "cpu") if any_backend.device == "cpu" else ("stream", "cuda")
-    rows = [moving(*where, operator, "forward", "float32", (64,)) for operator in ("relu", "scale")]
+    chosen = (("relu", 64), ("relu", 32), ("scale", 64))
+    rows = [moving(*where, operator, "forward", "float32", (n,)) for operator, n in chosen]
     monkeypatch.setattr(runner, "_keep_freed_memory", lambda: None)  # of all that this process does later
 
     def measure(**options: bool) -> tuple[bool, list[schema.Row]]:
@@ -203,9 +205,9 @@ def test_another_process_measures_what_a_crash_has_left(any_backend, with_a_fail
         monkeypatch.setattr(module, "is_usable", lambda side, device: True)
     whole, found = measure(resume=True)
     gc.unfreeze()
-    assert whole and [row["operator"] for row in found] == ["relu", "scale"]
+    assert whole and [row["key"] for row in found] == [row.key for row in rows]
     assert not any("problem" in row for row in found)
-    assert [row["contenders"]["peer"].get("crashed") for row in found] == [True, None]
+    assert [row["contenders"]["peer"].get("crashed") for row in found] == [True, True, None]
     assert all("samples" in row["contenders"]["fusedops"] for row in found)
 
 
@@ -330,17 +332,34 @@ def test_small_inputs_on_a_gpu(torch_gpu, section):
     assert row["contenders"]["fusedops"]["memory"] >= 0
 
 
-def test_a_cold_clock_flushes_between_turns(torch_cpu):
-    caches = importlib.import_module("benchmarks.torch_caches")
+def test_a_cold_clock_flushes_between_turns(torch_cpu, monkeypatch):
+    clocks = importlib.import_module("benchmarks.torch_clocks")
     batches: list[int] = []
 
-    def time(call, count, first):
-        assert first is caches._flush
+    def time(clock, call, count):
         batches.append(count)
-        return 2.0
+        return 2.0 * count, 0.5 * count
 
-    assert caches.flushing(time, 4)(lambda: None, 10) == 2.0
+    monkeypatch.setattr(clocks.EventClock, "_time", time)
+    clock = clocks.EventClock(lambda: None, every=4)
+    assert clock(lambda: None, 10) == 2.0 and clock.host_share == 0.25
     assert batches == [4, 4, 2]
+
+
+@pytest.mark.parametrize("milliseconds, host_is_measured", [(0.5, False), (30, True)])
+def test_a_gpu_sleeps_until_the_host_is_done(torch_gpu, milliseconds, host_is_measured):
+    """Calls of some microseconds on the GPU, which the host issues much more slowly; it sleeps 50 ms at most."""
+    clocks, torch = importlib.import_module("benchmarks.torch_clocks"), torch_gpu.torch
+    x = torch.ones(1024, device="cuda")
+
+    def call() -> None:
+        time.sleep(milliseconds * 1e-3)
+        x.add_(1)
+
+    clock = clocks.EventClock()
+    for count in (1, 1, 10, 10, 10):
+        seconds = clock(call, count)
+    assert (clock.host_share > 0.9) == (seconds > 100e-6) == host_is_measured
 
 
 def test_inputs_that_a_cache_holds_rotate(torch_gpu):
