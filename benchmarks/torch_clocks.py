@@ -13,7 +13,7 @@ import torch
 from benchmarks.timing import Call
 
 SLEEP = (1e-3, 50e-3)  # seconds, at least and at most
-MARGIN = 1.5  # times what the host needs
+MARGIN = 1.5  # times what the host has needed at least
 FREQUENCY = 2e9  # of the GPU, about: it counts cycles while it sleeps
 
 

@@ -28,10 +28,10 @@ __device__ inline void begin_kernel() {
 #endif
 }
 
-// Whether the code that the current GPU runs for a kernel has the wait in begin_kernel(): on a 9.0 it may have been
-// compiled for an 8.0.
+// Whether the code that the current GPU runs for a kernel was compiled for 9.0 or later, and hence has the wait in
+// begin_kernel(), and knows clusters: on a 9.0 it may have been compiled for an 8.0.
 template <class Kernel>
-bool waits(Kernel kernel) {
+bool is_for_hopper(Kernel kernel) {
   cudaFuncAttributes attributes;
   return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
 }
@@ -40,6 +40,7 @@ struct Grid {
   int64_t blocks;
   int threads;
   int shared_bytes = 0;  // of dynamic shared memory
+  int cluster = 1;       // blocks that run at the same time and see each other's shared memory
 };
 
 // Launches on the caller's stream. Nothing is allocated and nothing waits, so that the call can be captured in a graph.
@@ -50,16 +51,18 @@ Status launch(const Context& context, void (*kernel)(Parameters...), const Grid&
   if (grid.shared_bytes > kWithoutAsking)
     FUSEDOPS_TRY(check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.shared_bytes),
                        "asking for shared memory"));
-  cudaLaunchAttribute early = {};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(grid.cluster), 1, 1};
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(grid.blocks));
   config.blockDim = dim3(static_cast<unsigned>(grid.threads));
   config.dynamicSmemBytes = static_cast<size_t>(grid.shared_bytes);
   config.stream = static_cast<cudaStream_t>(context.stream);
-  config.attrs = &early;
-  config.numAttrs = waits(kernel) ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = !is_for_hopper(kernel) ? 0 : grid.cluster == 1 ? 1 : 2;
   return check(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), "a kernel launch");
 }
 

@@ -16,15 +16,31 @@ namespace fusedops::cuda {
 inline constexpr int kMostRowThreads = 1024;  // of a block
 
 // How rows are dealt out to threads. Each thread holds kPacks packs of its row in registers; a longer row is walked in
-// several chunks.
+// several chunks (core/row_cluster.cuh).
 struct RowGroups {
   int threads;         // per row: a power of two
   int shift;           // its logarithm
   int block_threads;   // a multiple of threads
   int rows_per_block;  // block_threads / threads
-  int chunk;           // elements that the threads of a row hold at once
+  int chunk;           // elements that the threads of a row hold at once, in one block
+  int cluster = 1;     // blocks that share a row: a power of two
 
-  int64_t blocks(int64_t rows) const { return (rows + rows_per_block - 1) / rows_per_block; }
+  int64_t blocks(int64_t rows) const { return (rows + rows_per_block - 1) / rows_per_block * cluster; }
+  Grid grid(int64_t rows) const { return {blocks(rows), block_threads, 0, cluster}; }
+
+  // Whether the row is in registers as a whole.
+  __host__ __device__ bool holds(int64_t size) const { return size <= static_cast<int64_t>(cluster) * chunk; }
+
+  // Calls body(chunk) for the first element of each chunk that is this block's.
+  template <class Body>
+  __device__ void each_chunk(int64_t size, Body&& body) const {
+    const int64_t step = static_cast<int64_t>(cluster) * chunk;
+    for (int64_t at = static_cast<int64_t>(rank()) * chunk; at < size; at += step) body(at);
+  }
+
+  // Of this block in its cluster, and of the cluster.
+  __device__ int rank() const { return blockIdx.x & (cluster - 1); }
+  __device__ int64_t cluster_index() const { return blockIdx.x >> (__ffs(cluster) - 1); }
 };
 
 // The fewest threads that hold a row of `size` elements, kPacks packs each: many bytes in flight per thread are what

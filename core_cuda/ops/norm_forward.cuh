@@ -4,15 +4,15 @@
 // long as its bytes. Every element is read once, held in registers while its row is summed, and written once.
 #pragma once
 
-#include "core/rows.cuh"
+#include "core/row_cluster.cuh"
 #include "ops/norm_parameters.cuh"
 
 namespace fusedops::cuda {
 
 // Many rows: 4 packs per thread, so that 32 elements of 16 bits share what a thread costs; parameters are loaded behind
 // the sums, where they take no registers from the row. Few rows: half the packs, for twice the threads, and parameters
-// along with the row: latency is all. Rows chunk by chunk, as many rows otherwise, do not fit into the registers of
-// their threads: they are read again, mostly from the L2 cache. All three have the same bits: see row_sum().
+// along with the row: latency is all. The two have the same bits: see row_sum(). Rows chunk by chunk do not fit into
+// the registers of their threads: see core/row_cluster.cuh.
 enum class NormWay { many, few, chunks };
 
 constexpr int norm_packs(NormWay way) { return way == NormWay::few ? 2 : 4; }
@@ -28,9 +28,10 @@ class NormRow {
   static constexpr int kPacks = norm_packs(kWay), kPack = kPackSize<T>;
   using Partial = Sums<A, kPacks / 2>;
 
-  __device__ NormRow(const NormForward<T>& norm, const RowThread<kThreads>& me)
+  __device__ NormRow(const NormForward<T>& norm, const RowThread<kThreads>& me, bool is_first_block = true)
       : norm_(norm),
         me_(me),
+        is_first_block_(is_first_block),
         columns_((me.row < norm.rows ? static_cast<Index>(norm.cols) : 0) - me.template at<T>(0)) {}
 
   // x, or x + residual rounded to x's dtype; zeros behind the end of the row.
@@ -54,14 +55,29 @@ class NormRow {
 
   // What remains once the row and the parameters are there.
   __device__ void normalize(A (&scratch)[2][32], A inverse_size) {
-    normalize_chunks(scratch, inverse_size, [](auto body) { body(0, [] {}); });
+    normalize_chunks(
+        inverse_size, [](auto body) { body(0, [] {}); },
+        [&](const Partial& sums, int which) { return row_sum(me_, sums, scratch[which]); });
   }
 
-  // Of a row that is loaded chunk by chunk, again and again.
-  __device__ void normalize_long(int chunk_size, A (&scratch)[2][32], A inverse_size) {
-    normalize_chunks(scratch, inverse_size, [&](auto body) {
-      for (Index chunk = 0; chunk < norm_.cols; chunk += chunk_size) body(chunk, [&] { load(chunk); });
-    });
+  // Of a row that is loaded chunk by chunk: once if its cluster holds it, else again and again.
+  __device__ void normalize_long(const RowGroups& groups, RowCluster& cluster, A (&scratch)[2][32],
+                                 A (&of_blocks)[2][kMostCluster], A inverse_size) {
+    bool held = false;
+    if (groups.holds(norm_.cols)) groups.each_chunk(norm_.cols, [&](Index chunk) { prefetch_parameters(chunk); });
+    normalize_chunks(
+        inverse_size,
+        [&](auto body) {
+          groups.each_chunk(norm_.cols, [&](Index chunk) {
+            body(chunk, [&] {
+              if (!held) load(chunk);
+            });
+          });
+          held = groups.holds(norm_.cols);
+        },
+        [&](const Partial& sums, int which) {
+          return cluster.reduce(row_sum(me_, sums, scratch[which]), of_blocks[which], [](A a, A b) { return a + b; });
+        });
   }
 
  private:
@@ -71,9 +87,20 @@ class NormRow {
     if constexpr (kCentered) bias_[p].load(norm_.bias, column, count, kAbsentBias);
   }
 
-  // for_chunks calls a body with the start of each chunk and what loads it.
-  template <class ForChunks>
-  __device__ void normalize_chunks(A (&scratch)[2][32], A inverse_size, ForChunks for_chunks) {
+  // Into the L2 cache, without a register: few rows would wait for memory once for every pack.
+  __device__ void prefetch_parameters(Index chunk) const {
+    each(chunk, [&](int, Index at, Index count) {
+      if (count <= 0) return;
+      const int64_t column = at + me_.template at<T>(0);
+      prefetch_parameter<T>(norm_.weight, column);
+      if constexpr (kCentered) prefetch_parameter<T>(norm_.bias, column);
+    });
+  }
+
+  // for_chunks calls a body with the start of each chunk and what loads it; sum gives the row's sum: the first, the
+  // second.
+  template <class ForChunks, class Sum>
+  __device__ void normalize_chunks(A inverse_size, ForChunks for_chunks, Sum sum) {
     Partial total, squares;
     for_chunks([&](Index chunk, auto load) {
       load();
@@ -85,20 +112,20 @@ class NormRow {
     });
     A mean = 0;
     if constexpr (kCentered) {
-      mean = row_sum(me_, total, scratch[0]) / static_cast<A>(norm_.cols);  // exact for a row of equal numbers
+      mean = sum(total, 0) / static_cast<A>(norm_.cols);  // exact for a row of equal numbers
 
       for_chunks([&](Index chunk, auto load) {  // around the mean: nothing cancels
         load();
         add(squares, chunk, [=](A x, A sum) { return fused(x - mean, x - mean, sum); });
       });
     }
-    const A variance = product(row_sum(me_, squares, scratch[1]), inverse_size);
+    const A variance = product(sum(squares, 1), inverse_size);
     const A rstd = rsqrt(variance + static_cast<A>(norm_.eps));
     for_chunks([&](Index chunk, auto load) {
       load();
       store(chunk, mean, rstd);
     });
-    if (me_.lane == 0 && me_.row < norm_.rows) {
+    if (me_.lane == 0 && me_.row < norm_.rows && is_first_block_) {
       norm_.rstd[me_.row] = rstd;
       if constexpr (kCentered) norm_.mean[me_.row] = mean;
     }
@@ -156,25 +183,29 @@ class NormRow {
 
   const NormForward<T>& norm_;
   const RowThread<kThreads>& me_;
-  const Index columns_;  // from the thread's first one on; none in a row behind the last
+  const bool is_first_block_;  // of those that share the row
+  const Index columns_;        // from the thread's first one on; none in a row behind the last
   Pack<T> x_[kPacks];
   HeldParameter<kAligned, kMixed, T> weight_[kPacks], bias_[kPacks];
 };
 
 // Four blocks of 256 threads share a multiprocessor at 64 registers a thread; 1024 threads of a block have 64.
 template <bool kAligned, NormWay kWay>
-inline constexpr int kNormRegisters = kAligned && kWay != NormWay::chunks || kWay == NormWay::few ? 64 : 80;
+inline constexpr int kNormRegisters = kAligned || kWay == NormWay::few ? 64 : 80;
 
 template <bool kAligned, bool kCentered, bool kMixed, NormWay kWay, int kThreads, class T>
 __global__ void __maxnreg__((kNormRegisters<kAligned, kWay>))
     norm_forward_kernel(const __grid_constant__ NormForward<T> norm, const __grid_constant__ RowGroups groups,
                         compute_t<T> inverse_size) {
+  constexpr bool kLong = kWay == NormWay::chunks;
   begin_kernel();
-  const RowThread<kThreads> me(groups);
-  NormRow<kAligned, kCentered, kMixed, kWay, kThreads, T> row(norm, me);
+  const RowThread<kThreads> me(groups, kLong ? groups.cluster_index() : blockIdx.x);
+  NormRow<kAligned, kCentered, kMixed, kWay, kThreads, T> row(norm, me, !kLong || groups.rank() == 0);
   __shared__ compute_t<T> scratch[2][32];
-  if constexpr (kWay == NormWay::chunks) {
-    row.normalize_long(groups.chunk, scratch, inverse_size);
+  if constexpr (kLong) {
+    RowCluster cluster(groups);
+    __shared__ compute_t<T> of_blocks[2][kMostCluster];
+    row.normalize_long(groups, cluster, scratch, of_blocks, inverse_size);
   } else {
     row.load(0);
     if constexpr (kWay == NormWay::few) row.load_parameters();
@@ -206,15 +237,17 @@ Status norm_forward(const NormForward<T>& norm, const Context& context) {
                        is_aligned(norm.s) && is_aligned(norm.weight.data) && is_aligned(norm.bias.data);
   const bool mixed = kCanMix && (norm.weight.is_f32 || norm.bias.is_f32);
   const auto run = [&](auto kernel, const RowGroups& groups) {
-    return launch(context, kernel, groups.blocks(norm.rows), groups.block_threads, norm, groups,
-                  A(1) / static_cast<A>(norm.cols));
+    return launch(context, kernel, groups.grid(norm.rows), norm, groups, A(1) / static_cast<A>(norm.cols));
   };
   constexpr NormWay kFew = NormWay::few, kMany = NormWay::many, kChunks = NormWay::chunks;
   const RowGroups groups = row_groups<T, norm_packs(kMany)>(norm.cols, 128, norm_threads(kMany));
-  if (norm.cols > groups.chunk)
-    return run(aligned ? norm_forward_kernel<true, kCentered, true, kChunks, 0, T>
-                       : norm_forward_kernel<false, kCentered, true, kChunks, 0, T>,
-               groups);
+  if (!groups.holds(norm.cols)) {
+    const auto kernel = aligned ? norm_forward_kernel<true, kCentered, true, kChunks, 0, T>
+                                : norm_forward_kernel<false, kCentered, true, kChunks, 0, T>;
+    // Blocks of a cluster wait for each other: two of them, of many rows, for longer than a second read takes.
+    const bool shared = norm.cols > 2 * int64_t(groups.chunk);
+    return run(kernel, shared ? with_cluster(groups, norm.cols, kernel) : groups);
+  }
   if (!aligned) return run(norm_forward_kernel<false, kCentered, true, kMany, 0, T>, groups);
   if (mixed) return run(norm_forward_kernel_for<kCentered, kCanMix, T>(groups.threads), groups);
   if (groups.blocks(norm.rows) > 2 * device_attribute(cudaDevAttrMultiProcessorCount))

@@ -1,27 +1,26 @@
 // Limit: memory bandwidth. Every element is read once, held in registers while its row is reduced, and written once; a
-// row of more than 1024 threads' registers is read twice, the second time mostly from the L2 cache.
+// row of more than the registers of a cluster is read twice, the second time mostly from the L2 cache.
 #include <limits>
 
-#include "core/rows.cuh"
+#include "core/row_cluster.cuh"
 #include "ops/softmax.h"
 
 namespace fusedops {
 namespace cuda {
 namespace {
 
-constexpr int kPacks = 4;  // per thread
+constexpr int kPacks = 4;             // per thread
+constexpr int kClusterThreads = 512;  // two blocks to a multiprocessor: while one waits for its cluster, the other runs
 
 struct NoMask {};
 
-// Calls body(chunk) for the first element of each chunk of a row. A row that fits into one is known to at compile time,
-// which saves registers.
-template <bool kFits, class Body>
-__device__ void each_chunk(int64_t cols, const RowGroups& groups, Body&& body) {
-  if constexpr (kFits) {
-    body(int64_t(0));
-  } else {
-    for (int64_t chunk = 0; chunk < cols; chunk += groups.chunk) body(chunk);
-  }
+// The fewest threads that hold a row; of one that no block holds, a cluster, where the GPU has them.
+template <class T, class Kernel>
+RowGroups cluster_or_block(int64_t cols, Kernel kernel) {
+  const RowGroups block = row_groups<T, kPacks>(cols);
+  if (block.holds(cols)) return block;
+  const RowGroups cluster = with_cluster(row_groups<T, kPacks>(cols, 128, kClusterThreads), cols, kernel);
+  return cluster.cluster > 1 ? cluster : block;
 }
 
 // Bit i: whether element i of `count` is kept.
@@ -141,11 +140,18 @@ __global__ void __launch_bounds__(kMostRowThreads) softmax_kernel(Softmax<T> cal
   using A = compute_t<T>;
   constexpr A kNothing = -std::numeric_limits<A>::infinity();
   begin_kernel();
-  const RowThread<> me(groups);
+  RowCluster cluster(groups);
+  const RowThread<> me(groups, kFits ? blockIdx.x : groups.cluster_index());
   SoftmaxChunk<kAligned, T, Mask> row(call, mask, me);
+  const auto each_chunk = [&](auto body) {
+    if constexpr (kFits)
+      body(int64_t(0));
+    else
+      groups.each_chunk(call.cols, body);
+  };
 
   A max = kNothing, sum = 0;
-  each_chunk<kFits>(call.cols, groups, [&](int64_t chunk) {
+  each_chunk([&](int64_t chunk) {
     row.load(chunk);
     const A before = max;
     max = row.max(max);
@@ -154,13 +160,18 @@ __global__ void __launch_bounds__(kMostRowThreads) softmax_kernel(Softmax<T> cal
     sum += row.exponentials(base);
   });
 
-  __shared__ A scratch[2][32];
-  const A row_max = row_reduce(me, max, scratch[0], [](A a, A b) { return fmax(a, b); });
+  __shared__ A scratch[2][32], of_blocks[2][kMostCluster];
+  const auto over_row = [&](A value, int which, auto combine) {
+    const A of_block = row_reduce(me, value, scratch[which], combine);
+    return kFits ? of_block : cluster.reduce(of_block, of_blocks[which], combine);
+  };
+  const A row_max = over_row(max, 0, [](A a, A b) { return fmax(a, b); });
   const A share = exp2_((max - row_max) * call.factor);
-  const A reciprocal = A(1) / row_reduce(me, sum * share, scratch[1], [](A a, A b) { return a + b; });
+  const A reciprocal = A(1) / over_row(sum * share, 1, [](A a, A b) { return a + b; });
 
-  each_chunk<kFits>(call.cols, groups, [&](int64_t chunk) {
-    if constexpr (kFits) return row.store(chunk, share * reciprocal);
+  const bool held = kFits || groups.holds(call.cols);
+  each_chunk([&](int64_t chunk) {
+    if (held) return row.store(chunk, share * reciprocal);
     row.load(chunk);
     row.exponentials(row_max);
     row.store(chunk, reciprocal);
@@ -169,12 +180,12 @@ __global__ void __launch_bounds__(kMostRowThreads) softmax_kernel(Softmax<T> cal
 
 template <class T, class Mask>
 Status softmax_rows(const Softmax<T>& call, const Mask& mask, const Context& context) {
-  const RowGroups groups = row_groups<T, kPacks>(call.cols);
   const bool aligned = are_rows_aligned(call.cols, call.x, call.x_stride) && is_aligned(call.y);
-  const auto kernel = call.cols <= groups.chunk
+  const auto kernel = row_groups<T, kPacks>(call.cols).holds(call.cols)
                           ? (aligned ? softmax_kernel<true, true, T, Mask> : softmax_kernel<false, true, T, Mask>)
                           : (aligned ? softmax_kernel<true, false, T, Mask> : softmax_kernel<false, false, T, Mask>);
-  return launch(context, kernel, groups.blocks(call.rows), groups.block_threads, call, mask, groups);
+  const RowGroups groups = cluster_or_block<T>(call.cols, kernel);
+  return launch(context, kernel, groups.grid(call.rows), call, mask, groups);
 }
 
 template <bool kAligned, class T>
@@ -230,30 +241,32 @@ template <bool kAligned, class T>
 __global__ void __launch_bounds__(kMostRowThreads) softmax_backward_kernel(SoftmaxBackward<T> call, RowGroups groups) {
   using A = compute_t<T>;
   begin_kernel();
-  const RowThread<> me(groups);
+  RowCluster cluster(groups);
+  const RowThread<> me(groups, groups.cluster_index());
   BackwardChunk<kAligned, T> row{call, me};
-  const bool fits = call.cols <= groups.chunk;
+  const bool held = groups.holds(call.cols);
   A sum = 0;
-  each_chunk<false>(call.cols, groups, [&](int64_t chunk) {
+  groups.each_chunk(call.cols, [&](int64_t chunk) {
     row.load(chunk);
     sum += row.dot();
     row.forget_all();
   });
-  __shared__ A scratch[32];
-  sum = row_reduce(me, sum, scratch, [](A a, A b) { return a + b; });
-  each_chunk<false>(call.cols, groups, [&](int64_t chunk) {
-    if (!fits) row.load(chunk);
+  __shared__ A scratch[32], of_blocks[kMostCluster];
+  const auto add = [](A a, A b) { return a + b; };
+  sum = cluster.reduce(row_reduce(me, sum, scratch, add), of_blocks, add);
+  groups.each_chunk(call.cols, [&](int64_t chunk) {
+    if (!held) row.load(chunk);
     row.store(chunk, sum);
   });
 }
 
 template <class T>
 Status backward_rows(const SoftmaxBackward<T>& call, const Context& context) {
-  const RowGroups groups = row_groups<T, kPacks>(call.cols);
   const bool aligned = are_rows_aligned(call.cols, call.dy, call.dy_stride) &&
                        are_rows_aligned(call.cols, call.y, call.y_stride) && is_aligned(call.dx);
   const auto kernel = aligned ? softmax_backward_kernel<true, T> : softmax_backward_kernel<false, T>;
-  return launch(context, kernel, groups.blocks(call.rows), groups.block_threads, call, groups);
+  const RowGroups groups = cluster_or_block<T>(call.cols, kernel);
+  return launch(context, kernel, groups.grid(call.rows), call, groups);
 }
 
 }  // namespace
