@@ -14,7 +14,7 @@ from benchmarks.timing import Build, Contender, Effort, Failed, take_turns
 
 
 def measured(side: Any, case: Case, effort: Effort, quick: bool, crashed: Mapping[str, str] | None = None) -> Row:
-    """A row; `crashed`: what was wrong with contenders that are left out, for they left the GPU unusable before."""
+    """A row; `crashed`: what was wrong with contenders that are left out."""
     about = {"bytes": case.bytes, "flops": case.flops, "cache": case.cache}
     result: Any = {"key": case.key, **asdict(case), **about, "contenders": {}}
     if case.key in PUBLISHED:

@@ -47,7 +47,8 @@ here was typed. What was tried, and why a kernel is as fast as it is: [performan
   framework.
 - **On a GPU**, PyTorch's times are the GPU's own, by events: it sleeps until the host has issued the calls. Those of a
   call are the host's. TensorFlow has no events: its times are the host's, with one synchronization behind many calls.
-  † marks those for nine tenths of which, or more, the host was busy issuing calls: it was the host that was measured.
+  † marks those for nine tenths of which, or more, the host was issuing calls, or waited in one: it was the host that
+  was measured.
 - **Caches**: on a GPU, inputs that fit into its cache rotate in PyTorch, so that each call reads memory; on a CPU they
   are the same at each call, as in the rows of the seeds.
 - **Memory** is the most that a call holds beyond its inputs; of whole models, all that is in use. On a CPU nobody

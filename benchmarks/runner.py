@@ -22,8 +22,6 @@ from benchmarks.schema import Row, Run
 from benchmarks.timing import Effort
 from fusedops.loading import FRAMEWORKS, fault
 
-Crashed = dict[tuple[str, str], dict[str, str]]  # section and operator -> contender -> what was wrong
-
 # Section -> how long to measure; long enough for a figure that repeats, short enough for all to take minutes.
 EFFORTS = {
     "stream": Effort(round=4e-3, total=0.3, least_calls=3),
@@ -58,14 +56,14 @@ def measure(
     start = time.perf_counter()
     console = Console(highlight=False)
     run: Run = {"framework": framework, "quick": quick, "environment": environment(), "results": [], "notes": []}
-    crashed: Crashed = {}
+    crashed: dict[str, str] = {}
     if resume:
         run = json.loads(path.read_text())
         start -= run["environment"]["seconds"]
         device = run["results"][-1]["device"]  # whatever has become of the GPU
-        crashed = _crashed(run["results"])
-        if _crashed(run["results"][-1:]) and "problem" in run["results"][-1]:
-            run["results"].pop()  # to be measured without what crashed
+        crashed = _crashed(run["results"][-1])
+        if crashed:
+            run["results"].pop()
 
     def note(text: str) -> None:
         if text not in run["notes"]:
@@ -115,7 +113,8 @@ def measure(
         task = progress.add_task(side.TITLE, total=sum(costs), rows=f"0/{len(cases)}")
         for number, (case, effort, cost) in enumerate(zip(cases, efforts, costs, strict=True), 1):
             begin = time.perf_counter()
-            result = measured(side, case, effort, quick, crashed.get((case.section, case.operator)))
+            result = measured(side, case, effort, quick, crashed)
+            crashed = {}
             result["seconds"] = time.perf_counter() - begin
             run["results"].append(result)
             save()
@@ -171,14 +170,9 @@ def prepare(cases: Sequence[Case]) -> None:
             continue
 
 
-def _crashed(rows: Sequence[Row]) -> Crashed:
-    """A contender that has left the GPU unusable is not tried in this section's rows of that operator again."""
-    found: Crashed = {}
-    for row in rows:
-        for name, contender in row["contenders"].items():
-            if contender.get("crashed"):
-                found.setdefault((row["section"], row["operator"]), {})[name] = contender["problem"] or ""
-    return found
+def _crashed(row: Row) -> dict[str, str]:
+    found = row["contenders"]
+    return {name: found[name]["problem"] or "" for name in found if found[name].get("crashed")}
 
 
 def _keep_freed_memory() -> None:

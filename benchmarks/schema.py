@@ -49,10 +49,10 @@ class Contender(_Contender, total=False):
     # Of one call each, one per round: those at one place are of one round of all contenders. In a run that was trimmed,
     # the least, the quartiles and the most.
     samples: list[float]
-    host_share: float  # part of the time in which the host issued calls; near 1: it is the host that was measured
+    host_share: float  # part of the time in which the host issued calls, or waited in one; near 1: it was measured
     memory: int  # of the GPU, most in use during one call beyond what was in use before: outputs and workspace
     peak: int  # of models: likewise, with what was in use before: weights and inputs
-    crashed: bool  # it left the GPU unusable, here or in another row of this section and operator: measured without it
+    crashed: bool  # it left the GPU unusable; the row was measured anew without it
 
 
 class _Row(TypedDict):

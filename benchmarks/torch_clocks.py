@@ -21,7 +21,8 @@ class EventClock:
     """The GPU's own time for back-to-back calls: it sleeps until the host has issued them.
 
     `first` runs on the GPU before every so many calls, and is not in their time. `host_share` is the part of the GPU's
-    time in which the host was still issuing, by the median: 0 if it slept long enough; near 1, the host was measured.
+    time in which the host was still issuing, or waited in a call, by the median: 0 if it slept long enough; near 1, the
+    host was measured.
     """
 
     def __init__(self, first: Call = lambda: None, every: int | None = None) -> None:
@@ -92,8 +93,10 @@ def graph(function: Callable[..., Any], arguments: Sequence[Sequence[Any]]) -> C
             if rotating or not outputs:
                 outputs.append(output)
 
+    kept = outputs, arguments  # freed inputs would be read, too: the graph holds no tensor
+
     def replay() -> Any:
         captured.replay()
-        return outputs[0]
+        return kept[0][0]
 
     return replay

@@ -1,4 +1,4 @@
-// Rows that the registers of a block do not hold are shared by a cluster of blocks (CUDA Programming Guide, "Thread
+// Rows that the registers of a block do not hold may be shared by a cluster of blocks (CUDA Programming Guide, "Thread
 // Block Clusters"), each of which takes every so many-th chunk. What a cluster does not hold either is read anew
 // whenever the row is walked through, mostly from the L2 cache. GPUs before 9.0 have no clusters: there, one block
 // takes the row.
@@ -10,10 +10,10 @@
 
 namespace fusedops::cuda {
 
-inline constexpr int kMostCluster = 8;  // blocks: what every GPU with clusters has room for
+inline constexpr int kMostCluster = 8;  // blocks: what CUDA calls portable; a slice of a GPU may have room for fewer
 
-// As many blocks as hold the row, or the most that there are. Their number follows from the length of the row alone, as
-// the order of its sum does.
+// The least power of two that holds the row, or the most blocks that there are. Their number follows from the length of
+// the row alone, as the order of its sum does.
 template <class Kernel>
 RowGroups with_cluster(RowGroups groups, int64_t size, Kernel kernel) {
   if (!is_for_hopper(kernel) || !device_attribute(cudaDevAttrClusterLaunch)) return groups;

@@ -1,7 +1,8 @@
 // The forward of both norms, with and without a residual added first.
 //
 // Limit: memory bandwidth, and for 16-bit rows not far from it the rate of instructions: about 27 per element take as
-// long as its bytes. Every element is read once, held in registers while its row is summed, and written once.
+// long as its bytes. Every element is read once, held in registers while its row is summed, and written once; of rows
+// that are longer, what neither a block nor a cluster holds is read again.
 #pragma once
 
 #include "core/row_cluster.cuh"
@@ -189,7 +190,8 @@ class NormRow {
   HeldParameter<kAligned, kMixed, T> weight_[kPacks], bias_[kPacks];
 };
 
-// Four blocks of 256 threads share a multiprocessor at 64 registers a thread; 1024 threads of a block have 64.
+// Four blocks of 256 threads, or two of 512, share a multiprocessor at 64 registers a thread; 1024 threads of a block
+// have 64. Misaligned rows would spill.
 template <bool kAligned, NormWay kWay>
 inline constexpr int kNormRegisters = kAligned || kWay == NormWay::few ? 64 : 80;
 
