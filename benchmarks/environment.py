@@ -82,4 +82,8 @@ def _cpu() -> str:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
         return platform.processor()
-    return next((row.split(":")[1].strip() for row in text.splitlines() if row.startswith("model name")), "")
+    found = {name.strip(): value.strip() for name, _, value in (row.partition(":") for row in text.splitlines())}
+    name = found.get("model name", "")
+    if "cpu family" in found and "model" in found:  # a hypervisor may give several generations one name
+        name += f" (family {found['cpu family']}, model {found['model']})"
+    return name

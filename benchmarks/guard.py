@@ -5,7 +5,7 @@ python -m benchmarks.guard --update     measures all anew and writes them down; 
 
 `make bench-check` is the first of these. Rows that fail are measured again, twice at most, when all others are done:
 what disturbs one lasts for seconds. Ratios hold for a kind of processor and for versions of the frameworks, which the
-file names: elsewhere they are shown, and fail nothing.
+file names, several beside each other: elsewhere they are shown, and fail nothing.
 """
 
 from __future__ import annotations
@@ -64,11 +64,12 @@ def main() -> int:
 def check(framework: str, path: Path) -> None:
     """Ends the process with status 1 if anything became slower."""
     here, rows = _rows(framework)
-    known = _read(path).get(framework, {"measured": "nothing", "ratios": {}})
-    problems = compared(rows, known["ratios"])
-    judged = known["measured"] == here
+    known = _read(path).get(framework, {})
+    judged = here in known
+    problems = compared(rows, known[here] if judged else next(iter(known.values()), {}))
     if not judged:
-        problems.append(f"not judged: the ratios are those of {known['measured']}; of this machine: {UPDATE}")
+        others = "; ".join(known) or "nothing"
+        problems.append(f"not judged: the ratios are those of {others}. Of this machine: {UPDATE}")
     print("\n".join(problems), end="\n" * bool(problems))
     sys.exit(judged and bool(problems))
 
@@ -76,8 +77,9 @@ def check(framework: str, path: Path) -> None:
 def update(framework: str, path: Path) -> None:
     here, rows = _rows(framework)
     found = {name: statistics.median(measure() for _ in range(UPDATES)) for name, measure in rows.items()}
-    new = {framework: {"measured": here, "ratios": {name: round(value, 3) for name, value in found.items()}}}
-    path.write_text(json.dumps(_read(path) | new, indent=1) + "\n")
+    known = _read(path)
+    known.setdefault(framework, {})[here] = {name: round(value, 3) for name, value in found.items()}
+    path.write_text(json.dumps(known, indent=1) + "\n")
     print(f"{len(found)} ratios written to {path}")
 
 

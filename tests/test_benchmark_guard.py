@@ -67,8 +67,9 @@ def test_rows_and_ratios_without_each_other_are_problems():
 def test_the_committed_ratios_are_of_the_rows(of):
     names = [ratio.name_of(case, against) for case, against in ratio.pairs(of)]
     assert len(set(names)) == len(names)
-    assert list(COMMITTED[of]["ratios"]) == names
-    assert all(0 < value < 10 for value in COMMITTED[of]["ratios"].values())
+    for ratios in COMMITTED[of].values():
+        assert list(ratios) == names
+        assert all(0 < value < 10 for value in ratios.values())
 
 
 def rows(monkeypatch, **values: float) -> None:
@@ -83,9 +84,12 @@ def test_update_then_check(tmp_path, monkeypatch, capsys):
     for framework in ("torch", "tf"):
         rows(monkeypatch, a=0.25, b=2.0)
         guard.update(framework, path)
-    assert json.loads(path.read_text()) == {
-        framework: {"measured": f"{framework} here", "ratios": {"a": 0.25, "b": 2.0}} for framework in ("torch", "tf")
-    }
+    written = {framework: {f"{framework} here": {"a": 0.25, "b": 2.0}} for framework in ("torch", "tf")}
+    assert json.loads(path.read_text()) == written
+    written["tf"]["elsewhere"] = {"a": 9.0, "b": 9.0}  # another machine's stay beside
+    path.write_text(json.dumps(written))
+    guard.update("tf", path)
+    assert json.loads(path.read_text()) == written
     for a, code in ((0.3, 0), (0.4, 1)):
         rows(monkeypatch, a=a, b=2.0)
         with pytest.raises(SystemExit) as ended:
@@ -96,14 +100,14 @@ def test_update_then_check(tmp_path, monkeypatch, capsys):
 
 def test_ratios_of_another_machine_judge_nothing(tmp_path, monkeypatch, capsys):
     path = tmp_path / "ratios.json"
-    path.write_text(json.dumps({"torch": {"measured": "elsewhere", "ratios": {"a": 0.1}}}))
+    path.write_text(json.dumps({"torch": {"elsewhere": {"a": 0.1}}}))
     rows(monkeypatch, a=1.0)
     with pytest.raises(SystemExit) as ended:
         guard.check("torch", path)
     assert ended.value.code == 0
     printed = capsys.readouterr().out
     assert "slower: a: 10.00 times" in printed
-    assert f"not judged: the ratios are those of elsewhere; of this machine: {guard.UPDATE}" in printed
+    assert f"not judged: the ratios are those of elsewhere. Of this machine: {guard.UPDATE}" in printed
 
 
 def test_without_frameworks_nothing_is_a_failure(monkeypatch, capsys):
@@ -119,7 +123,7 @@ def test_the_command_fails(tmp_path, framework):
     name = "relu forward / eager"
     path = tmp_path / "ratios.json"
     here, _ = guard._rows(framework)
-    path.write_text(json.dumps({framework: {"measured": here, "ratios": {name: 1e9}}}))
+    path.write_text(json.dumps({framework: {here: {name: 1e9}}}))
     command = [sys.executable, "-m", "benchmarks.guard", "--framework", framework, "--ratios", str(path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 1, done.stderr
