@@ -333,15 +333,16 @@ def test_small_inputs_on_a_gpu(torch_gpu, section):
 
 
 def test_a_cold_clock_flushes_between_turns(torch_cpu, monkeypatch):
-    clocks = importlib.import_module("benchmarks.torch_clocks")
+    clocks, caches = (importlib.import_module(f"benchmarks.torch_{name}") for name in ("clocks", "caches"))
     batches: list[int] = []
 
     def time(clock, call, count):
+        assert clock.first is caches.flush
         batches.append(count)
         return 2.0 * count, 0.5 * count
 
     monkeypatch.setattr(clocks.EventClock, "_time", time)
-    clock = clocks.EventClock(lambda: None, every=4)
+    clock = clocks.EventClock(caches.flush, every=4)
     assert clock(lambda: None, 10) == 2.0 and clock.host_share == 0.25
     assert batches == [4, 4, 2]
 
