@@ -37,6 +37,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     pairs = [(framework, device) for framework in FRAMEWORKS for device in DEVICES]
     for fixture, cases in {
         "any_backend": pairs,
+        "any_gpu": [(framework, "cuda") for framework in FRAMEWORKS],
         "torch_backend": [("torch", device) for device in DEVICES],
         "tf_backend": [("tf", device) for device in DEVICES],
         "torch_cpu": [("torch", "cpu")],
@@ -68,7 +69,7 @@ def any_backend(request: pytest.FixtureRequest) -> Backend:
     return require(*request.param)
 
 
-torch_backend = tf_backend = torch_cpu = tf_cpu = torch_gpu = tf_gpu = any_backend
+any_gpu = torch_backend = tf_backend = torch_cpu = tf_cpu = torch_gpu = tf_gpu = any_backend
 
 
 @pytest.fixture

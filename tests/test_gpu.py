@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from frameworks import Backend
 from numerics import assert_same_bits
+from rows import BY_ROWS, rows
 from specifications import SPECIFICATIONS, WITH_SCALARS, scalars
 
 LARGE = 2**31 + 4099  # elements: beyond 32-bit indices, and no multiple of a vector or a block
@@ -23,11 +24,8 @@ def filled(torch, spec, count: int):
     return sample, arrays
 
 
-BY_ROWS = [spec for spec in SPECIFICATIONS if spec.least_rank > 0 and spec.rows_are_independent]
-
-
 @pytest.mark.parametrize("spec", BY_ROWS, ids=str)
-@pytest.mark.parametrize("columns", [4099, 8192])
+@pytest.mark.parametrize("columns", [4099, 8192, 20_000])
 def test_rows_of_more_than_2_31_elements(torch_gpu, spec, columns):
     """A few rows over and over, forward and backward: each has the bits that it has among the few."""
     torch = torch_gpu.torch
@@ -123,9 +121,17 @@ def test_a_matrix_of_more_than_2_31_elements(torch_gpu):
 
 
 def test_cuda_graph(torch_gpu, spec, dtype, random):
+    check_cuda_graph(torch_gpu, spec, dtype, [spec.sample((65, 130), random) for _ in range(2)])
+
+
+@pytest.mark.parametrize("spec", BY_ROWS, ids=str)
+def test_cuda_graph_of_many_long_rows(torch_gpu, spec, dtype, random):
+    check_cuda_graph(torch_gpu, spec, dtype, [rows(spec, 150, 20_000, random) for _ in range(2)])
+
+
+def check_cuda_graph(torch_gpu, spec, dtype, samples):
     """Captured forward and backward, replayed on new values: without allocation, synchronization or default stream."""
     torch = torch_gpu.torch
-    samples = [spec.sample((65, 130), random) for _ in range(2)]
     inputs, others = (torch_gpu.tensors(sample, dtype) for sample in samples)
     names = spec.differentiable(samples[0])
     leaves = torch_gpu.leaves(inputs, names)

@@ -7,6 +7,7 @@ import math
 import pytest
 from checks import check_backward, check_forward
 from numerics import assert_same_bits
+from rows import BY_ROWS, rows
 from specifications import SPECIFICATIONS
 
 
@@ -96,6 +97,19 @@ def test_layout(torch_backend, spec, dtype, layout, random):
             expected = torch_backend.call(spec.name, laid_out(torch, compact, inputs), sample.options)
             for got, output in zip(outputs, expected, strict=True):
                 assert_same_bits(torch_backend.to_numpy(got), torch_backend.to_numpy(output), str(sample))
+
+
+@pytest.mark.parametrize("spec", [spec for spec in BY_ROWS if spec.bits_follow_from_values], ids=str)
+@pytest.mark.parametrize("layout", [misaligned, rows_spaced_by_one], ids=lambda layout: layout.__name__)
+def test_layout_of_long_rows(torch_backend, spec, dtype, layout, random):
+    """Of which a GPU holds some in one block, some in several, some in none."""
+    torch = torch_backend.torch
+    for columns in (12_000, 20_000, 40_000, 200_000):
+        sample = rows(spec, 3, columns, random)
+        inputs = laid_out(torch, layout, torch_backend.tensors(sample, dtype))
+        expected = torch_backend.call(spec.name, laid_out(torch, compact, inputs), sample.options)
+        for got, output in zip(torch_backend.call(spec.name, inputs, sample.options), expected, strict=True):
+            assert_same_bits(torch_backend.to_numpy(got), torch_backend.to_numpy(output), str(columns))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "core/context.h"
@@ -29,9 +30,9 @@ __device__ inline void begin_kernel() {
 }
 
 // Whether the code that the current GPU runs for a kernel was compiled for 9.0 or later, and hence has the wait in
-// begin_kernel(), and knows clusters: on a 9.0 it may have been compiled for an 8.0.
+// begin_kernel(), and knows clusters: a 9.0 may run what was compiled for an 8.0.
 template <class Kernel>
-bool is_for_hopper(Kernel kernel) {
+bool runs_hopper_code(Kernel kernel) {
   cudaFuncAttributes attributes;
   return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
 }
@@ -39,15 +40,16 @@ bool is_for_hopper(Kernel kernel) {
 struct Grid {
   int64_t blocks;
   int threads;
-  int shared_bytes = 0;  // of dynamic shared memory
-  int cluster = 1;       // blocks that run at the same time and see each other's shared memory
+  int shared_bytes = 0;   // of dynamic shared memory
+  int cluster = 1;        // blocks that run at the same time and see each other's shared memory
+  bool resident = false;  // of these blocks no more clusters than run at once: the kernel does what is left
 };
 
 // Launches on the caller's stream. Nothing is allocated and nothing waits, so that the call can be captured in a graph.
 template <class... Parameters, class... Arguments>
 Status launch(const Context& context, void (*kernel)(Parameters...), const Grid& grid, Arguments&&... arguments) {
   if (grid.blocks == 0) return {};
-  constexpr int kWithoutAsking = 48 << 10;
+  constexpr int kWithoutAsking = 47 << 10;  // a kilobyte less than may be had, for what the kernel declares
   if (grid.shared_bytes > kWithoutAsking)
     FUSEDOPS_TRY(check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.shared_bytes),
                        "asking for shared memory"));
@@ -62,7 +64,12 @@ Status launch(const Context& context, void (*kernel)(Parameters...), const Grid&
   config.dynamicSmemBytes = static_cast<size_t>(grid.shared_bytes);
   config.stream = static_cast<cudaStream_t>(context.stream);
   config.attrs = attributes;
-  config.numAttrs = !is_for_hopper(kernel) ? 0 : grid.cluster == 1 ? 1 : 2;
+  config.numAttrs = grid.cluster > 1 ? 2 : runs_hopper_code(kernel) ? 1 : 0;
+  if (grid.resident) {
+    int clusters = 0;
+    FUSEDOPS_TRY(check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "counting clusters"));
+    if (clusters > 0) config.gridDim.x = std::min(config.gridDim.x, static_cast<unsigned>(clusters * grid.cluster));
+  }
   return check(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), "a kernel launch");
 }
 

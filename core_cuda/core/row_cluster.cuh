@@ -1,25 +1,39 @@
 // Rows that the registers of a block do not hold may be shared by a cluster of blocks (CUDA Programming Guide, "Thread
-// Block Clusters"), each of which takes every so many-th chunk. What a cluster does not hold either is read anew
-// whenever the row is walked through, mostly from the L2 cache. GPUs before 9.0 have no clusters: there, one block
-// takes the row.
+// Block Clusters"), in equal parts. Of rows that a cluster does not hold either, each block takes every so many-th
+// chunk, and reads it anew whenever the row is walked through, mostly from the L2 cache. GPUs before 9.0 have no
+// clusters: there, one block takes the row.
+//
+// The blocks of a cluster wait for each other, and memory would be idle meanwhile. Of many rows, hence, each cluster
+// that fits on the GPU takes one after the other, and orders the next one before it sums the one at hand.
 #pragma once
 
 #include <cooperative_groups.h>
 
+#include "core/prefetch.cuh"
 #include "core/rows.cuh"
 
 namespace fusedops::cuda {
 
 inline constexpr int kMostCluster = 8;  // blocks: what CUDA calls portable; a slice of a GPU may have room for fewer
 
-// The least power of two that holds the row, or the most blocks that there are. Their number follows from the length of
+// A block of at most `most` threads, if that holds the row; else a cluster of blocks, where the GPU has them: the least
+// power of two that holds the row in equal parts, or the most that there are. Their number follows from the length of
 // the row alone, as the order of its sum does.
-template <class Kernel>
-RowGroups with_cluster(RowGroups groups, int64_t size, Kernel kernel) {
-  if (!is_for_hopper(kernel) || !device_attribute(cudaDevAttrClusterLaunch)) return groups;
+template <class T, int kPacks, class Kernel>
+RowGroups block_or_cluster(int64_t size, int most, Kernel kernel) {
+  const RowGroups block = row_groups<T, kPacks>(size, 128, most);
+  if (block.holds(size)) return block;
+  RowGroups groups = row_groups<T, kPacks>(size, 128, kRowThreads);
+  if (!runs_hopper_code(kernel) || !device_attribute(cudaDevAttrClusterLaunch)) return groups;
   while (!groups.holds(size) && groups.cluster < kMostCluster) groups.cluster *= 2;
+  const int64_t of_all = int64_t(groups.cluster) * kPackSize<T>;
+  if (groups.holds(size)) groups.part = static_cast<int>((size + of_all - 1) / of_all * kPackSize<T>);
   return groups;
 }
+
+// The next row of a block, kPacks packs for each thread.
+template <class T, int kPacks>
+using NextRow = Prefetch<T, kRowThreads, 1, kPacks>;
 
 // Constructed when the kernel begins.
 class RowCluster {
@@ -30,26 +44,59 @@ class RowCluster {
 #endif
   }
 
-  // Combines what the blocks have found, which is the same in all threads of a block, in the same order for every row;
-  // all of them get the result. Every thread must come here, at least once. `values` serves once.
-  template <class V, class Combine>
-  __device__ V reduce(V value, V (&values)[kMostCluster], Combine combine) {
+  // A thread's place in a row that the cluster holds.
+  template <class T>
+  __device__ RowThread<kRowThreads> thread() const {
+    return RowThread<kRowThreads>(groups_, groups_.cluster_index(), static_cast<int>(groups_.first() / kPackSize<T>));
+  }
+
+  // Goes through the rows of this cluster, beginning with that of `me`. The first is loaded, each of the others is
+  // ordered while the one before is at hand: row.load(), row.order(index), row.take_ordered(). finish() does the rest,
+  // and comes to gather(), for which the blocks wait: what it has in shared memory otherwise may be used for each row.
+  template <bool kAligned, class Row, class Finish>
+  __device__ void each_row(RowThread<kRowThreads>& me, int64_t rows, Row& row, Finish finish) {
+    const int64_t step = gridDim.x >> (__ffs(groups_.cluster) - 1);
+    row.load();
+    for (bool goes_on = true; goes_on;) {
+      const int64_t next = me.row + step;
+      goes_on = kAligned && next < rows;  // misaligned rows have a cluster each: see cluster_grid()
+      if (goes_on) row.order(next);
+      finish();
+      if (!goes_on) break;
+      me.row = next;
+      row.take_ordered();
+    }
+  }
+
+  // What every block of several has found, which is the same in all of its threads, in the order of their ranks. Every
+  // thread must come here, as often as any other and at least once, and waits for all.
+  template <class V>
+  __device__ const V* gather(const V& value, V (&values)[2][kMostCluster]) {
+    turn_ ^= 1;  // the others may still be reading what was gathered last
+    V(&gathered)[kMostCluster] = values[turn_];
 #if __CUDA_ARCH__ >= 900
-    if (groups_.cluster == 1) return value;
     const auto cluster = cooperative_groups::this_cluster();
     if (!all_are_here_) cluster.barrier_wait();  // only then has every block got shared memory
     all_are_here_ = true;
-    if (threadIdx.x < groups_.cluster) *cluster.map_shared_rank(values + groups_.rank(), threadIdx.x) = value;
+    if (threadIdx.x < groups_.cluster) *cluster.map_shared_rank(gathered + groups_.rank(), threadIdx.x) = value;
     cluster.sync();
-    value = values[0];
-    for (int block = 1; block < groups_.cluster; ++block) value = combine(value, values[block]);
 #endif
-    return value;
+    return gathered;
+  }
+
+  template <class V>
+  __device__ V sum(const V& value, V (&values)[2][kMostCluster]) {
+    if (groups_.cluster == 1) return value;
+    const V* of_blocks = gather(value, values);
+    V sum = of_blocks[0];
+    for (int block = 1; block < groups_.cluster; ++block) sum += of_blocks[block];
+    return sum;
   }
 
  private:
   const RowGroups& groups_;
   bool all_are_here_ = false;
+  int turn_ = 0;
 };
 
 }  // namespace fusedops::cuda

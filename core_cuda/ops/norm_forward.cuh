@@ -1,46 +1,96 @@
 // The forward of both norms, with and without a residual added first.
 //
 // Limit: memory bandwidth, and for 16-bit rows not far from it the rate of instructions: about 27 per element take as
-// long as its bytes. Every element is read once, held in registers while its row is summed, and written once; of rows
-// that are longer, what neither a block nor a cluster holds is read again.
+// long as its bytes. Every element is read once, held in registers while its row is summed, and written once; a row
+// that neither a block nor a cluster holds, and a misaligned one that no block holds, is read for each sum and for the
+// result.
 #pragma once
 
-#include "core/row_cluster.cuh"
+#include "core/row_ways.cuh"
 #include "ops/norm_parameters.cuh"
 
 namespace fusedops::cuda {
 
-// Many rows: 4 packs per thread, so that 32 elements of 16 bits share what a thread costs; parameters are loaded behind
-// the sums, where they take no registers from the row. Few rows: half the packs, for twice the threads, and parameters
-// along with the row: latency is all. The two have the same bits: see row_sum(). Rows chunk by chunk do not fit into
-// the registers of their threads: see core/row_cluster.cuh.
-enum class NormWay { many, few, chunks };
-
-constexpr int norm_packs(NormWay way) { return way == NormWay::few ? 2 : 4; }
-constexpr int norm_threads(NormWay way) { return way == NormWay::few ? 1024 : 512; }  // per row, at most
-
 // A thread's part of a chunk of its row.
-template <bool kAligned, bool kCentered, bool kMixed, NormWay kWay, int kThreads, class T>
+template <bool kAligned, bool kCentered, bool kMixed, RowWay kWay, int kThreads, class T>
 class NormRow {
  public:
-  static constexpr bool kLong = kWay == NormWay::chunks;
   using A = compute_t<T>;
-  using Index = std::conditional_t<kLong, int64_t, int>;  // of a column; 64 bits take twice the instructions
-  static constexpr int kPacks = norm_packs(kWay), kPack = kPackSize<T>;
-  using Partial = Sums<A, kPacks / 2>;
+  // Of a column: 64 bits take twice the instructions.
+  using Index = std::conditional_t<kWay == RowWay::chunks, int64_t, int>;
+  static constexpr int kPacks = packs_of(kWay), kPack = kPackSize<T>;
+  using Partial = Sums<A, kPacks / 2>;  // pack p belongs to half p % 2 of a thread: see RowThread::half()
 
-  __device__ NormRow(const NormForward<T>& norm, const RowThread<kThreads>& me, bool is_first_block = true)
+  // `end`: the column behind the last one of this block.
+  __device__ NormRow(const NormForward<T>& norm, const RowThread<kThreads>& me, int64_t end, bool is_first_block = true)
       : norm_(norm),
         me_(me),
         is_first_block_(is_first_block),
-        columns_((me.row < norm.rows ? static_cast<Index>(norm.cols) : 0) - me.template at<T>(0)) {}
+        columns_((me.row < norm.rows ? static_cast<Index>(end) : 0) - me.template at<T>(0)) {}
 
   // x, or x + residual rounded to x's dtype; zeros behind the end of the row.
-  __device__ void load(Index chunk) {
+  __device__ void load(Index chunk = 0) {
     load_rows(x_, norm_.x, norm_.x_stride, chunk);
     if (!norm_.residual) return;
     Pack<T> residual[kPacks];
     load_rows(residual, norm_.residual, norm_.residual_stride, chunk);
+    add_residual(residual);
+  }
+
+  // The same in two steps, the first of them early: for RowCluster::each_row.
+  __device__ void order(int64_t row) const {
+    order(0, norm_.x + row * norm_.x_stride);
+    if (norm_.residual) order(1, norm_.residual + row * norm_.residual_stride);
+    ordered(0).commit();
+  }
+
+  __device__ void take_ordered() {
+    ordered(0).wait();
+    each(0, [&](int p, Index, Index) { x_[p] = ordered(0).get(0, p); });
+    if (!norm_.residual) return;
+    Pack<T> residual[kPacks];
+    each(0, [&](int p, Index, Index) { residual[p] = ordered(1).get(0, p); });
+    add_residual(residual);
+  }
+
+  __device__ void load_parameters() {
+    each(0, [&](int p, Index at, Index count) { load_parameters(p, at, count); });
+  }
+
+  // Into the L2 cache, without a register: few rows would wait for memory once for every pack.
+  __device__ void prefetch_parameters() const {
+    each(0, [&](int, Index at, Index count) {
+      if (count <= 0) return;
+      const int64_t column = at + me_.template at<T>(0);
+      prefetch_parameter<T>(norm_.weight, column);
+      if constexpr (kCentered) prefetch_parameter<T>(norm_.bias, column);
+    });
+  }
+
+  // What remains once the row is there. of_row(sum) gives the sum over the row, of that in this block.
+  template <class OfRow>
+  __device__ void normalize(A (&scratch)[2][32], A inverse_size, OfRow of_row) {
+    normalize_chunks(
+        inverse_size, [](auto body) { body(0, [] {}); },
+        [&](const Partial& sums, int which) { return of_row(row_sum(sums, scratch[which])); });
+  }
+
+  // Of a row that is not held: chunk by chunk, again and again.
+  template <class OfRow>
+  __device__ void normalize_long(const RowGroups& groups, A (&scratch)[2][32], A inverse_size, OfRow of_row) {
+    normalize_chunks(
+        inverse_size,
+        [&](auto body) { groups.each_chunk(norm_.cols, [&](Index chunk) { body(chunk, [&] { load(chunk); }); }); },
+        [&](const Partial& sums, int which) { return of_row(row_sum(sums, scratch[which])); });
+  }
+
+ private:
+  __device__ A row_sum(const Partial& halves, A* scratch) const {
+    const A sum = kPacks == 2 ? halves[0] : halves[0] + halves[kPacks / 2 - 1];
+    return row_reduce(me_, sum, scratch, [](A a, A b) { return a + b; });
+  }
+
+  __device__ void add_residual(const Pack<T> (&residual)[kPacks]) {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       A sums[kPack];
@@ -50,52 +100,21 @@ class NormRow {
     }
   }
 
-  __device__ void load_parameters() {
-    each(0, [&](int p, Index at, Index count) { load_parameters(p, at, count); });
+  // What was ordered of x, and of the residual.
+  static __device__ NextRow<T, kPacks> ordered(int tensor) {
+    extern __shared__ int4 next_rows[];
+    return NextRow<T, kPacks>(next_rows + tensor * NextRow<T, kPacks>::kBytes / sizeof(int4));
   }
 
-  // What remains once the row and the parameters are there.
-  __device__ void normalize(A (&scratch)[2][32], A inverse_size) {
-    normalize_chunks(
-        inverse_size, [](auto body) { body(0, [] {}); },
-        [&](const Partial& sums, int which) { return row_sum(me_, sums, scratch[which]); });
+  __device__ void order(int tensor, const T* row) const {
+    row += me_.template at<T>(0);
+    each(0, [&](int p, Index at, Index count) { ordered(tensor).order(0, p, row + at, count > 0); });
   }
 
-  // Of a row that is loaded chunk by chunk: once if its cluster holds it, else again and again.
-  __device__ void normalize_long(const RowGroups& groups, RowCluster& cluster, A (&scratch)[2][32],
-                                 A (&of_blocks)[2][kMostCluster], A inverse_size) {
-    bool held = false;
-    if (groups.holds(norm_.cols)) groups.each_chunk(norm_.cols, [&](Index chunk) { prefetch_parameters(chunk); });
-    normalize_chunks(
-        inverse_size,
-        [&](auto body) {
-          groups.each_chunk(norm_.cols, [&](Index chunk) {
-            body(chunk, [&] {
-              if (!held) load(chunk);
-            });
-          });
-          held = groups.holds(norm_.cols);
-        },
-        [&](const Partial& sums, int which) {
-          return cluster.reduce(row_sum(me_, sums, scratch[which]), of_blocks[which], [](A a, A b) { return a + b; });
-        });
-  }
-
- private:
   __device__ void load_parameters(int p, Index at, Index count) {
     const Index column = at + me_.template at<T>(0);
     weight_[p].load(norm_.weight, column, count, kAbsentWeight);
     if constexpr (kCentered) bias_[p].load(norm_.bias, column, count, kAbsentBias);
-  }
-
-  // Into the L2 cache, without a register: few rows would wait for memory once for every pack.
-  __device__ void prefetch_parameters(Index chunk) const {
-    each(chunk, [&](int, Index at, Index count) {
-      if (count <= 0) return;
-      const int64_t column = at + me_.template at<T>(0);
-      prefetch_parameter<T>(norm_.weight, column);
-      if constexpr (kCentered) prefetch_parameter<T>(norm_.bias, column);
-    });
   }
 
   // for_chunks calls a body with the start of each chunk and what loads it; sum gives the row's sum: the first, the
@@ -149,7 +168,7 @@ class NormRow {
     T* row = norm_.y + me_.row * norm_.cols + me_.template at<T>(0);
     const A offset = !kCentered && norm_.weight.data ? static_cast<A>(norm_.offset) : A(0);
     each(chunk, [&](int p, Index at, Index count) {
-      if constexpr (kWay != NormWay::few) load_parameters(p, at, count);
+      if constexpr (kWay != RowWay::few) load_parameters(p, at, count);
       forget(x_[p]);
       A y[kPack];
 #pragma unroll
@@ -192,26 +211,39 @@ class NormRow {
 
 // Four blocks of 256 threads, or two of 512, share a multiprocessor at 64 registers a thread; 1024 threads of a block
 // have 64. Misaligned rows would spill.
-template <bool kAligned, NormWay kWay>
-inline constexpr int kNormRegisters = kAligned || kWay == NormWay::few ? 64 : 80;
+template <bool kAligned, RowWay kWay>
+inline constexpr int kNormRegisters = kAligned || kWay == RowWay::few ? 64 : 80;
 
-template <bool kAligned, bool kCentered, bool kMixed, NormWay kWay, int kThreads, class T>
+template <bool kAligned, bool kCentered, bool kMixed, RowWay kWay, int kThreads, class T>
 __global__ void __maxnreg__((kNormRegisters<kAligned, kWay>))
     norm_forward_kernel(const __grid_constant__ NormForward<T> norm, const __grid_constant__ RowGroups groups,
                         compute_t<T> inverse_size) {
-  constexpr bool kLong = kWay == NormWay::chunks;
   begin_kernel();
-  const RowThread<kThreads> me(groups, kLong ? groups.cluster_index() : blockIdx.x);
-  NormRow<kAligned, kCentered, kMixed, kWay, kThreads, T> row(norm, me, !kLong || groups.rank() == 0);
-  __shared__ compute_t<T> scratch[2][32];
-  if constexpr (kLong) {
+  using A = compute_t<T>;
+  using Row = NormRow<kAligned, kCentered, kMixed, kWay, kThreads, T>;
+  __shared__ A scratch[2][32];
+  if constexpr (kWay == RowWay::cluster) {
     RowCluster cluster(groups);
-    __shared__ compute_t<T> of_blocks[2][kMostCluster];
-    row.normalize_long(groups, cluster, scratch, of_blocks, inverse_size);
+    RowThread<kThreads> me = cluster.thread<T>();
+    Row row(norm, me, groups.end(norm.cols));
+    __shared__ A of_blocks[2][kMostCluster];
+    row.prefetch_parameters();
+    cluster.each_row<kAligned>(me, norm.rows, row, [&] {
+      row.normalize(scratch, inverse_size, [&](A sum) { return cluster.sum(sum, of_blocks); });
+    });
+  } else if constexpr (kWay == RowWay::chunks) {
+    RowCluster cluster(groups);
+    const RowThread<kThreads> me(groups, groups.cluster_index());
+    __shared__ A of_blocks[2][kMostCluster];
+    Row(norm, me, groups.end(norm.cols), groups.rank() == 0).normalize_long(groups, scratch, inverse_size, [&](A sum) {
+      return cluster.sum(sum, of_blocks);
+    });
   } else {
-    row.load(0);
-    if constexpr (kWay == NormWay::few) row.load_parameters();
-    row.normalize(scratch, inverse_size);
+    const auto me = kWay == RowWay::few ? RowThread<kThreads>::half(groups) : RowThread<kThreads>(groups);
+    Row row(norm, me, norm.cols);
+    row.load();
+    if constexpr (kWay == RowWay::few) row.load_parameters();  // many rows have no registers for them so early
+    row.normalize(scratch, inverse_size, [](A sum) { return sum; });
   }
 }
 
@@ -220,13 +252,13 @@ template <bool kCentered, bool kMixed, class T>
 auto norm_forward_kernel_for(int threads) {
   switch (threads) {
     case 128:
-      return norm_forward_kernel<true, kCentered, kMixed, NormWay::many, 128, T>;
+      return norm_forward_kernel<true, kCentered, kMixed, RowWay::many, 128, T>;
     case 256:
-      return norm_forward_kernel<true, kCentered, kMixed, NormWay::many, 256, T>;
+      return norm_forward_kernel<true, kCentered, kMixed, RowWay::many, 256, T>;
     case 512:
-      return norm_forward_kernel<true, kCentered, kMixed, NormWay::many, 512, T>;
+      return norm_forward_kernel<true, kCentered, kMixed, RowWay::many, 512, T>;
     default:
-      return norm_forward_kernel<true, kCentered, kMixed, NormWay::many, 0, T>;
+      return norm_forward_kernel<true, kCentered, kMixed, RowWay::many, 0, T>;
   }
 }
 
@@ -238,24 +270,28 @@ Status norm_forward(const NormForward<T>& norm, const Context& context) {
                        are_rows_aligned(norm.cols, norm.residual, norm.residual_stride) && is_aligned(norm.y) &&
                        is_aligned(norm.s) && is_aligned(norm.weight.data) && is_aligned(norm.bias.data);
   const bool mixed = kCanMix && (norm.weight.is_f32 || norm.bias.is_f32);
-  const auto run = [&](auto kernel, const RowGroups& groups) {
-    return launch(context, kernel, groups.grid(norm.rows), norm, groups, A(1) / static_cast<A>(norm.cols));
+  const auto run_on = [&](const Grid& grid, auto kernel, const RowGroups& groups) {
+    return launch(context, kernel, grid, norm, groups, A(1) / static_cast<A>(norm.cols));
   };
-  constexpr NormWay kFew = NormWay::few, kMany = NormWay::many, kChunks = NormWay::chunks;
-  const RowGroups groups = row_groups<T, norm_packs(kMany)>(norm.cols, 128, norm_threads(kMany));
-  if (!groups.holds(norm.cols)) {
-    const auto kernel = aligned ? norm_forward_kernel<true, kCentered, true, kChunks, 0, T>
-                                : norm_forward_kernel<false, kCentered, true, kChunks, 0, T>;
-    // Blocks of a cluster wait for each other: two of them, of many rows, for longer than a second read takes.
-    const bool shared = norm.cols > 2 * int64_t(groups.chunk);
-    return run(kernel, shared ? with_cluster(groups, norm.cols, kernel) : groups);
+  const auto run = [&](auto kernel, const RowGroups& groups) { return run_on(groups.grid(norm.rows), kernel, groups); };
+  constexpr RowWay kFew = RowWay::few, kMany = RowWay::many, kCluster = RowWay::cluster, kChunks = RowWay::chunks;
+  const auto chunks = aligned ? norm_forward_kernel<true, kCentered, true, kChunks, 0, T>
+                              : norm_forward_kernel<false, kCentered, true, kChunks, 0, T>;
+  const RowGroups groups = block_or_cluster<T, packs_of(kMany)>(norm.cols, kRowThreads, chunks);
+  const RowWay way = way_of(groups, norm.rows, norm.cols);
+  if (way == kChunks) return run(chunks, groups);
+  if (way == kCluster) {
+    const int next_row_bytes = NextRow<T, packs_of(kCluster)>::kBytes * (norm.residual ? 2 : 1);
+    return run_on(cluster_grid(groups, norm.rows, aligned, next_row_bytes),
+                  !aligned ? norm_forward_kernel<false, kCentered, true, kCluster, kRowThreads, T>
+                  : mixed  ? norm_forward_kernel<true, kCentered, kCanMix, kCluster, kRowThreads, T>
+                           : norm_forward_kernel<true, kCentered, false, kCluster, kRowThreads, T>,
+                  groups);
   }
   if (!aligned) return run(norm_forward_kernel<false, kCentered, true, kMany, 0, T>, groups);
   if (mixed) return run(norm_forward_kernel_for<kCentered, kCanMix, T>(groups.threads), groups);
-  if (groups.blocks(norm.rows) > 2 * device_attribute(cudaDevAttrMultiProcessorCount))
-    return run(norm_forward_kernel_for<kCentered, false, T>(groups.threads), groups);
-  return run(norm_forward_kernel<true, kCentered, false, kFew, 0, T>,
-             row_groups<T, norm_packs(kFew)>(norm.cols, 128, norm_threads(kFew)));
+  if (way == kMany) return run(norm_forward_kernel_for<kCentered, false, T>(groups.threads), groups);
+  return run(norm_forward_kernel<true, kCentered, false, kFew, 0, T>, with_half_the_packs(groups));
 }
 
 }  // namespace fusedops::cuda

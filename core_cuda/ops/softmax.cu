@@ -1,27 +1,16 @@
 // Limit: memory bandwidth. Every element is read once, held in registers while its row is reduced, and written once; a
-// row of more than the registers of a cluster is read twice, the second time mostly from the L2 cache.
+// row that neither a block nor a cluster holds is read twice, the second time mostly from the L2 cache.
 #include <limits>
 
-#include "core/row_cluster.cuh"
+#include "core/rounding.cuh"
+#include "core/row_ways.cuh"
 #include "ops/softmax.h"
 
 namespace fusedops {
 namespace cuda {
 namespace {
 
-constexpr int kPacks = 4;             // per thread
-constexpr int kClusterThreads = 512;  // two blocks to a multiprocessor: while one waits for its cluster, the other runs
-
 struct NoMask {};
-
-// The fewest threads that hold a row; of one that no block holds, a cluster, where the GPU has them.
-template <class T, class Kernel>
-RowGroups cluster_or_block(int64_t cols, Kernel kernel) {
-  const RowGroups block = row_groups<T, kPacks>(cols);
-  if (block.holds(cols)) return block;
-  const RowGroups cluster = with_cluster(row_groups<T, kPacks>(cols, 128, kClusterThreads), cols, kernel);
-  return cluster.cluster > 1 ? cluster : block;
-}
 
 // Bit i: whether element i of `count` is kept.
 template <int kSize>
@@ -46,147 +35,281 @@ __device__ uint32_t kept_bits(const uint8_t* mask, int64_t count) {
   return bits;
 }
 
-// This thread's part of a chunk of the row. What is masked, or behind the end, is held as -inf.
-template <bool kAligned, class T, class Mask>
-struct SoftmaxChunk {
+template <class A>
+constexpr A kNothing = -std::numeric_limits<A>::infinity();
+
+// What exponentials are relative to: -inf minus -inf would be NaN before the whole row is known.
+template <class A>
+__device__ A base_of(A max) {
+  return max == kNothing<A> ? A(0) : max;
+}
+
+// What exponentials relative to `max` must be multiplied by, to be relative to a larger maximum.
+template <class A>
+__device__ A share_of(A max, A larger, A factor) {
+  return exp2_((max - base_of(larger)) * factor);
+}
+
+// Of a part of a row: the maximum, and the sum of the exponentials relative to it.
+template <class A>
+struct MaxSum {
+  A max, sum;
+};
+
+// Of `count` parts, a power of two; each lane of a warp begins with one.
+template <class A>
+__device__ MaxSum<A> joined(const MaxSum<A>* parts, int count, A factor) {
+  const MaxSum<A> mine = parts[threadIdx.x & (count - 1)];
+  MaxSum<A> all = mine;
+  for (int offset = 1; offset < count; offset *= 2) all.max = fmax(all.max, exchanged(all.max, offset));
+  all.sum = product(mine.sum, share_of(mine.max, all.max, factor));
+  for (int offset = 1; offset < count; offset *= 2) all.sum += exchanged(all.sum, offset);
+  return all;
+}
+
+// This thread's part of a row, or of a chunk of it. What is masked, or behind the end, is held as -inf.
+//
+// Each thread takes its exponentials relative to the largest value that it has seen itself; the row's maximum then is a
+// factor for each. Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
+//
+// The two halves of a thread have a sum each, but one maximum. Of few rows, they are two threads side by side, which
+// agree on it: the bits are the same.
+template <RowWay kWay, bool kAligned, int kThreads, class T, class Mask>
+class SoftmaxRow {
+ public:
   using A = compute_t<T>;
-  static constexpr int kSize = kPackSize<T>;
+
+  // `end`: the column behind the last one of this block.
+  __device__ SoftmaxRow(const Softmax<T>& call, const Mask& masks, const RowThread<kThreads>& me, int64_t end)
+      : call_(call), masks_(masks), me_(me), end_(end) {
+    find_row();
+  }
+
+  __device__ void load(int64_t chunk = 0) {
+    const T* x = call_.x + me_.row * call_.x_stride;
+    take(chunk, [&](int, int64_t at, int64_t count) { return load_row_pack<kAligned>(x + at, count); });
+  }
+
+  // The same in two steps, the first of them early: for RowCluster::each_row.
+  __device__ void order(int64_t row) const {
+    const T* x = call_.x + row * call_.x_stride;
+    const int64_t end = min(end_, call_.end(row));
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) ordered().order(0, p, x + me_.template at<T>(p), me_.template at<T>(p) < end);
+    ordered().commit();
+  }
+
+  __device__ void take_ordered() {
+    find_row();
+    ordered().wait();
+    take(0, [&](int p, int64_t, int64_t) { return ordered().get(0, p); });
+  }
+
+  // What remains once the row is there. of_row joins what the blocks that share the row have found.
+  template <class OfRow>
+  __device__ void finish(A (&scratch)[2][32], OfRow of_row) {
+    Seen seen;
+    see(seen);
+    const MaxSum<A> row = of_row(of_block(seen, scratch));
+    store(0, share_of(seen.max, row.max, call_.factor) / row.sum);
+  }
+
+  // Of a row that is not held.
+  template <class OfRow>
+  __device__ void finish_long(const RowGroups& groups, A (&scratch)[2][32], OfRow of_row) {
+    Seen seen;
+    groups.each_chunk(call_.cols, [&](int64_t chunk) {
+      load(chunk);
+      see(seen);
+    });
+    const MaxSum<A> row = of_row(of_block(seen, scratch));
+    groups.each_chunk(call_.cols, [&](int64_t chunk) {
+      load(chunk);
+      exponentials(row.max);
+      store(chunk, A(1) / row.sum);
+    });
+  }
+
+ private:
+  static constexpr int kPacks = packs_of(kWay), kSize = kPackSize<T>, kHalves = kPacks / 2;
   static constexpr uint32_t kAll = (1u << kSize) - 1;
 
-  const Softmax<T>& call;
-  const RowThread<>& me;
-  int64_t end = 0;                // columns from here on are masked, and not read
-  const uint8_t* mask = nullptr;  // null: nothing else is
-  A values[kPacks][kSize];
-  uint32_t kept;  // a bit for each value
+  static __device__ NextRow<T, kPacks> ordered() {
+    extern __shared__ int4 next_row[];
+    return NextRow<T, kPacks>(next_row);
+  }
 
-  __device__ SoftmaxChunk(const Softmax<T>& call, const Mask& all_masks, const RowThread<>& me) : call(call), me(me) {
-    if (me.row >= call.rows) return;
-    end = call.end(me.row);
+  __device__ void find_row() {
+    unmasked_ = 0, mask_ = nullptr;
+    if (me_.row >= call_.rows) return;
+    unmasked_ = min(end_, call_.end(me_.row));
     if constexpr (std::is_same_v<Mask, BroadcastMask>) {
-      mask = all_masks.row(me.row);
-      if (all_masks.has_columns()) return;
-      if (!*mask) end = 0;  // one bool for the row
-      mask = nullptr;
+      mask_ = masks_.row(me_.row);
+      if (masks_.has_columns()) return;
+      if (!*mask_) unmasked_ = 0;  // one bool for the row
+      mask_ = nullptr;
     }
   }
 
-  __device__ void load(int64_t chunk) {
+  template <class GetPack>
+  __device__ void take(int64_t chunk, GetPack get_pack) {
     Pack<T> packs[kPacks];
-    kept = 0;
+    kept_ = 0;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      const int64_t at = me.at<T>(chunk, p), count = end - at;
-      packs[p] = load_row_pack<kAligned>(call.x + me.row * call.x_stride + at, count);
+      const int64_t at = me_.template at<T>(chunk, p), count = unmasked_ - at;
+      packs[p] = get_pack(p, at, count);
       uint32_t bits = count >= kSize ? kAll : count > 0 ? (1u << count) - 1 : 0;
       if constexpr (std::is_same_v<Mask, BroadcastMask>)
-        if (mask && count > 0) bits &= kept_bits<kSize>(mask + at, count);
-      kept |= bits << p * kSize;
+        if (mask_ && count > 0) bits &= kept_bits<kSize>(mask_ + at, count);
+      kept_ |= bits << p * kSize;
     }
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
 #pragma unroll
-      for (int i = 0; i < kSize; ++i) values[p][i] = call.sign * element(packs[p], i);
+      for (int i = 0; i < kSize; ++i) values_[p][i] = call_.sign * element(packs[p], i);
       if (are_all_kept(p)) continue;
 #pragma unroll
       for (int i = 0; i < kSize; ++i)
-        if (!is_kept(p, i)) values[p][i] = -std::numeric_limits<A>::infinity();
+        if (!is_kept(p, i)) values_[p][i] = -std::numeric_limits<A>::infinity();
     }
   }
 
-  __device__ A max(A start) const {
+  // What this thread has seen of the row.
+  struct Seen {
+    A max = kNothing<A>, sums[kHalves] = {};
+  };
+
+  // Makes exponentials of the values, and adds them.
+  __device__ void see(Seen& seen) {
+    const A before = seen.max;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p)
 #pragma unroll
-      for (int i = 0; i < kSize; ++i) start = fmax(start, values[p][i]);
-    return start;
+      for (int i = 0; i < kSize; ++i) seen.max = fmax(seen.max, values_[p][i]);
+    if constexpr (kWay == RowWay::few) seen.max = fmax(seen.max, exchanged(seen.max, 1));
+    if constexpr (kWay == RowWay::chunks) {
+      const A share = share_of(before, seen.max, call_.factor);
+#pragma unroll
+      for (A& sum : seen.sums) sum = product(sum, share);
+    }
+    exponentials(base_of(seen.max));
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p)
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) seen.sums[p % kHalves] += values_[p][i];
   }
 
-  // Replaces each value by its exponential, and returns their sum.
-  __device__ A exponentials(A max) {
-    A sum = 0;
+  __device__ void exponentials(A base) {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p)
 #pragma unroll
-      for (int i = 0; i < kSize; ++i) sum += values[p][i] = exp2_((values[p][i] - max) * call.factor);
-    return sum;
+      for (int i = 0; i < kSize; ++i) values_[p][i] = exp2_((values_[p][i] - base) * call_.factor);
+  }
+
+  // Over the threads of the row in this block.
+  __device__ MaxSum<A> of_block(const Seen& seen, A (&scratch)[2][32]) const {
+    const A max = row_reduce(me_, seen.max, scratch[0], [](A a, A b) { return fmax(a, b); });
+    const A share = share_of(seen.max, max, call_.factor);
+    A sum = product(seen.sums[0], share);
+    if constexpr (kHalves == 2) sum += product(seen.sums[1], share);
+    return {max, row_reduce(me_, sum, scratch[1], [](A a, A b) { return a + b; })};
   }
 
   __device__ void store(int64_t chunk, A factor) const {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      const int64_t at = me.at<T>(chunk, p), count = me.row < call.rows ? call.cols - at : 0;
+      const int64_t at = me_.template at<T>(chunk, p), count = me_.row < call_.rows ? end_ - at : 0;
       if (count <= 0) return;
       A shares[kSize];
 #pragma unroll
-      for (int i = 0; i < kSize; ++i) shares[i] = values[p][i] * factor;
+      for (int i = 0; i < kSize; ++i) shares[i] = values_[p][i] * factor;
       if (!are_all_kept(p)) {  // zero, even in a row of NaN
 #pragma unroll
         for (int i = 0; i < kSize; ++i)
           if (!is_kept(p, i)) shares[i] = 0;
       }
-      store_row_pack<kAligned>(rounded<T>(shares), call.y + me.row * call.cols + at, count);
+      store_row_pack<kAligned>(rounded<T>(shares), call_.y + me_.row * call_.cols + at, count);
     }
   }
 
-  __device__ bool is_kept(int p, int i) const { return kept >> (p * kSize + i) & 1; }
-  __device__ bool are_all_kept(int p) const { return (kept >> p * kSize & kAll) == kAll; }
+  __device__ bool is_kept(int p, int i) const { return kept_ >> (p * kSize + i) & 1; }
+  __device__ bool are_all_kept(int p) const { return (kept_ >> p * kSize & kAll) == kAll; }
+
+  const Softmax<T>& call_;
+  const Mask& masks_;
+  const RowThread<kThreads>& me_;
+  const int64_t end_;
+  int64_t unmasked_;     // columns from here on are masked, and not read
+  const uint8_t* mask_;  // null: nothing else is
+  A values_[kPacks][kSize];
+  uint32_t kept_;  // a bit for each value
 };
 
-// Each thread takes the exponentials relative to the largest value that it has seen itself; the row's maximum then is a
-// factor for each thread. Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
-template <bool kAligned, bool kFits, class T, class Mask>
-__global__ void __launch_bounds__(kMostRowThreads) softmax_kernel(Softmax<T> call, Mask mask, RowGroups groups) {
+// 64 registers a thread; exponentials of doubles take 118 where the row goes on to the next.
+template <RowWay kWay, class T>
+inline constexpr int kSoftmaxThreads = sizeof(T) == 8 && kWay == RowWay::cluster ? kRowThreads : kMostRowThreads;
+
+template <RowWay kWay, bool kAligned, class T, class Mask>
+__global__ void __launch_bounds__((kSoftmaxThreads<kWay, T>), 1)
+    softmax_kernel(Softmax<T> call, Mask mask, RowGroups groups) {
   using A = compute_t<T>;
-  constexpr A kNothing = -std::numeric_limits<A>::infinity();
   begin_kernel();
-  RowCluster cluster(groups);
-  const RowThread<> me(groups, kFits ? blockIdx.x : groups.cluster_index());
-  SoftmaxChunk<kAligned, T, Mask> row(call, mask, me);
-  const auto each_chunk = [&](auto body) {
-    if constexpr (kFits)
-      body(int64_t(0));
-    else
-      groups.each_chunk(call.cols, body);
+  __shared__ A scratch[2][32];
+  if constexpr (kWay == RowWay::many || kWay == RowWay::few) {
+    const auto me = kWay == RowWay::few ? RowThread<>::half(groups) : RowThread<>(groups);
+    SoftmaxRow<kWay, kAligned, 0, T, Mask> row(call, mask, me, call.cols);
+    row.load();
+    row.finish(scratch, [](const MaxSum<A>& all) { return all; });
+  } else {
+    RowCluster cluster(groups);
+    __shared__ MaxSum<A> of_blocks[2][kMostCluster];
+    const auto of_row = [&](const MaxSum<A>& of_block) {
+      if (groups.cluster == 1) return of_block;
+      return joined(cluster.gather(of_block, of_blocks), groups.cluster, call.factor);
+    };
+    if constexpr (kWay == RowWay::chunks) {
+      const RowThread<> me(groups, groups.cluster_index());
+      SoftmaxRow<kWay, kAligned, 0, T, Mask>(call, mask, me, call.cols).finish_long(groups, scratch, of_row);
+    } else {
+      auto me = cluster.thread<T>();
+      SoftmaxRow<kWay, kAligned, kRowThreads, T, Mask> row(call, mask, me, groups.end(call.cols));
+      cluster.each_row<kAligned>(me, call.rows, row, [&] { row.finish(scratch, of_row); });
+    }
+  }
+}
+
+template <bool kAligned, class T, class Mask>
+Status softmax_rows(const Softmax<T>& call, const Mask& mask, const Context& context) {
+  const auto run = [&](auto kernel, const Grid& grid, const RowGroups& groups) {
+    return launch(context, kernel, grid, call, mask, groups);
   };
-
-  A max = kNothing, sum = 0;
-  each_chunk([&](int64_t chunk) {
-    row.load(chunk);
-    const A before = max;
-    max = row.max(max);
-    const A base = max == kNothing ? A(0) : max;  // -inf minus -inf would be NaN before the whole row is known
-    if constexpr (!kFits) sum *= exp2_((before - base) * call.factor);
-    sum += row.exponentials(base);
-  });
-
-  __shared__ A scratch[2][32], of_blocks[2][kMostCluster];
-  const auto over_row = [&](A value, int which, auto combine) {
-    const A of_block = row_reduce(me, value, scratch[which], combine);
-    return kFits ? of_block : cluster.reduce(of_block, of_blocks[which], combine);
-  };
-  const A row_max = over_row(max, 0, [](A a, A b) { return fmax(a, b); });
-  const A share = exp2_((max - row_max) * call.factor);
-  const A reciprocal = A(1) / over_row(sum * share, 1, [](A a, A b) { return a + b; });
-
-  const bool held = kFits || groups.holds(call.cols);
-  each_chunk([&](int64_t chunk) {
-    if (held) return row.store(chunk, share * reciprocal);
-    row.load(chunk);
-    row.exponentials(row_max);
-    row.store(chunk, reciprocal);
-  });
+  const auto chunks = softmax_kernel<RowWay::chunks, kAligned, T, Mask>;
+  // Of doubles, whose exponentials take the registers of two blocks of a cluster, one block of 1024 threads is faster.
+  constexpr int kMost = sizeof(T) == 8 ? kMostRowThreads : kRowThreads;
+  const RowGroups groups = block_or_cluster<T, packs_of(RowWay::many)>(call.cols, kMost, chunks);
+  switch (way_of(groups, call.rows, call.cols)) {
+    case RowWay::many:
+      return run(softmax_kernel<RowWay::many, kAligned, T, Mask>, groups.grid(call.rows), groups);
+    case RowWay::few: {
+      const RowGroups few = with_half_the_packs(groups);
+      return run(softmax_kernel<RowWay::few, kAligned, T, Mask>, few.grid(call.rows), few);
+    }
+    case RowWay::cluster:
+      return run(softmax_kernel<RowWay::cluster, kAligned, T, Mask>,
+                 cluster_grid(groups, call.rows, kAligned, NextRow<T, packs_of(RowWay::cluster)>::kBytes), groups);
+    default:
+      return run(chunks, groups.grid(call.rows), groups);
+  }
 }
 
 template <class T, class Mask>
 Status softmax_rows(const Softmax<T>& call, const Mask& mask, const Context& context) {
   const bool aligned = are_rows_aligned(call.cols, call.x, call.x_stride) && is_aligned(call.y);
-  const auto kernel = row_groups<T, kPacks>(call.cols).holds(call.cols)
-                          ? (aligned ? softmax_kernel<true, true, T, Mask> : softmax_kernel<false, true, T, Mask>)
-                          : (aligned ? softmax_kernel<true, false, T, Mask> : softmax_kernel<false, false, T, Mask>);
-  const RowGroups groups = cluster_or_block<T>(call.cols, kernel);
-  return launch(context, kernel, groups.grid(call.rows), call, mask, groups);
+  return aligned ? softmax_rows<true>(call, mask, context) : softmax_rows<false>(call, mask, context);
 }
+
+constexpr int kPacks = 4;  // of each tensor, per thread, in the backward
 
 template <bool kAligned, class T>
 struct BackwardChunk {
@@ -194,6 +317,7 @@ struct BackwardChunk {
 
   const SoftmaxBackward<T>& call;
   const RowThread<>& me;
+  const int64_t end;  // the column behind the last one of this block
   Pack<T> dy[kPacks], y[kPacks];
 
   __device__ void load(int64_t chunk) {
@@ -216,7 +340,7 @@ struct BackwardChunk {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p)
 #pragma unroll
-      for (int i = 0; i < kPackSize<T>; ++i) sum += element(dy[p], i) * element(y[p], i);
+      for (int i = 0; i < kPackSize<T>; ++i) sum = fused(element(dy[p], i), element(y[p], i), sum);
     return sum;
   }
 
@@ -232,7 +356,7 @@ struct BackwardChunk {
     }
   }
 
-  __device__ int64_t count(int64_t at) const { return me.row < call.rows ? call.cols - at : 0; }
+  __device__ int64_t count(int64_t at) const { return me.row < call.rows ? end - at : 0; }
 };
 
 // Whether the row fits is asked at run time: known to the compiler, it would keep the elements of both tensors in the
@@ -243,7 +367,7 @@ __global__ void __launch_bounds__(kMostRowThreads) softmax_backward_kernel(Softm
   begin_kernel();
   RowCluster cluster(groups);
   const RowThread<> me(groups, groups.cluster_index());
-  BackwardChunk<kAligned, T> row{call, me};
+  BackwardChunk<kAligned, T> row{call, me, groups.end(call.cols)};
   const bool held = groups.holds(call.cols);
   A sum = 0;
   groups.each_chunk(call.cols, [&](int64_t chunk) {
@@ -251,9 +375,8 @@ __global__ void __launch_bounds__(kMostRowThreads) softmax_backward_kernel(Softm
     sum += row.dot();
     row.forget_all();
   });
-  __shared__ A scratch[32], of_blocks[kMostCluster];
-  const auto add = [](A a, A b) { return a + b; };
-  sum = cluster.reduce(row_reduce(me, sum, scratch, add), of_blocks, add);
+  __shared__ A scratch[32], of_blocks[2][kMostCluster];
+  sum = cluster.sum(row_reduce(me, sum, scratch, [](A a, A b) { return a + b; }), of_blocks);
   groups.each_chunk(call.cols, [&](int64_t chunk) {
     if (!held) row.load(chunk);
     row.store(chunk, sum);
@@ -265,7 +388,7 @@ Status backward_rows(const SoftmaxBackward<T>& call, const Context& context) {
   const bool aligned = are_rows_aligned(call.cols, call.dy, call.dy_stride) &&
                        are_rows_aligned(call.cols, call.y, call.y_stride) && is_aligned(call.dx);
   const auto kernel = aligned ? softmax_backward_kernel<true, T> : softmax_backward_kernel<false, T>;
-  const RowGroups groups = cluster_or_block<T>(call.cols, kernel);
+  const RowGroups groups = block_or_cluster<T, kPacks>(call.cols, kMostRowThreads, kernel);
   return launch(context, kernel, groups.grid(call.rows), call, groups);
 }
 
