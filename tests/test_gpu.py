@@ -126,7 +126,7 @@ def test_cuda_graph(torch_gpu, spec, dtype, random):
 
 @pytest.mark.parametrize("spec", BY_ROWS, ids=str)
 def test_cuda_graph_of_many_long_rows(torch_gpu, spec, dtype, random):
-    check_cuda_graph(torch_gpu, spec, dtype, [rows(spec, 150, 20_000, random) for _ in range(2)])
+    check_cuda_graph(torch_gpu, spec, dtype, [rows(spec, 300, 20_000, random) for _ in range(2)])
 
 
 def check_cuda_graph(torch_gpu, spec, dtype, samples):

@@ -37,20 +37,22 @@ bool runs_hopper_code(Kernel kernel) {
   return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
 }
 
+inline constexpr int kDeclaredShared = 1024;  // bytes of shared memory that a kernel declares, at most
+
 struct Grid {
   int64_t blocks;
   int threads;
   int shared_bytes = 0;   // of dynamic shared memory
   int cluster = 1;        // blocks that run at the same time and see each other's shared memory
-  bool resident = false;  // of these blocks no more clusters than run at once: the kernel does what is left
+  bool resident = false;  // clusters: no more of them than run at once, the kernel does what is left
 };
 
 // Launches on the caller's stream. Nothing is allocated and nothing waits, so that the call can be captured in a graph.
 template <class... Parameters, class... Arguments>
 Status launch(const Context& context, void (*kernel)(Parameters...), const Grid& grid, Arguments&&... arguments) {
   if (grid.blocks == 0) return {};
-  constexpr int kWithoutAsking = 47 << 10;  // a kilobyte less than may be had, for what the kernel declares
-  if (grid.shared_bytes > kWithoutAsking)
+  constexpr int kWithoutAsking = 48 << 10;
+  if (grid.shared_bytes + kDeclaredShared > kWithoutAsking)
     FUSEDOPS_TRY(check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.shared_bytes),
                        "asking for shared memory"));
   cudaLaunchAttribute attributes[2] = {};

@@ -14,21 +14,34 @@
 
 namespace fusedops::cuda {
 
-inline constexpr int kMostCluster = 8;  // blocks: what CUDA calls portable; a slice of a GPU may have room for fewer
+inline constexpr int kMostCluster = 8;  // blocks: what CUDA calls portable, and what fits on 8 multiprocessors
 
 // A block of at most `most` threads, if that holds the row; else a cluster of blocks, where the GPU has them: the least
 // power of two that holds the row in equal parts, or the most that there are. Their number follows from the length of
 // the row alone, as the order of its sum does.
 template <class T, int kPacks, class Kernel>
 RowGroups block_or_cluster(int64_t size, int most, Kernel kernel) {
-  const RowGroups block = row_groups<T, kPacks>(size, 128, most);
+  const RowGroups block = row_groups<T, kPacks>(size, kLeastBlockThreads, most);
   if (block.holds(size)) return block;
-  RowGroups groups = row_groups<T, kPacks>(size, 128, kRowThreads);
+  RowGroups groups = row_groups<T, kPacks>(size, kLeastBlockThreads, kRowThreads);
   if (!runs_hopper_code(kernel) || !device_attribute(cudaDevAttrClusterLaunch)) return groups;
   while (!groups.holds(size) && groups.cluster < kMostCluster) groups.cluster *= 2;
   const int64_t of_all = int64_t(groups.cluster) * kPackSize<T>;
   if (groups.holds(size)) groups.part = static_cast<int>((size + of_all - 1) / of_all * kPackSize<T>);
   return groups;
+}
+
+// Whether some blocks will wait for others to end, where two share a multiprocessor. Of smaller ones more do; many of
+// them are then as fast as few.
+inline bool are_many(int64_t blocks) { return blocks > 2 * device_attribute(cudaDevAttrMultiProcessorCount); }
+
+// For a kernel that goes from row to row if there are many (RowCluster::each_row), with room for the next row of a
+// block in shared memory. What is ordered has to be aligned: cp.async moves 16 bytes.
+inline Grid cluster_grid(const RowGroups& groups, int64_t rows, bool aligned, int next_row_bytes) {
+  Grid grid = groups.grid(rows);
+  grid.resident = aligned && are_many(grid.blocks);
+  if (grid.resident) grid.shared_bytes = next_row_bytes;
+  return grid;
 }
 
 // The next row of a block, kPacks packs for each thread.
@@ -55,7 +68,7 @@ class RowCluster {
   // and comes to gather(), for which the blocks wait: what it has in shared memory otherwise may be used for each row.
   template <bool kAligned, class Row, class Finish>
   __device__ void each_row(RowThread<kRowThreads>& me, int64_t rows, Row& row, Finish finish) {
-    const int64_t step = gridDim.x >> (__ffs(groups_.cluster) - 1);
+    const int64_t step = groups_.cluster_count();
     row.load();
     for (bool goes_on = true; goes_on;) {
       const int64_t next = me.row + step;
@@ -88,9 +101,9 @@ class RowCluster {
   __device__ V sum(const V& value, V (&values)[2][kMostCluster]) {
     if (groups_.cluster == 1) return value;
     const V* of_blocks = gather(value, values);
-    V sum = of_blocks[0];
-    for (int block = 1; block < groups_.cluster; ++block) sum += of_blocks[block];
-    return sum;
+    V all = of_blocks[0];
+    for (int block = 1; block < groups_.cluster; ++block) all += of_blocks[block];
+    return all;
   }
 
  private:

@@ -13,6 +13,7 @@
 
 namespace fusedops::cuda {
 
+inline constexpr int kLeastBlockThreads = 128;
 inline constexpr int kMostRowThreads = 1024;  // of a block
 inline constexpr int kRowThreads = 512;       // two blocks of 64 registers a thread share a multiprocessor
 
@@ -44,9 +45,10 @@ struct RowGroups {
   __device__ int64_t first() const { return static_cast<int64_t>(rank()) * part; }
   __device__ int64_t end(int64_t size) const { return holds(size) && cluster > 1 ? min(size, first() + part) : size; }
 
-  // Of this block in its cluster, and of the cluster.
+  // Of this block in its cluster, of the cluster, and how many clusters there are.
   __device__ int rank() const { return blockIdx.x & (cluster - 1); }
   __device__ int64_t cluster_index() const { return blockIdx.x >> (__ffs(cluster) - 1); }
+  __device__ int64_t cluster_count() const { return gridDim.x >> (__ffs(cluster) - 1); }
 };
 
 inline RowGroups groups_of(int threads, int least, int chunk) {
@@ -57,7 +59,7 @@ inline RowGroups groups_of(int threads, int least, int chunk) {
 // The fewest threads that hold a row of `size` elements, kPacks packs each: many bytes in flight per thread are what
 // reaches memory speed. Blocks have at least `least` threads, and rows at most `most`.
 template <class T, int kPacks>
-RowGroups row_groups(int64_t size, int least = 128, int most = kMostRowThreads) {
+RowGroups row_groups(int64_t size, int least = kLeastBlockThreads, int most = kMostRowThreads) {
   const int64_t packs = (size + kPackSize<T> - 1) / kPackSize<T>;
   const int64_t wanted = std::clamp<int64_t>((packs + kPacks - 1) / kPacks, 1, most);
   const int threads = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(wanted)));
@@ -66,8 +68,8 @@ RowGroups row_groups(int64_t size, int least = 128, int most = kMostRowThreads) 
 
 // The same with half the packs in twice the threads, for few rows, whose time is latency. With RowThread::half(), and
 // with a sum for each half of a thread where there are whole ones, sums have the same bits.
-inline RowGroups with_half_the_packs(const RowGroups& groups, int least = 128) {
-  return groups_of(2 * groups.threads, least, groups.chunk);
+inline RowGroups with_half_the_packs(const RowGroups& groups) {
+  return groups_of(2 * groups.threads, kLeastBlockThreads, groups.chunk);
 }
 
 // A thread's place: which row, and which of the row's threads. kThreads: how many there are, if the compiler is to

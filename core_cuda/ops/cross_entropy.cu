@@ -23,7 +23,7 @@ struct Pieces {
 
 template <class T, int kPacks>
 Pieces pieces(int64_t size) {
-  const RowGroups groups = row_groups<T, kPacks>(size, 128, kThreads);
+  const RowGroups groups = row_groups<T, kPacks>(size, kLeastBlockThreads, kThreads);
   return {groups, std::max<int64_t>((size + groups.chunk - 1) / groups.chunk, 1)};
 }
 

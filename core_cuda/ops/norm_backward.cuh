@@ -336,9 +336,8 @@ Status norm_backward(const NormBackward<T>& norm, const Context& context) {
                                ? plan.groups.block_threads * Block::kPacks * kPackSize<T> * int(sizeof(compute_t<T>))
                                : 0;
   const int shared_bytes = (kAligned ? Block::Rows::kBytes : 0) + corner_bytes;
-  constexpr int kScratch = 1024;  // of static shared memory, at most
-  if constexpr (kAligned)         // GPUs other than 9.0 and 10.0 have less: the same bits, with nothing fetched ahead
-    if (shared_bytes + kScratch > device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin))
+  if constexpr (kAligned)  // GPUs other than 9.0 and 10.0 have less: the same bits, with nothing fetched ahead
+    if (shared_bytes + kDeclaredShared > device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin))
       return norm_backward<false, kCentered, true, kTensors>(norm, context);
   if (plan.segments > 1)
     FUSEDOPS_TRY(launch(context, norm_row_sums_kernel<kAligned, kCentered, T>, norm.rows, kMostRowThreads, norm,

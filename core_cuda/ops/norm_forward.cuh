@@ -2,8 +2,7 @@
 //
 // Limit: memory bandwidth, and for 16-bit rows not far from it the rate of instructions: about 27 per element take as
 // long as its bytes. Every element is read once, held in registers while its row is summed, and written once; a row
-// that neither a block nor a cluster holds, and a misaligned one that no block holds, is read for each sum and for the
-// result.
+// that neither a block nor a cluster holds is read for each sum and for the result.
 #pragma once
 
 #include "core/row_ways.cuh"
@@ -39,8 +38,8 @@ class NormRow {
 
   // The same in two steps, the first of them early: for RowCluster::each_row.
   __device__ void order(int64_t row) const {
-    order(0, norm_.x + row * norm_.x_stride);
-    if (norm_.residual) order(1, norm_.residual + row * norm_.residual_stride);
+    order_tensor(0, norm_.x + row * norm_.x_stride);
+    if (norm_.residual) order_tensor(1, norm_.residual + row * norm_.residual_stride);
     ordered(0).commit();
   }
 
@@ -106,7 +105,7 @@ class NormRow {
     return NextRow<T, kPacks>(next_rows + tensor * NextRow<T, kPacks>::kBytes / sizeof(int4));
   }
 
-  __device__ void order(int tensor, const T* row) const {
+  __device__ void order_tensor(int tensor, const T* row) const {
     row += me_.template at<T>(0);
     each(0, [&](int p, Index at, Index count) { ordered(tensor).order(0, p, row + at, count > 0); });
   }

@@ -171,7 +171,7 @@ class SoftmaxRow {
       if (are_all_kept(p)) continue;
 #pragma unroll
       for (int i = 0; i < kSize; ++i)
-        if (!is_kept(p, i)) values_[p][i] = -std::numeric_limits<A>::infinity();
+        if (!is_kept(p, i)) values_[p][i] = kNothing<A>;
     }
   }
 
@@ -246,7 +246,8 @@ class SoftmaxRow {
   uint32_t kept_;  // a bit for each value
 };
 
-// 64 registers a thread; exponentials of doubles take 118 where the row goes on to the next.
+// 64 registers a thread; exponentials of doubles take 118 where the row goes on to the next: with bounds that say a
+// block of 512 threads may have a multiprocessor alone, the compiler grants them.
 template <RowWay kWay, class T>
 inline constexpr int kSoftmaxThreads = sizeof(T) == 8 && kWay == RowWay::cluster ? kRowThreads : kMostRowThreads;
 
@@ -309,7 +310,7 @@ Status softmax_rows(const Softmax<T>& call, const Mask& mask, const Context& con
   return aligned ? softmax_rows<true>(call, mask, context) : softmax_rows<false>(call, mask, context);
 }
 
-constexpr int kPacks = 4;  // of each tensor, per thread, in the backward
+constexpr int kBackwardPacks = 4;  // of each tensor, per thread
 
 template <bool kAligned, class T>
 struct BackwardChunk {
@@ -318,11 +319,11 @@ struct BackwardChunk {
   const SoftmaxBackward<T>& call;
   const RowThread<>& me;
   const int64_t end;  // the column behind the last one of this block
-  Pack<T> dy[kPacks], y[kPacks];
+  Pack<T> dy[kBackwardPacks], y[kBackwardPacks];
 
   __device__ void load(int64_t chunk) {
 #pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
+    for (int p = 0; p < kBackwardPacks; ++p) {
       const int64_t at = me.at<T>(chunk, p), n = count(at);
       dy[p] = load_row_pack<kAligned>(call.dy + me.row * call.dy_stride + at, n);
       y[p] = load_row_pack<kAligned>(call.y + me.row * call.y_stride + at, n);
@@ -332,13 +333,13 @@ struct BackwardChunk {
 
   __device__ void forget_all() {
 #pragma unroll
-    for (int p = 0; p < kPacks; ++p) forget(dy[p]), forget(y[p]);
+    for (int p = 0; p < kBackwardPacks; ++p) forget(dy[p]), forget(y[p]);
   }
 
   __device__ A dot() const {
     A sum = 0;
 #pragma unroll
-    for (int p = 0; p < kPacks; ++p)
+    for (int p = 0; p < kBackwardPacks; ++p)
 #pragma unroll
       for (int i = 0; i < kPackSize<T>; ++i) sum = fused(element(dy[p], i), element(y[p], i), sum);
     return sum;
@@ -346,7 +347,7 @@ struct BackwardChunk {
 
   __device__ void store(int64_t chunk, A sum) const {
 #pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
+    for (int p = 0; p < kBackwardPacks; ++p) {
       const int64_t at = me.at<T>(chunk, p);
       if (count(at) <= 0) return;
       A dx[kPackSize<T>];
@@ -388,7 +389,7 @@ Status backward_rows(const SoftmaxBackward<T>& call, const Context& context) {
   const bool aligned = are_rows_aligned(call.cols, call.dy, call.dy_stride) &&
                        are_rows_aligned(call.cols, call.y, call.y_stride) && is_aligned(call.dx);
   const auto kernel = aligned ? softmax_backward_kernel<true, T> : softmax_backward_kernel<false, T>;
-  const RowGroups groups = block_or_cluster<T, kPacks>(call.cols, kMostRowThreads, kernel);
+  const RowGroups groups = block_or_cluster<T, kBackwardPacks>(call.cols, kMostRowThreads, kernel);
   return launch(context, kernel, groups.grid(call.rows), call, groups);
 }
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fusedops.building.options import BuildError, Options
 
-OLDEST = (12, 0)  # the first whose nvcc compiles C++20
+OLDEST = (12, 4)  # the first whose nvcc knows __maxnreg__
 CUTLASS = "nvidia-cutlass==4.2.0.0"
 WITHOUT_A_GPU = "9.0+PTX"
 # Names that TORCH_CUDA_ARCH_LIST may hold.
