@@ -1,12 +1,12 @@
 """The function that stands before each operator and chooses how to call it.
 
-torch.library's autograd alone costs several microseconds a call, even where no gradient is wanted, and knows neither
-torch.func nor forward mode. So each situation takes its own way to the same kernel:
+The registered operator `torch.ops.fusedops.<name>` is right everywhere: torch's compiler sees it whole, and its autograd
+kernel, `_autograd_kernel` below, knows reverse and forward mode in any nesting of torch.func. In eager code the way through
+the dispatcher to a kernel in Python costs several microseconds a call, so that the front takes a shorter one:
 
-    compiling or exporting      the registered operator, which torch's compiler sees
-    inside torch.func           an autograd.Function in the style that torch.func asks for
-    a gradient is wanted        an autograd.Function in the old style, which is faster
-    otherwise                   the bare kernel
+    compiling, exporting or inside torch.func      the registered operator
+    a gradient is wanted                           the same autograd.Function, over the bare kernel
+    otherwise                                      the bare kernel
 """
 
 from __future__ import annotations
@@ -24,19 +24,17 @@ from fusedops import checks
 from fusedops.declarations import Operator
 from fusedops.gradients import REFUSED, Gradient, gradient_of
 from fusedops.torch import neutral
-from fusedops.torch.operators import SIGNATURES, Signature, overload, vmap_rule
+from fusedops.torch.operators import SIGNATURES, Signature, overload
 
 Arguments = tuple[Any, ...]  # in the order of the schema
-
-
-class Rest(tuple):
-    """The arguments behind the inputs: numbers of scalar inputs, attributes. torch.func takes it as one leaf."""
 
 
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
 _inside_torch_func = torch._C._are_functorch_transforms_active
 _is_any_autocast_enabled = torch._C._is_any_autocast_enabled
+
+_LIBRARY = torch.library.Library("fusedops", "IMPL")
 
 # What public functions see as `ops`: every operator.
 FUNCTIONS = SimpleNamespace()
@@ -94,7 +92,7 @@ class Derivative:
         ctx.rest = rest
         if forward_mode:
             ctx.save_for_forward(*tensors)
-            ctx.outputs = [(outputs[i].shape, outputs[i].dtype, outputs[i].device) for i in self.differentiable]
+            ctx.outputs = [(outputs[i].shape, outputs[i].dtype) for i in self.differentiable]
 
     def context(self, ctx: Any, saved: Arguments, wanted: Mapping[str, bool]) -> Any:
         """The formula's `c`."""
@@ -119,33 +117,11 @@ class Derivative:
             result.append(gradient() if callable(gradient) else gradient)
         return result
 
-    def register(self, operator: str) -> None:
-        """Gives torch.ops' operator its backward, for the compiler and for direct calls."""
-        signature = self.signature
-
-        def setup_context(ctx: Any, inputs: Arguments, output: Any) -> None:
-            ctx.given = len(inputs)
-            rest = inputs[signature.inputs :]  # torch leaves trailing defaults out
-            rest = (*rest, *self.defaults[len(rest) :])
-            self.save(ctx, signature.padded(inputs), rest, output, forward_mode=False)
-
-        def backward(ctx: Any, *dy: Any) -> Arguments:
-            wanted = [bool(needed) for needed in signature.padded(ctx.needs_input_grad)]
-            gradients = (*self.evaluate(ctx, ctx.saved_tensors, wanted, dy), *(None for _ in ctx.rest))
-            return gradients[: ctx.given]
-
-        torch.library.register_autograd(operator, backward, setup_context=setup_context)
-
-    def backward_of_func(self, ctx: Any, *dy: Any) -> Arguments:
-        saved, dy = tuple(map(_alive, ctx.saved_tensors)), tuple(map(_alive, dy))
-        return (*self.evaluate(ctx, saved, ctx.needs_input_grad[:-1], dy), None)
-
     def jvp(self, ctx: Any, *tangents: Any) -> Any:
         """Forward mode: the formula is linear in dy, and its transpose maps tangents of inputs to those of outputs."""
         tangents = tangents[: self.signature.inputs]
         wanted = [tangent is not None for tangent in tangents]
         given = tuple(tangent for tangent in tangents if tangent is not None)
-        has_tangent = [i >= len(wanted) or wanted[i] for i in self.saved]
 
         def pull_back(*flowing: Any) -> Arguments:
             dy = self.of_all_outputs(flowing)
@@ -155,13 +131,9 @@ class Derivative:
         # torch turns forward mode off here, which would cut off the transforms around this one as well. Turned on, it
         # must not see the tangents of what is saved: the formula is differentiated with respect to dy alone.
         with forward_ad._set_fwd_grad_enabled(True):
-            saved = tuple(
-                forward_ad.unpack_dual(x).primal if has else x
-                for x, has in zip(map(_alive, ctx.saved_tensors), has_tangent, strict=True)
-            )
-            zeros = [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.outputs]
-            _, transposed = torch.func.vjp(pull_back, *zeros)
-            results = self.of_all_outputs(transposed(given))
+            saved = tuple(x if x is None else forward_ad.unpack_dual(_alive(x), level=0).primal for x in ctx.saved_tensors)
+            zeros = [given[0].new_zeros(shape, dtype=dtype) for shape, dtype in ctx.outputs]
+            results = self.of_all_outputs(neutral.vjp(pull_back, zeros, given))
         return results[0] if len(results) == 1 else results
 
     def of_all_outputs(self, of_differentiable: Sequence[Any]) -> Arguments:
@@ -174,8 +146,9 @@ class Derivative:
         return tuple(values)
 
 
-def _autograd_functions(bare: Callable[..., Any], derivative: Derivative) -> tuple[Any, Any]:
-    """What applies the two autograd.Functions over one kernel: for eager autograd, and for torch.func."""
+def _autograd_functions(name: str, bare: Callable[..., Any], derivative: Derivative) -> tuple[Any, Any]:
+    """What applies the operator with a node of autograd: over the bare kernel, and over the registered operator."""
+    registered = overload(name)
 
     class Eager(torch.autograd.Function):
         @staticmethod
@@ -191,29 +164,68 @@ def _autograd_functions(bare: Callable[..., Any], derivative: Derivative) -> tup
 
         jvp = staticmethod(derivative.jvp)
 
-    class Func(torch.autograd.Function):
+    class Registered(Eager):
         @staticmethod
-        def forward(*arguments: Any) -> Any:
-            *inputs, rest = arguments
-            return bare(*inputs, *rest)
+        def forward(ctx: Any, *arguments: Any) -> Any:
+            *inputs, (keys, rest) = arguments
+            # torch turns both modes off here, and the transforms of torch.func below this one have need of them.
+            with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
+                outputs = _below_autograd(registered, keys, inputs, rest)
+            derivative.save(ctx, inputs, rest, outputs, forward_mode=True)
+            return outputs
 
         @staticmethod
-        def setup_context(ctx: Any, inputs: Arguments, output: Any) -> None:
-            derivative.save(ctx, inputs[:-1], inputs[-1], output, forward_mode=True)
-
-        @staticmethod
-        def vmap(info: Any, dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
-            return mapped(info, dims, *arguments)
-
-        backward = staticmethod(derivative.backward_of_func)
-        jvp = staticmethod(derivative.jvp)
+        def backward(ctx: Any, *dy: Any) -> Arguments:
+            saved, dy = tuple(map(_alive, ctx.saved_tensors)), tuple(map(_alive, dy))
+            return (*derivative.evaluate(ctx, saved, ctx.needs_input_grad[:-1], dy), None)
 
     # grad_fn and torch.profiler show the name of the class: TensorFlow's for the same operator, FusedopsRmsNorm.
-    name = "Fusedops" + derivative.signature.declaration.name.title().replace("_", "")
-    eager, func = (type(name, (function,), {}) for function in (Eager, Func))
-    mapped = vmap_rule(derivative.signature, func.apply)  # type: ignore[attr-defined]
-    # Past Eager.apply itself: for a microsecond it looks for transforms, as the front has done, and a setup_context.
-    return super(torch.autograd.Function, eager).apply, func.apply  # type: ignore[attr-defined]
+    title = "Fusedops" + name.title().replace("_", "")
+    eager, function = (type(title, (base,), {}) for base in (Eager, Registered))
+    # Past autograd.Function's own apply: for a microsecond it looks for transforms and for a setup_context, and it does
+    # not know that the kernel below is called by one transform at a time.
+    return tuple(super(torch.autograd.Function, each).apply for each in (eager, function))  # type: ignore[attr-defined]
+
+
+def _below_autograd(registered: Any, keys: Any, inputs: Sequence[Any], rest: Arguments) -> Any:
+    with torch._C._AutoDispatchBelowAutograd():
+        return registered.redispatch(keys & torch._C._after_autograd_keyset, *inputs, *rest)
+
+
+def _is_watched(tensors: Sequence[Any]) -> bool:
+    """Whether autograd follows one of the tensors, in reverse or forward mode.
+
+    Tangents are looked for, not forward_ad's level: code that Dynamo has traced enters levels behind its back.
+    """
+    grad = _is_grad_enabled()
+    return any(
+        x is not None
+        and (x.requires_grad and grad or x.is_floating_point() and torch._VF._unpack_dual(x, level=0)[1] is not None)
+        for x in tensors
+    )
+
+
+def _autograd_kernel(signature: Signature, defaults: Arguments, apply: Callable[..., Any]) -> Callable[..., Any]:
+    """What the dispatcher calls for `torch.ops.fusedops.<name>` where autograd is on.
+
+    torch.func calls it once for each of its transforms that differentiate, with tensors of that level alone, just as it
+    calls the kernels of torch's own operators: nothing here knows of levels.
+    """
+    registered = overload(signature.declaration.name)
+
+    def kernel(keys: Any, *arguments: Any) -> Any:
+        inputs, rest = signature.padded(arguments), arguments[signature.inputs :]
+        if not _is_watched(inputs):
+            return _below_autograd(registered, keys, inputs, rest)
+        rest = (*rest, *defaults[len(rest) :])  # torch leaves trailing defaults out
+        allowed = torch._C._functorch.get_single_level_autograd_function_allowed()
+        torch._C._functorch.set_single_level_autograd_function_allowed(True)
+        try:
+            return apply(*inputs, (keys, rest))
+        finally:
+            torch._C._functorch.set_single_level_autograd_function_allowed(allowed)
+
+    return kernel
 
 
 def _autocast(inputs: Arguments) -> Arguments:
@@ -308,8 +320,8 @@ def front(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     public, bare = overload(name), overload(f"_{name}")
     bare = getattr(bare, "_op", bare)  # without the Python method in between
     derivative = Derivative(signature, gradient_of(name))
-    derivative.register(f"fusedops::{name}")
-    eager, func = _autograd_functions(bare, derivative)
+    eager, function = _autograd_functions(name, bare, derivative)
+    _LIBRARY.impl(name, _autograd_kernel(signature, derivative.defaults, function), "Autograd", with_keyset=True)
     arrange = _arguments(signature)
 
     def call(*inputs: Any, **attributes: Any) -> Any:
@@ -321,7 +333,7 @@ def front(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
             return public(*tensors, *rest)
         try:
             if _inside_torch_func():
-                return func(*tensors, Rest(rest))
+                return public(*tensors, *rest)
             if forward_ad._current_level >= 0:
                 return eager(*tensors, rest)
             if _is_grad_enabled():

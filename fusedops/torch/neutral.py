@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.eager_transforms import enable_inplace_requires_grad
 
 
 def _compute(x: Tensor) -> Tensor:
@@ -22,9 +23,31 @@ def _one_hot(labels: Tensor, like: Tensor) -> Tensor:
     return labels.unsqueeze(-1) == torch.arange(like.shape[-1], dtype=labels.dtype, device=labels.device)
 
 
-def _vjp(function: Callable[..., Any], inputs: Sequence[Tensor], upstream: Any) -> Sequence[Tensor]:
-    _, pull_back = torch.func.vjp(function, *inputs)
-    return pull_back(upstream)
+def vjp(function: Callable[..., Any], inputs: Sequence[Tensor], upstream: Any) -> Sequence[Tensor]:
+    if not torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode):
+        _, pull_back = torch.func.vjp(function, *inputs)
+        return pull_back(upstream)
+    # torch.func has called a kernel, and cannot begin another transform in there. Aliases keep the graph and the tangents
+    # of the inputs, and tell this use of them from others.
+    differentiable_again = torch.is_grad_enabled()
+    with torch.enable_grad(), enable_inplace_requires_grad(True):
+        aliases = [x.view_as(x) for x in inputs]
+        for alias in aliases:
+            if not alias.requires_grad:
+                alias.requires_grad_()
+        outputs = function(*aliases)
+    outputs, upstream = ((x,) if isinstance(x, Tensor) else x for x in (outputs, upstream))
+    flowing = [(y, dy) for y, dy in zip(outputs, upstream, strict=True) if y.requires_grad]
+    if not flowing:
+        return [torch.zeros_like(x) for x in inputs]
+    return torch.autograd.grad(
+        [y for y, _ in flowing],
+        aliases,
+        [dy for _, dy in flowing],
+        create_graph=differentiable_again,
+        allow_unused=True,
+        materialize_grads=True,
+    )
 
 
 # Functions, not methods such as Tensor.dim: compiled autograd of torch 2.10 does not take those from a table.
@@ -49,6 +72,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "tanh": torch.tanh,
     "transpose": lambda x: x.mT,
     "unequal": torch.ne,
-    "vjp": _vjp,
+    "vjp": vjp,
     "where": _where,
 }
