@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from checks import tuples
 from specification import Specification
 from specifications import SPECIFICATIONS
 from test_torch_derivatives import function_and_leaves, small_samples
@@ -20,7 +21,7 @@ def prepared(backend, spec: Specification, random, shape=(2, 3)):
 def total(function):
     def summed(*tensors):
         outputs = function(*tensors)
-        return sum((y**2).sum() for y in (outputs if isinstance(outputs, tuple) else (outputs,)))
+        return sum((y * y).sum() for y in tuples(outputs))
 
     return summed
 
@@ -100,6 +101,29 @@ def test_vmap(torch_backend, spec, place, random):
         close(torch, torch.vmap(function, dims)(*batched), loop(function))
         gradient = torch.func.grad(total(function), tuple(range(len(tensors))))
         close(torch, torch.vmap(gradient, dims)(*batched), loop(gradient))
+
+
+def test_vmap_of_nothing(torch_backend, spec, random):
+    """Over an empty dimension of all tensors, and of each alone: shapes, dtypes and gradients of no calls."""
+    torch = torch_backend.torch
+    function, tensors = prepared(torch_backend, spec, random)
+    for mapped in [range(len(tensors)), *((i,) for i in range(len(tensors)))]:
+        dims = tuple(0 if i in mapped else None for i in range(len(tensors)))
+        empty = [x.new_empty((0, *x.shape)) if i in mapped else x for i, x in enumerate(tensors)]
+        leaves = [x.detach().clone().requires_grad_() for x in empty]
+        got = torch.vmap(function, dims)(*leaves)
+        for y, one in zip(tuples(got), tuples(function(*tensors)), strict=True):
+            assert (y.shape, y.dtype) == ((0, *one.shape), one.dtype)
+        gradients = torch.autograd.grad(sum(y.sum() for y in tuples(got)), leaves, allow_unused=True)
+        for x, g in zip(leaves, gradients, strict=True):
+            assert g is None or (g.shape == x.shape and not g.any())
+
+        def pulled_back(*tensors):  # torch's own sum() does not run there
+            outputs, pull_back = torch.func.vjp(function, *tensors)
+            return pull_back(outputs)
+
+        of_calls = torch.vmap(pulled_back, dims)(*empty)
+        assert [g.shape for g in of_calls] == [(0, *x.shape) for x in tensors]
 
 
 def test_vmap_of_vmap(torch_backend, spec, random):

@@ -1,8 +1,8 @@
 """The function that stands before each operator and chooses how to call it.
 
-The registered operator `torch.ops.fusedops.<name>` is right everywhere: torch's compiler sees it whole, and its autograd
-kernel, `_autograd_kernel` below, knows reverse and forward mode in any nesting of torch.func. In eager code the way through
-the dispatcher to a kernel in Python costs several microseconds a call, so that the front takes a shorter one:
+The registered operator `torch.ops.fusedops.<name>` is right everywhere: torch's compiler sees it whole, and its
+autograd kernel, `_autograd_kernel` below, knows reverse and forward mode in any nesting of torch.func. In eager code
+the way through the dispatcher to a kernel in Python costs several microseconds, so that the front takes a shorter one:
 
     compiling, exporting or inside torch.func      the registered operator
     a gradient is wanted                           the same autograd.Function, over the bare kernel
@@ -27,7 +27,6 @@ from fusedops.torch import neutral
 from fusedops.torch.operators import SIGNATURES, Signature, overload
 
 Arguments = tuple[Any, ...]  # in the order of the schema
-
 
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
@@ -131,7 +130,9 @@ class Derivative:
         # torch turns forward mode off here, which would cut off the transforms around this one as well. Turned on, it
         # must not see the tangents of what is saved: the formula is differentiated with respect to dy alone.
         with forward_ad._set_fwd_grad_enabled(True):
-            saved = tuple(x if x is None else forward_ad.unpack_dual(_alive(x), level=0).primal for x in ctx.saved_tensors)
+            saved = tuple(
+                x if x is None else forward_ad.unpack_dual(_alive(x), level=0).primal for x in ctx.saved_tensors
+            )
             zeros = [given[0].new_zeros(shape, dtype=dtype) for shape, dtype in ctx.outputs]
             results = self.of_all_outputs(neutral.vjp(pull_back, zeros, given))
         return results[0] if len(results) == 1 else results
@@ -184,7 +185,7 @@ def _autograd_functions(name: str, bare: Callable[..., Any], derivative: Derivat
     eager, function = (type(title, (base,), {}) for base in (Eager, Registered))
     # Past autograd.Function's own apply: for a microsecond it looks for transforms and for a setup_context, and it does
     # not know that the kernel below is called by one transform at a time.
-    return tuple(super(torch.autograd.Function, each).apply for each in (eager, function))  # type: ignore[attr-defined]
+    return tuple(super(torch.autograd.Function, each).apply for each in (eager, function))
 
 
 def _below_autograd(registered: Any, keys: Any, inputs: Sequence[Any], rest: Arguments) -> Any:
@@ -197,12 +198,10 @@ def _is_watched(tensors: Sequence[Any]) -> bool:
 
     Tangents are looked for, not forward_ad's level: code that Dynamo has traced enters levels behind its back.
     """
-    grad = _is_grad_enabled()
-    return any(
-        x is not None
-        and (x.requires_grad and grad or x.is_floating_point() and torch._VF._unpack_dual(x, level=0)[1] is not None)
-        for x in tensors
-    )
+    given = [x for x in tensors if x is not None and x.is_floating_point()]
+    if _is_grad_enabled() and any(x.requires_grad for x in given):
+        return True
+    return any(torch._VF._unpack_dual(x, level=0)[1] is not None for x in given)
 
 
 def _autograd_kernel(signature: Signature, defaults: Arguments, apply: Callable[..., Any]) -> Callable[..., Any]:
@@ -292,9 +291,10 @@ def _arguments(signature: Signature) -> Callable[[Arguments, dict[str, Any]], tu
             elif kind == "scalar":
                 number, x = checks.number(declaration, declared, x), None
                 if _is_compiling() and isinstance(inputs[like], torch.Tensor):
-                    # A tensor: the compiler would compile again for every value of a number.
+                    # A tensor: the compiler would compile again for every value of a number. A product, since it makes
+                    # a constant of what scalar_tensor() and its like are given.
                     dtype = torch.float64 if inputs[like].dtype == torch.float64 else torch.float32
-                    number, x = 0.0, torch.scalar_tensor(number, dtype=dtype, device=inputs[like].device)
+                    number, x = 0.0, number * torch.ones((), dtype=dtype, device=inputs[like].device)
                 rest.append(number)
                 inputs = (*inputs[:i], x, *inputs[i + 1 :])
             elif kind == "tensor" or x is not None:

@@ -27,8 +27,8 @@ def vjp(function: Callable[..., Any], inputs: Sequence[Tensor], upstream: Any) -
     if not torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode):
         _, pull_back = torch.func.vjp(function, *inputs)
         return pull_back(upstream)
-    # torch.func has called a kernel, and cannot begin another transform in there. Aliases keep the graph and the tangents
-    # of the inputs, and tell this use of them from others.
+    # torch.func has called a kernel, and cannot begin another transform in there. Aliases keep the graph and the
+    # tangents of the inputs, and tell this use of them from others.
     differentiable_again = torch.is_grad_enabled()
     with torch.enable_grad(), enable_inplace_requires_grad(True):
         aliases = [x.view_as(x) for x in inputs]

@@ -155,6 +155,13 @@ def _positional(signature: Signature, arguments: tuple[Any, ...], keywords: dict
     return arguments + tuple(keywords.get(name, default) for name, default in rest)
 
 
+def _padded(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """With zeros at the end of a dimension."""
+    shape = list(x.shape)
+    shape[dim] = 1
+    return torch.cat([x, x.new_zeros(shape)], dim)
+
+
 def vmap_rule(signature: Signature, op: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
     """How `op(*inputs, *rest)` maps over a dimension of some of its inputs."""
 
@@ -170,6 +177,10 @@ def vmap_rule(signature: Signature, op: Callable[..., Any]) -> Callable[..., tup
         return results, 0 if isinstance(results, torch.Tensor) else (0,) * len(results)
 
     def loop(size: int, dims: Sequence[int | None], inputs: Sequence[Any], rest: Sequence[Any]) -> tuple[Any, Any]:
+        if size == 0:  # shapes and dtypes are those of a call on zeros, of which nothing is kept
+            padded = [x if d is None else _padded(x, d) for x, d in zip(inputs, dims, strict=True)]
+            results, places = loop(1, dims, padded, rest)
+            return torch.utils._pytree.tree_map(lambda y: y[:0], results), places
         results = [
             op(*(x if d is None else x.select(d, i) for x, d in zip(inputs, dims, strict=True)), *rest)
             for i in range(size)
