@@ -71,6 +71,15 @@ def test_large_vocabularies(any_backend, narrow, classes, random):
     check_backward(any_backend, SPECIFICATION, sample, inputs)
 
 
+@pytest.mark.parametrize("wide", ["float32", "float64"])
+@pytest.mark.parametrize("classes", [33, 40_000])
+def test_smoothing_far_from_zero(any_backend, wide, classes, random):
+    """What all logits of a row have in common leaves no trace, in segments of a row neither."""
+    sample = call((3, classes), random, label_smoothing=0.1)
+    far = {**sample.inputs, "logits": 2**20 + np.linspace(0, 3, classes) + sample.inputs["logits"]}
+    check_forward(any_backend, SPECIFICATION, Sample(far, sample.options), any_backend.tensors(Sample(far), wide))
+
+
 def test_many_rows(any_backend, random):
     """The sum over rows stays within the error of a pairwise one."""
     sample = call((300_000, 3), random, reduction="mean")

@@ -130,7 +130,7 @@ RowSums<compute_t<T>> row_sums(const T* x, int64_t classes, bool smooth) {
   for (int64_t start = 0; start < classes; start += cpu::kBlock) {
     const int64_t size = std::min(cpu::kBlock, classes - start);
     const A *wide = block(start, size, buffer), share = A(1) / static_cast<A>(classes);
-    sums.mean += cpu::lane_sum<A>(size, [=](int64_t i) { return wide[i] * share; });
+    sums.mean += cpu::lane_sum<A>(size, [=, max = max](int64_t i) { return (wide[i] - max) * share; });
   }
   return sums;
 }

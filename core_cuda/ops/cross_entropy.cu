@@ -71,29 +71,35 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || !kAligned ? 2 : 4)
   };
 
   // Relative to this thread's own maximum; the segment's then is a factor for each thread.
-  A max = kNothing, sum = 0, mean = 0;
+  A max = kNothing, sum = 0;
   each([&](A x) { max = fmax(max, x); });
   const A base = max == kNothing ? A(0) : max;  // -inf minus -inf would be NaN before the whole row is known
   each([&](A x) { sum += exp2_or_zero((x - base) * A(kLog2E)); });
-  if (call.smoothing != 0) each([&, share = A(1) / static_cast<A>(call.classes)](A x) { mean += x * share; });
 
   __shared__ A scratch[3][32];
   const auto add = [](A a, A b) { return a + b; };
   const A largest = row_reduce(me, max, scratch[0], [](A a, A b) { return fmax(a, b); });
   const A common = largest == kNothing ? A(0) : largest;
   sum = row_reduce(me, sum * exp2_or_zero((max - common) * A(kLog2E)), scratch[1], add);
-  if (call.smoothing != 0) mean = row_reduce(me, mean, scratch[2], add);
+  A mean = 0;
+  if (call.smoothing != 0) {  // relative to the segment's maximum at once
+    each([&, share = A(1) / static_cast<A>(call.classes)](A x) { mean = fused(x - common, share, mean); });
+    mean = row_reduce(me, mean, scratch[2], add);
+  }
   if (me.lane == 0 && me.row < call.rows) parts[me.row * segments.per_row + me.piece] = {largest, sum, mean};
 }
 
-template <class A>
-__device__ RowSums<A> joined(const RowSums<A>* parts, int64_t count) {
+// Of a row whose segments are `size` classes each, but for the last.
+template <class T, class A>
+__device__ RowSums<A> joined(const CrossEntropy<T>& call, const RowSums<A>* parts, int64_t count, int64_t size) {
   RowSums<A> row = {parts[0].max, 0, 0};
   for (int64_t i = 1; i < count; ++i) row.max = fmax(row.max, parts[i].max);
   for (int64_t i = 0; i < count; ++i) {
-    const A factor = parts[i].max == row.max ? A(1) : exp2_or_zero((parts[i].max - row.max) * A(kLog2E));
-    row.exponentials += parts[i].exponentials * factor;
-    row.mean += parts[i].mean;
+    const A below = parts[i].max == row.max ? A(0) : parts[i].max - row.max;  // infinities may be equal, too
+    row.exponentials += parts[i].exponentials * exp2_or_zero(below * A(kLog2E));
+    if (call.smoothing == 0) continue;
+    const A share = static_cast<A>(min(size, call.classes - i * size)) / static_cast<A>(call.classes);
+    row.mean += parts[i].mean + below * share;
   }
   return row;
 }
@@ -108,13 +114,13 @@ struct Total {
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     cross_entropy_rows_kernel(CrossEntropy<T> call, const RowSums<compute_t<T>>* parts, int64_t segments,
-                              Total<compute_t<T>>* totals) {
+                              int64_t segment_size, Total<compute_t<T>>* totals) {
   using A = compute_t<T>;
   begin_kernel();
   const int64_t row = int64_t(blockIdx.x) * kThreads + threadIdx.x;
   A loss = 0, counts = 0;
   if (row < call.rows) {
-    const RowSums<A> sums = joined(parts + row * segments, segments);
+    const RowSums<A> sums = joined(call, parts + row * segments, segments, segment_size);
     const Lse<A> lse = call.lse[row] = call.row_lse(sums);
     const int64_t label = call.labels[row];
     if (!call.is_ignored(label)) {
@@ -160,7 +166,8 @@ Status forward(const CrossEntropy<T>& call, const Context& context) {
   FUSEDOPS_TRY(launch(context,
                       aligned ? cross_entropy_segments_kernel<true, T> : cross_entropy_segments_kernel<false, T>,
                       segments.blocks(call.rows), segments.groups.block_threads, call, segments, parts));
-  FUSEDOPS_TRY(launch(context, cross_entropy_rows_kernel<T>, blocks, kThreads, call, parts, segments.per_row, totals));
+  FUSEDOPS_TRY(launch(context, cross_entropy_rows_kernel<T>, blocks, kThreads, call, parts, segments.per_row,
+                      int64_t(segments.groups.chunk), totals));
   return launch(context, cross_entropy_totals_kernel<T>, 1, kSumThreads, call, totals, blocks);
 }
 

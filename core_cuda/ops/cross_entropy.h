@@ -73,7 +73,7 @@ template <class A>
 struct RowSums {
   A max;
   A exponentials;  // the sum of exp(x - max)
-  A mean;          // the sum of x / classes, which cannot overflow; only if labels are smoothed
+  A mean;          // the sum of (x - max) / classes, term by term: many cannot overflow. Only if labels are smoothed
 };
 
 template <class A>
@@ -112,7 +112,7 @@ struct CrossEntropy : CrossEntropyRows<T> {
   FUSEDOPS_HD A row_loss(const RowSums<A>& sums, const Lse<A>& lse, A of_label) const {
     const A loss = lse.log_sum + (lse.max - of_label);
     if (this->smoothing == 0) return loss;
-    return this->sharpness * loss + this->smoothing * (lse.log_sum + (lse.max - sums.mean));
+    return this->sharpness * loss + this->smoothing * (lse.log_sum - sums.mean);
   }
 
   A* loss;

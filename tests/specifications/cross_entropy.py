@@ -34,8 +34,10 @@ class CrossEntropy(Specification):
         all_ignored = {"logits": random.normal(size=(3, 4)), "labels": np.full(3, IGNORED)}
         yield Sample(all_ignored, {"reduction": "sum"}, "all-ignored")
         large = call((4, 33), random)
-        yield Sample({**large.inputs, "logits": 1e4 * large.inputs["logits"]}, name="large")
-        yield Sample({**large.inputs, "logits": 1e4 + large.inputs["logits"]}, name="far")
+        for smoothing in (0.0, 0.1):
+            options = {"label_smoothing": smoothing}
+            yield Sample({**large.inputs, "logits": 1e4 * large.inputs["logits"]}, options, f"large-{smoothing}")
+            yield Sample({**large.inputs, "logits": 1e4 + large.inputs["logits"]}, options, f"far-{smoothing}")
 
     def special(self, values, random):
         a, b = (grid.ravel() for grid in np.meshgrid(values, values))
@@ -43,7 +45,10 @@ class CrossEntropy(Specification):
         labels = np.arange(len(pairs)) % 4
         labels[labels == 3] = IGNORED
         for smoothing in (0.0, 0.25):
-            yield Sample({"logits": pairs, "labels": labels}, {"reduction": "none", "label_smoothing": smoothing})
+            options = {"reduction": "none", "label_smoothing": smoothing}
+            yield Sample({"logits": pairs, "labels": labels}, options)
+            equal = np.repeat(values[:, None], 37, -1)  # the same logits throughout a row cancel, however large
+            yield Sample({"logits": equal, "labels": labels[: len(values)]}, options, f"equal-{smoothing}")
         yield Sample({"logits": pairs[:1], "labels": np.array([IGNORED])})  # the mean of nothing
 
     def reference(self, logits, labels, ignore_index=IGNORED, label_smoothing=0.0, reduction="mean"):
@@ -156,7 +161,7 @@ class Rows:
         size = 1 + np.sum(np.exp(self.log_p) * finite, -1) + np.abs(self.log_sum[..., 0])
         size = size + np.abs(self.of_label(self.below))
         if smoothing:
-            size = size + smoothing * (np.abs(self.max[..., 0]) + np.abs(self.logits / self.classes).sum(-1))
+            size = size + smoothing * finite.mean(-1)
         return np.where(self.ignored, 0, size)
 
     def of_label(self, values):
