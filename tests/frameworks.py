@@ -111,6 +111,18 @@ class Backend:
         """The outputs, and the gradients of the wanted inputs for a random upstream gradient."""
         raise NotImplementedError
 
+    def second_gradients(
+        self,
+        name: str,
+        inputs: Tensors,
+        options: Mapping[str, Any],
+        wanted: tuple[str, ...],
+        upstream: Callable[[Any], Any],
+    ) -> list[Any]:
+        """The gradients of the wanted inputs' gradients: with respect to these inputs, and to the upstream gradient of
+        each output. upstream(y) makes the upstream gradient of y."""
+        raise NotImplementedError
+
     def traced(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function as the framework compiles it: shapes known."""
         raise NotImplementedError
@@ -166,6 +178,13 @@ class Torch(Backend):
         upstream = upstream or self.upstream(outputs)
         found = self.torch.autograd.grad(outputs, [inputs[name] for name in wanted], upstream)
         return outputs, dict(zip(wanted, found, strict=True))
+
+    def second_gradients(self, name, inputs, options, wanted, upstream):
+        inputs = self.leaves(inputs, wanted)
+        tensors, outputs = [inputs[name] for name in wanted], self.call(name, inputs, options)
+        dy = [upstream(y).requires_grad_() for y in outputs]
+        first = self.torch.autograd.grad(outputs, tensors, dy, create_graph=True)
+        return self.torch.autograd.grad(first, [*tensors, *dy], [*map(upstream, first)], materialize_grads=True)
 
     def traced(self, function):
         self.torch.compiler.reset()  # it compiles one piece of code, such as a test's function, a few times only
@@ -238,6 +257,18 @@ class TensorFlow(Backend):
         with self.place:
             found = tape.gradient(outputs, [inputs[name] for name in wanted], output_gradients=upstream)
         return outputs, dict(zip(wanted, found, strict=True))
+
+    def second_gradients(self, name, inputs, options, wanted, upstream):
+        tensors = [inputs[name] for name in wanted]
+        with self.tf.GradientTape() as outer, self.place:
+            with self.tf.GradientTape() as inner:
+                inner.watch(tensors)
+                outputs = self.call(name, inputs, options)
+            dy = [*map(upstream, outputs)]
+            outer.watch([*tensors, *dy])
+            first = inner.gradient(outputs, tensors, dy)
+        with self.place:
+            return outer.gradient(first, [*tensors, *dy], [*map(upstream, first)], self.tf.UnconnectedGradients.ZERO)
 
     def traced(self, function):
         return self.tf.function(function)

@@ -50,6 +50,10 @@ class Norm(Specification):
         yield sample((700, 3), name="many-rows")  # several in a slab
         yield sample((0, 3), name="no-rows")
 
+    def flat(self, random):
+        inputs = self.sample((6, 32), random).inputs
+        return Sample({**inputs, "x": 100 * inputs["x"]})
+
     def special(self, values, random):
         def rows(specials):
             """One of the values in each row, between ordinary ones."""

@@ -84,6 +84,11 @@ class Specification:
         """What is worth testing beside `sample` of a few shapes: options, numbers for tensors."""
         return ()
 
+    def flat(self, random: np.random.Generator) -> Sample:
+        """A call whose second derivatives are below 0.1, if there are any but sums over all elements: times upstream
+        gradients of 300 and 300, whose product is beyond float16, they are within."""
+        return self.sample((6, 32), random)
+
     def special(self, values: Array, random: np.random.Generator) -> Iterable[Sample]:
         """Calls made of these values: NaN, infinities, zeros, subnormal and largest numbers."""
         raise NotImplementedError

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 
+import ml_dtypes
 import numpy as np
 import pytest
 from frameworks import installed
+from numerics import rounded
+from specification import Sample
 from specifications import SPECIFICATIONS
 
 from fusedops import gradients
@@ -62,6 +65,33 @@ def test_gradients_that_tensorflow_has_not(tf_backend, spec, random):
 
     assert all(gradient is None for gradient in compute())
     assert all(gradient is None for gradient in tf.function(compute)())
+
+
+@pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
+def test_second_order_in_16_bits(any_backend, spec, narrow, random):
+    """Upstream gradients of 300 and 300: products beyond float16 on the way to results that are not. Second derivatives
+    are near what the same numbers give in float64."""
+    sample = spec.flat(random)
+    values = {name: rounded(sample.inputs[name], narrow).astype(np.float64) for name in sample.floating}
+    sample = Sample({**sample.inputs, **values}, sample.options)
+    found = []
+    for dtype in (narrow, "float64"):
+        signs = np.random.default_rng(0)
+
+        def upstream(y, signs=signs):
+            return any_backend.tensor(signs.choice([-300.0, 300.0], size=tuple(y.shape)), any_backend.dtype_of(y))
+
+        inputs = any_backend.tensors(sample, dtype)
+        gradients = any_backend.second_gradients(
+            spec.name, inputs, sample.options, spec.differentiable(sample), upstream
+        )
+        found.append([any_backend.to_numpy(g).astype(np.float64) for g in gradients])
+    largest = float(ml_dtypes.finfo("float16").max)
+    for got, expected in zip(*found, strict=True):
+        fits = np.abs(expected) < largest
+        # A dozen roundings, relative to the largest element: sums cancel.
+        limit = 6 * float(ml_dtypes.finfo(narrow).eps) * np.abs(expected[fits]).max(initial=0)
+        np.testing.assert_allclose(got[fits], expected[fits], rtol=0, atol=limit)
 
 
 def test_saved_outputs_have_no_gradient(torch_cpu, spec, random):

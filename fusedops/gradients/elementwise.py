@@ -1,4 +1,7 @@
-"""Elementwise operators."""
+"""Elementwise operators.
+
+A second derivative that takes several operators computes in the compute dtype, and rounds once.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +40,11 @@ def _axpby_backward(f: Any, c: Any, gda: Tensor | None, gdx: Tensor | None) -> M
     """Of da = Σ dy·x and dx = a·dy."""
     if not c.need_dx:
         gdx = None
+
+    def both() -> Tensor:
+        a = c.a if isinstance(c.a, float) else f.compute(c.a)
+        return f.cast(f.axpby(f.compute(gda), f.compute(c.x), f.scale(f.compute(gdx), a)), c.dy)
+
     gradients: dict[str, Any] = {}
     if gda is not None:
         gradients["x"] = lambda: f.scale(c.dy, gda)
@@ -45,7 +53,7 @@ def _axpby_backward(f: Any, c: Any, gda: Tensor | None, gdx: Tensor | None) -> M
         gradients["a"] = lambda: f.axpby_backward(gdx, c.a, c.dy, need_dx=False)[0]
         gradients["dy"] = lambda: f.scale(gdx, c.a)
     if gda is not None and gdx is not None:
-        gradients["dy"] = lambda: f.axpby(gda, c.x, f.scale(gdx, c.a))
+        gradients["dy"] = both
     return gradients
 
 
@@ -68,7 +76,12 @@ def _polynomial_activation(f: Any, c: Any, dy: Tensor) -> Mapping[str, Any]:
 def _polynomial_activation_backward(f: Any, c: Any, gdx: Tensor) -> Mapping[str, Any]:
     """Of dx = dy·p'(x): p'(x)·gdx for dy, and dy·gdx·p''(x) for x."""
     slopes = [k * coefficient for k, coefficient in enumerate(c.coefficients)][1:] or [0.0]
+
+    def of_x() -> Tensor:
+        product = f.multiply(f.compute(gdx), f.compute(c.dy))
+        return f.cast(f.polynomial_activation_backward(product, f.compute(c.x), coefficients=slopes), c.x)
+
     return {
         "dy": lambda: f.polynomial_activation_backward(gdx, c.x, coefficients=c.coefficients),
-        "x": lambda: f.polynomial_activation_backward(f.multiply(gdx, c.dy), c.x, coefficients=slopes),
+        "x": of_x,
     }

@@ -24,6 +24,10 @@ class BiasAct(Specification):
         yield Sample({"x": np.array(0.7), "bias": None}, name="scalar")
         yield Sample({"x": random.normal(size=(20_000, 3)), "bias": random.normal(size=3)}, name="many-rows")
 
+    def flat(self, random):
+        x = random.choice([-4.0, 4.0], size=(6, 32))
+        return Sample({"x": x, "bias": random.uniform(0, 0.1, size=32)})
+
     def special(self, values, random):
         for activation in ACTIVATIONS:
             yield Sample({"x": values, "bias": None}, {"activation": activation}, name=f"{activation}-without-bias")

@@ -23,6 +23,9 @@ class GatedAct(Specification):
             name = f"packed-{'x'.join(map(str, shape))}"
             yield Sample({"gate": random.normal(size=shape), "up": None}, name=name)
 
+    def flat(self, random):
+        return Sample({"gate": random.uniform(-9, -8, size=(6, 32)), "up": random.normal(size=(6, 32))})
+
     def special(self, values, random):
         gate, up = (grid.ravel() for grid in np.meshgrid(values, values))
         for activation in ACTIVATIONS:

@@ -15,6 +15,9 @@ class PolynomialActivation(Specification):
             yield Sample({"x": x}, {"coefficients": coefficients}, name=f"{count}-coefficients")
         yield Sample({"x": x}, {"coefficients": [1, 0, 2]}, name="integers")
 
+    def flat(self, random):
+        return Sample({"x": random.normal(size=(6, 32))}, {"coefficients": (0.0, 0.0, 1e-3, 1e-3)})
+
     def special(self, values, random):
         yield Sample({"x": values})
         yield Sample({"x": values}, {"coefficients": (0.5,)})

@@ -15,6 +15,10 @@ class Scale(Specification):
         yield Sample({"x": x, "factor": -2}, name="integer")
         yield Sample({"x": x, "factor": np.array([0.7])}, name="one-element")
 
+    def flat(self, random):
+        """As of axpby."""
+        return Sample({"x": 300 * random.choice([-1.0, 1.0], size=(6, 32)), "factor": np.array(299.0)})
+
     def special(self, values, random):
         for factor in values:
             yield Sample({"x": values, "factor": np.asarray(factor)})

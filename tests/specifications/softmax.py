@@ -42,6 +42,9 @@ class Softmax(Specification):
         yield Sample({"x": 1e4 * random.normal(size=(3, 33))}, name="large")
         yield Sample({"x": 1e4 + random.normal(size=(3, 33))}, name="far")
 
+    def flat(self, random):
+        return Sample({"x": random.normal(size=(6, 32))}, {"scale": 1e-2})
+
     def special(self, values, random):
         a, b = (grid.ravel() for grid in np.meshgrid(values, values))
         pairs = np.stack([a, b], -1)
