@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -183,6 +184,23 @@ def test_other_streams(torch_gpu, spec, random):
     stream.synchronize()
     assert all(torch.equal(got, output) for got, output in zip(outputs, expected[0], strict=True))
     assert all(torch.equal(gradients[name], expected[1][name]) for name in gradients)
+
+
+def test_threads_launch_one_kernel_with_different_shared_memory(torch_gpu):
+    """A kernel's limit is the same for all threads: none may lower it between another's asking and its launch. The
+    backward of rows of which several share a block asks for more than that of longer ones."""
+    torch, raw = torch_gpu.torch, torch_gpu.torch.ops.fusedops
+
+    def launch(columns):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            x, weight = (torch.ones(size, device="cuda", dtype=torch.bfloat16) for size in ((64, columns), (columns,)))
+            y, rstd = raw.rms_norm(x, weight)
+            for _ in range(3000):
+                raw.rms_norm_backward(y, x, weight, rstd)  # torch takes the lock of Python's threads off
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(launch, (1024, 8192)))
+    torch.cuda.synchronize()
 
 
 def test_the_second_gpu(torch_gpu, spec, dtype, random):

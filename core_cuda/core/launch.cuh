@@ -37,7 +37,30 @@ bool runs_hopper_code(Kernel kernel) {
   return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
 }
 
+// Of the current GPU.
+inline int device_attribute(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
+  (void)cudaGetDevice(&device);
+  (void)cudaDeviceGetAttribute(&value, attribute, device);
+  return value;
+}
+
 inline constexpr int kDeclaredShared = 1024;  // bytes of shared memory that a kernel declares, at most
+
+// Lets a kernel have this many bytes of dynamic shared memory. The limit belongs to the kernel and the GPU, and all
+// threads launch with it: it is raised once, to the most that there is, and never lowered, or one thread could lower it
+// between the moment when another asks for more and its launch.
+template <class Kernel>
+Status allow_shared_memory(Kernel kernel, int bytes) {
+  constexpr int kWithoutAsking = 48 << 10;
+  if (bytes + kDeclaredShared <= kWithoutAsking) return {};
+  cudaFuncAttributes attributes;
+  FUSEDOPS_TRY(check(cudaFuncGetAttributes(&attributes, kernel), "asking about a kernel"));
+  if (bytes <= attributes.maxDynamicSharedSizeBytes) return {};
+  const int most = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - int(attributes.sharedSizeBytes);
+  return check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, std::max(bytes, most)),
+               "asking for shared memory");
+}
 
 struct Grid {
   int64_t blocks;
@@ -51,10 +74,7 @@ struct Grid {
 template <class... Parameters, class... Arguments>
 Status launch(const Context& context, void (*kernel)(Parameters...), const Grid& grid, Arguments&&... arguments) {
   if (grid.blocks == 0) return {};
-  constexpr int kWithoutAsking = 48 << 10;
-  if (grid.shared_bytes + kDeclaredShared > kWithoutAsking)
-    FUSEDOPS_TRY(check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.shared_bytes),
-                       "asking for shared memory"));
+  FUSEDOPS_TRY(allow_shared_memory(kernel, grid.shared_bytes));
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -79,14 +99,6 @@ template <class... Parameters, class... Arguments>
 Status launch(const Context& context, void (*kernel)(Parameters...), int64_t blocks, int threads,
               Arguments&&... arguments) {
   return launch(context, kernel, Grid{blocks, threads}, std::forward<Arguments>(arguments)...);
-}
-
-// Of the current GPU.
-inline int device_attribute(cudaDeviceAttr attribute) {
-  int device = 0, value = 0;
-  (void)cudaGetDevice(&device);
-  (void)cudaDeviceGetAttribute(&value, attribute, device);
-  return value;
 }
 
 }  // namespace fusedops::cuda

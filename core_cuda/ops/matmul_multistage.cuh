@@ -188,8 +188,7 @@ Status launch_multistage(const Matmul& product, const Context& context) {
   using T = typename Mma::Element;
   const auto kernel = multistage_kernel<Out, Mma, Tile, kBytes, kAAlongK, kBAlongK>;
   constexpr int kSharedBytes = Multistage<Mma, Tile, kBytes, kAAlongK, kBAlongK>::kSharedBytes;
-  FUSEDOPS_TRY(check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
-                     "asking for shared memory"));
+  FUSEDOPS_TRY(allow_shared_memory(kernel, kSharedBytes));
   const auto operand = [](const Matmul::Matrix& matrix) {
     return Operand<T>{static_cast<const T*>(matrix.data), matrix.stride, matrix.batch_stride};
   };
