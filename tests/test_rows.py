@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import shutil
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -96,3 +99,37 @@ def test_sums_over_a_million_rows(any_backend, spec, values, dtype, random):
         assert got.dtype == np.float32
         roundings = pairwise(MANY) + pairwise(3)  # of the sum, and of what a row's statistics make of each term
         assert_accurate(got, exact[name], magnitude[name], roundings, f"{sample}: gradient of {name}")
+
+
+CLUSTERS = """
+#include <cstdio>
+#include "core/rows.h"
+int main() {
+  for (int multiprocessors : {132, 8, 7, 4, 2, 1}) {
+    for (int size : {1, 100, 101, 201, 401, 800, 801, 9999})
+      std::printf("%d ", fusedops::cluster_of(size, 100, multiprocessors));
+    std::puts("");
+  }
+}
+"""
+
+
+def test_blocks_that_share_a_row(tmp_path):
+    """By the length of the row alone, so that its bits are: unless the GPU, or a slice of it, has not that many
+    multiprocessors. The choice is host code, which needs no such GPU."""
+    compiler = shutil.which("g++")
+    if not compiler:
+        pytest.skip("g++ is not installed")
+    source, program = tmp_path / "clusters.cpp", tmp_path / "clusters"
+    source.write_text(CLUSTERS)
+    core = Path(__file__).parent.parent / "core_cuda"
+    subprocess.run([compiler, "-std=c++20", f"-I{core}", "-o", program, source], check=True)
+    chosen = subprocess.run([program], check=True, capture_output=True, text=True).stdout
+    assert [line.split() for line in chosen.splitlines()] == [
+        list("11248888"),
+        list("11248888"),
+        list("11241111"),
+        list("11241111"),
+        list("11211111"),
+        list("11111111"),
+    ]

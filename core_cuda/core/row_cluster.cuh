@@ -1,7 +1,7 @@
 // Rows that the registers of a block do not hold may be shared by a cluster of blocks (CUDA Programming Guide, "Thread
 // Block Clusters"), in equal parts. Of rows that a cluster does not hold either, each block takes every so many-th
 // chunk, and reads it anew whenever the row is walked through, mostly from the L2 cache. GPUs before 9.0 have no
-// clusters: there, one block takes the row.
+// clusters, and small slices of later ones no room for them: there, one block takes the row.
 //
 // The blocks of a cluster wait for each other, and memory would be idle meanwhile. Of many rows, hence, each cluster
 // that fits on the GPU takes one after the other, and orders the next one before it sums the one at hand.
@@ -11,21 +11,19 @@
 
 #include "core/prefetch.cuh"
 #include "core/rows.cuh"
+#include "core/rows.h"
 
 namespace fusedops::cuda {
 
-inline constexpr int kMostCluster = 8;  // blocks: what CUDA calls portable, and what fits on 8 multiprocessors
-
-// A block of at most `most` threads, if that holds the row; else a cluster of blocks, where the GPU has them: the least
-// power of two that holds the row in equal parts, or the most that there are. Their number follows from the length of
-// the row alone, as the order of its sum does.
+// A block of at most `most` threads, if that holds the row; else a cluster of blocks, where the GPU has them, each of
+// which takes an equal part of a row that they hold.
 template <class T, int kPacks, class Kernel>
 RowGroups block_or_cluster(int64_t size, int most, Kernel kernel) {
   const RowGroups block = row_groups<T, kPacks>(size, kLeastBlockThreads, most);
   if (block.holds(size)) return block;
   RowGroups groups = row_groups<T, kPacks>(size, kLeastBlockThreads, kRowThreads);
   if (!runs_hopper_code(kernel) || !device_attribute(cudaDevAttrClusterLaunch)) return groups;
-  while (!groups.holds(size) && groups.cluster < kMostCluster) groups.cluster *= 2;
+  groups.cluster = cluster_of(size, groups.chunk, device_attribute(cudaDevAttrMultiProcessorCount));
   const int64_t of_all = int64_t(groups.cluster) * kPackSize<T>;
   if (groups.holds(size)) groups.part = static_cast<int>((size + of_all - 1) / of_all * kPackSize<T>);
   return groups;

@@ -1,5 +1,5 @@
-// What the kernels over rows agree on, on the CPU and on the GPU: how sums over rows are cut into slabs, and which rows
-// are one.
+// What the kernels over rows agree on, on the CPU and on the GPU: how sums over rows are cut into slabs, which rows are
+// one, and how many blocks share one.
 #pragma once
 
 #include <algorithm>
@@ -26,6 +26,18 @@ inline Slabs slabs_of(int64_t rows, int64_t side_by_side = 1) {
   const int64_t rounds = ceil_divide(rows, 64 * side_by_side * kMultiprocessors);
   const int64_t size = ceil_divide(ceil_divide(rows, rounds * kMultiprocessors), side_by_side) * side_by_side;
   return {size, ceil_divide(rows, size)};
+}
+
+inline constexpr int kMostCluster = 8;  // blocks: what CUDA calls portable, and what fits on 8 multiprocessors
+
+// How many blocks share a row of `size` elements, of which each holds `chunk`: the least power of two that holds it, or
+// the most that there are. Their number follows from the length of the row alone, as the order of its sum does. Only
+// where there are fewer multiprocessors than these blocks, as in a small slice of a GPU, they might never run at once:
+// one block takes the row then, as on a GPU without clusters.
+inline int cluster_of(int64_t size, int64_t chunk, int multiprocessors) {
+  int blocks = 1;
+  while (blocks * chunk < size && blocks < kMostCluster) blocks *= 2;
+  return blocks <= multiprocessors ? blocks : 1;
 }
 
 // Rows without gaps in all tensors are one long row, for operators that do not care where a row ends.
