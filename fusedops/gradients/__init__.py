@@ -24,7 +24,8 @@ functions that both frameworks have:
     vjp(function, inputs, upstream)       the gradients of inputs, taken by the framework
 
 Backward operators are linear in `dy`. Forward mode is therefore the gradient of a formula with respect to `dy`, and
-needs no formula of its own. Most second derivatives are `composite.second_derivative`.
+needs no formula of its own. Most second derivatives are `composite.second_derivative`. A formula that takes several
+operators or functions computes in the compute dtype, and rounds once.
 """
 
 from fusedops.gradients import activations as activations

@@ -1,7 +1,4 @@
-"""Elementwise operators.
-
-A second derivative that takes several operators computes in the compute dtype, and rounds once.
-"""
+"""Elementwise operators."""
 
 from __future__ import annotations
 
