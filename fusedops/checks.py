@@ -7,6 +7,7 @@ tensor at all, or an attribute that no text could spell.
 from __future__ import annotations
 
 import numbers
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -47,7 +48,8 @@ def number(operator: Operator, input: Input, value: Any) -> float:
 
 
 def check_attributes(operator: Operator, values: Mapping[str, Any]) -> None:
-    """Raises TypeError for a value that its attribute's declaration does not allow, or that has no declaration."""
+    """Raises TypeError for a value of another type than its attribute's, or for one that has no declaration; ValueError
+    for a string that is none of its attribute's choices, in the core's words."""
     known = 0
     for attribute in operator.attributes:
         if attribute.name not in values:
@@ -57,10 +59,23 @@ def check_attributes(operator: Operator, values: Mapping[str, Any]) -> None:
         expected, allowed = _ALLOWED[attribute.type]
         if not allowed(value):
             raise TypeError(f"fusedops.{operator.name}: {attribute.name} must be {expected}; got {repr(value)[:80]}")
+        if attribute.choices and value not in attribute.choices:
+            choices = ", ".join(attribute.choices)
+            raise ValueError(f"fusedops.{operator.name}: {attribute.name} must be one of {choices}; got '{value}'")
     if known != len(values):
         declared = {attribute.name for attribute in operator.attributes}
         unknown = next(name for name in values if name not in declared)
         raise TypeError(f"{operator.name}() got an unexpected keyword argument '{unknown}'")
+
+
+def renamed(error: Any, function: str) -> Any:
+    """The error of an operator as one of the public function that is made of it and was called."""
+    sentence = re.sub(r"\bfusedops\.\w+: ", f"fusedops.{function}: ", getattr(error, "message", str(error)), count=1)
+    if type(error) in (RuntimeError, TypeError, ValueError):
+        return type(error)(sentence)
+    if hasattr(error, "node_def"):  # TensorFlow's own
+        return type(error)(error.node_def, error.op, sentence)
+    return error
 
 
 def _is_double(value: Any) -> bool:

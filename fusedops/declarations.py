@@ -27,6 +27,7 @@ class Attribute:
     name: str
     type: str  # "float", "int", "bool", "str" or "floats"
     default: Any
+    choices: tuple[str, ...] = ()  # all that a "str" may be; empty: anything
 
     def spelled(self, value: Any) -> str:
         """The value as the core parses it. Doubles keep all their bits."""
@@ -66,13 +67,11 @@ def _operator(row: dict[str, Any]) -> Operator:
         name=row["name"],
         inputs=tuple(Input(**item) for item in row["inputs"]),
         outputs=tuple(Output(**item) for item in row["outputs"]),
-        attributes=tuple(
-            Attribute(item["name"], item["type"], _default(item["type"], item["default"])) for item in row["attributes"]
-        ),
+        attributes=tuple(_attribute(**item) for item in row["attributes"]),
         autocast=row["autocast"],
         batched=row["batched"],
     )
 
 
-def _default(type: str, text: str) -> Any:
-    return text if type == "str" else json.loads(text)
+def _attribute(name: str, type: str, default: str, choices: list[str]) -> Attribute:
+    return Attribute(name, type, default if type == "str" else json.loads(default), tuple(choices))

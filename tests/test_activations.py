@@ -50,3 +50,19 @@ def test_an_unknown_approximation(any_backend):
     gate = any_backend.tensor(np.ones((2, 4)), "float32")
     with pytest.raises(ValueError, match=r"fusedops\.geglu: approximate must be 'none' or 'tanh'; got 'erf'"):
         any_backend.call("geglu", {"gate": gate}, {"approximate": "erf"})
+
+
+@pytest.mark.parametrize("name", ["swiglu", "geglu", "reglu"])
+def test_errors_name_the_function_that_was_called(any_backend, name):
+    """As far as Python sees them: not those of a graph that runs."""
+    gate, up = (any_backend.tensor(np.ones((3, size)), "float32") for size in (8, 7))
+    calls = [any_backend.public(name)]
+    if any_backend.framework == "tf":
+        calls.append(any_backend.traced(any_backend.public(name)))
+    for call in calls:
+        with pytest.raises(
+            any_backend.errors, match=rf"fusedops\.{name}: up must have gate's shape, \[3, 8\]; got \[3, 7\]"
+        ):
+            call(gate, up)
+        with pytest.raises(TypeError, match=rf"fusedops\.{name}: gate must be a tensor; got NoneType"):
+            call(None)

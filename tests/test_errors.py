@@ -64,6 +64,54 @@ def of_any_size(sentence: str) -> str:
     return re.escape(marked).replace("<size>", r"(\d+|\?)")
 
 
+CHOICES = [case for case in CASES if "must be one of" in case.values[1].sentence]
+
+
+@pytest.mark.parametrize(("operator", "bad"), CHOICES)
+def test_a_string_that_is_no_choice(any_backend, operator, bad):
+    """One class of error in both frameworks, eager and traced."""
+    function, tensors = of_tensors(any_backend, operator, bad)
+    traced = any_backend.tf.function(function) if any_backend.framework == "tf" else compiled(any_backend, function)
+    for call in (function, traced):
+        with pytest.raises(ValueError, match=re.escape(bad.sentence)):
+            call(*tensors)
+
+
+def compiled(backend: Backend, function: Callable[..., Any]) -> Callable[..., Any]:
+    """What the compiler cannot trace, such as what raises, it leaves to Python; unless the whole graph is asked for."""
+    backend.torch.compiler.reset()
+    return backend.torch.compile(function, backend="eager")
+
+
+@pytest.mark.parametrize(("operator", "bad"), CHOICES)
+def test_raw_operators_know_the_choices(torch_backend, operator, bad):
+    inputs = arguments(torch_backend, bad)
+    with pytest.raises(RuntimeError, match=re.escape(bad.sentence)):
+        getattr(torch_backend.torch.ops.fusedops, operator.name)(*inputs.values(), **bad.options)
+
+
+def test_every_declared_choice_is_tested(torch_cpu):
+    from fusedops.torch.operators import DECLARATIONS
+
+    declared = {
+        (name, attribute.name)
+        for name, operator in DECLARATIONS.items()
+        for attribute in operator.attributes
+        if attribute.choices and not name.endswith("_backward")
+    }
+    assert declared == {(case.values[0].name, *case.values[1].options) for case in CHOICES}
+
+
+@pytest.mark.parametrize("size", [1021, 1022, 1023, 5000])
+def test_a_long_sentence_is_whole(torch_cpu, size):
+    """Where the compiler asks for shapes, too, and where a character of several bytes is in the way."""
+    torch, word = torch_cpu.torch, "ä" * size
+    with torch._subclasses.FakeTensorMode():
+        x = torch.ones(2, 3)
+        with pytest.raises(RuntimeError, match=f"got '{word}'"):
+            torch.ops.fusedops.bias_act(x, None, word)
+
+
 @pytest.mark.parametrize("spec", WITH_SCALARS, ids=str)
 @pytest.mark.parametrize("value", ["2.5", np.True_, 10**400, None], ids=["str", "bool", "large", "None"])
 def test_scalars_that_are_no_numbers(any_backend, spec, value, random):

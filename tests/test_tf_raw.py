@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from numerics import assert_same_bits
 from specifications import SPECIFICATIONS
 
@@ -107,6 +108,15 @@ def test_names(tf_cpu):
         assert callable(getattr(library, f"fusedops_{spec.name}"))
         camel = "".join(part.capitalize() for part in spec.name.split("_"))
         assert callable(getattr(tf.raw_ops, f"Fusedops{camel}", None) or getattr(library, f"Fusedops{camel}"))
+
+
+def test_a_string_that_is_no_choice(tf_backend):
+    """The core's own check: Python's functions never let it get there."""
+    tf = tf_backend.tf
+    library = tf.load_op_library(tf_backend.functions.library_path())
+    sentence = r"fusedops\.bias_act: activation must be one of identity, relu, .+; got 'swish'"
+    with tf_backend.place, pytest.raises(tf.errors.InvalidArgumentError, match=sentence):
+        library.fusedops_bias_act(tf.ones((2, 3)), [], activation="swish")
 
 
 def test_the_build_prints_the_path(tf_cpu):

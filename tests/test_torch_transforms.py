@@ -289,3 +289,28 @@ def test_inputs_are_neither_changed_nor_returned(torch_backend, spec, dtype, ran
         for name, value in before.items():
             torch_backend.torch.testing.assert_close(inputs[name], value, rtol=0, atol=0, equal_nan=True)
             assert inputs[name]._version == 0
+
+
+def test_functionalize(torch_backend, spec, random):
+    """Innermost, where torch has no rule of an autograd.Function: between mutations, differentiated and mapped."""
+    torch = torch_backend.torch
+    function, tensors = prepared(torch_backend, spec, random)
+    positions, scalar = tuple(range(len(tensors))), total(function)
+
+    def mutating(*tensors):
+        copies = [x.clone() for x in tensors]
+        for x in copies:
+            x.view(-1).mul_(2)
+        return scalar(*copies).mul_(2)
+
+    functional = torch.func.functionalize(mutating)
+    close(torch, functional(*tensors), mutating(*tensors))
+    leaves = tuple(x.clone().requires_grad_() for x in tensors)
+    expected = torch.autograd.grad(mutating(*leaves), leaves)
+    close(torch, torch.autograd.grad(functional(*leaves), leaves), expected)
+    close(torch, torch.func.grad(functional, positions)(*tensors), expected)
+    _, got = torch.func.jvp(functional, tensors, tensors)
+    close(torch, got, sum((x * g).sum() for x, g in zip(tensors, expected, strict=True)))
+    batches = tuple(torch.stack([x, 2 * x]) for x in tensors)
+    got = torch.func.vmap(functional)(*batches)
+    close(torch, got, torch.stack([mutating(*[x[i] for x in batches]) for i in range(2)]))

@@ -35,7 +35,7 @@ class Execution {
 
   absl::Status run() {
     TF_RETURN_IF_ERROR(read_inputs());
-    if (const Status status = op_.rule(rule_); !status.ok()) return invalid(status);
+    if (const Status status = rule_.infer(); !status.ok()) return invalid(status);
     TF_RETURN_IF_ERROR(allocate_outputs());
     TF_RETURN_IF_ERROR(allocate_workspace());
     lend_device();

@@ -86,7 +86,7 @@ absl::Status infer_shapes(const Operator& op, InferenceContext* graph) {
     TF_RETURN_IF_ERROR(read_presence(*graph, rule, i, &present));
     if (present) TF_RETURN_IF_ERROR(rule.read_input(i, position++));
   }
-  if (const Status status = op.rule(rule); !status.ok()) return invalid(status);
+  if (const Status status = rule.infer(); !status.ok()) return invalid(status);
   for (int i = 0; i < static_cast<int>(op.outputs.size()); ++i) TF_RETURN_IF_ERROR(rule.write_output(i));
   return absl::OkStatus();
 }

@@ -1,6 +1,5 @@
 // The declarations and the shape rules for callers that are not C++: the Python package reads both through ctypes.
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,7 +31,8 @@ std::string json(const Operator& op) {
   };
   const auto attribute = [](const Attribute& a) {
     return "{\"name\": " + quoted(a.name) + ", \"type\": " + quoted(kTypes[int(a.type)]) +
-           ", \"default\": " + quoted(a.value) + "}";
+           ", \"default\": " + quoted(a.value) +
+           ", \"choices\": " + json_list(a.choices, [](std::string_view choice) { return quoted(choice); }) + "}";
   };
   return "{\"name\": " + quoted(op.name) + ", \"inputs\": " + json_list(op.inputs, input) +
          ", \"outputs\": " + json_list(op.outputs, output) +
@@ -60,11 +60,11 @@ class SymbolicRule : public Rule {
   static constexpr Dim kHalf = Dim(1) << 40;  // fusedops/torch/operators.py knows it as _HALF
 };
 
-int fail(const std::string& sentence, char* message, int64_t capacity) {
-  const size_t length = std::min<size_t>(sentence.size(), capacity - 1);
-  std::memcpy(message, sentence.data(), length);
-  message[length] = 0;
-  return 1;
+// Holds the sentence until the thread's next.
+const char* said(std::string sentence) {
+  thread_local std::string last;
+  last = std::move(sentence);
+  return last.c_str();
 }
 
 }  // namespace
@@ -79,17 +79,18 @@ extern "C" FUSEDOPS_EXPORT const char* fusedops_describe() {
 
 // Runs a shape rule. `inputs` holds for each input: 0, or 1, dtype, rank, dims (negative: a symbol). `attributes` are
 // texts, in the order of the declaration. `result` receives: the number of equalities and their pairs, then for each
-// output dtype, rank, dims; half of symbol s is s - 2^40. Returns 0, or 1 with a sentence in `message`.
-extern "C" FUSEDOPS_EXPORT int fusedops_infer(const char* name, const int64_t* inputs, const char* const* attributes,
-                                              int64_t* result, int64_t result_capacity, char* message,
-                                              int64_t message_capacity) {
+// output dtype, rank, dims; half of symbol s is s - 2^40. Returns null, or a sentence that lasts until the thread's
+// next.
+extern "C" FUSEDOPS_EXPORT const char* fusedops_infer(const char* name, const int64_t* inputs,
+                                                      const char* const* attributes, int64_t* result,
+                                                      int64_t result_capacity) {
   using namespace fusedops;
   const Operator* op = find_operator(name);
-  if (!op) return fail(std::string("fusedops: no operator is named ") + name, message, message_capacity);
+  if (!op) return said(std::string("fusedops: no operator is named ") + name);
   Value values[kMaxAttributes];
   for (size_t i = 0; i < op->attributes.size(); ++i)
     if (!parse(op->attributes[i].type, attributes[i], &values[i]))
-      return fail(attribute_sentence(*op, static_cast<int>(i), attributes[i]), message, message_capacity);
+      return said(attribute_sentence(*op, static_cast<int>(i), attributes[i]));
 
   SymbolicRule rule(*op, values);
   for (size_t i = 0; i < op->inputs.size(); ++i) {
@@ -98,12 +99,11 @@ extern "C" FUSEDOPS_EXPORT int fusedops_infer(const char* name, const int64_t* i
     if (!shape.present) continue;
     shape.dtype = static_cast<DType>(*inputs++);
     shape.rank = static_cast<int>(*inputs++);
-    if (Status status = rule.check_rank(static_cast<int>(i), shape.rank); !status.ok())
-      return fail(status.sentence(), message, message_capacity);
+    if (Status status = rule.check_rank(static_cast<int>(i), shape.rank); !status.ok()) return said(status.sentence());
     std::copy_n(inputs, shape.rank, shape.dims);
     inputs += shape.rank;
   }
-  if (Status status = op->rule(rule); !status.ok()) return fail(status.sentence(), message, message_capacity);
+  if (Status status = rule.infer(); !status.ok()) return said(status.sentence());
 
   std::vector<int64_t> answer{static_cast<int64_t>(rule.equalities.size())};
   for (const auto& [a, b] : rule.equalities) answer.insert(answer.end(), {a, b});
@@ -112,8 +112,7 @@ extern "C" FUSEDOPS_EXPORT int fusedops_infer(const char* name, const int64_t* i
     answer.insert(answer.end(), {static_cast<int64_t>(shape.dtype), shape.rank});
     answer.insert(answer.end(), shape.dims, shape.dims + shape.rank);
   }
-  if (static_cast<int64_t>(answer.size()) > result_capacity)
-    return fail("fusedops: too many dimensions to infer", message, message_capacity);
+  if (static_cast<int64_t>(answer.size()) > result_capacity) return said("fusedops: too many dimensions to infer");
   std::copy(answer.begin(), answer.end(), result);
-  return 0;
+  return nullptr;
 }

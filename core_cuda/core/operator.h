@@ -39,7 +39,8 @@ enum class Type : uint8_t { f64, i64, boolean, string, f64s };
 struct Attribute {
   const char* name;
   Type type;
-  const char* value;  // the default, as parse() reads it
+  const char* value;                               // the default, as parse() reads it
+  std::span<const std::string_view> choices = {};  // all that a string may be; empty: anything
 };
 
 // The value of an attribute; which member counts follows from its declared type.

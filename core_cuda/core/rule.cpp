@@ -44,6 +44,23 @@ Status Rule::check_rank(int input, int rank) const {
   return must(input, "have at most " + std::to_string(kMaxRank) + " dimensions", std::to_string(rank));
 }
 
+Status Rule::known_choices() const {
+  for (size_t i = 0; i < op.attributes.size(); ++i) {
+    const auto [name, type, value, choices] = op.attributes[i];
+    const std::string& got = attributes[i].string;
+    if (choices.empty() || std::ranges::find(choices, got) != choices.end()) continue;
+    std::string names;
+    for (const std::string_view choice : choices) names.append(names.empty() ? "" : ", ").append(choice);
+    return Status::error("fusedops.", op.name, ": ", name, " must be one of ", names, "; got '", got, "'");
+  }
+  return {};
+}
+
+Status Rule::infer() {
+  FUSEDOPS_TRY(known_choices());
+  return op.rule(*this);
+}
+
 Status Rule::floating(int input) const {
   if (is_floating(inputs[input].dtype)) return {};
   return must(input, "be float64, float32, float16 or bfloat16", name_of(inputs[input].dtype));

@@ -47,6 +47,9 @@ class Rule {
 
   virtual Dim half(Dim dim) { return dim / 2; }  // of an even dimension
 
+  // What an adaptor calls once the inputs are filled in: all checks, and the outputs.
+  Status infer();
+
   const Operator& op;
   const Value* attributes;
   Shape inputs[kMaxInputs];
@@ -75,6 +78,9 @@ class Rule {
   std::string show(Dim dim) const;
 
   const char* input_name(int input) const;
+
+ private:
+  Status known_choices() const;  // of the attributes
 };
 
 }  // namespace fusedops

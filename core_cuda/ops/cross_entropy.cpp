@@ -15,17 +15,10 @@ std::string spelled(double number) {
   return {text, end};
 }
 
-Status check_options(const Rule& rule) {
-  using Rows = CrossEntropyRows<float>;
-  const auto refuse = [&](const char* expected, const std::string& got) {
-    return Status::error("fusedops.", rule.op.name, ": ", expected, "; got ", got);
-  };
-  const double smoothing = rule.attributes[Rows::kLabelSmoothing].f64;
-  if (!(smoothing >= 0 && smoothing <= 1)) return refuse("label_smoothing must be in [0, 1]", spelled(smoothing));
-  const std::string& reduction = rule.attributes[Rows::kReduction].string;
-  if (reduction != "mean" && reduction != "sum" && reduction != "none")
-    return refuse("reduction must be mean, sum or none", "'" + reduction + "'");
-  return {};
+Status check_smoothing(const Rule& rule) {
+  const double smoothing = rule.attributes[CrossEntropyRows<float>::kLabelSmoothing].f64;
+  if (smoothing >= 0 && smoothing <= 1) return {};
+  return Status::error("fusedops.", rule.op.name, ": label_smoothing must be in [0, 1]; got ", spelled(smoothing));
 }
 
 Status check_labels(Rule& rule, int labels, int logits) {
@@ -54,7 +47,7 @@ Status forward_rule(Rule& rule) {
   using Forward = CrossEntropy<float>;
   FUSEDOPS_TRY(rule.has_rows(Forward::kLogits));
   FUSEDOPS_TRY(check_labels(rule, Forward::kLabels, Forward::kLogits));
-  FUSEDOPS_TRY(check_options(rule));
+  FUSEDOPS_TRY(check_smoothing(rule));
   const DType dtype = compute_dtype(rule.inputs[Forward::kLogits].dtype);
   Shape& loss = rule.outputs[Forward::kLoss];
   loss = is_per_row(rule) ? rule.row_shape(Forward::kLogits, dtype) : Shape::of(dtype);
@@ -93,7 +86,7 @@ Status backward_rule(Rule& rule) {
   using Backward = CrossEntropyBackward<float>;
   FUSEDOPS_TRY(rule.has_rows(Backward::kLogits));
   FUSEDOPS_TRY(check_labels(rule, Backward::kLabels, Backward::kLogits));
-  FUSEDOPS_TRY(check_options(rule));
+  FUSEDOPS_TRY(check_smoothing(rule));
   FUSEDOPS_TRY(check_lse(rule, Backward::kLse, Backward::kLogits));
   const DType dtype = compute_dtype(rule.inputs[Backward::kLogits].dtype);
   FUSEDOPS_TRY(check_number(rule, Backward::kCount, dtype));
@@ -202,8 +195,10 @@ Status cross_entropy_backward_cpu(const Call& call) {
 }
 
 const std::vector<Attribute>& options() {
-  static const std::vector<Attribute> attributes = {
-      {"ignore_index", Type::i64, "-100"}, {"label_smoothing", Type::f64, "0.0"}, {"reduction", Type::string, "mean"}};
+  static constexpr std::string_view kReductions[] = {"mean", "sum", "none"};
+  static const std::vector<Attribute> attributes = {{"ignore_index", Type::i64, "-100"},
+                                                    {"label_smoothing", Type::f64, "0.0"},
+                                                    {"reduction", Type::string, "mean", kReductions}};
   return attributes;
 }
 

@@ -2,7 +2,6 @@
 #include "ops/gated_act.h"
 
 #include "core/segments.h"
-#include "ops/activation_rule.h"
 
 namespace fusedops {
 namespace {
@@ -16,7 +15,6 @@ Status gated_shape(Rule& rule, int gate, int up, Shape* y) {
   const bool packed = !rule.inputs[up].present;
   FUSEDOPS_TRY(packed ? rule.has_rows(gate) : rule.floating(gate));
   if (!packed) FUSEDOPS_TRY(rule.same_as(up, gate));
-  FUSEDOPS_TRY(known_activation(rule));
   *y = rule.inputs[gate];
   if (!packed || !y->ranked) return {};
   Dim& last = y->dims[y->rank - 1];
@@ -109,7 +107,7 @@ const Operator& gated_act() {
       .inputs = {{.name = "gate", .layout = Layout::rows},
                  {.name = "up", .kind = Kind::optional, .layout = Layout::rows}},
       .outputs = {{"y", "gate"}},
-      .attributes = {{"activation", Type::string, "silu"}},
+      .attributes = {{"activation", Type::string, "silu", activations::kNames}},
       .rule = forward_rule,
       .cpu = forward_cpu,
       .cuda = gated_act_cuda,
@@ -125,7 +123,7 @@ const Operator& gated_act_backward() {
                  {.name = "gate", .layout = Layout::rows},
                  {.name = "up", .kind = Kind::optional, .layout = Layout::rows}},
       .outputs = {{"dgate", "gate"}, {"dup", "gate"}},
-      .attributes = {{"activation", Type::string, "silu"},
+      .attributes = {{"activation", Type::string, "silu", activations::kNames},
                      {"need_dgate", Type::boolean, "true"},
                      {"need_dup", Type::boolean, "true"}},
       .rule = backward_rule,

@@ -19,8 +19,8 @@ def bias_act(x: Tensor, bias: Tensor | None = None, activation: str = "gelu") ->
         the formula gives: `gelu`, `gelu_tanh` and `silu` are -inf · 0 = NaN at -inf.
 
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape, a dtype or the activation is
-            not as above.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+        ValueError: `activation` is none of these.
 
     Sources: Hendrycks and Gimpel, "Gaussian error linear units (GELUs)", 2016; Elfwing, Uchibe and Doya,
         "Sigmoid-weighted linear units for neural network function approximation in reinforcement learning", 2017.
@@ -44,8 +44,8 @@ def gated_act(gate: Tensor, up: Tensor | None = None, activation: str = "silu") 
         and rounded once.
 
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape, a dtype or the activation is
-            not as above.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+        ValueError: `activation` is none of these.
 
     Source: Shazeer, "GLU variants improve transformer", 2020.
     """
@@ -67,7 +67,10 @@ def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
 
     Source: Shazeer, "GLU variants improve transformer", 2020.
     """
-    return ops.gated_act(gate, up, activation="silu")
+    try:
+        return ops.gated_act(gate, up, activation="silu")
+    except Exception as error:
+        raise ops.renamed(error, "swiglu") from None
 
 
 def geglu(gate: Tensor, up: Tensor | None = None, *, approximate: str = "none") -> Tensor:
@@ -89,7 +92,10 @@ def geglu(gate: Tensor, up: Tensor | None = None, *, approximate: str = "none") 
     """
     if approximate not in ("none", "tanh"):
         raise ValueError(f"fusedops.geglu: approximate must be 'none' or 'tanh'; got {approximate!r}")
-    return ops.gated_act(gate, up, activation="gelu_tanh" if approximate == "tanh" else "gelu")
+    try:
+        return ops.gated_act(gate, up, activation="gelu_tanh" if approximate == "tanh" else "gelu")
+    except Exception as error:
+        raise ops.renamed(error, "geglu") from None
 
 
 def reglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
@@ -107,4 +113,7 @@ def reglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
 
     Source: Shazeer, "GLU variants improve transformer", 2020.
     """
-    return ops.gated_act(gate, up, activation="relu")
+    try:
+        return ops.gated_act(gate, up, activation="relu")
+    except Exception as error:
+        raise ops.renamed(error, "reglu") from None

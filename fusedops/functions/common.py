@@ -5,4 +5,4 @@ from __future__ import annotations
 from typing import Any
 
 Tensor = Any
-ops: Any = None  # a framework's set of operators
+ops: Any = None  # a framework's set of operators, and renamed(): checks.py

@@ -29,9 +29,10 @@ def cross_entropy(
         The loss in float64 for float64 logits, else in float32: of the labels' shape for "none", otherwise a scalar.
 
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape, dtype or option is not as
-            above, or, on a CPU, a label. On a GPU a label that is neither a class nor ignore_index makes its loss and
-            its gradient NaN.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape, a dtype or `label_smoothing`
+            is not as above, or, on a CPU, a label. On a GPU a label that is neither a class nor ignore_index makes its
+            loss and its gradient NaN.
+        ValueError: `reduction` is none of these.
 
     Source: Szegedy et al., "Rethinking the Inception architecture for computer vision", 2016, for label smoothing.
     """

@@ -162,6 +162,7 @@ def is_constant(tensor: tf.Tensor) -> bool:
 def _encoder(operator: Operator, attribute: Attribute) -> Callable[[Any], Any]:
     """Makes what the OpDef takes of an attribute's value: doubles become text, which keeps all their bits."""
     plain = {"float": float, "bool": bool, "str": str}.get(attribute.type)
+    choices = attribute.choices
     spelled = attribute.type in ("float", "floats")
 
     def checked(value: Any) -> Any:
@@ -172,9 +173,12 @@ def _encoder(operator: Operator, attribute: Attribute) -> Callable[[Any], Any]:
 
     if plain is float:
         return lambda value: repr(value) if type(value) is float else checked(value)
+    if choices:
+        return lambda value: value if type(value) is str and value in choices else checked(value)
     return lambda value: value if type(value) is plain else checked(value)
 
 
 OPERATORS = SimpleNamespace(
-    **{name: _bound(operator, getattr(_RAW, f"fusedops_{name}")) for name, operator in DECLARED.items()}
+    renamed=checks.renamed,
+    **{name: _bound(operator, getattr(_RAW, f"fusedops_{name}")) for name, operator in DECLARED.items()},
 )

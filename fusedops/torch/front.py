@@ -36,7 +36,7 @@ _is_any_autocast_enabled = torch._C._is_any_autocast_enabled
 _LIBRARY = torch.library.Library("fusedops", "IMPL")
 
 # What public functions see as `ops`: every operator.
-FUNCTIONS = SimpleNamespace()
+FUNCTIONS = SimpleNamespace(renamed=lambda error, name: error if _is_compiling() else checks.renamed(error, name))
 # What formulas see as `f`: every operator, and what else they need of tensors.
 _OF_FORMULAS = SimpleNamespace(**neutral.FUNCTIONS)
 
@@ -272,7 +272,7 @@ def _arguments(signature: Signature) -> Callable[[Arguments, dict[str, Any]], tu
     declaration = signature.declaration
     kinds = [(i, declared, declared.kind) for i, declared in enumerate(declaration.inputs)]
     count, like = len(kinds), next(i for i, _, kind in kinds if kind == "tensor")
-    attributes = [(a.name, a.default, _PLAIN.get(a.type)) for a in declaration.attributes]
+    attributes = [(a.name, a.default, _PLAIN.get(a.type), a.choices) for a in declaration.attributes]
 
     def floats(name: str, value: Any) -> list[float]:
         if type(value) not in (tuple, list) or any(type(number) is not float for number in value):
@@ -299,11 +299,15 @@ def _arguments(signature: Signature) -> Callable[[Arguments, dict[str, Any]], tu
                 inputs = (*inputs[:i], x, *inputs[i + 1 :])
             elif kind == "tensor" or x is not None:
                 raise checks.not_a_tensor(declaration, declared, x)
-        for name, default, plain in attributes:
+        for name, default, plain, choices in attributes:
             value = keywords.get(name, default)
             if plain is None:
                 value = floats(name, value)
-            elif type(value) is not plain or (plain is int and not checks.is_integer(value)):
+            elif (
+                type(value) is not plain
+                or (choices and value not in choices)
+                or (plain is int and not checks.is_integer(value))
+            ):
                 checks.check_attributes(declaration, {name: value})
                 value = plain(value)
             rest.append(value)

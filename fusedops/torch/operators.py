@@ -33,7 +33,9 @@ _HALF = 1 << 40  # half of a symbol is the symbol less this: core_cuda/core/c_ap
 def _load() -> ctypes.CDLL:
     path = str(loading.library("torch"))
     torch.ops.load_library(path)
-    return ctypes.CDLL(path)
+    library = ctypes.CDLL(path)
+    library.fusedops_infer.restype = ctypes.c_char_p
+    return library
 
 
 _LIBRARY = _load()
@@ -104,18 +106,15 @@ def infer(signature: Signature, arguments: tuple[Any, ...]) -> list[tuple[torch.
         )
     ]
     result = (ctypes.c_int64 * 1024)()
-    message = ctypes.create_string_buffer(1024)
-    failed = _LIBRARY.fusedops_infer(
+    refused = _LIBRARY.fusedops_infer(
         declaration.name.encode(),
         (ctypes.c_int64 * len(tokens))(*tokens),
         (ctypes.c_char_p * max(1, len(texts)))(*texts),
         result,
         ctypes.c_int64(len(result)),
-        message,
-        ctypes.c_int64(len(message)),
     )
-    if failed:
-        raise RuntimeError(message.value.decode())
+    if refused is not None:
+        raise RuntimeError(refused.decode())
     words = iter(result)
     for _ in range(next(words)):
         left, right = size(next(words)), size(next(words))

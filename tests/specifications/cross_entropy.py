@@ -115,7 +115,7 @@ class CrossEntropy(Specification):
         ),
         Bad(
             {"logits": Like("float32", (2, 3)), "labels": Like("int64", (2,))},
-            "fusedops.cross_entropy: reduction must be mean, sum or none; got 'average'",
+            "fusedops.cross_entropy: reduction must be one of mean, sum, none; got 'average'",
             {"reduction": "average"},
         ),
         Bad(
