@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from build_tools.environment import show_site_packages
-from fusedops.building.binding import BINDING, CUDART_NEEDS, EXPORTS, LINK, flags
+from fusedops.building.binding import BINDING, CUDART_NEEDS, EXPORTS, LINK, flags, without_paths
 from fusedops.building.core import CORE
 from fusedops.building.cuda import Toolkit
 from fusedops.building.ninja import NinjaFile
@@ -76,7 +76,7 @@ def main() -> None:
         sorted(map(str, BINDING.glob("*.cpp"))),
         include_dirs=[str(CORE.resolve())],
         extra_objects=arguments.objects + ([str(arguments.cudart)] if arguments.cudart else []),
-        extra_compile_args=arguments.flags,
+        extra_compile_args=[*arguments.flags, *without_paths(cpp_extension.include_paths())],
         extra_link_args=LINK,
         py_limited_api=True,
     )

@@ -145,3 +145,9 @@ def test_sparse_tensors(torch_cpu, spec, random):
     name = next(name for name in sample.tensors if inputs[name].dim())
     with pytest.raises(TypeError, match=rf"fusedops\.{spec.name}: {name} must be a dense tensor; got sparse_coo"):
         torch_cpu.call(spec.name, {**inputs, name: inputs[name].to_sparse()}, sample.options)
+
+
+def test_errors_of_torch_name_no_folder_of_the_build(torch_cpu, spec):
+    """Where no kernel fits, torch says where each of them was registered."""
+    dump = torch_cpu.torch._C._dispatch_dump(f"fusedops::{spec.name}")
+    assert "\nCPU: registered at torch_binding/library.cpp" in dump

@@ -1,13 +1,13 @@
 #include "call.h"
 
 #include <torch/csrc/stable/accelerator.h>
-#include <torch/csrc/stable/ops.h>
 
 #include <optional>
-#include <stdexcept>
 #include <vector>
 
+#include "allocation.h"
 #include "context.h"
+#include "errors.h"
 #include "tensors.h"
 
 namespace fusedops::torch_binding {
@@ -52,11 +52,6 @@ struct Arguments {
   }
 };
 
-// Thrown as it stands: torch's own check would put a file name before the sentence.
-void require(const Status& status) {
-  if (!status.ok()) throw std::runtime_error(status.sentence());
-}
-
 // The device that the call runs on. All tensors must be there.
 Device common_device(const Operator& op, const Arguments& arguments) {
   const size_t first = first_tensor(op);
@@ -72,9 +67,9 @@ Device common_device(const Operator& op, const Arguments& arguments) {
 }
 
 // Copies a tensor to contiguous memory if the operator cannot read it as it lies.
-void make_readable(Tensor& tensor, Layout layout, View* view) {
+void make_readable(Tensor& tensor, Layout layout, Device device, View* view) {
   if (has_layout(*view, layout)) return;
-  tensor = torch::stable::contiguous(tensor);
+  tensor = contiguous(tensor, *view, device);
   *view = view_of(tensor);
 }
 
@@ -92,7 +87,7 @@ void call(const Operator& op, StableIValue* stack) {
     require(rule.check_rank(static_cast<int>(i), views[i].rank));
     describe(views[i], &rule.inputs[i]);
   }
-  require(op.rule(rule));
+  require(rule.infer());
 
   std::optional<torch::stable::accelerator::DeviceGuard> guard;
   if (device.type == aoti_torch_device_type_cuda()) guard.emplace(device.index);
@@ -101,7 +96,7 @@ void call(const Operator& op, StableIValue* stack) {
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     call.scalars[i] = arguments.scalars[i];
     if (!arguments.inputs[i]) continue;
-    make_readable(*arguments.inputs[i], op.inputs[i].layout, &views[i]);
+    make_readable(*arguments.inputs[i], op.inputs[i].layout, device, &views[i]);
     call.inputs[i] = &views[i];
   }
   std::optional<Tensor> outputs[kMaxOutputs], workspace;

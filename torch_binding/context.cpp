@@ -1,9 +1,11 @@
 #include "context.h"
 
-#include <dlfcn.h>
 #include <torch/csrc/stable/ops.h>
 
 #include <algorithm>
+#include <stdexcept>
+
+#include "errors.h"
 
 namespace fusedops::torch_binding {
 namespace {
@@ -12,12 +14,11 @@ namespace {
 void* current_stream(int32_t device_index) {
   using Function = AOTITorchError (*)(int32_t, void**);
   static const Function function = [] {
-    void* library = dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_LAZY);
-    return reinterpret_cast<Function>(library ? dlsym(library, "aoti_torch_get_current_cuda_stream") : nullptr);
+    return reinterpret_cast<Function>(find_in_torch("libtorch_cuda.so", "aoti_torch_get_current_cuda_stream"));
   }();
-  STD_TORCH_CHECK(function, "fusedops: this torch has no CUDA streams");
+  if (!function) throw std::runtime_error("fusedops: this torch has no CUDA streams");
   void* stream;
-  TORCH_ERROR_CODE_CHECK(function(device_index, &stream));
+  require(function(device_index, &stream), "tell its CUDA stream");
   return stream;
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "errors.h"
+
 namespace fusedops::torch_binding {
 
 using torch::headeronly::ScalarType;
@@ -19,13 +21,13 @@ constexpr struct {
     {ScalarType::Long, DType::i64},   {ScalarType::ComplexFloat, DType::c64}, {ScalarType::ComplexDouble, DType::c128},
 };
 
+}  // namespace
+
 ScalarType scalar_type(DType dtype) {
   for (const auto& pair : kPairs)
     if (pair.core == dtype) return pair.torch;
   return ScalarType::Undefined;
 }
-
-}  // namespace
 
 DType dtype_of(const Tensor& tensor) {
   const ScalarType type = tensor.scalar_type();
@@ -49,8 +51,8 @@ void describe(const View& view, Shape* shape) {
 
 Device device_of(const Tensor& tensor) {
   Device device;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor.get(), &device.type));
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(tensor.get(), &device.index));
+  require(aoti_torch_get_device_type(tensor.get(), &device.type), "tell the device of a tensor");
+  require(aoti_torch_get_device_index(tensor.get(), &device.index), "tell the device of a tensor");
   return device;
 }
 
@@ -58,18 +60,6 @@ std::string name_of(Device device) {
   if (device.type == aoti_torch_device_type_cpu()) return "cpu";
   if (device.type == aoti_torch_device_type_cuda()) return "cuda:" + std::to_string(device.index);
   return "another device";
-}
-
-Tensor empty(DType dtype, const int64_t* sizes, int rank, Device device) {
-  int64_t strides[kMaxRank], stride = 1;
-  for (int i = rank - 1; i >= 0; --i) {
-    strides[i] = stride;
-    stride *= std::max<int64_t>(sizes[i], 1);
-  }
-  AtenTensorHandle handle;
-  const auto type = torch::stable::detail::to<int32_t>(torch::stable::detail::from(scalar_type(dtype)));
-  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(rank, sizes, strides, type, device.type, device.index, &handle));
-  return Tensor(handle);
 }
 
 }  // namespace fusedops::torch_binding

@@ -10,6 +10,7 @@
 
 namespace fusedops::torch_binding {
 
+torch::headeronly::ScalarType scalar_type(DType dtype);
 DType dtype_of(const torch::stable::Tensor& tensor);
 
 View view_of(const torch::stable::Tensor& tensor);
@@ -24,8 +25,5 @@ struct Device {
 
 Device device_of(const torch::stable::Tensor& tensor);
 std::string name_of(Device device);
-
-// An uninitialised row-major tensor.
-torch::stable::Tensor empty(DType dtype, const int64_t* sizes, int rank, Device device);
 
 }  // namespace fusedops::torch_binding

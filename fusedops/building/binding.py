@@ -6,6 +6,7 @@ It is made on LibTorch's stable ABI and Python's limited API: one file for every
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from fusedops.building.options import Options
@@ -18,4 +19,10 @@ CUDART_NEEDS = ["dl", "rt", "pthread"]  # libraries behind the static runtime
 
 
 def flags(options: Options) -> list[str]:
+    """All but those of `without_paths`, for which torch must be imported."""
     return ["-std=c++20", *options.host_flags, "-Wall", f"-DTORCH_TARGET_VERSION={STABLE_ABI}"]
+
+
+def without_paths(torch_includes: Iterable[str]) -> list[str]:
+    """Takes the folders of the machine that builds out of file names: torch shows these in some of its errors."""
+    return [f"-fmacro-prefix-map={folder}/=" for folder in (Path.cwd(), *torch_includes)]
