@@ -357,6 +357,11 @@ def test_the_loss_of_a_masked_model(torch_backend, transformers, random):
         torch.testing.assert_close(
             masked_loss(logits, labels, 33, **given), ForMaskedLMLoss(logits, labels, 33, **given)
         )
+    if torch_backend.device == "cpu":
+        labels[0, 0] = 33
+        for loss in (masked_loss, ForMaskedLMLoss):
+            with pytest.raises(IndexError, match="Target 33 is out of bounds"):
+                loss(logits, labels, 33)
 
 
 def test_a_loss_of_somebodys_own_stays(fo, llama, inputs, capsys):

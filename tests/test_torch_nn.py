@@ -11,6 +11,7 @@ from specification import any_order
 from torch_layers import CASES, Case, classified, numbers, ours, reference, set_random_parameters, value_and_gradients
 
 ALL = pytest.mark.parametrize("case", CASES, ids=str)
+NORMS = ("RMSNorm", "LayerNorm")
 
 
 @pytest.fixture
@@ -204,16 +205,8 @@ def test_eps_of_none_is_that_of_the_dtype_of_computation(torch_backend, torch, f
     "make, sentence",
     [
         (
-            lambda fnn, x: fnn.RMSNorm((3, 4), device=x.device)(x),
-            "fusedops.torch.nn.RMSNorm: the shape of x must end with normalized_shape, [3, 4]; got [2, 6, 8]",
-        ),
-        (
-            lambda fnn, x: fnn.AddLayerNorm(4, elementwise_affine=False)(x, x),
-            "fusedops.torch.nn.AddLayerNorm: the shape of x must end with normalized_shape, [4]; got [2, 6, 8]",
-        ),
-        (
-            lambda fnn, x: fnn.RMSNorm(4, device=x.device)(x),
-            "fusedops.rms_norm: weight must have shape [8], the last dimension of x; got [4]",
+            lambda fnn, x: fnn.AddLayerNorm((6, 8), elementwise_affine=False)(x, x[0, 0]),
+            "fusedops.torch.nn.AddLayerNorm: the shape of residual must end with normalized_shape, [6, 8]; got [8]",
         ),
         (lambda fnn, x: fnn.RMSNorm(8)(None), "fusedops.rms_norm: x must be a tensor; got NoneType"),
         (lambda fnn, x: fnn.AddRMSNorm(8)(x, None), "fusedops.add_rms_norm: residual must be a tensor; got NoneType"),
@@ -247,6 +240,56 @@ def test_errors(torch_backend, torch, fnn, make, sentence):
     x = torch.ones(2, 6, 8, device=torch_backend.device)
     with pytest.raises(torch_backend.errors, match=re.escape(sentence)):
         make(fnn, x)
+
+
+def error_of(layer, inputs):
+    with pytest.raises((RuntimeError, ValueError, TypeError, IndexError)) as caught:
+        layer(*inputs)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "shapes"),
+    [
+        *((norm, {"normalized_shape": 8, **other}, [(3, 7)]) for norm in NORMS for other in ({}, {"eps": 1e-3})),
+        *((norm, {"normalized_shape": (3, 4)}, [shape]) for norm in NORMS for shape in ((2, 4, 3), (2, 12), (4,))),
+        *((norm, {"normalized_shape": 8, "elementwise_affine": False}, [(3, 7)]) for norm in NORMS),
+        *(
+            ("CrossEntropyLoss", {}, shapes)
+            for shapes in ([(3, 5), (2,)], [(3, 5), (3, 1)], [(3, 5, 2), (3, 4)], [(), ()])
+        ),
+        ("CrossEntropyLoss", {"label_smoothing": 1.5}, [(3, 5), (3,)]),
+    ],
+)
+def test_errors_are_those_of_torchs_layer(torch_backend, torch, fnn, kind, options, shapes):
+    """The class, and the words, which are about the inputs and not about an operator's parameters."""
+    x, *target = (torch.ones(shape, device=torch_backend.device) for shape in shapes)
+    inputs = [x, *(labels.long() for labels in target)]
+    own = error_of(getattr(torch.nn, kind)(**options).to(x.device), inputs)
+    found = [error_of(getattr(fnn, kind)(**options).to(x.device), inputs)]
+    if kind in NORMS:
+        found.append(error_of(getattr(fnn, f"Add{kind}")(**options).to(x.device), (x, x)))
+    for error in found:
+        assert (type(error), str(error)) == (type(own), str(own))
+
+
+@pytest.mark.parametrize("label", [-1, 5, -100])
+@pytest.mark.parametrize("shape", [(3, 5), (3, 5, 2), (5,), (3, 0)])
+def test_a_label_outside_the_classes(torch_cpu, label, shape):
+    import fusedops.torch.nn as fnn
+
+    torch = torch_cpu.torch
+    labels = torch.full(shape[:1] + shape[2:] if len(shape) > 1 else (), label)
+    layers = (package.CrossEntropyLoss(ignore_index=2) for package in (fnn, torch.nn))
+    found, own = (error_of(layer, (torch.ones(shape), labels)) for layer in layers)
+    assert type(found) is type(own) is IndexError
+    assert str(found) == str(own)
+
+
+def test_torch_computes_the_loss_that_the_operator_refuses(torch_backend, torch, fnn):
+    logits, label = torch.ones(5, device=torch_backend.device), torch.zeros(1, dtype=torch.int64)
+    label = label.to(torch_backend.device)
+    assert torch.equal(fnn.CrossEntropyLoss()(logits, label), torch.nn.CrossEntropyLoss()(logits, label))
 
 
 def test_autocast(torch_backend, torch, fnn, random):

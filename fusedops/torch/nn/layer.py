@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,6 +24,14 @@ class FusedLayer:
             inputs: what the layer is to be called with; none: any tensors that the kernel takes.
         """
         return None
+
+
+def as_original(error: RuntimeError, original: Callable[..., Any], *inputs: Any) -> Any:
+    """What the original makes of inputs with which our operator has failed: mostly an error, about what it was called
+    with, of the class that its users know."""
+    if torch.compiler.is_compiling() or not str(error).startswith("fusedops."):  # as where there is no memory
+        raise error
+    return original(*inputs)
 
 
 def unfused_input(x: Any) -> str | None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import fusedops.torch as fo
-from fusedops.torch.nn.layer import FusedLayer, name, options, unfused_input
+from fusedops.torch.nn.layer import FusedLayer, as_original, name, options, unfused_input
 
 
 class CrossEntropyLoss(FusedLayer, nn.CrossEntropyLoss):
@@ -28,7 +28,8 @@ class CrossEntropyLoss(FusedLayer, nn.CrossEntropyLoss):
     torch's own code computes class weights, probabilities as a target, and other dtypes, devices and layouts.
 
     Raises:
-        RuntimeError: a shape, a dtype or an option is not as above, or, on a CPU, a target.
+        RuntimeError, ValueError, IndexError: as torch's layer does, where a shape, a dtype or an option is not as
+            above, or, on a CPU, a target: IndexError.
 
     Source: Szegedy et al., "Rethinking the Inception architecture for computer vision", 2016, for label smoothing.
     """
@@ -45,13 +46,16 @@ class CrossEntropyLoss(FusedLayer, nn.CrossEntropyLoss):
         if self.why_not(input, target):
             return super().forward(input, target)
         logits = input.movedim(1, -1) if isinstance(input, Tensor) and input.dim() > 2 else input
-        return fo.cross_entropy(
-            logits,
-            target,
-            ignore_index=self.ignore_index,
-            label_smoothing=self.label_smoothing,
-            reduction=self.reduction,
-        )
+        try:
+            return fo.cross_entropy(
+                logits,
+                target,
+                ignore_index=self.ignore_index,
+                label_smoothing=self.label_smoothing,
+                reduction=self.reduction,
+            )
+        except RuntimeError as error:
+            return as_original(error, super().forward, input, target)
 
 
 def _unfused_target(target: Any = None) -> str | None:

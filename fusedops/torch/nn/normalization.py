@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import fusedops.torch as fo
-from fusedops.torch.nn.layer import FusedLayer, is_mixed, joined, of_two_dtypes, options, unfused_input
+from fusedops.torch.nn.layer import FusedLayer, as_original, is_mixed, joined, of_two_dtypes, options, unfused_input
 
 _EPS = torch.finfo(torch.float32).eps  # also beside 16 bits, which are computed in float32
 _EPS_OF_DOUBLE = torch.finfo(torch.float64).eps
@@ -29,7 +29,7 @@ class _Norm(FusedLayer):
             return None
         return of_two_dtypes(x, weight)
 
-    def _rows(self, x: Any) -> Any:
+    def _rows(self, x: Any, name: str = "x") -> Any:
         """x with its normalized dimensions as one, which is what the operator takes."""
         shape = self.normalized_shape
         if len(shape) == 1 and self.elementwise_affine:
@@ -38,7 +38,7 @@ class _Norm(FusedLayer):
             return x
         if x.shape[-len(shape) :] != shape:
             raise RuntimeError(
-                f"fusedops.torch.nn.{type(self).__name__}: the shape of x must end with normalized_shape, "
+                f"fusedops.torch.nn.{type(self).__name__}: the shape of {name} must end with normalized_shape, "
                 f"{list(shape)}; got {list(x.shape)}"
             )
         return x.flatten(-len(shape))
@@ -95,15 +95,22 @@ class RMSNorm(_Norm, nn.RMSNorm):
     def forward(self, x: Tensor) -> Tensor:
         if self.why_not(x):
             return self._of_torch(x)
-        rows, weight = self._rows(x), self._row(self.weight)
-        y = fo.rms_norm(rows, weight, eps=self._eps(x), weight_offset=self.weight_offset)
+        try:
+            rows, weight = self._rows(x), self._row(self.weight)
+            y = fo.rms_norm(rows, weight, eps=self._eps(x), weight_offset=self.weight_offset)
+        except RuntimeError as error:
+            as_original(error, super().forward, x)
+            raise
         return y if rows is x else y.view(x.shape)
 
     def fused_add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """(self(s), s) with s = x + residual, in one pass; without hooks, and of what the kernel takes alone."""
-        rows, others = self._rows(x), self._rows(residual)
-        weight = self._row(self.weight)
-        y, s = fo.add_rms_norm(rows, others, weight, eps=self._eps(x), weight_offset=self.weight_offset)
+        try:
+            rows, others, weight = self._rows(x), self._rows(residual, "residual"), self._row(self.weight)
+            y, s = fo.add_rms_norm(rows, others, weight, eps=self._eps(x), weight_offset=self.weight_offset)
+        except RuntimeError as error:
+            as_original(error, super().forward, x)
+            raise
         return (y, s) if rows is x else (y.view(x.shape), s.view(x.shape))
 
     def _eps(self, x: Any) -> float:
@@ -142,12 +149,20 @@ class LayerNorm(_Norm, nn.LayerNorm):
     def forward(self, input: Tensor) -> Tensor:
         if self.why_not(input):
             return super().forward(input)
-        rows = self._rows(input)
-        y = fo.layer_norm(rows, self._row(self.weight), self._row(self.bias), eps=self.eps)
+        try:
+            rows = self._rows(input)
+            y = fo.layer_norm(rows, self._row(self.weight), self._row(self.bias), eps=self.eps)
+        except RuntimeError as error:
+            as_original(error, super().forward, input)
+            raise
         return y if rows is input else y.view(input.shape)
 
     def fused_add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """(self(s), s) with s = x + residual, in one pass; without hooks, and of what the kernel takes alone."""
-        rows, others = self._rows(x), self._rows(residual)
-        y, s = fo.add_layer_norm(rows, others, self._row(self.weight), self._row(self.bias), eps=self.eps)
+        try:
+            rows, others = self._rows(x), self._rows(residual, "residual")
+            y, s = fo.add_layer_norm(rows, others, self._row(self.weight), self._row(self.bias), eps=self.eps)
+        except RuntimeError as error:
+            as_original(error, super().forward, x)
+            raise
         return (y, s) if rows is x else (y.view(x.shape), s.view(x.shape))

@@ -14,7 +14,7 @@ from transformers.utils import can_return_tuple
 import fusedops.torch as fo
 from fusedops.torch.conversion.hf.layer import HFLayer, UnknownClass, with_global
 from fusedops.torch.nn import CrossEntropyLoss
-from fusedops.torch.nn.layer import unfused_input
+from fusedops.torch.nn.layer import as_original, unfused_input
 
 _LOSS = "CrossEntropyLoss"
 
@@ -97,11 +97,15 @@ def masked_loss(
     if unfused_input(logits):
         return ForMaskedLMLoss(logits, labels, vocab_size, num_items_in_batch, ignore_index, **kwargs)
     rows, labels = logits.reshape(-1, vocab_size), labels.reshape(-1).to(logits.device)
-    if num_items_in_batch is None:
-        return fo.cross_entropy(rows, labels, ignore_index=ignore_index).float()
+    try:
+        if num_items_in_batch is None:
+            return fo.cross_entropy(rows, labels, ignore_index=ignore_index).float()
+        loss = fo.cross_entropy(rows, labels, ignore_index=ignore_index, reduction="sum").float()
+    except RuntimeError as error:
+        return as_original(error, ForMaskedLMLoss, logits, labels, vocab_size, num_items_in_batch, ignore_index)
     if isinstance(num_items_in_batch, torch.Tensor):
         num_items_in_batch = num_items_in_batch.to(logits.device)
-    return fo.cross_entropy(rows, labels, ignore_index=ignore_index, reduction="sum").float() / num_items_in_batch
+    return loss / num_items_in_batch
 
 
 def _fused(loss: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
