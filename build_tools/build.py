@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 from build_tools.environment import show_site_packages
@@ -11,7 +12,7 @@ from build_tools.tf_library import add_tf
 from build_tools.torch_extension import add_torch
 from fusedops.building.core import Cuda, add_core, announcement
 from fusedops.building.cuda import NoCudaError
-from fusedops.building.facts import write_facts
+from fusedops.building.facts import remove_facts, write_facts
 from fusedops.building.ninja import NinjaFile, alone
 from fusedops.building.options import BuildError, Options
 from fusedops.loading import FRAMEWORKS, Framework, at_least
@@ -36,7 +37,8 @@ def _build(wanted: list[str], destination: Path) -> dict[str, str]:
     options = Options.from_environment()
     versions = _versions(wanted)
     cuda, reason = _cuda(options)
-    with alone(options.folder):
+    # Builds of both types are put into one place.
+    with alone(options.folder.parent, partial(print, flush=True)):
         ninja = NinjaFile(options.folder)
         objects = add_core(ninja, options, cuda)
         libraries = {
@@ -94,6 +96,7 @@ def _install(libraries: list[Path], folder: Path) -> None:
     for library in libraries:
         installed = folder / library.name
         if not installed.exists() or installed.stat().st_mtime_ns != library.stat().st_mtime_ns:
+            remove_facts(folder)
             # Replaced in one step: a process that has loaded the old one keeps it.
             new = installed.with_suffix(".new")
             shutil.copy2(library, new)

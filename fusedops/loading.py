@@ -43,10 +43,10 @@ class Framework:
     def folder(self) -> Path:
         return _folders.get(self.name) or Path(__file__).parent / self.name
 
-    def build(self) -> dict[str, Any] | None:
+    def build(self, folder: Path | None = None) -> dict[str, Any] | None:
         """What the library was built for: see fusedops/building/facts.py. None if that is not known."""
         try:
-            facts = json.loads((self.folder / "_build.json").read_text())
+            facts = json.loads(((folder or self.folder) / "_build.json").read_text())
         except (OSError, ValueError):
             return None
         if not isinstance(facts, dict) or not re.match(r"\d+\.\d", str(facts.get("framework"))):
@@ -102,12 +102,13 @@ def library(framework: str) -> Path:
     return FRAMEWORKS[framework].folder / FRAMEWORKS[framework].files[0]
 
 
-def fault(framework: Framework, file: str | None = None) -> str | None:
+def fault(framework: Framework, file: str | None = None, folder: Path | None = None) -> str | None:
     """Why a library of the binding, by default that of the operators, cannot be loaded and what to run, in one sentence
-    each; or None."""
-    library = framework.folder / (file or framework.files[0])
+    each; or None. `folder`: by default the framework's."""
+    folder = folder or framework.folder
+    library = folder / (file or framework.files[0])
     make = f"make build-{framework.name}" + (f", or in Python: {framework.load}" if framework.load else "")
-    title, installed, build = framework.title, framework.installed(), framework.build()
+    title, installed, build = framework.title, framework.installed(), framework.build(folder)
     what = f"fusedops.{framework.name}'s {file}" if file else f"fusedops.{framework.name}"
     here = f"{title} {installed} is installed"
     against = f"built against {title} {build['framework']}" if build else "not built"
@@ -120,7 +121,10 @@ def fault(framework: Framework, file: str | None = None) -> str | None:
         problem = f"needs {title} {framework.oldest} or newer, and {here}; it is {against}"
         run = f"pip install --upgrade {framework.module}, then {make}"
     elif build is None or not library.exists():
-        gone = library if build else f"readable {framework.folder / '_build.json'}"
+        facts = folder / "_build.json"
+        gone = str(library) if build else f"readable {facts}"
+        if library.exists() and not facts.exists():
+            gone += ", which a build writes last: one is under way, or was broken off"
         problem, run = f"is not built: there is no {gone}; {here}", make
     elif library.stat().st_size != build["bytes"].get(library.name):
         expected, size = build["bytes"].get(library.name), library.stat().st_size

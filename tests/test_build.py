@@ -14,6 +14,7 @@ import pytest
 from running import copy_without_libraries, python
 
 import fusedops
+from build_tools.build import _install
 from fusedops import loading
 from fusedops.building import cuda
 from fusedops.building.core import add_core
@@ -95,6 +96,30 @@ def test_the_library_is_gone(environment):
     environment({"torch": "2.13.0"}, {"torch": "2.13.0"})
     (loading.FRAMEWORKS["torch"].folder / "_C.abi3.so").unlink()
     assert "there is no" in sentence("torch")
+
+
+@pytest.mark.parametrize("framework", ["torch", "tf"])
+def test_a_build_is_broken_off_while_it_replaces_libraries(environment, tmp_path, monkeypatch, framework):
+    environment({"torch": "2.13.0", "tensorflow": "2.21.0"}, {framework: "2.21.0"})
+    there = loading.FRAMEWORKS[framework]
+    made = [tmp_path / file for file in there.files]
+    for library in made:
+        library.touch()
+    monkeypatch.setattr(os, "replace", None)  # as if it were killed before
+    with pytest.raises(TypeError):
+        _install(made, there.folder)
+    assert re.search(
+        rf"there is no readable .*_build\.json, which a build writes last: one is under way, or was broken off; .*"
+        rf"{END[framework]}",
+        sentence(framework),
+    )
+
+
+def test_facts_stay_where_no_library_is_replaced(environment):
+    environment({"torch": "2.13.0"}, {"torch": "2.13.0"})
+    folder = loading.FRAMEWORKS["torch"].folder
+    _install([folder / "_C.abi3.so"], folder)
+    assert loading.library("torch")
 
 
 @pytest.mark.parametrize("framework, title", [("torch", "PyTorch"), ("tf", "TensorFlow")])

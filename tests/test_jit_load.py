@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -54,6 +57,139 @@ def load(folder, tmp_path):
         return python(code, folder=folder, **(for_cpu | variables))
 
     return load
+
+
+# Importing torch takes seconds: done once, for all processes.
+STARTER = """
+import ctypes, json, os, sys, traceback
+import torch.utils.cpp_extension
+from fusedops.building import jit
+
+def build(attempts):
+    for _ in range(attempts):
+        try:
+            ctypes.CDLL(jit._built(torch.__version__, print, True) / jit.LIBRARY)
+            return 0
+        except BaseException:
+            traceback.print_exc()
+    return 1
+
+for line in sys.stdin:
+    command, *arguments = json.loads(line)
+    if command == "wait":
+        print(os.waitstatus_to_exitcode(os.waitpid(*arguments, 0)[1]), flush=True)
+        continue
+    process = os.fork()
+    if not process:
+        os.environ["TORCH_EXTENSIONS_DIR"], output, attempts = arguments
+        os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT), 1)
+        os.dup2(1, 2)
+        code = build(attempts)
+        sys.stdout.flush()
+        os._exit(code)
+    print(process, flush=True)
+"""
+
+
+@dataclass
+class Race:
+    """Processes that build, in one cache, sources which are quick to compile with a compiler which is slow."""
+
+    starter: subprocess.Popen
+    log: Path  # the compiler's
+    folder: Path
+
+    def _ask(self, *words):
+        print(json.dumps(words), file=self.starter.stdin, flush=True)
+        return int(self.starter.stdout.readline())
+
+    def start(self, attempts=1):
+        outputs = self.folder / f"{time.monotonic_ns()}"
+        return self._ask("start", str(self.folder / "the cache"), str(outputs), attempts), outputs
+
+    def start_and_compile(self, source):
+        """Returns while this source is being compiled."""
+        self.log.write_text("")
+        process = self.start()
+        deadline = time.monotonic() + 300
+        while source not in self.compiled():
+            assert time.monotonic() < deadline, process[1].read_text()
+            time.sleep(0.05)
+        return process
+
+    def wait(self, process):
+        return self._ask("wait", process[0]), process[1].read_text()
+
+    def compiled(self):
+        return self.log.read_text().splitlines()
+
+
+@pytest.fixture(scope="module")
+def starter(tmp_path_factory):
+    if loading.FRAMEWORKS["torch"].installed() is None:
+        pytest.skip("PyTorch is not installed")
+    folder = tmp_path_factory.mktemp("race")
+    copy = copy_without_libraries(folder)
+    for name in ("core_cuda/core.cpp", "torch_binding/binding.cpp", "torch_binding/exports.map"):
+        source = copy / "fusedops/_sources" / name
+        source.parent.mkdir(parents=True, exist_ok=True)
+        source.write_text("{};" if source.suffix == ".map" else "")
+    # It sleeps before it reads the source.
+    script = f"""#!/bin/sh
+for word do case $word in *.cpp) echo "${{word##*/}}" >> '{folder}/log'; sleep 1;; esac; done
+case "$*" in *binding.cpp*) if rm '{folder}/fails once' 2>/dev/null; then exit 1; fi;; esac
+exec g++ "$@"
+"""
+    compiler = folder / "compiler"
+    compiler.write_text(script)
+    compiler.chmod(0o755)
+    environment = os.environ | {"PYTHONPATH": str(copy), "CUDA": "0", "CXX": str(compiler)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", STARTER], env=environment, cwd=copy, text=True, **pipes) as starter:
+        yield starter, folder / "log"
+        starter.stdin.close()
+
+
+@pytest.fixture
+def race(starter, tmp_path):
+    return Race(*starter, tmp_path)
+
+
+@pytest.mark.parametrize("source", ["core.cpp", "binding.cpp"])
+def test_processes_that_come_while_one_compiles_wait(race, source):
+    processes = [race.start_and_compile(source), race.start(), race.start()]
+    outputs = [race.wait(process) for process in processes]
+    assert [code for code, _ in outputs] == [0, 0, 0], outputs
+    assert all("waiting for another build in " in output for _, output in outputs[1:])
+    assert race.compiled() == ["core.cpp", "binding.cpp"]
+
+
+@pytest.mark.parametrize("source", ["core.cpp", "binding.cpp"])
+def test_a_process_that_is_killed_while_it_compiles_leaves_nothing_to_wait_for(race, source):
+    killed = race.start_and_compile(source)
+    os.kill(killed[0], signal.SIGKILL)
+    race.wait(killed)
+    code, output = race.wait(race.start())
+    assert code == 0, output
+    # But for the compiler of the core, which lives on.
+    assert ("waiting for another build in " in output) == (source == "core.cpp")
+
+
+def test_a_process_may_try_again_what_failed(race):
+    (race.log.parent / "fails once").touch()
+    code, output = race.wait(race.start(attempts=2))
+    assert code == 0, output
+    assert "the compiler failed in " in output
+
+
+def test_a_library_that_is_damaged_is_linked_again(race):
+    assert race.wait(race.start())[0] == 0
+    (library,) = race.folder.glob("the cache/*/_C.abi3.so")
+    size = library.stat().st_size
+    library.write_bytes(b"")
+    code, output = race.wait(race.start())
+    assert code == 0, output
+    assert library.stat().st_size == size
 
 
 @pytest.fixture(scope="module")

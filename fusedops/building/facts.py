@@ -12,6 +12,11 @@ from fusedops.building.core import Cuda
 from fusedops.building.options import Options
 
 
+def remove_facts(folder: Path) -> None:
+    """Before a library is replaced: one without facts is not loaded."""
+    (folder / "_build.json").unlink(missing_ok=True)
+
+
 def write_facts(
     folder: Path, libraries: Iterable[Path], *, version: str, options: Options, cuda: Cuda | None, reason: str | None
 ) -> None:

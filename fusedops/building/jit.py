@@ -23,7 +23,7 @@ from fusedops import loading
 from fusedops.building import binding
 from fusedops.building.core import CORE, Cuda, add_core, announcement
 from fusedops.building.cuda import NoCudaError, NoCutlassError
-from fusedops.building.facts import write_facts
+from fusedops.building.facts import remove_facts, write_facts
 from fusedops.building.ninja import NinjaFile, Show, alone, path_with_ninja
 from fusedops.building.options import BuildError, Options
 from fusedops.building.progress import progress
@@ -89,12 +89,12 @@ def _built(version: str, say: Callable[[str], None], verbose: bool) -> Path:
     options, cuda, reason = _wanted()
     sources = _sources()
     cache = _cache() / f"fusedops_{fusedops.__version__}_torch_{version}_{_key(sources, options, cuda)}"
-    made = (cache / "_build.json", cache / LIBRARY)
-    if not all(file.exists() for file in made):
+    if loading.fault(FRAMEWORK, folder=cache):
         say(announcement(cuda, reason))
         say(f"fusedops: in {cache}")
-        with alone(cache), progress(say, verbose) as show:
-            if not all(file.exists() for file in made):  # another process may have built it meanwhile
+        with alone(cache, say), progress(say, verbose) as show:
+            if loading.fault(FRAMEWORK, folder=cache):  # another process may have built it meanwhile
+                remove_facts(cache)
                 _build(cache, sources, options, cuda, show)
                 write_facts(cache, [cache / LIBRARY], version=version, options=options, cuda=cuda, reason=reason)
     say(f"fusedops: loading {cache / LIBRARY}")
@@ -183,13 +183,18 @@ def _link(cache: Path, options: Options, objects: Sequence[Path], cuda: Cuda | N
 
     # Left by a process that was killed; torch would wait for it for ever. `alone` keeps living ones away.
     (cache / "lock").unlink(missing_ok=True)
+    # Torch links no library that is newer than its objects, though it be damaged, and compiles nothing for the second
+    # time in one process, though the first one failed.
+    (cache / LIBRARY).unlink(missing_ok=True)
+    name = LIBRARY.removesuffix(".so")
+    cpp_extension.JIT_EXTENSION_VERSIONER.entries.pop(name, None)
     libraries = [f"-l{name}" for name in binding.CUDART_NEEDS] if cuda else []
     static = [shlex.quote(str(cuda.toolkit.cudart))] if cuda else []
     with _ninja_on_path(), _torch_reached_by_a_link(cache):
         try:
             # It runs in `build_directory`, to which all paths are relative.
             cpp_extension.load(
-                LIBRARY.removesuffix(".so"),
+                name,
                 sorted(map(str, (cache / binding.BINDING).glob("*.cpp"))),
                 extra_cflags=[*binding.flags(options), f"-I{CORE}"],
                 extra_ldflags=[*map(str, objects), *static, *libraries, *binding.LINK],

@@ -67,13 +67,13 @@ class NinjaFile:
         environment = {**os.environ, "PATH": path_with_ninja(), "NINJA_STATUS": "[%f/%t] "}
         if show:
             _run_shown(words, self.root, environment, show)
-        elif subprocess.run(words, cwd=self.root, env=environment).returncode:
+        elif subprocess.run(words, cwd=self.root, env=environment, close_fds=False).returncode:
             raise BuildError("the build failed; the first error is above")
 
 
 def _run_shown(words: list[str], folder: Path, environment: dict[str, str], show: Show) -> None:
     said = ""
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "close_fds": False}
     with subprocess.Popen(words, cwd=folder, env=environment, text=True, errors="replace", **streams) as ninja:  # type: ignore[call-overload]
         for line in ninja.stdout:
             step = re.match(r"\[(\d+)/(\d+)\] (.*)", line)
@@ -101,9 +101,20 @@ def path_with_ninja() -> str:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Two builds in one folder wait for each other."""
+def alone(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Two builds in one folder wait for each other, and for the compilers that a build left behind when it was killed:
+    they inherit the lock, through `close_fds=False`."""
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    # Not "lock": that is torch.utils.cpp_extension's name for a file of its own, which it removes.
+    with open(folder / "fusedops.lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"fusedops: waiting for another build in {folder.resolve()}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        os.set_inheritable(lock.fileno(), True)
+        try:
+            yield
+        finally:
+            # Closing it would not do where a compiler started a server that lives on, as sccache does.
+            fcntl.flock(lock, fcntl.LOCK_UN)
