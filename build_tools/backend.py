@@ -7,22 +7,24 @@ from typing import Any
 from setuptools import build_meta
 from setuptools.build_meta import *  # noqa: F403
 
+from build_tools.build import find_cuda, find_frameworks
 from build_tools.environment import show_site_packages
 from fusedops.building import cuda
-from fusedops.building.options import Options
+from fusedops.building.options import BuildError, Options
 
 
 def _cutlass() -> list[str]:
     # Asked for only where it is needed and missing: the wheel has headers to offer, and heavy dependencies.
     show_site_packages()
     try:
-        cuda.find_toolkit(Options.from_environment())
+        # What nothing can be built for is said here, before pip downloads the requirements.
+        find_cuda(Options.from_environment(), find_frameworks([]))
+    except cuda.NoCutlassError:
+        return [cuda.CUTLASS]
     except cuda.NoCudaError:
         return []
-    try:
-        cuda.find_cutlass()
-    except cuda.NoCudaError:
-        return [cuda.CUTLASS]
+    except BuildError as error:
+        raise SystemExit(f"fusedops: {error}") from None
     return []
 
 

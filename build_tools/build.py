@@ -7,11 +7,11 @@ import shutil
 from functools import partial
 from pathlib import Path
 
-from build_tools.environment import show_site_packages
+from build_tools.environment import show_site_packages, without_cuda
 from build_tools.tf_library import add_tf
 from build_tools.torch_extension import add_torch
 from fusedops.building.core import Cuda, add_core, announcement
-from fusedops.building.cuda import NoCudaError
+from fusedops.building.cuda import NoCudaError, gpus_here
 from fusedops.building.facts import remove_facts, write_facts
 from fusedops.building.ninja import NinjaFile, alone
 from fusedops.building.options import BuildError, Options
@@ -35,8 +35,13 @@ def build(wanted: list[str], destination: Path) -> dict[str, str]:
 
 def _build(wanted: list[str], destination: Path) -> dict[str, str]:
     options = Options.from_environment()
-    versions = _versions(wanted)
-    cuda, reason = _cuda(options)
+    versions = find_frameworks(wanted)
+    cuda, reason = None, None
+    try:
+        cuda = find_cuda(options, versions)
+    except NoCudaError as error:
+        reason = str(error)
+    print(announcement(cuda, reason), flush=True)
     # Builds of both types are put into one place.
     with alone(options.folder.parent, partial(print, flush=True)):
         ninja = NinjaFile(options.folder)
@@ -61,34 +66,39 @@ def outcome(framework: Framework, version: str | None, destination: Path) -> str
     return f"fusedops.{framework.name}: built for {framework.title} {version}: {library}"
 
 
-def _versions(wanted: list[str]) -> dict[str, str]:
+def find_frameworks(wanted: list[str]) -> dict[str, str]:
+    """The versions of those `wanted`, or of all that are installed."""
     versions = {}
     for framework in FRAMEWORKS.values():
         version = framework.installed()
         if wanted and framework.name not in wanted:
             continue
         if version and not at_least(version, framework.oldest):
-            raise BuildError(f"{framework.title} {framework.oldest} or newer is needed; {version} is installed")
+            raise BuildError(
+                f"{framework.title} {framework.oldest} or newer is needed; {version} is installed. "
+                f"Run: pip install --upgrade {framework.module}; then this again"
+            )
         if version:
             versions[framework.name] = version
         elif wanted:
             raise BuildError(f"{framework.title} is not installed. Run: pip install {framework.module}")
     if not versions:
         raise BuildError(
-            "neither PyTorch nor TensorFlow is installed, and it is built for them. "
-            "Run: pip install torch, or pip install tensorflow, or both; then this again"
+            "it is built for the frameworks that are installed, and neither PyTorch nor TensorFlow is. Run: "
+            "pip install torch, or pip install tensorflow, or both; then this again (other tools than pip, such as uv, "
+            "hide what is installed from a build: add --no-build-isolation)"
         )
     return versions
 
 
-def _cuda(options: Options) -> tuple[Cuda | None, str | None]:
-    found, reason = None, None
-    try:
-        found = Cuda.find(options)
-    except NoCudaError as error:
-        reason = str(error)
-    print(announcement(found, reason), flush=True)
-    return found, reason
+def find_cuda(options: Options, versions: dict[str, str]) -> Cuda:
+    """What kernels for the GPU are compiled with, which takes minutes; or NoCudaError. Without a GPU here they are
+    compiled for others, unless none of the frameworks could use them."""
+    unneeded = None
+    if all(without_cuda(FRAMEWORKS[name]) for name in versions):
+        names = " and ".join(f"{FRAMEWORKS[name].title} {version}" for name, version in versions.items())
+        unneeded = f"no GPU is here, and {names} could use none (FUSEDOPS_CUDA_ARCHS=9.0 builds for GPUs all the same)"
+    return Cuda.find(options, gpus_here, unneeded)
 
 
 def _install(libraries: list[Path], folder: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -62,6 +63,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     show_site_packages()
+    os.environ["CXX"] = shlex.join(Options.from_environment().cxx)
     import setuptools
     import torch
     from torch.utils import cpp_extension

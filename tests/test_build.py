@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,10 +15,12 @@ import pytest
 from running import copy_without_libraries, python
 
 import fusedops
-from build_tools.build import _install
+from build_tools import build
 from fusedops import loading
-from fusedops.building import cuda
-from fusedops.building.core import add_core
+from fusedops.building import core, cuda
+from fusedops.building.architectures import Architecture, choose
+from fusedops.building.core import Cuda, add_core, announcement
+from fusedops.building.cuda import NoCudaError
 from fusedops.building.ninja import NinjaFile
 from fusedops.building.options import BuildError, Options
 
@@ -107,7 +110,7 @@ def test_a_build_is_broken_off_while_it_replaces_libraries(environment, tmp_path
         library.touch()
     monkeypatch.setattr(os, "replace", None)  # as if it were killed before
     with pytest.raises(TypeError):
-        _install(made, there.folder)
+        build._install(made, there.folder)
     assert re.search(
         rf"there is no readable .*_build\.json, which a build writes last: one is under way, or was broken off; .*"
         rf"{END[framework]}",
@@ -118,7 +121,7 @@ def test_a_build_is_broken_off_while_it_replaces_libraries(environment, tmp_path
 def test_facts_stay_where_no_library_is_replaced(environment):
     environment({"torch": "2.13.0"}, {"torch": "2.13.0"})
     folder = loading.FRAMEWORKS["torch"].folder
-    _install([folder / "_C.abi3.so"], folder)
+    build._install([folder / "_C.abi3.so"], folder)
     assert loading.library("torch")
 
 
@@ -304,6 +307,19 @@ def test_make_alone_prints_what_there_is():
         assert option in done.stdout
 
 
+TOOLKIT = cuda.Toolkit(ROOT, "13.0", ROOT, frozenset({"75", "80", "86", "87", "90", "120"}))
+
+
+@pytest.fixture
+def chosen(monkeypatch):
+    def chosen(gpus=(), unneeded=None, **variables):
+        for variable in ("FUSEDOPS_CUDA_ARCHS", "TORCH_CUDA_ARCH_LIST"):
+            monkeypatch.setenv(variable, variables.get(variable, ""))
+        return choose(Options.from_environment(), TOOLKIT, lambda: list(gpus), unneeded)
+
+    return chosen
+
+
 @pytest.mark.parametrize(
     "asked, found",
     [
@@ -313,19 +329,150 @@ def test_make_alone_prints_what_there_is():
         ("Ampere;9.0", ["8.0", "8.6+PTX", "9.0"]),
     ],
 )
-def test_architectures(asked, found):
-    options = dataclasses.replace(Options.from_environment(), architectures=asked)
-    assert [str(a) for a in cuda.architectures(options)] == found
+def test_architectures(chosen, asked, found):
+    assert [str(a) for a in chosen(FUSEDOPS_CUDA_ARCHS=asked).architectures] == found
+    assert [str(a) for a in chosen(TORCH_CUDA_ARCH_LIST=asked).architectures] == found
 
 
-def test_an_architecture_that_is_none():
-    options = dataclasses.replace(Options.from_environment(), architectures="9.0;fast")
-    with pytest.raises(BuildError, match=r"FUSEDOPS_CUDA_ARCHS must list compute capabilities.*got 'fast'"):
-        cuda.architectures(options)
+@pytest.mark.parametrize(
+    "asked, got",
+    [
+        ("9.0;fast", "'fast' (no compute capability)"),
+        ("7.5 9.0", "'7.5' (older than 8.0)"),
+        ("Turing;9.0", "'7.5+PTX' of Turing (older than 8.0)"),
+        ("9.0;99.0", "'99.0' (unknown to CUDA 13.0)"),
+    ],
+)
+def test_what_was_asked_for_by_name_and_cannot_be_compiled_for_is_an_error(chosen, asked, got):
+    with pytest.raises(BuildError, match=rf"FUSEDOPS_CUDA_ARCHS must list compute capabilities.*got {re.escape(got)}$"):
+        chosen(FUSEDOPS_CUDA_ARCHS=asked)
+
+
+@pytest.mark.parametrize(
+    "inherited, found, left_out",
+    [
+        ("7.0;7.5;8.0+PTX", ["8.0+PTX"], "'7.0' (older than 8.0), '7.5' (older than 8.0)"),
+        ("Turing;Ampere", ["8.0", "8.6+PTX"], "'7.5+PTX' of Turing (older than 8.0)"),
+        ("Kepler+Tesla Ampere+Tegra", ["8.7"], "'3.7' of Kepler+Tesla (older than 8.0)"),
+        ("Rubin 9.0", ["9.0"], "'Rubin' (no compute capability)"),
+        ("8.0 99.0+PTX", ["8.0"], "'99.0+PTX' (unknown to CUDA 13.0)"),
+    ],
+)
+def test_what_was_asked_of_any_extension_and_cannot_be_compiled_for_is_left_out(chosen, inherited, found, left_out):
+    choice = chosen(TORCH_CUDA_ARCH_LIST=inherited, gpus=["12.0"])
+    assert [str(a) for a in choice.architectures] == found
+    assert choice.left_out == f"left out of TORCH_CUDA_ARCH_LIST: {left_out}"
+
+
+@pytest.mark.parametrize(
+    "names", ["Kepler+Tesla", "Kepler", "Maxwell+Tegra", "Maxwell", "Pascal", "Volta+Tegra", "Volta", "Turing"]
+)
+def test_nothing_is_left_of_what_was_asked(chosen, names):
+    with pytest.raises(
+        NoCudaError, match=rf"nothing is left of TORCH_CUDA_ARCH_LIST without .* of {re.escape(names)} "
+    ):
+        chosen(TORCH_CUDA_ARCH_LIST=names)
+
+
+def test_old_gpus_are_left_out(chosen):
+    choice = chosen(gpus=["7.5", "9.0"])
+    assert [str(a) for a in choice.architectures] == ["9.0"]
+    assert choice.left_out == "left out of the GPUs here: '7.5' (older than 8.0)"
+    with pytest.raises(NoCudaError, match=r"nothing is left of the GPUs here without '7\.5' \(older than 8\.0\)$"):
+        chosen(gpus=["7.5"])
+
+
+def test_gpus_are_asked_for_nothing_else(chosen):
+    assert [str(a) for a in chosen(TORCH_CUDA_ARCH_LIST="native", gpus=["8.6"]).architectures] == ["8.6"]
+    assert [str(a) for a in chosen().architectures] == ["9.0+PTX"]
+    assert [str(a) for a in chosen(gpus=["8.6"], unneeded="no use").architectures] == ["8.6"]
+    assert [str(a) for a in chosen(FUSEDOPS_CUDA_ARCHS="9.0", unneeded="no use").architectures] == ["9.0"]
+    with pytest.raises(NoCudaError, match="no use"):
+        chosen(unneeded="no use")
+
+
+def test_what_is_left_out_is_announced(chosen):
+    choice = chosen(gpus=["7.5", "9.0"])
+    found = Cuda(TOOLKIT, choice.architectures, cuda.Cutlass(ROOT, "1"), choice.left_out)
+    assert announcement(found, None).splitlines() == [
+        "fusedops: building for the CPU and, with CUDA 13.0, for GPUs of compute capability 9.0",
+        "fusedops: left out of the GPUs here: '7.5' (older than 8.0)",
+    ]
+
+
+PYTORCH = ("torch", "version.py", "cuda: str | None = {}")
+TENSORFLOW = ("tensorflow", "python/platform/build_info.py", "build_info = {{'is_cuda_build': {}}}")
+
+
+@pytest.mark.parametrize(
+    "torch, tensorflow, compiled",
+    [
+        ("None", None, False),
+        ("'13.0'", None, True),
+        (None, "False", False),
+        (None, "True", True),
+        ("None", "False", False),
+        ("None", "True", True),
+        ("None; del cuda", None, True),
+    ],
+)
+def test_kernels_that_no_framework_could_use_are_left_out(tmp_path, monkeypatch, torch, tensorflow, compiled):
+    """Without a GPU and without having been asked for."""
+    versions = {}
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, answer, (module, file, text) in (("torch", torch, PYTORCH), ("tf", tensorflow, TENSORFLOW)):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+        (tmp_path / module / file).parent.mkdir(parents=True)
+        (tmp_path / module / "__init__.py").write_text("raise Exception('it is not imported')")
+        if answer:
+            (tmp_path / module / file).write_text(text.format(answer))
+            versions[name] = "2.21.0"
+    monkeypatch.setattr(build, "gpus_here", list)
+    monkeypatch.setattr(core, "find_toolkit", lambda options: TOOLKIT)
+    monkeypatch.setattr(core, "find_cutlass", lambda: None)
+    for variable in ("FUSEDOPS_CUDA_ARCHS", "TORCH_CUDA_ARCH_LIST"):
+        monkeypatch.delenv(variable, raising=False)
+    if compiled:
+        assert build.find_cuda(Options.from_environment(), versions).architectures
+    else:
+        with pytest.raises(
+            NoCudaError, match=r"no GPU is here, and .* 2\.21\.0 could use none \(FUSEDOPS_CUDA_ARCHS=9\.0"
+        ):
+            build.find_cuda(Options.from_environment(), versions)
+    monkeypatch.setenv("FUSEDOPS_CUDA_ARCHS", "9.0")
+    assert build.find_cuda(Options.from_environment(), versions).architectures
+
+
+@pytest.mark.parametrize(
+    "cxx, words, compiler, flags",
+    [
+        ("", ["g++"], "g++", []),
+        ("g++ -m64 -pipe", ["g++", "-m64", "-pipe"], "g++", ["-m64", "-pipe"]),
+        ("ccache g++", ["ccache", "g++"], "g++", []),
+        ("/usr/bin/ccache clang++ -m64", ["/usr/bin/ccache", "clang++", "-m64"], "clang++", ["-m64"]),
+        ("ccache", ["ccache"], "ccache", []),
+        ("'a folder/g++' -m64", ["a folder/g++", "-m64"], "a folder/g++", ["-m64"]),
+        ("a folder/g++", ["a folder/g++"], "a folder/g++", []),
+    ],
+)
+def test_the_compiler_that_nvcc_calls(tmp_path, monkeypatch, cxx, words, compiler, flags):
+    monkeypatch.chdir(tmp_path)
+    Path("a folder").mkdir()
+    Path("a folder/g++").touch()
+    monkeypatch.setenv("CXX", cxx)
+    options = Options.from_environment()
+    assert options.cxx == words
+    ninja = NinjaFile(options.folder)
+    (tmp_path / "core_cuda").mkdir()
+    add_core(ninja, options, Cuda(TOOLKIT, [Architecture("90", ptx=False)], cuda.Cutlass(ROOT, "1")))
+    command = shlex.split(re.search(r"rule core_cu\n  command = (.*)", ninja.write().read_text())[1])
+    assert command[command.index("-ccbin") + 1] == compiler
+    given = command[command.index("-Xcompiler") + 1].split(",")
+    assert given[: len(flags)] == flags and set(flags).isdisjoint(given[len(flags) :])
 
 
 def test_architecture_flags():
-    assert cuda.Architecture("90", ptx=True).flags == [
+    assert Architecture("90", ptx=True).flags == [
         "-gencode=arch=compute_90,code=sm_90",
         "-gencode=arch=compute_90,code=compute_90",
     ]

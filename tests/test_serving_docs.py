@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from build_tools.tf_library import BINDING, add_tf
+from fusedops.building.architectures import Architecture
 from fusedops.building.core import CORE, Cuda, add_core
-from fusedops.building.cuda import CUTLASS, Cutlass, Toolkit, architectures
+from fusedops.building.cuda import CUTLASS, Cutlass, Toolkit
 from fusedops.building.ninja import NinjaFile
 from fusedops.building.options import Options
 
@@ -68,11 +69,11 @@ def own(monkeypatch, tmp_path) -> Build:
     monkeypatch.chdir(tmp_path)
     for variable in ("DEBUG", "FUSEDOPS_CPU_FLAGS", "CXX"):
         monkeypatch.delenv(variable, raising=False)
-    options = dataclasses.replace(Options.from_environment(), architectures="9.0", cpu_flags="-march=x86-64-v3")
+    options = dataclasses.replace(Options.from_environment(), cpu_flags="-march=x86-64-v3")
     ninja = NinjaFile(options.folder)
     toolkit = Toolkit(tmp_path, "13.0", tmp_path / "libcudart_static.a")
     cutlass = Cutlass(tmp_path, CUTLASS.partition("==")[2])
-    objects = add_core(ninja, options, Cuda(toolkit, architectures(options), cutlass))
+    objects = add_core(ninja, options, Cuda(toolkit, [Architecture("90", ptx=False)], cutlass))
     # What asking TensorFlow, which may not be installed, would leave.
     answer = {"key": [sys.prefix, "2.21.0"], "include": str(tmp_path), "compile": [], "link": []}
     (options.folder / "tensorflow.json").write_text(json.dumps(answer))

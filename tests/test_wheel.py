@@ -10,14 +10,16 @@ import pytest
 
 from build_tools import compat, wheel
 from fusedops import loading
-from fusedops.building import cuda
+from fusedops.building.architectures import choose
+from fusedops.building.cuda import Toolkit
 from fusedops.building.options import Options
 
 ROOT = Path(__file__).parents[1]
 
 
 def test_architectures_of_a_wheel():
-    found = cuda.architectures(replace(Options.from_environment(), architectures=wheel.ARCHITECTURES))
+    options = replace(Options.from_environment(), architectures=wheel.ARCHITECTURES)
+    found = choose(options, Toolkit(ROOT, "13.0", ROOT), gpus=list, unneeded=None).architectures
     assert [str(a) for a in found] == ["8.0", "8.6", "8.9", "9.0", "10.0", "12.0+PTX"]
 
 

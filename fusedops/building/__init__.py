@@ -1,7 +1,8 @@
 """What both ways of building share: ahead of time (build_tools/) and at run time (fusedops.torch.jit).
 
 options.py      what the environment asks for
-cuda.py         the CUDA toolkit, the CUTLASS headers and the GPU architectures
+cuda.py         the CUDA toolkit, the GPUs here and the CUTLASS headers
+architectures.py  the GPU architectures to compile for
 ninja.py        writes and runs a ninja file
 core.py         core_cuda/ -> objects
 binding.py      how torch_binding/ is compiled and linked

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusedops.building.cuda import Architecture, Cutlass, Toolkit, architectures, find_cutlass, find_toolkit
+from fusedops.building.architectures import Architecture, choose
+from fusedops.building.cuda import Cutlass, Toolkit, find_cutlass, find_toolkit
 from fusedops.building.ninja import NinjaFile
 from fusedops.building.options import Options
 
@@ -20,11 +21,14 @@ class Cuda:
     toolkit: Toolkit
     architectures: Sequence[Architecture]
     cutlass: Cutlass
+    left_out: str = ""  # see Choice
 
     @staticmethod
-    def find(options: Options) -> Cuda:
-        """Raises NoCudaError if something is missing."""
-        return Cuda(find_toolkit(options), architectures(options), find_cutlass())
+    def find(options: Options, gpus: Callable[[], Sequence[str]], unneeded: str | None) -> Cuda:
+        """Raises NoCudaError if something is missing, or not needed: see `choose`."""
+        toolkit = find_toolkit(options)
+        choice = choose(options, toolkit, gpus, unneeded)
+        return Cuda(toolkit, choice.architectures, find_cutlass(), choice.left_out)
 
     @property
     def sm90(self) -> bool:
@@ -37,9 +41,8 @@ def announcement(cuda: Cuda | None, reason: str | None) -> str:
     if not cuda:
         return f"fusedops: building for the CPU only, because {reason}"
     names = ", ".join(map(str, cuda.architectures))
-    return (
-        f"fusedops: building for the CPU and, with CUDA {cuda.toolkit.version}, for GPUs of compute capability {names}"
-    )
+    what = f"the CPU and, with CUDA {cuda.toolkit.version}, for GPUs of compute capability {names}"
+    return f"fusedops: building for {what}" + (f"\nfusedops: {cuda.left_out}" if cuda.left_out else "")
 
 
 def _cutlass_flags(ninja: NinjaFile, options: Options, cutlass: Cutlass) -> list[str]:
@@ -56,10 +59,11 @@ def _cutlass_flags(ninja: NinjaFile, options: Options, cutlass: Cutlass) -> list
 
 def _nvcc(ninja: NinjaFile, options: Options, cuda: Cuda) -> list[str]:
     own = ("-O0", "-g", "-O3", "-DNDEBUG")  # nvcc hands these to the host's compiler itself
+    compiler, flags = options.host_compiler
     return [
         str(cuda.toolkit.home / "bin/nvcc"),
         "-ccbin",
-        options.cxx[-1],
+        compiler,
         "-std=c++20",
         "--expt-relaxed-constexpr",
         "--expt-extended-lambda",
@@ -67,7 +71,7 @@ def _nvcc(ninja: NinjaFile, options: Options, cuda: Cuda) -> list[str]:
         f"-I{CORE}",
         *_cutlass_flags(ninja, options, cuda.cutlass),
         "-Xcompiler",
-        ",".join(flag for flag in options.host_flags if flag not in own),
+        ",".join([*flags, *(flag for flag in options.host_flags if flag not in own)]),
     ]
 
 

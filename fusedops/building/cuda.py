@@ -1,4 +1,4 @@
-"""The CUDA toolkit, the CUTLASS headers and the GPU architectures to compile for."""
+"""The CUDA toolkit, the GPUs here and the CUTLASS headers."""
 
 from __future__ import annotations
 
@@ -11,18 +11,10 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from fusedops.building.options import BuildError, Options
+from fusedops.building.options import Options
 
 OLDEST = (12, 4)  # the first whose nvcc knows __maxnreg__
 CUTLASS = "nvidia-cutlass==4.2.0.0"
-WITHOUT_A_GPU = "9.0+PTX"
-# Names that TORCH_CUDA_ARCH_LIST may hold.
-NAMED = {
-    "Ampere": "8.0 8.6+PTX",
-    "Ada": "8.9+PTX",
-    "Hopper": "9.0+PTX",
-    "Blackwell": "10.0 12.0+PTX",
-}
 
 
 class NoCudaError(Exception):
@@ -38,6 +30,7 @@ class Toolkit:
     home: Path
     version: str
     cudart: Path  # the static one: the binding then loads beside any CUDA, or none
+    known: frozenset[str] = frozenset()  # the architectures that its nvcc compiles for, as "90"; empty: it does not say
 
 
 def find_toolkit(options: Options) -> Toolkit:
@@ -54,15 +47,19 @@ def find_toolkit(options: Options) -> Toolkit:
     if not homes:
         raise NoCudaError("nvcc was not found")
     home = homes[0]
-    answer = subprocess.run([home / "bin/nvcc", "--version"], capture_output=True, text=True, check=True).stdout
-    release = re.search(r"release (\d+)\.(\d+)", answer)
+    release = re.search(r"release (\d+)\.(\d+)", _nvcc(home, "--version"))
     if not release or (int(release[1]), int(release[2])) < OLDEST:
         raise NoCudaError(f"the CUDA toolkit in {home} is older than {OLDEST[0]}.{OLDEST[1]}")
     for folder in ("lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib"):
         cudart = home / folder / "libcudart_static.a"
         if cudart.exists():
-            return Toolkit(home, f"{release[1]}.{release[2]}", cudart)
+            known = frozenset(re.findall(r"compute_(\d+)", _nvcc(home, "--list-gpu-arch")))
+            return Toolkit(home, f"{release[1]}.{release[2]}", cudart, known)
     raise NoCudaError(f"the CUDA toolkit in {home} has no libcudart_static.a")
+
+
+def _nvcc(home: Path, question: str) -> str:
+    return subprocess.run([home / "bin/nvcc", question], capture_output=True, text=True, check=True).stdout
 
 
 def gpus_here() -> list[str]:
@@ -72,37 +69,6 @@ def gpus_here() -> list[str]:
     except (OSError, subprocess.SubprocessError):
         return []
     return sorted({line.strip() for line in answer.splitlines() if re.fullmatch(r"\d+\.\d", line.strip())})
-
-
-@dataclass(frozen=True)
-class Architecture:
-    number: str  # "90", "90a"
-    ptx: bool  # also as PTX, which later GPUs compile for themselves
-
-    def __str__(self) -> str:
-        major, minor, variant = re.fullmatch(r"(\d+)(\d)([af]?)", self.number).groups()  # type: ignore[union-attr]
-        return f"{major}.{minor}{variant}" + "+PTX" * self.ptx
-
-    @property
-    def flags(self) -> list[str]:
-        codes = [f"sm_{self.number}"] + [f"compute_{self.number}"] * self.ptx
-        return [f"-gencode=arch=compute_{self.number},code={code}" for code in codes]
-
-
-def architectures(options: Options) -> list[Architecture]:
-    """Those asked for ("8.0;9.0+PTX", "90"), else the GPUs here, else 9.0 with PTX."""
-    text = options.architectures or " ".join(gpus_here()) or WITHOUT_A_GPU
-    for name, meaning in NAMED.items():
-        text = re.sub(rf"\b{name}(\+PTX)?", meaning, text)
-    found = []
-    for item in re.split(r"[;,\s]+", text.strip(";, ")):
-        parts = re.fullmatch(r"(?:sm_)?(\d+)\.?(\d)([af]?)(\+PTX)?", item)
-        if not parts:
-            raise BuildError(f"FUSEDOPS_CUDA_ARCHS must list compute capabilities such as '8.0;9.0+PTX'; got {item!r}")
-        if int(parts[1]) < 8:
-            raise BuildError(f"FUSEDOPS_CUDA_ARCHS must list compute capabilities from 8.0 on; got {item!r}")
-        found.append(Architecture(parts[1] + parts[2] + parts[3], bool(parts[4])))
-    return list(dict.fromkeys(found))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ torch's CUDA libraries. torch.utils.cpp_extension.load then compiles the binding
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import importlib
 import os
@@ -105,14 +104,13 @@ def _wanted() -> tuple[Options, Cuda | None, str | None]:
     """What to build for, and why it is without CUDA."""
     import torch
 
+    def gpus() -> list[str]:
+        found = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
+        return [f"{major}.{minor}" for major, minor in sorted(found)]
+
     options = Options.from_environment(cpu_flags="-march=native")
-    if not options.architectures:
-        gpus = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
-        if not gpus:
-            return options, None, "torch sees no GPU"
-        options = dataclasses.replace(options, architectures=" ".join(f"{a}.{b}" for a, b in sorted(gpus)))
     try:
-        return options, Cuda.find(options), None
+        return options, Cuda.find(options, gpus, unneeded="torch sees no GPU"), None
     except NoCutlassError as error:
         raise BuildError(f"{error}; CUDA=0 builds for the CPU only") from None
     except NoCudaError as error:
@@ -190,7 +188,8 @@ def _link(cache: Path, options: Options, objects: Sequence[Path], cuda: Cuda | N
     cpp_extension.JIT_EXTENSION_VERSIONER.entries.pop(name, None)
     libraries = [f"-l{name}" for name in binding.CUDART_NEEDS] if cuda else []
     static = [shlex.quote(str(cuda.toolkit.cudart))] if cuda else []
-    with _ninja_on_path(), _torch_reached_by_a_link(cache):
+    variables = {"PATH": path_with_ninja(), "CXX": shlex.join(options.cxx)}
+    with _variables(variables), _torch_reached_by_a_link(cache):
         try:
             # It runs in `build_directory`, to which all paths are relative.
             cpp_extension.load(
@@ -223,10 +222,12 @@ def _torch_reached_by_a_link(cache: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _ninja_on_path() -> Iterator[None]:
-    before = os.environ.get("PATH", "")
-    os.environ["PATH"] = path_with_ninja()
+def _variables(variables: dict[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(variables)
     try:
         yield
     finally:
-        os.environ["PATH"] = before
+        for name in variables:
+            del os.environ[name]
+        os.environ.update(before)

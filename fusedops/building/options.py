@@ -8,6 +8,8 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+LAUNCHERS = ("ccache", "sccache", "distcc", "icecc")  # what may stand before a compiler in CXX
+
 
 class BuildError(RuntimeError):
     """Why nothing could be built, and what to do."""
@@ -17,7 +19,10 @@ class BuildError(RuntimeError):
 class Options:
     debug: bool
     cuda: bool
-    architectures: str  # as asked for; empty: the GPU here
+    architectures: str  # as asked for
+    torch_architectures: (
+        str  # as asked of every extension of torch; "native", the GPUs here, is what no list means, too
+    )
     cpu_flags: str
     jobs: int
 
@@ -31,7 +36,8 @@ class Options:
         return cls(
             debug=_switch("DEBUG", "0"),
             cuda=_switch("CUDA", "1"),
-            architectures=environment.get("FUSEDOPS_CUDA_ARCHS") or environment.get("TORCH_CUDA_ARCH_LIST") or "",
+            architectures=environment.get("FUSEDOPS_CUDA_ARCHS", "").strip(),
+            torch_architectures=environment.get("TORCH_CUDA_ARCH_LIST", "").strip().removeprefix("native"),
             cpu_flags=environment.get("FUSEDOPS_CPU_FLAGS", cpu_flags),
             jobs=_jobs(),
         )
@@ -47,7 +53,14 @@ class Options:
 
     @property
     def cxx(self) -> list[str]:
-        return shlex.split(os.environ.get("CXX") or "g++")
+        given = os.environ.get("CXX") or "g++"
+        return [given] if Path(given).is_file() else shlex.split(given)  # a path may hold a space
+
+    @property
+    def host_compiler(self) -> tuple[str, list[str]]:
+        """The compiler within `cxx`, which nvcc can call only as one word, and its flags."""
+        launched = next((i for i, word in enumerate(self.cxx) if Path(word).name not in LAUNCHERS), 0)
+        return self.cxx[launched], self.cxx[launched + 1 :]
 
     @property
     def host_flags(self) -> list[str]:
