@@ -29,8 +29,8 @@ def _cutlass() -> list[str]:
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
-    return [*build_meta.get_requires_for_build_wheel(config_settings), *_cutlass()]
+    return [*_cutlass(), *build_meta.get_requires_for_build_wheel(config_settings)]
 
 
 def get_requires_for_build_editable(config_settings: Any = None) -> list[str]:
-    return [*build_meta.get_requires_for_build_editable(config_settings), *_cutlass()]
+    return [*_cutlass(), *build_meta.get_requires_for_build_editable(config_settings)]
