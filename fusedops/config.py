@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 
 import fusedops
-from fusedops.loading import FRAMEWORKS, Framework, fault
+from fusedops.loading import FRAMEWORKS, Framework, fault, other_copies
 
 
 def show_config() -> None:
@@ -17,6 +17,8 @@ def show_config() -> None:
     Neither framework is imported.
     """
     print(f"fusedops {fusedops.__version__} in {Path(__file__).parent}")
+    for folder in other_copies():
+        print(f"another one, which is not the one imported, in {folder}")
     print(f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
     for framework in FRAMEWORKS.values():
         print()

@@ -6,8 +6,10 @@ import importlib
 import importlib.util
 import json
 import re
+import sys
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +142,19 @@ def fault(framework: Framework, file: str | None = None, folder: Path | None = N
         )
     else:
         return None
-    return f"{what} {problem}. Run: {run}"
+    copies = ", ".join(map(str, other_copies()))
+    note = f" This is the fusedops in {Path(fusedops.__file__).parent}; another one is in {copies}." if copies else ""
+    return f"{what} {problem}.{note} Run: {run}"
+
+
+def other_copies() -> list[Path]:
+    """Where Python would find the package if this one did not come first, or if it ran elsewhere: a checkout in the
+    current folder hides an installed package, and a script's own folder is searched instead of the current one."""
+    finders = [finder for finder in sys.meta_path if finder is not PathFinder]  # such as those of editable installs
+    specs = [finder.find_spec("fusedops", None) for finder in finders]
+    specs += [PathFinder.find_spec("fusedops", [place]) for place in (*sys.path, "")]
+    found = [Path(spec.origin).resolve().parent for spec in specs if spec and spec.origin]
+    return [folder for folder in dict.fromkeys(found) if folder != Path(fusedops.__file__).resolve().parent]
 
 
 def release(version: str) -> tuple[int, int]:

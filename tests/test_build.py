@@ -248,6 +248,46 @@ def test_importing_what_is_not_built(tmp_path, framework):
         assert done.stderr.strip().endswith(RUN[framework])
 
 
+SHOW = """
+import fusedops
+fusedops.show_config()
+import fusedops.torch
+"""
+# As a script elsewhere runs: it finds what is on the path, whatever the current folder holds.
+ELSEWHERE = "import sys; sys.path.remove('')\n" + SHOW
+# As setuptools installs a package for editing.
+EDITABLE = """
+import importlib.util, sys
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "fusedops":
+            return importlib.util.spec_from_file_location(name, "{other}/__init__.py")
+
+sys.meta_path.append(Finder)
+"""
+
+
+@pytest.mark.parametrize("code", [SHOW, ELSEWHERE, EDITABLE + SHOW], ids=["hidden", "in the folder", "editable"])
+def test_another_copy_is_named(tmp_path, code):
+    if loading.FRAMEWORKS["torch"].installed() is None:
+        pytest.skip("not installed")
+    this, other = (copy_without_libraries(tmp_path / name) for name in ("this", "other"))
+    here, on_path = this, [this]
+    if code is ELSEWHERE:
+        here = other
+    elif code is SHOW:
+        on_path = [this, other]
+    code = code.replace("{other}", str(other / "fusedops"))
+    done = python(code, folder=here, PYTHONPATH=os.pathsep.join(map(str, on_path)))
+    assert (
+        f" in {this / 'fusedops'}\nanother one, which is not the one imported, in {other / 'fusedops'}\n" in done.stdout
+    )
+    note = f". This is the fusedops in {this / 'fusedops'}; another one is in {other / 'fusedops'}. {RUN['torch']}"
+    assert done.stderr.strip().endswith(note)
+
+
 TORCH = """
 import fusedops.torch, torch
 assert fusedops.torch.add(torch.ones(2), torch.ones(2)).tolist() == [2, 2]
