@@ -97,7 +97,9 @@ def find_cuda(options: Options, versions: dict[str, str]) -> Cuda:
     unneeded = None
     if all(without_cuda(FRAMEWORKS[name]) for name in versions):
         names = " and ".join(f"{FRAMEWORKS[name].title} {version}" for name, version in versions.items())
-        unneeded = f"no GPU is here, and {names} could use none (FUSEDOPS_CUDA_ARCHS=9.0 builds for GPUs all the same)"
+        unneeded = (
+            f"no GPU was found, and {names} could use none (FUSEDOPS_CUDA_ARCHS=9.0 builds for GPUs all the same)"
+        )
     return Cuda.find(options, gpus_here, unneeded)
 
 

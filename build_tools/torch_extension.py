@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from build_tools.environment import show_site_packages
-from fusedops.building.binding import BINDING, CUDART_NEEDS, EXPORTS, LINK, flags, without_paths
+from fusedops.building.binding import BINDING, CUDART_NEEDS, EXPORTS, LINK, flags, variables, without_paths
 from fusedops.building.core import CORE
 from fusedops.building.cuda import Toolkit
 from fusedops.building.ninja import NinjaFile
@@ -63,7 +62,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     show_site_packages()
-    os.environ["CXX"] = shlex.join(Options.from_environment().cxx)
+    os.environ.update(variables(Options.from_environment(), arguments.folder))
     import setuptools
     import torch
     from torch.utils import cpp_extension

@@ -476,7 +476,7 @@ def test_kernels_that_no_framework_could_use_are_left_out(tmp_path, monkeypatch,
         assert build.find_cuda(Options.from_environment(), versions).architectures
     else:
         with pytest.raises(
-            NoCudaError, match=r"no GPU is here, and .* 2\.21\.0 could use none \(FUSEDOPS_CUDA_ARCHS=9\.0"
+            NoCudaError, match=r"no GPU was found, and .* 2\.21\.0 could use none \(FUSEDOPS_CUDA_ARCHS=9\.0"
         ):
             build.find_cuda(Options.from_environment(), versions)
     monkeypatch.setenv("FUSEDOPS_CUDA_ARCHS", "9.0")
@@ -516,6 +516,27 @@ def test_architecture_flags():
         "-gencode=arch=compute_90,code=sm_90",
         "-gencode=arch=compute_90,code=compute_90",
     ]
+
+
+def test_torch_compiles_with_all_that_cxx_says(tmp_path):
+    if loading.FRAMEWORKS["torch"].installed() is None:
+        pytest.skip("not installed")
+    folder = tmp_path / "with a space"
+    for name, text in {
+        "torch_binding/binding.cpp": "static_assert(GIVEN == 3);",
+        "torch_binding/exports.map": "{};",
+        "core_cuda/core.cpp": "",
+        "ccache": '#!/bin/sh\nexec "$@"\n',
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    (folder / "ccache").chmod(0o755)
+    subprocess.run(["g++", "-fPIC", "-c", "core_cuda/core.cpp", "-o", "core.o"], cwd=folder, check=True)
+    (folder / "build").mkdir()
+    command = ["build_tools.torch_extension", "build", "--torch", "2.13.0", "--objects", "core.o", "--flags", "-O0"]
+    environment = os.environ | {"CXX": f"'{folder}/ccache' g++ -DGIVEN=3", "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-m", *command], cwd=folder, env=environment, check=True)
+    assert (folder / "build/lib/fusedops/torch/_C.abi3.so").exists()
 
 
 def test_what_a_change_builds_again(tmp_path, monkeypatch, capfd):

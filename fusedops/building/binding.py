@@ -6,9 +6,12 @@ It is made on LibTorch's stable ABI and Python's limited API: one file for every
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
+from fusedops.building.ninja import path_with_ninja
 from fusedops.building.options import Options
 
 BINDING = Path("torch_binding")
@@ -16,6 +19,16 @@ STABLE_ABI = "0x020a000000000000"  # torch 2.10
 EXPORTS = BINDING / "exports.map"
 LINK = [f"-Wl,--version-script={EXPORTS}"]
 CUDART_NEEDS = ["dl", "rt", "pthread"]  # libraries behind the static runtime
+
+
+def variables(options: Options, folder: Path) -> dict[str, str]:
+    """What torch's tools find ninja and the compiler by. A program stands for all that CXX says: some versions of torch
+    take CXX for one word, and put a ccache before it, others end a word at every space. It is made in `folder`."""
+    program = folder / "fusedops-c++"
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(options.cxx)} "$@"\n')
+    program.chmod(0o755)
+    path = f"{folder.resolve()}{os.pathsep}{path_with_ninja()}"
+    return {"CXX": program.name, "PATH": path, "TORCH_NO_COMPILER_WRAPPER": "1"}
 
 
 def flags(options: Options) -> list[str]:

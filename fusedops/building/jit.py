@@ -23,7 +23,7 @@ from fusedops.building import binding
 from fusedops.building.core import CORE, Cuda, add_core, announcement
 from fusedops.building.cuda import NoCudaError, NoCutlassError
 from fusedops.building.facts import remove_facts, write_facts
-from fusedops.building.ninja import NinjaFile, Show, alone, path_with_ninja
+from fusedops.building.ninja import NinjaFile, Show, alone
 from fusedops.building.options import BuildError, Options
 from fusedops.building.progress import progress
 
@@ -188,8 +188,7 @@ def _link(cache: Path, options: Options, objects: Sequence[Path], cuda: Cuda | N
     cpp_extension.JIT_EXTENSION_VERSIONER.entries.pop(name, None)
     libraries = [f"-l{name}" for name in binding.CUDART_NEEDS] if cuda else []
     static = [shlex.quote(str(cuda.toolkit.cudart))] if cuda else []
-    variables = {"PATH": path_with_ninja(), "CXX": shlex.join(options.cxx)}
-    with _variables(variables), _torch_reached_by_a_link(cache):
+    with _variables(binding.variables(options, cache)), _torch_reached_by_a_link(cache):
         try:
             # It runs in `build_directory`, to which all paths are relative.
             cpp_extension.load(
