@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from build_tools import compat, wheel
+from build_tools import backend, compat, wheel
 from fusedops import loading
 from fusedops.building.architectures import choose
-from fusedops.building.cuda import Toolkit
+from fusedops.building.cuda import CUTLASS, NoCudaError, NoCutlassError, Toolkit
 from fusedops.building.options import Options
 
 ROOT = Path(__file__).parents[1]
@@ -21,6 +22,39 @@ def test_architectures_of_a_wheel():
     options = replace(Options.from_environment(), architectures=wheel.ARCHITECTURES)
     found = choose(options, Toolkit(ROOT, "13.0", ROOT), gpus=list, unneeded=None).architectures
     assert [str(a) for a in found] == ["8.0", "8.6", "8.9", "9.0", "10.0", "12.0+PTX"]
+
+
+HOOKS = [backend.get_requires_for_build_wheel, backend.get_requires_for_build_editable]
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize(
+    "installed, said",
+    [
+        (None, "neither PyTorch nor TensorFlow is. Run: pip install torch, or pip install tensorflow, or both; then"),
+        ("2.9.1", "PyTorch 2.10 or newer is needed; 2.9.1 is installed. Run: pip install --upgrade torch; then"),
+    ],
+)
+def test_pip_is_told_at_once_that_nothing_can_be_built(monkeypatch, hook, installed, said):
+    """Before it downloads what the package requires, such as another torch."""
+    monkeypatch.setattr(backend, "show_site_packages", lambda: None)
+    monkeypatch.setattr(loading.Framework, "installed", lambda framework: installed)
+    with pytest.raises(SystemExit, match=f"^fusedops: .*{said}"):
+        hook()
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize(
+    "found, required",
+    [(None, []), (NoCudaError("nvcc was not found"), []), (NoCutlassError("no headers"), [CUTLASS])],
+)
+def test_cutlass_is_required_where_kernels_are_compiled(monkeypatch, hook, found, required):
+    monkeypatch.setattr(backend, "show_site_packages", lambda: None)
+    monkeypatch.setattr(backend, "find_frameworks", lambda wanted: {"torch": "2.13.0"})
+    monkeypatch.setattr(backend, "find_cuda", Mock(side_effect=found))
+    for name in ("wheel", "editable"):
+        monkeypatch.setattr(backend.build_meta, f"get_requires_for_build_{name}", lambda settings: [])
+    assert hook() == required
 
 
 def test_a_missing_tool_is_named(monkeypatch):
