@@ -21,7 +21,7 @@ export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 cpp_files := find core_cuda torch_binding tf_binding -name '*.cpp' -o -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh'
 clang_format := $(python) -c 'from clang_format import clang_format; clang_format()'
 
-.PHONY: help build build-torch build-tf wheel test test-compat demo example bench bench-check bench-report docs format lint clean
+.PHONY: help build build-torch build-tf wheel test test-compat demo example bench bench-check bench-report docs stubs format lint clean
 
 help:
 	@echo 'make build         build the bindings of PyTorch and TensorFlow'
@@ -36,6 +36,7 @@ help:
 	@echo 'make bench-check   build what is stale, fail if an operator has become slower on the CPU'
 	@echo 'make bench-report  write docs/benchmarks.md from runs, as in ARGS="here=build/bench/results.json"'
 	@echo 'make docs          build what is stale, convert and measure a Keras transformer, write docs/keras.md'
+	@echo 'make stubs         write the types of the public functions, fusedops/*/functions.pyi'
 	@echo 'make format        format Python and C++'
 	@echo 'make lint          check formatting, style and types'
 	@echo 'make clean         remove everything that was built (.venv stays)'
@@ -108,6 +109,11 @@ bench-report: $(environment)
 
 docs: build
 	$(python) docs/build.py $(ARGS)
+
+stubs: $(environment)
+	@$(python) -m build_tools.stubs
+	@$(python) -m ruff check --quiet --fix-only fusedops/*/functions.pyi
+	@$(python) -m ruff format --quiet fusedops/*/functions.pyi
 
 format: $(environment)
 	$(python) -m ruff format .

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
@@ -10,10 +10,17 @@ from fusedops.config import show_config
 
 __all__ = ["__version__", "show_config"]
 
+if TYPE_CHECKING:
+    from fusedops import torch as torch
+else:  # a checker would take any name for an attribute
 
-def __getattr__(name: str) -> Any:
-    if name == "torch":  # so that fusedops.torch.jit.load() needs no other import, whether it is built or not
-        from fusedops.building.unbuilt import torch
+    def __getattr__(name: str) -> Any:
+        if name == "torch":  # so that fusedops.torch.jit.load() needs no other import, whether it is built or not
+            from fusedops.building.unbuilt import torch
 
-        return torch()
-    raise AttributeError(f"module 'fusedops' has no attribute {name!r}")
+            return torch()
+        raise AttributeError(f"module 'fusedops' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, "torch", *{"tf"} & globals().keys()})

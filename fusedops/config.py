@@ -6,6 +6,7 @@ import platform
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import fusedops
 from fusedops.loading import FRAMEWORKS, Framework, fault, other_copies
@@ -65,7 +66,7 @@ def _keras() -> str:
         return "not installed"
 
 
-def _gpu(build: dict) -> str:
+def _gpu(build: dict[str, Any]) -> str:
     if not build["cuda"]:
         return f"no kernels, because at the build {build['without_cuda']}"
     return f"compute capability {', '.join(build['architectures'])}, CUDA {build['cuda']}"

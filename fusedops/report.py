@@ -35,7 +35,7 @@ class Report:
         raise NotImplementedError
 
     def name_of(self, thing: Any) -> str:
-        return thing.name
+        return str(thing.name)
 
     def replace(self, thing: Any, kind: type, counterpart: type, condition: str = "") -> None:
         """A thing of this class has become one of the counterpart."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fusedops.functions.common import Tensor, ops
+from fusedops.functions.common import Activation, Approximation, Tensor, ops
 
 
-def bias_act(x: Tensor, bias: Tensor | None = None, activation: str = "gelu") -> Tensor:
+def bias_act(x: Tensor, bias: Tensor | None = None, activation: Activation = "gelu") -> Tensor:
     """act(x + bias).
 
     Args:
@@ -28,7 +28,7 @@ def bias_act(x: Tensor, bias: Tensor | None = None, activation: str = "gelu") ->
     return ops.bias_act(x, bias, activation=activation)
 
 
-def gated_act(gate: Tensor, up: Tensor | None = None, activation: str = "silu") -> Tensor:
+def gated_act(gate: Tensor, up: Tensor | None = None, activation: Activation = "silu") -> Tensor:
     """act(gate) · up.
 
     Rows that are spaced apart, such as the halves of a larger tensor, are read where they lie.
@@ -73,7 +73,7 @@ def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
         raise ops.renamed(error, "swiglu") from None
 
 
-def geglu(gate: Tensor, up: Tensor | None = None, *, approximate: str = "none") -> Tensor:
+def geglu(gate: Tensor, up: Tensor | None = None, *, approximate: Approximation = "none") -> Tensor:
     """gelu(gate) · up: `gated_act` with `gelu` or `gelu_tanh`.
 
     Args:

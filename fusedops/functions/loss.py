@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusedops.functions.common import Tensor, ops
+from fusedops.functions.common import Reduction, Tensor, ops
 
 
 def cross_entropy(
@@ -11,7 +11,7 @@ def cross_entropy(
     *,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
 ) -> Tensor:
     """-log softmax(logits)[label], over the last dimension.
 

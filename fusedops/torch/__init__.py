@@ -7,28 +7,35 @@ mode, and work under torch.compile, torch.export, torch.func, autocast and CUDA 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fusedops import functions, loading
-
-if TYPE_CHECKING:
-    from fusedops.functions import *  # noqa: F403
-    from fusedops.torch.conversion import convert, revert  # noqa: F401
+from fusedops import lazy, loading
 
 loading.library("torch")  # says what is missing before torch is imported
 
-from fusedops.torch.front import FUNCTIONS as ops  # noqa: E402, F401
+from fusedops.torch import functions  # noqa: E402
+from fusedops.torch.functions import *  # noqa: E402, F403
+
+if TYPE_CHECKING:
+    from fusedops.torch import jit as jit
+    from fusedops.torch import nn as nn
+    from fusedops.torch.conversion import convert as convert
+    from fusedops.torch.conversion import revert as revert
+
+ops = functions.ops
+
+_LAZY = {
+    "convert": "fusedops.torch.conversion",
+    "jit": "fusedops.torch.jit",
+    "nn": "fusedops.torch.nn",
+    "revert": "fusedops.torch.conversion",
+}
+if not TYPE_CHECKING:  # a checker would take any name for one of these
+    __getattr__ = lazy.members(__name__, _LAZY)
+
+__all__: list[str] = []
+__all__ += functions.__all__
 
 
-def __getattr__(name: str) -> Any:
-    if name in ("jit", "nn"):  # on first use
-        return importlib.import_module(f"fusedops.torch.{name}")
-    if name in ("convert", "revert"):
-        return getattr(importlib.import_module("fusedops.torch.conversion"), name)
-    raise AttributeError(f"module 'fusedops.torch' has no attribute {name!r}")
-
-
-_public = functions.public(globals())
-globals().update(_public, Tensor=Any)  # their annotations speak of Tensor
-__all__ = list(_public)
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_LAZY, "ops"])

@@ -88,7 +88,7 @@ def infer(signature: Signature, arguments: tuple[Any, ...]) -> list[tuple[torch.
         if token > -_HALF:
             return symbols[-token - 1]
         whole = symbols[-(token + _HALF) - 1]
-        torch._check(whole % 2 == 0)
+        torch._check(whole % 2 == 0)  # type: ignore[no-untyped-call]
         return whole // 2
 
     declaration = signature.declaration
@@ -97,8 +97,8 @@ def infer(signature: Signature, arguments: tuple[Any, ...]) -> list[tuple[torch.
         if tensor is None:
             tokens.append(0)
         else:
-            dtype = _DTYPES.index(tensor.dtype) if tensor.dtype in _DTYPES else len(_DTYPES)
-            tokens += [1, dtype, tensor.dim(), *map(token, tensor.shape)]
+            place = _DTYPES.index(tensor.dtype) if tensor.dtype in _DTYPES else len(_DTYPES)
+            tokens += [1, place, tensor.dim(), *map(token, tensor.shape)]
     texts = [
         attribute.spelled(value).encode()
         for attribute, value in zip(
@@ -118,7 +118,7 @@ def infer(signature: Signature, arguments: tuple[Any, ...]) -> list[tuple[torch.
     words = iter(result)
     for _ in range(next(words)):
         left, right = size(next(words)), size(next(words))
-        torch._check(left == right)  # becomes a guard
+        torch._check(left == right)  # type: ignore[no-untyped-call]  # it becomes a guard
     outputs = []
     for _ in declaration.outputs:
         dtype, rank = _DTYPES[next(words)], next(words)

@@ -34,3 +34,7 @@ __all__ = [
     "convert",
     "revert",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "activations"])

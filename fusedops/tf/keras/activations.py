@@ -8,6 +8,8 @@ from typing import Any
 
 import keras
 
+from fusedops.functions.common import Activation
+
 
 @keras.saving.register_keras_serializable(package="fusedops")
 def gelu_tanh(x: Any) -> Any:
@@ -16,7 +18,7 @@ def gelu_tanh(x: Any) -> Any:
 
 
 # What `fusedops.tf.bias_act` and `gated_act` call them.
-FUSED: dict[FunctionType, str] = {
+FUSED: dict[FunctionType, Activation] = {
     keras.activations.linear: "identity",
     keras.activations.relu: "relu",
     keras.activations.gelu: "gelu",
@@ -32,12 +34,12 @@ FUSED: dict[FunctionType, str] = {
 }
 
 
-def fused_name(activation: Any) -> str | None:
+def fused_name(activation: Any) -> Activation | None:
     """The kernels' name of an activation function, None if they do not have it."""
     if isinstance(activation, FunctionType):
         return FUSED.get(activation)
     if isinstance(activation, functools.partial):
-        given = (activation.func, activation.args, activation.keywords.keys())
+        given: tuple[Any, ...] = (activation.func, activation.args, activation.keywords.keys())
         if given == (keras.activations.gelu, (), {"approximate"}):
             return "gelu_tanh" if activation.keywords["approximate"] else "gelu"
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from types import MethodType
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 import keras
@@ -20,6 +20,8 @@ from fusedops.tf.keras.normalization import LayerNormalization, RMSNormalization
 from fusedops.tf.keras.report import Report
 from fusedops.tf.keras.softmax import Softmax
 
+_Model = TypeVar("_Model", bound=keras.layers.Layer)
+
 _COUNTERPARTS: dict[type, type] = {
     keras.layers.Dense: Dense,
     keras.layers.LayerNormalization: LayerNormalization,
@@ -32,7 +34,7 @@ _UNKNOWN = (ImportError, AttributeError)  # what a KerasHub raises whose modules
 _without_xla: WeakSet[keras.Model] = WeakSet()  # whose XLA was turned off, and is turned on again by `revert`
 
 
-def convert(model: keras.layers.Layer, verbose: bool = True) -> keras.layers.Layer:
+def convert(model: _Model, verbose: bool = True) -> _Model:
     """Has every layer of a model that fusedops knows computed by its kernels, and prints which those are.
 
     A layer is changed in place, to a subclass of its own class that computes the same and has no state of its own:
@@ -77,7 +79,7 @@ def convert(model: keras.layers.Layer, verbose: bool = True) -> keras.layers.Lay
     return model
 
 
-def revert(model: keras.layers.Layer) -> keras.layers.Layer:
+def revert(model: _Model) -> _Model:
     """Gives every layer the class of Keras's or KerasHub's back that fusedops has a counterpart of; see `convert`.
 
     Layers of fusedops that have none, such as GatedDense, stay.

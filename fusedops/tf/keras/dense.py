@@ -38,10 +38,11 @@ class Dense(FusedLayer, keras.layers.Dense):
         return f"it is quantized to {self.quantization_mode}" if self.quantization_mode else None
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        if self.why_not():
+        name = activations.fused_name(self.activation)
+        if name is None or self.why_not():
             return super().call(inputs, training=training)
         x = keras.ops.matmul(inputs, self.kernel)
-        return fo.bias_act(x, parameter(self.bias, x), activations.fused_name(self.activation))
+        return fo.bias_act(x, parameter(self.bias, x), name)
 
     def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
         """As Keras's, which refuses subclasses: this one adds nothing that is not quantized."""
@@ -127,10 +128,11 @@ class GatedDense(FusedLayer, keras.layers.Layer):
         x = keras.ops.matmul(inputs, self.kernel)
         if self.bias is not None:
             x = keras.ops.add(x, self.bias)
-        if self.why_not():
+        name = activations.fused_name(self.activation)
+        if name is None or self.why_not():
             gate, up = keras.ops.split(x, 2, axis=-1)
             return self.activation(gate) * up
-        return fo.gated_act(x, activation=activations.fused_name(self.activation))
+        return fo.gated_act(x, activation=name)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
         return (*input_shape[:-1], self.units)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import keras
 import tensorflow as tf
@@ -12,6 +12,8 @@ from fusedops.tf.keras.internals import AutocastScope
 
 DTYPES = frozenset({tf.float64, tf.float32, tf.float16, tf.bfloat16})
 _HALF = frozenset({tf.float16, tf.bfloat16})
+
+_Class = TypeVar("_Class", bound=type)
 
 
 class FusedLayer(keras.layers.Layer if TYPE_CHECKING else object):  # type: ignore[misc]
@@ -38,7 +40,7 @@ class FusedLayer(keras.layers.Layer if TYPE_CHECKING else object):  # type: igno
         self.__dict__["supports_jit"] = value  # where Keras's own layers have it
 
 
-def register(layer: type) -> Any:
+def register(layer: _Class) -> _Class:
     """Gives the class a name in saved models, `fusedops>` and its own."""
     return keras.saving.register_keras_serializable(package="fusedops")(layer)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -11,6 +11,8 @@ from fusedops import report as reports
 from fusedops.torch.conversion.counterparts import counterpart, is_known, original
 from fusedops.torch.conversion.hf.layer import UnknownClass
 from fusedops.torch.nn.layer import FusedLayer
+
+_Model = TypeVar("_Model", bound=torch.nn.Module)
 
 _SERVED = "torch's own kernel serves as well"
 _OF_NORMS = "only its norms have counterparts"
@@ -41,7 +43,7 @@ class Report(reports.Report):
         return self.names[thing]
 
 
-def convert(model: torch.nn.Module, verbose: bool = True) -> torch.nn.Module:
+def convert(model: _Model, verbose: bool = True) -> _Model:
     """Has every module of a model that fusedops knows computed by its kernels, and prints which those are.
 
     A module is changed in place, to a subclass of its own class that computes the same and has no state of its own:
@@ -89,7 +91,7 @@ def convert(model: torch.nn.Module, verbose: bool = True) -> torch.nn.Module:
     return model
 
 
-def revert(model: torch.nn.Module) -> torch.nn.Module:
+def revert(model: _Model) -> _Model:
     """Gives every module the class of torch's or of transformers' back that fusedops has a counterpart of.
 
     Layers of fusedops that are not such a counterpart, such as `AddRMSNorm`, stay; so does what `fully_shard` or
@@ -113,7 +115,7 @@ def revert(model: torch.nn.Module) -> torch.nn.Module:
     return model
 
 
-def _checked(function: str, model: Any) -> torch.nn.Module:
+def _checked(function: str, model: _Model) -> _Model:
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"fusedops.torch.{function}: model must be a torch.nn.Module; got {type(model)}")
     return model
@@ -140,13 +142,14 @@ def _convert(module: torch.nn.Module, report: Report) -> bool:
     return True
 
 
-def _become_counterpart(module: torch.nn.Module) -> str | None:
+def _become_counterpart(module: Any) -> str | None:
     """Gives the module the class of its counterpart; the reason, if there is one, why it must not keep it."""
     if "forward" in vars(module):
         return "its forward is an attribute of its own, which somebody has set"
     try:
         module.__class__ = counterpart(type(module))
-        return module.why_not()
+        reason: str | None = module.why_not()
+        return reason
     except UnknownClass as error:
         return str(error)
     except (ImportError, AttributeError) as error:
@@ -163,8 +166,8 @@ def _forget_compiled(modules: Iterable[torch.nn.Module]) -> None:
 
 def _condition(module: torch.nn.Module) -> str:
     """What it depends on whether the kernel computes a module that is ours, if only its input will tell."""
-    unknown = isinstance(module, torch.nn.Softmax) and module.dim >= 0
-    return f"if dim {module.dim} is the last of its input" if unknown else ""
+    dim = module.dim if isinstance(module, torch.nn.Softmax) else None
+    return "" if dim is None or dim < 0 else f"if dim {dim} is the last of its input"
 
 
 def _computed(modules: Iterable[torch.nn.Module]) -> set[torch.nn.Module]:

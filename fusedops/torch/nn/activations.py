@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.types import Device
 
 import fusedops.torch as fo
+from fusedops.functions.common import Approximation
 from fusedops.torch.nn.layer import FusedLayer, joined, options
 
 
-def _checked(layer: str, approximate: str) -> str:
+def _checked(layer: str, approximate: Approximation) -> Approximation:
     if approximate not in ("none", "tanh"):
         raise ValueError(f"fusedops.torch.nn.{layer}: approximate must be 'none' or 'tanh'; got {approximate!r}")
     return approximate
@@ -32,6 +34,9 @@ class SwiGLU(FusedLayer, nn.Module):
     def forward(self, gate: Tensor, up: Tensor | None = None) -> Tensor:
         return fo.swiglu(gate, up)
 
+    if TYPE_CHECKING:
+        __call__ = forward
+
 
 class GEGLU(FusedLayer, nn.Module):
     """gelu(gate) · up, without parameters: `fusedops.torch.geglu`.
@@ -49,7 +54,7 @@ class GEGLU(FusedLayer, nn.Module):
     Source: Shazeer, "GLU variants improve transformer", 2020.
     """
 
-    def __init__(self, approximate: str = "none") -> None:
+    def __init__(self, approximate: Approximation = "none") -> None:
         super().__init__()
         self.approximate = _checked("GEGLU", approximate)
 
@@ -58,6 +63,9 @@ class GEGLU(FusedLayer, nn.Module):
 
     def forward(self, gate: Tensor, up: Tensor | None = None) -> Tensor:
         return fo.geglu(gate, up, approximate=self.approximate)
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
 
 class BiasGELU(FusedLayer, nn.Module):
@@ -81,7 +89,13 @@ class BiasGELU(FusedLayer, nn.Module):
     Source: Hendrycks and Gimpel, "Gaussian error linear units (GELUs)", 2016.
     """
 
-    def __init__(self, num_features: int, approximate: str = "none", device: Any = None, dtype: Any = None) -> None:
+    def __init__(
+        self,
+        num_features: int,
+        approximate: Approximation = "none",
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
         self.num_features = num_features
         self.approximate = _checked("BiasGELU", approximate)
@@ -96,3 +110,6 @@ class BiasGELU(FusedLayer, nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return fo.bias_act(x, self.bias, "gelu_tanh" if self.approximate == "tanh" else "gelu")
+
+    if TYPE_CHECKING:
+        __call__ = forward

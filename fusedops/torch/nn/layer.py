@@ -14,7 +14,8 @@ DTYPES = frozenset({torch.float64, torch.float32, *_HALF})
 class FusedLayer:
     """Stands before torch's class among the bases of a layer.
 
-    It keeps no state, so that a layer of torch.nn's becomes one of these by its class alone.
+    It keeps no state, so that a layer of torch.nn's becomes one of these by its class alone. Layers tell type checkers
+    that `__call__` is their `forward`: torch.nn.Module's takes and returns anything.
     """
 
     def why_not(self, *inputs: Any) -> str | None:

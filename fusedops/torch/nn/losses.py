@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 import fusedops.torch as fo
+from fusedops.functions.common import Reduction
 from fusedops.torch.nn.layer import FusedLayer, as_original, name, options, unfused_input
 
 
@@ -34,6 +35,8 @@ class CrossEntropyLoss(FusedLayer, nn.CrossEntropyLoss):
     Source: Szegedy et al., "Rethinking the Inception architecture for computer vision", 2016, for label smoothing.
     """
 
+    reduction: Reduction
+
     def why_not(self, *inputs: Any) -> str | None:
         if self.weight is not None:
             return "weight is set"
@@ -56,6 +59,9 @@ class CrossEntropyLoss(FusedLayer, nn.CrossEntropyLoss):
             )
         except RuntimeError as error:
             return as_original(error, super().forward, input, target)
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
 
 def _unfused_target(target: Any = None) -> str | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.types import Device
 
 import fusedops.torch as fo
 from fusedops.torch.nn.layer import FusedLayer, as_original, is_mixed, joined, of_two_dtypes, options, unfused_input
@@ -18,7 +19,7 @@ _EPS_OF_DOUBLE = torch.finfo(torch.float64).eps
 class _Norm(FusedLayer):
     normalized_shape: tuple[int, ...]
     elementwise_affine: bool
-    weight: Tensor | None
+    weight: nn.Parameter  # or None, as torch's own annotation does not say
 
     def why_not(self, *inputs: Any) -> str | None:
         return unfused_input(inputs[0]) or self._unfused_weight(inputs[0]) if inputs else None
@@ -75,12 +76,13 @@ class RMSNorm(_Norm, nn.RMSNorm):
         normalized_shape: int | Sequence[int],
         eps: float | None = None,
         elementwise_affine: bool = True,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
         *,
         weight_offset: float = 0.0,
     ) -> None:
-        super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
+        shape: Any = normalized_shape  # any sequence, which torch's own annotation does not say
+        super().__init__(shape, eps, elementwise_affine, device, dtype)
         if weight_offset:
             self.weight_offset = weight_offset
             self.reset_parameters()
@@ -102,6 +104,9 @@ class RMSNorm(_Norm, nn.RMSNorm):
             as_original(error, super().forward, x)
             raise
         return y if rows is x else y.view(x.shape)
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def fused_add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """(self(s), s) with s = x + residual, in one pass; without hooks, and of what the kernel takes alone."""
@@ -156,6 +161,9 @@ class LayerNorm(_Norm, nn.LayerNorm):
             as_original(error, super().forward, input)
             raise
         return y if rows is input else y.view(input.shape)
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def fused_add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """(self(s), s) with s = x + residual, in one pass; without hooks, and of what the kernel takes alone."""

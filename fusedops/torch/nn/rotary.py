@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.types import Device
 
 import fusedops.torch as fo
 from fusedops.torch.nn.layer import FusedLayer, joined, options
@@ -56,8 +57,8 @@ class RotaryEmbedding(FusedLayer, nn.Module):
         *,
         interleaved: bool = False,
         seq_dim: int = -3,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         if dim <= 0 or dim % 2:
@@ -82,7 +83,7 @@ class RotaryEmbedding(FusedLayer, nn.Module):
         self.cos, self.sin = angles.cos().to(dtype), angles.sin().to(dtype)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RotaryEmbedding:
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.reset_parameters()  # of to_empty and skip_init as well
         return self
 
@@ -96,6 +97,9 @@ class RotaryEmbedding(FusedLayer, nn.Module):
         else:
             cos, sin = (nn.functional.embedding(positions, table) for table in (self.cos, self.sin))
         return fo.rope(x, cos, sin, seq_dim=self.seq_dim, interleaved=self.interleaved)
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def _first(self, x: Any) -> tuple[Tensor, Tensor]:
         """The rows of the tables for positions from 0 on; all of them for what the operator will refuse."""

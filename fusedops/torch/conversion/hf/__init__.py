@@ -81,7 +81,8 @@ def is_known(kind: type) -> bool:
 @functools.cache
 def _made(kind: type, mixin: str) -> type:
     file, _, name = mixin.partition(".")
-    return getattr(importlib.import_module(f"{__name__}.{file}"), name).over(kind)
+    made: type = getattr(importlib.import_module(f"{__name__}.{file}"), name).over(kind)
+    return made
 
 
 def _full_name(kind: type) -> str:

@@ -8,8 +8,10 @@ import torch
 from torch.nn import functional
 from transformers import activations
 
+from fusedops.functions.common import Activation
+
 # transformers has many ways to write one formula.
-_NAMES = {
+_NAMES: dict[str, Activation] = {
     "AccurateGELUActivation": "gelu_tanh",
     "FastGELUActivation": "gelu_tanh",
     "GELUActivation": "gelu",
@@ -20,7 +22,7 @@ _NAMES = {
     "SiLUActivation": "silu",
 }
 # What `fusedops.torch.bias_act` and `gated_act` call them.
-_FUSED: dict[Any, str] = {
+_FUSED: dict[Any, Activation] = {
     torch.nn.Identity: "identity",
     torch.nn.ReLU: "relu",
     torch.nn.SiLU: "silu",
@@ -35,7 +37,7 @@ _FUSED: dict[Any, str] = {
 }
 
 
-def fused_name(activation: Any) -> str | None:
+def fused_name(activation: Any) -> Activation | None:
     """The kernels' name of an activation function or module, None if they do not have it."""
     if not isinstance(activation, torch.nn.Module):
         return _FUSED.get(activation)

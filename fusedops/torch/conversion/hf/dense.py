@@ -48,7 +48,7 @@ class BertPredictionHeadTransform(ActivatedDense):
     needs = ("dense", "transform_act_fn", "LayerNorm")
 
 
-def activated(activation: Any, dense: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+def activated(activation: Any, dense: Any, x: torch.Tensor) -> torch.Tensor:
     """act(dense(x)), the bias and the activation by the kernel if it can and if nobody would notice."""
     name = fused_name(activation)
     if name is None or unfused_dense(dense) or is_watched(dense) or is_watched(activation) or unfused_input(x):

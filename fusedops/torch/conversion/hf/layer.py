@@ -112,7 +112,7 @@ def is_watched(module: torch.nn.Module) -> bool:
     Hooks may be the module's or those of all modules.
     """
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return any(hooks) or "forward" in module.__dict__ or _has_any_global_hook()
+    return any(hooks) or "forward" in module.__dict__ or _has_any_global_hook()  # type: ignore[no-untyped-call]
 
 
 def stays_half(x: torch.Tensor, parameter: torch.Tensor) -> bool:
