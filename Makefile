@@ -112,8 +112,6 @@ docs: build
 
 stubs: $(environment)
 	@$(python) -m build_tools.stubs
-	@$(python) -m ruff check --quiet --fix-only fusedops/*/functions.pyi
-	@$(python) -m ruff format --quiet fusedops/*/functions.pyi
 
 format: $(environment)
 	$(python) -m ruff format .

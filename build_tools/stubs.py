@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 from types import FunctionType
 
@@ -18,7 +20,7 @@ def path(framework: str) -> Path:
 
 
 def stub(framework: str) -> str:
-    """The text of functions.pyi, as ruff has yet to format it."""
+    """The text of functions.pyi."""
     lines, imports = ["ops: SimpleNamespace"], {"from types import SimpleNamespace"}
     for function in functions.PUBLIC:
         head = signature(function, framework)
@@ -26,7 +28,14 @@ def stub(framework: str) -> str:
         for annotation in (head.return_annotation, *(p.annotation for p in head.parameters.values())):
             imports.update(filter(None, (_import(name, function, framework) for name in _names(annotation))))
     title = f"# Written by `make stubs`, from fusedops/functions/: the functions of fusedops.{framework}."
-    return "\n".join([title, *sorted(imports), f"__all__ = {functions.__all__}", *lines, ""])
+    text = "\n".join([title, *imports, f"__all__ = {functions.__all__}", *lines])
+    return _ruff("format", text=_ruff("check", "--select=I,UP", "--fix-only", text=text))
+
+
+def _ruff(*command: str, text: str) -> str:
+    """Imports in order, annotations without quotes; lines of the length of all others."""
+    arguments = [sys.executable, "-m", "ruff", *command, "--quiet", "--stdin-filename=functions.pyi", "-"]
+    return subprocess.run(arguments, input=text, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def _names(annotation: str) -> set[str]:

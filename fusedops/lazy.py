@@ -13,7 +13,10 @@ def members(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     def get(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(modules[name])
+        try:
+            module = importlib.import_module(modules[name])
+        except ImportError as error:  # `help` and completion go on to the next member after an AttributeError only
+            raise AttributeError(str(error)) from error
         return module if module.__name__ == f"{package}.{name}" else getattr(module, name)
 
     return get

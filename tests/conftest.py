@@ -69,6 +69,12 @@ def any_backend(request: pytest.FixtureRequest) -> Backend:
     return require(*request.param)
 
 
+@pytest.fixture(params=FRAMEWORKS)
+def package(request: pytest.FixtureRequest) -> Any:
+    """fusedops.torch, and fusedops.tf."""
+    return require(request.param, "cpu").functions
+
+
 any_gpu = torch_backend = tf_backend = torch_cpu = tf_cpu = torch_gpu = tf_gpu = any_backend
 
 

@@ -6,7 +6,6 @@ import inspect
 import pickle
 
 import pytest
-from frameworks import FRAMEWORKS, PACKAGES, backend, installed
 from specifications import SPECIFICATIONS
 
 SIGNATURES = {
@@ -29,13 +28,6 @@ SIGNATURES = {
     "rope": "(x, cos, sin, *, seq_dim=-3, interleaved=False)",
     "matmul": "(a, b, *, transpose_a=False, transpose_b=False)",
 }
-
-
-@pytest.fixture(params=FRAMEWORKS)
-def package(request):
-    if not installed(request.param):
-        pytest.skip(f"{PACKAGES[request.param]} is not installed")
-    return backend(request.param, "cpu").functions
 
 
 def test_names(package):

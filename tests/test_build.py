@@ -289,20 +289,24 @@ def test_another_copy_is_named(tmp_path, code):
 
 
 TORCH = """
-import fusedops.torch, torch
+import sys, fusedops.torch, torch
 assert fusedops.torch.add(torch.ones(2), torch.ones(2)).tolist() == [2, 2]
+assert {"convert", "nn"} < set(dir(fusedops.torch)), "and on first use they are imported:"
+assert not {"fusedops.torch.conversion", "fusedops.torch.nn", "transformers"} & set(sys.modules)
 """
 TF = """
-import fusedops.tf, tensorflow
+import sys, fusedops.tf, tensorflow
 assert fusedops.tf.add(tensorflow.ones(2), tensorflow.ones(2)).numpy().tolist() == [2, 2]
+assert "keras" in dir(fusedops.tf), "and on first use it is imported:"
+assert "fusedops.tf.keras" not in sys.modules
 """
 
 
 @pytest.mark.parametrize(
     "code",
     [
-        TORCH + "import sys; assert 'tensorflow' not in sys.modules" + TF,
-        TF + "import sys; assert 'torch' not in sys.modules" + TORCH,
+        TORCH + "assert 'tensorflow' not in sys.modules" + TF,
+        TF + "assert 'torch' not in sys.modules" + TORCH,
     ],
     ids=["torch first", "TensorFlow first"],
 )

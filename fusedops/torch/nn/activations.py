@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 from torch.types import Device
@@ -34,9 +32,6 @@ class SwiGLU(FusedLayer, nn.Module):
     def forward(self, gate: Tensor, up: Tensor | None = None) -> Tensor:
         return fo.swiglu(gate, up)
 
-    if TYPE_CHECKING:
-        __call__ = forward
-
 
 class GEGLU(FusedLayer, nn.Module):
     """gelu(gate) · up, without parameters: `fusedops.torch.geglu`.
@@ -63,9 +58,6 @@ class GEGLU(FusedLayer, nn.Module):
 
     def forward(self, gate: Tensor, up: Tensor | None = None) -> Tensor:
         return fo.geglu(gate, up, approximate=self.approximate)
-
-    if TYPE_CHECKING:
-        __call__ = forward
 
 
 class BiasGELU(FusedLayer, nn.Module):
@@ -110,6 +102,3 @@ class BiasGELU(FusedLayer, nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return fo.bias_act(x, self.bias, "gelu_tanh" if self.approximate == "tanh" else "gelu")
-
-    if TYPE_CHECKING:
-        __call__ = forward

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 
@@ -11,12 +11,24 @@ _HALF = (torch.float16, torch.bfloat16)
 DTYPES = frozenset({torch.float64, torch.float32, *_HALF})
 
 
-class FusedLayer:
+_Forward = TypeVar("_Forward", covariant=True)
+
+
+class _HasForward(Protocol[_Forward]):
+    @property
+    def forward(self) -> _Forward: ...
+
+
+class FusedLayer(torch.nn.Module if TYPE_CHECKING else object):  # type: ignore[misc]
     """Stands before torch's class among the bases of a layer.
 
-    It keeps no state, so that a layer of torch.nn's becomes one of these by its class alone. Layers tell type checkers
-    that `__call__` is their `forward`: torch.nn.Module's takes and returns anything.
+    It keeps no state, so that a layer of torch.nn's becomes one of these by its class alone.
     """
+
+    if TYPE_CHECKING:  # torch.nn.Module's own takes and returns anything
+
+        @property
+        def __call__(self: _HasForward[_Forward]) -> _Forward: ...
 
     def why_not(self, *inputs: Any) -> str | None:
         """Why torch's own code computes this layer, as it is configured; None if the kernel does.

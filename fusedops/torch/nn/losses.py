@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -59,9 +59,6 @@ class CrossEntropyLoss(FusedLayer, nn.CrossEntropyLoss):
             )
         except RuntimeError as error:
             return as_original(error, super().forward, input, target)
-
-    if TYPE_CHECKING:
-        __call__ = forward
 
 
 def _unfused_target(target: Any = None) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -105,9 +105,6 @@ class RMSNorm(_Norm, nn.RMSNorm):
             raise
         return y if rows is x else y.view(x.shape)
 
-    if TYPE_CHECKING:
-        __call__ = forward
-
     def fused_add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """(self(s), s) with s = x + residual, in one pass; without hooks, and of what the kernel takes alone."""
         try:
@@ -161,9 +158,6 @@ class LayerNorm(_Norm, nn.LayerNorm):
             as_original(error, super().forward, input)
             raise
         return y if rows is input else y.view(input.shape)
-
-    if TYPE_CHECKING:
-        __call__ = forward
 
     def fused_add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """(self(s), s) with s = x + residual, in one pass; without hooks, and of what the kernel takes alone."""

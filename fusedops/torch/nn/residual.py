@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -36,9 +35,6 @@ class AddRMSNorm(RMSNorm):
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         return add_norm(self, x, residual, super().forward)
 
-    if TYPE_CHECKING:
-        __call__ = forward  # type: ignore[assignment]
-
 
 class AddLayerNorm(LayerNorm):
     """(layer_norm(s), s) with s = x + residual: `fusedops.torch.add_layer_norm`.
@@ -51,6 +47,3 @@ class AddLayerNorm(LayerNorm):
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         return add_norm(self, x, residual, super().forward)
-
-    if TYPE_CHECKING:
-        __call__ = forward  # type: ignore[assignment]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -97,9 +97,6 @@ class RotaryEmbedding(FusedLayer, nn.Module):
         else:
             cos, sin = (nn.functional.embedding(positions, table) for table in (self.cos, self.sin))
         return fo.rope(x, cos, sin, seq_dim=self.seq_dim, interleaved=self.interleaved)
-
-    if TYPE_CHECKING:
-        __call__ = forward
 
     def _first(self, x: Any) -> tuple[Tensor, Tensor]:
         """The rows of the tables for positions from 0 on; all of them for what the operator will refuse."""

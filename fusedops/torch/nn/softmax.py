@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -62,9 +62,6 @@ class Softmax(FusedLayer, nn.Softmax):
         if self.why_not(input):
             return self._of_torch(input, mask)
         return fo.softmax(input, scale=self.scale, mask=mask, causal=self.causal)
-
-    if TYPE_CHECKING:
-        __call__ = forward
 
     def _of_torch(self, x: Tensor, mask: Tensor | None) -> Tensor:
         if self.scale != 1.0:
