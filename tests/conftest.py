@@ -65,8 +65,11 @@ def require(framework: str, device: str) -> Backend:
 
 
 @pytest.fixture
-def any_backend(request: pytest.FixtureRequest) -> Backend:
-    return require(*request.param)
+def any_backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    """The whole test is on its device: TensorFlow would use a GPU for whatever has no place."""
+    found = require(*request.param)
+    with found.place:
+        yield found
 
 
 @pytest.fixture(params=FRAMEWORKS)
@@ -79,18 +82,20 @@ any_gpu = torch_backend = tf_backend = torch_cpu = tf_cpu = torch_gpu = tf_gpu =
 
 
 @pytest.fixture
-def both_backends(device: str) -> tuple[Backend, Backend]:
-    return require("torch", device), require("tf", device)
+def both_backends(device: str) -> Iterator[tuple[Backend, Backend]]:
+    torch, tf = require("torch", device), require("tf", device)
+    with tf.place:
+        yield torch, tf
 
 
 @pytest.fixture
 def keras(tf_backend: Backend) -> Iterator[Any]:
-    """On the backend's device, its random numbers the same for each test."""
+    """Its random numbers are the same for each test."""
     import keras
     from keras_models import exact_products
 
     keras.utils.set_random_seed(0)
-    with tf_backend.place, exact_products():
+    with exact_products():
         yield keras
 
 

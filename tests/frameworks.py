@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -82,6 +83,11 @@ class Backend:
         return tuple(self.tensor(random.normal(size=tuple(output.shape)), self.dtype_of(output)) for output in outputs)
 
     # What each framework adds.
+    @property
+    def place(self) -> contextlib.AbstractContextManager[Any]:
+        """Where everything is computed that does not follow its tensors; a test's fixture enters it."""
+        return contextlib.nullcontext()
+
     def from_numpy(self, array: np.ndarray) -> Any:
         raise NotImplementedError
 

@@ -29,16 +29,21 @@ runpy.run_path(train, run_name="__main__")
 """
 
 
+def environment(device: str, **variables: str) -> dict[str, str]:
+    """Of a process that is to use this kind of device: one that sees a GPU has TensorFlow use it unasked."""
+    return os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}) | variables
+
+
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "100"}
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=cwd, env=environment)
+    variables = {**os.environ, "COLUMNS": "100"}
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=cwd, env=variables)
 
 
 def python(code: str, *, folder: Path = EXAMPLES.parent, **variables: str) -> subprocess.CompletedProcess[str]:
     """Runs the code with the packages in `folder`."""
-    environment = os.environ | {"PYTHONPATH": str(folder), "TF_CPP_MIN_LOG_LEVEL": "3"} | variables
+    variables = os.environ | {"PYTHONPATH": str(folder), "TF_CPP_MIN_LOG_LEVEL": "3"} | variables
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=600)
 
 
 def copy_without_libraries(folder: Path) -> Path:

@@ -10,12 +10,12 @@ from frameworks import TensorFlow, import_tensorflow
 from numerics import assert_same_bits
 from specifications import SPECIFICATIONS
 
-kind = sys.argv[1]
 tf = import_tensorflow()
+kind = "CPU" if sys.argv[1] == "cpu" else "GPU"
 if kind == "CPU":
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-backend = TensorFlow("cpu" if kind == "CPU" else "cuda")
+backend = TensorFlow(sys.argv[1])
 strategy = tf.distribute.MirroredStrategy([f"{kind}:0", f"{kind}:1"])
 RATE = 0.125  # a power of two: the steps below round once, wherever they are computed
 

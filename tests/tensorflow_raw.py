@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-library, folder, device = tf.load_op_library(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+library, folder = tf.load_op_library(sys.argv[1]), Path(sys.argv[2])
 
 
 def results(call, inputs):
@@ -15,13 +15,12 @@ def results(call, inputs):
     return tf.nest.flatten(found)
 
 
-with tf.device(device):
-    for file in sorted(folder.glob("*.json")):
-        call, arrays = json.loads(file.read_text()), np.load(file.with_suffix(".npz"))
-        inputs = tf.nest.map_structure(lambda name, arrays=arrays: tf.constant(arrays[name]), call["inputs"])
-        np.savez(file.with_suffix(".results.npz"), *(result.numpy() for result in results(call, inputs)))
-        try:
-            results(call, tf.nest.map_structure(lambda x: tf.cast(x, tf.int32), inputs))
-        except tf.errors.InvalidArgumentError as error:
-            print(f"{file.stem}: {error.message}")
+for file in sorted(folder.glob("*.json")):
+    call, arrays = json.loads(file.read_text()), np.load(file.with_suffix(".npz"))
+    inputs = tf.nest.map_structure(lambda name, arrays=arrays: tf.constant(arrays[name]), call["inputs"])
+    np.savez(file.with_suffix(".results.npz"), *(result.numpy() for result in results(call, inputs)))
+    try:
+        results(call, tf.nest.map_structure(lambda x: tf.cast(x, tf.int32), inputs))
+    except tf.errors.InvalidArgumentError as error:
+        print(f"{file.stem}: {error.message}")
 assert not any(name.split(".")[0] == "fusedops" for name in sys.modules)

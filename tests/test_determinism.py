@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from checks import assert_same, results
 from numerics import DTYPES, assert_same_bits
+from running import environment
 from specifications import SPECIFICATIONS
 
 
@@ -37,7 +38,8 @@ def test_threads_in_tensorflow(tf_cpu, tmp_path):
     files = [tmp_path / f"{threads}.npz" for threads in (1, 3)]
     for threads, file in zip((1, 3), files, strict=True):
         program = Path(__file__).with_name("tensorflow_threads.py")
-        done = subprocess.run([sys.executable, program, str(threads), file], capture_output=True, text=True)
+        command = [sys.executable, program, str(threads), file]
+        done = subprocess.run(command, env=environment("cpu"), capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     one, three = (np.load(file) for file in files)
     assert len(one.files) == len(three.files) > len(SPECIFICATIONS) * len(DTYPES)

@@ -10,6 +10,7 @@ import pytest
 from accuracy import assert_as_accurate, assert_losses_overlap
 from keras_models import gradients, policy, twin, values
 from numerics import assert_same_bits
+from running import environment
 
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16", "float64")
 
@@ -447,4 +448,4 @@ def test_keras_hub_is_not_imported(tf_cpu):
         "fk.convert(keras.Sequential([keras.Input((4,)), keras.layers.Softmax()]))\n"
         "assert not any(name.startswith('keras_hub') for name in sys.modules)\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-c", code], env=environment("cpu"), check=True, capture_output=True)

@@ -10,6 +10,7 @@ import pytest
 from conftest import ROOT
 from keras_layers import FUSED, Case, load_keras, numbers, ours, products_of_float32, set_random_weights, tensors  # noqa: F401
 from numerics import assert_same_bits
+from running import environment
 
 KERAS = ("RMSNormalization", "LayerNormalization", "Softmax", "Dense")
 
@@ -120,7 +121,8 @@ fusedops.tf.keras.Softmax  # on first use
 
 
 def run(code, *arguments):
-    done = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT)
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, env=environment("cpu"), capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

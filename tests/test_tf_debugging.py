@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from running import environment
 from specifications import SPECIFICATIONS
 from test_tf_graphs import tensor_function
 from test_tf_ways import assert_all_same_bits, plainly, values_and_gradients
@@ -57,6 +58,7 @@ def test_check_numerics_names_the_operator(tf_backend, spec, random):
 def test_op_determinism(tf_backend, tmp_path):
     """TensorFlow then refuses operators that it knows to differ from run to run: derivatives of ours use none."""
     program = Path(__file__).with_name("tensorflow_determinism.py")
-    done = subprocess.run([sys.executable, program, tf_backend.device], capture_output=True, text=True)
+    command = [sys.executable, program, tf_backend.device]
+    done = subprocess.run(command, env=environment(tf_backend.device), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [spec.name for spec in SPECIFICATIONS]

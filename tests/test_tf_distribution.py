@@ -7,21 +7,41 @@ import sys
 from pathlib import Path
 
 import pytest
+from running import environment
 from specifications import SPECIFICATIONS
 
 
-def run(kind: str) -> None:
+def run(device: str) -> None:
     program = Path(__file__).with_name("tensorflow_distribution.py")
-    done = subprocess.run([sys.executable, program, kind], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, program, device], env=environment(device), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [spec.name for spec in SPECIFICATIONS]
 
 
+def test_a_test_is_on_its_device(tf_backend, spec, random):
+    """All of it, whatever is called in which way: on a host with a GPU, TensorFlow would choose that."""
+    tf = tf_backend.tf
+    sample = spec.sample((3, 5), random)
+    inputs = tf_backend.tensors(sample, "float32")
+    watched = [inputs[name] for name in spec.differentiable(sample)]
+
+    def compute():
+        with tf.GradientTape() as tape:
+            tape.watch(watched)
+            outputs = tf_backend.call(spec.name, inputs, sample.options)
+            total = tf.add_n([tf.reduce_sum(y) for y in outputs])
+        return [*outputs, total, *tape.gradient(total, watched), tf.ones([2])]
+
+    for way in (compute, tf.function(compute), tf.function(compute, jit_compile=True)):
+        for result in way():
+            assert f"{'CPU' if tf_backend.device == 'cpu' else 'GPU'}:{tf_backend.number}" in result.device
+
+
 def test_mirrored_on_two_cpus(tf_cpu):
-    run("CPU")
+    run("cpu")
 
 
 def test_mirrored_on_two_gpus(tf_gpu):
     if tf_gpu.gpus() < 2:
         pytest.skip("GPU: only one")
-    run("GPU")
+    run("cuda")

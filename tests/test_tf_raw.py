@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numerics import assert_same_bits
+from running import environment
 from specifications import SPECIFICATIONS
 
 
@@ -68,13 +69,13 @@ def of_node(node, inputs, results) -> Call:
     return Call(function, names, attributes, dict(zip(flat, inputs, strict=True)), results)
 
 
-def run_elsewhere(program: str, *arguments: Any, cwd: Path) -> subprocess.CompletedProcess[str]:
+def run_elsewhere(backend: Any, program: str, *arguments: Any, cwd: Path) -> subprocess.CompletedProcess[str]:
     """In a process that does not find the package."""
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     elsewhere = [folder for folder in folders if folder and not Path(folder, "fusedops").exists()]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(elsewhere)}
+    variables = environment(backend.device, PYTHONPATH=os.pathsep.join(elsewhere))
     command = [sys.executable, Path(__file__).with_name(program), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=variables)
 
 
 def test_without_the_package(tf_backend, tmp_path):
@@ -89,9 +90,8 @@ def test_without_the_package(tf_backend, tmp_path):
         np.savez(tmp_path / name, **call.arrays)
         text = {"function": call.function, "inputs": call.inputs, "attributes": call.attributes}
         (tmp_path / f"{name}.json").write_text(json.dumps(text))
-    device = "CPU" if tf_backend.device == "cpu" else "GPU"
     library = shutil.copy(tf_backend.functions.library_path(), tmp_path)  # which needs nothing beside it
-    done = run_elsewhere("tensorflow_raw.py", library, tmp_path, device, cwd=tmp_path)
+    done = run_elsewhere(tf_backend, "tensorflow_raw.py", library, tmp_path, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for name, call in calls.items():
         found = np.load(tmp_path / f"{name}.results.npz")

@@ -12,6 +12,8 @@ from numerics import assert_same_bits
 from specifications import SPECIFICATIONS
 from test_tf_raw import run_elsewhere
 
+PROGRAM = "tensorflow_saved_model.py"
+
 
 def operator_module(backend: Any, spec: Any, custom: bool = False) -> Any:
     """An operator whose inputs with a gradient are weights. `custom`: its gradient is the user's, twice as large."""
@@ -75,7 +77,7 @@ def test_with_the_library_alone(tf_backend, saved):
     """Served, and trained by the gradients that were saved with it; a tape needs the gradients that fusedops
     registers, and says of which operator."""
     folder, expected = saved
-    done = run_elsewhere("tensorflow_saved_model.py", tf_backend.functions.library_path(), folder, cwd=folder)
+    done = run_elsewhere(tf_backend, PROGRAM, tf_backend.functions.library_path(), folder, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert re.search(r"nothing loaded: .*Op type not registered 'Fusedops\w+'", done.stdout)
     found = np.load(folder / "results.npz")
@@ -90,7 +92,7 @@ def test_with_the_library_alone(tf_backend, saved):
 def test_with_the_package(tf_backend, saved):
     """Trained by a tape around what was loaded, too."""
     folder, expected = saved
-    done = run_elsewhere("tensorflow_saved_model.py", "fusedops", folder, cwd=folder)
+    done = run_elsewhere(tf_backend, PROGRAM, "fusedops", folder, cwd=folder)
     assert done.returncode == 0, done.stderr
     found = np.load(folder / "results.npz")
     assert found.keys() == expected.keys()

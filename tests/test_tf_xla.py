@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from checks import SHAPE
 from numerics import assert_same_bits
+from running import environment
 from specifications import SPECIFICATIONS, WITH_PARAMETERS
 from test_errors import CASES, of_tensors
 from test_special_values import special_values
@@ -210,15 +211,14 @@ def test_auto_clustering(tf_backend, tmp_path):
     """TensorFlow chooses what XLA compiles together, and our operators do not stand apart."""
     from google.protobuf import text_format  # comes with TensorFlow
 
-    environment = os.environ | {
-        "TF_XLA_FLAGS": "--tf_xla_cpu_global_jit --tf_xla_min_cluster_size=2",
-        "TF_CPP_VMODULE": "encapsulate_subgraphs_pass=1",  # writes the graphs
-        "TF_DUMP_GRAPH_PREFIX": str(tmp_path),
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
-    if tf_backend.device == "cpu":
-        environment["CUDA_VISIBLE_DEVICES"] = ""
-    done = subprocess.run([sys.executable, "-c", CLUSTERED], env=environment, capture_output=True, text=True)
+    variables = environment(
+        tf_backend.device,
+        TF_XLA_FLAGS="--tf_xla_cpu_global_jit --tf_xla_min_cluster_size=2",
+        TF_CPP_VMODULE="encapsulate_subgraphs_pass=1",  # writes the graphs
+        TF_DUMP_GRAPH_PREFIX=str(tmp_path),
+        PYTHONPATH=os.pathsep.join(sys.path),
+    )
+    done = subprocess.run([sys.executable, "-c", CLUSTERED], env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     clusters = []
     for file in tmp_path.glob("encapsulate_subgraphs_after*.pbtxt"):
@@ -246,12 +246,13 @@ def test_the_second_gpu(tf_gpu, spec, dtype, random):
 
 def test_command_buffers(tf_gpu, tmp_path):
     """XLA captures every operator in CUDA graphs, forward and backward: none is launched beside them."""
-    environment = os.environ | {
-        "XLA_FLAGS": f"--xla_gpu_graph_min_graph_size=1 --xla_dump_hlo_as_text --xla_dump_to={tmp_path}",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
+    variables = environment(
+        "cuda",
+        XLA_FLAGS=f"--xla_gpu_graph_min_graph_size=1 --xla_dump_hlo_as_text --xla_dump_to={tmp_path}",
+        PYTHONPATH=os.pathsep.join(sys.path),
+    )
     program = Path(__file__).with_name("tensorflow_command_buffers.py")
-    done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, program], env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [spec.name for spec in SPECIFICATIONS]
     thunks = [file.read_text() for file in tmp_path.glob("*thunk_sequence_after_thunk_passes.txt")]
@@ -276,7 +277,8 @@ def test_without_the_package(tf_cpu, tmp_path):
     """XLA's library finds the operators that are loaded, wherever they were loaded from."""
     operators, xla = (Path(tf_cpu.functions.library_path()).with_name(name) for name in ("_ops.so", "_xla.so"))
     for of in (operators, shutil.copy(operators, tmp_path)):
-        done = subprocess.run([sys.executable, "-c", ALONE, of, xla], cwd=tmp_path, capture_output=True, text=True)
+        command = [sys.executable, "-c", ALONE, of, xla]
+        done = subprocess.run(command, cwd=tmp_path, env=environment("cpu"), capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 
 
@@ -296,14 +298,14 @@ for options in ({{}}, {{"jit_compile": True}}):
 def test_copies_of_the_libraries(tf_cpu, tmp_path):
     """A process may load them again from elsewhere: the first kernels stay the only ones."""
     paths = [Path(tf_cpu.functions.library_path()).with_name(name) for name in ("_ops.so", "_xla.so")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    variables = environment("cpu", PYTHONPATH=os.pathsep.join(sys.path))
     copies = [shutil.copy(path, tmp_path) for path in paths]
     for first, sentence in (
         ("import fusedops.tf", None),
         ("", "ImportError: fusedops.tf must be imported before another copy of its library is loaded"),
     ):
         command = [sys.executable, "-c", TWICE.format(first), *copies]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        done = subprocess.run(command, env=variables, capture_output=True, text=True)
         if sentence:
             assert sentence in done.stderr
         else:
@@ -353,9 +355,9 @@ def test_the_operators_do_without_the_library(tf_cpu, tmp_path, fault, sentence)
     folder = tmp_path / "with a space" / "fusedops"
     shutil.copytree(Path(tf_cpu.functions.library_path()).parents[1], folder, ignore=shutil.ignore_patterns("_C*"))
     fault(folder / "tf" / "_xla.so")
-    environment = os.environ | {"PYTHONPATH": str(folder.parent)}
+    variables = environment("cpu", PYTHONPATH=str(folder.parent))
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT], cwd=folder.parent, env=environment, capture_output=True, text=True
+        [sys.executable, "-c", WITHOUT], cwd=folder.parent, env=variables, capture_output=True, text=True
     )
     assert len(re.findall(sentence, done.stdout)) == 2, done.stdout + done.stderr
     assert re.search(r"InvalidArgumentError.*FusedopsRmsNorm", done.stderr, re.DOTALL)

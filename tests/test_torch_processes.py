@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from running import environment
 from specifications import SPECIFICATIONS
 from torch_functions import assert_same, leaves, outputs_and_gradients, tensor_function
 
@@ -36,7 +36,6 @@ def test_threads(torch_backend, random):
 def test_forked_processes(torch_cpu):
     """Workers of a DataLoader, and a process of one's own; without GPUs, beside which torch refuses forks."""
     command = [sys.executable, str(Path(__file__).with_name("torch_processes.py"))]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment("cpu"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [spec.name for spec in SPECIFICATIONS]
