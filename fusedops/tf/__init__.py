@@ -15,6 +15,7 @@ loading.library("tf")  # says what is missing before TensorFlow is imported
 # Formulas, mapping and xla for their effect: they tell TensorFlow of gradients, tf.vectorized_map and XLA.
 from fusedops.tf import formulas, functions, mapping, operators, xla  # noqa: E402, F401
 from fusedops.tf.functions import *  # noqa: E402, F403
+from fusedops.tf.naming import has_keras  # noqa: E402
 
 if TYPE_CHECKING:
     from fusedops.tf import keras as keras
@@ -37,3 +38,7 @@ __all__ += functions.__all__
 
 def __dir__() -> list[str]:
     return sorted([*__all__, *_LAZY, "ops"])
+
+
+if has_keras():
+    from fusedops.tf import symbolic as symbolic  # for its effect: Keras can load models that use the functions

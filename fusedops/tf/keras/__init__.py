@@ -11,6 +11,7 @@ from fusedops.tf.keras import versions
 
 versions.require()
 
+from fusedops.tf import symbolic as symbolic  # noqa: E402  for its effect: a TensorFlow may not have imported Keras
 from fusedops.tf.keras import activations as activations  # noqa: E402
 from fusedops.tf.keras.attention import MultiHeadAttention  # noqa: E402
 from fusedops.tf.keras.conversion import convert, revert  # noqa: E402

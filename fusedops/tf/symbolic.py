@@ -1,0 +1,65 @@
+"""The public functions on the tensors without values that Keras's functional models are made of, as in `keras.ops`.
+
+This imports Keras, and is imported where Keras is already. TensorFlow itself imports it: a process that has imported
+`fusedops.tf` loads models with these operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import keras
+import tensorflow as tf
+
+import fusedops.tf
+from fusedops import functions
+
+
+class _Operation(keras.Operation):
+    """Calls a public function. Its node in the graph of a model holds all arguments of the call."""
+
+    function: ClassVar[str]
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        return getattr(fusedops.tf, self.function)(*args, **kwargs)
+
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
+        # As Keras's own does, which would put advice for the author of an operation before the core's sentence.
+        with tf.__internal__.FuncGraph(self.name).as_default():
+            args, kwargs = keras.tree.map_structure(_placeholder, (args, kwargs))
+            outputs = self.call(*args, **kwargs)
+        return keras.tree.map_structure(lambda y: keras.KerasTensor(y.shape, y.dtype.name), outputs)
+
+
+def _is_symbol(value: Any) -> bool:
+    return isinstance(value, keras.KerasTensor)
+
+
+def _placeholder(value: Any) -> Any:
+    if not _is_symbol(value):
+        return value
+    make = tf.compat.v1.sparse_placeholder if value.sparse else tf.compat.v1.placeholder
+    return make(value.dtype, value.shape)
+
+
+def _operation(name: str) -> type[_Operation]:
+    """The class of a function's operations, by whose name Keras calls them: RmsNorm, and rms_norm, rms_norm_1, ..."""
+    kind = type(name.title().replace("_", ""), (_Operation,), {"function": name, "__module__": __name__})
+    # Not in the layers' package: a Softmax is a layer there.
+    return keras.saving.register_keras_serializable(package="fusedops.tf")(kind)
+
+
+_OPERATIONS = {name: _operation(name) for name in functions.__all__}
+
+
+def are_given(arguments: Sequence[Any]) -> bool:
+    """Whether a symbolic tensor is among them."""
+    return any(map(_is_symbol, keras.tree.flatten(arguments)))
+
+
+def call(function: str, name: str | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What the call of a public function will return: symbolic tensors, of an operation of this name."""
+    import fusedops.tf.keras  # noqa: F401  it says what is wrong with a Keras that cannot run the functions
+
+    return _OPERATIONS[function](name=name).symbolic_call(*args, **kwargs)
