@@ -260,8 +260,7 @@ class TensorFlow(Backend):
             tape.watch([inputs[name] for name in wanted])
             outputs = self.call(name, inputs, options)
         upstream = upstream or self.upstream(outputs)
-        with self.place:
-            found = tape.gradient(outputs, [inputs[name] for name in wanted], output_gradients=upstream)
+        found = tape.gradient(outputs, [inputs[name] for name in wanted], output_gradients=upstream)
         return outputs, dict(zip(wanted, found, strict=True))
 
     def second_gradients(self, name, inputs, options, wanted, upstream):

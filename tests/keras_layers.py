@@ -133,11 +133,10 @@ def value_and_gradients(backend: Any, layer: Any, inputs: Any, weights: Any = No
     """The outputs of a layer, then the gradients of its inputs and of its weights, for a random upstream gradient."""
     tf, random = backend.tf, np.random.default_rng(0)
     weights = layer.trainable_variables if weights is None else weights
-    with backend.place, tf.GradientTape() as tape:
+    with tf.GradientTape() as tape:
         tape.watch(inputs)
         outputs = tf.nest.flatten(layer(inputs))
         upstream = [tf.cast(numbers(output.shape, random), output.dtype) for output in outputs]
     sources = [*tf.nest.flatten(inputs), *weights]
-    with backend.place:
-        found = tape.gradient(outputs, sources, upstream)
+    found = tape.gradient(outputs, sources, upstream)
     return [tensor.numpy() for tensor in (*outputs, *map(tf.convert_to_tensor, found))]

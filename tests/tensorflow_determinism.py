@@ -30,8 +30,7 @@ def second_derivatives(spec, compile):
                 total = tf.add_n([tf.reduce_sum(y * y) for y in outputs])
             first = inner.gradient(total, watched)
             total = tf.add_n([tf.reduce_sum(g * g) for g in first])
-        with backend.place:
-            return outer.gradient(total, watched)
+        return outer.gradient(total, watched)
 
     return (tf.function(compute) if compile else compute)()
 

@@ -46,7 +46,7 @@ def test_names_in_the_profiler_of_torch(torch_backend, way):
 
 def test_names_in_the_profiler_of_tensorflow(tf_backend, tmp_path):
     tf, fo = tf_backend.tf, tf_backend.functions
-    with tf.profiler.experimental.Profile(str(tmp_path)), tf_backend.place:
+    with tf.profiler.experimental.Profile(str(tmp_path)):
         fo.rms_norm(tf.ones([2, 3]))
     (trace,) = tmp_path.rglob("*.xplane.pb")
     assert b"FusedopsRmsNorm" in trace.read_bytes()

@@ -34,8 +34,7 @@ def seen(tf_backend, monkeypatch):
         return call(self, *args, **kwargs)
 
     monkeypatch.setattr(Operation, "__call__", spy)
-    with tf_backend.place:
-        yield layers
+    yield layers
 
 
 def called(layer, x):

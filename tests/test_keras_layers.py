@@ -45,11 +45,10 @@ def _before(version):
 
 def built(case, backend, dtype, random):
     """Our layer and Keras's in this dtype, and Keras's in float64, all with the same weights."""
-    with backend.place:
-        layers = ours(case, dtype), reference(case, dtype), reference(case, "float64")
-        for layer in layers:
-            layer(tensors(case, backend, "float64", random))
-        set_random_weights(layers, random)
+    layers = ours(case, dtype), reference(case, dtype), reference(case, "float64")
+    for layer in layers:
+        layer(tensors(case, backend, "float64", random))
+    set_random_weights(layers, random)
     return layers
 
 
@@ -115,14 +114,13 @@ def test_quantized_and_lora(tf_cpu, random):
     x = tensors(case, tf_cpu, "float32", random)
     for change in (lambda layer: layer.quantize("int8"), lambda layer: layer.enable_lora(2)):
         layers = ours(case, "float32"), load_keras().layers.Dense(**case.arguments)
-        with tf_cpu.place:
-            for layer in layers:
-                layer(x)
-            set_random_weights(layers, random)
-            for layer in layers:
-                change(layer)
-            layers[1].set_weights(layers[0].get_weights())
-            got, expected = (layer(x).numpy() for layer in layers)
+        for layer in layers:
+            layer(x)
+        set_random_weights(layers, random)
+        for layer in layers:
+            change(layer)
+        layers[1].set_weights(layers[0].get_weights())
+        got, expected = (layer(x).numpy() for layer in layers)
         assert_accurate(got, expected, np.full(got.shape, np.abs(expected).max()), 4 * any_order(8))
     layer = built(case, tf_cpu, "float32", random)[0]
     assert layer.why_not() is None
@@ -134,15 +132,14 @@ def test_quantized_and_lora(tf_cpu, random):
 def test_inputs_that_are_no_floats(tf_backend, name, random):
     """Layers do not cast integers; Keras's code says what becomes of them."""
     tf, case = tf_backend.tf, Case(name)
-    with tf_backend.place:
-        x = tf.constant(random.integers(-5, 5, size=(3, 8)), tf.int32)
-        layers = ours(case, "float32"), reference(case, "float32")
-        if name == "Softmax":  # Keras refuses
-            for layer in layers:
-                with pytest.raises((tf.errors.InvalidArgumentError, TypeError, ValueError)):
-                    layer(x)
-            return
-        got, expected = (layer(x) for layer in layers)
+    x = tf.constant(random.integers(-5, 5, size=(3, 8)), tf.int32)
+    layers = ours(case, "float32"), reference(case, "float32")
+    if name == "Softmax":  # Keras refuses
+        for layer in layers:
+            with pytest.raises((tf.errors.InvalidArgumentError, TypeError, ValueError)):
+                layer(x)
+        return
+    got, expected = (layer(x) for layer in layers)
     assert got.dtype == expected.dtype
     assert_same_bits(got.numpy(), expected.numpy())
 
@@ -155,8 +152,7 @@ def test_inputs_of_another_dtype(tf_backend, name, given, policy, random):
     case = Case(name, {"units": 4, "activation": "gelu"} if name == "Dense" else {})
     layer, keras_layer, exact_layer = built(case, tf_backend, policy, random)
     x = tensors(case, tf_backend, given, random)
-    with tf_backend.place:
-        got, expected, exact = layer(x), keras_layer(x), exact_layer(tf_backend.tf.cast(x, "float64"))
+    got, expected, exact = layer(x), keras_layer(x), exact_layer(tf_backend.tf.cast(x, "float64"))
     assert got.dtype == expected.dtype
     exact = exact.numpy()
     magnitude = np.full(exact.shape, np.abs(exact).max())
@@ -269,11 +265,10 @@ def test_regularizers_constraints_and_initializers(tf_backend, random):
     for name, given in arguments.items():
         case = Case(name, given)
         x = tensors(case, tf_backend, "float32", random)
-        with tf_backend.place:
-            layers = ours(case, "float32"), reference(case, "float32")
-            for layer in layers:
-                layer(x)
-            losses = [np.array([float(loss) for loss in layer.losses]) for layer in layers]
+        layers = ours(case, "float32"), reference(case, "float32")
+        for layer in layers:
+            layer(x)
+        losses = [np.array([float(loss) for loss in layer.losses]) for layer in layers]
         assert len(losses[0]) >= 2
         terms = int(np.prod(case.shape))
         np.testing.assert_allclose(*losses, rtol=4 * any_order(terms) * np.finfo("float32").eps / 2)
@@ -287,9 +282,8 @@ def test_regularizers_constraints_and_initializers(tf_backend, random):
 
 @CASES
 def test_not_trainable(tf_backend, case, random):
-    with tf_backend.place:
-        layer = ours(case, "float32", trainable=False)
-        layer(tensors(case, tf_backend, "float32", random))
+    layer = ours(case, "float32", trainable=False)
+    layer(tensors(case, tf_backend, "float32", random))
     assert layer.trainable_variables == []
     assert len(value_and_gradients(tf_backend, layer, tensors(case, tf_backend, "float32", random))) >= 2
 
@@ -298,15 +292,14 @@ def test_not_trainable(tf_backend, case, random):
 def test_built_before_it_is_called(tf_backend, case, random):
     """By shapes alone, as when a model is loaded; the batch may be unknown."""
     shape = (None, *case.shape[1:])
-    with tf_backend.place:
-        layer, called = ours(case, "float32"), ours(case, "float32")
-        called(tensors(case, tf_backend, "float32", random))
-        layer.build([shape, shape] if case.inputs > 1 else shape)
-        again = ours(case, "float32")
-        again.build_from_config(called.get_build_config() or {})
-        set_random_weights([layer, called, again], random)
-        x = tensors(case, tf_backend, "float32", random)
-        results = [tf_backend.tf.nest.flatten(each(x)) for each in (called, layer, again)]
+    layer, called = ours(case, "float32"), ours(case, "float32")
+    called(tensors(case, tf_backend, "float32", random))
+    layer.build([shape, shape] if case.inputs > 1 else shape)
+    again = ours(case, "float32")
+    again.build_from_config(called.get_build_config() or {})
+    set_random_weights([layer, called, again], random)
+    x = tensors(case, tf_backend, "float32", random)
+    results = [tf_backend.tf.nest.flatten(each(x)) for each in (called, layer, again)]
     for each in results[1:]:
         for got, expected in zip(each, results[0], strict=True):
             assert_same_bits(got.numpy(), expected.numpy())
@@ -322,15 +315,14 @@ def test_symbolic(tf_backend, case, policy, random):
     shape = [None if i in free else size for i, size in enumerate(case.shape)][1:]
     if case.arguments.get("feature_axis") == 1:
         shape = list(case.shape[1:])
-    with tf_backend.place:
-        symbols = [keras.Input(shape, dtype="float32") for _ in range(case.inputs)]
-        layer = ours(case, policy)
-        outputs = layer(symbols if case.inputs > 1 else symbols[0])
-        model = keras.Model(symbols if case.inputs > 1 else symbols[0], outputs)
-        set_random_weights([layer], random)
-        x = tensors(case, tf_backend, "float32", random)
-        results, alone = tf.nest.flatten(model(x)), tf.nest.flatten(layer(x))
-        graph = tf.nest.flatten(tf.function(model)(x))
+    symbols = [keras.Input(shape, dtype="float32") for _ in range(case.inputs)]
+    layer = ours(case, policy)
+    outputs = layer(symbols if case.inputs > 1 else symbols[0])
+    model = keras.Model(symbols if case.inputs > 1 else symbols[0], outputs)
+    set_random_weights([layer], random)
+    x = tensors(case, tf_backend, "float32", random)
+    results, alone = tf.nest.flatten(model(x)), tf.nest.flatten(layer(x))
+    graph = tf.nest.flatten(tf.function(model)(x))
     for symbol, result, expected, traced in zip(tf.nest.flatten(outputs), results, alone, graph, strict=True):
         assert symbol.dtype == result.dtype.name
         assert len(symbol.shape) == result.shape.rank
@@ -370,20 +362,19 @@ def test_mask_passes(tf_backend):
     import fusedops.tf.keras as fk
 
     tokens = tf.constant([[3, 1, 0, 0], [2, 0, 0, 0]])
-    with tf_backend.place:
-        x = keras.layers.Embedding(5, 8, mask_zero=True)(tokens)
-        for name in ("LayerNormalization", "Dense"):
-            arguments = {"units": 4, "activation": "gelu"} if name == "Dense" else {}
-            for package in (fk, keras.layers):
-                y = getattr(package, name)(**arguments)(x)
+    x = keras.layers.Embedding(5, 8, mask_zero=True)(tokens)
+    for name in ("LayerNormalization", "Dense"):
+        arguments = {"units": 4, "activation": "gelu"} if name == "Dense" else {}
+        for package in (fk, keras.layers):
+            y = getattr(package, name)(**arguments)(x)
+            np.testing.assert_array_equal(y._keras_mask, tokens != 0)
+    for layer in (fk.GatedDense(4), fk.RotaryEmbedding()):
+        np.testing.assert_array_equal(layer(x)._keras_mask, tokens != 0)
+    for layer in (fk.AddLayerNormalization(), fk.AddRMSNormalization()):
+        for outputs in (layer([x, tf.ones_like(x)]), layer(x, tf.ones_like(x)), layer((x, x))):
+            for y in outputs:
                 np.testing.assert_array_equal(y._keras_mask, tokens != 0)
-        for layer in (fk.GatedDense(4), fk.RotaryEmbedding()):
-            np.testing.assert_array_equal(layer(x)._keras_mask, tokens != 0)
-        for layer in (fk.AddLayerNormalization(), fk.AddRMSNormalization()):
-            for outputs in (layer([x, tf.ones_like(x)]), layer(x, tf.ones_like(x)), layer((x, x))):
-                for y in outputs:
-                    np.testing.assert_array_equal(y._keras_mask, tokens != 0)
-            assert not any(hasattr(y, "_keras_mask") for y in layer(tf.ones_like(x), tf.ones_like(x)))
+        assert not any(hasattr(y, "_keras_mask") for y in layer(tf.ones_like(x), tf.ones_like(x)))
 
 
 def test_rms_normalization_drops_the_mask_as_keras_does(tf_cpu):
@@ -407,14 +398,13 @@ def test_softmax_mask(tf_backend, shape, kind, policy, random):
     keep = random.random(size=shape) < 0.5
     keep.flat[: shape[-1]] = False
     layer, keras_layer, exact_layer = built(case, tf_backend, policy, random)
-    with tf_backend.place:
-        mask = tf.constant(np.where(keep, 0.75, 0.25).astype(kind) if kind == "float32" else keep.astype(kind))
-        x = tensors(case, tf_backend, layer.compute_dtype, random)
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = layer(x, mask=mask)
-        assert np.isfinite(tape.gradient(y, x, tf.ones_like(y)).numpy().astype(float)).all()
-        expected, exact = keras_layer(x, mask=mask), exact_layer(tf.cast(x, tf.float64), mask=mask)
+    mask = tf.constant(np.where(keep, 0.75, 0.25).astype(kind) if kind == "float32" else keep.astype(kind))
+    x = tensors(case, tf_backend, layer.compute_dtype, random)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = layer(x, mask=mask)
+    assert np.isfinite(tape.gradient(y, x, tf.ones_like(y)).numpy().astype(float)).all()
+    expected, exact = keras_layer(x, mask=mask), exact_layer(tf.cast(x, tf.float64), mask=mask)
     assert y.dtype == expected.dtype
     if kind != "bool" and _before("3.13"):  # where its elements were factors
         assert_same_bits(y.numpy(), expected.numpy())
@@ -428,15 +418,12 @@ def test_softmax_takes_the_mask_of_its_input(tf_backend):
     tf, keras = tf_backend.tf, load_keras()
     import fusedops.tf.keras as fk
 
-    with tf_backend.place:
-        x = tf.constant([[1.0, 2.0, 0.0], [1.0, 0.0, 0.0]])
-        results = [
-            layer(keras.layers.Masking()(x[..., None])[..., 0]) for layer in (fk.Softmax(), keras.layers.Softmax())
-        ]
-        np.testing.assert_allclose(*results, atol=1e-6)
-        masked = tf.identity(x)
-        masked._keras_mask = x > 0
-        results = [layer(masked) for layer in (fk.Softmax(), keras.layers.Softmax())]
+    x = tf.constant([[1.0, 2.0, 0.0], [1.0, 0.0, 0.0]])
+    results = [layer(keras.layers.Masking()(x[..., None])[..., 0]) for layer in (fk.Softmax(), keras.layers.Softmax())]
+    np.testing.assert_allclose(*results, atol=1e-6)
+    masked = tf.identity(x)
+    masked._keras_mask = x > 0
+    results = [layer(masked) for layer in (fk.Softmax(), keras.layers.Softmax())]
     np.testing.assert_allclose(*results, atol=1e-6)
     assert not results[0].numpy()[x.numpy() == 0].any()
 
@@ -447,21 +434,19 @@ def test_losses_find_the_logits_before_a_softmax(tf_backend, loss):
     tf, keras = tf_backend.tf, load_keras()
     import fusedops.tf.keras as fk
 
-    with tf_backend.place:
-        logits = tf.constant([[0.0, 60.0, -60.0]])
-        labels = tf.constant([2]) if loss.startswith("sparse") else tf.constant([[0.0, 0.0, 1.0]])
-        for run in (lambda f: f(), lambda f: tf.function(f)()):
-            got = run(lambda: keras.losses.get(loss)(labels, fk.Softmax()(logits)))
-            np.testing.assert_allclose(got, [120.0], rtol=1e-6)
+    logits = tf.constant([[0.0, 60.0, -60.0]])
+    labels = tf.constant([2]) if loss.startswith("sparse") else tf.constant([[0.0, 0.0, 1.0]])
+    for run in (lambda f: f(), lambda f: tf.function(f)()):
+        got = run(lambda: keras.losses.get(loss)(labels, fk.Softmax()(logits)))
+        np.testing.assert_allclose(got, [120.0], rtol=1e-6)
 
 
 def test_losses_find_the_logits_before_a_sigmoid(tf_backend):
     tf, keras = tf_backend.tf, load_keras()
     import fusedops.tf.keras as fk
 
-    with tf_backend.place:
-        layer = fk.Dense(1, activation="sigmoid", kernel_initializer="ones")
-        got = keras.losses.binary_crossentropy(tf.constant([[1.0]]), layer(tf.constant([[-60.0]])))
+    layer = fk.Dense(1, activation="sigmoid", kernel_initializer="ones")
+    got = keras.losses.binary_crossentropy(tf.constant([[1.0]]), layer(tf.constant([[-60.0]])))
     np.testing.assert_allclose(got, [60.0], rtol=1e-6)
 
 
@@ -471,16 +456,15 @@ def test_two_inputs(tf_backend, random):
     for name in ("AddLayerNormalization", "AddRMSNormalization"):
         case = Case(name, inputs=2)
         x, residual = tensors(case, tf_backend, "float32", random)
-        with tf_backend.place:
-            layer = ours(case, "mixed_bfloat16")
-            expected = layer([x, residual])
-            results = layer(x, residual), layer((x, residual)), layer(tf.cast(x, tf.bfloat16), residual)
+        layer = ours(case, "mixed_bfloat16")
+        expected = layer([x, residual])
+        results = layer(x, residual), layer((x, residual)), layer(tf.cast(x, tf.bfloat16), residual)
         for result in results:
             assert isinstance(result, tuple)
             for got, value in zip(result, expected, strict=True):
                 assert got.dtype == tf.bfloat16
                 assert_same_bits(got.numpy(), value.numpy())
-        with tf_backend.place, pytest.raises(ValueError, match=r"takes two tensors, layer\(x, residual\)"):
+        with pytest.raises(ValueError, match=r"takes two tensors, layer\(x, residual\)"):
             layer(x)
 
 
@@ -495,13 +479,10 @@ def test_rotary_positions(tf_backend, case, random):
     free = [None] * len(case.shape)
     free[case.arguments.get("feature_axis", -1)] = 8
     for given in ({"start_index": 3}, {"positions": rows[0]}, {"positions": rows[:1]}, {"positions": rows}):
-        with tf_backend.place:
-            exact = exact_layer(x, **given).numpy()
-            made = {key: tf.constant(value) for key, value in given.items()}
-            graph = tf.function(
-                lambda x, made=made: layer(x, **made), input_signature=[tf.TensorSpec(free, tf.float64)]
-            )
-            results = layer(x, **given), layer(x, **made), graph(x)
+        exact = exact_layer(x, **given).numpy()
+        made = {key: tf.constant(value) for key, value in given.items()}
+        graph = tf.function(lambda x, made=made: layer(x, **made), input_signature=[tf.TensorSpec(free, tf.float64)])
+        results = layer(x, **given), layer(x, **made), graph(x)
         for result in results:  # an angle of up to 50 is rounded before its sine is taken
             assert_accurate(result.numpy(), exact, np.full(exact.shape, 50 * np.abs(exact).max()), any_order(8))
 
@@ -513,19 +494,18 @@ def test_rotary_positions_are_not_rounded(tf_backend, policy, random):
     case = Case("RotaryEmbedding")
     layer, x = ours(case, policy), tensors(case, tf_backend, "float32", random)
     rows = random.integers(4000, 5000, size=case.shape[:2])
-    with tf_backend.place:
-        for name, value in (("start_index", 5001), ("positions", rows)):
-            expected = layer(x, **{name: value})
-            assert expected.dtype == layer.compute_dtype
-            array = np.asarray(value, "float32")
-            given = [array, tf.constant(array), array[()], tf.constant(value, tf.int32), keras.Variable(array)]
-            for each in given:
-                assert_same_bits(layer(x, **{name: each}).numpy(), expected.numpy())
-        for dtype in ("float32", "int32"):
-            symbols = keras.Input(case.shape[1:]), keras.Input(case.shape[1:2], dtype=dtype)
-            model = keras.Model(symbols, layer(symbols[0], positions=symbols[1]))
-            assert_same_bits(model([x, tf.constant(rows, dtype)]).numpy(), expected.numpy())
-        assert_same_bits(layer(x.numpy(), positions=rows).numpy(), expected.numpy())
+    for name, value in (("start_index", 5001), ("positions", rows)):
+        expected = layer(x, **{name: value})
+        assert expected.dtype == layer.compute_dtype
+        array = np.asarray(value, "float32")
+        given = [array, tf.constant(array), array[()], tf.constant(value, tf.int32), keras.Variable(array)]
+        for each in given:
+            assert_same_bits(layer(x, **{name: each}).numpy(), expected.numpy())
+    for dtype in ("float32", "int32"):
+        symbols = keras.Input(case.shape[1:]), keras.Input(case.shape[1:2], dtype=dtype)
+        model = keras.Model(symbols, layer(symbols[0], positions=symbols[1]))
+        assert_same_bits(model([x, tf.constant(rows, dtype)]).numpy(), expected.numpy())
+    assert_same_bits(layer(x.numpy(), positions=rows).numpy(), expected.numpy())
 
 
 def test_rotary_errors(tf_cpu):
@@ -548,21 +528,20 @@ def test_wrong_inputs_of_an_added_normalization(tf_backend, name, axis):
     """Symbols as tensors, and where Keras's own code would broadcast."""
     tf, keras = tf_backend.tf, load_keras()
     case = Case(name, {"axis": axis})
-    with tf_backend.place:
-        for make in (lambda shape: keras.Input(shape[1:]), tf.ones):
-            x, other, thin = make((4, 8, 8)), make((4, 5, 8)), make((4, 8, 1))
-            for inputs in ([x], [[x, x, x]], [{"x": x}]):
-                with pytest.raises(ValueError, match=r"takes two tensors, layer\(x, residual\)"):
+    for make in (lambda shape: keras.Input(shape[1:]), tf.ones):
+        x, other, thin = make((4, 8, 8)), make((4, 5, 8)), make((4, 8, 1))
+        for inputs in ([x], [[x, x, x]], [{"x": x}]):
+            with pytest.raises(ValueError, match=r"takes two tensors, layer\(x, residual\)"):
+                ours(case, "float32")(*inputs)
+        for residual in (other, thin):
+            for inputs in ([x, residual], [[x, residual]]):
+                with pytest.raises(ValueError, match=r"residual must have x's shape, \[.*, 8, 8\]; got \["):
                     ours(case, "float32")(*inputs)
-            for residual in (other, thin):
-                for inputs in ([x, residual], [[x, residual]]):
-                    with pytest.raises(ValueError, match=r"residual must have x's shape, \[.*, 8, 8\]; got \["):
-                        ours(case, "float32")(*inputs)
-        layer = ours(case, "float32")
-        layer.build((4, 8, 8))
-        graph = tf.function(layer, input_signature=[[tf.TensorSpec([None, 8, 8])] * 2])
-        with pytest.raises(tf.errors.InvalidArgumentError, match="shape"):
-            graph([tf.ones([4, 8, 8]), tf.ones([1, 8, 8])])
+    layer = ours(case, "float32")
+    layer.build((4, 8, 8))
+    graph = tf.function(layer, input_signature=[[tf.TensorSpec([None, 8, 8])] * 2])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="shape"):
+        graph([tf.ones([4, 8, 8]), tf.ones([1, 8, 8])])
 
 
 @pytest.mark.parametrize("name", ["RMSNormalization", "LayerNormalization", "Softmax"])
@@ -570,13 +549,12 @@ def test_ragged_tensors_are_left_to_keras(tf_backend, name, random):
     tf, keras = tf_backend.tf, load_keras()
     import fusedops.tf.keras as fk
 
-    with tf_backend.place:
-        x = tf.RaggedTensor.from_row_lengths(tensors(Case(name, shape=(5, 8)), tf_backend, "float32", random), [2, 3])
-        layer = getattr(keras.layers, name)()
-        expected = layer(x)
-        fk.convert(layer, verbose=False)
-        assert type(layer) is getattr(fk, name)
-        got = layer(x)
+    x = tf.RaggedTensor.from_row_lengths(tensors(Case(name, shape=(5, 8)), tf_backend, "float32", random), [2, 3])
+    layer = getattr(keras.layers, name)()
+    expected = layer(x)
+    fk.convert(layer, verbose=False)
+    assert type(layer) is getattr(fk, name)
+    got = layer(x)
     assert layer.why_not(x) == "the input is a RaggedTensor"
     assert layer.why_not(x.values) is None
     assert isinstance(got, tf.RaggedTensor)
@@ -602,13 +580,10 @@ def test_weights_are_used_as_they_are_stored(tf_backend, random):
         exact_layer.set_weights(fine)
         inputs = tensors(Case(name), tf_backend, "bfloat16", random)
         inputs = [inputs, inputs] if case.inputs > 1 else inputs  # whose sum is not rounded
-        with tf_backend.place:
-            y, exact = (
-                tf.nest.flatten(each(tf.nest.map_structure(lambda x, dtype=dtype: tf.cast(x, dtype), inputs)))[
-                    0
-                ].numpy()
-                for each, dtype in ((layer, "bfloat16"), (exact_layer, "float64"))
-            )
+        y, exact = (
+            tf.nest.flatten(each(tf.nest.map_structure(lambda x, dtype=dtype: tf.cast(x, dtype), inputs)))[0].numpy()
+            for each, dtype in ((layer, "bfloat16"), (exact_layer, "float64"))
+        )
         assert_accurate(y, exact, np.full(exact.shape, np.abs(exact).max()), 4 * any_order(8), name)
 
 
@@ -616,21 +591,20 @@ def test_a_converted_layer_is_one_of_ours(tf_backend, random):
     """Its class is all that makes a layer ours, built or not."""
     for case in (case for case in FUSED if case.is_keras):
         x = tensors(case, tf_backend, "float32", random)
-        with tf_backend.place:
-            original, mine = getattr(load_keras().layers, case.layer), ours(case, "float32")
-            early, late = (original(**case.arguments) for _ in range(2))
-            early(x)
-            for layer in (early, late):
-                layer.__class__ = type(mine)
-            mine(x), late(x)
-            set_random_weights([early, late, mine], random)
-            expected = mine(x).numpy()
-            for layer in (early, late):
-                assert layer.supports_jit == mine.supports_jit
-                assert_same_bits(layer(x).numpy(), expected)
-                layer.__class__ = original
-                assert layer.supports_jit is True
-                np.testing.assert_allclose(layer(x), expected, rtol=1e-4, atol=1e-5)
+        original, mine = getattr(load_keras().layers, case.layer), ours(case, "float32")
+        early, late = (original(**case.arguments) for _ in range(2))
+        early(x)
+        for layer in (early, late):
+            layer.__class__ = type(mine)
+        mine(x), late(x)
+        set_random_weights([early, late, mine], random)
+        expected = mine(x).numpy()
+        for layer in (early, late):
+            assert layer.supports_jit == mine.supports_jit
+            assert_same_bits(layer(x).numpy(), expected)
+            layer.__class__ = original
+            assert layer.supports_jit is True
+            np.testing.assert_allclose(layer(x), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_supports_jit(tf_cpu, monkeypatch):

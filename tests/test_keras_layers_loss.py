@@ -38,7 +38,7 @@ def data(backend, dtype, random, ignored=None):
 
 def value_and_gradient(backend, loss, labels, logits, *arguments, mask=None):
     tf = backend.tf
-    with backend.place, tf.GradientTape() as tape:
+    with tf.GradientTape() as tape:
         tape.watch(logits)
         y_pred = tf.identity(logits)
         if mask is not None:
@@ -101,9 +101,8 @@ def test_labels(tf_backend, kind, random):
     """Whatever Keras takes for labels, and in its shapes."""
     tf = tf_backend.tf
     labels, logits = data(tf_backend, "float32", random)
-    with tf_backend.place:
-        changed = {"numpy": lambda: labels.numpy(), "column": lambda: labels[..., None]}
-        given = changed.get(kind, lambda: tf.cast(labels, kind))()
+    changed = {"numpy": lambda: labels.numpy(), "column": lambda: labels[..., None]}
+    given = changed.get(kind, lambda: tf.cast(labels, kind))()
     mine, theirs = losses()
     got, expected = (value_and_gradient(tf_backend, loss, given, logits) for loss in (mine, theirs))
     for result, right in zip(got, expected, strict=True):
@@ -142,8 +141,7 @@ def test_16_bit_logits_are_not_copied(tf_cpu, random):
 def test_probabilities_are_left_to_keras(tf_backend, options, random):
     tf = tf_backend.tf
     labels, logits = data(tf_backend, "float32", random)
-    with tf_backend.place:
-        probabilities = tf.nn.softmax(logits)
+    probabilities = tf.nn.softmax(logits)
     mine, theirs = losses(**options)
     assert mine.why_not() == "from_logits is not set"
     for got, expected in zip(
@@ -157,22 +155,21 @@ def test_unusual_tensors_are_left_to_keras(tf_backend, random):
     tf = tf_backend.tf
     labels, logits = data(tf_backend, "float32", random)
     mine, theirs = losses()
-    with tf_backend.place:
-        softmax = load_keras().activations.softmax(logits)
-        cases = {
-            "y_pred came out of a softmax": (labels, softmax),
-            "these are no tensors of labels and logits": (labels, tf.cast(8 * logits, tf.int32)),
-            "there is one class": (tf.zeros([4, 1], tf.int32), tf.zeros([4, 1])),
-        }
-        for reason, tensors in cases.items():
-            assert mine.why_not(*tensors) == reason
-            assert_same_bits(mine(*tensors).numpy(), theirs(*tensors).numpy())
-        axis = losses(axis=1)[0]
-        assert axis.why_not(labels, logits) == "axis is not the last"
-        assert losses(axis=2)[0].why_not(labels, logits) is None
-        for loss in (mine, theirs):
-            with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
-                loss(labels[0], logits)
+    softmax = load_keras().activations.softmax(logits)
+    cases = {
+        "y_pred came out of a softmax": (labels, softmax),
+        "these are no tensors of labels and logits": (labels, tf.cast(8 * logits, tf.int32)),
+        "there is one class": (tf.zeros([4, 1], tf.int32), tf.zeros([4, 1])),
+    }
+    for reason, tensors in cases.items():
+        assert mine.why_not(*tensors) == reason
+        assert_same_bits(mine(*tensors).numpy(), theirs(*tensors).numpy())
+    axis = losses(axis=1)[0]
+    assert axis.why_not(labels, logits) == "axis is not the last"
+    assert losses(axis=2)[0].why_not(labels, logits) is None
+    for loss in (mine, theirs):
+        with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
+            loss(labels[0], logits)
 
 
 def test_wrong_labels(tf_backend, random):
@@ -196,9 +193,8 @@ def test_wrong_labels(tf_backend, random):
 def test_call_has_a_loss_for_each_row(tf_backend, random):
     labels, logits = data(tf_backend, "float32", random, ignored=3)
     mine, theirs = losses(ignore_class=3)
-    with tf_backend.place:
-        got = mine.call(labels, logits)
-        expected = theirs.call(tf_backend.tf.cast(labels, "float32"), logits)
+    got = mine.call(labels, logits)
+    expected = theirs.call(tf_backend.tf.cast(labels, "float32"), logits)
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(got._keras_mask, labels != 3)
 
@@ -217,8 +213,7 @@ def test_config(tf_cpu):
 def test_no_rows(tf_backend):
     tf = tf_backend.tf
     for loss in losses():
-        with tf_backend.place:
-            value = loss(tf.zeros([0], tf.int32), tf.zeros([0, 5]))
+        value = loss(tf.zeros([0], tf.int32), tf.zeros([0, 5]))
         assert value.shape == (0,)
 
 

@@ -37,21 +37,20 @@ def packages():
 @pytest.mark.parametrize("case", FUSED, ids=str)
 def test_saved_and_loaded(tf_backend, case, tmp_path, random):
     tf, keras = tf_backend.tf, load_keras()
-    with tf_backend.place:
-        symbols = [keras.Input(case.shape[1:]) for _ in range(case.inputs)]
-        layer = ours(case, "mixed_bfloat16")
-        inputs = symbols if case.inputs > 1 else symbols[0]
-        model = keras.Model(inputs, layer(inputs))
-        set_random_weights([layer], random)
-        model.save(tmp_path / "model.keras")
-        loaded = keras.saving.load_model(tmp_path / "model.keras")
-        assert type(loaded.layers[-1]) is type(layer)
-        x = tensors(case, tf_backend, "float32", random)
-        for got, expected in zip(tf.nest.flatten(loaded(x)), tf.nest.flatten(model(x)), strict=True):
-            assert_same_bits(got.numpy(), expected.numpy())
-        model.save_weights(tmp_path / "model.weights.h5")
-        set_random_weights([loaded], random)
-        loaded.load_weights(tmp_path / "model.weights.h5")
+    symbols = [keras.Input(case.shape[1:]) for _ in range(case.inputs)]
+    layer = ours(case, "mixed_bfloat16")
+    inputs = symbols if case.inputs > 1 else symbols[0]
+    model = keras.Model(inputs, layer(inputs))
+    set_random_weights([layer], random)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(loaded.layers[-1]) is type(layer)
+    x = tensors(case, tf_backend, "float32", random)
+    for got, expected in zip(tf.nest.flatten(loaded(x)), tf.nest.flatten(model(x)), strict=True):
+        assert_same_bits(got.numpy(), expected.numpy())
+    model.save_weights(tmp_path / "model.weights.h5")
+    set_random_weights([loaded], random)
+    loaded.load_weights(tmp_path / "model.weights.h5")
     for got, expected in zip(loaded.get_weights(), model.get_weights(), strict=True):
         assert_same_bits(got, expected)
 
@@ -60,16 +59,15 @@ def test_saved_and_loaded(tf_backend, case, tmp_path, random):
 def test_loaded_models_are_cloned_into_the_other_package(tf_backend, towards, tmp_path, random):
     """While it loads, Keras lets nothing stand for its own layers, nor for those that are registered."""
     keras, (start, end) = load_keras(), packages()[:: 1 if towards == "Keras's" else -1]
-    with tf_backend.place:
-        model = sequential(start, KERAS, random)
-        model.save(tmp_path / "model.keras")
-        loaded = keras.saving.load_model(tmp_path / "model.keras")
-        clone = keras.models.clone_model(
-            loaded, clone_function=lambda layer: getattr(end, type(layer).__name__).from_config(layer.get_config())
-        )
-        clone.set_weights(loaded.get_weights())
-        x = tensors(Case("", shape=(2, 5, 8)), tf_backend, "float32", random)
-        np.testing.assert_allclose(clone(x), model(x), rtol=1e-4, atol=1e-5)
+    model = sequential(start, KERAS, random)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    clone = keras.models.clone_model(
+        loaded, clone_function=lambda layer: getattr(end, type(layer).__name__).from_config(layer.get_config())
+    )
+    clone.set_weights(loaded.get_weights())
+    x = tensors(Case("", shape=(2, 5, 8)), tf_backend, "float32", random)
+    np.testing.assert_allclose(clone(x), model(x), rtol=1e-4, atol=1e-5)
     assert [type(layer) for layer in clone.layers] == [getattr(end, name) for name in KERAS]
     for got, expected in zip(clone.weights, model.weights, strict=True):
         assert got.path.split("/")[-2:] == expected.path.split("/")[-2:]
@@ -78,15 +76,14 @@ def test_loaded_models_are_cloned_into_the_other_package(tf_backend, towards, tm
 
 def test_a_compiled_model_keeps_its_loss(tf_backend, tmp_path, random):
     keras, (mine, _) = load_keras(), packages()
-    with tf_backend.place:
-        model = sequential(mine, KERAS[:2], random)
-        model.compile("sgd", mine.SparseCategoricalCrossentropy(from_logits=True, ignore_class=3))
-        data = numbers((4, 5, 8), random).astype("float32"), random.integers(0, 8, size=(4, 5))
-        model.save(tmp_path / "model.keras")
-        loaded = keras.saving.load_model(tmp_path / "model.keras")
-        assert type(loaded.loss) is mine.SparseCategoricalCrossentropy
-        assert loaded.loss.get_config() == model.loss.get_config()
-        assert loaded.evaluate(*data, verbose=0) == model.evaluate(*data, verbose=0)
+    model = sequential(mine, KERAS[:2], random)
+    model.compile("sgd", mine.SparseCategoricalCrossentropy(from_logits=True, ignore_class=3))
+    data = numbers((4, 5, 8), random).astype("float32"), random.integers(0, 8, size=(4, 5))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(loaded.loss) is mine.SparseCategoricalCrossentropy
+    assert loaded.loss.get_config() == model.loss.get_config()
+    assert loaded.evaluate(*data, verbose=0) == model.evaluate(*data, verbose=0)
 
 
 def test_weights_files_fit_both(tf_cpu, tmp_path, random):
@@ -144,18 +141,17 @@ def test_exported(tf_backend, tmp_path, random):
     """All layers in one SavedModel, of unknown batch and length."""
     tf, keras = tf_backend.tf, load_keras()
     fk = packages()[0]
-    with tf_backend.place:
-        x = inputs = keras.Input((None, 8))
-        for layer in layers_of(fk, [*KERAS[:3], "RotaryEmbedding"]):
-            x = layer(x)
-        first, s = fk.AddRMSNormalization()([x, inputs])
-        second, s = fk.AddLayerNormalization()([first, s])
-        gated, dense = layers_of(fk, ["GatedDense", "Dense"])
-        model = keras.Model(inputs, [dense(gated(second)), s])
-        set_random_weights([model], random)
-        model.export(tmp_path / "model", verbose=False)
-        served = tf.saved_model.load(tmp_path / "model")
-        for shape in ((2, 5, 8), (1, 9, 8)):
-            x = tensors(Case("", shape=shape), tf_backend, "float32", random)
-            for got, expected in zip(served.serve(x), model(x), strict=True):
-                np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+    x = inputs = keras.Input((None, 8))
+    for layer in layers_of(fk, [*KERAS[:3], "RotaryEmbedding"]):
+        x = layer(x)
+    first, s = fk.AddRMSNormalization()([x, inputs])
+    second, s = fk.AddLayerNormalization()([first, s])
+    gated, dense = layers_of(fk, ["GatedDense", "Dense"])
+    model = keras.Model(inputs, [dense(gated(second)), s])
+    set_random_weights([model], random)
+    model.export(tmp_path / "model", verbose=False)
+    served = tf.saved_model.load(tmp_path / "model")
+    for shape in ((2, 5, 8), (1, 9, 8)):
+        x = tensors(Case("", shape=shape), tf_backend, "float32", random)
+        for got, expected in zip(served.serve(x), model(x), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)

@@ -64,10 +64,9 @@ def test_fit_beside_keras(tf_backend, way, policy, random):
     import fusedops.tf.keras as fk
 
     data = batches(random)
-    with tf_backend.place:
-        mine, theirs = classifier(fk, fk, keras, policy), classifier(keras.layers, keras.losses, keras, policy)
-        set_random_weights([mine[0], theirs[0]], random)
-        got, expected = (train(keras, *each, data, way) for each in (mine, theirs))
+    mine, theirs = classifier(fk, fk, keras, policy), classifier(keras.layers, keras.losses, keras, policy)
+    set_random_weights([mine[0], theirs[0]], random)
+    got, expected = (train(keras, *each, data, way) for each in (mine, theirs))
     assert got[-1] < 0.9 * got[0]
     # Errors of one step enter the next: 12 steps of a few roundings each.
     np.testing.assert_allclose(got, expected, rtol=12 * 8 * (2**-9 if policy == "mixed_bfloat16" else 2**-24))
@@ -80,10 +79,9 @@ def test_fit_of_the_other_layers(tf_backend, way, policy, random):
     keras = load_keras()
     import fusedops.tf.keras as fk
 
-    with tf_backend.place:
-        keras.utils.set_random_seed(1)
-        model, loss = block(fk, keras, policy)
-        history = train(keras, model, loss, batches(random), way)
+    keras.utils.set_random_seed(1)
+    model, loss = block(fk, keras, policy)
+    history = train(keras, model, loss, batches(random), way)
     assert np.isfinite(history).all()
     assert history[-1] < 0.9 * history[0]
 
@@ -96,9 +94,8 @@ def test_ways_agree(tf_backend, policy, random):
 
     data, histories = batches(random), []
     for way in ({"run_eagerly": True}, {"jit_compile": False}):
-        with tf_backend.place:
-            keras.utils.set_random_seed(1)
-            histories.append(train(keras, *block(fk, keras, policy), data, way))
+        keras.utils.set_random_seed(1)
+        histories.append(train(keras, *block(fk, keras, policy), data, way))
     np.testing.assert_allclose(*histories, rtol=12 * 8 * (2**-9 if policy == "mixed_bfloat16" else 2**-24))
 
 
@@ -109,20 +106,19 @@ def test_gradient_tape(tf_backend, random):
 
     tokens, labels = batches(random)
     for make in (lambda: classifier(fk, fk, keras, "float32"), lambda: block(fk, keras, "float32")):
-        with tf_backend.place:
-            model, loss = make()
-            optimizer = keras.optimizers.SGD(0.1)
-            before = [variable.numpy() for variable in model.trainable_variables]
+        model, loss = make()
+        optimizer = keras.optimizers.SGD(0.1)
+        before = [variable.numpy() for variable in model.trainable_variables]
 
-            @tf.function
-            def step(tokens, labels, model=model, loss=loss, optimizer=optimizer):
-                with tf.GradientTape() as tape:
-                    value = loss(labels, model(tokens, training=True))
-                optimizer.apply(tape.gradient(value, model.trainable_variables), model.trainable_variables)
-                return value
+        @tf.function
+        def step(tokens, labels, model=model, loss=loss, optimizer=optimizer):
+            with tf.GradientTape() as tape:
+                value = loss(labels, model(tokens, training=True))
+            optimizer.apply(tape.gradient(value, model.trainable_variables), model.trainable_variables)
+            return value
 
-            optimizer.build(model.trainable_variables)
-            values = [float(step(tf.constant(tokens), tf.constant(labels))) for _ in range(3)]
+        optimizer.build(model.trainable_variables)
+        values = [float(step(tf.constant(tokens), tf.constant(labels))) for _ in range(3)]
         assert values[2] < values[0]
         for variable, old in zip(model.trainable_variables, before, strict=True):
             assert (variable.numpy() != old).any(), variable.path

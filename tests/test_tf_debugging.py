@@ -30,8 +30,7 @@ def test_check_numerics_changes_nothing(tf_backend, spec, random):
     function, tensors = tensor_function(tf_backend, spec, sample)
 
     def compute():
-        with tf_backend.place:
-            return values_and_gradients(tf, spec, sample, function, tensors, plainly)
+        return values_and_gradients(tf, spec, sample, function, tensors, plainly)
 
     expected = compute()
     with check_numerics(tf):

@@ -136,13 +136,12 @@ def test_many_rows(tf_backend, spec, random):
     second = functools.partial(gradient_of, tf, first)
     forward = functools.partial(jvp, tf, flat(tf, function), tangents=tangents)
 
-    with tf_backend.place:
-        for way in (first, second, forward):
-            for got, expected in zip(
-                tf.nest.flatten(way(tensors)), tf.nest.flatten(tf.function(way)(tensors)), strict=True
-            ):
-                largest = np.abs(expected).max()
-                np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-13 * largest)
+    for way in (first, second, forward):
+        for got, expected in zip(
+            tf.nest.flatten(way(tensors)), tf.nest.flatten(tf.function(way)(tensors)), strict=True
+        ):
+            largest = np.abs(expected).max()
+            np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-13 * largest)
 
 
 def test_jacobian(tf_backend, spec, random):
@@ -189,13 +188,11 @@ def test_variables(tf_backend, spec, random):
         sample = spec.sample((3, 5), random)
         inputs = tf_backend.tensors(sample, dtype)
         expected, gradients = tf_backend.gradients(spec.name, inputs, sample.options, spec.differentiable(sample))
-        with tf_backend.place:
-            variables = {name: tf.Variable(inputs[name]) for name in spec.differentiable(sample)}
+        variables = {name: tf.Variable(inputs[name]) for name in spec.differentiable(sample)}
         with tf.GradientTape() as tape:
             outputs = tf_backend.call(spec.name, {**inputs, **variables}, sample.options)
         upstream = tf_backend.upstream(expected)
-        with tf_backend.place:
-            found = tape.gradient(outputs, variables, output_gradients=upstream)
+        found = tape.gradient(outputs, variables, output_gradients=upstream)
         for got, output in zip(outputs, expected, strict=True):
             assert_same_bits(got.numpy(), output.numpy())
         for name, gradient in gradients.items():

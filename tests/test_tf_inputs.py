@@ -13,8 +13,7 @@ def results(backend, spec, sample, inputs, watched):
     with backend.tf.GradientTape() as tape:
         tape.watch(watched)
         outputs = backend.call(spec.name, inputs, sample.options)
-    with backend.place:
-        return [*outputs, *tape.gradient(outputs, watched)]
+    return [*outputs, *tape.gradient(outputs, watched)]
 
 
 def plain_results(backend, spec, sample, inputs):
@@ -26,8 +25,7 @@ def test_variables_captured_by_a_function(tf_backend, spec, random):
     tf = tf_backend.tf
     samples = [spec.sample((3, 5), random) for _ in range(2)]
     first, second = (tf_backend.tensors(sample, "float32") for sample in samples)
-    with tf_backend.place:
-        variables = {name: tf.Variable(x) for name, x in first.items()}
+    variables = {name: tf.Variable(x) for name, x in first.items()}
     watched = [variables[name] for name in spec.differentiable(samples[0])]
     compute = tf.function(lambda: results(tf_backend, spec, samples[0], variables, watched))
     assert_all_same_bits(compute(), plain_results(tf_backend, spec, samples[0], first))
@@ -42,8 +40,7 @@ def test_keras_variables(tf_backend, spec, random):
     tf = tf_backend.tf
     sample = spec.sample((3, 5), random)
     inputs = tf_backend.tensors(sample, "float32")
-    with tf_backend.place:
-        variables = {name: keras.Variable(x.numpy(), dtype=x.dtype.name) for name, x in inputs.items()}
+    variables = {name: keras.Variable(x.numpy(), dtype=x.dtype.name) for name, x in inputs.items()}
     watched = [variables[name].value for name in spec.differentiable(sample)]
     expected = plain_results(tf_backend, spec, sample, inputs)
     assert_all_same_bits(results(tf_backend, spec, sample, variables, watched), expected, "eager")
@@ -70,8 +67,7 @@ def layer_of(backend, spec, sample, inputs, policy):
             rest = dict(zip(others, given, strict=True))
             return backend.call(spec.name, {**inputs, **weights, **rest}, sample.options)
 
-    with backend.place:
-        return Layer(), [inputs[name] for name in others]
+    return Layer(), [inputs[name] for name in others]
 
 
 @pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
@@ -80,8 +76,7 @@ def test_mixed_precision(tf_backend, spec, narrow, random):
     tf = tf_backend.tf
     sample = spec.sample((3, 5), random)
     wide = tf_backend.tensors(sample, "float32")
-    with tf_backend.place:
-        inputs = {name: tf.cast(x, narrow) if name in sample.floating else x for name, x in wide.items()}
+    inputs = {name: tf.cast(x, narrow) if name in sample.floating else x for name, x in wide.items()}
     # The gradients of float32 weights are float32, exactly what the narrow ones are.
     expected = [
         tf.cast(x, "float32") if i >= len(spec.outputs) else x
@@ -92,8 +87,7 @@ def test_mixed_precision(tf_backend, spec, narrow, random):
     def compute():
         with tf.GradientTape() as tape:
             outputs = layer(others)
-        with tf_backend.place:
-            return [*outputs, *tape.gradient(outputs, [v.value for v in layer.trainable_variables])]
+        return [*outputs, *tape.gradient(outputs, [v.value for v in layer.trainable_variables])]
 
     assert_all_same_bits(compute(), expected, "eager")
     assert_all_same_bits(tf.function(compute)(), expected, "graph")
@@ -119,12 +113,11 @@ def test_loss_scaling(tf_backend, spec, random):
         optimizer.apply(gradients, layer.trainable_variables)
         return gradients
 
-    with tf_backend.place:
-        assert any(not np.isfinite(g).all() for g in step())
-        assert_all_same_bits(weights, [tf.constant(w) for w in before])
-        assert optimizer.dynamic_scale.numpy() == 2.0**39
-        optimizer.dynamic_scale.assign(4.0)
-        gradients = step()
+    assert any(not np.isfinite(g).all() for g in step())
+    assert_all_same_bits(weights, [tf.constant(w) for w in before])
+    assert optimizer.dynamic_scale.numpy() == 2.0**39
+    optimizer.dynamic_scale.assign(4.0)
+    gradients = step()
     for weight, old, gradient in zip(weights, before, gradients, strict=True):
         np.testing.assert_allclose(weight, old - 0.5 * gradient.numpy() / 4, rtol=1e-6, atol=1e-6)
 
@@ -148,11 +141,10 @@ def test_slices_as_upstream_gradient(tf_backend, spec, random):
         counts = tf.constant(np.bincount(places, minlength=4), y.dtype)
         return y * tf.reshape(counts, [4] + [1] * (y.shape.rank - 1))
 
-    with tf_backend.place:
-        expected = gradients(by_counts)
-        assert_all_same_bits(gradients(lambda y: tf.gather(y, places)), expected, "eager")
-        graph = tf.function(lambda: gradients(lambda y: tf.gather(y, places)))
-        assert_all_same_bits(graph(), expected, "graph")
+    expected = gradients(by_counts)
+    assert_all_same_bits(gradients(lambda y: tf.gather(y, places)), expected, "eager")
+    graph = tf.function(lambda: gradients(lambda y: tf.gather(y, places)))
+    assert_all_same_bits(graph(), expected, "graph")
 
 
 def test_slices_as_input(tf_backend, random):
@@ -183,7 +175,6 @@ def test_ragged_and_sparse_tensors(tf_backend, spec, random):
 def test_flat_values_of_a_ragged_tensor(tf_backend):
     """What the sentence advises."""
     tf = tf_backend.tf
-    with tf_backend.place:
-        ragged = tf.RaggedTensor.from_row_lengths(tf.constant([[-1.0, 2.0], [3.0, -4.0], [5.0, 6.0]]), [2, 0, 1])
-        result = tf.ragged.map_flat_values(tf_backend.functions.relu, ragged)
+    ragged = tf.RaggedTensor.from_row_lengths(tf.constant([[-1.0, 2.0], [3.0, -4.0], [5.0, 6.0]]), [2, 0, 1])
+    result = tf.ragged.map_flat_values(tf_backend.functions.relu, ragged)
     assert result.to_list() == [[[0.0, 2.0], [3.0, 0.0]], [], [[5.0, 6.0]]]

@@ -21,8 +21,7 @@ def operator_module(backend: Any, spec: Any, custom: bool = False) -> Any:
     sample = spec.sample((4, 6), np.random.default_rng(2))
     inputs = backend.tensors(sample, "float32")
     module = tf.Module()
-    with backend.place:
-        variables = {name: tf.Variable(inputs[name]) for name in spec.differentiable(sample)}
+    variables = {name: tf.Variable(inputs[name]) for name in spec.differentiable(sample)}
     module.weights = list(variables.values())
 
     def outputs(*weights):

@@ -106,10 +106,9 @@ def test_same_bits(tf_backend, spec, way, random):
     def compute(*xs):
         return values_and_gradients(tf, spec, sample, function, xs, way)
 
-    with tf_backend.place:
-        expected = values_and_gradients(tf, spec, sample, function, tensors, plainly)
-        assert_all_same_bits(compute(*tensors), expected, "eager")
-        assert_all_same_bits(tf.function(compute)(*tensors), expected, "graph")
+    expected = values_and_gradients(tf, spec, sample, function, tensors, plainly)
+    assert_all_same_bits(compute(*tensors), expected, "eager")
+    assert_all_same_bits(tf.function(compute)(*tensors), expected, "graph")
 
 
 def map_fn(tf, function, stacked):
@@ -152,20 +151,19 @@ def test_mapped_over_calls(tf_backend, spec, mapped, random):
     samples = [spec.sample((3, 5), random) for _ in range(3)]
     calls = [tensor_function(tf_backend, spec, sample) for sample in samples]
     function = calls[0][0]
-    with tf_backend.place:
-        alone = [values_and_gradients(tf, spec, samples[0], function, tensors, plainly) for _, tensors in calls]
-        expected = [tf.stack(results) for results in zip(*alone, strict=True)]
-        stacked = tuple(tf.stack(inputs) for inputs in zip(*(tensors for _, tensors in calls), strict=True))
+    alone = [values_and_gradients(tf, spec, samples[0], function, tensors, plainly) for _, tensors in calls]
+    expected = [tf.stack(results) for results in zip(*alone, strict=True)]
+    stacked = tuple(tf.stack(inputs) for inputs in zip(*(tensors for _, tensors in calls), strict=True))
 
-        def compute(*xs):
-            return values_and_gradients(tf, spec, samples[0], function, xs, mapped)
+    def compute(*xs):
+        return values_and_gradients(tf, spec, samples[0], function, xs, mapped)
 
-        for found in (compute(*stacked), tf.function(compute)(*stacked)):
-            if mapped is vectorized_map and not spec.rows_are_independent:  # one product of all may be another kernel
-                for got, right in zip(found, expected, strict=True):
-                    np.testing.assert_allclose(got, right, rtol=0, atol=16 * np.finfo(np.float32).eps)
-            else:
-                assert_all_same_bits(found, expected)
+    for found in (compute(*stacked), tf.function(compute)(*stacked)):
+        if mapped is vectorized_map and not spec.rows_are_independent:  # one product of all may be another kernel
+            for got, right in zip(found, expected, strict=True):
+                np.testing.assert_allclose(got, right, rtol=0, atol=16 * np.finfo(np.float32).eps)
+        else:
+            assert_all_same_bits(found, expected)
 
 
 def test_vectorized_map_with_shared_parameters(tf_backend, spec, random):
@@ -190,9 +188,8 @@ def test_vectorized_map_with_shared_parameters(tf_backend, spec, random):
         calls = [one({name: inputs[name][i] for name in mapped}) for i in range(4)]
         return [tf.stack(outputs) for outputs in zip(*calls, strict=True)]
 
-    with tf_backend.place:
-        expected = loss(in_turn)
-        got = loss(lambda: tf.vectorized_map(one, {name: inputs[name] for name in mapped}))
+    expected = loss(in_turn)
+    got = loss(lambda: tf.vectorized_map(one, {name: inputs[name] for name in mapped}))
     for left, right in zip(got, expected, strict=True):
         # Sums of at most 4 x 3 rows in any order, of terms of a few units: some dozens of roundings of 2^-53.
         np.testing.assert_allclose(left, right, rtol=1e-13, atol=1e-13)
@@ -244,9 +241,8 @@ def test_vectorized_map_under_xla(tf_backend, spec, random):
             outputs = tf.vectorized_map(one, {name: inputs[name] for name in mapped})
         return [*outputs, *tape.gradient(outputs, watched)]
 
-    with tf_backend.place:
-        for got, expected in zip(tf.function(compute, jit_compile=True)(), compute(), strict=True):
-            np.testing.assert_allclose(got, expected, rtol=1e-13, atol=1e-13)
+    for got, expected in zip(tf.function(compute, jit_compile=True)(), compute(), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-13, atol=1e-13)
 
 
 def test_dataset(tf_cpu, spec, random):
@@ -292,12 +288,11 @@ def test_batch_jacobian(tf_backend, spec, random):
     def rows(*tensors):
         return tf.concat([tf.reshape(y, [3, -1]) for y in tf.nest.flatten(function(*tensors))], 1)
 
-    with tf_backend.place:
-        with tf.GradientTape(persistent=True) as tape:
-            tape.watch(x)
-            y = rows(*tensors)
-        fast, slow = (tape.batch_jacobian(y, x, experimental_use_pfor=vectorized) for vectorized in (True, False))
-        whole = tape.jacobian(y, x, experimental_use_pfor=False)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y = rows(*tensors)
+    fast, slow = (tape.batch_jacobian(y, x, experimental_use_pfor=vectorized) for vectorized in (True, False))
+    whole = tape.jacobian(y, x, experimental_use_pfor=False)
     for i in range(3):
         np.testing.assert_allclose(fast[i], whole[i, :, i], rtol=1e-13, atol=1e-13)
         np.testing.assert_array_equal(slow[i], whole[i, :, i])
@@ -313,8 +308,7 @@ def test_gradients_of_unknown_ranks(tf_backend, spec, random):
         return values_and_gradients(tf, spec, sample, function, xs, plainly)
 
     signature = [tf.TensorSpec(None, x.dtype) for x in tensors]
-    with tf_backend.place:
-        assert_all_same_bits(tf.function(compute, input_signature=signature)(*tensors), compute(*tensors))
+    assert_all_same_bits(tf.function(compute, input_signature=signature)(*tensors), compute(*tensors))
 
 
 def test_gradients_of_products_of_unknown_ranks(tf_backend):

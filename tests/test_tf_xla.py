@@ -52,8 +52,7 @@ def test_bits_of_eager(tf_backend, spec, dtype, random):
     tf = tf_backend.tf
     samples = (spec.sample((3, 5, 8), random), spec.sample(SHAPE, random), *spec.more_samples(random))
     compute, inputs = steps(tf_backend, spec, samples, dtype)
-    with tf_backend.place:
-        found = compiled(tf, compute)(inputs)
+    found = compiled(tf, compute)(inputs)
     for sample, got, expected in zip(samples, found, compute(inputs), strict=True):
         assert_same(tf, got, expected, str(sample))
 
@@ -70,8 +69,7 @@ def test_bits_with_float32_parameters(tf_backend, spec, random):
 
     tensors = [inputs[name] for name in names]
     compute = functools.partial(value_and_gradients, tf, spec, sample, function)
-    with tf_backend.place:
-        assert_same(tf, compiled(tf, compute)(tensors), compute(tensors))
+    assert_same(tf, compiled(tf, compute)(tensors), compute(tensors))
 
 
 def test_bits_of_special_values(tf_backend, spec, dtype, random):
@@ -79,8 +77,7 @@ def test_bits_of_special_values(tf_backend, spec, dtype, random):
     tf = tf_backend.tf
     samples = list(spec.special(special_values(dtype), random))
     compute, inputs = steps(tf_backend, spec, samples, dtype)
-    with tf_backend.place:
-        found = compiled(tf, compute)(inputs)
+    found = compiled(tf, compute)(inputs)
     for sample, got, expected in zip(samples, found, compute(inputs), strict=True):
         assert_same(tf, got, expected, str(sample))
 
@@ -93,11 +90,10 @@ def test_unknown_sizes(tf_backend, spec, known, random):
     function, tensors = tensor_function(tf_backend, spec, first)
     signature = [tf.TensorSpec(blurred(tuple(x.shape), known), x.dtype) for x in tensors]
     compute = functools.partial(value_and_gradients, tf, spec, first, function)
-    with tf_backend.place:
-        trained = compiled(tf, lambda *xs: compute(xs), input_signature=signature)
-        for size in (6, 1, 0):
-            _, tensors = tensor_function(tf_backend, spec, spec.sample((size, 5, 8), random))
-            assert_same(tf, trained(*tensors), compute(tensors), str(size))
+    trained = compiled(tf, lambda *xs: compute(xs), input_signature=signature)
+    for size in (6, 1, 0):
+        _, tensors = tensor_function(tf_backend, spec, spec.sample((size, 5, 8), random))
+        assert_same(tf, trained(*tensors), compute(tensors), str(size))
 
 
 def test_inside_loops_and_branches(tf_backend, spec, random):
@@ -111,9 +107,8 @@ def test_inside_loops_and_branches(tf_backend, spec, random):
     def branch(*tensors):
         return tf.cond(tf.size(tensors[-1]) < 100, lambda: function(*tensors), lambda: start)
 
-    with tf_backend.place:
-        for way in (loop, branch):
-            assert_same(tf, compiled(tf, way)(*tensors), function(*tensors), way.__name__)
+    for way in (loop, branch):
+        assert_same(tf, compiled(tf, way)(*tensors), function(*tensors), way.__name__)
 
 
 def test_higher_derivatives(tf_backend, spec, random):
@@ -131,12 +126,11 @@ def test_higher_derivatives(tf_backend, spec, random):
     second = functools.partial(gradient_of, tf, first)
     forward = functools.partial(jvp, tf, flat(tf, function), tangents=tangents)
 
-    with tf_backend.place:
-        for way in (second, forward):
-            for got, expected in zip(
-                tf.nest.flatten(compiled(tf, way)(tensors)), tf.nest.flatten(way(tensors)), strict=True
-            ):
-                np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
+    for way in (second, forward):
+        for got, expected in zip(
+            tf.nest.flatten(compiled(tf, way)(tensors)), tf.nest.flatten(way(tensors)), strict=True
+        ):
+            np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("unknown", [False, True], ids=["known", "unknown"])
@@ -146,7 +140,7 @@ def test_errors(tf_backend, operator, bad, unknown):
     tf = tf_backend.tf
     function, tensors = of_tensors(tf_backend, operator, bad)
     signature = [tf.TensorSpec(None if unknown else x.shape, x.dtype) for x in tensors]
-    with tf_backend.place, pytest.raises(tf_backend.errors, match=re.escape(bad.sentence)):
+    with pytest.raises(tf_backend.errors, match=re.escape(bad.sentence)):
         compiled(tf, function, input_signature=signature)(*tensors)
 
 
@@ -168,10 +162,7 @@ def test_shapes_that_depend_on_values(tf_backend):
     def function(x, keep):
         return tf_backend.public("rms_norm")(tf.boolean_mask(x, keep))
 
-    with (
-        tf_backend.place,
-        pytest.raises(Exception, match=r"fusedops\.rms_norm: under XLA the shapes of inputs must not"),
-    ):
+    with pytest.raises(Exception, match=r"fusedops\.rms_norm: under XLA the shapes of inputs must not"):
         compiled(tf, function)(tf.ones([4, 8]), tf.constant([True, False, True, True]))
 
 
@@ -185,9 +176,8 @@ def test_numbers_and_lists_of_numbers(tf_backend):
         lambda x: tf_backend.public("polynomial_activation")(x, (third, 1e-300, -third)),
         lambda x: tf_backend.public("rms_norm")(x, eps=third, weight_offset=-0.0),
     ]
-    with tf_backend.place:
-        for call in calls:
-            assert_same(tf, compiled(tf, call)(x), call(x))
+    for call in calls:
+        assert_same(tf, compiled(tf, call)(x), call(x))
 
 
 CLUSTERED = """
