@@ -12,6 +12,7 @@ import pytest
 from accuracy import assert_as_accurate, assert_losses_overlap
 from keras_models import gradients, policy, twin, values
 from numerics import assert_same_bits
+from running import environment
 
 VOCABULARY, LENGTH, HIDDEN = 32, 12, 32
 EPS = float(np.finfo("float32").eps)
@@ -320,10 +321,11 @@ fk.revert(fk.convert(block))
 """
 
 
-def test_another_version_of_keras_hub(hub):
+def test_another_version_of_keras_hub(tf_backend, hub):
     """Where something has another name, what has not is converted."""
     code = OTHER_VERSION.replace("LLAMA", repr(LLAMA))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment(tf_backend.device), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for sentence in (
         "1 Softmax -> fusedops.tf.keras.softmax.Softmax",
