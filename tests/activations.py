@@ -6,19 +6,40 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numerics import LONGEST
 
 Array = np.ndarray
 
+CENTRES = np.arange(-208, 209) * LONGEST(1 / 32)  # to 6.5, and 1 - erf(6.5) is 4e-20
+
+
+def _erf_around_centres() -> list[Array]:
+    """The coefficients of erf's power series around each centre, the highest first: as many as LONGEST has digits for.
+
+    Its values are a series without alternating signs: Abramowitz and Stegun, 7.1.6. Its slope g is a bell, whose own
+    coefficients follow from g' = -2x g.
+    """
+    bell = np.exp(-CENTRES * CENTRES) * 2 / np.sqrt(np.arccos(LONGEST(-1)))
+    terms = [CENTRES * bell]
+    for n in range(1, 180):
+        terms.append(terms[-1] * (2 * CENTRES * CENTRES / (2 * n + 1)))
+    slopes = [bell, -2 * CENTRES * bell]
+    for n in range(1, 12):
+        slopes.append(-2 * (CENTRES * slopes[n] + slopes[n - 1]) / (n + 1))
+    return [sum(terms[::-1]), *(slope / (n + 1) for n, slope in enumerate(slopes))][::-1]
+
+
+ERF = _erf_around_centres()
+
 
 def erf(x: Array) -> Array:
-    """By its series without alternating signs, in the longest type: Abramowitz and Stegun, 7.1.6."""
-    z = np.clip(np.asarray(x, np.longdouble), -6.5, 6.5)  # 1 - erf(6.5) is 4e-20
-    term = 2 * z / np.sqrt(np.arccos(np.longdouble(-1)))
-    total = term.copy()
-    for n in range(1, 180):
-        term = term * (2 * z * z / (2 * n + 1))
-        total += term
-    return np.asarray(np.where(np.isnan(z), z, np.exp(-z * z) * total), np.asarray(x).dtype)
+    """By its power series around the nearest centre, in the longest type."""
+    z = np.clip(np.asarray(x, LONGEST), CENTRES[0], CENTRES[-1])
+    nearest = np.rint(np.where(np.isnan(z), 0, z) * 32).astype(int) + len(CENTRES) // 2
+    distance, total = z - CENTRES[nearest], 0
+    for coefficients in ERF:
+        total = total * distance + coefficients[nearest]
+    return np.asarray(total, np.asarray(x).dtype)
 
 
 def logistic(x: Array) -> Array:
