@@ -19,16 +19,19 @@ endif
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
 cpp_files := find core_cuda torch_binding tf_binding -name '*.cpp' -o -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh'
+# Every core, where pytest-xdist is there to divide the tests among them.
+pytest := $(python) -m pytest $$($(python) -c 'import xdist; print("-n auto --dist worksteal")' 2>/dev/null)
 clang_format := $(python) -c 'from clang_format import clang_format; clang_format()'
 
-.PHONY: help build build-torch build-tf wheel test test-compat demo example bench bench-check bench-report docs stubs format lint clean
+.PHONY: help build build-torch build-tf wheel test test-all test-compat demo example bench bench-check bench-report docs stubs format lint clean
 
 help:
 	@echo 'make build         build the bindings of PyTorch and TensorFlow'
 	@echo 'make build-torch   build the binding of PyTorch      (fusedops/torch/_C.abi3.so)'
 	@echo 'make build-tf      build the binding of TensorFlow   (fusedops/tf/_ops.so, _xla.so)'
 	@echo 'make wheel         build a wheel for many GPUs into dist/, check it with auditwheel and abi3audit'
-	@echo 'make test          build what is stale, run the tests'
+	@echo 'make test          build what is stale, run the tests but the slow ones, on every core'
+	@echo 'make test-all      build what is stale, run every test'
 	@echo 'make test-compat   run the tests of PyTorch on a wheel, with four versions of torch and of Python'
 	@echo 'make demo          build what is stale, train a classifier of digits, show a picture'
 	@echo 'make example       build what is stale, train a language model, let both frameworks write with it'
@@ -87,7 +90,10 @@ wheel: $(environment) $(wheel_tools)
 	@$(python) -m build_tools.wheel
 
 test: build
-	$(python) -m pytest $(ARGS)
+	$(pytest) -m 'not slow' $(ARGS)
+
+test-all: build
+	$(pytest) $(ARGS)
 
 test-compat: $(environment) $(wheel_tools)
 	@$(python) -m build_tools.compat $(ARGS)

@@ -20,6 +20,8 @@ if importlib.util.find_spec("fusedops") is None:  # not installed: the in-place 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # both frameworks share the GPU
 
+pytest_plugins = ["workers"]
+
 import hypothesis  # noqa: E402
 from frameworks import DEVICES, FRAMEWORKS, PACKAGES, Backend, backend, installed  # noqa: E402
 from numerics import DTYPES  # noqa: E402

@@ -340,6 +340,7 @@ def test_make_alone_prints_what_there_is():
         "build-tf",
         "wheel",
         "test",
+        "test-all",
         "test-compat",
         "demo",
         "bench",
