@@ -7,7 +7,15 @@ import sys
 
 import pytest
 from specifications import WITH_SCALARS, scalars
-from torch_functions import assert_same, every_operator, leaves, outputs_and_gradients, tensor_function, with_upstream
+from torch_functions import (
+    assert_same,
+    every_operator,
+    leaves,
+    outputs_and_gradients,
+    tensor_function,
+    together,
+    with_upstream,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -19,11 +27,10 @@ def _forget_compiled_code():
 
 def test_every_sample(torch_backend, spec, random):
     torch = torch_backend.torch
-    for sample in (spec.sample((5, 33), random), *spec.more_samples(random)):
-        function, tensors = tensor_function(torch_backend, spec, sample, torch_backend.tensors(sample, "float32"))
-        inputs = leaves(spec, sample, tensors)
-        got = outputs_and_gradients(torch, torch_backend.traced(function), inputs)
-        assert_same(torch, got, outputs_and_gradients(torch, function, inputs))
+    samples = (spec.sample((5, 33), random), *spec.more_samples(random))
+    function, inputs = together(torch_backend, [(spec, sample) for sample in samples])
+    got = outputs_and_gradients(torch, torch_backend.traced(function), inputs)
+    assert_same(torch, got, outputs_and_gradients(torch, function, inputs))
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -55,20 +55,22 @@ def outputs_and_gradients(torch: Any, function: Function, inputs: tuple[Any, ...
     return (*outputs, *torch.autograd.grad(outputs, [x for x in inputs if x.requires_grad], upstream))
 
 
-def every_operator(backend: Backend, random: np.random.Generator) -> tuple[Function, tuple[Any, ...]]:
-    """One function that calls every operator, each on tensors of its own, and these: what compiles slowly is compiled
-    once."""
-    calls, inputs = [], []
-    for spec in SPECIFICATIONS:
-        sample = spec.sample((4, 3, 8), random)
+def together(backend: Backend, calls: Iterable[tuple[Specification, Sample]]) -> tuple[Function, tuple[Any, ...]]:
+    """One function that makes all calls, each on tensors of its own, and these: what compiles slowly does so once."""
+    functions, inputs = [], []
+    for spec, sample in calls:
         function, tensors = tensor_function(backend, spec, sample, backend.tensors(sample, "float32"))
-        calls.append((function, slice(len(inputs), len(inputs) + len(tensors))))
+        functions.append((function, slice(len(inputs), len(inputs) + len(tensors))))
         inputs += leaves(spec, sample, tensors)
 
     def every(*tensors: Any) -> tuple[Any, ...]:
-        return tuple(y for function, own in calls for y in tuples(function(*tensors[own])))
+        return tuple(y for function, own in functions for y in tuples(function(*tensors[own])))
 
     return every, tuple(inputs)
+
+
+def every_operator(backend: Backend, random: np.random.Generator) -> tuple[Function, tuple[Any, ...]]:
+    return together(backend, [(spec, spec.sample((4, 3, 8), random)) for spec in SPECIFICATIONS])
 
 
 def assert_same(torch: Any, got: Any, expected: Any) -> None:

@@ -1,4 +1,4 @@
-"""Several processes of pytest at once, which pytest-xdist starts: how many, and what must not be disturbed by others."""
+"""Several processes of pytest at once, which pytest-xdist starts: how many, and which tests none may disturb."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
 
 @pytest.fixture(autouse=True)
 def _turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A test that is marked `alone` waits until the others under way are done, and those that come later wait for it."""
+    """A test that is marked `alone` waits for the others that are under way, and those that come later wait for it."""
     if not IS_WORKER:
         yield
         return
