@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from frameworks import Backend
-from numerics import LONGEST, assert_accurate, assert_same_bits
+from numerics import assert_accurate, assert_same_bits, reference_dtype
 from specification import Sample, Specification
 
 
@@ -15,13 +15,17 @@ def tuples(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
+def dtype_of(backend: Backend, spec: Specification, inputs: dict[str, Any]) -> str:
+    """Of a call: that of its inputs which are no parameters."""
+    tensors = {name: x for name, x in inputs.items() if backend.is_tensor(x)}
+    return backend.dtype_of(next(x for name, x in tensors.items() if name not in spec.parameters))
+
+
 def storage_roundings(
     backend: Backend, spec: Specification, inputs: dict[str, Any], arguments: dict[str, Any]
 ) -> Callable[[str], tuple[Any, str]]:
     """How often each result is rounded to which dtype on the way."""
-    counts = spec.storage_roundings(**arguments)
-    tensors = {name: x for name, x in inputs.items() if backend.is_tensor(x)}
-    dtype = backend.dtype_of(next(x for name, x in tensors.items() if name not in spec.parameters))
+    counts, dtype = spec.storage_roundings(**arguments), dtype_of(backend, spec, inputs)
     return lambda name: (counts.get(name, 0), dtype)
 
 
@@ -33,7 +37,8 @@ def check_forward(
     outputs: tuple[Any, ...] | None = None,
 ) -> None:
     outputs = outputs or backend.call(spec.name, inputs, sample.options)
-    arguments = {**backend.numpy(inputs, LONGEST), **sample.options}
+    longer = reference_dtype(dtype_of(backend, spec, inputs))
+    arguments = {**backend.numpy(inputs, longer), **sample.options}
     roundings, storage = spec.roundings(**arguments), storage_roundings(backend, spec, inputs, arguments)
     expected = zip(spec.outputs, tuples(spec.reference(**arguments)), tuples(spec.magnitude(**arguments)), strict=True)
     for output, (name, exact, magnitude) in zip(outputs, expected, strict=True):
@@ -45,8 +50,9 @@ def check_backward(backend: Backend, spec: Specification, sample: Sample, inputs
     wanted = spec.differentiable(sample)
     outputs, gradients = backend.gradients(spec.name, inputs, sample.options, wanted)
     assert tuple(gradients) == wanted
-    upstream = [backend.to_numpy(dy).astype(LONGEST) for dy in backend.upstream(outputs)]
-    arguments = {**backend.numpy(inputs, LONGEST), **sample.options}
+    longer = reference_dtype(dtype_of(backend, spec, inputs))
+    upstream = [backend.to_numpy(dy).astype(longer) for dy in backend.upstream(outputs)]
+    arguments = {**backend.numpy(inputs, longer), **sample.options}
     roundings, storage = spec.roundings(**arguments), storage_roundings(backend, spec, inputs, arguments)
     exact = spec.gradients(*upstream, **arguments)
     magnitude = spec.gradient_magnitude(*upstream, **arguments)

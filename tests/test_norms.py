@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from checks import tuples
-from numerics import LONGEST, assert_same_bits
+from numerics import assert_same_bits, reference_dtype
 from rows import check, named, rows, with_exact_sum, with_x
 from specification import Sample, pairwise
 
@@ -23,8 +23,9 @@ def test_a_mean_far_from_zero(any_backend, spec, dtype, columns, random):
     inputs = any_backend.tensors(sample, dtype)
     wanted = spec.differentiable(sample)
     outputs, gradients = any_backend.gradients(spec.name, inputs, sample.options, wanted)
-    upstream = [any_backend.to_numpy(dy).astype(LONGEST) for dy in any_backend.upstream(outputs)]
-    arguments = {**any_backend.numpy(inputs, LONGEST), **sample.options}
+    longer = reference_dtype(dtype)
+    upstream = [any_backend.to_numpy(dy).astype(longer) for dy in any_backend.upstream(outputs)]
+    arguments = {**any_backend.numpy(inputs, longer), **sample.options}
     exact = spec.gradients(*upstream, **arguments)
     scale = spec.gradient_magnitude(*upstream, **arguments)
     # The mean is off by some half ulps of 1e4, so the normalized values by as many of 1e4 / 0.1.

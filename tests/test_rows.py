@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numerics import LONGEST, assert_accurate, assert_same_bits
+from numerics import assert_accurate, assert_same_bits, reference_dtype
 from rows import BY_ROWS, LENGTHS, check, named, rows, with_exact_sum, with_x
 from specification import Sample, Specification, pairwise
 
@@ -91,8 +91,8 @@ def test_sums_over_a_million_rows(any_backend, spec, values, dtype, random):
         upstream = any_backend.upstream(outputs)
     names = tuple(vectors(spec, sample))
     _, gradients = any_backend.gradients(spec.name, inputs, sample.options, names, upstream)
-    arguments = {**any_backend.numpy(inputs, LONGEST), **sample.options}
-    wide = [any_backend.to_numpy(dy).astype(LONGEST) for dy in upstream]
+    arguments = {**any_backend.numpy(inputs, reference_dtype(dtype)), **sample.options}
+    wide = [any_backend.to_numpy(dy).astype(reference_dtype(dtype)) for dy in upstream]
     exact, magnitude = spec.gradients(*wide, **arguments), spec.gradient_magnitude(*wide, **arguments)
     for name in names:
         got = any_backend.to_numpy(gradients[name])
