@@ -118,6 +118,7 @@ def test_without_frameworks_nothing_is_a_failure(monkeypatch, capsys):
     assert capsys.readouterr().out == "torch is not built\ntf is not built\nfusedops: nothing was measured\n"
 
 
+@pytest.mark.slow
 def test_the_command_fails(tmp_path, framework):
     """Of one row there is a ratio, which everything keeps; the others have none."""
     name = "relu forward / eager"
@@ -131,7 +132,7 @@ def test_the_command_fails(tmp_path, framework):
     assert f"\nrms_norm forward / eager has no ratio: {guard.UPDATE}\n" in done.stdout
 
 
-def test_a_slower_kernel_is_seen(framework, monkeypatch):
+def test_a_slower_kernel_is_seen(framework, alone, monkeypatch):
     side = importlib.import_module(f"benchmarks.{framework}_contenders")
     pairs = {ratio.name_of(case, against): (case, against) for case, against in ratio.pairs(framework)}
     case, against = pairs["rms_norm forward / eager"]

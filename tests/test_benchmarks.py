@@ -348,7 +348,7 @@ def test_a_cold_clock_flushes_between_turns(torch_cpu, monkeypatch):
 
 
 @pytest.mark.parametrize("milliseconds, host_is_measured", [(0.5, False), (30, True)])
-def test_a_gpu_sleeps_until_the_host_is_done(torch_gpu, milliseconds, host_is_measured):
+def test_a_gpu_sleeps_until_the_host_is_done(torch_gpu, alone, milliseconds, host_is_measured):
     """Calls of some microseconds on the GPU, which the host issues much more slowly; it sleeps 50 ms at most."""
     clocks, torch = importlib.import_module("benchmarks.torch_clocks"), torch_gpu.torch
     x = torch.ones(1024, device="cuda")

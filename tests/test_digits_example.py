@@ -9,6 +9,7 @@ import pytest
 from running import EXAMPLES, WITHOUT, run, skip_without
 
 TRAIN = EXAMPLES / "digits" / "train.py"
+pytestmark = pytest.mark.slow  # it trains
 NEEDED = ("torch", "tensorflow", "sklearn", "matplotlib", "rich")
 
 

@@ -100,6 +100,7 @@ def test_a_cell_that_fails_fails_the_build(tmp_path):
     assert not (tmp_path / "failing.md").exists()
 
 
+@pytest.mark.slow
 def test_the_page_of_keras(tmp_path):
     skip_without(("tensorflow", "keras", "matplotlib"))
     done = build(PAGE, tmp_path, "--quick")

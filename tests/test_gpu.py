@@ -15,6 +15,13 @@ from specifications import SPECIFICATIONS, WITH_SCALARS, scalars
 LARGE = 2**31 + 4099  # elements: beyond 32-bit indices, and no multiple of a vector or a block
 
 
+@pytest.fixture
+def whole_gpu(torch_gpu, alone):
+    """Its memory is given back, since other processes run their tests on it."""
+    yield torch_gpu
+    torch_gpu.torch.cuda.empty_cache()
+
+
 def filled(torch, spec, count: int):
     """Tensors of `count` elements which hold a sample's values over and over; and the sample."""
     sample = spec.sample((4099,), np.random.default_rng(5))
@@ -27,13 +34,13 @@ def filled(torch, spec, count: int):
 
 @pytest.mark.parametrize("spec", BY_ROWS, ids=str)
 @pytest.mark.parametrize("columns", [4099, 8192, 20_000])
-def test_rows_of_more_than_2_31_elements(torch_gpu, spec, columns):
+def test_rows_of_more_than_2_31_elements(whole_gpu, spec, columns):
     """A few rows over and over, forward and backward: each has the bits that it has among the few."""
-    torch = torch_gpu.torch
+    torch = whole_gpu.torch
     few, copies = 61, LARGE // (61 * columns) + 1
     sample = spec.sample((few, *(1,) * (spec.least_rank - 2), columns), np.random.default_rng(5))
     options = {**sample.options, **spec.row_options}
-    small = torch_gpu.tensors(sample, "bfloat16")
+    small = whole_gpu.tensors(sample, "bfloat16")
     of_rows = [name for name in sample.tensors if small[name].shape[0] == few]
     wanted = [name for name in of_rows if name in spec.differentiable(sample)]
 
@@ -50,8 +57,8 @@ def test_rows_of_more_than_2_31_elements(torch_gpu, spec, columns):
 
     found = []
     for inputs in (large, small):
-        leaves = torch_gpu.leaves(inputs, wanted)
-        outputs = torch_gpu.call(spec.name, leaves, options)
+        leaves = whole_gpu.leaves(inputs, wanted)
+        outputs = whole_gpu.call(spec.name, leaves, options)
         ones = [torch.ones((), device="cuda", dtype=y.dtype).expand_as(y) for y in outputs]
         gradients = torch.autograd.grad(outputs, [leaves[name] for name in wanted], ones)
         found.append([*(y.detach() for y in outputs), *gradients])
@@ -61,15 +68,15 @@ def test_rows_of_more_than_2_31_elements(torch_gpu, spec, columns):
 
 @pytest.mark.parametrize("spec", [spec for spec in SPECIFICATIONS if spec.least_rank == 0], ids=str)
 @pytest.mark.parametrize("extra", [0, 1], ids=["aligned", "misaligned"])
-def test_more_than_2_31_elements(torch_gpu, spec, extra):
+def test_more_than_2_31_elements(whole_gpu, spec, extra):
     """Every period of the result has the bits of the first, to the last element; forward and backward."""
-    torch = torch_gpu.torch
+    torch = whole_gpu.torch
     _, inputs = filled(torch, spec, LARGE + extra)
     given = {name: (x[extra:] if x.dim() else x).requires_grad_() for name, x in inputs.items()}
     names = list(given)
-    (output,) = torch_gpu.call(spec.name, given)
+    (output,) = whole_gpu.call(spec.name, given)
     small = {name: (x[extra : extra + 4099] if x.dim() else x).detach().requires_grad_() for name, x in inputs.items()}
-    (expected,) = torch_gpu.call(spec.name, small)
+    (expected,) = whole_gpu.call(spec.name, small)
 
     def assert_periodic(large, period):
         whole = large.numel() // 4099
@@ -89,9 +96,9 @@ def test_more_than_2_31_elements(torch_gpu, spec, extra):
 
 
 @pytest.mark.parametrize("spec", WITH_SCALARS, ids=str)
-def test_a_sum_over_more_than_2_31_elements(torch_gpu, spec):
+def test_a_sum_over_more_than_2_31_elements(whole_gpu, spec):
     """The gradient of a parameter is a sum over all elements: of integers, so that it is known exactly."""
-    torch = torch_gpu.torch
+    torch = whole_gpu.torch
     x = torch.zeros(LARGE, device="cuda", dtype=torch.bfloat16)
     ends = [0, 1, 2**31 - 1, 2**31, LARGE - 1]
     x[ends] = 1
@@ -99,23 +106,23 @@ def test_a_sum_over_more_than_2_31_elements(torch_gpu, spec):
         sample = spec.sample((2,), np.random.default_rng(0))
         inputs = {key: x if np.ndim(value) else torch.ones((), device="cuda") for key, value in sample.inputs.items()}
         inputs[name] = inputs[name].requires_grad_()
-        (output,) = torch_gpu.call(spec.name, inputs)
+        (output,) = whole_gpu.call(spec.name, inputs)
         (gradient,) = torch.autograd.grad(
             output, inputs[name], torch.ones((), device="cuda", dtype=output.dtype).expand_as(output)
         )
         assert gradient.item() == len(ends)
 
 
-def test_a_matrix_of_more_than_2_31_elements(torch_gpu):
+def test_a_matrix_of_more_than_2_31_elements(whole_gpu):
     """The rows at both ends and around 2^31, of a product whose input and output are both that large."""
-    torch = torch_gpu.torch
+    torch = whole_gpu.torch
     columns = 128
     rows = LARGE // columns + 130
     generator = np.random.default_rng(6)
     numbers = [torch.from_numpy(generator.standard_normal((n, columns))) for n in (4099, columns)]
     a, b = (x.to("cuda", torch.bfloat16) for x in numbers)
     a = a.repeat(-(-rows // 4099), 1)[:rows]
-    (c,) = torch_gpu.call("matmul", {"a": a, "b": b})
+    (c,) = whole_gpu.call("matmul", {"a": a, "b": b})
     for middle in (64, 2**31 // columns, rows - 64):
         part = slice(middle - 64, middle + 64)
         torch.testing.assert_close(c[part].double(), a[part].double() @ b.double(), rtol=2**-8, atol=1e-3)

@@ -209,6 +209,7 @@ def built(folder, tmp_path_factory):
     return outputs, [process.returncode for process in both], cache, time.monotonic() - start
 
 
+@pytest.mark.slow
 def test_one_process_builds_and_another_waits(built):
     outputs, codes, cache, _ = built
     assert codes == [0, 0], outputs
@@ -223,6 +224,7 @@ def test_one_process_builds_and_another_waits(built):
         assert re.search(rf"^fusedops: loading {re.escape(str(cache))}/.*_C\.abi3\.so$", text, re.M)
 
 
+@pytest.mark.slow
 def test_a_later_process_only_loads(built, load):
     _, _, cache, seconds = built
     start = time.monotonic()
@@ -233,6 +235,7 @@ def test_a_later_process_only_loads(built, load):
     assert time.monotonic() - start < seconds
 
 
+@pytest.mark.slow
 def test_other_options_meet_another_library(built, load):
     code = """
 from fusedops.building import jit
@@ -247,6 +250,7 @@ print(jit._key(jit._sources(), options, cuda))
     assert cache.name.endswith(f"_{keys[0]}")
 
 
+@pytest.mark.slow
 def test_after_load_the_package_is_the_real_one(built, load):
     code = (
         LOAD
@@ -264,6 +268,7 @@ fusedops.show_config()
     assert "PyTorch" in done.stdout and ", debug" in done.stdout
 
 
+@pytest.mark.slow
 def test_it_can_be_silent(built, load):
     code = "import fusedops; fusedops.torch.jit.load(verbose=False)"
     done = load(code, TORCH_EXTENSIONS_DIR=str(built[2]), **OPTIONS)

@@ -12,6 +12,7 @@ import pytest
 WAYS = ["ddp", "ddp-compiled", "fsdp", "fsdp-bfloat16", "fsdp-compiled"]
 
 
+@pytest.mark.slow
 def test_two_ranks(torch_backend, tmp_path):
     """On the CPU with gloo, on two GPUs with NCCL."""
     if torch_backend.device == "cuda" and torch_backend.gpus() < 2:

@@ -15,6 +15,7 @@ from torch_functions import every_operator
 from fusedops import loading
 
 
+@pytest.mark.slow
 def test_a_package_of_every_operator(torch_backend, tmp_path, random):
     """It runs where the library is loaded, with eager code's bits; elsewhere torch says which operator it lacks."""
     torch = torch_backend.torch

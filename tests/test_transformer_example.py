@@ -10,6 +10,7 @@ import pytest
 from running import EXAMPLES, WITHOUT, run, skip_without
 
 TRAIN = EXAMPLES / "transformer" / "train.py"
+pytestmark = pytest.mark.slow  # it trains
 NEEDED = ("torch", "tensorflow", "matplotlib", "rich")
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Generator, Iterator
+from fcntl import LOCK_EX, LOCK_SH, LOCK_UN, flock
+from typing import IO
 
 import pytest
 
@@ -26,14 +27,25 @@ def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
 
 
 @pytest.fixture(autouse=True)
-def _turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A test that is marked `alone` waits for the others that are under way, and those that come later wait for it."""
+def _turn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[IO[str], IO[str]] | None]:
+    """Tests are in one room, and whoever waits to have it to itself keeps the door."""
     if not IS_WORKER:
-        yield
+        yield None
         return
     folder = tmp_path_factory.getbasetemp().parent  # of all workers of this run
     with (folder / "door").open("w") as door, (folder / "room").open("w") as room:
-        fcntl.flock(door, fcntl.LOCK_EX)
-        fcntl.flock(room, fcntl.LOCK_EX if request.node.get_closest_marker("alone") else fcntl.LOCK_SH)
-        fcntl.flock(door, fcntl.LOCK_UN)
-        yield
+        flock(door, LOCK_EX)
+        flock(room, LOCK_SH)
+        flock(door, LOCK_UN)
+        yield door, room
+
+
+@pytest.fixture
+def alone(_turn: tuple[IO[str], IO[str]] | None) -> None:
+    """For a test that measures time or fills a GPU: no other test runs meanwhile."""
+    if _turn:
+        door, room = _turn
+        flock(room, LOCK_UN)
+        flock(door, LOCK_EX)
+        flock(room, LOCK_EX)
+        flock(door, LOCK_UN)
