@@ -352,6 +352,10 @@ def test_make_alone_prints_what_there_is():
         assert option in done.stdout
 
 
+def test_ci_runs_what_the_readme_says():
+    assert all("make test-all" in (ROOT / file).read_text() for file in ("README.md", ".ci/run"))
+
+
 TOOLKIT = cuda.Toolkit(ROOT, "13.0", ROOT, frozenset({"75", "80", "86", "87", "90", "120"}))
 
 
