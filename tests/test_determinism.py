@@ -33,6 +33,7 @@ def test_threads_in_torch(torch_cpu, spec, dtype):
         torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 def test_threads_in_tensorflow(tf_cpu, tmp_path):
     """A TensorFlow process chooses its threads once, so each number has a process of its own."""
     files = [tmp_path / f"{threads}.npz" for threads in (1, 3)]

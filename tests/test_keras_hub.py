@@ -141,7 +141,9 @@ def with_head(keras, backbone):
 
 
 @pytest.mark.parametrize("build", ["llama", "gemma", "bert"], indirect=True)
-@pytest.mark.parametrize(("name", "jit_compile"), [("float32", False), ("mixed_bfloat16", True)])
+@pytest.mark.parametrize(
+    ("name", "jit_compile"), [("float32", False), pytest.param("mixed_bfloat16", True, marks=pytest.mark.slow)]
+)
 def test_fit(keras, fk, build, name, jit_compile, random, capsys):
     from fusedops.tf import xla
 
@@ -182,7 +184,8 @@ def test_dropout_still_applies(fk, build, random):
 
 
 @pytest.mark.parametrize(
-    ("kind", "jit_compile"), [("llama", False), ("llama", True), ("gemma", False), ("gemma2", False)]
+    ("kind", "jit_compile"),
+    [("llama", False), pytest.param("llama", True, marks=pytest.mark.slow), ("gemma", False), ("gemma2", False)],
 )
 def test_generation_with_a_cache(hub, fk, kind, jit_compile, random):
     from fusedops.tf import xla

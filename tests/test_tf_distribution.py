@@ -37,10 +37,12 @@ def test_a_test_is_on_its_device(tf_backend, spec, random):
             assert f"{'CPU' if tf_backend.device == 'cpu' else 'GPU'}:{tf_backend.number}" in result.device
 
 
+@pytest.mark.slow
 def test_mirrored_on_two_cpus(tf_cpu):
     run("cpu")
 
 
+@pytest.mark.slow
 def test_mirrored_on_two_gpus(tf_gpu):
     if tf_gpu.gpus() < 2:
         pytest.skip("GPU: only one")

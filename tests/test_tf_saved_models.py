@@ -72,6 +72,7 @@ def saved(tf_backend, tmp_path) -> tuple[Path, dict[str, np.ndarray]]:
     return tmp_path, serve_and_train(parts)
 
 
+@pytest.mark.slow
 def test_with_the_library_alone(tf_backend, saved):
     """Served, and trained by the gradients that were saved with it; a tape needs the gradients that fusedops
     registers, and says of which operator."""
@@ -88,6 +89,7 @@ def test_with_the_library_alone(tf_backend, saved):
         assert re.search(rf"{spec.name}: No gradient defined for operation.*\(op type: Fusedops{camel}\)", done.stdout)
 
 
+@pytest.mark.slow
 def test_with_the_package(tf_backend, saved):
     """Trained by a tape around what was loaded, too."""
     folder, expected = saved

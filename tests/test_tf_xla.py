@@ -197,6 +197,7 @@ assert abs(got.numpy() - eager(x).numpy()).max() < 1e-5
 """
 
 
+@pytest.mark.slow
 def test_auto_clustering(tf_backend, tmp_path):
     """TensorFlow chooses what XLA compiles together, and our operators do not stand apart."""
     from google.protobuf import text_format  # comes with TensorFlow
@@ -263,6 +264,7 @@ assert not any(name.split(".")[0] == "fusedops" for name in sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_without_the_package(tf_cpu, tmp_path):
     """XLA's library finds the operators that are loaded, wherever they were loaded from."""
     operators, xla = (Path(tf_cpu.functions.library_path()).with_name(name) for name in ("_ops.so", "_xla.so"))
@@ -285,6 +287,7 @@ for options in ({{}}, {{"jit_compile": True}}):
 """
 
 
+@pytest.mark.slow
 def test_copies_of_the_libraries(tf_cpu, tmp_path):
     """A process may load them again from elsewhere: the first kernels stay the only ones."""
     paths = [Path(tf_cpu.functions.library_path()).with_name(name) for name in ("_ops.so", "_xla.so")]
@@ -326,6 +329,7 @@ def foreign(library):
     library.write_bytes(bytes(library.stat().st_size))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "sentence"),
     [
