@@ -30,13 +30,25 @@ def value_and_gradients(tf, spec, sample, function, tensors):
     return [*tf.nest.flatten(outputs), *tape.gradient(outputs, watched)]
 
 
+def steps(backend, spec, samples, dtype):
+    """One function of all inputs of all samples, forward and backward, and these inputs: it is compiled once."""
+    calls = [(sample, *tensor_function(backend, spec, sample, dtype)) for sample in samples]
+
+    def compute(inputs):
+        return [
+            value_and_gradients(backend.tf, spec, sample, function, tensors)
+            for (sample, function, _), tensors in zip(calls, inputs, strict=True)
+        ]
+
+    return compute, [tensors for *_, tensors in calls]
+
+
 def test_function_has_the_bits_of_eager(tf_backend, spec, dtype, random):
     tf = tf_backend.tf
-    for sample in (spec.sample((3, 5, 8), random), *spec.more_samples(random)):
-        function, tensors = tensor_function(tf_backend, spec, sample, dtype)
-        compute = functools.partial(value_and_gradients, tf, spec, sample, function)
-        compiled = tf.function(lambda *xs, compute=compute: compute(xs))
-        for got, expected in zip(compiled(*tensors), compute(tensors), strict=True):
+    samples = (spec.sample((3, 5, 8), random), *spec.more_samples(random))
+    compute, inputs = steps(tf_backend, spec, samples, dtype)
+    for sample, found, wanted in zip(samples, tf.function(compute)(inputs), compute(inputs), strict=True):
+        for got, expected in zip(found, wanted, strict=True):
             assert_same_bits(got.numpy(), expected.numpy(), str(sample))
 
 

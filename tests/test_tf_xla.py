@@ -19,7 +19,7 @@ from specifications import SPECIFICATIONS, WITH_PARAMETERS
 from test_errors import CASES, of_tensors
 from test_special_values import special_values
 from test_tf_derivatives import flat, function_and_tensors, gradient_of, jvp, weighted
-from test_tf_graphs import blurred, tensor_function, value_and_gradients
+from test_tf_graphs import blurred, steps, tensor_function, value_and_gradients
 
 
 def compiled(tf, function, **options):
@@ -33,19 +33,6 @@ def assert_same(tf, got, expected, label=""):
 
 def test_the_library_is_loaded(tf_backend):
     assert tf_backend.functions.xla.fault is None
-
-
-def steps(backend, spec, samples, dtype):
-    """One function of all inputs of all samples, forward and backward; and these inputs: XLA takes its time."""
-    calls = [(sample, *tensor_function(backend, spec, sample, dtype)) for sample in samples]
-
-    def compute(inputs):
-        return [
-            value_and_gradients(backend.tf, spec, sample, function, tensors)
-            for (sample, function, _), tensors in zip(calls, inputs, strict=True)
-        ]
-
-    return compute, [tensors for *_, tensors in calls]
 
 
 def test_bits_of_eager(tf_backend, spec, dtype, random):
