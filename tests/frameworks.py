@@ -153,8 +153,12 @@ class Torch(Backend):
     def from_numpy(self, array: np.ndarray) -> Any:
         array = np.array(array, order="C")
         if array.dtype == ml_dtypes.bfloat16:
-            return self.torch.from_numpy(array.view(np.int16)).view(self.torch.bfloat16).to(self.device)
-        return self.torch.from_numpy(array).to(self.device)
+            return self._on_device(self.torch.from_numpy(array.view(np.int16)).view(self.torch.bfloat16))
+        return self._on_device(self.torch.from_numpy(array))
+
+    def _on_device(self, tensor: Any) -> Any:
+        """Without waiting for the GPU: what is not pinned, CUDA has read when the call returns."""
+        return tensor.to(self.device, non_blocking=True)
 
     def to_numpy(self, tensor: Any) -> np.ndarray:
         tensor = tensor.detach().cpu().resolve_neg()

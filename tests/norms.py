@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from specification import Array, Bad, Like, Sample, Specification, pairwise
+from specification import Array, Bad, Like, Sample, Specification, pairwise, pick
 
 
 class Norm(Specification):
@@ -53,6 +53,13 @@ class Norm(Specification):
     def flat(self, random):
         inputs = self.sample((6, 32), random).inputs
         return Sample({**inputs, "x": 100 * inputs["x"]})
+
+    def draw(self, shape, random):
+        without = [name for name in self.parameters if pick(random, True, False)]
+        options = pick(random, {}, {"eps": 1e-3}, {"eps": 0.7})
+        if not self.centered:
+            options = {**options, **pick(random, {}, {"weight_offset": 1.0}, {"weight_offset": -0.3})}
+        return Sample({**self.sample(shape, random).inputs, **dict.fromkeys(without)}, options)
 
     def special(self, values, random):
         def rows(specials):

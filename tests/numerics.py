@@ -65,6 +65,22 @@ def tolerance(
     return error + ulp(np.abs(exact) + error, dtype) / 2
 
 
+def inaccurate(
+    got: np.ndarray, exact: Any, magnitude: Any, roundings: float, storage: tuple[Any, str] = (0, "float64")
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which elements of `got`, of a floating dtype and the shape of `exact`, are outside the tolerance; and this."""
+    dtype = got.dtype.name
+    longer = reference_dtype(dtype)
+    exact, magnitude = np.asarray(exact, longer), np.asarray(magnitude, longer)
+    limit = tolerance(exact, magnitude, roundings, dtype, storage)
+    largest = longer(ml_dtypes.finfo(got.dtype).max)
+    wide = got.astype(longer)
+    with np.errstate(invalid="ignore"):
+        overflows = np.isinf(wide) & (np.sign(wide) == np.sign(exact))
+        overflows &= np.abs(exact) + limit >= largest + ulp(largest, dtype) / 2
+        return ~((np.abs(wide - exact) <= limit) | overflows), limit
+
+
 def assert_accurate(
     got: np.ndarray,
     exact: Any,
@@ -74,22 +90,14 @@ def assert_accurate(
     storage: tuple[Any, str] = (0, "float64"),
 ) -> None:
     """Every element of `got`, of a floating dtype, is within the tolerance of `exact`."""
-    dtype = got.dtype.name
-    longer = reference_dtype(dtype)
-    exact, magnitude = np.asarray(exact, longer), np.asarray(magnitude, longer)
+    exact = np.asarray(exact)
     assert got.shape == exact.shape, f"{label}: shape {got.shape} instead of {exact.shape}"
-    limit = tolerance(exact, magnitude, roundings, dtype, storage)
-    largest = longer(ml_dtypes.finfo(got.dtype).max)
-    wide = got.astype(longer)
-    with np.errstate(invalid="ignore"):
-        overflows = np.isinf(wide) & (np.sign(wide) == np.sign(exact))
-        overflows &= np.abs(exact) + limit >= largest + ulp(largest, dtype) / 2
-        good = (np.abs(wide - exact) <= limit) | overflows
-    if not good.all():
-        worst = np.unravel_index(np.argmin(good), good.shape)
+    wrong, limit = inaccurate(got, exact, magnitude, roundings, storage)
+    if wrong.any():
+        first = np.unravel_index(np.argmax(wrong), wrong.shape)
         raise AssertionError(
-            f"{label}: {(~good).sum()} of {good.size} wrong; at {tuple(map(int, worst))}: got {got[worst]!r}, "
-            f"expected {exact[worst]!r} within {limit[worst]!r}"
+            f"{label}: {wrong.sum()} of {wrong.size} wrong; at {tuple(map(int, first))}: got {got[first]!r}, "
+            f"expected {exact[first]!r} within {limit[first]!r}"
         )
 
 

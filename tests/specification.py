@@ -89,6 +89,11 @@ class Specification:
         gradients of 300 and 300, whose product is beyond float16, they are within."""
         return self.sample((6, 32), random)
 
+    def draw(self, shape: tuple[int, ...], random: np.random.Generator) -> Sample:
+        """A call like `sample`'s, with any options, and numbers or nothing for any input that may be so. The options'
+        values are drawn first, among a few: TensorFlow keeps what it has made for each for ever."""
+        return self.sample(shape, random)
+
     def special(self, values: Array, random: np.random.Generator) -> Iterable[Sample]:
         """Calls made of these values: NaN, infinities, zeros, subnormal and largest numbers."""
         raise NotImplementedError
@@ -120,6 +125,10 @@ class Specification:
 
     def gradient_magnitude(self, *upstream: Array, **inputs: Any) -> dict[str, Array]:
         return self.gradients(*map(np.abs, upstream), **absolute(inputs))
+
+
+def pick(random: np.random.Generator, *values: Any) -> Any:
+    return values[random.integers(len(values))]
 
 
 def absolute(inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 import numpy as np
-from specification import Bad, Like, Sample, Specification, pairwise
+from specification import Bad, Like, Sample, Specification, pairwise, pick
 
 
 class Axpby(Specification):
@@ -19,6 +19,11 @@ class Axpby(Specification):
         """The two parts of the gradient of dy, da·x and a·dx, are beyond float16. Their sum often is not."""
         x, b = 300 * random.choice([-1.0, 1.0], size=(2, 6, 32))
         return Sample({"a": np.array(299.0), "x": x, "b": b})
+
+    def draw(self, shape, random):
+        a = pick(random, -0.3, 3, None)
+        sample = self.sample(shape, random)
+        return Sample({**sample.inputs, "a": sample.inputs["a"] if a is None else a})
 
     def special(self, values, random):
         x, b = (grid.ravel() for grid in np.meshgrid(values, values))

@@ -1,6 +1,6 @@
 import numpy as np
 from activations import ACTIVATIONS
-from specification import Bad, Like, Sample, Specification, pairwise
+from specification import Bad, Like, Sample, Specification, pairwise, pick
 
 NAMES = "identity, relu, gelu, gelu_tanh, silu, sigmoid, tanh"
 
@@ -27,6 +27,11 @@ class BiasAct(Specification):
     def flat(self, random):
         x = random.choice([-4.0, 4.0], size=(6, 32))
         return Sample({"x": x, "bias": random.uniform(0, 0.1, size=32)})
+
+    def draw(self, shape, random):
+        options = {"activation": pick(random, *ACTIVATIONS)}
+        absent = pick(random, {}, {"bias": None})
+        return Sample({**self.sample(shape, random).inputs, **absent}, options)
 
     def special(self, values, random):
         for activation in ACTIVATIONS:

@@ -2,7 +2,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from specification import Bad, Like, Sample, Specification, pairwise
+from specification import Bad, Like, Sample, Specification, pairwise, pick
 
 IGNORED = -100
 
@@ -38,6 +38,13 @@ class CrossEntropy(Specification):
             options = {"label_smoothing": smoothing}
             yield Sample({**large.inputs, "logits": 1e4 * large.inputs["logits"]}, options, f"large-{smoothing}")
             yield Sample({**large.inputs, "logits": 1e4 + large.inputs["logits"]}, options, f"far-{smoothing}")
+
+    def draw(self, shape, random):
+        options = {"label_smoothing": pick(random, 0.0, 0.1, 1.0), "reduction": pick(random, "mean", "sum", "none")}
+        sample = call(shape, random, dtype=pick(random, np.int32, np.int64), **options)
+        if np.all(sample.inputs["labels"] == IGNORED):  # the mean of nothing is NaN
+            return Sample(sample.inputs, {**options, "reduction": "sum"})
+        return sample
 
     def special(self, values, random):
         a, b = (grid.ravel() for grid in np.meshgrid(values, values))

@@ -1,6 +1,6 @@
 import numpy as np
 from activations import ACTIVATIONS
-from specification import Bad, Like, Sample, Specification
+from specification import Bad, Like, Sample, Specification, pick
 
 NAMES = "identity, relu, gelu, gelu_tanh, silu, sigmoid, tanh"
 
@@ -25,6 +25,12 @@ class GatedAct(Specification):
 
     def flat(self, random):
         return Sample({"gate": random.uniform(-9, -8, size=(6, 32)), "up": random.normal(size=(6, 32))})
+
+    def draw(self, shape, random):
+        options = {"activation": pick(random, *ACTIVATIONS)}
+        if shape and pick(random, True, False):
+            return Sample({"gate": random.normal(size=(*shape[:-1], 2 * shape[-1])), "up": None}, options)
+        return Sample(self.sample(shape, random).inputs, options)
 
     def special(self, values, random):
         gate, up = (grid.ravel() for grid in np.meshgrid(values, values))

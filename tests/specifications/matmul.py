@@ -2,7 +2,7 @@ import itertools
 import math
 
 import numpy as np
-from specification import Bad, Like, Sample, Specification, any_order
+from specification import Bad, Like, Sample, Specification, any_order, pick
 
 
 class Matmul(Specification):
@@ -28,6 +28,15 @@ class Matmul(Specification):
         for m, k, n in ((0, 3, 4), (3, 0, 4), (3, 4, 0)):
             yield Sample({"a": np.ones((m, k)), "b": np.ones((k, n))}, name=f"{m}x{k}x{n}")
         yield Sample({"a": np.ones((0, 3, 4)), "b": np.ones((4, 5))}, name="no-matrices-shared")
+
+    def draw(self, shape, random):
+        ta, tb, shared = (pick(random, True, False) for _ in range(3))
+        *leading, rows, inner = shape
+        columns = pick(random, 1, 3, 8, 17, 64)
+        a = random.normal(size=(*leading, inner, rows) if ta else shape)
+        matrix = (columns, inner) if tb else (inner, columns)
+        b = random.normal(size=matrix if shared else (*leading, *matrix))
+        return Sample({"a": a, "b": b}, {"transpose_a": ta, "transpose_b": tb})
 
     def special(self, values, random):
         a, b = (grid.ravel() for grid in np.meshgrid(values, values))

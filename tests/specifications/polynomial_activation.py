@@ -1,5 +1,5 @@
 import numpy as np
-from specification import Bad, Like, Sample, Specification
+from specification import Bad, Like, Sample, Specification, pick
 
 
 class PolynomialActivation(Specification):
@@ -17,6 +17,10 @@ class PolynomialActivation(Specification):
 
     def flat(self, random):
         return Sample({"x": random.normal(size=(6, 32))}, {"coefficients": (0.0, 0.0, 1e-3, 1e-3)})
+
+    def draw(self, shape, random):
+        coefficients = (0.5, -1.3, 0.2, 1.0, -0.7, 0.3, 0.1, -0.4)[: pick(random, *range(1, 9))]
+        return Sample(self.sample(shape, random).inputs, {"coefficients": coefficients})
 
     def special(self, values, random):
         yield Sample({"x": values})

@@ -1,5 +1,5 @@
 import numpy as np
-from specification import Bad, Like, Sample, Specification
+from specification import Bad, Like, Sample, Specification, pick
 
 
 class Rope(Specification):
@@ -28,6 +28,13 @@ class Rope(Specification):
             yield call((2, 3, 4), (2, 3, 2), random, f"{name}-behind-batch-no-heads", seq_dim=-2, **options)
         yield call((2, 3, 2, 4), (3, 2), random, "from-the-first", seq_dim=1)
         yield call((1, 2, 1, 4098), (2, 2049), random, "long")
+
+    def draw(self, shape, random):
+        seq_dim = pick(random, -2, -3) if len(shape) > 2 else -2
+        positions = (shape[seq_dim], shape[-1] // pick(random, 2, 2, 3, 4))
+        batched = len(shape) > -seq_dim and pick(random, True, False)
+        options = {"seq_dim": seq_dim, "interleaved": pick(random, True, False)}
+        return call(shape, (*shape[: int(batched)], *positions), random, **options)
 
     def special(self, values, random):
         a, b = (grid.ravel() for grid in np.meshgrid(values, values))

@@ -1,5 +1,5 @@
 import numpy as np
-from specification import Bad, Like, Sample, Specification, pairwise
+from specification import Bad, Like, Sample, Specification, pairwise, pick
 
 
 class Scale(Specification):
@@ -18,6 +18,11 @@ class Scale(Specification):
     def flat(self, random):
         """As of axpby."""
         return Sample({"x": 300 * random.choice([-1.0, 1.0], size=(6, 32)), "factor": np.array(299.0)})
+
+    def draw(self, shape, random):
+        factor = pick(random, 1 / 3, -2, None)
+        sample = self.sample(shape, random)
+        return Sample({**sample.inputs, "factor": sample.inputs["factor"] if factor is None else factor})
 
     def special(self, values, random):
         for factor in values:

@@ -1,5 +1,5 @@
 import numpy as np
-from specification import Bad, Like, Sample, Specification, pairwise
+from specification import Bad, Like, Sample, Specification, pairwise, pick
 
 
 class Softmax(Specification):
@@ -44,6 +44,16 @@ class Softmax(Specification):
 
     def flat(self, random):
         return Sample({"x": random.normal(size=(6, 32))}, {"scale": 1e-2})
+
+    def draw(self, shape, random):
+        options = {
+            "scale": pick(random, 1.0, 0.125, -0.7, 30.0),
+            "causal": len(shape) > 1 and pick(random, True, False),
+        }
+        mask = [pick(random, 1, size) for size in shape[pick(random, *range(len(shape) + 1)) :]]
+        masked = pick(random, True, False)
+        inputs = self.sample(shape, random).inputs
+        return Sample({**inputs, "mask": np.asarray(random.random(size=mask) < 0.7)} if masked else inputs, options)
 
     def special(self, values, random):
         a, b = (grid.ravel() for grid in np.meshgrid(values, values))
