@@ -23,7 +23,7 @@ cpp_files := find core_cuda torch_binding tf_binding -name '*.cpp' -o -name '*.c
 pytest := $(python) -m pytest $$($(python) -c 'import xdist; print("-n auto --dist worksteal")' 2>/dev/null)
 clang_format := $(python) -c 'from clang_format import clang_format; clang_format()'
 
-.PHONY: help build build-torch build-tf wheel test test-all test-compat demo example bench bench-check bench-report docs stubs format lint clean
+.PHONY: help build build-torch build-tf wheel test test-all test-compat demo example bench bench-check bench-report soak docs stubs format lint clean
 
 help:
 	@echo 'make build         build the bindings of PyTorch and TensorFlow'
@@ -38,6 +38,7 @@ help:
 	@echo 'make bench         build what is stale, compare with the frameworks and other peers'
 	@echo 'make bench-check   build what is stale, fail if an operator has become slower on the CPU'
 	@echo 'make bench-report  write docs/benchmarks.md from runs, as in ARGS="here=build/bench/results.json"'
+	@echo 'make soak          build what is stale, make random calls and check them against float64, for a minute'
 	@echo 'make docs          build what is stale, convert and measure a Keras transformer, write docs/keras.md'
 	@echo 'make stubs         write the types of the public functions, fusedops/*/functions.pyi'
 	@echo 'make format        format Python and C++'
@@ -54,7 +55,8 @@ help:
 	@echo '  CUDA=0                      no kernels for GPUs, though nvcc is there'
 	@echo '  DEBUG=1                     -G -g -O0 and assertions, in a build folder of its own'
 	@echo '  MAX_JOBS=2                  compilers at once; by default one per core'
-	@echo '  ARGS="-k relu"              more arguments for test; for demo, example, bench, docs: ARGS=--quick'
+	@echo '  ARGS="-k relu"              more arguments for test; for demo, example, bench, docs: ARGS=--quick;'
+	@echo '                              for soak ARGS="--seed 2 --calls 100000"'
 
 # TensorFlow and PyTorch both have wheels for these versions of Python.
 .venv/.installed: requirements.txt requirements-cuda.txt requirements-headers.txt requirements-keras-hub.txt
@@ -112,6 +114,9 @@ bench-check: build
 
 bench-report: $(environment)
 	$(python) -m benchmarks.page $(ARGS)
+
+soak: build
+	$(python) -m soak $(ARGS)
 
 docs: build
 	$(python) docs/build.py $(ARGS)

@@ -1,0 +1,113 @@
+"""One call, from its plan to its failure."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from frameworks import backend
+from numerics import assert_same_bits
+
+from soak import program, tf_side, torch_side
+from soak.call import THREADS, Call, Wrong, build
+from soak.plan import FRAMEWORKS, Plan
+
+# What is the operators' own code alone: the same bits in both frameworks. Beside it, what the other framework does.
+SAME_BITS = {
+    "forward": "forward",
+    "inference mode": "forward",
+    "backward": "backward",
+    "vjp": "backward",
+    "threads": "backward",
+    "compiled": "backward",
+    "graph": "backward",
+    "XLA": "backward",
+}
+
+
+@dataclass(frozen=True)
+class Failure:
+    plan: Plan
+    kind: str
+    sentence: str
+    program: str
+
+
+@functools.cache
+def side(framework: str, device: str) -> Any:
+    """The framework's, or None where there is none."""
+    found = backend(framework, device)
+    if isinstance(found, str):
+        return None
+    return (torch_side if framework == "torch" else tf_side).Side(found)
+
+
+def attempt(plan: Plan, compare: bool = True) -> Failure | None:
+    """Makes the call; `compare`: beside the other framework as well, if it is there."""
+    call = build(plan)
+    try:
+        results = _results(call, plan.framework, call.way, 2 if call.way in SAME_BITS else 1)
+        call.check(results[0])
+    except Wrong as wrong:
+        return Failure(plan, "value", str(wrong), program.value_program(call, wrong.check))
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        return Failure(plan, type(error).__name__, text, program.value_program(call, ""))
+    try:
+        for again in results[1:]:
+            _assert_same(call, again, results[0])
+    except AssertionError as error:
+        return Failure(plan, "repetition", f"the same call again: {error}", program.repetition_program(call))
+    other = FRAMEWORKS[1 - FRAMEWORKS.index(plan.framework)]
+    if not (compare and call.way in SAME_BITS and side(other, plan.device)):
+        return None
+    if not (call.spec.bits_follow_from_values or call.has_plain_tensors):
+        return None
+    ways = {plan.framework: call.way, other: SAME_BITS[call.way]}
+    count = len(call.expected) // (THREADS if call.way == "threads" else 1)
+    try:
+        (others,) = _results(call, other, ways[other], 1)
+        _assert_same(call, results[0][:count], others)
+    except Exception as error:
+        text = f"{other} beside {plan.framework}: {type(error).__name__}: {error}"
+        return Failure(plan, "parity", text, program.parity_program(call, ways, count))
+    return None
+
+
+def crashed(plan: Plan, what: str) -> str:
+    """What is known of a call that ended its process."""
+    call = build(plan)
+    return f"{plan}: {what}\n{program.value_program(call, '')}"
+
+
+def _results(call: Call, framework: str, way: str, times: int) -> list[list[np.ndarray]]:
+    there = side(framework, call.plan.device)
+    there.prepare(call)
+    namespace = dict(there.globals)
+    namespace["f"] = _function(framework, program.function_code(call, framework, way))
+    for name, x in call.tensors.items():
+        namespace[name] = there.tensor(call, name, x, way)
+    exec(_compiled(program.run_code(call, framework, way)), namespace)
+    runs = [list(namespace["run"]()) for _ in range(times)]
+    fetched = there.fetch([x for results in runs for x in results])
+    count = len(runs[0])
+    return [fetched[i * count : (i + 1) * count] for i in range(times)]
+
+
+def _assert_same(call: Call, got: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    for what, left, right in zip(call.expected, got, expected, strict=False):
+        assert_same_bits(left, right, what.label)
+
+
+@functools.cache
+def _compiled(code: str) -> Any:
+    return compile(code, "<soak>", "exec")
+
+
+@functools.cache
+def _function(framework: str, code: str) -> Any:
+    """One for each code, so that what is compiled is compiled once."""
+    globals_of = next(found.globals for device in ("cpu", "cuda") if (found := side(framework, device)))
+    return eval(code, dict(globals_of))
