@@ -8,8 +8,8 @@ python -m soak --call 7:1234                        the call that failed, again
 compute-sanitizer python -m soak --processes 1 --calls 10000 --framework torch --device cuda --eager
 
 Every call is checked against a reference in float64 or longer, within the tolerance that its dtype allows. It is made
-twice, for the same bits, and in the other framework, for the same bits. What fails is made simpler for as long as it
-fails, and printed as a program.
+twice, for the same bits, and every second one in the other framework, for the same bits. What fails is made simpler for
+as long as it fails, and printed as a program.
 """
 
 from __future__ import annotations

@@ -68,6 +68,7 @@ class Plan:
     any_layout: bool
     some_gradients: bool  # or all
     threads: int  # of PyTorch, within an operator
+    beside: bool  # compared with the other framework, where the bits are promised
 
     def __str__(self) -> str:
         where = f"{self.operator} in {self.framework} on {self.device}, {self.way}, {self.dtype}"
@@ -109,7 +110,7 @@ class Plan:
 
 def draw(seed: int, number: int) -> Plan:
     random = np.random.default_rng([seed, number])
-    framework, device = pick(random, *FRAMEWORKS), pick(random, *DEVICES)
+    framework, device = pick(random, "torch", "torch", "tf"), pick(random, *DEVICES)  # TensorFlow takes its time
     spec = pick(random, *SPECIFICATIONS)
     way, most = weighted(random, WAYS[framework]), weighted(random, SIZES)
     dtype = pick(random, *DTYPES)
@@ -137,6 +138,7 @@ def draw(seed: int, number: int) -> Plan:
         any_layout=way not in (*COMPILED, "jvp") and pick(random, True, False),
         some_gradients=way not in COMPILED and pick(random, True, False, False),
         threads=1 if way in COMPILED else pick(random, 1, 1, 1, 1, 1, 2, 3, 4),
+        beside=pick(random, True, False),
     )
 
 

@@ -45,7 +45,7 @@ def side(framework: str, device: str) -> Any:
 
 
 def attempt(plan: Plan, compare: bool = True) -> Failure | None:
-    """Makes the call; `compare`: beside the other framework as well, if it is there."""
+    """Makes the call; `compare`: the other framework may be used as well."""
     call = build(plan)
     try:
         results = _results(call, plan.framework, call.way, 2 if call.way in SAME_BITS else 1)
@@ -61,7 +61,7 @@ def attempt(plan: Plan, compare: bool = True) -> Failure | None:
     except AssertionError as error:
         return Failure(plan, "repetition", f"the same call again: {error}", program.repetition_program(call))
     other = FRAMEWORKS[1 - FRAMEWORKS.index(plan.framework)]
-    if not (compare and call.way in SAME_BITS and side(other, plan.device)):
+    if not (compare and plan.beside and call.way in SAME_BITS and side(other, plan.device)):
         return None
     if not (call.spec.bits_follow_from_values or call.has_plain_tensors):
         return None

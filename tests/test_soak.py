@@ -46,6 +46,7 @@ def plan(framework: str, way: str, operator: str = "rms_norm", **choices) -> Pla
         "any_layout": way != "jvp",
         "some_gradients": False,
         "threads": 2,
+        "beside": True,
     }
     return Plan(seed=1, framework=framework, device="cpu", operator=operator, way=way, **{**options, **choices})
 
