@@ -1,8 +1,8 @@
 """The function that stands before each operator and chooses how to call it.
 
 The registered operator `torch.ops.fusedops.<name>` is right everywhere: torch's compiler sees it whole, and its
-autograd kernel, `_autograd_kernel` below, knows reverse and forward mode in any nesting of torch.func. In eager code
-the way through the dispatcher to a kernel in Python costs several microseconds, so that the front takes a shorter one:
+autograd kernel (`autograd.py`) knows reverse and forward mode in any nesting of torch.func. The way through the
+dispatcher to a kernel in Python costs several microseconds, so that in eager code the front takes a shorter one:
 
     compiling, exporting or inside torch.func      the registered operator
     a gradient is wanted                           the same autograd.Function, over the bare kernel
@@ -11,9 +11,7 @@ the way through the dispatcher to a kernel in Python costs several microseconds,
 
 from __future__ import annotations
 
-from collections import namedtuple
-from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,11 +20,9 @@ import torch.autograd.forward_ad as forward_ad
 
 from fusedops import checks
 from fusedops.declarations import Operator
-from fusedops.gradients import REFUSED, Gradient, gradient_of
-from fusedops.torch import neutral
+from fusedops.gradients import gradient_of
+from fusedops.torch.autograd import OF_FORMULAS, Arguments, Derivative, autograd_functions, autograd_kernel
 from fusedops.torch.operators import SIGNATURES, Signature, overload
-
-Arguments = tuple[Any, ...]  # in the order of the schema
 
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
@@ -37,194 +33,6 @@ _LIBRARY = torch.library.Library("fusedops", "IMPL")
 
 # What public functions see as `ops`: every operator.
 FUNCTIONS = SimpleNamespace(renamed=lambda error, name: error if _is_compiling() else checks.renamed(error, name))
-# What formulas see as `f`: every operator, and what else they need of tensors.
-_OF_FORMULAS = SimpleNamespace(**neutral.FUNCTIONS)
-
-
-def _alive(x: Any) -> Any:
-    """Without the wrappers of transforms that have ended. torch itself takes off only one, and fails on the next."""
-    while isinstance(x, torch.Tensor) and x is not (inner := torch._C._functorch.unwrap_if_dead(x)):
-        x = inner
-    return x
-
-
-def _picker(places: Sequence[int]) -> Callable[[Arguments], Arguments]:
-    """A function that picks the items at these places; operator.itemgetter, but always a tuple."""
-    return itemgetter(*places) if len(places) > 1 else lambda values: tuple(values[i] for i in places)
-
-
-class Derivative:
-    """Applies an operator's gradient formula to what torch hands around.
-
-    On small tensors a backward costs what Python does around the kernel: what can be known of an operator beforehand
-    is looked up here, once.
-    """
-
-    def __init__(self, signature: Signature, gradient: Gradient) -> None:
-        self.signature = signature
-        self.formula = gradient.formula
-        declaration = signature.declaration
-        self.names = [x.name for x in declaration.inputs]
-        self.all_wanted = dict.fromkeys(self.names, True)
-        self.differentiable = [i for i, x in enumerate(declaration.outputs) if not x.saved]
-        self.constants = [i for i, x in enumerate(declaration.outputs) if x.saved]
-        tensors = [*self.names, *(x.name for x in declaration.outputs)]
-        self.saved = [tensors.index(name) for name in gradient.saves]
-        self.pick_saved = _picker(self.saved)
-        numbers = [f"{self.names[i]}_value" for i in signature.scalars]
-        attributes = [x.name for x in declaration.attributes]
-        read = [*gradient.saves, *numbers, *attributes]
-        self.context_type: Any = namedtuple("Context", (*read, "wanted"))  # type: ignore[misc]
-        # Where the formula's scalar inputs stand, and the numbers that stand in for them.
-        scalars = [(self.names[i], number) for i, number in zip(signature.scalars, numbers, strict=True)]
-        self.numbers = [(read.index(x), read.index(number)) for x, number in scalars if x in gradient.saves]
-        self.defaults = (*(0.0 for _ in numbers), *(x.default for x in declaration.attributes))
-
-    def save(self, ctx: Any, inputs: Sequence[Any], rest: Arguments, outputs: Any, forward_mode: bool) -> None:
-        """Keeps what the formula reads: tensors where autograd can see them, numbers and attributes beside them."""
-        outputs = outputs if type(outputs) is tuple else (outputs,)
-        tensors = self.pick_saved((*inputs, *outputs))
-        ctx.save_for_backward(*tensors)
-        ctx.set_materialize_grads(False)
-        if self.constants:
-            ctx.mark_non_differentiable(*[outputs[i] for i in self.constants])
-        ctx.rest = rest
-        if forward_mode:
-            ctx.save_for_forward(*tensors)
-            ctx.outputs = [(outputs[i].shape, outputs[i].dtype) for i in self.differentiable]
-
-    def context(self, ctx: Any, saved: Arguments, wanted: Mapping[str, bool]) -> Any:
-        """The formula's `c`."""
-        values = [*saved, *ctx.rest]
-        for i, number in self.numbers:
-            if values[i] is None:
-                values[i] = values[number]
-        values.append(wanted.__getitem__)
-        return tuple.__new__(self.context_type, values)  # half the time of the named tuple's own constructor
-
-    def evaluate(self, ctx: Any, saved: Arguments, needed: Sequence[bool], dy: Arguments) -> list[Any]:
-        """The gradient of every input; None where it is not needed or nothing flows."""
-        if dy[0] is None and all(x is None for x in dy):
-            return [None] * len(needed)
-        wanted = dict(zip(self.names, needed, strict=True)) if False in needed else self.all_wanted
-        gradients = self.formula(_OF_FORMULAS, self.context(ctx, saved, wanted), *dy)
-        result = []
-        for name, is_needed in wanted.items():
-            gradient = gradients.get(name) if is_needed else None
-            if gradient is REFUSED:
-                raise RuntimeError(f"fusedops.{self.signature.declaration.name}: {name} has no gradient; detach it")
-            result.append(gradient() if callable(gradient) else gradient)
-        return result
-
-    def jvp(self, ctx: Any, *tangents: Any) -> Any:
-        """Forward mode: the formula is linear in dy, and its transpose maps tangents of inputs to those of outputs."""
-        tangents = tangents[: self.signature.inputs]
-        wanted = [tangent is not None for tangent in tangents]
-        given = tuple(tangent for tangent in tangents if tangent is not None)
-
-        def pull_back(*flowing: Any) -> Arguments:
-            dy = self.of_all_outputs(flowing)
-            gradients = [g for g, w in zip(self.evaluate(ctx, saved, wanted, dy), wanted, strict=True) if w]
-            return tuple(torch.zeros_like(t) if g is None else g for g, t in zip(gradients, given, strict=True))
-
-        # torch turns forward mode off here, which would cut off the transforms around this one as well. Turned on, it
-        # must not see the tangents of what is saved: the formula is differentiated with respect to dy alone.
-        with forward_ad._set_fwd_grad_enabled(True):
-            saved = tuple(
-                x if x is None else forward_ad.unpack_dual(_alive(x), level=0).primal for x in ctx.saved_tensors
-            )
-            zeros = [given[0].new_zeros(shape, dtype=dtype) for shape, dtype in ctx.outputs]
-            results = self.of_all_outputs(neutral.vjp(pull_back, zeros, given))
-        return results[0] if len(results) == 1 else results
-
-    def of_all_outputs(self, of_differentiable: Sequence[Any]) -> Arguments:
-        """With None for the saved outputs, which have neither gradient nor tangent."""
-        if not self.constants:
-            return tuple(of_differentiable)
-        values: list[Any] = [None] * (len(self.differentiable) + len(self.constants))
-        for i, value in zip(self.differentiable, of_differentiable, strict=True):
-            values[i] = value
-        return tuple(values)
-
-
-def _autograd_functions(name: str, bare: Callable[..., Any], derivative: Derivative) -> tuple[Any, Any]:
-    """What applies the operator with a node of autograd: over the bare kernel, and over the registered operator."""
-    registered = overload(name)
-
-    class Eager(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, *arguments: Any) -> Any:
-            *inputs, rest = arguments
-            outputs = bare(*inputs, *rest)
-            derivative.save(ctx, inputs, rest, outputs, forward_mode=forward_ad._current_level >= 0)
-            return outputs
-
-        @staticmethod
-        def backward(ctx: Any, *dy: Any) -> Arguments:  # torch's compiled autograd takes no method of an object
-            return (*derivative.evaluate(ctx, ctx.saved_tensors, ctx.needs_input_grad[:-1], dy), None)
-
-        jvp = staticmethod(derivative.jvp)
-
-    class Registered(Eager):
-        @staticmethod
-        def forward(ctx: Any, *arguments: Any) -> Any:
-            *inputs, (keys, rest) = arguments
-            # torch turns both modes off here, and the transforms of torch.func below this one have need of them.
-            with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
-                outputs = _below_autograd(registered, keys, inputs, rest)
-            derivative.save(ctx, inputs, rest, outputs, forward_mode=True)
-            return outputs
-
-        @staticmethod
-        def backward(ctx: Any, *dy: Any) -> Arguments:
-            saved, dy = tuple(map(_alive, ctx.saved_tensors)), tuple(map(_alive, dy))
-            return (*derivative.evaluate(ctx, saved, ctx.needs_input_grad[:-1], dy), None)
-
-    # grad_fn and torch.profiler show the name of the class: TensorFlow's for the same operator, FusedopsRmsNorm.
-    title = "Fusedops" + name.title().replace("_", "")
-    eager, function = (type(title, (base,), {}) for base in (Eager, Registered))
-    # Past autograd.Function's own apply: for a microsecond it looks for transforms and for a setup_context, and it does
-    # not know that the kernel below is called by one transform at a time.
-    return tuple(super(torch.autograd.Function, each).apply for each in (eager, function))
-
-
-def _below_autograd(registered: Any, keys: Any, inputs: Sequence[Any], rest: Arguments) -> Any:
-    with torch._C._AutoDispatchBelowAutograd():
-        return registered.redispatch(keys & torch._C._after_autograd_keyset, *inputs, *rest)
-
-
-def _is_watched(tensors: Sequence[Any]) -> bool:
-    """Whether autograd follows one of the tensors, in reverse or forward mode.
-
-    Tangents are looked for, not forward_ad's level: code that Dynamo has traced enters levels behind its back.
-    """
-    given = [x for x in tensors if x is not None and x.is_floating_point()]
-    if _is_grad_enabled() and any(x.requires_grad for x in given):
-        return True
-    return any(torch._VF._unpack_dual(x, level=0)[1] is not None for x in given)
-
-
-def _autograd_kernel(signature: Signature, defaults: Arguments, apply: Callable[..., Any]) -> Callable[..., Any]:
-    """What the dispatcher calls for `torch.ops.fusedops.<name>` where autograd is on.
-
-    torch.func calls it once for each of its transforms that differentiate, with tensors of that level alone, just as it
-    calls the kernels of torch's own operators: nothing here knows of levels.
-    """
-    registered = overload(signature.declaration.name)
-
-    def kernel(keys: Any, *arguments: Any) -> Any:
-        inputs, rest = signature.padded(arguments), arguments[signature.inputs :]
-        if not _is_watched(inputs):
-            return _below_autograd(registered, keys, inputs, rest)
-        rest = (*rest, *defaults[len(rest) :])  # torch leaves trailing defaults out
-        allowed = torch._C._functorch.get_single_level_autograd_function_allowed()
-        torch._C._functorch.set_single_level_autograd_function_allowed(True)
-        try:
-            return apply(*inputs, (keys, rest))
-        finally:
-            torch._C._functorch.set_single_level_autograd_function_allowed(allowed)
-
-    return kernel
 
 
 def _autocast(inputs: Arguments) -> Arguments:
@@ -324,8 +132,8 @@ def front(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     public, bare = overload(name), overload(f"_{name}")
     bare = getattr(bare, "_op", bare)  # without the Python method in between
     derivative = Derivative(signature, gradient_of(name))
-    eager, function = _autograd_functions(name, bare, derivative)
-    _LIBRARY.impl(name, _autograd_kernel(signature, derivative.defaults, function), "Autograd", with_keyset=True)
+    eager, function = autograd_functions(name, bare, derivative)
+    _LIBRARY.impl(name, autograd_kernel(signature, derivative.defaults, function), "Autograd", with_keyset=True)
     arrange = _arguments(signature)
 
     def call(*inputs: Any, **attributes: Any) -> Any:
@@ -367,4 +175,4 @@ def front(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
 for _name in SIGNATURES:
     _of_user, _of_formula = front(_name)
     setattr(FUNCTIONS, _name, _of_user)
-    setattr(_OF_FORMULAS, _name, _of_formula)
+    setattr(OF_FORMULAS, _name, _of_formula)
