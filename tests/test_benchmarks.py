@@ -55,12 +55,18 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def measured(any_backend: Backend) -> Iterator[Callable[[Case], Any]]:
+def frozen() -> Iterator[None]:
+    """As in a run, collections pass over what was there before: they would take longer than a case."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+def measured(any_backend: Backend, frozen: None) -> Callable[[Case], Any]:
     """Measures a case, briefly."""
     side = importlib.import_module(f"benchmarks.{any_backend.framework}_contenders")
-    gc.freeze()  # as in a run: a collection for each case would take longer than the case
-    yield lambda case: contest.measured(side, case, QUICK, quick=True)
-    gc.unfreeze()
+    return lambda case: contest.measured(side, case, QUICK, quick=True)
 
 
 @pytest.fixture
@@ -258,7 +264,7 @@ def test_a_time_counts_without_its_memory(any_backend, measured, monkeypatch):
 
 
 @pytest.mark.parametrize("operator", FORWARD)
-def test_calls_leave_no_tensor_behind(tf_cpu, operator):
+def test_calls_leave_no_tensor_behind(tf_cpu, frozen, operator):
     """Gradients that TensorFlow never frees fill a GPU within a run."""
     side = importlib.import_module("benchmarks.tf_contenders")
 

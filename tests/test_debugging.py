@@ -88,6 +88,7 @@ def nvtx_log(tmp_path_factory) -> Path:
     return library
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", ["1", "0", None])
 def test_nvtx_ranges(any_backend, asked, nvtx_log, tmp_path):
     build = FRAMEWORKS[any_backend.framework].build()
