@@ -155,7 +155,7 @@ def autograd_functions(name: str, bare: Callable[..., Any], derivative: Derivati
             *inputs, (keys, rest) = arguments
             # torch turns both modes off here, and the transforms of torch.func below this one have need of them.
             with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
-                outputs = _below_autograd(registered, keys, inputs, rest)
+                outputs = _below_autograd(registered, keys, (*inputs, *rest))
             derivative.save(ctx, inputs, rest, outputs, forward_mode=True)
             return outputs
 
@@ -172,20 +172,26 @@ def autograd_functions(name: str, bare: Callable[..., Any], derivative: Derivati
     return tuple(super(torch.autograd.Function, each).apply for each in (eager, function))
 
 
-def _below_autograd(registered: Any, keys: Any, inputs: Sequence[Any], rest: Arguments) -> Any:
+def _below_autograd(registered: Any, keys: Any, arguments: Sequence[Any]) -> Any:
     with torch._C._AutoDispatchBelowAutograd():
-        return registered.redispatch(keys & torch._C._after_autograd_keyset, *inputs, *rest)
+        return registered.redispatch(keys & torch._C._after_autograd_keyset, *arguments)
 
 
-def _is_watched(tensors: Sequence[Any]) -> bool:
-    """Whether autograd follows one of the tensors, in reverse or forward mode.
+def _is_watched(inputs: Sequence[Any]) -> bool:
+    """Whether autograd follows one of them, in reverse or forward mode.
 
-    Tangents are looked for, not forward_ad's level: code that Dynamo has traced enters levels behind its back.
+    Tangents are looked for, not forward_ad's level: code that Dynamo has traced enters levels behind its back. That
+    takes a microsecond each; in the forward and backward of compiled code, forward mode is off.
     """
-    given = [x for x in tensors if x is not None and x.is_floating_point()]
-    if torch.is_grad_enabled() and any(x.requires_grad for x in given):
-        return True
-    return any(torch._VF._unpack_dual(x, level=0)[1] is not None for x in given)
+    if torch.is_grad_enabled():
+        for x in inputs:
+            if x is not None and x.requires_grad:
+                return True
+    if torch._C._is_fwd_grad_enabled():
+        for x in inputs:
+            if x is not None and x.is_floating_point() and torch._VF._unpack_dual(x, 0)[1] is not None:
+                return True
+    return False
 
 
 def autograd_kernel(signature: Signature, defaults: Arguments, apply: Callable[..., Any]) -> Callable[..., Any]:
@@ -194,12 +200,12 @@ def autograd_kernel(signature: Signature, defaults: Arguments, apply: Callable[.
     torch.func calls it once for each of its transforms that differentiate, with tensors of that level alone, just as it
     calls the kernels of torch's own operators: nothing here knows of levels.
     """
-    registered = overload(signature.declaration.name)
+    registered, count = overload(signature.declaration.name), signature.inputs
 
     def kernel(keys: Any, *arguments: Any) -> Any:
-        inputs, rest = signature.padded(arguments), arguments[signature.inputs :]
-        if not _is_watched(inputs):
-            return _below_autograd(registered, keys, inputs, rest)
+        if not _is_watched(arguments[:count]):
+            return _below_autograd(registered, keys, arguments)
+        inputs, rest = signature.padded(arguments), arguments[count:]
         rest = (*rest, *defaults[len(rest) :])  # torch leaves trailing defaults out
         allowed = torch._C._functorch.get_single_level_autograd_function_allowed()
         torch._C._functorch.set_single_level_autograd_function_allowed(True)
