@@ -8,6 +8,7 @@ from checks import tuples
 from numerics import assert_same_bits, reference_dtype
 from rows import check, named, rows, with_exact_sum, with_x
 from specification import Sample, pairwise
+from test_torch_layout import misaligned
 
 NORMS = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm")
 
@@ -67,3 +68,16 @@ def test_rows_of_one_value(any_backend, spec, columns, dtype, random):
     sample = rows(spec, 4, columns, random)
     x = np.repeat([[1.0], [-3.0], [0.5], [1024.0]], columns, 1)
     check(any_backend, spec, with_exact_sum(with_x(sample, x)), dtype)
+
+
+@named("layer_norm", "add_layer_norm")
+@pytest.mark.parametrize("columns", [16, 1024])
+def test_zeros_keep_their_sign_in_any_layout(torch_backend, spec, columns, dtype, random):
+    """Without a bias nothing is added to a normalized zero, wherever the weight starts in memory."""
+    sample = rows(spec, 3, columns, random)
+    sample = with_exact_sum(with_x(sample, np.repeat([[1.0], [-3.0], [0.5]], columns, 1)))
+    inputs = torch_backend.tensors(Sample({**sample.inputs, "bias": None}), dtype)
+    y = torch_backend.call(spec.name, inputs)[0]
+    moved = torch_backend.call(spec.name, {**inputs, "weight": misaligned(inputs["weight"])})[0]
+    assert_same_bits(torch_backend.to_numpy(moved), torch_backend.to_numpy(y))
+    assert not y.any() and torch_backend.torch.signbit(y).any()

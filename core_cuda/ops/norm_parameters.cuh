@@ -9,6 +9,7 @@ namespace fusedops::cuda {
 // What an absent parameter counts as: adding a negative zero changes nothing, not even the sign of a zero.
 inline constexpr float kAbsentWeight = 1;
 inline constexpr float kAbsentBias = -0.0f;
+inline constexpr float kNoOffset = -0.0f;
 
 // One pack of a parameter, loaded before it is needed and kept: as it lies in memory, or widened, which takes twice the
 // registers of 16-bit elements, because it may be float32 beside a 16-bit T, or to spare the conversions.
@@ -19,7 +20,7 @@ class HeldParameter {
  public:
   using A = compute_t<T>;
 
-  __device__ void load(const Parameter& parameter, int64_t at, int64_t count, A absent, A offset = 0) {
+  __device__ void load(const Parameter& parameter, int64_t at, int64_t count, A absent, A offset = A(kNoOffset)) {
     if constexpr (kWide) {
       load_parameter<kAligned, T>(parameter, at, count, absent, values_);
 #pragma unroll
