@@ -25,6 +25,11 @@ class Tensor:
         return np.lib.stride_tricks.as_strided(self.memory[self.offset :], self.shape, strides)
 
     @property
+    def repeats(self) -> bool:
+        """Whether elements along a dimension are one and the same."""
+        return any(stride == 0 and size > 1 for stride, size in zip(self.strides, self.shape, strict=True))
+
+    @property
     def dtype(self) -> str:
         return self.memory.dtype.name
 

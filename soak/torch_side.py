@@ -77,7 +77,8 @@ class Side:
         """From a GPU at once: every copy would wait for its turn among the processes."""
         if self.backend.device == "cpu":
             return [self.backend.to_numpy(x) for x in results]
-        parts = [x.detach().contiguous().reshape(-1).view(self.torch.uint8) for x in results]
+        plain = self.torch.contiguous_format  # contiguous() would keep the stride of a single element
+        parts = [x.detach().clone(memory_format=plain).reshape(-1).view(self.torch.uint8) for x in results]
         return split(self.torch.cat(parts).cpu().numpy(), [(self.backend.dtype_of(x), x.shape) for x in results])
 
     def memory(self) -> int:
