@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ def _rank(x: tf.Tensor) -> int:
 
 def _reshape_rows(x: tf.Tensor) -> tf.Tensor:
     """Flattens all but the last dimension. A size of -1 would be ambiguous for a tensor without elements."""
+    if x.shape.is_fully_defined():  # so that eager code computes no sizes on a GPU, for which it would wait
+        return tf.reshape(x, [math.prod(x.shape[:-1]), x.shape[-1]])
     shape = tf.shape(x, tf.int64)
     return tf.reshape(x, tf.stack([tf.reduce_prod(shape[:-1]), shape[-1]]))
 
