@@ -13,7 +13,8 @@ import pytest
 
 import fusedops
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = ROOT / "examples"
 
 # Runs the example as if a module, the first argument, were not installed.
 WITHOUT = """
@@ -39,9 +40,11 @@ def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=cwd, env=variables)
 
 
-def python(code: str, *, folder: Path = EXAMPLES.parent, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Runs the code with the packages in `folder`."""
-    variables = os.environ | {"PYTHONPATH": str(folder), "TF_CPP_MIN_LOG_LEVEL": "3"} | variables
+def python(code: str, *, folder: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs the code with the package in `folder`, and with what else is found here."""
+    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and Path(path) != ROOT]
+    places = os.pathsep.join([str(folder), *others])
+    variables = os.environ | {"PYTHONPATH": places, "TF_CPP_MIN_LOG_LEVEL": "3"} | variables
     command = [sys.executable, "-c", code]
     return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=600)
 

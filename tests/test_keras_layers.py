@@ -344,6 +344,9 @@ def test_under_xla(tf_backend, case, policy, random):
     tf = tf_backend.tf
     layer = built(case, tf_backend, policy, random)[0]
     inputs = tensors(case, tf_backend, layer.compute_dtype, random)
+    if case.arguments.get("activation") == "relu":  # in quarters no product is so near 0 that it is rounded across it
+        layer.set_weights([np.rint(4 * weight) / 4 for weight in layer.get_weights()])
+        inputs = tf.nest.map_structure(lambda x: tf.round(4 * x) / 4, inputs)
     signature = tf.nest.map_structure(lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype), inputs)
     compiled = tf.function(layer, input_signature=[signature], jit_compile=True)
     results = (
