@@ -35,16 +35,20 @@ def environment(device: str, **variables: str) -> dict[str, str]:
     return os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}) | variables
 
 
+def python_path(folder: Path) -> str:
+    """For a process that is to find the package in `folder`, and whatever else is found here."""
+    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and Path(path) != ROOT]
+    return os.pathsep.join([str(folder), *others])
+
+
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     variables = {**os.environ, "COLUMNS": "100"}
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=cwd, env=variables)
 
 
 def python(code: str, *, folder: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Runs the code with the package in `folder`, and with what else is found here."""
-    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and Path(path) != ROOT]
-    places = os.pathsep.join([str(folder), *others])
-    variables = os.environ | {"PYTHONPATH": places, "TF_CPP_MIN_LOG_LEVEL": "3"} | variables
+    """Runs the code with the package in `folder`."""
+    variables = os.environ | {"PYTHONPATH": python_path(folder), "TF_CPP_MIN_LOG_LEVEL": "3"} | variables
     command = [sys.executable, "-c", code]
     return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=600)
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from checks import SHAPE
 from numerics import assert_same_bits
-from running import environment
+from running import environment, python_path
 from specifications import SPECIFICATIONS, WITH_PARAMETERS
 from test_errors import CASES, of_tensors
 from test_special_values import special_values
@@ -336,7 +336,7 @@ def test_the_operators_do_without_the_library(tf_cpu, tmp_path, fault, sentence)
     folder = tmp_path / "with a space" / "fusedops"
     shutil.copytree(Path(tf_cpu.functions.library_path()).parents[1], folder, ignore=shutil.ignore_patterns("_C*"))
     fault(folder / "tf" / "_xla.so")
-    variables = environment("cpu", PYTHONPATH=str(folder.parent))
+    variables = environment("cpu", PYTHONPATH=python_path(folder.parent))
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT], cwd=folder.parent, env=variables, capture_output=True, text=True
     )
