@@ -80,6 +80,7 @@ def row_in(runs: list[dict[str, Any]], key: str) -> dict[str, Any]:
     return next(row for row in runs[0]["results"] if row["key"] == key)
 
 
+@pytest.mark.slow
 def test_the_page_is_that_of_the_committed_runs(tmp_path):
     for path in (DOCS / page.FOLDER).glob("*.json"):
         shutil.copy(path, tmp_path)
@@ -109,6 +110,7 @@ def test_its_links_and_commands():
         assert re.search(rf"^{target}:", makefile, re.M), target
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path, all_runs, monkeypatch, capsys):
     """Machines with a GPU come first; every row is on the page, and every picture is small enough."""
     arguments = []

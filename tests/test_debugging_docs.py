@@ -27,6 +27,7 @@ def named(pattern: str, text: str = PAGE) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("code", "output"), PROGRAMS, ids=map(str, range(len(PROGRAMS))))
 def test_program(code, output):
     for framework in re.findall("^import (torch|tensorflow)", code, re.M):

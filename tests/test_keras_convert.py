@@ -351,6 +351,7 @@ def test_a_callback_converts_and_reverts(fk, keras, random, counted, moment):
     assert len(counted) > before
 
 
+@pytest.mark.slow
 def test_xla_is_turned_off_where_its_kernels_are_missing(fk, keras, random, monkeypatch, capsys):
     from fusedops.tf import xla
 
@@ -442,6 +443,7 @@ def test_a_layer_and_one_that_is_not_built(fk, keras, random):
     assert layer(batch(random)).shape == (6, 4)
 
 
+@pytest.mark.slow
 def test_keras_hub_is_not_imported(tf_cpu):
     code = (
         "import sys, keras, fusedops.tf.keras as fk\n"

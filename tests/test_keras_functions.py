@@ -162,6 +162,7 @@ assert "fusedops.tf.keras" not in sys.modules
 """
 
 
+@pytest.mark.slow
 def test_saved(tf_backend, keras, tmp_path, random):
     """A process that has imported fusedops.tf loads it; one that has not says what it lacks."""
     model, tensors = of_every_function(keras, tf_backend, random)

@@ -324,6 +324,7 @@ fk.revert(fk.convert(block))
 """
 
 
+@pytest.mark.slow
 def test_another_version_of_keras_hub(tf_backend, hub):
     """Where something has another name, what has not is converted."""
     code = OTHER_VERSION.replace("LLAMA", repr(LLAMA))

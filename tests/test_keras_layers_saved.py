@@ -123,6 +123,7 @@ def run(code, *arguments):
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+@pytest.mark.slow
 def test_files_go_to_other_processes(tf_cpu, tmp_path, random):
     """One that never imports fusedops loads the model as Keras's; one that imports fusedops.tf alone serves it."""
     model = sequential(packages()[0], KERAS, random)

@@ -161,6 +161,7 @@ def order(**choices) -> Order:
     return Order(**{"seed": 1, "calls": None, "seconds": None, **options, **choices})
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("torch" not in FRAMEWORKS, reason="torch is not installed")
 def test_a_process_that_dies_is_replaced():
     """Its call is reported, and the others are made."""
@@ -205,6 +206,7 @@ def test_what_the_page_names_is_there():
         assert f'"{option}"' in (ROOT / "soak" / "__main__.py").read_text(), option
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("torch" not in FRAMEWORKS, reason="torch is not installed")
 def test_command_line():
     options = ["--calls", "20", "--processes", "1", "--framework", "torch", "--device", "cpu", "--eager"]

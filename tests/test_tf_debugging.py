@@ -54,6 +54,7 @@ def test_check_numerics_names_the_operator(tf_backend, spec, random):
     assert np.isnan(tf.nest.flatten(function(*tensors))[0]).any()  # and is let through when it is off
 
 
+@pytest.mark.slow
 def test_op_determinism(tf_backend, tmp_path):
     """TensorFlow then refuses operators that it knows to differ from run to run: derivatives of ours use none."""
     program = Path(__file__).with_name("tensorflow_determinism.py")

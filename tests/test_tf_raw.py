@@ -78,6 +78,7 @@ def run_elsewhere(backend: Any, program: str, *arguments: Any, cwd: Path) -> sub
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=variables)
 
 
+@pytest.mark.slow
 def test_without_the_package(tf_backend, tmp_path):
     """Every operator, backward ones too: same bits, same sentences."""
     from fusedops.tf.operators import DECLARED

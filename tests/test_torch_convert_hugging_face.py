@@ -96,6 +96,7 @@ def test_pickled_and_copied(torch_backend, fo, llama, inputs):
         assert other(**inputs).logits.equal(llama(**inputs).logits)
 
 
+@pytest.mark.slow
 def test_loaded_by_another_process(torch_backend, fo, llama, inputs, tmp_path):
     fo.convert(llama, verbose=False)
     torch_backend.torch.save((llama, inputs, llama(**inputs).logits), tmp_path / "model.pt")
