@@ -7,7 +7,6 @@ tensor at all, or an attribute that no text could spell.
 from __future__ import annotations
 
 import numbers
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -68,9 +67,12 @@ def check_attributes(operator: Operator, values: Mapping[str, Any]) -> None:
         raise TypeError(f"{operator.name}() got an unexpected keyword argument '{unknown}'")
 
 
-def renamed(error: Any, function: str) -> Any:
+def renamed(error: Any, operator: str, function: str) -> Any:
     """The error of an operator as one of the public function that is made of it and was called."""
-    sentence = re.sub(r"\bfusedops\.\w+: ", f"fusedops.{function}: ", getattr(error, "message", str(error)), count=1)
+    said = getattr(error, "message", str(error))
+    sentence = said.replace(f"fusedops.{operator}: ", f"fusedops.{function}: ", 1)
+    if sentence == said:  # somebody else's, which keeps its traceback
+        return error
     if type(error) in (RuntimeError, TypeError, ValueError):
         return type(error)(sentence)
     if hasattr(error, "node_def"):  # TensorFlow's own

@@ -150,7 +150,8 @@ def fault(framework: Framework, file: str | None = None, folder: Path | None = N
 def other_copies() -> list[Path]:
     """Where Python would find the package if this one did not come first, or if it ran elsewhere: a checkout in the
     current folder hides an installed package, and a script's own folder is searched instead of the current one."""
-    finders = [finder for finder in sys.meta_path if finder is not PathFinder]  # such as those of editable installs
+    # Such as those of editable installs. Before Python 3.12 there are some without find_spec.
+    finders = [x for x in sys.meta_path if x is not PathFinder and hasattr(x, "find_spec")]
     specs = [finder.find_spec("fusedops", None) for finder in finders]
     specs += [PathFinder.find_spec("fusedops", [place]) for place in (*sys.path, "")]
     found = [Path(spec.origin).resolve().parent for spec in specs if spec and spec.origin]

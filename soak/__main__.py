@@ -1,15 +1,15 @@
 """Random calls against float64, by seed and time.
 
-python -m soak                                      a minute of calls, in all processes but two
+python -m soak                                      a minute of calls, on all cores but two
 python -m soak --seed 7 --calls 1000000             so many, other ones
 python -m soak --framework torch --device cuda      there alone
 python -m soak --op rms_norm --way backward         these alone
 python -m soak --call 7:1234                        the call that failed, again
 compute-sanitizer python -m soak --processes 1 --calls 10000 --framework torch --device cuda --eager
 
-Every call is checked against a reference in float64 or longer, within the tolerance that its dtype allows. It is made
-twice, for the same bits, and every second one in the other framework, for the same bits. What fails is made simpler for
-as long as it fails, and printed as a program.
+Every call is checked against a reference in float64 or longer, within the tolerance that its dtype allows. Where bits
+are promised, it is made twice, and every second one in the other framework, too. What fails is made simpler for as long
+as it fails, and printed as a program.
 """
 
 from __future__ import annotations
@@ -143,6 +143,8 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--call", type=_call, metavar="SEED:NUMBER", help="this one alone")
     options = parser.parse_args()
+    if not _ways(options):
+        parser.error("--eager leaves none of these ways")
     if options.calls is None and options.seconds is None:
         options.seconds = 60.0
     return options

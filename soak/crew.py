@@ -59,6 +59,7 @@ class _Member:
         return self.reports[-1].done
 
     def _begin(self, first: int) -> None:
+        self.first = first
         """The first number of a process, which does what its predecessors have left."""
         order = self.order
         if order.calls is not None:
@@ -104,7 +105,7 @@ class _Member:
         from soak.running import crashed
 
         number = self.number.value
-        if number < self.index:  # nothing was called yet
+        if number < self.first:  # nothing was called yet
             self.reports[-1].problems.append(
                 f"Process {self.index}: {what} before its first call\n{self._last_words()}"
             )

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from soak.plan import Key, Plan, draw
+from soak.plan import WAYS, Key, Plan, draw
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,12 @@ def work(
     gc.collect()
     gc.freeze()  # what was imported: it would be walked through at every collection
     number = first - step
-    while not stopped() and (order.calls is None or report.count < order.calls):
+    possible = any(
+        running.side(framework, device) and (not order.ways or not WAYS[framework].keys().isdisjoint(order.ways))
+        for framework in order.frameworks
+        for device in order.devices
+    )
+    while possible and not stopped() and (order.calls is None or report.count < order.calls):
         now = time.monotonic()
         if order.seconds is not None and now - start >= order.seconds:
             break

@@ -52,6 +52,20 @@ def test_an_unknown_approximation(any_backend):
         any_backend.call("geglu", {"gate": gate}, {"approximate": "erf"})
 
 
+def test_errors_of_others_stay_as_they_are(torch_cpu):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    mine = ValueError("not in fusedops.mode: at all")
+
+    class Refuses(TorchDispatchMode):
+        def __torch_dispatch__(self, *_):
+            raise mine
+
+    x = torch_cpu.tensor(np.ones((3, 8)), "float32")
+    with pytest.raises(ValueError, match=str(mine)), Refuses():
+        torch_cpu.functions.swiglu(x)
+
+
 @pytest.mark.parametrize("name", ["swiglu", "geglu", "reglu"])
 def test_errors_name_the_function_that_was_called(any_backend, name):
     """As far as Python sees them: not those of a graph that runs."""

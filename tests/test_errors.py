@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Callable
 from typing import Any
@@ -75,6 +76,15 @@ def test_a_string_that_is_no_choice(any_backend, operator, bad):
     for call in (function, traced):
         with pytest.raises(ValueError, match=re.escape(bad.sentence)):
             call(*tensors)
+
+
+def test_a_choice_may_be_a_subclass_of_str(any_backend):
+    class Choice(str, enum.Enum):
+        relu = "relu"
+
+    x = any_backend.tensor(np.array([-1.0, 2.0]), "float32")
+    (y,) = any_backend.call("bias_act", {"x": x}, {"activation": Choice.relu})
+    assert any_backend.to_numpy(y).tolist() == [0, 2]
 
 
 def compiled(backend: Backend, function: Callable[..., Any]) -> Callable[..., Any]:

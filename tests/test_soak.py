@@ -180,6 +180,17 @@ def test_a_process_that_dies_is_replaced():
     assert report.total(reports).total() == 1000 and reports[-1].done
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_nothing_that_fits(processes):
+    """It ends, and says so, where no call can be made."""
+    done = run(
+        "-m", "soak", "--calls", "3", "--processes", processes, "--framework", "torch", "--way", "graph", cwd=ROOT
+    )
+    assert done.returncode == 1
+    assert "Nothing was called" in done.stdout + done.stderr
+
+
 def test_interrupt():
     """The first asks for an end, with its summary; the second insists."""
     with _Show(Console(quiet=True), order()) as showing:

@@ -48,6 +48,15 @@ def assert_close(backend, case, got, expected, dtype):
         assert_accurate(backend.to_numpy(value), exact, magnitude, 4 * any_order(terms), label, storage)
 
 
+def test_a_missing_kernel_is_said(torch_cpu, monkeypatch):
+    """It is no matter of the inputs, for which torch's own layer would stand in."""
+    torch, fo = torch_cpu.torch, torch_cpu.functions
+    sentence = "fusedops: cross_entropy was called on a GPU, and this build has no CUDA kernels"
+    monkeypatch.setattr(fo, "cross_entropy", lambda *_, **__: (_ for _ in ()).throw(RuntimeError(sentence)))
+    with pytest.raises(RuntimeError, match=sentence):
+        fo.nn.CrossEntropyLoss()(torch.ones(2, 3), torch.zeros(2, dtype=torch.int64))
+
+
 @ALL
 def test_values_and_gradients(torch_backend, case, dtype, random):
     torch = torch_backend.torch

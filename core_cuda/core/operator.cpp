@@ -49,7 +49,8 @@ const auto run_traced = [] {
 Status run(const Operator& op, const Call& call) {
   const Kernel kernel = call.context.cuda ? op.cuda : op.cpu;
   if (kernel) return run_traced ? run_traced(op, kernel, call) : kernel(call);
-  return Status::error("fusedops.", op.name, ": this build has no CUDA kernels; install nvcc and run: make build");
+  return Status::error("fusedops: ", op.name,
+                       " was called on a GPU, and this build has no CUDA kernels; install nvcc and run: make build");
 }
 
 const Operator* find_operator(std::string_view name) {

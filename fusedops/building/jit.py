@@ -222,7 +222,7 @@ def _torch_reached_by_a_link(cache: Path) -> Iterator[None]:
 
 @contextmanager
 def _variables(variables: dict[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
+    before = {name: os.environ[name] for name in variables if name in os.environ}
     os.environ.update(variables)
     try:
         yield

@@ -20,9 +20,8 @@ class Options:
     debug: bool
     cuda: bool
     architectures: str  # as asked for
-    torch_architectures: (
-        str  # as asked of every extension of torch; "native", the GPUs here, is what no list means, too
-    )
+    # As asked of every extension of torch; "native", the GPUs here, is what no list means, too.
+    torch_architectures: str
     cpu_flags: str
     jobs: int
 

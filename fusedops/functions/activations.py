@@ -70,7 +70,7 @@ def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
     try:
         return ops.gated_act(gate, up, activation="silu")
     except Exception as error:
-        raise ops.renamed(error, "swiglu") from None
+        raise ops.renamed(error, "gated_act", "swiglu") from None
 
 
 def geglu(gate: Tensor, up: Tensor | None = None, *, approximate: Approximation = "none") -> Tensor:
@@ -95,7 +95,7 @@ def geglu(gate: Tensor, up: Tensor | None = None, *, approximate: Approximation 
     try:
         return ops.gated_act(gate, up, activation="gelu_tanh" if approximate == "tanh" else "gelu")
     except Exception as error:
-        raise ops.renamed(error, "geglu") from None
+        raise ops.renamed(error, "gated_act", "geglu") from None
 
 
 def reglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
@@ -116,4 +116,4 @@ def reglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
     try:
         return ops.gated_act(gate, up, activation="relu")
     except Exception as error:
-        raise ops.renamed(error, "reglu") from None
+        raise ops.renamed(error, "gated_act", "reglu") from None

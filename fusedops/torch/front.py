@@ -32,7 +32,7 @@ _is_any_autocast_enabled = torch._C._is_any_autocast_enabled
 _LIBRARY = torch.library.Library("fusedops", "IMPL")
 
 # What public functions see as `ops`: every operator.
-FUNCTIONS = SimpleNamespace(renamed=lambda error, name: error if _is_compiling() else checks.renamed(error, name))
+FUNCTIONS = SimpleNamespace(renamed=lambda error, *names: error if _is_compiling() else checks.renamed(error, *names))
 
 
 def _autocast(inputs: Arguments) -> Arguments:
@@ -117,7 +117,7 @@ def _arguments(signature: Signature) -> Callable[[Arguments, dict[str, Any]], tu
                 or (plain is int and not checks.is_integer(value))
             ):
                 checks.check_attributes(declaration, {name: value})
-                value = plain(value)
+                value = str.__str__(value) if plain is str else plain(value)  # of an enum, its value
             rest.append(value)
         return inputs, tuple(rest)
 

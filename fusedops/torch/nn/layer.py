@@ -42,7 +42,7 @@ class FusedLayer(torch.nn.Module if TYPE_CHECKING else object):  # type: ignore[
 def as_original(error: RuntimeError, original: Callable[..., Any], *inputs: Any) -> Any:
     """What the original makes of inputs with which our operator has failed: mostly an error, about what it was called
     with, of the class that its users know."""
-    if torch.compiler.is_compiling() or not str(error).startswith("fusedops."):  # as where there is no memory
+    if torch.compiler.is_compiling() or not str(error).startswith("fusedops."):  # as for want of memory or of a kernel
         raise error
     return original(*inputs)
 
