@@ -18,7 +18,6 @@ functions that both frameworks have:
     log_softmax                           over the last dimension
     one_hot(labels, like)                 as bools, with like's last dimension; none for a label outside of it
     unequal, where(condition, x)          as bools; x where it is true, else 0
-    rank, transpose, reshape_rows         of matrices: the last two dimensions; all but the last in one
     compute(x), cast(x, like)             to the dtype to compute in; to like's
     constant                              the same value without a derivative
     vjp(function, inputs, upstream)       the gradients of inputs, taken by the framework
