@@ -27,6 +27,7 @@ from fusedops.declarations import Operator
 from fusedops.derivatives import derivative_of
 from fusedops.torch import autograd_library
 from fusedops.torch.autograd import OF_FORMULAS, Arguments, Derivative, autograd_functions, autograd_kernel
+from fusedops.torch.calls import spelled_out
 from fusedops.torch.operators import DECLARATIONS, SIGNATURES, Signature, overload
 
 _is_compiling = torch.compiler.is_compiling
@@ -164,9 +165,13 @@ def front(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
                         return eager(*tensors, rest)
             return bare(*tensors, *rest)
         except (TypeError, RuntimeError) as error:
-            _check_dense(declaration, tensors)
-            _check_classes(declaration, tensors, error)
+            explain(tensors, error)
             raise
+
+    def explain(inputs: Arguments, error: Exception) -> None:
+        tensors = tuple(x if isinstance(x, torch.Tensor) else None for x in inputs)
+        _check_dense(declaration, tensors)
+        _check_classes(declaration, tensors, error)
 
     def call_of_formula(*inputs: Any, **attributes: Any) -> Any:
         """Mostly a backward that nobody differentiates: what it passes was checked when its forward was called."""
@@ -181,7 +186,8 @@ def front(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
         return call(*inputs, **attributes)
 
     call.__name__ = call.__qualname__ = name
-    return call, call if autocast else call_of_formula
+    of_formulas = call if autocast else call_of_formula
+    return spelled_out(declaration, operator, call, explain) if _IN_CPP else call, of_formulas
 
 
 for _name in SIGNATURES:
