@@ -18,7 +18,7 @@ wheel_tools := .venv/.wheel
 endif
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-cpp_files := find core_cuda torch_binding tf_binding -name '*.cpp' -o -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh'
+cpp_files := find core_cuda torch_binding torch_autograd tf_binding -name '*.cpp' -o -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh'
 # Every core, where pytest-xdist is there to divide the tests among them.
 pytest := $(python) -m pytest $$($(python) -c 'import xdist; print("-n auto --dist worksteal")' 2>/dev/null)
 clang_format := $(python) -c 'from clang_format import clang_format; clang_format()'
@@ -27,7 +27,7 @@ clang_format := $(python) -c 'from clang_format import clang_format; clang_forma
 
 help:
 	@echo 'make build         build the bindings of PyTorch and TensorFlow'
-	@echo 'make build-torch   build the binding of PyTorch      (fusedops/torch/_C.abi3.so)'
+	@echo 'make build-torch   build the binding of PyTorch      (fusedops/torch/_C.abi3.so, _autograd.*.so)'
 	@echo 'make build-tf      build the binding of TensorFlow   (fusedops/tf/_ops.so, _xla.so)'
 	@echo 'make wheel         build a wheel for many GPUs into dist/, check it with auditwheel and abi3audit'
 	@echo 'make test          build what is stale, run the tests but the slow ones, on every core'

@@ -4,6 +4,7 @@ One ninja file compiles the core once and links it into a binding for every fram
 
     environment.py      the environment that is installed to, and its frameworks
     torch_extension.py  objects + torch_binding/ -> fusedops/torch/_C.abi3.so
+    torch_autograd.py   torch_autograd/          -> fusedops/torch/_autograd.torch2.13.so
     tf_library.py       objects + tf_binding/    -> fusedops/tf/_ops.so, and _xla.so beside it
     build.py            all of it, in order
     commands.py         the same as setuptools commands

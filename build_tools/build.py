@@ -9,6 +9,7 @@ from pathlib import Path
 
 from build_tools.environment import show_site_packages, without_cuda
 from build_tools.tf_library import add_tf
+from build_tools.torch_autograd import build_autograd
 from build_tools.torch_extension import add_torch
 from fusedops.building.core import Cuda, add_core, announcement
 from fusedops.building.cuda import NoCudaError, gpus_here
@@ -51,6 +52,8 @@ def _build(wanted: list[str], destination: Path) -> dict[str, str]:
             for name, version in versions.items()
         }
         ninja.run(options.jobs)
+        if "torch" in libraries:
+            libraries["torch"] += build_autograd(ninja, options, libraries["torch"][0])
         for name, version in versions.items():
             folder = destination / "fusedops" / name
             _install(libraries[name], folder)
@@ -113,3 +116,5 @@ def _install(libraries: list[Path], folder: Path) -> None:
             new = installed.with_suffix(".new")
             shutil.copy2(library, new)
             os.replace(new, installed)
+    for old in {*folder.glob("*.so")} - {folder / library.name for library in libraries}:
+        old.unlink()  # of another torch

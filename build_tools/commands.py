@@ -8,9 +8,7 @@ from pathlib import Path
 import setuptools
 
 from build_tools.build import build as build_bindings
-from fusedops.building.binding import BINDING
-from fusedops.building.core import CORE
-from fusedops.building.jit import SOURCES
+from fusedops.building.jit import FOLDERS, SOURCES
 from fusedops.loading import FRAMEWORKS, release
 
 if int(setuptools.__version__.split(".")[0]) < 77:
@@ -27,7 +25,7 @@ class Build(build):
         package = Path(self.build_lib, "fusedops")
         shutil.rmtree(package, ignore_errors=True)
         super().run()
-        for folder in (CORE, BINDING):  # for the build at run time
+        for folder in FOLDERS:  # for the build at run time
             shutil.copytree(folder, package / SOURCES / folder)
 
 
@@ -43,9 +41,9 @@ class BuildBindings(build_ext):
         return Path() if self.inplace else Path(self.build_lib)
 
     def get_outputs(self) -> list[str]:
-        made = {name: (*FRAMEWORKS[name].files, "_build.json") for name in self.built}
-        files = [Path("fusedops", name, file) for name, files in made.items() for file in files]
-        return [str(self._destination() / file) for file in files]
+        folders = {name: self._destination() / "fusedops" / name for name in self.built}
+        files = {name: [*FRAMEWORKS[name].build(folder)["bytes"], "_build.json"] for name, folder in folders.items()}
+        return [str(folders[name] / file) for name in folders for file in files[name]]
 
     def get_output_mapping(self) -> dict[str, str]:
         return {}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import fusedops
-from fusedops.loading import FRAMEWORKS, Framework, fault, other_copies
+from fusedops.loading import FRAMEWORKS, Framework, autograd_fault, fault, other_copies
 
 
 def show_config() -> None:
@@ -49,14 +49,17 @@ def _lines(framework: Framework) -> list[str]:
     if problem:
         return [*lines, f"  {problem}"]
     if framework.name == "tf":
-        lines.append(f"  XLA        {_xla_fault(framework) or 'ready'}")
+        lines.append(f"  XLA        {_loaded('fusedops.tf.xla', fault(framework, framework.files[1])) or 'ready'}")
+    else:
+        without = _loaded("fusedops.torch.autograd_library", autograd_fault(str(installed)))
+        lines.append(f"  autograd   {f'in Python: {without}' if without else 'in C++'}")
     return lines
 
 
-def _xla_fault(framework: Framework) -> str | None:
-    """Why the operators do not run under XLA: what came of loading its library, or what is known before that."""
-    loaded = sys.modules.get("fusedops.tf.xla")
-    return loaded.fault if loaded else fault(framework, framework.files[1])
+def _loaded(module: str, before: str | None) -> str | None:
+    """Why a second library is not used: what came of loading it, or what is known before that."""
+    loaded = sys.modules.get(module)
+    return loaded.fault if loaded else before
 
 
 def _keras() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import os
 import re
 import sys
 from dataclasses import dataclass
@@ -133,7 +134,7 @@ def fault(framework: Framework, file: str | None = None, folder: Path | None = N
         problem, run = f"is damaged: {library} must have {expected} bytes; it has {size}", make
     elif build["fusedops"] != fusedops.__version__:
         problem, run = f"was built from fusedops {build['fusedops']}; this is {fusedops.__version__}; {here}", make
-    elif not framework.stable and not same_abi(build["framework"], installed):
+    elif not framework.stable and abi(build["framework"]) != abi(installed):
         problem, run = f"was {against}, and {here}", make
     elif missing:
         problem, run = (
@@ -168,9 +169,22 @@ def at_least(version: str, oldest: str) -> bool:
     return release(version) >= release(oldest)
 
 
-def same_abi(version: str, other: str) -> bool:
-    """Whether one binary serves both, of a framework without a stable ABI: which it may change every night."""
-    return version == other or (release(version) == release(other) and "dev" not in version + other)
+def abi(version: str) -> str:
+    """What a binary for this version serves, of a framework without a stable ABI: "2.13" of "2.13.0+cpu", all of "2.13";
+    but one night's alone."""
+    return version if "dev" in version else "{}.{}".format(*release(version))
+
+
+def autograd_file(version: str) -> str:
+    """The library of autograd in C++ for this version of torch."""
+    return f"_autograd.torch{abi(version)}.so"
+
+
+def autograd_fault(version: str) -> str | None:
+    """Why autograd is in Python, as it is with every torch that no library in C++ was made for; or None."""
+    if os.environ.get("FUSEDOPS_TORCH_AUTOGRAD") == "python":
+        return "FUSEDOPS_TORCH_AUTOGRAD=python asks for it"
+    return fault(FRAMEWORKS["torch"], autograd_file(version))
 
 
 def _missing_instructions(cpu_flags: str, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

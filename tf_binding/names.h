@@ -1,23 +1,12 @@
 // What TensorFlow calls the parts of a declared operator.
 #pragma once
 
-#include <cctype>
 #include <string>
 
+#include "core/names.h"
 #include "core/operator.h"
 
 namespace fusedops::tf_binding {
-
-// axpby_backward -> FusedopsAxpbyBackward
-inline std::string op_name(const Operator& op) {
-  std::string name = "Fusedops";
-  bool upper = true;
-  for (const char* c = op.name; *c; ++c) {
-    if (*c != '_') name += upper ? static_cast<char>(std::toupper(*c)) : *c;
-    upper = *c == '_';
-  }
-  return name;
-}
 
 // One type attribute per input: with a single `T`, TensorFlow would refuse a wrong dtype in words of its own before the
 // rule is asked.

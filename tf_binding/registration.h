@@ -38,9 +38,9 @@ inline void register_kernel(const std::string& op, const char* device,
 // Of every operator for one device. Nothing, if a copy of this library did so before: of two kernels TensorFlow would
 // run neither.
 inline void register_kernels(const char* device, MakeKernel make) {
-  if (has_kernel(op_name(*operators().front()), device)) return;
+  if (has_kernel(type_name(operators().front()->name), device)) return;
   for (const Operator* op : operators())
-    register_kernel(op_name(*op), device, std::make_unique<KernelFactory>(*op, make));
+    register_kernel(type_name(op->name), device, std::make_unique<KernelFactory>(*op, make));
 }
 
 }  // namespace fusedops::tf_binding

@@ -48,7 +48,7 @@ void add_schema(const Operator& op, tensorflow::OpDefBuilder& builder) {
 [[maybe_unused]] const bool registered = [] {
   for (const Operator* op : operators())
     tensorflow::OpRegistry::Global()->Register([op](tensorflow::OpRegistrationData* data) {
-      tensorflow::OpDefBuilder builder(op_name(*op));
+      tensorflow::OpDefBuilder builder(type_name(op->name));
       add_schema(*op, builder);
       return builder.Finalize(data);
     });

@@ -6,6 +6,7 @@ architectures.py  the GPU architectures to compile for
 ninja.py        writes and runs a ninja file
 core.py         core_cuda/ -> objects
 binding.py      how torch_binding/ is compiled and linked
+autograd.py     how torch_autograd/ is, for one version of torch each
 facts.py        _build.json: what a library was built for
 jit.py          the build at run time
 progress.py     what it shows meanwhile

@@ -17,7 +17,8 @@ from fusedops.building.options import Options
 BINDING = Path("torch_binding")
 STABLE_ABI = "0x020a000000000000"  # torch 2.10
 EXPORTS = BINDING / "exports.map"
-LINK = [f"-Wl,--version-script={EXPORTS}"]
+# By this name, which no file has, a library for autograd finds the operators that are loaded, wherever they lie.
+LINK = [f"-Wl,--version-script={EXPORTS}", "-Wl,-soname,fusedops_torch_operators"]
 CUDART_NEEDS = ["dl", "rt", "pthread"]  # libraries behind the static runtime
 
 

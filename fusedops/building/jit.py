@@ -20,6 +20,7 @@ from types import ModuleType
 import fusedops
 from fusedops import loading
 from fusedops.building import binding
+from fusedops.building.autograd import AUTOGRAD, add_autograd
 from fusedops.building.core import CORE, Cuda, add_core, announcement
 from fusedops.building.cuda import NoCudaError, NoCutlassError
 from fusedops.building.facts import remove_facts, write_facts
@@ -30,7 +31,8 @@ from fusedops.building.progress import progress
 PACKAGE = "fusedops.torch"
 FRAMEWORK = loading.FRAMEWORKS["torch"]
 LIBRARY = FRAMEWORK.files[0]
-SOURCES = "_sources"  # where an installed package has them
+SOURCES = "_sources"  # where an installed package has these
+FOLDERS = (CORE, binding.BINDING, AUTOGRAD)
 
 
 def load(verbose: bool = True) -> ModuleType:
@@ -94,8 +96,8 @@ def _built(version: str, say: Callable[[str], None], verbose: bool) -> Path:
         with alone(cache, say), progress(say, verbose) as show:
             if loading.fault(FRAMEWORK, folder=cache):  # another process may have built it meanwhile
                 remove_facts(cache)
-                _build(cache, sources, options, cuda, show)
-                write_facts(cache, [cache / LIBRARY], version=version, options=options, cuda=cuda, reason=reason)
+                made = _build(cache, sources, options, cuda, show)
+                write_facts(cache, made, version=version, options=options, cuda=cuda, reason=reason)
     say(f"fusedops: loading {cache / LIBRARY}")
     return cache
 
@@ -118,10 +120,10 @@ def _wanted() -> tuple[Options, Cuda | None, str | None]:
 
 
 def _sources() -> Path:
-    """The folder with core_cuda/ and torch_binding/: in an installed package, or around the package in a checkout."""
+    """The folder that holds FOLDERS: in an installed package, or around the package in a checkout."""
     package = Path(__file__).parents[1]
     for folder in (package / SOURCES, package.parent):
-        if (folder / CORE).is_dir() and (folder / binding.BINDING).is_dir():
+        if all((folder / name).is_dir() for name in FOLDERS):
             return folder
     raise BuildError(f"the sources are not in {package / SOURCES}. Run: pip install --force-reinstall fusedops")
 
@@ -135,7 +137,7 @@ def _cache() -> Path:
 def _key(sources: Path, options: Options, cuda: Cuda | None) -> str:
     """Names everything that the library depends on. The modules of this package stand for the flags."""
     key = hashlib.sha256()
-    folders = (sources / CORE, sources / binding.BINDING, Path(__file__).parent)
+    folders = (*(sources / folder for folder in FOLDERS), Path(__file__).parent)
     for folder in folders:
         for file in sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"):
             key.update(f"{file.relative_to(folder)}\0".encode() + file.read_bytes())
@@ -157,8 +159,9 @@ def _cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return "\n".join(line for line in lines if line.startswith(("model", "flags", "CPU", "Features")))
 
 
-def _build(cache: Path, sources: Path, options: Options, cuda: Cuda | None, show: Show) -> None:
-    for folder in (CORE, binding.BINDING):
+def _build(cache: Path, sources: Path, options: Options, cuda: Cuda | None, show: Show) -> list[Path]:
+    """The libraries."""
+    for folder in FOLDERS:
         # Copied: so that the paths in commands are relative, and a debugger finds the lines after an upgrade, too.
         shutil.rmtree(cache / folder, ignore_errors=True)
         shutil.copytree(sources / folder, cache / folder)
@@ -169,11 +172,27 @@ def _build(cache: Path, sources: Path, options: Options, cuda: Cuda | None, show
     def show_core(done: int, of_core: int, what: str) -> None:
         nonlocal steps
         steps = of_core
-        show(done, steps + 1, what)
+        show(done, steps + 2, what)
 
     ninja.run(options.jobs, show=show_core)
     _link(cache, options, objects, cuda)
-    show(steps + 1, steps + 1, f"{LIBRARY} by torch.utils.cpp_extension")
+    show(steps + 1, steps + 2, f"{LIBRARY} by torch.utils.cpp_extension")
+    autograd = _add_autograd(cache, options)
+    show(steps + 2, steps + 2, "autograd in C++" if autograd else "no autograd in C++: torch's headers do not fit")
+    return [cache / LIBRARY, *autograd]
+
+
+def _add_autograd(cache: Path, options: Options) -> list[Path]:
+    """The library, if it compiles: a torch to come may lack something, and with it autograd is in Python."""
+    import torch
+
+    ninja = NinjaFile(options.folder / AUTOGRAD, cache)
+    library = add_autograd(ninja, options, Path(torch.__file__).parent, Path(LIBRARY))
+    try:
+        ninja.run(options.jobs, show=lambda *step: None)
+    except BuildError:
+        return []
+    return [cache / library]
 
 
 def _link(cache: Path, options: Options, objects: Sequence[Path], cuda: Cuda | None) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 LAUNCHERS = ("ccache", "sccache", "distcc", "icecc")  # what may stand before a compiler in CXX
 
+TORCH_HEADERS = "FUSEDOPS_TORCH_HEADERS"
+
 
 class BuildError(RuntimeError):
     """Why nothing could be built, and what to do."""
@@ -24,6 +26,7 @@ class Options:
     torch_architectures: str
     cpu_flags: str
     jobs: int
+    torch_headers: tuple[Path, ...] = ()  # folders of torch, to make autograd in C++ for their versions as well
 
     @classmethod
     def from_environment(cls, cpu_flags: str | None = None) -> Options:
@@ -39,6 +42,7 @@ class Options:
             torch_architectures=environment.get("TORCH_CUDA_ARCH_LIST", "").strip().removeprefix("native"),
             cpu_flags=environment.get("FUSEDOPS_CPU_FLAGS", cpu_flags),
             jobs=_jobs(),
+            torch_headers=tuple(map(Path, filter(None, environment.get(TORCH_HEADERS, "").split(os.pathsep)))),
         )
 
     @property

@@ -1,7 +1,8 @@
 """Autograd of every operator: one torch.autograd.Function over its gradient formula, in reverse and forward mode.
 
-The kernel that the dispatcher calls for `torch.ops.fusedops.<name>` where autograd is on applies it, and so does the
-front in eager code, past the dispatcher. `fusedops/derivatives.py` and `fusedops/gradients/` have the formulas.
+The kernel that the dispatcher calls where autograd is on applies it: for `torch.ops.fusedops.<name>`, as does the front
+in eager code, past the dispatcher; or where that has a kernel in C++, for `_<name>`. `fusedops/derivatives.py` and
+`fusedops/gradients/` have the formulas.
 """
 
 from __future__ import annotations

@@ -1,8 +1,12 @@
 """The function that stands before each operator and chooses how to call it.
 
 The registered operator `torch.ops.fusedops.<name>` is right everywhere: torch's compiler sees it whole, and its
-autograd kernel (`autograd.py`) knows reverse and forward mode in any nesting of torch.func. The way through the
-dispatcher to a kernel in Python costs several microseconds, so that in eager code the front takes a shorter one:
+autograd kernel knows reverse and forward mode in any nesting of torch.func. Where that kernel is in C++
+(`torch_autograd/`), the front calls nothing else. It leaves what it has no derivative for, and forward mode, to the
+kernel in Python (`autograd.py`), which is then that of the second name, `_<name>`.
+
+Without it, the kernel in Python is that of the registered operator. The way through the dispatcher to it costs several
+microseconds, so that in eager code the front takes a shorter one, where `_<name>` is the kernel without autograd:
 
     compiling, exporting or inside torch.func      the registered operator
     a gradient is wanted                           the same autograd.Function, over the bare kernel
@@ -21,7 +25,9 @@ import torch.autograd.forward_ad as forward_ad
 from fusedops import checks
 from fusedops.declarations import Operator
 from fusedops.derivatives import derivative_of
+from fusedops.torch import autograd_library
 from fusedops.torch.autograd import OF_FORMULAS, Arguments, Derivative, autograd_functions, autograd_kernel
+from fusedops.torch.calls import spelled_out
 from fusedops.torch.operators import DECLARATIONS, SIGNATURES, Signature, overload
 
 _is_compiling = torch.compiler.is_compiling
@@ -29,6 +35,7 @@ _is_grad_enabled = torch.is_grad_enabled
 _inside_torch_func = torch._C._are_functorch_transforms_active
 _is_any_autocast_enabled = torch._C._is_any_autocast_enabled
 
+_IN_CPP = autograd_library.fault is None
 _LIBRARY = torch.library.Library("fusedops", "IMPL")
 
 # What public functions see as `ops`: every operator.
@@ -129,11 +136,13 @@ def front(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     signature = SIGNATURES[name]
     declaration, scalars = signature.declaration, signature.scalars
     autocast = declaration.autocast
-    public, bare = overload(name), overload(f"_{name}")
-    bare = getattr(bare, "_op", bare)  # without the Python method in between
+    public = overload(name)
+    operator, bare = (getattr(each, "_op", each) for each in (public, overload(f"_{name}")))  # no Python in between
+    shortest = operator if _IN_CPP else bare
     derivative = Derivative(signature, derivative_of(DECLARATIONS, declaration))
     eager, function = autograd_functions(name, bare, derivative)
-    _LIBRARY.impl(name, autograd_kernel(signature, derivative.defaults, function), "Autograd", with_keyset=True)
+    kernel = autograd_kernel(signature, derivative.defaults, function)
+    _LIBRARY.impl(f"_{name}" if _IN_CPP else name, kernel, "Autograd", with_keyset=True)
     arrange = _arguments(signature)
 
     def call(*inputs: Any, **attributes: Any) -> Any:
@@ -144,6 +153,8 @@ def front(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
             _check_dense(declaration, tensors)
             return public(*tensors, *rest)
         try:
+            if _IN_CPP:
+                return operator(*tensors, *rest)
             if _inside_torch_func():
                 return public(*tensors, *rest)
             if forward_ad._current_level >= 0:
@@ -154,22 +165,29 @@ def front(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
                         return eager(*tensors, rest)
             return bare(*tensors, *rest)
         except (TypeError, RuntimeError) as error:
-            _check_dense(declaration, tensors)
-            _check_classes(declaration, tensors, error)
+            explain(tensors, error)
             raise
+
+    def explain(inputs: Arguments, error: Exception) -> None:
+        tensors = tuple(x if isinstance(x, torch.Tensor) else None for x in inputs)
+        _check_dense(declaration, tensors)
+        _check_classes(declaration, tensors, error)
 
     def call_of_formula(*inputs: Any, **attributes: Any) -> Any:
         """Mostly a backward that nobody differentiates: what it passes was checked when its forward was called."""
-        watched = _is_grad_enabled() or _inside_torch_func() or forward_ad._current_level >= 0 or _is_compiling()
-        if not watched and not (scalars and float in map(type, inputs)):
+        plain = not _is_compiling() and not (scalars and float in map(type, inputs))
+        if not _IN_CPP:
+            plain = plain and not (_is_grad_enabled() or _inside_torch_func() or forward_ad._current_level >= 0)
+        if plain:
             try:
-                return bare(*inputs, **attributes)
+                return shortest(*inputs, **attributes)
             except (TypeError, NotImplementedError):  # `call` says it better
                 pass
         return call(*inputs, **attributes)
 
     call.__name__ = call.__qualname__ = name
-    return call, call if autocast else call_of_formula
+    of_formulas = call if autocast else call_of_formula
+    return spelled_out(declaration, operator, call, explain) if _IN_CPP else call, of_formulas
 
 
 for _name in SIGNATURES:

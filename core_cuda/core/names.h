@@ -1,0 +1,21 @@
+// What graphs show of an operator: TensorFlow as the type of a node, torch as the name of a gradient function.
+#pragma once
+
+#include <cctype>
+#include <string>
+#include <string_view>
+
+namespace fusedops {
+
+// axpby_backward -> FusedopsAxpbyBackward
+inline std::string type_name(std::string_view op) {
+  std::string name = "Fusedops";
+  bool upper = true;
+  for (const char c : op) {
+    if (c != '_') name += upper ? static_cast<char>(std::toupper(c)) : c;
+    upper = c == '_';
+  }
+  return name;
+}
+
+}  // namespace fusedops

@@ -1,0 +1,45 @@
+"""Autograd in C++ for PyTorch: torch_autograd/ becomes a library for each minor version of torch, of its headers alone.
+
+It is made on torch's C++ API, which has no stable ABI, and uses nothing of Python's. The library of the operators, which
+it is linked against, brings torch's own libraries.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from fusedops.building.core import CORE
+from fusedops.building.ninja import NinjaFile
+from fusedops.building.options import BuildError, Options
+from fusedops.loading import autograd_file
+
+AUTOGRAD = Path("torch_autograd")
+
+
+def torch_version(torch: Path) -> str:
+    """The version of torch in this folder, which is not imported."""
+    try:
+        return re.search(r"^__version__ = ['\"](.+)['\"]", (torch / "version.py").read_text(), re.MULTILINE)[1]  # type: ignore[index]
+    except (OSError, TypeError):
+        raise BuildError(f"{torch / 'version.py'} does not tell the version of torch") from None
+
+
+def add_autograd(ninja: NinjaFile, options: Options, torch: Path, operators: Path) -> Path:
+    """Adds the library to `ninja`, beside that of the operators. `torch`: a folder with version.py and include/."""
+    version = torch_version(torch)
+    output = operators.parent / autograd_file(version)
+    include = torch / "include"
+    *others, last = ninja.sources(AUTOGRAD, "*.cpp")
+    # As one: torch's headers take a compiler far longer than the code that uses them.
+    together = [word for source in others for word in ("-include", str(source))]
+    includes = [f"-I{CORE}", "-isystem", str(include), "-isystem", str(include / "torch/csrc/api/include")]
+    compile_cpp = [*options.cxx, "-std=c++20", *options.host_flags, "-Wall", "-Wextra", *includes, *together]
+    # Ninja is told in a flag when the headers are those of another version.
+    compile_cpp += [f"-DFUSEDOPS_TORCH={version}", "-c", "$in", "-o", "$out"]
+    name = output.name.replace(".", "_")
+    ninja.rule(f"{name}_cpp", compile_cpp, description=f"c++ {AUTOGRAD} for torch {version}", headers=True)
+    link = [*options.cxx, "-shared", "-o", "$out", "$in", f"-L{operators.parent}", f"-l:{operators.name}"]
+    ninja.rule(f"{name}_link", link, description="link $out")
+    compiled = ninja.build(options.folder / AUTOGRAD / f"{output.name}.o", f"{name}_cpp", [last], implicit=others)
+    return ninja.build(output, f"{name}_link", [compiled], implicit=[operators])

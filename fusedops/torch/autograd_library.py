@@ -1,0 +1,31 @@
+"""Autograd in C++: a second library beside the operators', which is loaded if it loads.
+
+It goes with one minor version of torch. Without it autograd is in Python, of the same derivatives: `autograd.py`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+from fusedops import loading
+from fusedops.torch import operators  # noqa: F401  # their library first
+
+
+def _load() -> str | None:
+    """Loads the library, or says why it cannot be."""
+    sentence = loading.autograd_fault(torch.__version__)
+    if sentence:
+        return sentence
+    file = loading.autograd_file(torch.__version__)
+    try:
+        register = ctypes.CDLL(str(loading.FRAMEWORKS["torch"].folder / file)).fusedops_register_autograd
+    except OSError as error:
+        return f"{file} does not load: {error}. Run: make build-torch"
+    register.restype = ctypes.c_char_p
+    refused = register()
+    return None if refused is None else f"{file} does not fit: {refused.decode()}. Run: make build-torch"
+
+
+fault = _load()  # None: torch.ops.fusedops.<op> has its autograd from there

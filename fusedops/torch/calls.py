@@ -1,0 +1,84 @@
+"""The call of an operator as a user writes it, spelled out from its declaration.
+
+On small tensors a call costs what Python does around it, and to pack arguments and look at their types in a loop costs
+more than the looking. So each operator has a function of its own, as if written by hand:
+
+    def rms_norm(x, weight=None, *, eps=1e-06, weight_offset=0.0):
+        if isinstance(x, Tensor) and ... and type(eps) is float and type(weight_offset) is float:
+            return operator(x, weight, eps, weight_offset)
+        return checked(x, weight, eps=eps, weight_offset=weight_offset)
+
+What it does not take at a glance, `checked` converts or refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fusedops.declarations import Attribute, Input, Operator
+
+
+def _input_test(x: Input) -> str:
+    if x.kind == "scalar":
+        return f"(type({x.name}) is float or isinstance({x.name}, Tensor))"
+    test = f"isinstance({x.name}, Tensor)"
+    return f"({x.name} is None or {test})" if x.kind == "optional" else test
+
+
+def _attribute_test(x: Attribute) -> str:
+    name = x.name
+    if x.type == "floats":
+        return f"(type({name}) is tuple or type({name}) is list) and set(map(type, {name})) == {{float}}"
+    if x.type == "int":
+        return f"type({name}) is int and {-(2**63)} <= {name} < {2**63}"
+    if x.choices:
+        return f"type({name}) is str and {name} in {x.choices!r}"
+    return f"type({name}) is {x.type}"
+
+
+def _source(operator: Operator) -> str:
+    names = [x.name for x in operator.inputs]
+    attributes = [x.name for x in operator.attributes]
+    numbers = [x.name for x in operator.inputs if x.kind == "scalar"]
+    given = max(i for i, x in enumerate(operator.inputs) if x.kind != "optional")
+    parameters = [f"{x}=None" if i > given else x for i, x in enumerate(names)]
+    parameters += ["*"] * bool(attributes) + [f"{x.name}={x.default!r}" for x in operator.attributes]
+    tests = ["not is_compiling()", *map(_input_test, operator.inputs), *map(_attribute_test, operator.attributes)]
+    tests += ["not is_any_autocast_enabled()"] * operator.autocast
+    arguments = [f"None if type({x}) is float else {x}" if x in numbers else x for x in names]
+    arguments += [f"{x} if type({x}) is float else 0.0" for x in numbers] + attributes
+    rest = [*names, *(f"{x}={x}" for x in attributes)]
+    return f"""
+def {operator.name}({", ".join(parameters)}):
+    if {" and ".join(tests)}:
+        try:
+            return operator({", ".join(arguments)})
+        except (TypeError, RuntimeError) as error:
+            explain(({", ".join(names)},), error)
+            raise
+    return checked({", ".join(rest)})
+"""
+
+
+def spelled_out(
+    declaration: Operator,
+    operator: Callable[..., Any],
+    checked: Callable[..., Any],
+    explain: Callable[[tuple[Any, ...], Exception], None],
+) -> Callable[..., Any]:
+    """`checked`, past which plain arguments go to `operator`; `explain` may raise a better error than it did."""
+    names: dict[str, Any] = {
+        "Tensor": torch.Tensor,
+        "is_compiling": torch.compiler.is_compiling,
+        "is_any_autocast_enabled": torch._C._is_any_autocast_enabled,
+        "operator": operator,
+        "checked": checked,
+        "explain": explain,
+    }
+    exec(compile(_source(declaration), f"<fusedops.torch: {declaration.name}>", "exec"), names)
+    function: Callable[..., Any] = names[declaration.name]
+    function.__module__ = __name__
+    return function

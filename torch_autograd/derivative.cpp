@@ -1,0 +1,68 @@
+#include "derivative.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace fusedops::torch_autograd {
+
+using torch::autograd::variable_list;
+
+namespace {
+
+c10::IValue or_none(const at::Tensor& tensor) { return tensor.defined() ? c10::IValue(tensor) : c10::IValue(); }
+
+c10::IValue value_of(const Argument& argument, const variable_list& upstream, Kept& kept, Mask missing) {
+  switch (argument.from) {
+    case Argument::From::upstream:
+      return or_none(upstream[argument.place]);
+    case Argument::From::saved:
+      if (argument.inputs && !(argument.inputs & missing)) return {};
+      return or_none(kept.tensor(argument.place));
+    case Argument::From::rest:
+      return kept.rest[argument.place];
+    case Argument::From::negated:
+      return !kept.rest[argument.place].toBool();
+    case Argument::From::wanted:
+      return (argument.inputs & missing) != 0;
+    case Argument::From::constant:
+      return argument.value;
+  }
+  return {};
+}
+
+bool flows(const BoundStep& step, const variable_list& upstream) {
+  for (const size_t output : step.needs)
+    if (!upstream[output].defined()) return false;
+  return true;
+}
+
+void refuse(const Row& row, Mask wanted) {
+  if (const Mask refused = wanted & ~row.gives)
+    TORCH_CHECK(false, "fusedops.", row.op.name, ": ", row.op.inputs[std::countr_zero(refused)].name,
+                " has no gradient; detach it");
+}
+
+}  // namespace
+
+variable_list gradients(const Row& row, const variable_list& upstream, Kept& kept, Mask wanted) {
+  variable_list result(row.op.inputs.size());
+  if (std::none_of(upstream.begin(), upstream.end(), [](const at::Tensor& dy) { return dy.defined(); })) return result;
+  refuse(row, wanted);
+  Mask missing = wanted;
+  for (const BoundStep& step : row.steps) {
+    if (!step.serves(wanted, missing) || !flows(step, upstream)) continue;
+    torch::jit::Stack stack;
+    if (step.op) {
+      stack.reserve(step.arguments.size());
+      for (const Argument& argument : step.arguments) stack.push_back(value_of(argument, upstream, kept, missing));
+      step.op->callBoxed(stack);
+    }
+    for (const Gradient& gradient : step.gradients)
+      if (missing & bit(gradient.input))
+        result[gradient.input] = step.op ? stack[gradient.source].toTensor() : upstream[gradient.source];
+    missing &= ~step.gives;
+  }
+  return result;
+}
+
+}  // namespace fusedops::torch_autograd

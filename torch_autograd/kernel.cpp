@@ -1,0 +1,49 @@
+#include "kernel.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+
+#include "node.h"
+
+namespace fusedops::torch_autograd {
+namespace {
+
+c10::ArrayRef<c10::IValue> last(const torch::jit::Stack& stack, size_t count) {
+  return c10::ArrayRef<c10::IValue>(stack).slice(stack.size() - count);
+}
+
+struct Watched {
+  Mask wanted = 0;        // inputs that require a gradient
+  bool tangents = false;  // whether one of them has a tangent: forward mode
+};
+
+Watched watched(const Row& row, c10::ArrayRef<c10::IValue> arguments) {
+  Watched found;
+  for (size_t i = 0; i < row.op.inputs.size(); ++i) {
+    if (!arguments[i].isTensor()) continue;
+    const at::Tensor& tensor = arguments[i].toTensor();
+    if (tensor.requires_grad()) found.wanted |= bit(i);
+    found.tangents |= tensor._fw_grad(/*level=*/0).defined();
+  }
+  if (!c10::GradMode::is_enabled()) found.wanted = 0;
+  return found;
+}
+
+void call_below(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+}
+
+}  // namespace
+
+void Kernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) const {
+  const auto arguments = last(*stack, row_.arguments);
+  const auto [wanted, tangents] = watched(row_, arguments);
+  if (!wanted && !tangents) return call_below(op, keys, stack);
+  if (tangents || row_.steps.empty()) return row_.differentiated_in_python.redispatchBoxed(keys, stack);
+  const Backward::Pointer node = Backward::make(row_, arguments, wanted);
+  call_below(op, keys, stack);
+  Backward::finish(node, last(*stack, row_.op.outputs.size()));
+}
+
+}  // namespace fusedops::torch_autograd

@@ -1,0 +1,143 @@
+#include "row.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "core/names.h"
+
+namespace fusedops::torch_autograd {
+namespace {
+
+c10::OperatorHandle find(const std::string& name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(("fusedops::" + name).c_str(), "");
+}
+
+template <class Items>
+std::optional<size_t> place_of(const Items& items, std::string_view name) {
+  for (size_t i = 0; i < items.size(); ++i)
+    if (items[i].name == name) return i;
+  return std::nullopt;
+}
+
+size_t place_among_arguments(const c10::FunctionSchema& schema, const std::string& name) {
+  const auto place = schema.argumentIndexWithName(name);
+  TORCH_INTERNAL_ASSERT(place, schema.name(), " has no argument ", name);
+  return static_cast<size_t>(*place);
+}
+
+// Resolves the names that one step of a row's derivative speaks of.
+class Binding {
+ public:
+  Binding(Row& row, const Step& declared) : row_(row), declared_(declared) {}
+
+  BoundStep bind() {
+    if (declared_.if_wanted) step_.if_wanted = bit(*place_of(row_.op.inputs, declared_.if_wanted));
+    if (declared_.op) {
+      step_.op = find(declared_.op);
+      called_ = *std::find_if(operators().begin(), operators().end(),
+                              [&](const Operator* op) { return std::string_view(op->name) == declared_.op; });
+    }
+    for (const auto& gradient : declared_.gradients) add(gradient);
+    if (called_) bind_arguments();
+    return std::move(step_);
+  }
+
+ private:
+  void add(const Step::Gradient& gradient) {
+    const size_t input = *place_of(row_.op.inputs, gradient.input);
+    const size_t source = called_ ? *place_of(called_->outputs, gradient.source) : *upstream(gradient.source);
+    step_.gradients.push_back({input, source});
+    step_.gives |= bit(input);
+    if (!called_) step_.needs.push_back(source);
+  }
+
+  void bind_arguments() {
+    const c10::FunctionSchema& schema = step_.op->schema();
+    for (const c10::Argument& argument : schema.arguments())
+      step_.arguments.push_back({.value = argument.default_value().value_or(c10::IValue())});
+    for (size_t i = 0; i < called_->inputs.size(); ++i)
+      if (declared_.inputs[i]) bind_input(i, declared_.inputs[i]);
+    for (const Attribute& attribute : called_->attributes)
+      bind_attribute(attribute, &step_.arguments[place_among_arguments(schema, attribute.name)]);
+  }
+
+  void bind_input(size_t place, const char* source) {
+    const Input& input = called_->inputs[place];
+    Argument& argument = step_.arguments[place];
+    if (const auto output = upstream(source)) {
+      argument = {.from = Argument::From::upstream, .place = *output};
+      if (input.kind == Kind::tensor) step_.needs.push_back(*output);
+      return;
+    }
+    argument = {.from = Argument::From::saved, .place = save(source)};
+    if (input.only_for) argument.inputs = given_by(input.only_for);
+    const auto given = place_of(row_.op.inputs, source);
+    if (input.kind != Kind::scalar || !given || row_.op.inputs[*given].kind != Kind::scalar) return;
+    const size_t number = place_among_arguments(step_.op->schema(), std::string(input.name) + "_value");
+    step_.arguments[number] = {.from = Argument::From::rest, .place = rest(std::string(source) + "_value")};
+  }
+
+  void bind_attribute(const Attribute& attribute, Argument* argument) {
+    const std::string_view name = attribute.name;
+    if (place_of(row_.op.attributes, name)) {
+      const bool negated = declared_.negated && name == declared_.negated;
+      argument->from = negated ? Argument::From::negated : Argument::From::rest;
+      argument->place = rest(attribute.name);
+    } else if (name.starts_with("need_")) {
+      argument->from = Argument::From::wanted;
+      argument->inputs = given_by(name.substr(5));
+    }
+  }
+
+  // The differentiable output whose gradient has this name.
+  std::optional<size_t> upstream(std::string_view name) const {
+    for (size_t i = 0; i < row_.differentiable.size(); ++i)
+      if (name == std::string("d") + row_.op.outputs[row_.differentiable[i]].name) return i;
+    return std::nullopt;
+  }
+
+  // The inputs of the forward whose gradient this output of the step's operator is.
+  Mask given_by(std::string_view output) const {
+    Mask inputs = 0;
+    for (const auto& gradient : step_.gradients)
+      if (called_->outputs[gradient.source].name == output) inputs |= bit(gradient.input);
+    return inputs;
+  }
+
+  size_t save(std::string_view name) {
+    const auto input = place_of(row_.op.inputs, name);
+    const Saved wanted{input ? *input : *place_of(row_.op.outputs, name), !input};
+    const auto same = [&](const Saved& s) { return s.place == wanted.place && s.is_output == wanted.is_output; };
+    const auto found = std::find_if(row_.saved.begin(), row_.saved.end(), same);
+    if (found != row_.saved.end()) return static_cast<size_t>(found - row_.saved.begin());
+    row_.saved.push_back(wanted);
+    return row_.saved.size() - 1;
+  }
+
+  // The place among the forward's numbers and attributes.
+  size_t rest(const std::string& name) const {
+    return place_among_arguments(row_.differentiated_in_python.schema(), name) - row_.op.inputs.size();
+  }
+
+  Row& row_;
+  const Step& declared_;
+  const Operator* called_ = nullptr;
+  BoundStep step_;
+};
+
+}  // namespace
+
+Row::Row(const Operator& op)
+    : op(op),
+      node(type_name(op.name) + "Backward"),
+      differentiated_in_python(find(std::string("_") + op.name)),
+      arguments(differentiated_in_python.schema().arguments().size()) {
+  for (size_t i = 0; i < op.outputs.size(); ++i)
+    if (!op.outputs[i].saved) differentiable.push_back(i);
+  for (const Step& step : op.derivative) {
+    steps.push_back(Binding(*this, step).bind());
+    gives |= steps.back().gives;
+  }
+}
+
+}  // namespace fusedops::torch_autograd
