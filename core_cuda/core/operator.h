@@ -97,7 +97,7 @@ struct Operator {
   std::vector<Step> derivative = {};  // none: a formula in fusedops/gradients/, of a backward operator
 
   Status (*rule)(Rule&) = nullptr;  // all checks; output shapes and dtypes, over dimensions that may be unknown
-  size_t (*workspace)(const Call&) = nullptr;  // bytes; follows from shapes, dtypes and the kind of device
+  size_t (*workspace)(const Call&) = nullptr;  // bytes; follows from shapes, strides, dtypes and the kind of device
   Kernel cpu = nullptr;
   Kernel cuda = nullptr;  // null in a build without nvcc
 
