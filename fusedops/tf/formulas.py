@@ -13,7 +13,8 @@ import tensorflow as tf
 from fusedops.declarations import Attribute, Operator
 from fusedops.gradients import REFUSED, Gradient, gradient_of
 from fusedops.tf import neutral
-from fusedops.tf.operators import DECLARED, OPERATORS, is_constant
+from fusedops.tf.calls import is_constant
+from fusedops.tf.operators import DECLARED, OPERATORS
 
 _FUNCTIONS = SimpleNamespace(**vars(OPERATORS), **neutral.FUNCTIONS)
 
