@@ -7,6 +7,7 @@
 #include "ops/gated_act.h"
 #include "ops/layer_norm.h"
 #include "ops/matmul.h"
+#include "ops/matmul_backward.h"
 #include "ops/polynomial_activation.h"
 #include "ops/relu.h"
 #include "ops/rms_norm.h"
@@ -32,6 +33,7 @@ std::span<const Operator* const> operators() {
       &layer_norm(),
       &layer_norm_backward(),
       &matmul(),
+      &matmul_backward(),
       &polynomial_activation(),
       &polynomial_activation_backward(),
       &relu(),

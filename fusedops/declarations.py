@@ -13,6 +13,7 @@ class Input:
     name: str
     kind: str  # "tensor", "optional" or "scalar"
     parameter: bool  # the same for all rows
+    only_for: str | None  # the output that it is read for alone
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,29 @@ class Attribute:
 
 
 @dataclass(frozen=True)
+class GradientOf:
+    input: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """Towards the gradients of an operator's inputs: `Step` in core_cuda/core/operator.h."""
+
+    op: str | None
+    inputs: tuple[str | None, ...]
+    gradients: tuple[GradientOf, ...]
+    if_wanted: str | None
+    negated: str | None
+
+
+@dataclass(frozen=True)
 class Operator:
     name: str
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
     attributes: tuple[Attribute, ...]
+    derivative: tuple[Step, ...]  # none: a formula in fusedops/gradients
     autocast: bool
     batched: bool  # leading dimensions are independent of each other
 
@@ -68,9 +87,14 @@ def _operator(row: dict[str, Any]) -> Operator:
         inputs=tuple(Input(**item) for item in row["inputs"]),
         outputs=tuple(Output(**item) for item in row["outputs"]),
         attributes=tuple(_attribute(**item) for item in row["attributes"]),
+        derivative=tuple(_step(**item) for item in row["derivative"]),
         autocast=row["autocast"],
         batched=row["batched"],
     )
+
+
+def _step(inputs: list[str | None], gradients: list[dict[str, str]], **rest: Any) -> Step:
+    return Step(inputs=tuple(inputs), gradients=tuple(GradientOf(**item) for item in gradients), **rest)
 
 
 def _attribute(name: str, type: str, default: str, choices: list[str]) -> Attribute:

@@ -11,6 +11,8 @@ namespace {
 
 std::string quoted(std::string_view text) { return '"' + std::string(text) + '"'; }
 
+std::string text(const char* name) { return name ? quoted(name) : "null"; }
+
 template <class Items, class F>
 std::string json_list(const Items& items, F&& item_text) {
   std::string text = "[";
@@ -23,7 +25,7 @@ std::string json(const Operator& op) {
   static constexpr const char* kTypes[] = {"float", "int", "bool", "str", "floats"};
   const auto input = [](const Input& i) {
     return "{\"name\": " + quoted(i.name) + ", \"kind\": " + quoted(kKinds[int(i.kind)]) +
-           ", \"parameter\": " + (i.parameter ? "true" : "false") + "}";
+           ", \"parameter\": " + (i.parameter ? "true" : "false") + ", \"only_for\": " + text(i.only_for) + "}";
   };
   const auto output = [](const Output& o) {
     return "{\"name\": " + quoted(o.name) + ", \"dtype\": " + quoted(o.dtype) +
@@ -34,11 +36,19 @@ std::string json(const Operator& op) {
            ", \"default\": " + quoted(a.value) +
            ", \"choices\": " + json_list(a.choices, [](std::string_view choice) { return quoted(choice); }) + "}";
   };
+  const auto gradient = [](const Step::Gradient& g) {
+    return "{\"input\": " + quoted(g.input) + ", \"source\": " + quoted(g.source) + "}";
+  };
+  const auto step = [&](const Step& s) {
+    return "{\"op\": " + text(s.op) + ", \"inputs\": " + json_list(s.inputs, text) +
+           ", \"gradients\": " + json_list(s.gradients, gradient) + ", \"if_wanted\": " + text(s.if_wanted) +
+           ", \"negated\": " + text(s.negated) + "}";
+  };
   return "{\"name\": " + quoted(op.name) + ", \"inputs\": " + json_list(op.inputs, input) +
          ", \"outputs\": " + json_list(op.outputs, output) +
          ", \"attributes\": " + json_list(op.attributes, attribute) +
-         ", \"autocast\": " + (op.autocast ? "true" : "false") + ", \"batched\": " + (op.batched ? "true" : "false") +
-         "}";
+         ", \"derivative\": " + json_list(op.derivative, step) + ", \"autocast\": " + (op.autocast ? "true" : "false") +
+         ", \"batched\": " + (op.batched ? "true" : "false") + "}";
 }
 
 // Dimensions that a tracer knows by symbol only. Every equality that a check needs is handed back to it.

@@ -26,6 +26,7 @@ struct Input {
   Kind kind = Kind::tensor;
   Layout layout = Layout::contiguous;
   bool parameter = false;  // the same for all rows, such as a weight: vmap cannot fold a dimension of it into the rows
+  const char* only_for = nullptr;  // of an optional input of a backward operator: the output that it is read for alone
 };
 
 struct Output {
@@ -41,6 +42,25 @@ struct Attribute {
   Type type;
   const char* value;                               // the default, as parse() reads it
   std::span<const std::string_view> choices = {};  // all that a string may be; empty: anything
+};
+
+// A step towards the gradients of an operator's inputs: a call of another operator, or an upstream gradient handed on.
+//
+// The upstream gradient of the output `y` is named "dy". It is absent where nothing flows back through y. The steps are
+// taken in order, each for the inputs whose gradient is wanted and was given by no step before it, and left out if
+// there are none, or if a tensor that it must have is an absent upstream gradient. `op` gets the attributes that both
+// have, and its need_dx says whether an input is wanted whose gradient is dx. What no step names has no gradient.
+struct Step {
+  struct Gradient {
+    const char* input;   // the gradient of this input
+    const char* source;  // is this output of `op`; without an `op`, this upstream gradient
+  };
+
+  const char* op = nullptr;
+  std::vector<const char*> inputs = {};  // of `op`: upstream gradients, inputs and outputs by name; null: absent
+  std::vector<Gradient> gradients;
+  const char* if_wanted = nullptr;  // left out unless this input's gradient is wanted
+  const char* negated = nullptr;    // a bool that `op` gets negated
 };
 
 // The value of an attribute; which member counts follows from its declared type.
@@ -74,6 +94,7 @@ struct Operator {
   std::vector<Input> inputs = {};
   std::vector<Output> outputs = {};
   std::vector<Attribute> attributes = {};
+  std::vector<Step> derivative = {};  // none: a formula in fusedops/gradients/, of a backward operator
 
   Status (*rule)(Rule&) = nullptr;  // all checks; output shapes and dtypes, over dimensions that may be unknown
   size_t (*workspace)(const Call&) = nullptr;  // bytes; follows from shapes, dtypes and the kind of device

@@ -21,6 +21,7 @@ const Operator& add() {
       .name = "add",
       .inputs = {{"x"}, {"y"}},
       .outputs = {{"sum", "x"}},
+      .derivative = {{.gradients = {{"x", "dsum"}, {"y", "dsum"}}}},
       .rule = add_rule,
       .cpu = add_cpu,
       .cuda = add_cuda,

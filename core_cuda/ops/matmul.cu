@@ -33,33 +33,34 @@ Status has_sm90(bool* result) {
 }  // namespace
 }  // namespace cuda
 
-Status matmul_cuda(const Call& call) {
-  const Matmul product(call);
+Status matmul_cuda(const Call& call) { return multiply_cuda(Matmul(call), call.workspace, call.context); }
+
+Status multiply_cuda(const Matmul& product, void* workspace, const Context& context) {
   if (product.batch == 0 || product.m == 0 || product.n == 0) return {};
   if (product.k == 0) {
     const size_t bytes = product.batch * product.m * product.n * size_of(product.dtype);  // zeros in every dtype
-    return cuda::check(cudaMemsetAsync(product.c, 0, bytes, static_cast<cudaStream_t>(call.context.stream)),
+    return cuda::check(cudaMemsetAsync(product.c, 0, bytes, static_cast<cudaStream_t>(context.stream)),
                        "cudaMemsetAsync");
   }
-  if (product.slabs > 1) return cuda::matmul_in_slabs(product, call.workspace, call.context);
+  if (product.slabs > 1) return cuda::matmul_in_slabs(product, workspace, context);
 #ifdef FUSEDOPS_SM90
   if (size_of(product.dtype) == 2 && cuda::takes_sm90(product)) {
     bool has_sm90 = false;
     FUSEDOPS_TRY(cuda::has_sm90(&has_sm90));
     if (has_sm90)
-      return product.dtype == DType::f16 ? cuda::matmul_f16_sm90(product, call.context)
-                                         : cuda::matmul_bf16_sm90(product, call.context);
+      return product.dtype == DType::f16 ? cuda::matmul_f16_sm90(product, context)
+                                         : cuda::matmul_bf16_sm90(product, context);
   }
 #endif
   switch (product.dtype) {
     case DType::f64:
-      return cuda::matmul_f64(product, call.context);
+      return cuda::matmul_f64(product, context);
     case DType::f32:
-      return cuda::matmul_f32(product, call.context);
+      return cuda::matmul_f32(product, context);
     case DType::f16:
-      return cuda::matmul_f16(product, call.context);
+      return cuda::matmul_f16(product, context);
     case DType::bf16:
-      return cuda::matmul_bf16(product, call.context);
+      return cuda::matmul_bf16(product, context);
     default:
       return Status::error("fusedops: no matrix product computes in ", name_of(product.dtype));
   }

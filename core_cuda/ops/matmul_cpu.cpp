@@ -247,18 +247,19 @@ Status run(const AnyProduct& product, const Context& context) {
 
 }  // namespace
 
-Status matmul_cpu(const Call& call) {
-  const Matmul parsed(call);
-  const int64_t elements = parsed.batch * parsed.m * parsed.n;
+Status matmul_cpu(const Call& call) { return multiply_cpu(Matmul(call), call.context); }
+
+Status multiply_cpu(const Matmul& product, const Context& context) {
+  const int64_t elements = product.batch * product.m * product.n;
   if (elements == 0) return {};
-  if (parsed.k == 0) {
-    std::memset(parsed.c, 0, elements * size_of(parsed.dtype));
+  if (product.k == 0) {
+    std::memset(product.c, 0, elements * size_of(product.dtype));
     return {};
   }
-  return dispatch(parsed.dtype, [&](auto tag) {
+  return dispatch(product.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    if (parsed.m == 1 || parsed.n == 1) return run(VectorProduct<T>(parsed), call.context);
-    return run(Product<T>(parsed), call.context);
+    if (product.m == 1 || product.n == 1) return run(VectorProduct<T>(product), context);
+    return run(Product<T>(product), context);
   });
 }
 

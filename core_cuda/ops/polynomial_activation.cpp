@@ -55,6 +55,7 @@ const Operator& polynomial_activation() {
       .inputs = {{"x"}},
       .outputs = {{"y", "x"}},
       .attributes = {{"coefficients", Type::f64s, "[1.0, 1.0, 1.0]"}},
+      .derivative = {{.op = "polynomial_activation_backward", .inputs = {"dy", "x"}, .gradients = {{"x", "dx"}}}},
       .rule = forward_rule,
       .cpu = forward_cpu,
       .cuda = polynomial_activation_cuda,

@@ -31,6 +31,7 @@ const Operator& relu() {
       .name = "relu",
       .inputs = {{"x"}},
       .outputs = {{"y", "x"}},
+      .derivative = {{.op = "relu_backward", .inputs = {"dy", "y"}, .gradients = {{"x", "dx"}}}},
       .rule = relu_rule,
       .cpu = relu_cpu,
       .cuda = relu_cuda,

@@ -161,6 +161,7 @@ const Operator& rope() {
       .attributes = {{"seq_dim", Type::i64, "-3"},
                      {"interleaved", Type::boolean, "false"},
                      {"inverse", Type::boolean, "false"}},
+      .derivative = {{.op = "rope", .inputs = {"dy", "cos", "sin"}, .gradients = {{"x", "y"}}, .negated = "inverse"}},
       .rule = rope_rule,
       .cpu = rope_cpu,
       .cuda = rope_cuda,

@@ -157,6 +157,7 @@ const Operator& softmax() {
       .inputs = {{"x", Kind::tensor, Layout::rows}, {"mask", Kind::optional, Layout::contiguous, /*parameter=*/true}},
       .outputs = {{"y", "x"}},
       .attributes = {{"scale", Type::f64, "1.0"}, {"causal", Type::boolean, "false"}},
+      .derivative = {{.op = "softmax_backward", .inputs = {"dy", "y"}, .gradients = {{"x", "dx"}}}},
       .rule = forward_rule,
       .cpu = softmax_cpu,
       .cuda = softmax_cuda,

@@ -1,4 +1,4 @@
-"""The derivative of every operator, written once for both frameworks.
+"""Second derivatives: those of the backward operators, written once for both frameworks. First ones are in the table.
 
 A formula is a vector-Jacobian product: `formula(f, c, *dy)` gets the upstream gradient of each output and returns the
 gradient of each differentiable input by name. A value may be a function, which is called only if that gradient is
@@ -18,14 +18,14 @@ functions that both frameworks have:
     log_softmax                           over the last dimension
     one_hot(labels, like)                 as bools, with like's last dimension; none for a label outside of it
     unequal, where(condition, x)          as bools; x where it is true, else 0
-    rank, transpose, reshape_rows         of matrices: the last two dimensions; all but the last in one
     compute(x), cast(x, like)             to the dtype to compute in; to like's
     constant                              the same value without a derivative
     vjp(function, inputs, upstream)       the gradients of inputs, taken by the framework
 
-Backward operators are linear in `dy`. Forward mode is therefore the gradient of a formula with respect to `dy`, and
-needs no formula of its own. Most second derivatives are `composite.second_derivative`. A formula that takes several
-operators or functions computes in the compute dtype, and rounds once.
+First derivatives, which fusedops/derivatives.py makes of the table, are formulas of the same kind. Backward operators
+are linear in `dy`. Forward mode is therefore the gradient of a formula with respect to `dy`, and needs no formula of
+its own. Most second derivatives are `composite.second_derivative`. A formula that takes several operators or functions
+computes in the compute dtype, and rounds once.
 """
 
 from fusedops.gradients import activations as activations
@@ -34,7 +34,6 @@ from fusedops.gradients import elementwise as elementwise
 from fusedops.gradients import loss as loss
 from fusedops.gradients import normalization as normalization
 from fusedops.gradients import products as products
-from fusedops.gradients import rotary as rotary
 from fusedops.gradients.registry import REFUSED, Formula, Gradient, gradient_of
 
 __all__ = ["REFUSED", "Formula", "Gradient", "gradient_of"]

@@ -10,26 +10,12 @@ from fusedops.gradients.composite import second_derivative
 from fusedops.gradients.registry import Tensor, gradient
 
 
-@gradient("bias_act", saves=("x", "bias"))
-def _bias_act(f: Any, c: Any, dy: Tensor) -> Mapping[str, Any]:
-    wanted = {"need_dx": c.wanted("x"), "need_dbias": c.wanted("bias")}
-    dx, dbias = f.bias_act_backward(dy, c.x, c.bias, activation=c.activation, **wanted)
-    return {"x": dx, "bias": dbias}
-
-
 @gradient("bias_act_backward", saves=("dy", "x", "bias"))
 def _bias_act_backward(f: Any, c: Any, gdx: Tensor | None, gdbias: Tensor | None) -> Mapping[str, Any]:
     def plain(f: Any, c: Any, x: Tensor, bias: Tensor | None) -> Tensor:
         return _ACTIVATIONS[c.activation](f, x if bias is None else x + bias)
 
     return second_derivative(f, c, plain, x=gdx, bias=gdbias)
-
-
-@gradient("gated_act", saves=("gate", "up"))
-def _gated_act(f: Any, c: Any, dy: Tensor) -> Mapping[str, Any]:
-    wanted = {"need_dgate": c.wanted("gate"), "need_dup": c.wanted("up")}
-    dgate, dup = f.gated_act_backward(dy, c.gate, c.up, activation=c.activation, **wanted)
-    return {"gate": dgate, "up": dup}
 
 
 @gradient("gated_act_backward", saves=("dy", "gate", "up"))

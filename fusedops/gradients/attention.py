@@ -9,11 +9,6 @@ from fusedops.gradients.composite import derivative
 from fusedops.gradients.registry import Tensor, gradient
 
 
-@gradient("softmax", saves=("y",))
-def _softmax(f: Any, c: Any, dy: Tensor) -> Mapping[str, Any]:
-    return {"x": f.softmax_backward(dy, c.y, scale=c.scale)}
-
-
 @gradient("softmax_backward", saves=("dy", "y"))
 def _softmax_backward(f: Any, c: Any, gdx: Tensor) -> Mapping[str, Any]:
     def plain(dy: Tensor, y: Tensor) -> tuple[Tensor, ...]:

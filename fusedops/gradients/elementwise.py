@@ -8,30 +8,6 @@ from typing import Any
 from fusedops.gradients.registry import Tensor, gradient
 
 
-@gradient("add")
-def _add(f: Any, c: Any, dy: Tensor) -> Mapping[str, Any]:
-    return {"x": dy, "y": dy}
-
-
-@gradient("axpby", saves=("a", "x"))
-def _axpby(f: Any, c: Any, dy: Tensor) -> Mapping[str, Any]:
-    return {**_scalar_times_tensor(f, c, dy, "a"), "b": dy}
-
-
-@gradient("scale", saves=("factor", "x"))
-def _scale(f: Any, c: Any, dy: Tensor) -> Mapping[str, Any]:
-    return _scalar_times_tensor(f, c, dy, "factor")
-
-
-def _scalar_times_tensor(f: Any, c: Any, dy: Tensor, scalar: str) -> Mapping[str, Any]:
-    """Of a·x: both gradients from one pass over dy and x."""
-    a = getattr(c, scalar)
-    if not c.wanted(scalar):
-        return {"x": lambda: f.scale(dy, a)}
-    da, dx = f.axpby_backward(dy, a, c.x, need_dx=c.wanted("x"))
-    return {scalar: da, "x": dx}
-
-
 @gradient("axpby_backward", saves=("dy", "a", "x"))
 def _axpby_backward(f: Any, c: Any, gda: Tensor | None, gdx: Tensor | None) -> Mapping[str, Any]:
     """Of da = Σ dy·x and dx = a·dy."""
@@ -54,19 +30,9 @@ def _axpby_backward(f: Any, c: Any, gda: Tensor | None, gdx: Tensor | None) -> M
     return gradients
 
 
-@gradient("relu", saves=("y",))
-def _relu(f: Any, c: Any, dy: Tensor) -> Mapping[str, Any]:
-    return {"x": f.relu_backward(dy, c.y)}
-
-
 @gradient("relu_backward", saves=("y",))
 def _relu_backward(f: Any, c: Any, gdx: Tensor) -> Mapping[str, Any]:
     return {"dy": f.relu_backward(gdx, c.y)}
-
-
-@gradient("polynomial_activation", saves=("x",))
-def _polynomial_activation(f: Any, c: Any, dy: Tensor) -> Mapping[str, Any]:
-    return {"x": f.polynomial_activation_backward(dy, c.x, coefficients=c.coefficients)}
 
 
 @gradient("polynomial_activation_backward", saves=("dy", "x"))

@@ -9,12 +9,6 @@ from fusedops.gradients.composite import second_derivative
 from fusedops.gradients.registry import Tensor, gradient
 
 
-@gradient("cross_entropy", saves=("logits", "labels", "lse", "count"))
-def _cross_entropy(f: Any, c: Any, dloss: Tensor, dlse: None, dcount: None) -> Mapping[str, Any]:
-    options = {name: getattr(c, name) for name in ("ignore_index", "label_smoothing", "reduction")}
-    return {"logits": f.cross_entropy_backward(dloss, c.logits, c.labels, c.lse, c.count, **options)}
-
-
 @gradient("cross_entropy_backward", saves=("dloss", "logits", "labels"))
 def _cross_entropy_backward(f: Any, c: Any, gdlogits: Tensor) -> Mapping[str, Any]:
     def plain(f: Any, c: Any, logits: Tensor) -> Tensor:

@@ -8,25 +8,23 @@ from typing import Any
 from fusedops.gradients.registry import Tensor, gradient
 
 
-@gradient("matmul", saves=("a", "b"))
-def _matmul(f: Any, c: Any, dy: Tensor) -> Mapping[str, Any]:
-    """Of C = A @ B, with A = op(a), B = op(b): dA = dC @ Bᵀ and dB = Aᵀ @ dC, each transposed back if op does."""
-    ta, tb = c.transpose_a, c.transpose_b
-    one_b = f.rank(c.b) == 2  # for all the matrices of a
+@gradient("matmul_backward", saves=("dc", "a", "b"))
+def _matmul_backward(f: Any, c: Any, gda: Tensor | None, gdb: Tensor | None) -> Mapping[str, Any]:
+    """Of da, which is linear in dc and b, and db, which is linear in dc and a."""
+    transposes = {"transpose_a": c.transpose_a, "transpose_b": c.transpose_b}
+    of_dc: list[tuple[Tensor, Tensor]] = []
+    gradients: dict[str, Any] = {}
+    if c.need_da and gda is not None:
+        of_dc.append((gda, c.b))
+        gradients["b"] = lambda: f.matmul_backward(c.dc, gda, c.b, need_da=False, **transposes)[1]
+    if c.need_db and gdb is not None:
+        of_dc.append((c.a, gdb))
+        gradients["a"] = lambda: f.matmul_backward(c.dc, None, gdb, need_db=False, **transposes)[0]
 
-    def da() -> Tensor:
-        if not ta:
-            return f.matmul(dy, c.b, transpose_b=not tb)
-        if one_b and f.rank(dy) != 2:
-            return f.transpose(f.matmul(dy, c.b, transpose_b=not tb))
-        return f.matmul(c.b, dy, transpose_a=tb, transpose_b=True)
+    def both() -> Tensor:
+        terms = [f.matmul(f.compute(left), f.compute(right), **transposes) for left, right in of_dc]
+        return f.cast(f.add(*terms), c.dc)
 
-    def db() -> Tensor:
-        a, dc, a_transposed = c.a, dy, ta
-        if one_b and f.rank(dy) != 2:  # the sum over the leading dimensions is part of the product
-            a, dc, a_transposed = f.reshape_rows(f.transpose(a) if ta else a), f.reshape_rows(dy), False
-        if tb:
-            return f.matmul(dc, a, transpose_a=True, transpose_b=a_transposed)
-        return f.matmul(a, dc, transpose_a=not a_transposed)
-
-    return {"a": da, "b": db}
+    if of_dc:
+        gradients["dc"] = both if len(of_dc) == 2 else lambda: f.matmul(*of_dc[0], **transposes)
+    return gradients

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,8 @@ Formula = Callable[..., Mapping[str, Any]]
 @dataclass(frozen=True)
 class Gradient:
     formula: Formula
-    saves: tuple[str, ...]
+    saves: tuple[str, ...]  # the inputs and outputs that the formula reads
+    reads: Callable[[Iterable[str]], set[str]] | None = None  # which of them for these gradients; None: all
 
 
 # The gradient of a floating input that has none: asking for it is an error, where the framework can tell.

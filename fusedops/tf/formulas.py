@@ -1,4 +1,4 @@
-"""Registers the gradient of every operator with TensorFlow, from the formulas in `fusedops.gradients`."""
+"""Registers the gradient of every operator with TensorFlow, from its row of the table, or its formula."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 import tensorflow as tf
 
 from fusedops.declarations import Attribute, Operator
-from fusedops.gradients import REFUSED, Gradient, gradient_of
+from fusedops.derivatives import derivative_of
+from fusedops.gradients import REFUSED, Gradient
 from fusedops.tf import neutral
 from fusedops.tf.calls import is_constant
 from fusedops.tf.operators import DECLARED, OPERATORS
@@ -96,4 +97,4 @@ def _dense(dy: Any) -> tf.Tensor | None:
 
 
 for _operator in DECLARED.values():
-    _register(_operator, gradient_of(_operator.name))
+    _register(_operator, derivative_of(DECLARED, _operator))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,21 +10,6 @@ import tensorflow as tf
 
 def _compute(x: tf.Tensor) -> tf.Tensor:
     return x if x.dtype == tf.float64 else tf.cast(x, tf.float32)
-
-
-def _rank(x: tf.Tensor) -> int:
-    rank = x.shape.rank
-    if rank is None:
-        raise ValueError("fusedops: the gradient needs tensors of known rank; set it with tf.ensure_shape")
-    return rank
-
-
-def _reshape_rows(x: tf.Tensor) -> tf.Tensor:
-    """Flattens all but the last dimension. A size of -1 would be ambiguous for a tensor without elements."""
-    if x.shape.is_fully_defined():  # so that eager code computes no sizes on a GPU, for which it would wait
-        return tf.reshape(x, [math.prod(x.shape[:-1]), x.shape[-1]])
-    shape = tf.shape(x, tf.int64)
-    return tf.reshape(x, tf.stack([tf.reduce_prod(shape[:-1]), shape[-1]]))
 
 
 def _where(condition: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
@@ -56,14 +40,11 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "mean_last": lambda x: tf.reduce_mean(x, -1, keepdims=True),
     "multiply": tf.multiply,
     "one_hot": _one_hot,
-    "rank": _rank,
-    "reshape_rows": _reshape_rows,
     "rsqrt": tf.math.rsqrt,
     "sigmoid": tf.sigmoid,
     "sum": tf.reduce_sum,
     "sum_last": lambda x: tf.reduce_sum(x, -1, keepdims=True),
     "tanh": tf.tanh,
-    "transpose": tf.linalg.matrix_transpose,
     "unequal": tf.not_equal,
     "vjp": _vjp,
     "where": _where,

@@ -1,11 +1,12 @@
 """Autograd of every operator: one torch.autograd.Function over its gradient formula, in reverse and forward mode.
 
 The kernel that the dispatcher calls for `torch.ops.fusedops.<name>` where autograd is on applies it, and so does the
-front in eager code, past the dispatcher. `fusedops/gradients/` has the formulas.
+front in eager code, past the dispatcher. `fusedops/derivatives.py` and `fusedops/gradients/` have the formulas.
 """
 
 from __future__ import annotations
 
+import functools
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
@@ -55,6 +56,7 @@ class Derivative:
         tensors = [*self.names, *(x.name for x in declaration.outputs)]
         self.saved = [tensors.index(name) for name in gradient.saves]
         self.pick_saved = _picker(self.saved)
+        self.is_read = self._reader(gradient)
         numbers = [f"{self.names[i]}_value" for i in signature.scalars]
         attributes = [x.name for x in declaration.attributes]
         read = [*gradient.saves, *numbers, *attributes]
@@ -64,10 +66,26 @@ class Derivative:
         self.numbers = [(read.index(x), read.index(number)) for x, number in scalars if x in gradient.saves]
         self.defaults = (*(0.0 for _ in numbers), *(x.default for x in declaration.attributes))
 
+    def _reader(self, gradient: Gradient) -> Callable[[tuple[bool, ...]], tuple[bool, ...]] | None:
+        """Of which inputs' gradients are wanted: which of `saves` are read for them. None: always all."""
+        reads = gradient.reads
+        if reads is None:
+            return None
+
+        @functools.cache
+        def is_read(needed: tuple[bool, ...]) -> tuple[bool, ...]:
+            names = reads(name for name, is_needed in zip(self.names, needed, strict=True) if is_needed)
+            return tuple(name in names for name in gradient.saves)
+
+        return is_read
+
     def save(self, ctx: Any, inputs: Sequence[Any], rest: Arguments, outputs: Any, forward_mode: bool) -> None:
         """Keeps what the formula reads: tensors where autograd can see them, numbers and attributes beside them."""
         outputs = outputs if type(outputs) is tuple else (outputs,)
         tensors = self.pick_saved((*inputs, *outputs))
+        if self.is_read and not forward_mode:  # which does not say yet what it wants
+            is_read = self.is_read(ctx.needs_input_grad[:-1])
+            tensors = tuple(x if kept else None for x, kept in zip(tensors, is_read, strict=True))
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         if self.constants:

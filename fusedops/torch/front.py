@@ -20,9 +20,9 @@ import torch.autograd.forward_ad as forward_ad
 
 from fusedops import checks
 from fusedops.declarations import Operator
-from fusedops.gradients import gradient_of
+from fusedops.derivatives import derivative_of
 from fusedops.torch.autograd import OF_FORMULAS, Arguments, Derivative, autograd_functions, autograd_kernel
-from fusedops.torch.operators import SIGNATURES, Signature, overload
+from fusedops.torch.operators import DECLARATIONS, SIGNATURES, Signature, overload
 
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
@@ -131,7 +131,7 @@ def front(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     autocast = declaration.autocast
     public, bare = overload(name), overload(f"_{name}")
     bare = getattr(bare, "_op", bare)  # without the Python method in between
-    derivative = Derivative(signature, gradient_of(name))
+    derivative = Derivative(signature, derivative_of(DECLARATIONS, declaration))
     eager, function = autograd_functions(name, bare, derivative)
     _LIBRARY.impl(name, autograd_kernel(signature, derivative.defaults, function), "Autograd", with_keyset=True)
     arrange = _arguments(signature)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -63,14 +62,11 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "mean_last": lambda x: x.mean(-1, keepdim=True),
     "multiply": torch.mul,
     "one_hot": _one_hot,
-    "rank": lambda x: x.dim(),
-    "reshape_rows": lambda x: x.reshape(math.prod(x.shape[:-1]), x.shape[-1]),
     "rsqrt": torch.rsqrt,
     "sigmoid": torch.sigmoid,
     "sum": torch.sum,
     "sum_last": lambda x: x.sum(-1, keepdim=True),
     "tanh": torch.tanh,
-    "transpose": lambda x: x.mT,
     "unequal": torch.ne,
     "vjp": vjp,
     "where": _where,

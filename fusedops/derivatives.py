@@ -1,0 +1,122 @@
+"""First derivatives, as the table of operators declares them: what `Step` in core_cuda/core/operator.h means.
+
+A derivative is a formula like those of fusedops/gradients, so that whatever differentiates an operator in Python treats
+both alike.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fusedops.declarations import Operator, Step
+from fusedops.gradients import REFUSED, Gradient, gradient_of
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A step as it is taken for certain gradients: the call of an operator, or upstream gradients handed on."""
+
+    gradients: tuple[tuple[str, str], ...]  # an input, and the output or the upstream gradient that is its gradient
+    op: str | None = None
+    inputs: tuple[str | None, ...] = ()
+    attributes: tuple[str, ...] = ()  # passed on as they are
+    negated: str | None = None
+    needs: tuple[tuple[str, bool], ...] = ()  # need_dx, ...
+    outputs: tuple[str, ...] = ()
+
+    @property
+    def reads(self) -> set[str]:
+        handed_on = () if self.op else (source for _, source in self.gradients)
+        return {name for name in (*self.inputs, *handed_on) if name is not None}
+
+
+class Derivative:
+    """Of an operator of the table."""
+
+    def __init__(self, table: Mapping[str, Operator], operator: Operator) -> None:
+        self.table, self.operator = table, operator
+        self.names = tuple(x.name for x in operator.inputs)
+        self.upstream = tuple(f"d{x.name}" for x in operator.outputs)
+        named = {gradient.input for step in operator.derivative for gradient in step.gradients}
+        self.refused = {name: REFUSED for name in self.names if name not in named}
+        self.taken = functools.cache(self._taken)
+
+    def formula(self, f: Any, c: Any, *dy: Any) -> dict[str, Any]:
+        """fusedops/gradients/__init__.py says what `f` and `c` are."""
+        upstream = dict(zip(self.upstream, dy, strict=True))
+        wanted = tuple(filter(c.wanted, self.names))
+        flowing = tuple(name for name, value in upstream.items() if value is not None)
+        gradients: dict[str, Any] = {**self.refused}
+        for step in self.taken(wanted, flowing):
+            values = upstream
+            if step.op is not None:
+                inputs = [name and (upstream[name] if name in upstream else getattr(c, name)) for name in step.inputs]
+                attributes = {name: getattr(c, name) for name in step.attributes}
+                if step.negated is not None:
+                    attributes[step.negated] = not getattr(c, step.negated)
+                results = getattr(f, step.op)(*inputs, **attributes, **dict(step.needs))
+                values = dict(zip(step.outputs, results if len(step.outputs) > 1 else (results,), strict=True))
+            gradients.update({name: values[source] for name, source in step.gradients})
+        return gradients
+
+    def reads(self, wanted: Iterable[str]) -> set[str]:
+        """The inputs and outputs that are read for these gradients, whichever upstream gradients will be there."""
+        names = tuple(wanted)
+        flowing = (some for n in range(len(self.upstream) + 1) for some in itertools.combinations(self.upstream, n))
+        possible = [step for some in flowing for step in self.taken(names, some)]
+        return {name for step in possible for name in step.reads}.difference(self.upstream)
+
+    def _taken(self, wanted: tuple[str, ...], flowing: tuple[str, ...]) -> tuple[Taken, ...]:
+        """The steps for the gradients of these inputs, where these upstream gradients are there."""
+        left, steps = set(wanted), []
+        absent = set(self.upstream).difference(flowing)
+        for step in self.operator.derivative:
+            sources = {gradient.input: gradient.source for gradient in step.gradients if gradient.input in left}
+            if not sources or (step.if_wanted is not None and step.if_wanted not in wanted):
+                continue
+            if absent.isdisjoint(self._must_have(step)):
+                left.difference_update(sources)
+                steps.append(self._of(step, sources))
+        return tuple(steps)
+
+    def _must_have(self, step: Step) -> set[str]:
+        """The names for which a step needs a tensor."""
+        if step.op is None:
+            return {gradient.source for gradient in step.gradients}
+        inputs = zip(self.table[step.op].inputs, step.inputs, strict=True)
+        return {name for declared, name in inputs if declared.kind == "tensor" and name is not None}
+
+    def _of(self, step: Step, sources: Mapping[str, str]) -> Taken:
+        gradients = tuple(sources.items())
+        if step.op is None:
+            return Taken(gradients)
+        op, wanted = self.table[step.op], set(sources.values())
+        names = [x.name for x in op.attributes]
+        own = [x.name for x in self.operator.attributes]
+        outputs = tuple(x.name for x in op.outputs)
+        return Taken(
+            gradients,
+            op=step.op,
+            inputs=tuple(
+                None if declared.only_for is not None and declared.only_for not in wanted else name
+                for declared, name in zip(op.inputs, step.inputs, strict=True)
+            ),
+            attributes=tuple(name for name in names if name in own and name != step.negated),
+            negated=step.negated,
+            needs=tuple((f"need_{x}", x in wanted) for x in outputs if f"need_{x}" in names),
+            outputs=outputs,
+        )
+
+
+def derivative_of(table: Mapping[str, Operator], operator: Operator) -> Gradient:
+    """As the table declares it, or, for a backward operator, as a formula does."""
+    if not operator.derivative:
+        return gradient_of(operator.name)
+    derivative = Derivative(table, operator)
+    reads = derivative.reads(derivative.names)
+    tensors = (*derivative.names, *(x.name for x in operator.outputs))
+    return Gradient(derivative.formula, tuple(name for name in tensors if name in reads), derivative.reads)
