@@ -17,11 +17,12 @@ _ADVICE = {  # for what is a tensor to some of TensorFlow's functions
     tf.RaggedTensor: "call tf.ragged.map_flat_values(function, ...), or give to_tensor() of it",
     tf.SparseTensor: "give tf.sparse.to_dense of it",
 }
-_Eager = tf.__internal__.EagerTensor
+Eager = tf.__internal__.EagerTensor
+KNOWN = {"_Float64": tf.float64}  # to the lines of `execution`
 
 # Of an eager tensor. The public way, x.shape.num_elements(), makes an object for the shape of each new tensor, which
 # takes longer than a small kernel.
-_size: Callable[[tf.Tensor], int] = getattr(_Eager, "_num_elements", lambda x: x.shape.num_elements())
+_size: Callable[[tf.Tensor], int] = getattr(Eager, "_num_elements", lambda x: x.shape.num_elements())
 _LARGEST_KEPT_ZEROS = 10_000  # elements
 
 
@@ -41,19 +42,19 @@ _SPELLED = _Spelled()
 def function(operator: Operator, raw: Callable[..., Any], keep: Callable[..., Any]) -> Callable[..., Any]:
     """`raw` is the Python function that TensorFlow generates: inputs, attributes, then dtypes of outputs."""
     known: dict[str, Any] = {
-        "_Eager": _Eager,
-        "_raw": raw,
+        "_Eager": Eager,
         "_keep": partial(_keep, operator, keep),
         "_size": _size,
         "_spelled": _SPELLED,
-        "_is_float64": tf.float64,
+        **KNOWN,
+        raw_name(operator): raw,
     }
     for input in operator.inputs:
         known[f"_tensor_{input.name}"] = partial(_scalar if input.kind == "scalar" else _tensor, operator, input)
     for attribute in operator.attributes:
         known[f"_default_{attribute.name}"] = attribute.default
         known[f"_choices_{attribute.name}"] = attribute.choices
-        known[f"_encode_{attribute.name}"] = partial(_encode, operator, attribute)
+        known[f"_encode_{attribute.name}"] = partial(encode, operator, attribute)
     return text.function("\n    ".join(_lines(operator)), operator.name, {}, known)
 
 
@@ -85,11 +86,7 @@ def _lines(operator: Operator) -> Iterator[str]:
         else:
             yield f"{name} = _encode_{name}({name})"
 
-    dtypes = _dtypes(operator)
-    for i, dtype in enumerate(dict.fromkeys(dtypes)):
-        yield f"_dtype{i} = {dtype}"
-    places = [f"_dtype{list(dict.fromkeys(dtypes)).index(dtype)}" for dtype in dtypes]
-    yield f"_results = _raw({', '.join([*inputs, *attributes, *places])})"
+    yield from execution(operator, "_results")
 
     saved = [f"_size(_results[{i}])" for i in _saved(operator)]
     if saved:
@@ -98,13 +95,30 @@ def _lines(operator: Operator) -> Iterator[str]:
     yield "return _results"
 
 
+def execution(operator: Operator, results: str) -> Iterator[str]:
+    """The lines that call the generated function and name its results.
+
+    Inputs are tensors, of an optional input a list of at most one, and attributes are encoded, under their own names.
+    """
+    dtypes = _dtypes(operator)
+    names = {dtype: f"_dtype{i}" for i, dtype in enumerate(dict.fromkeys(dtypes))}
+    for dtype, name in names.items():
+        yield f"{name} = {dtype}"
+    arguments = [*(x.name for x in operator.inputs), *(x.name for x in operator.attributes)]
+    yield f"{results} = {raw_name(operator)}({', '.join([*arguments, *map(names.__getitem__, dtypes)])})"
+
+
+def raw_name(operator: Operator) -> str:
+    return f"_raw_{operator.name}"
+
+
 def _dtypes(operator: Operator) -> list[str]:
     """The dtype of each output that does not have that of an input, computed from the inputs: as a number, since what
     TensorFlow makes of a tf.DType, it makes in Python."""
     float32, float64 = tf.float32.as_datatype_enum, tf.float64.as_datatype_enum
     rules = {}
     for x in operator.inputs:
-        rules[f"compute({x.name})"] = f"{float64} if {x.name}.dtype is _is_float64 else {float32}"
+        rules[f"compute({x.name})"] = f"{float64} if {x.name}.dtype is _Float64 else {float32}"
         if x.kind == "optional":
             rules[x.name] = f"{x.name}[0].dtype.as_datatype_enum if {x.name} else {float32}"
     return [rules[x.dtype] for x in operator.outputs if x.dtype in rules]
@@ -137,7 +151,7 @@ def is_constant(tensor: tf.Tensor) -> bool:
     return tensor.op.type == "StopGradient"
 
 
-def _encode(operator: Operator, attribute: Attribute, value: Any) -> Any:
+def encode(operator: Operator, attribute: Attribute, value: Any) -> Any:
     """What the OpDef takes of a value that is not of the attribute's very type, or is refused."""
     checks.check_attributes(operator, {attribute.name: value})
     if attribute.type in ("float", "floats"):
