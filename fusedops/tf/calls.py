@@ -1,0 +1,174 @@
+"""The Python function of an operator over TensorFlow's tensors: what its call does before and after the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from fusedops import checks
+from fusedops.declarations import Attribute, Input, Operator
+from fusedops.tf import text
+
+_ADVICE = {  # for what is a tensor to some of TensorFlow's functions
+    tf.RaggedTensor: "call tf.ragged.map_flat_values(function, ...), or give to_tensor() of it",
+    tf.SparseTensor: "give tf.sparse.to_dense of it",
+}
+Eager = tf.__internal__.EagerTensor
+KNOWN = {"_Float64": tf.float64}  # to the lines of `execution`
+
+# Of an eager tensor. The public way, x.shape.num_elements(), makes an object for the shape of each new tensor, which
+# takes longer than a small kernel.
+_size: Callable[[tf.Tensor], int] = getattr(Eager, "_num_elements", lambda x: x.shape.num_elements())
+_LARGEST_KEPT_ZEROS = 10_000  # elements
+
+
+class _Spelled(dict[float, str]):
+    """Floats as the OpDef takes them: as text, which keeps all their bits."""
+
+    def __missing__(self, value: float) -> str:
+        spelled = repr(value)
+        if value and len(self) < 1000:  # 0.0 and -0.0 are one key
+            self[value] = spelled
+        return spelled
+
+
+_SPELLED = _Spelled()
+
+
+def function(operator: Operator, raw: Callable[..., Any], keep: Callable[..., Any]) -> Callable[..., Any]:
+    """`raw` is the Python function that TensorFlow generates: inputs, attributes, then dtypes of outputs."""
+    known: dict[str, Any] = {
+        "_Eager": Eager,
+        "_keep": partial(_keep, operator, keep),
+        "_size": _size,
+        "_spelled": _SPELLED,
+        **KNOWN,
+        raw_name(operator): raw,
+    }
+    for input in operator.inputs:
+        known[f"_tensor_{input.name}"] = partial(_scalar if input.kind == "scalar" else _tensor, operator, input)
+    for attribute in operator.attributes:
+        known[f"_default_{attribute.name}"] = attribute.default
+        known[f"_choices_{attribute.name}"] = attribute.choices
+        known[f"_encode_{attribute.name}"] = partial(encode, operator, attribute)
+    return text.function("\n    ".join(_lines(operator)), operator.name, {}, known)
+
+
+def _lines(operator: Operator) -> Iterator[str]:
+    inputs = [x.name for x in operator.inputs]
+    attributes = [x.name for x in operator.attributes]
+    options = ["*", *(f"{name}=_default_{name}" for name in attributes)] if attributes else []
+    yield f"def {operator.name}({', '.join([*inputs, '/', *options])}):"
+
+    leading = next(x.name for x in operator.inputs if x.kind == "tensor")
+    for x in sorted(operator.inputs, key=lambda x: x.kind == "scalar"):  # numbers become tensors like the leading one
+        name = x.name
+        if x.kind == "optional":
+            yield f"{name} = [] if {name} is None else [{name} if type({name}) is _Eager else _tensor_{name}({name})]"
+        else:
+            more = f", {leading}" if x.kind == "scalar" else ""
+            yield f"if type({name}) is not _Eager: {name} = _tensor_{name}({name}{more})"
+
+    for attribute in operator.attributes:
+        name = attribute.name
+        if attribute.type == "float":
+            yield f"{name} = _spelled[{name}] if type({name}) is float else _encode_{name}({name})"
+        elif attribute.choices:
+            yield f"if type({name}) is not str or {name} not in _choices_{name}: {name} = _encode_{name}({name})"
+        elif attribute.type == "int":
+            yield f"if type({name}) is not int or not {-(2**63)} <= {name} < {2**63}: {name} = _encode_{name}({name})"
+        elif attribute.type in ("bool", "str"):
+            yield f"if type({name}) is not {attribute.type}: {name} = _encode_{name}({name})"
+        else:
+            yield f"{name} = _encode_{name}({name})"
+
+    yield from execution(operator, "_results")
+
+    saved = [f"_size(_results[{i}])" for i in _saved(operator)]
+    if saved:
+        large = " or ".join(f"{size} > {_LARGEST_KEPT_ZEROS}" for size in saved)
+        yield f"if type(_results[0]) is _Eager and ({large}): return _keep(_results)"
+    yield "return _results"
+
+
+def execution(operator: Operator, results: str) -> Iterator[str]:
+    """The lines that call the generated function and name its results.
+
+    Inputs are tensors, of an optional input a list of at most one, and attributes are encoded, under their own names.
+    """
+    dtypes = _dtypes(operator)
+    names = {dtype: f"_dtype{i}" for i, dtype in enumerate(dict.fromkeys(dtypes))}
+    for dtype, name in names.items():
+        yield f"{name} = {dtype}"
+    arguments = [*(x.name for x in operator.inputs), *(x.name for x in operator.attributes)]
+    yield f"{results} = {raw_name(operator)}({', '.join([*arguments, *map(names.__getitem__, dtypes)])})"
+
+
+def raw_name(operator: Operator) -> str:
+    return f"_raw_{operator.name}"
+
+
+def _dtypes(operator: Operator) -> list[str]:
+    """The dtype of each output that does not have that of an input, computed from the inputs: as a number, since what
+    TensorFlow makes of a tf.DType, it makes in Python."""
+    float32, float64 = tf.float32.as_datatype_enum, tf.float64.as_datatype_enum
+    rules = {}
+    for x in operator.inputs:
+        rules[f"compute({x.name})"] = f"{float64} if {x.name}.dtype is _Float64 else {float32}"
+        if x.kind == "optional":
+            rules[x.name] = f"{x.name}[0].dtype.as_datatype_enum if {x.name} else {float32}"
+    return [rules[x.dtype] for x in operator.outputs if x.dtype in rules]
+
+
+def _tensor(operator: Operator, input: Input, value: Any) -> tf.Tensor:
+    if isinstance(value, tf.Tensor):
+        return value
+    if isinstance(value, (str, bytes, bool, np.bool_)):  # TensorFlow would make a tensor of them
+        raise checks.not_a_tensor(operator, input, value)
+    try:
+        return tf.convert_to_tensor(value)
+    except (TypeError, ValueError) as error:
+        raise checks.not_a_tensor(operator, input, value, _ADVICE.get(type(value), "")) from error
+
+
+def _scalar(operator: Operator, input: Input, value: Any, leading: tf.Tensor) -> Any:
+    """A gradient is not wanted for a number: `is_constant` knows it again."""
+    if not checks.is_number(value):
+        return _tensor(operator, input, value)
+    number = np.float64(checks.number(operator, input, value))
+    is_float64 = leading.dtype is tf.float64  # each dtype is one object
+    if tf.executing_eagerly():  # where no tape watches it, and TensorFlow itself makes a tensor of it
+        return number if is_float64 else float(number)
+    return tf.stop_gradient(tf.constant(number, tf.float64 if is_float64 else tf.float32))
+
+
+def is_constant(tensor: tf.Tensor) -> bool:
+    """Whether a tensor of a graph is a number that a caller gave."""
+    return tensor.op.type == "StopGradient"
+
+
+def encode(operator: Operator, attribute: Attribute, value: Any) -> Any:
+    """What the OpDef takes of a value that is not of the attribute's very type, or is refused."""
+    checks.check_attributes(operator, {attribute.name: value})
+    if attribute.type in ("float", "floats"):
+        return attribute.spelled(value)
+    return int(value) if attribute.type == "int" else value
+
+
+def _saved(operator: Operator) -> list[int]:
+    return [i for i, output in enumerate(operator.outputs) if output.saved]
+
+
+def _keep(operator: Operator, keep: Callable[..., Any], results: Any) -> Any:
+    """Spares a tape the zeros for saved outputs, which get no gradient.
+
+    An eager tape hands a gradient function zeros for every output without a gradient. Small ones it keeps from step to
+    step; others it makes anew, with a scalar that goes to the GPU behind all the work queued there: each step waits.
+    Behind FusedopsKeep(y, saved...), which is y, they have a gradient, of one element, that no formula looks at.
+    """
+    large = [results[i] for i in _saved(operator) if _size(results[i]) > _LARGEST_KEPT_ZEROS]
+    return keep(results[0], large), *results[1:]

@@ -1,0 +1,91 @@
+"""The gradient function of an operator whose row declares its derivative: the steps of the row as text."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from fusedops.declarations import Attribute, Operator
+from fusedops.derivatives import Derivative, Taken
+from fusedops.tf import calls, text
+from fusedops.tf.operators import DECLARED, RAW
+
+_DERIVATIVES = {name: Derivative(DECLARED, operator) for name, operator in DECLARED.items() if operator.derivative}
+
+
+def evaluation(
+    operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[str], wanted: Sequence[str]
+) -> Callable[..., Sequence[Any]]:
+    """For nodes with these inputs and these encoded attributes: None stands for a gradient that is not wanted."""
+    derivative = _DERIVATIVES[operator.name]
+
+    @functools.cache
+    def with_upstream(flowing: tuple[str, ...]) -> Callable[..., Sequence[Any]]:
+        taken = derivative.taken(tuple(wanted), flowing)
+        known = {"_Eager": calls.Eager, "_dense": dense, "_some_absent": some_absent, **calls.KNOWN}
+        for i, step in enumerate(taken):
+            if step.op is not None:
+                op = DECLARED[step.op]
+                known |= {f"_{x.name}{i}": _value(op, x, step, attributes) for x in op.attributes}
+                known[calls.raw_name(op)] = RAW[op.name]
+        name = f"gradient_of_{operator.name}"
+        head = f"def {name}(_op, {', '.join(f'_{dy}' for dy in derivative.upstream)}):"
+        lines = _lines(operator, inputs, flowing, derivative.upstream, taken)
+        return text.function("\n    ".join([head, *lines]), name, {}, known)
+
+    def some_absent(op: Any, *upstream: Any) -> Sequence[Any]:
+        flowing = (name for name, dy in zip(derivative.upstream, upstream, strict=True) if dy is not None)
+        return with_upstream(tuple(flowing))(op, *upstream)
+
+    outputs = zip(derivative.upstream, operator.outputs, strict=True)
+    return with_upstream(tuple(name for name, output in outputs if not output.saved))
+
+
+def _lines(
+    operator: Operator,
+    inputs: Sequence[str],
+    flowing: Sequence[str],
+    upstream: Sequence[str],
+    taken: Sequence[Taken],
+) -> Iterator[str]:
+    for name in flowing:
+        yield f"if type(_{name}) is not _Eager:"
+        yield f"    _{name} = _dense(_{name})"
+        yield f"    if _{name} is None: return _some_absent(_op, {', '.join(f'_{name}' for name in upstream)})"
+    yield "_inputs, _outputs = _op.inputs, _op.outputs"
+    tensors = {name: f"_{name}" for name in flowing}
+    tensors |= {name: f"_inputs[{i}]" for i, name in enumerate(inputs)}
+    tensors |= {x.name: f"_outputs[{i}]" for i, x in enumerate(operator.outputs)}
+    gradients = {}
+    for i, step in enumerate(taken):
+        values = tensors
+        if step.op is not None:
+            op = DECLARED[step.op]
+            for x, read in zip(op.inputs, step.inputs, strict=True):
+                tensor = tensors.get(read or "")
+                yield f"{x.name} = [{tensor or ''}]" if x.kind == "optional" else f"{x.name} = {tensor}"
+            for attribute in op.attributes:
+                yield f"{attribute.name} = _{attribute.name}{i}"
+            yield from calls.execution(op, f"_results{i}")
+            one = len(step.outputs) == 1
+            values = {y: f"_results{i}" if one else f"_results{i}[{k}]" for k, y in enumerate(step.outputs)}
+        gradients.update({name: values[source] for name, source in step.gradients})
+    yield f"return [{', '.join(gradients.get(name, 'None') for name in inputs)}]"
+
+
+def _value(op: Operator, attribute: Attribute, step: Taken, attributes: Mapping[str, Any]) -> Any:
+    """What a step passes on, encoded."""
+    needs, name = dict(step.needs), attribute.name
+    if name in needs:
+        return needs[name]
+    if name in step.attributes:
+        return attributes[name]
+    return not attributes[name] if name == step.negated else calls.encode(op, attribute, attribute.default)
+
+
+def dense(dy: Any) -> tf.Tensor | None:
+    """An upstream gradient as a tensor, which that of a gather is not."""
+    return dy if dy is None or isinstance(dy, tf.Tensor) else tf.convert_to_tensor(dy)
