@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from soak import crew, report
-from soak.plan import COMPILED, DEVICES, FRAMEWORKS, NAMED, WAYS, draw
+from soak.plan import DEVICES, FRAMEWORKS, NAMED, WAYS, draw
 from soak.worker import Order, Report, prepare, work
 
 ALL_WAYS = tuple(dict.fromkeys(way for ways in WAYS.values() for way in ways))
@@ -45,7 +45,8 @@ def main() -> None:
         options.framework,
         options.device,
         tuple(options.op),
-        _ways(options),
+        tuple(options.way),
+        options.eager,
     )
     start = time.monotonic()
     with _Show(console, order) as showing:
@@ -57,10 +58,11 @@ def main() -> None:
                 console.print(f"Not here: {what}", highlight=False)
             begin = (lambda number: print(number, flush=True)) if options.trace else (lambda number: None)
             reports = [work(order, 0, 1, lambda one: showing.show([one]), begin, showing.stopped)]
-    report.show(console, reports, time.monotonic() - start)
+    judged = options.eager and not options.trace
+    report.show(console, reports, time.monotonic() - start, judged)
     if not report.total(reports):
         sys.exit("Nothing was called")
-    sys.exit(1 if report.problems(reports) or any(one.failures for one in reports) else 0)
+    sys.exit(1 if report.problems(reports, judged) or any(one.failures for one in reports) else 0)
 
 
 def _one(console: Console, seed: int, number: int) -> int:
@@ -117,11 +119,6 @@ class _Show:
             self.said = time.monotonic()
 
 
-def _ways(options: argparse.Namespace) -> tuple[str, ...]:
-    chosen = options.way or ALL_WAYS
-    return tuple(way for way in chosen if not (options.eager and way in COMPILED))
-
-
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -137,14 +134,16 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--device", type=_of(DEVICES, "all"), default=DEVICES, help="cpu, cuda or all")
     parser.add_argument("--op", action="append", default=[], choices=NAMED, help="this operator; may be given again")
     parser.add_argument("--way", action="append", default=[], choices=ALL_WAYS, help="may be given again")
-    parser.add_argument("--eager", action="store_true", help="nothing that compiles")
     parser.add_argument(
-        "--trace", action="store_true", help="with one process: print the number of each call before it"
+        "--eager", action="store_true", help="nothing that keeps what it traces or compiles; memory is judged"
+    )
+    parser.add_argument(
+        "--trace",
+        action="store_true",
+        help="with one process: print the number of each call before it; memory is not judged",
     )
     parser.add_argument("--call", type=_call, metavar="SEED:NUMBER", help="this one alone")
     options = parser.parse_args()
-    if not _ways(options):
-        parser.error("--eager leaves none of these ways")
     if options.calls is None and options.seconds is None:
         options.seconds = 60.0
     return options

@@ -44,6 +44,8 @@ WAYS: Mapping[str, Mapping[str, int]] = {
     },
 }
 COMPILED = ("compiled", "graph", "XLA")  # of one dtype, one set of options, one number of threads: compiled once
+# What keeps all that it traces or compiles: TensorFlow's forward mode, a function for every operator and shape.
+KEEPING = (*(("torch", way) for way in COMPILED), *(("tf", way) for way in (*COMPILED, "jvp")))
 SMALL = ("jvp", "double backward", "vmap")
 # Elements of the first large input at most -> of how many thousandths of the calls.
 SIZES = {60: 500, 600: 475, 6_000: 22, 100_000: 3}

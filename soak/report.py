@@ -18,7 +18,8 @@ WARMING = 0.2  # the share of a process's calls after which all that is kept has
 NOISE, LEAK = 64 * 2**20, 64
 
 
-def show(console: Console, reports: Sequence[Report], seconds: float) -> None:
+def show(console: Console, reports: Sequence[Report], seconds: float, judged: bool) -> None:
+    """`judged`: what memory grew by is a problem where it is too much."""
     calls = total(reports)
     failed = Counter(key for report in reports for key, _ in report.failures)
     for report in reports:
@@ -33,7 +34,9 @@ def show(console: Console, reports: Sequence[Report], seconds: float) -> None:
     for title, place in (("way", 2), ("operator", 3)):
         console.print(_table(title, calls, failed, place))
     console.print(_memory_table(reports))
-    for text in problems(reports):
+    if not judged:
+        console.print("Memory is judged with --eager and without --trace alone", highlight=False)
+    for text in problems(reports, judged):
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -41,10 +44,10 @@ def total(reports: Sequence[Report]) -> Counter[Key]:
     return sum((report.calls for report in reports), Counter())
 
 
-def problems(reports: Sequence[Report]) -> list[str]:
+def problems(reports: Sequence[Report], judged: bool) -> list[str]:
     """In sentences: what is wrong beside calls that failed."""
     found = [text for report in reports for text in report.problems]
-    for name, size in _memories(reports).items():
+    for name, size in _memories(reports).items() if judged else ():
         for report in reports:
             thirds = _thirds(report)
             if not thirds:

@@ -60,7 +60,9 @@ def settings_code(call: Call) -> list[str]:
 
 class Side:
     def __init__(self, backend: Backend) -> None:
-        self.tf, self.backend = backend.tf, backend
+        from tensorflow.python.eager import context
+
+        self.tf, self.backend, self.context = backend.tf, backend, context
         self.globals = {"tf": self.tf, "fo": backend.functions}
 
     def tensor(self, call: Call, name: str, x: Tensor, way: str) -> Any:
@@ -77,6 +79,12 @@ class Side:
         with self.backend.place:
             parts = tf.concat([tf.reshape(tf.bitcast(x, tf.uint8), [-1]) for x in results], 0)
         return split(parts.numpy(), [(x.dtype.name, x.shape) for x in results])
+
+    def empty(self) -> None:
+        """What eager code keeps: zeros, numbers, and a kernel for every set of attributes, on the GPU too."""
+        context = self.context.context()
+        context._clear_caches()
+        context.clear_kernel_cache()
 
     def memory(self) -> int:
         """In use on the GPU, by tensors."""

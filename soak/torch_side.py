@@ -81,6 +81,9 @@ class Side:
         parts = [x.detach().clone(memory_format=plain).reshape(-1).view(self.torch.uint8) for x in results]
         return split(self.torch.cat(parts).cpu().numpy(), [(self.backend.dtype_of(x), x.shape) for x in results])
 
+    def empty(self) -> None:
+        """What eager code keeps: nothing."""
+
     def memory(self) -> int:
         """In use on the GPU, by tensors."""
         return self.torch.cuda.memory_allocated() if self.backend.device == "cuda" else 0

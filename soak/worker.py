@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from soak.plan import WAYS, Key, Plan, draw
+from soak.plan import KEEPING, WAYS, Key, Plan, draw
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class Order:
     frameworks: tuple[str, ...]
     devices: tuple[str, ...]
     operators: tuple[str, ...]  # none: all
-    ways: tuple[str, ...]
+    ways: tuple[str, ...]  # none: all
+    eager: bool = False  # nothing of plan.KEEPING
     tensorflow_threads: int = 0  # 0: TensorFlow's own choice
 
     def has(self, plan: Plan) -> bool:
@@ -34,8 +35,11 @@ class Order:
             plan.framework in self.frameworks
             and plan.device in self.devices
             and (not self.operators or plan.operator in self.operators)
-            and (not self.ways or plan.way in self.ways)
+            and self.takes(plan.framework, plan.way)
         )
+
+    def takes(self, framework: str, way: str) -> bool:
+        return (not self.ways or way in self.ways) and not (self.eager and (framework, way) in KEEPING)
 
 
 @dataclass
@@ -101,7 +105,7 @@ def work(
     gc.freeze()  # what was imported: it would be walked through at every collection
     number = first - step
     possible = any(
-        running.side(framework, device) and (not order.ways or not WAYS[framework].keys().isdisjoint(order.ways))
+        running.side(framework, device) and any(order.takes(framework, way) for way in WAYS[framework])
         for framework in order.frameworks
         for device in order.devices
     )
@@ -148,6 +152,10 @@ def _give_freed_memory_back() -> None:
 def _memory(order: Order, calls: int) -> Sample:
     from soak import running
 
+    for framework in order.frameworks if order.eager else ():
+        side = next(filter(None, (running.side(framework, device) for device in order.devices)), None)
+        if side:
+            side.empty()
     gc.collect()
     with open("/proc/self/statm") as file:
         pages = int(file.read().split()[1])

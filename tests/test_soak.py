@@ -24,7 +24,8 @@ sys.path.append(str(ROOT))
 
 from rich.console import Console  # noqa: E402
 
-from soak import crew, program, report, running  # noqa: E402
+import soak.__main__  # noqa: E402
+from soak import crew, program, report, running, worker  # noqa: E402
 from soak.__main__ import _Show  # noqa: E402
 from soak.call import build  # noqa: E402
 from soak.plan import COMPILED, NAMED, SIZES, WAYS, Plan, draw  # noqa: E402
@@ -200,13 +201,50 @@ def test_interrupt():
             os.kill(os.getpid(), signal.SIGINT)
 
 
-@pytest.mark.parametrize("growth", [0, 10_000])
-def test_memory_that_grows(growth):
+@pytest.mark.parametrize(("growth", "judged"), [(0, True), (10_000, True), (10_000, False)])
+def test_memory_that_grows(growth, judged):
+    """It is a problem of eager calls, and none under a tool that keeps books."""
     memory = [Sample(calls, 2**30 + growth * calls, {"torch": growth * calls}) for calls in range(0, 100_001, 1000)]
     one = Report(Counter({("torch", "cuda", "forward", "relu"): 100_000}), memory=memory, done=True)
-    found = report.problems([one])
-    assert len(found) == (2 if growth else 0)
+    found = report.problems([one], judged)
+    assert len(found) == (2 if growth and judged else 0)
     assert all(re.match(r"Memory \(.*\) grew from .* after 60000 calls", text) for text in found)
+
+
+@pytest.mark.parametrize(
+    ("options", "judged"),
+    [(["--eager"], True), (["--eager", "--trace"], False), ([], False)],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_when_memory_is_judged(options, judged, monkeypatch):
+    """The exit status of a run whose memory has grown by 100 KB a call."""
+    memory = [Sample(calls, 100_000 * calls, {}) for calls in range(0, 10_001, 1000)]
+    grown = Report(Counter({("torch", "cpu", "forward", "relu"): 10_000}), memory=memory, done=True)
+    monkeypatch.setattr(soak.__main__, "prepare", lambda order: [])
+    monkeypatch.setattr(soak.__main__, "work", lambda *_: grown)
+    monkeypatch.setattr(sys, "argv", ["soak", "--processes", "1", *options])
+    with pytest.raises(SystemExit) as done:
+        soak.__main__.main()
+    assert done.value.code == (1 if judged else 0)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_eager_calls_keep_nothing(framework):
+    """They are those of which memory is judged."""
+    every, eager = (order(frameworks=(framework,), ways=(), eager=eager) for eager in (False, True))
+    plans = [plan for plan in (draw(1, number) for number in range(3000)) if every.has(plan)]
+    left = {plan.way for plan in plans if not eager.has(plan)}
+    assert left == ({"compiled"} if framework == "torch" else {"graph", "XLA", "jvp"})
+
+
+@pytest.mark.skipif("tf" not in FRAMEWORKS, reason="TensorFlow is not installed")
+def test_what_tensorflow_keeps_is_not_measured():
+    """Its zeros, numbers and kernels, in an eager run."""
+    context = pytest.importorskip("tensorflow.python.eager.context").context()
+    assert running.attempt(plan("tf", "backward")) is None
+    context.zeros_cache().put("a key", running.side("tf", "cpu").tf.zeros(3))
+    worker._memory(order(frameworks=("tf",), eager=True), 1)
+    assert context.zeros_cache().get("a key") is None
 
 
 def test_what_the_page_names_is_there():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numerics import assert_same_bits
-from specifications import SPECIFICATIONS
 from test_tf_derivatives import function_and_tensors
 from test_tf_graphs import tensor_function
 
@@ -298,7 +297,6 @@ def test_batch_jacobian(tf_backend, spec, random):
         np.testing.assert_array_equal(slow[i], whole[i, :, i])
 
 
-@pytest.mark.parametrize("spec", [spec for spec in SPECIFICATIONS if spec.name != "matmul"], ids=str)
 def test_gradients_of_unknown_ranks(tf_backend, spec, random):
     tf = tf_backend.tf
     sample = spec.sample((4, 3, 5), random)
@@ -309,16 +307,3 @@ def test_gradients_of_unknown_ranks(tf_backend, spec, random):
 
     signature = [tf.TensorSpec(None, x.dtype) for x in tensors]
     assert_all_same_bits(tf.function(compute, input_signature=signature)(*tensors), compute(*tensors))
-
-
-def test_gradients_of_products_of_unknown_ranks(tf_backend):
-    """Whether b is one matrix for all of a's decides what is summed, so that a graph must know; and it says so."""
-    tf = tf_backend.tf
-    matmul = tf_backend.public("matmul")
-
-    @tf.function(input_signature=[tf.TensorSpec(None), tf.TensorSpec(None)])
-    def compute(a, b):
-        return tf.gradients(matmul(a, b), [a, b])
-
-    with pytest.raises(ValueError, match=r"the gradient needs tensors of known rank; set it with tf\.ensure_shape"):
-        compute(tf.ones([2, 3]), tf.ones([3, 4]))

@@ -40,13 +40,12 @@ def test_a_package_of_every_operator(torch_backend, tmp_path, random):
 
     def run(source):
         script = Path(__file__).with_name("torch_package.py")
-        command = [sys.executable, str(script), str(package), str(values), source]
+        command = [sys.executable, "-X", "faulthandler", str(script), str(package), str(values), source]
         environment = {**os.environ, "TMPDIR": str(tmp_path)}  # where torch leaves what it unpacks
         return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
 
     with ThreadPoolExecutor() as threads:
         *good, bad = threads.map(run, ("fusedops.torch", str(loading.library("torch")), "nothing"))
-    for done in good:
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.split() == [str(len(expected))]
+    assert [done.returncode for done in good] == [0, 0], "\n".join(done.stderr for done in good)
+    assert all(done.stdout.split() == [str(len(expected))] for done in good)
     assert "Could not find schema for fusedops::" in bad.stderr

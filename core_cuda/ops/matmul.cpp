@@ -135,6 +135,7 @@ const Operator& matmul() {
       .inputs = {{"a", Kind::tensor, Layout::matrix}, {"b", Kind::tensor, Layout::matrix}},
       .outputs = {{"c", "a"}},
       .attributes = {{"transpose_a", Type::boolean, "false"}, {"transpose_b", Type::boolean, "false"}},
+      .derivative = {{.op = "matmul_backward", .inputs = {"dc", "a", "b"}, .gradients = {{"a", "da"}, {"b", "db"}}}},
       .rule = matmul_rule,
       .workspace = matmul_workspace,
       .cpu = matmul_cpu,

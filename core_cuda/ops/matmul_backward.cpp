@@ -111,7 +111,7 @@ const Operator& matmul_backward() {
   static const Operator op{
       .name = "matmul_backward",
       .inputs = {{"dc", Kind::tensor, Layout::matrix},
-                 {"a", Kind::optional, Layout::matrix},
+                 {.name = "a", .kind = Kind::optional, .layout = Layout::matrix, .only_for = "db"},
                  {"b", Kind::tensor, Layout::matrix}},
       .outputs = {{"da", "dc"}, {"db", "b"}},
       .attributes = {{"transpose_a", Type::boolean, "false"},

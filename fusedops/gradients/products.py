@@ -8,18 +8,10 @@ from typing import Any
 from fusedops.gradients.registry import Tensor, gradient
 
 
-@gradient("matmul", saves=("a", "b"))
-def _matmul(f: Any, c: Any, dc: Tensor) -> Mapping[str, Any]:
-    need_da, need_db = c.wanted("a"), c.wanted("b")
-    a = c.a if need_db else None
-    da, db = f.matmul_backward(dc, a, c.b, need_da=need_da, need_db=need_db, **_transposes(c))
-    return {"a": da, "b": db}
-
-
 @gradient("matmul_backward", saves=("dc", "a", "b"))
 def _matmul_backward(f: Any, c: Any, gda: Tensor | None, gdb: Tensor | None) -> Mapping[str, Any]:
     """Of da, which is linear in dc and b, and db, which is linear in dc and a."""
-    transposes = _transposes(c)
+    transposes = {"transpose_a": c.transpose_a, "transpose_b": c.transpose_b}
     of_dc: list[tuple[Tensor, Tensor]] = []
     gradients: dict[str, Any] = {}
     if c.need_da and gda is not None:
@@ -36,7 +28,3 @@ def _matmul_backward(f: Any, c: Any, gda: Tensor | None, gdb: Tensor | None) -> 
     if of_dc:
         gradients["dc"] = both if len(of_dc) == 2 else lambda: f.matmul(*of_dc[0], **transposes)
     return gradients
-
-
-def _transposes(c: Any) -> dict[str, bool]:
-    return {"transpose_a": c.transpose_a, "transpose_b": c.transpose_b}

@@ -165,6 +165,8 @@ def vmap_rule(signature: Signature, op: Callable[..., Any]) -> Callable[..., tup
     """How `op(*inputs, *rest)` maps over a dimension of some of its inputs."""
 
     shared = {i for i, x in enumerate(signature.declaration.inputs) if x.kind == "scalar" or x.parameter}
+    attributes = [x.name for x in signature.declaration.attributes]
+    needs = [f"need_{x.name}" for x in signature.declaration.outputs]
 
     def fold(size: int, dims: Sequence[int | None], inputs: Sequence[Any], rest: Sequence[Any]) -> tuple[Any, Any]:
         """One call with the mapped dimension first, where the operator treats leading dimensions alike."""
@@ -173,7 +175,11 @@ def vmap_rule(signature: Signature, op: Callable[..., Any]) -> Callable[..., tup
             for i, (x, d) in enumerate(zip(inputs, dims, strict=True))
         ]
         results = op(*moved, *rest)
-        return results, 0 if isinstance(results, torch.Tensor) else (0,) * len(results)
+        if isinstance(results, torch.Tensor):
+            return results, 0
+        given = dict(zip(attributes, signature.attributes(tuple(rest)), strict=True))
+        # An output that is not needed has no elements and one dimension, however many calls there are.
+        return results, tuple(0 if given.get(need, True) else None for need in needs)
 
     def loop(size: int, dims: Sequence[int | None], inputs: Sequence[Any], rest: Sequence[Any]) -> tuple[Any, Any]:
         if size == 0:  # shapes and dtypes are those of a call on zeros, of which nothing is kept
