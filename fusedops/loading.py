@@ -170,8 +170,8 @@ def at_least(version: str, oldest: str) -> bool:
 
 
 def abi(version: str) -> str:
-    """What a binary for this version serves, of a framework without a stable ABI: "2.13" of "2.13.0+cpu", all of "2.13";
-    but one night's alone."""
+    """What a binary for this version serves, of a framework without a stable ABI: "2.13" of "2.13.0+cpu", any 2.13; but
+    of a nightly build itself alone."""
     return version if "dev" in version else "{}.{}".format(*release(version))
 
 

@@ -68,10 +68,9 @@ variable_list Backward::apply_with_saved(const variable_list& upstream, SwapSave
         types);
   }
   using Metadata = std::vector<std::optional<torch::autograd::InputMetadata>>;
-  const auto outputs = torch::dynamo::autograd::IValuePacker<Metadata>::pack(
-      torch::dynamo::autograd::get_input_metadata(next_edges()));
-  auto results =
-      python->call_function(swap.get_py_compiler(), "apply_functional", row_.node, upstream, args, outputs);
+  const auto outputs =
+      torch::dynamo::autograd::IValuePacker<Metadata>::pack(torch::dynamo::autograd::get_input_metadata(next_edges()));
+  auto results = python->call_function(swap.get_py_compiler(), "apply_functional", row_.node, upstream, args, outputs);
   for (SavedVariable& saved : saved_) swap.after(saved);
   return results;
 }

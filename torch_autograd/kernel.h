@@ -1,5 +1,5 @@
-// What the dispatcher calls for torch.ops.fusedops.<op> where autograd is on: once for each transform of torch.func that
-// differentiates, with tensors of that level alone.
+// What the dispatcher calls for torch.ops.fusedops.<op> where autograd is on: once for each transform of torch.func
+// that differentiates, with tensors of that level alone.
 #pragma once
 
 #include <ATen/core/boxing/BoxedKernel.h>

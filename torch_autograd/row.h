@@ -58,11 +58,11 @@ struct Row {
   explicit Row(const Operator& op);
 
   const Operator& op;
-  std::string node;                  // FusedopsRmsNormBackward
+  std::string node;                              // FusedopsRmsNormBackward
   c10::OperatorHandle differentiated_in_python;  // _<op>: see fusedops/torch/autograd.py
-  size_t arguments;                  // of the schema
-  std::vector<size_t> differentiable;  // outputs: all but those that are kept for the backward
-  std::vector<Saved> saved;            // all that a step reads
+  size_t arguments;                              // of the schema
+  std::vector<size_t> differentiable;            // outputs: all but those that are kept for the backward
+  std::vector<Saved> saved;                      // all that a step reads
   std::vector<BoundStep> steps;
   Mask gives = 0;  // inputs that stand in a step; the others have no gradient
   mutable std::atomic<bool> known_to_compiler = false;

@@ -1,7 +1,7 @@
-"""Autograd in C++ for PyTorch: torch_autograd/ becomes a library for each minor version of torch, of its headers alone.
+"""Autograd in C++ for PyTorch: torch_autograd/ becomes a library for one minor version of torch, of its headers alone.
 
-It is made on torch's C++ API, which has no stable ABI, and uses nothing of Python's. The library of the operators, which
-it is linked against, brings torch's own libraries.
+It is made on torch's C++ API, which has no stable ABI, and uses nothing of Python's. The library of the operators,
+which it is linked against, brings torch's.
 """
 
 from __future__ import annotations
