@@ -1,7 +1,8 @@
 """python -m build_tools.wheel: builds a wheel for others into dist/, and checks it.
 
-auditwheel gives it the tag of the oldest manylinux that it runs on. Nothing is copied into it: the libraries that it
-needs besides are those of the frameworks, which are loaded before it.
+It holds autograd in C++ for every version of torch whose headers pip finds. auditwheel gives it the tag of the oldest
+manylinux that it runs on. Nothing is copied into it: the libraries that it needs besides are those of the frameworks,
+which are loaded before it.
 """
 
 from __future__ import annotations
@@ -12,14 +13,19 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from zipfile import ZipFile
 
 from build_tools import backend
-from fusedops.building.options import BuildError, Options
+from fusedops.building.options import TORCH_HEADERS, BuildError, Options
+from fusedops.loading import FRAMEWORKS
 
 ARCHITECTURES = "8.0;8.6;8.9;9.0;10.0;12.0+PTX"
+TORCHES = ("2.10", "2.11", "2.12", "2.13", "2.14", "2.15")
+HEADERS = Path("build/torch_headers")
 REQUIREMENTS = Path("requirements-wheel.txt")
-# The last one is what _xla.so knows _ops.so by.
-OF_FRAMEWORKS = ("libc10*", "libtorch*", "libtensorflow*", "fusedops_tf_operators")
+# The last ones are what _xla.so knows _ops.so by, and _autograd.*.so _C.abi3.so.
+OF_FRAMEWORKS = ("libc10*", "libtorch*", "libtensorflow*", "fusedops_tf_operators", "fusedops_torch_operators")
 
 
 def build_wheel() -> Path:
@@ -30,6 +36,8 @@ def build_wheel() -> Path:
     options = Options.from_environment()
     if not (options.architectures or options.torch_architectures):
         os.environ["FUSEDOPS_CUDA_ARCHS"] = ARCHITECTURES
+    if FRAMEWORKS["torch"].installed():
+        os.environ.setdefault(TORCH_HEADERS, os.pathsep.join(map(str, filter(None, map(_headers, TORCHES)))))
     built = Path("build/wheel")
     shutil.rmtree(built, ignore_errors=True)
     built.mkdir(parents=True)
@@ -45,6 +53,24 @@ def build_wheel() -> Path:
     found.replace(wheel)
     print(f"fusedops: {wheel}, {wheel.stat().st_size / 1e6:.0f} MB")
     return wheel
+
+
+def _headers(version: str) -> Path | None:
+    """The folder of torch in its package, of which only the headers are kept; None if pip finds no such version."""
+    kept, new = HEADERS / version, HEADERS / f"{version}.new"
+    if not kept.exists():
+        with TemporaryDirectory() as folder:
+            download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+            subprocess.run([*download, "--dest", folder, f"torch=={version}.*"])
+            package = next(Path(folder).glob("*.whl"), None)
+            if package is None:
+                print(f"fusedops: the wheel is without autograd in C++ for torch {version}, which pip did not find")
+                return None
+            with ZipFile(package) as files:
+                wanted = [n for n in files.namelist() if n.startswith("torch/include/") or n == "torch/version.py"]
+                files.extractall(new, wanted)
+        new.replace(kept)
+    return kept / "torch"
 
 
 def _installed(tool: str) -> bool:

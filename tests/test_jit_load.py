@@ -43,7 +43,7 @@ def folder(tmp_path_factory):
     copy = copy_without_libraries(tmp_path_factory.mktemp("package"))
     sources = copy / "fusedops/_sources"
     if not sources.exists():  # the tests are run on a checkout
-        for name in ("core_cuda", "torch_binding"):
+        for name in jit.FOLDERS:
             shutil.copytree(jit._sources() / name, sources / name)
     return copy
 
@@ -131,7 +131,8 @@ def starter(tmp_path_factory):
         pytest.skip("PyTorch is not installed")
     folder = tmp_path_factory.mktemp("race")
     copy = copy_without_libraries(folder)
-    for name in ("core_cuda/core.cpp", "torch_binding/binding.cpp", "torch_binding/exports.map"):
+    names = ("core_cuda/core.cpp", "torch_binding/binding.cpp", "torch_binding/exports.map", "torch_autograd/node.cpp")
+    for name in names:
         source = copy / "fusedops/_sources" / name
         source.parent.mkdir(parents=True, exist_ok=True)
         source.write_text("{};" if source.suffix == ".map" else "")
@@ -163,7 +164,7 @@ def test_processes_that_come_while_one_compiles_wait(race, source):
     outputs = [race.wait(process) for process in processes]
     assert [code for code, _ in outputs] == [0, 0, 0], outputs
     assert all("waiting for another build in " in output for _, output in outputs[1:])
-    assert race.compiled() == ["core.cpp", "binding.cpp"]
+    assert race.compiled() == ["core.cpp", "binding.cpp", "node.cpp"]
 
 
 @pytest.mark.parametrize("source", ["core.cpp", "binding.cpp"])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from running import python
-from torch_functions import assert_same, call_and_leaves, every_operator, with_upstream
+from torch_functions import assert_same, autograd_in_cpp, call_and_leaves, every_operator, with_upstream
 
 import fusedops
 from fusedops import loading
@@ -30,10 +30,8 @@ def case(torch_backend, spec, random):
 
 @pytest.fixture
 def in_cpp(torch_backend):
-    from fusedops.torch import autograd_library
-
-    if autograd_library.fault:
-        pytest.skip(f"autograd is in Python: {autograd_library.fault}")
+    if not autograd_in_cpp():
+        pytest.skip("autograd is in Python")
 
 
 def only(inputs, place):
@@ -43,13 +41,11 @@ def only(inputs, place):
 
 def test_it_is_in_cpp_where_its_library_is_built(torch_backend):
     """So that no suite runs with the other one unseen."""
-    from fusedops.torch import autograd_library
-
     torch = torch_backend.torch
     file = loading.autograd_file(torch.__version__)
     built = file in loading.FRAMEWORKS["torch"].build()["bytes"]
     asked = os.environ.get("FUSEDOPS_TORCH_AUTOGRAD") != "python"
-    assert (autograd_library.fault is None) == (built and asked), autograd_library.fault
+    assert autograd_in_cpp() == (built and asked)
 
 
 def test_no_python_runs_in_a_backward(in_cpp, case):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from torch_functions import assert_same, call_and_leaves, outputs_and_gradients
+from torch_functions import assert_same, call_and_leaves, called_in_eager_code, outputs_and_gradients
 
 SUBCLASS = "a torch.Tensor, or of a class that runs fused operators"
 
@@ -178,5 +178,5 @@ def test_modes(case, spec):
     with Functions(), Operators():
         got = outputs_and_gradients(torch, function, inputs)
     assert_same(torch, got, outputs_and_gradients(torch, function, inputs))
-    assert f"fusedops._{spec.name}.default" in functions
-    assert f"fusedops._{spec.name}.default" in operators
+    assert f"fusedops.{called_in_eager_code(spec)}.default" in functions
+    assert f"fusedops.{called_in_eager_code(spec)}.default" in operators

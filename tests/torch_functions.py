@@ -73,6 +73,17 @@ def every_operator(backend: Backend, random: np.random.Generator) -> tuple[Funct
     return together(backend, [(spec, spec.sample((4, 3, 8), random)) for spec in SPECIFICATIONS])
 
 
+def autograd_in_cpp() -> bool:
+    from fusedops.torch import autograd_library
+
+    return autograd_library.fault is None
+
+
+def called_in_eager_code(spec: Specification) -> str:
+    """The operator's name: autograd in Python calls the bare one."""
+    return spec.name if autograd_in_cpp() else f"_{spec.name}"
+
+
 def assert_same(torch: Any, got: Any, expected: Any) -> None:
     for left, right in zip(tuples(got), tuples(expected), strict=True):
         torch.testing.assert_close(left, right, rtol=0, atol=0, equal_nan=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from fusedops.building.binding import without_paths
 from fusedops.building.core import CORE
 from fusedops.building.ninja import NinjaFile
 from fusedops.building.options import BuildError, Options
@@ -35,6 +36,7 @@ def add_autograd(ninja: NinjaFile, options: Options, torch: Path, operators: Pat
     together = [word for source in others for word in ("-include", str(source))]
     includes = [f"-I{CORE}", "-isystem", str(include), "-isystem", str(include / "torch/csrc/api/include")]
     compile_cpp = [*options.cxx, "-std=c++20", *options.host_flags, "-Wall", "-Wextra", *includes, *together]
+    compile_cpp += without_paths([str(include)])
     # Ninja is told in a flag when the headers are those of another version.
     compile_cpp += [f"-DFUSEDOPS_TORCH={version}", "-c", "$in", "-o", "$out"]
     name = output.name.replace(".", "_")
