@@ -15,7 +15,7 @@ import pytest
 from running import copy_without_libraries, python
 
 import fusedops
-from build_tools import build
+from build_tools import build, torch_autograd
 from fusedops import loading
 from fusedops.building import core, cuda
 from fusedops.building.architectures import Architecture, choose
@@ -164,6 +164,32 @@ def test_the_second_library_is_of_another_build(environment):
     )
     environment({"tensorflow": "2.21.0"}, {"tf": "2.21.0"}, fusedops="0.0.1")
     assert loading.fault(loading.FRAMEWORKS["tf"], "_xla.so").startswith(f"{subject} from fusedops 0.0.1; this is ")
+
+
+@pytest.mark.parametrize(
+    "version, file",
+    [
+        ("2.13.0+cpu", "_autograd.torch2.13.so"),
+        ("2.13.1", "_autograd.torch2.13.so"),
+        ("2.16.0.dev20261120+cu130", "_autograd.torch2.16.0.dev20261120+cu130.so"),
+    ],
+)
+def test_a_library_of_autograd_is_for_one_minor_version_of_torch(version, file):
+    assert loading.autograd_file(version) == file
+
+
+def test_show_config_says_where_autograd_is(environment, capsys, monkeypatch):
+    monkeypatch.delitem(sys.modules, "fusedops.torch.autograd_library", raising=False)
+    monkeypatch.delenv("FUSEDOPS_TORCH_AUTOGRAD", raising=False)
+    file = "_autograd.torch2.13.so"
+    environment({"torch": "2.13.0"}, {"torch": "2.13.0"}, bytes={"_C.abi3.so": 0, file: 0})
+    (loading.FRAMEWORKS["torch"].folder / file).touch()
+    fusedops.show_config()
+    assert re.search(r"\n  autograd +in C\+\+\n", capsys.readouterr().out)
+    environment({"torch": "2.14.0"}, {"torch": "2.13.0"})
+    fusedops.show_config()
+    said = re.search(r"fusedops\.torch: ready\n(?:  .*\n)*  autograd +in Python: (.*)\n", capsys.readouterr().out)[1]
+    assert re.match(rf"fusedops\.torch's _autograd\.torch2\.14\.so is not built: .* {END['torch']}", said)
 
 
 def test_fusedops_is_another(environment):
@@ -546,6 +572,42 @@ def test_torch_compiles_with_all_that_cxx_says(tmp_path):
     environment = os.environ | {"CXX": f"'{folder}/ccache' g++ -DGIVEN=3", "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-m", *command], cwd=folder, env=environment, check=True)
     assert (folder / "build/lib/fusedops/torch/_C.abi3.so").exists()
+
+
+@pytest.fixture
+def autograd_of(tmp_path, monkeypatch):
+    """A function that builds torch_autograd/, one file with this text, against headers that say that they are of this
+    version of torch."""
+    folder = tmp_path / "with a space"
+    (folder / "torch_autograd").mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    subprocess.run(["g++", "-shared", "-x", "c++", "/dev/null", "-o", "_C.abi3.so"], check=True)
+    options = dataclasses.replace(Options.from_environment(), debug=True, cpu_flags="")
+
+    def build_for(text, *versions):
+        (folder / "torch_autograd/node.cpp").write_text(text)
+        torches = [folder / version / "torch" for version in versions]
+        for torch in torches:
+            (torch / "include").mkdir(parents=True)
+            (torch / "include/version.h").write_text(f"#define VERSION {torch.parent.name}")
+            (torch / "version.py").write_text(f"__version__ = '{torch.parent.name}.0+cpu'\n")
+        monkeypatch.setattr(torch_autograd, "_installed", lambda: torches[0])
+        ninja = NinjaFile(options.folder)
+        given = dataclasses.replace(options, torch_headers=tuple(torches[1:]))
+        return [library.name for library in torch_autograd.build_autograd(ninja, given, Path("_C.abi3.so"))]
+
+    return build_for
+
+
+def test_autograd_is_built_for_every_torch_whose_headers_are_given(autograd_of):
+    text = "#include <version.h>\nstatic_assert(VERSION > 2);"
+    assert sorted(autograd_of(text, "2.13", "2.12")) == ["_autograd.torch2.12.so", "_autograd.torch2.13.so"]
+
+
+def test_autograd_that_does_not_compile_is_left_out(autograd_of, capfd):
+    text = "#include <version.h>\nstatic_assert(VERSION < 2.14);"
+    assert autograd_of(text, "2.16", "2.13") == ["_autograd.torch2.13.so"]
+    assert "fusedops: _autograd.torch2.16.so is left out; the first error is above" in capfd.readouterr().out
 
 
 def test_what_a_change_builds_again(tmp_path, monkeypatch, capfd):

@@ -148,15 +148,6 @@ def test_threads_share_a_graph(torch_backend, random):
         assert_same(torch, got, expected)
 
 
-def test_the_profiler_names_the_backward(torch_backend, spec, random):
-    torch = torch_backend.torch
-    function, inputs, _ = call_and_leaves(torch_backend, spec, random)
-    outputs, upstream = with_upstream(torch, function(*inputs))
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        torch.autograd.backward(outputs, upstream)
-    assert {outputs[0].grad_fn.name()} <= {event.name for event in profile.events()}
-
-
 @pytest.mark.slow  # Dynamo's compilation
 def test_compiled_autograd(torch_backend, random):
     """In one graph, which mixes nodes of ours with torch's, without a break; again, in a graph that is there."""

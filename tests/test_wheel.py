@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
+from zipfile import ZipFile
 
 import pytest
 
@@ -69,11 +70,36 @@ def test_a_tool_that_fails_ends_it(capfd):
     assert "nowhere" in capfd.readouterr().err
 
 
+def test_of_torch_only_the_headers_are_kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def download(command, **rest):
+        assert command[-1] == "torch==2.15.*"
+        with ZipFile(Path(command[command.index("--dest") + 1], "torch-2.15.0.whl"), "w") as package:
+            for name in ("torch/version.py", "torch/include/ATen/ATen.h", "torch/lib/libtorch.so"):
+                package.writestr(name, "")
+
+    monkeypatch.setattr(wheel.subprocess, "run", download)
+    folder = wheel._headers("2.15")
+    files = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    assert sorted(files) == ["include/ATen/ATen.h", "version.py"]
+    monkeypatch.setattr(wheel.subprocess, "run", None)
+    assert wheel._headers("2.15") == folder, "it is not downloaded again"
+
+
+def test_a_torch_that_pip_does_not_find_is_left_out(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(wheel.subprocess, "run", lambda *command, **rest: None)
+    assert wheel._headers("2.15") is None
+    assert "without autograd in C++ for torch 2.15, which pip did not find" in capsys.readouterr().out
+
+
 def test_environments():
     """The oldest torch is among them, and every Python that the package says it runs on."""
     torches, pythons = zip(*compat.ENVIRONMENTS, strict=True)
     oldest = loading.release(loading.FRAMEWORKS["torch"].oldest)
     assert min(map(loading.release, torches)) == oldest
+    assert {loading.abi(version) for version in torches} <= set(wheel.TORCHES)
     assert sorted(map(loading.release, pythons)) == [(3, minor) for minor in range(10, 14)]
 
 
