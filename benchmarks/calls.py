@@ -9,9 +9,8 @@ from benchmarks.case import BACKWARD, BOTH, ELEMENTWISE, RECORDED, ROWS, Case, G
 SHAPES = {"cross_entropy": (4, 16), "rope": (1, 4, 1, 16)}  # of the others over rows: (4, 16)
 WITH_GOALS = ("rms_norm", "layer_norm", "softmax", "bias_act", "swiglu", *ELEMENTWISE)  # in TensorFlow
 
-# Of a step of the tape, tf.add's is one as well.
 ADD = Goal("tf", "tf.add", 1.0, as_time=True)
-STEP = Goal("tf", "tf.add", 1 / 1.1, as_time=True)
+STEP = Goal("tf", "bare tape", 1 / 1.05, as_time=True)  # over as many tensors: what the tape takes depends on these
 RAW = Goal("tf", "raw_ops.AddV2", 1 / 1.3, contender="raw", as_time=True)
 
 

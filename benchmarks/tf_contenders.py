@@ -187,11 +187,27 @@ def _of_calls(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
     add = replace(case, operator="add", variant=BOTH if case.variant == BOTH else "forward")
     adding = call(add, tf.add, inputs(add))
     result = {"tf.add": lambda: Contender(adding, _clock(case), checked=False)}
+    if case.variant == BOTH:
+        result["bare tape"] = lambda: Contender(_bare_tape(case), _clock(case), checked=False)
     if case.device == "cpu" and case.variant == "forward" and case.operator in ELEMENTWISE:
         x = tf.random.normal(case.shape)
         result["raw"] = lambda: Contender(_raw(case, values), _clock(case))
         result["raw_ops.AddV2"] = lambda: Contender(partial(tf.raw_ops.AddV2, x=x, y=x), _clock(case), checked=False)
     return result
+
+
+def _bare_tape(case: Case) -> Call:
+    """A step over as many tensors, all of them watched: the gradient function of Pack does nothing but call Unpack."""
+    tensors = [tf.random.normal(case.shape) for _ in INPUTS[case.operator]]
+    upstream = tf.random.normal((len(tensors), *case.shape))
+
+    def step() -> list[Any]:
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(tensors)
+            y = tf.raw_ops.Pack(values=tensors)
+        return list(tape.gradient([y], tensors, [upstream]))
+
+    return step
 
 
 def _clock(case: Case) -> HostClock:

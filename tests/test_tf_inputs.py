@@ -178,3 +178,11 @@ def test_flat_values_of_a_ragged_tensor(tf_backend):
     ragged = tf.RaggedTensor.from_row_lengths(tf.constant([[-1.0, 2.0], [3.0, -4.0], [5.0, 6.0]]), [2, 0, 1])
     result = tf.ragged.map_flat_values(tf_backend.functions.relu, ragged)
     assert result.to_list() == [[[0.0, 2.0], [3.0, 0.0]], [], [[5.0, 6.0]]]
+
+
+def test_zeros_keep_their_sign_as_attributes(tf_backend):
+    """They are equal, and so would be one key of what remembers how numbers are spelled."""
+    x, weight = tf_backend.tf.ones((1, 4)), tf_backend.tf.fill((4,), -0.0)
+    for offset in (0.0, -0.0, 0.0):
+        (y,) = tf_backend.call("rms_norm", {"x": x, "weight": weight}, {"weight_offset": offset})
+        assert np.signbit(y.numpy()).all() == np.signbit(offset)

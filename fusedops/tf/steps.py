@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,40 +20,23 @@ def evaluation(
 ) -> Callable[..., Sequence[Any]]:
     """For nodes with these inputs and these encoded attributes: None stands for a gradient that is not wanted."""
     derivative = _DERIVATIVES[operator.name]
-
-    @functools.cache
-    def with_upstream(flowing: tuple[str, ...]) -> Callable[..., Sequence[Any]]:
-        taken = derivative.taken(tuple(wanted), flowing)
-        known = {"_Eager": calls.Eager, "_dense": dense, "_some_absent": some_absent, **calls.KNOWN}
-        for i, step in enumerate(taken):
-            if step.op is not None:
-                op = DECLARED[step.op]
-                known |= {f"_{x.name}{i}": _value(op, x, step, attributes) for x in op.attributes}
-                known[calls.raw_name(op)] = RAW[op.name]
-        name = f"gradient_of_{operator.name}"
-        head = f"def {name}(_op, {', '.join(f'_{dy}' for dy in derivative.upstream)}):"
-        lines = _lines(operator, inputs, flowing, derivative.upstream, taken)
-        return text.function("\n    ".join([head, *lines]), name, {}, known)
-
-    def some_absent(op: Any, *upstream: Any) -> Sequence[Any]:
-        flowing = (name for name, dy in zip(derivative.upstream, upstream, strict=True) if dy is not None)
-        return with_upstream(tuple(flowing))(op, *upstream)
-
     outputs = zip(derivative.upstream, operator.outputs, strict=True)
-    return with_upstream(tuple(name for name, output in outputs if not output.saved))
+    flowing = tuple(name for name, output in outputs if not output.saved)  # TensorFlow makes zeros of what is absent
+    taken = derivative.taken(tuple(wanted), flowing)
+    known: dict[str, Any] = {"_Eager": calls.Eager, "_dense": dense, **calls.KNOWN}
+    for i, step in enumerate(taken):
+        if step.op is not None:
+            op = DECLARED[step.op]
+            known |= {f"_{x.name}{i}": _value(op, x, step, attributes) for x in op.attributes}
+            known[calls.raw_name(op)] = RAW[op.name]
+    name = f"gradient_of_{operator.name}"
+    head = f"def {name}(_op, {', '.join(f'_{dy}' for dy in derivative.upstream)}):"
+    return text.function("\n    ".join([head, *_lines(operator, inputs, flowing, taken)]), name, {}, known)
 
 
-def _lines(
-    operator: Operator,
-    inputs: Sequence[str],
-    flowing: Sequence[str],
-    upstream: Sequence[str],
-    taken: Sequence[Taken],
-) -> Iterator[str]:
+def _lines(operator: Operator, inputs: Sequence[str], flowing: Sequence[str], taken: Sequence[Taken]) -> Iterator[str]:
     for name in flowing:
-        yield f"if type(_{name}) is not _Eager:"
-        yield f"    _{name} = _dense(_{name})"
-        yield f"    if _{name} is None: return _some_absent(_op, {', '.join(f'_{name}' for name in upstream)})"
+        yield f"if type(_{name}) is not _Eager: _{name} = _dense(_{name})"
     yield "_inputs, _outputs = _op.inputs, _op.outputs"
     tensors = {name: f"_{name}" for name in flowing}
     tensors |= {name: f"_inputs[{i}]" for i, name in enumerate(inputs)}
