@@ -111,8 +111,8 @@ def test_dynamo_alone(torch_backend, spec, random):
 
 
 def test_compiled_autograd(torch_backend, random):
-    """Only the backward is compiled, of a forward that was eager: a graph of our nodes and torch's, without a break; and
-    once for two of the same kind."""
+    """Only the backward is compiled, of a forward that was eager: a graph of our nodes and torch's, without a break,
+    and once for two of the same kind."""
     from torch._dynamo import compiled_autograd
     from torch._dynamo.utils import counters
 
