@@ -6,7 +6,6 @@ both alike.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -43,7 +42,8 @@ class Derivative:
         self.upstream = tuple(f"d{x.name}" for x in operator.outputs)
         named = {gradient.input for step in operator.derivative for gradient in step.gradients}
         self.refused = {name: REFUSED for name in self.names if name not in named}
-        self.taken = functools.cache(self._taken)
+        # A table, since torch's compiled autograd does not trace functools.cache.
+        self._found: dict[Any, tuple[Taken, ...]] = {}
 
     def formula(self, f: Any, c: Any, *dy: Any) -> dict[str, Any]:
         """fusedops/gradients/__init__.py says what `f` and `c` are."""
@@ -70,8 +70,14 @@ class Derivative:
         possible = [step for some in flowing for step in self.taken(names, some)]
         return {name for step in possible for name in step.reads}.difference(self.upstream)
 
-    def _taken(self, wanted: tuple[str, ...], flowing: tuple[str, ...]) -> tuple[Taken, ...]:
+    def taken(self, wanted: tuple[str, ...], flowing: tuple[str, ...]) -> tuple[Taken, ...]:
         """The steps for the gradients of these inputs, where these upstream gradients are there."""
+        key = wanted, flowing
+        if key not in self._found:
+            self._found[key] = self._taken(wanted, flowing)
+        return self._found[key]
+
+    def _taken(self, wanted: tuple[str, ...], flowing: tuple[str, ...]) -> tuple[Taken, ...]:
         left, steps = set(wanted), []
         absent = set(self.upstream).difference(flowing)
         for step in self.operator.derivative:

@@ -111,15 +111,30 @@ def test_dynamo_alone(torch_backend, spec, random):
 
 
 def test_compiled_autograd(torch_backend, random):
-    """Only the backward is compiled, of a forward that was eager."""
+    """Only the backward is compiled, of a forward that was eager: a graph of our nodes and torch's, without a break,
+    and once for two of the same kind."""
+    from torch._dynamo import compiled_autograd
+    from torch._dynamo.utils import counters
+
     torch = torch_backend.torch
-    function, inputs = every_operator(torch_backend, random)
-    outputs, upstream = with_upstream(torch, function(*inputs))
-    compiler = torch.compile(backend="aot_eager", fullgraph=True)
-    with torch._dynamo.compiled_autograd._enable(compiler):
-        torch.autograd.backward(outputs, upstream)
-    got = tuple(x.grad for x in inputs if x.requires_grad)
-    assert_same(torch, got, outputs_and_gradients(torch, function, inputs)[len(outputs) :])
+    operators, inputs = every_operator(torch_backend, random)
+
+    def function(*tensors):
+        return tuple(y.sin() for y in operators(*(x.cos() if x.requires_grad else x for x in tensors)))
+
+    def gradients():
+        for x in inputs:
+            x.grad = None
+        torch.autograd.backward(*with_upstream(torch, function(*inputs)))
+        return [x.grad for x in inputs if x.requires_grad]
+
+    expected = gradients()
+    torch.compiler.reset()
+    counters.clear()
+    for _ in range(2):
+        with compiled_autograd._enable(torch.compile(backend="aot_eager", fullgraph=True)):
+            assert_same(torch, gradients(), expected)
+    assert counters["compiled_autograd"]["captures"] == 1
 
 
 @pytest.mark.parametrize("spec", WITH_SCALARS, ids=str)

@@ -148,33 +148,6 @@ def test_threads_share_a_graph(torch_backend, random):
         assert_same(torch, got, expected)
 
 
-@pytest.mark.slow  # Dynamo's compilation
-def test_compiled_autograd(torch_backend, random):
-    """In one graph, which mixes nodes of ours with torch's, without a break; again, in a graph that is there."""
-    from torch._dynamo import compiled_autograd
-    from torch._dynamo.utils import counters
-
-    torch = torch_backend.torch
-    operators, inputs = every_operator(torch_backend, random)
-
-    def function(*tensors):
-        return tuple(y.sin() for y in operators(*(x.cos() if x.requires_grad else x for x in tensors)))
-
-    def gradients():
-        for x in inputs:
-            x.grad = None
-        torch.autograd.backward(*with_upstream(torch, function(*inputs)))
-        return [x.grad for x in inputs if x.requires_grad]
-
-    expected = gradients()
-    torch.compiler.reset()
-    counters.clear()
-    for _ in range(2):
-        with compiled_autograd._enable(torch.compile(backend="aot_eager", fullgraph=True)):
-            assert_same(torch, gradients(), expected)
-    assert counters["compiled_autograd"]["captures"] == 1
-
-
 WAY = """
 import torch, fusedops, fusedops.torch as fo
 from fusedops.torch import autograd_library
