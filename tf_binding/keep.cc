@@ -1,4 +1,4 @@
-// FusedopsKeep(y, saved...) is y. Not an operator of the core: fusedops/tf/operators.py says what it is for.
+// FusedopsKeep(y, saved...) is y. Not an operator of the core: fusedops/tf/calls.py says what it is for.
 #include "registration.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
