@@ -79,9 +79,9 @@ def autograd_in_cpp() -> bool:
     return autograd_library.fault is None
 
 
-def called_in_eager_code(spec: Specification) -> str:
+def called_in_eager_code(name: str) -> str:
     """The operator's name: autograd in Python calls the bare one."""
-    return spec.name if autograd_in_cpp() else f"_{spec.name}"
+    return name if autograd_in_cpp() else f"_{name}"
 
 
 def assert_same(torch: Any, got: Any, expected: Any) -> None:
