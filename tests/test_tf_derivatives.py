@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 
 import numpy as np
 import pytest
@@ -246,3 +247,18 @@ def test_second_order_of_mixed_dtypes(tf_backend, spec, random):
         # A dozen roundings of 2^-9, relative to the largest element: sums cancel.
         limit = 12 * 2**-9 * np.abs(expected).max() + 1e-9
         np.testing.assert_allclose(tf.cast(got, tf.float64), expected, rtol=0, atol=limit)
+
+
+def test_gradients_are_freed(tf_cpu, spec, random):
+    """Those of two sources that are equal, too: tf.add's are not."""
+    tf = tf_cpu.tf
+    sample = spec.sample((2, 3, 4), random)
+    inputs, wanted = tf_cpu.tensors(sample, "float32"), spec.differentiable(sample)
+
+    def tensors() -> int:
+        tf_cpu.gradients(spec.name, inputs, sample.options, wanted)
+        gc.collect()
+        return sum(issubclass(type(x), tf.Tensor) for x in gc.get_objects())
+
+    tensors()
+    assert tensors() == tensors()

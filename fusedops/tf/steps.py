@@ -23,7 +23,7 @@ def evaluation(
     outputs = zip(derivative.upstream, operator.outputs, strict=True)
     flowing = tuple(name for name, output in outputs if not output.saved)  # TensorFlow makes zeros of what is absent
     taken = derivative.taken(tuple(wanted), flowing)
-    known: dict[str, Any] = {"_Eager": calls.Eager, "_dense": dense, **calls.KNOWN}
+    known: dict[str, Any] = {"_Eager": calls.Eager, "_dense": dense, "_identity": tf.identity, **calls.KNOWN}
     for i, step in enumerate(taken):
         if step.op is not None:
             op = DECLARED[step.op]
@@ -55,7 +55,10 @@ def _lines(operator: Operator, inputs: Sequence[str], flowing: Sequence[str], ta
             one = len(step.outputs) == 1
             values = {y: f"_results{i}" if one else f"_results{i}[{k}]" for k, y in enumerate(step.outputs)}
         gradients.update({name: values[source] for name, source in step.gradients})
-    yield f"return [{', '.join(gradients.get(name, 'None') for name in inputs)}]"
+    shown = [gradients.get(name, "None") for name in inputs]
+    # TensorFlow's tape never frees a gradient that it returns for two sources, tf.add's neither.
+    once = [f"_identity({x})" if x != "None" and x in shown[:i] else x for i, x in enumerate(shown)]
+    yield f"return [{', '.join(once)}]"
 
 
 def _value(op: Operator, attribute: Attribute, step: Taken, attributes: Mapping[str, Any]) -> Any:
