@@ -187,10 +187,10 @@ def autograd_functions(name: str, bare: Callable[..., Any], derivative: Derivati
 
     # grad_fn and torch.profiler show the name of the class: TensorFlow's for the same operator, FusedopsRmsNorm.
     title = "Fusedops" + name.title().replace("_", "")
-    eager, function = (type(title, (base,), {}) for base in (Eager, Registered))
+    both: list[Any] = [type(title, (base,), {}) for base in (Eager, Registered)]
     # No torch.autograd.Function, whose apply looks for transforms and for a setup_context: it does not know that the
     # kernel below is called by one transform at a time, and since torch 2.15 refuses it there.
-    return eager.apply, function.apply
+    return both[0].apply, both[1].apply
 
 
 def _below_autograd(registered: Any, keys: Any, arguments: Sequence[Any]) -> Any:
