@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import torch.autograd.forward_ad as forward_ad
+from torch.autograd.function import _SingleLevelFunction
 
 from fusedops.gradients import REFUSED, Gradient
 from fusedops.torch import neutral
@@ -154,7 +155,7 @@ def autograd_functions(name: str, bare: Callable[..., Any], derivative: Derivati
     """What applies the operator with a node of autograd: over the bare kernel, and over the registered operator."""
     registered = overload(name)
 
-    class Eager(torch.autograd.Function):
+    class Eager(_SingleLevelFunction):
         @staticmethod
         def forward(ctx: Any, *arguments: Any) -> Any:
             *inputs, rest = arguments
@@ -167,6 +168,7 @@ def autograd_functions(name: str, bare: Callable[..., Any], derivative: Derivati
             return (*derivative.evaluate(ctx, ctx.saved_tensors, ctx.needs_input_grad[:-1], dy), None)
 
         jvp = staticmethod(derivative.jvp)
+        _compiled_autograd_key = staticmethod(torch.autograd.Function._compiled_autograd_key)
 
     class Registered(Eager):
         @staticmethod
@@ -185,10 +187,10 @@ def autograd_functions(name: str, bare: Callable[..., Any], derivative: Derivati
 
     # grad_fn and torch.profiler show the name of the class: TensorFlow's for the same operator, FusedopsRmsNorm.
     title = "Fusedops" + name.title().replace("_", "")
-    eager, function = (type(title, (base,), {}) for base in (Eager, Registered))
-    # Past autograd.Function's own apply: for a microsecond it looks for transforms and for a setup_context, and it does
-    # not know that the kernel below is called by one transform at a time.
-    return tuple(super(torch.autograd.Function, each).apply for each in (eager, function))
+    both: list[Any] = [type(title, (base,), {}) for base in (Eager, Registered)]
+    # No torch.autograd.Function, whose apply looks for transforms and for a setup_context: it does not know that the
+    # kernel below is called by one transform at a time, and since torch 2.15 refuses it there.
+    return both[0].apply, both[1].apply
 
 
 def _below_autograd(registered: Any, keys: Any, arguments: Sequence[Any]) -> Any:
