@@ -10,7 +10,7 @@ import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fusedops.declarations import Input, Operator
+from fusedops.declarations import Attribute, Input, Operator
 
 
 def is_number(value: Any) -> bool:
@@ -44,6 +44,16 @@ def number(operator: Operator, input: Input, value: Any) -> float:
     if not _is_double(value):
         raise not_a_tensor(operator, input, value)
     return float(value)
+
+
+def plain_attribute(attribute: Attribute) -> str:
+    """The test, in Python, whether the value in a variable of the attribute's name is of its very type and allowed."""
+    name, kind = attribute.name, attribute.type
+    if kind == "floats":
+        return f"(type({name}) is tuple or type({name}) is list) and set(map(type, {name})) == {{float}}"
+    if kind == "int":
+        return f"type({name}) is int and {-(2**63)} <= {name} < {2**63}"
+    return f"type({name}) is {kind}" + (f" and {name} in {attribute.choices!r}" if attribute.choices else "")
 
 
 def check_attributes(operator: Operator, values: Mapping[str, Any]) -> None:

@@ -53,7 +53,6 @@ def function(operator: Operator, raw: Callable[..., Any], keep: Callable[..., An
         known[f"_tensor_{input.name}"] = partial(_scalar if input.kind == "scalar" else _tensor, operator, input)
     for attribute in operator.attributes:
         known[f"_default_{attribute.name}"] = attribute.default
-        known[f"_choices_{attribute.name}"] = attribute.choices
         known[f"_encode_{attribute.name}"] = partial(encode, operator, attribute)
     return text.function("\n    ".join(_lines(operator)), operator.name, {}, known)
 
@@ -77,14 +76,10 @@ def _lines(operator: Operator) -> Iterator[str]:
         name = attribute.name
         if attribute.type == "float":
             yield f"{name} = _spelled[{name}] if type({name}) is float else _encode_{name}({name})"
-        elif attribute.choices:
-            yield f"if type({name}) is not str or {name} not in _choices_{name}: {name} = _encode_{name}({name})"
-        elif attribute.type == "int":
-            yield f"if type({name}) is not int or not {-(2**63)} <= {name} < {2**63}: {name} = _encode_{name}({name})"
-        elif attribute.type in ("bool", "str"):
-            yield f"if type({name}) is not {attribute.type}: {name} = _encode_{name}({name})"
-        else:
+        elif attribute.type == "floats":
             yield f"{name} = _encode_{name}({name})"
+        else:
+            yield f"if not ({checks.plain_attribute(attribute)}): {name} = _encode_{name}({name})"
 
     yield from execution(operator, "_results")
 

@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from fusedops.declarations import Attribute, Input, Operator
+from fusedops import checks
+from fusedops.declarations import Input, Operator
 
 
 def _input_test(x: Input) -> str:
@@ -28,17 +29,6 @@ def _input_test(x: Input) -> str:
     return f"({x.name} is None or {test})" if x.kind == "optional" else test
 
 
-def _attribute_test(x: Attribute) -> str:
-    name = x.name
-    if x.type == "floats":
-        return f"(type({name}) is tuple or type({name}) is list) and set(map(type, {name})) == {{float}}"
-    if x.type == "int":
-        return f"type({name}) is int and {-(2**63)} <= {name} < {2**63}"
-    if x.choices:
-        return f"type({name}) is str and {name} in {x.choices!r}"
-    return f"type({name}) is {x.type}"
-
-
 def _source(operator: Operator) -> str:
     names = [x.name for x in operator.inputs]
     attributes = [x.name for x in operator.attributes]
@@ -46,7 +36,11 @@ def _source(operator: Operator) -> str:
     given = max(i for i, x in enumerate(operator.inputs) if x.kind != "optional")
     parameters = [f"{x}=None" if i > given else x for i, x in enumerate(names)]
     parameters += ["*"] * bool(attributes) + [f"{x.name}={x.default!r}" for x in operator.attributes]
-    tests = ["not is_compiling()", *map(_input_test, operator.inputs), *map(_attribute_test, operator.attributes)]
+    tests = [
+        "not is_compiling()",
+        *map(_input_test, operator.inputs),
+        *map(checks.plain_attribute, operator.attributes),
+    ]
     tests += ["not is_any_autocast_enabled()"] * operator.autocast
     arguments = [f"None if type({x}) is float else {x}" if x in numbers else x for x in names]
     arguments += [f"{x} if type({x}) is float else 0.0" for x in numbers] + attributes
