@@ -12,6 +12,8 @@ from typing import Any
 
 from fusedops.declarations import Attribute, Input, Operator
 
+_INTEGERS = 2**63  # those of 64 bits lie below it, and not below its negative
+
 
 def is_number(value: Any) -> bool:
     """Whether a scalar input or an attribute can take the value as a number. A bool is none."""
@@ -23,7 +25,7 @@ def is_integer(value: Any) -> bool:
     """Whether an attribute can take the value as an integer of 64 bits. A bool is none."""
     kind = type(value)
     integral = kind is int or (isinstance(value, numbers.Integral) and kind is not bool)
-    return integral and -(2**63) <= value < 2**63
+    return integral and -_INTEGERS <= value < _INTEGERS
 
 
 def not_a_tensor(operator: Operator, input: Input, value: Any, advice: str = "") -> TypeError:
@@ -52,7 +54,7 @@ def plain_attribute(attribute: Attribute) -> str:
     if kind == "floats":
         return f"(type({name}) is tuple or type({name}) is list) and set(map(type, {name})) == {{float}}"
     if kind == "int":
-        return f"type({name}) is int and {-(2**63)} <= {name} < {2**63}"
+        return f"type({name}) is int and {-_INTEGERS} <= {name} < {_INTEGERS}"
     return f"type({name}) is {kind}" + (f" and {name} in {attribute.choices!r}" if attribute.choices else "")
 
 
