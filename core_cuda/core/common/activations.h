@@ -11,8 +11,8 @@
 #include <tuple>
 #include <utility>
 
-#include "core/exp.h"
-#include "core/numeric.h"
+#include "core/common/exp.h"
+#include "core/common/numeric.h"
 
 namespace fusedops {
 

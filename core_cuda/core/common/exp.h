@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "core/numeric.h"
+#include "core/common/numeric.h"
 
 namespace fusedops {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "core/operator.h"
+#include "core/declaration/operator.h"
 
 #ifdef __CUDACC__
 #include <cuda_bf16.h>

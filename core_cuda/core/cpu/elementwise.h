@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/numeric.h"
-#include "core/operator.h"
+#include "core/common/numeric.h"
+#include "core/declaration/operator.h"
 
 namespace fusedops::cpu {
 

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/elementwise.h"
-#include "core/exp.h"
-#include "core/sum.h"
+#include "core/common/exp.h"
+#include "core/cpu/elementwise.h"
+#include "core/cpu/sum.h"
 
 namespace fusedops::cpu {
 

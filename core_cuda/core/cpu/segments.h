@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "core/elementwise.h"
+#include "core/cpu/elementwise.h"
 
 namespace fusedops::cpu {
 

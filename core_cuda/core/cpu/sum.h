@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "core/numeric.h"
+#include "core/common/numeric.h"
 
 namespace fusedops::cpu {
 

@@ -3,9 +3,9 @@
 
 #include <utility>
 
-#include "core/launch.cuh"
-#include "core/operator.h"
-#include "core/pack.cuh"
+#include "core/cuda/launch.cuh"
+#include "core/cuda/pack.cuh"
+#include "core/declaration/operator.h"
 
 namespace fusedops::cuda {
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/context.h"
-#include "core/status.h"
+#include "core/declaration/context.h"
+#include "core/declaration/status.h"
 
 namespace fusedops::cuda {
 

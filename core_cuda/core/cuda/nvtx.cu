@@ -1,4 +1,4 @@
-#include "core/nvtx.h"
+#include "core/cuda/nvtx.h"
 
 // The headers of NVTX are a package of their own, which not every installation of the toolkit has.
 #if __has_include(<nvtx3/nvToolsExt.h>)

@@ -1,7 +1,7 @@
 // Ranges that name operators in the timelines of NVIDIA's tools, such as Nsight Systems.
 #pragma once
 
-#include "core/operator.h"
+#include "core/declaration/operator.h"
 
 namespace fusedops {
 

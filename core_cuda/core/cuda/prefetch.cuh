@@ -5,7 +5,7 @@
 
 #include <cuda_pipeline.h>
 
-#include "core/pack.cuh"
+#include "core/cuda/pack.cuh"
 
 namespace fusedops::cuda {
 

@@ -3,9 +3,9 @@
 
 #include <cub/block/block_reduce.cuh>
 
-#include "core/launch.cuh"
-#include "core/numeric.h"
-#include "core/pack.cuh"
+#include "core/common/numeric.h"
+#include "core/cuda/launch.cuh"
+#include "core/cuda/pack.cuh"
 
 namespace fusedops::cuda {
 

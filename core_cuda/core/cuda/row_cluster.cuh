@@ -9,9 +9,9 @@
 
 #include <cooperative_groups.h>
 
-#include "core/prefetch.cuh"
-#include "core/rows.cuh"
-#include "core/rows.h"
+#include "core/common/rows.h"
+#include "core/cuda/prefetch.cuh"
+#include "core/cuda/rows.cuh"
 
 namespace fusedops::cuda {
 

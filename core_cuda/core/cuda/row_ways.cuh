@@ -1,7 +1,7 @@
 // The ways in which a kernel may hold a row, and which of them is taken.
 #pragma once
 
-#include "core/row_cluster.cuh"
+#include "core/cuda/row_cluster.cuh"
 
 namespace fusedops::cuda {
 

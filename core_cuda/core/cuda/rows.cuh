@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <bit>
 
-#include "core/launch.cuh"
-#include "core/pack.cuh"
-#include "core/rounding.cuh"
+#include "core/cuda/launch.cuh"
+#include "core/cuda/pack.cuh"
+#include "core/cuda/rounding.cuh"
 
 namespace fusedops::cuda {
 
@@ -18,7 +18,7 @@ inline constexpr int kMostRowThreads = 1024;  // of a block
 inline constexpr int kRowThreads = 512;       // two blocks of 64 registers a thread share a multiprocessor
 
 // How rows are dealt out to threads. Each thread holds kPacks packs of its row in registers; a longer row is walked in
-// several chunks (core/row_cluster.cuh).
+// several chunks (core/cuda/row_cluster.cuh).
 struct RowGroups {
   int threads;         // per row: a power of two
   int shift;           // its logarithm

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/operator.h"
+#include "core/declaration/operator.h"
 
 namespace fusedops {
 namespace {

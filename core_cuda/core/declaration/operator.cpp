@@ -1,9 +1,9 @@
-#include "core/operator.h"
+#include "core/declaration/operator.h"
 
 #include <charconv>
 #include <cstdlib>
 
-#include "core/nvtx.h"
+#include "core/cuda/nvtx.h"
 
 namespace fusedops {
 namespace {

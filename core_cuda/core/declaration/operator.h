@@ -8,10 +8,10 @@
 #include <string_view>
 #include <vector>
 
-#include "core/context.h"
-#include "core/rule.h"
-#include "core/status.h"
-#include "core/view.h"
+#include "core/declaration/context.h"
+#include "core/declaration/rule.h"
+#include "core/declaration/status.h"
+#include "core/declaration/view.h"
 
 namespace fusedops {
 

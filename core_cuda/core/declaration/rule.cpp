@@ -1,8 +1,8 @@
-#include "core/rule.h"
+#include "core/declaration/rule.h"
 
 #include <algorithm>
 
-#include "core/operator.h"
+#include "core/declaration/operator.h"
 
 namespace fusedops {
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <string_view>
 
-#include "core/dtype.h"
-#include "core/status.h"
-#include "core/view.h"
+#include "core/declaration/dtype.h"
+#include "core/declaration/status.h"
+#include "core/declaration/view.h"
 
 namespace fusedops {
 

@@ -1,4 +1,4 @@
-#include "core/view.h"
+#include "core/declaration/view.h"
 
 #include <algorithm>
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "core/dtype.h"
+#include "core/declaration/dtype.h"
 
 namespace fusedops {
 

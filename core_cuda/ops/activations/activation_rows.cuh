@@ -9,10 +9,10 @@
 
 #include <algorithm>
 
-#include "core/activations.h"
-#include "core/divisor.cuh"
-#include "core/launch.cuh"
-#include "core/pack.cuh"
+#include "core/common/activations.h"
+#include "core/cuda/divisor.cuh"
+#include "core/cuda/launch.cuh"
+#include "core/cuda/pack.cuh"
 
 namespace fusedops::cuda {
 

@@ -1,8 +1,8 @@
 // Limit: arithmetic, about 20 operations per element; memory for relu and identity.
-#include "ops/bias_act.h"
+#include "ops/activations/bias_act.h"
 
-#include "core/segments.h"
-#include "core/sum.h"
+#include "core/cpu/segments.h"
+#include "core/cpu/sum.h"
 
 namespace fusedops {
 namespace {

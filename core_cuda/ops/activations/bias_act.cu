@@ -1,7 +1,7 @@
-#include "core/reduce.cuh"
-#include "core/rounding.cuh"
-#include "ops/activation_rows.cuh"
-#include "ops/bias_act.h"
+#include "core/cuda/reduce.cuh"
+#include "core/cuda/rounding.cuh"
+#include "ops/activations/activation_rows.cuh"
+#include "ops/activations/bias_act.h"
 
 namespace fusedops {
 namespace cuda {

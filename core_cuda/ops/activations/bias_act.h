@@ -1,9 +1,9 @@
 // bias_act: y = act(x + bias). Its gradient: dx = dy * act'(x + bias), and dbias is the sum of dx over all rows.
 #pragma once
 
-#include "core/activations.h"
-#include "core/operator.h"
-#include "core/rows.h"
+#include "core/common/activations.h"
+#include "core/common/rows.h"
+#include "core/declaration/operator.h"
 
 namespace fusedops {
 

@@ -1,7 +1,7 @@
 // Limit: arithmetic, about 20 operations per element; memory for relu and identity.
-#include "ops/gated_act.h"
+#include "ops/activations/gated_act.h"
 
-#include "core/segments.h"
+#include "core/cpu/segments.h"
 
 namespace fusedops {
 namespace {

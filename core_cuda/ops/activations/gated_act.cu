@@ -1,5 +1,5 @@
-#include "ops/activation_rows.cuh"
-#include "ops/gated_act.h"
+#include "ops/activations/activation_rows.cuh"
+#include "ops/activations/gated_act.h"
 
 namespace fusedops {
 namespace cuda {

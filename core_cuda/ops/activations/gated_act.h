@@ -3,9 +3,9 @@
 // Without `up`, gate is packed: each row holds the gate, then as many elements of up; and so does its gradient.
 #pragma once
 
-#include "core/activations.h"
-#include "core/operator.h"
-#include "core/rows.h"
+#include "core/common/activations.h"
+#include "core/common/rows.h"
+#include "core/declaration/operator.h"
 
 namespace fusedops {
 

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "core/numeric.h"
-#include "core/view.h"
+#include "core/common/numeric.h"
+#include "core/declaration/view.h"
 
 namespace fusedops {
 

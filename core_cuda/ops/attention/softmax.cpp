@@ -1,8 +1,8 @@
-#include "ops/softmax.h"
+#include "ops/attention/softmax.h"
 
-#include "core/elementwise.h"
-#include "core/sum.h"
-#include "ops/exp_sum.h"
+#include "core/cpu/elementwise.h"
+#include "core/cpu/exp_sum.h"
+#include "core/cpu/sum.h"
 
 namespace fusedops {
 namespace {

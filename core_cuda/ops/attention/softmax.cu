@@ -2,9 +2,9 @@
 // row that neither a block nor a cluster holds is read twice, the second time mostly from the L2 cache.
 #include <limits>
 
-#include "core/rounding.cuh"
-#include "core/row_ways.cuh"
-#include "ops/softmax.h"
+#include "core/cuda/rounding.cuh"
+#include "core/cuda/row_ways.cuh"
+#include "ops/attention/softmax.h"
 
 namespace fusedops {
 namespace cuda {

@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/exp.h"
-#include "core/numeric.h"
-#include "core/operator.h"
-#include "ops/mask.h"
+#include "core/common/exp.h"
+#include "core/common/numeric.h"
+#include "core/declaration/operator.h"
+#include "ops/attention/mask.h"
 
 namespace fusedops {
 

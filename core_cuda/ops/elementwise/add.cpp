@@ -1,6 +1,6 @@
-#include "ops/add.h"
+#include "ops/elementwise/add.h"
 
-#include "core/elementwise.h"
+#include "core/cpu/elementwise.h"
 
 namespace fusedops {
 namespace {

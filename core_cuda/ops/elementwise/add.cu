@@ -1,5 +1,5 @@
-#include "core/elementwise.cuh"
-#include "ops/add.h"
+#include "core/cuda/elementwise.cuh"
+#include "ops/elementwise/add.h"
 
 namespace fusedops {
 

@@ -1,8 +1,8 @@
 // add: x + y. Both gradients are the upstream gradient itself.
 #pragma once
 
-#include "core/numeric.h"
-#include "core/operator.h"
+#include "core/common/numeric.h"
+#include "core/declaration/operator.h"
 
 namespace fusedops {
 

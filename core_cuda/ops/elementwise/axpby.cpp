@@ -1,8 +1,8 @@
-#include "ops/axpby.h"
+#include "ops/elementwise/axpby.h"
 
-#include "core/elementwise.h"
-#include "core/sum.h"
-#include "ops/scale.h"
+#include "core/cpu/elementwise.h"
+#include "core/cpu/sum.h"
+#include "ops/elementwise/scale.h"
 
 namespace fusedops {
 namespace {

@@ -1,6 +1,6 @@
-#include "core/elementwise.cuh"
-#include "core/reduce.cuh"
-#include "ops/axpby.h"
+#include "core/cuda/elementwise.cuh"
+#include "core/cuda/reduce.cuh"
+#include "ops/elementwise/axpby.h"
 
 namespace fusedops {
 

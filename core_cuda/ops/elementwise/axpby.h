@@ -1,8 +1,8 @@
 // axpby: y = a*x + b. Its gradient is one pass over dy and x: da = sum(dy * x), dx = a * dy; db is dy itself.
 #pragma once
 
-#include "core/numeric.h"
-#include "core/operator.h"
+#include "core/common/numeric.h"
+#include "core/declaration/operator.h"
 
 namespace fusedops {
 

@@ -1,6 +1,6 @@
-#include "ops/polynomial_activation.h"
+#include "ops/elementwise/polynomial_activation.h"
 
-#include "core/elementwise.h"
+#include "core/cpu/elementwise.h"
 
 namespace fusedops {
 

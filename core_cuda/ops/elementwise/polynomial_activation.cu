@@ -1,5 +1,5 @@
-#include "core/elementwise.cuh"
-#include "ops/polynomial_activation.h"
+#include "core/cuda/elementwise.cuh"
+#include "ops/elementwise/polynomial_activation.h"
 
 namespace fusedops {
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "core/numeric.h"
-#include "core/operator.h"
+#include "core/common/numeric.h"
+#include "core/declaration/operator.h"
 
 namespace fusedops {
 

@@ -1,6 +1,6 @@
-#include "ops/relu.h"
+#include "ops/elementwise/relu.h"
 
-#include "core/elementwise.h"
+#include "core/cpu/elementwise.h"
 
 namespace fusedops {
 namespace {

@@ -1,5 +1,5 @@
-#include "core/elementwise.cuh"
-#include "ops/relu.h"
+#include "core/cuda/elementwise.cuh"
+#include "ops/elementwise/relu.h"
 
 namespace fusedops {
 

@@ -1,8 +1,8 @@
 // relu: y = max(x, 0). A NaN stays NaN, and lets its gradient pass; the gradient at 0 is 0.
 #pragma once
 
-#include "core/numeric.h"
-#include "core/operator.h"
+#include "core/common/numeric.h"
+#include "core/declaration/operator.h"
 
 namespace fusedops {
 

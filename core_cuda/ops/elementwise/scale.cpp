@@ -1,6 +1,6 @@
-#include "ops/scale.h"
+#include "ops/elementwise/scale.h"
 
-#include "core/elementwise.h"
+#include "core/cpu/elementwise.h"
 
 namespace fusedops {
 namespace {

@@ -1,5 +1,5 @@
-#include "core/elementwise.cuh"
-#include "ops/scale.h"
+#include "core/cuda/elementwise.cuh"
+#include "ops/elementwise/scale.h"
 
 namespace fusedops {
 

@@ -1,8 +1,8 @@
 // scale: y = x * factor. It is axpby without b, and shares its backward.
 #pragma once
 
-#include "core/numeric.h"
-#include "core/operator.h"
+#include "core/common/numeric.h"
+#include "core/declaration/operator.h"
 
 namespace fusedops {
 

@@ -1,10 +1,10 @@
-#include "ops/cross_entropy.h"
+#include "ops/loss/cross_entropy.h"
 
 #include <charconv>
 
-#include "core/elementwise.h"
-#include "core/sum.h"
-#include "ops/exp_sum.h"
+#include "core/cpu/elementwise.h"
+#include "core/cpu/exp_sum.h"
+#include "core/cpu/sum.h"
 
 namespace fusedops {
 namespace {

@@ -5,9 +5,9 @@
 // Backward. Limit: memory bandwidth. Each block takes a tile of one row: logits are read, their gradients written.
 #include <limits>
 
-#include "core/reduce.cuh"
-#include "core/rows.cuh"
-#include "ops/cross_entropy.h"
+#include "core/cuda/reduce.cuh"
+#include "core/cuda/rows.cuh"
+#include "ops/loss/cross_entropy.h"
 
 namespace fusedops {
 namespace cuda {

@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/exp.h"
-#include "core/numeric.h"
-#include "core/operator.h"
+#include "core/common/exp.h"
+#include "core/common/numeric.h"
+#include "core/declaration/operator.h"
 
 namespace fusedops {
 

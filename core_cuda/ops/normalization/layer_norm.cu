@@ -1,6 +1,6 @@
-#include "ops/layer_norm.h"
-#include "ops/norm_backward.cuh"
-#include "ops/norm_forward.cuh"
+#include "ops/normalization/layer_norm.h"
+#include "ops/normalization/norm_backward.cuh"
+#include "ops/normalization/norm_forward.cuh"
 
 namespace fusedops {
 namespace {

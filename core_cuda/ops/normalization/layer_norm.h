@@ -2,7 +2,7 @@
 // Ba, Kiros and Hinton, "Layer Normalization", 2016.
 #pragma once
 
-#include "core/operator.h"
+#include "core/declaration/operator.h"
 
 namespace fusedops {
 

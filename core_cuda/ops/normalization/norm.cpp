@@ -1,4 +1,4 @@
-#include "ops/norm.h"
+#include "ops/normalization/norm.h"
 
 namespace fusedops {
 

@@ -7,9 +7,9 @@
 // where xhat = (x - mean) * rstd and wdy = dy * (weight + offset).
 #pragma once
 
-#include "core/numeric.h"
-#include "core/operator.h"
-#include "core/rows.h"
+#include "core/common/numeric.h"
+#include "core/common/rows.h"
+#include "core/declaration/operator.h"
 
 namespace fusedops {
 

@@ -5,10 +5,10 @@
 // second, small kernel, in a fixed order. The statistics of the forward spare a second look at x.
 #pragma once
 
-#include "core/prefetch.cuh"
-#include "core/reduce.cuh"
-#include "core/rows.cuh"
-#include "ops/norm_parameters.cuh"
+#include "core/cuda/prefetch.cuh"
+#include "core/cuda/reduce.cuh"
+#include "core/cuda/rows.cuh"
+#include "ops/normalization/norm_parameters.cuh"
 
 namespace fusedops::cuda {
 

@@ -1,11 +1,11 @@
 // Limit: memory bandwidth. Rows go to threads; a row comes from memory once, and from the first-level cache for each
 // further pass over it.
-#include "ops/norm_cpu.h"
+#include "ops/normalization/norm_cpu.h"
 
 #include <cmath>
 
-#include "core/elementwise.h"
-#include "core/sum.h"
+#include "core/cpu/elementwise.h"
+#include "core/cpu/sum.h"
 
 namespace fusedops {
 namespace {

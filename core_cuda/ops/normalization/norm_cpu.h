@@ -1,7 +1,7 @@
 // Both norms on the CPU, each with its adjoint: what the operators of rms_norm.cpp and layer_norm.cpp are made of.
 #pragma once
 
-#include "ops/norm.h"
+#include "ops/normalization/norm.h"
 
 namespace fusedops {
 

@@ -5,8 +5,8 @@
 // that neither a block nor a cluster holds is read for each sum and for the result.
 #pragma once
 
-#include "core/row_ways.cuh"
-#include "ops/norm_parameters.cuh"
+#include "core/cuda/row_ways.cuh"
+#include "ops/normalization/norm_parameters.cuh"
 
 namespace fusedops::cuda {
 

@@ -1,8 +1,8 @@
 // How the kernels of both norms hold a weight and a bias.
 #pragma once
 
-#include "core/pack.cuh"
-#include "ops/norm.h"
+#include "core/cuda/pack.cuh"
+#include "ops/normalization/norm.h"
 
 namespace fusedops::cuda {
 

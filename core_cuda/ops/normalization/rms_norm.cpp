@@ -1,6 +1,6 @@
-#include "ops/rms_norm.h"
+#include "ops/normalization/rms_norm.h"
 
-#include "ops/norm_cpu.h"
+#include "ops/normalization/norm_cpu.h"
 
 namespace fusedops {
 

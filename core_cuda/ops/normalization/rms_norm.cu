@@ -1,6 +1,6 @@
-#include "ops/norm_backward.cuh"
-#include "ops/norm_forward.cuh"
-#include "ops/rms_norm.h"
+#include "ops/normalization/norm_backward.cuh"
+#include "ops/normalization/norm_forward.cuh"
+#include "ops/normalization/rms_norm.h"
 
 namespace fusedops {
 namespace {

@@ -2,7 +2,7 @@
 // Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
 #pragma once
 
-#include "core/operator.h"
+#include "core/declaration/operator.h"
 
 namespace fusedops {
 

@@ -1,4 +1,4 @@
-#include "ops/matmul.h"
+#include "ops/products/matmul.h"
 
 #include <algorithm>
 

@@ -1,8 +1,8 @@
 // Chooses the kernel for a matrix product: by its shape, then by what the GPU and the alignment allow.
 #include <cuda_runtime.h>
 
-#include "core/launch.cuh"
-#include "ops/matmul_paths.h"
+#include "core/cuda/launch.cuh"
+#include "ops/products/matmul_paths.h"
 
 namespace fusedops {
 namespace cuda {

@@ -1,7 +1,7 @@
 // matmul: c = op(a) @ op(b), where op transposes the last two dimensions or not.
 #pragma once
 
-#include "core/operator.h"
+#include "core/declaration/operator.h"
 
 namespace fusedops {
 

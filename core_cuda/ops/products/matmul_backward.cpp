@@ -1,4 +1,4 @@
-#include "ops/matmul_backward.h"
+#include "ops/products/matmul_backward.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,6 +1,6 @@
-#include "core/divisor.cuh"
-#include "core/launch.cuh"
-#include "ops/matmul_backward.h"
+#include "core/cuda/divisor.cuh"
+#include "core/cuda/launch.cuh"
+#include "ops/products/matmul_backward.h"
 
 namespace fusedops {
 namespace cuda {

@@ -4,8 +4,8 @@
 
 #include <optional>
 
-#include "core/operator.h"
-#include "ops/matmul.h"
+#include "core/declaration/operator.h"
+#include "ops/products/matmul.h"
 
 namespace fusedops {
 

@@ -1,4 +1,4 @@
-#include "ops/matmul_mma16.cuh"
+#include "ops/products/matmul_mma16.cuh"
 
 namespace fusedops::cuda {
 

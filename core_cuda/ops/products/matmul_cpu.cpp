@@ -14,14 +14,14 @@
 // The order of a sum follows from k alone: kc products one by one, then the blocks one by one, which also keeps the
 // rounding error near kc + k / kc roundings instead of k. A product with a vector (m = 1 or n = 1) has an order of its
 // own, which follows from the shape too.
-#include "ops/matmul_cpu.h"
+#include "ops/products/matmul_cpu.h"
 
 #include <atomic>
 #include <memory>
 #include <new>
 
-#include "core/sum.h"
-#include "ops/matmul.h"
+#include "core/cpu/sum.h"
+#include "ops/products/matmul.h"
 
 namespace fusedops {
 namespace {

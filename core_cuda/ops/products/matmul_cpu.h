@@ -6,8 +6,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "core/elementwise.h"
-#include "core/numeric.h"
+#include "core/common/numeric.h"
+#include "core/cpu/elementwise.h"
 
 namespace fusedops::cpu {
 

@@ -1,4 +1,4 @@
-#include "ops/matmul_sm90.cuh"
+#include "ops/products/matmul_sm90.cuh"
 
 namespace fusedops::cuda {
 

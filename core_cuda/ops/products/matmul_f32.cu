@@ -5,9 +5,9 @@
 // CUTLASS's multistage SIMT kernel, one element a copy, so that any alignment will do.
 #include <algorithm>
 
-#include "core/launch.cuh"
+#include "core/cuda/launch.cuh"
 #include "cutlass/gemm/device/gemm_universal.h"
-#include "ops/matmul_paths.h"
+#include "ops/products/matmul_paths.h"
 
 namespace fusedops::cuda {
 namespace {

@@ -1,6 +1,6 @@
 // float64 on the tensor cores. Limit: a multiprocessor of compute capability 9.0 does 128 multiply-adds a cycle, for
 // which a tile of 128 x 128 reads 16 bytes from the L2 cache.
-#include "ops/matmul_multistage.cuh"
+#include "ops/products/matmul_multistage.cuh"
 
 namespace fusedops::cuda {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <type_traits>
 
-#include "ops/matmul_multistage.cuh"
+#include "ops/products/matmul_multistage.cuh"
 
 namespace fusedops::cuda {
 

@@ -13,9 +13,9 @@
 
 #include <algorithm>
 
-#include "core/launch.cuh"
-#include "ops/matmul_paths.h"
-#include "ops/matmul_tile_loader.cuh"
+#include "core/cuda/launch.cuh"
+#include "ops/products/matmul_paths.h"
+#include "ops/products/matmul_tile_loader.cuh"
 
 namespace fusedops::cuda {
 

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include "core/context.h"
-#include "core/status.h"
-#include "ops/matmul.h"
+#include "core/declaration/context.h"
+#include "core/declaration/status.h"
+#include "ops/products/matmul.h"
 
 namespace fusedops::cuda {
 

@@ -1,9 +1,9 @@
 // A product with few elements and a long k, such as the gradient of a small weight over many rows: k is cut into slabs,
 // so that there are enough blocks to occupy the GPU. Each slab's product is one matrix of a batch, in the type of the
 // sums; a second kernel adds them in their order, rounds once and writes c. Limit: reading a and b.
-#include "core/launch.cuh"
-#include "core/numeric.h"
-#include "ops/matmul_paths.h"
+#include "core/common/numeric.h"
+#include "core/cuda/launch.cuh"
+#include "ops/products/matmul_paths.h"
 
 namespace fusedops::cuda {
 namespace {

@@ -7,12 +7,12 @@
 // cluster of two blocks shares each tile of b.
 #pragma once
 
-#include "core/launch.cuh"
+#include "core/cuda/launch.cuh"
 #include "cutlass/epilogue/collective/collective_builder.hpp"
 #include "cutlass/gemm/collective/collective_builder.hpp"
 #include "cutlass/gemm/device/gemm_universal_adapter.h"
 #include "cutlass/gemm/kernel/gemm_universal.hpp"
-#include "ops/matmul_paths.h"
+#include "ops/products/matmul_paths.h"
 
 namespace fusedops::cuda {
 

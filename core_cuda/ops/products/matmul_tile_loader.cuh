@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/numeric.h"
+#include "core/common/numeric.h"
 
 namespace fusedops::cuda {
 

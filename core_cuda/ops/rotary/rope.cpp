@@ -1,6 +1,6 @@
-#include "ops/rope.h"
+#include "ops/rotary/rope.h"
 
-#include "core/elementwise.h"
+#include "core/cpu/elementwise.h"
 
 namespace fusedops {
 namespace {

@@ -1,8 +1,8 @@
-#include "core/divisor.cuh"
-#include "core/launch.cuh"
-#include "core/pack.cuh"
-#include "core/rounding.cuh"
-#include "ops/rope.h"
+#include "core/cuda/divisor.cuh"
+#include "core/cuda/launch.cuh"
+#include "core/cuda/pack.cuh"
+#include "core/cuda/rounding.cuh"
+#include "ops/rotary/rope.h"
 
 namespace fusedops {
 namespace cuda {

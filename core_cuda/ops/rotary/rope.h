@@ -4,8 +4,8 @@
 // (2i, 2i + 1) if interleaved. The inverse rotates by the negative angle: it is the gradient.
 #pragma once
 
-#include "core/numeric.h"
-#include "core/operator.h"
+#include "core/common/numeric.h"
+#include "core/declaration/operator.h"
 
 namespace fusedops {
 
