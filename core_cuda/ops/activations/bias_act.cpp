@@ -12,29 +12,32 @@ using cpu::kBlock;
 constexpr int64_t kCost = 400;  // nanoseconds per kBlock elements
 
 Status forward_rule(Rule& rule) {
-  using Places = BiasAct<float>;
-  FUSEDOPS_TRY(rule.inputs[Places::kBias].present ? rule.has_rows(Places::kX) : rule.floating(Places::kX));
-  FUSEDOPS_TRY(rule.per_column(Places::kBias, Places::kX));
-  rule.outputs[0] = rule.inputs[Places::kX];
+  constexpr int kX = kBiasAct.input("x"), kBias = kBiasAct.input("bias");
+  FUSEDOPS_TRY(rule.inputs[kBias].present ? rule.has_rows(kX) : rule.floating(kX));
+  FUSEDOPS_TRY(rule.per_column(kBias, kX));
+  rule.outputs[kBiasAct.output("y")] = rule.inputs[kX];
   return {};
 }
 
 Status backward_rule(Rule& rule) {
-  using Places = BiasActBackward<float>;
-  const Shape &x = rule.inputs[Places::kX], &bias = rule.inputs[Places::kBias];
-  FUSEDOPS_TRY(bias.present ? rule.has_rows(Places::kX) : rule.floating(Places::kX));
-  FUSEDOPS_TRY(rule.same_as(Places::kDy, Places::kX));
-  FUSEDOPS_TRY(rule.per_column(Places::kBias, Places::kX));
-  const bool need_dbias = bias.present && rule.attributes[Places::kNeedDbias].i64;
-  rule.outputs[Places::kDx] = rule.attributes[Places::kNeedDx].i64 ? x : Shape::of(x.dtype, {0});
-  rule.outputs[Places::kDbias] = need_dbias ? bias : Shape::of(bias.present ? bias.dtype : x.dtype, {0});
+  constexpr int kX = kBiasActBackward.input("x"), kBias = kBiasActBackward.input("bias");
+  const Shape &x = rule.inputs[kX], &bias = rule.inputs[kBias];
+  FUSEDOPS_TRY(bias.present ? rule.has_rows(kX) : rule.floating(kX));
+  FUSEDOPS_TRY(rule.same_as(kBiasActBackward.input("dy"), kX));
+  FUSEDOPS_TRY(rule.per_column(kBias, kX));
+  const bool need_dx = rule.attributes[kBiasActBackward.attribute<bool>("need_dx")];
+  const bool need_dbias = bias.present && rule.attributes[kBiasActBackward.attribute<bool>("need_dbias")];
+  rule.outputs[kBiasActBackward.output("dx")] = need_dx ? x : Shape::of(x.dtype, {0});
+  rule.outputs[kBiasActBackward.output("dbias")] =
+      need_dbias ? bias : Shape::of(bias.present ? bias.dtype : x.dtype, {0});
   return {};
 }
 
 size_t backward_workspace(const Call& call) {
-  const BiasActBackward<float> at(call);  // for its shapes only
-  const DType dtype = call.inputs[at.kX]->dtype;
-  return at.need_dbias ? at.slabs.count * at.size * size_of(compute_dtype(dtype)) : 0;
+  const BiasActBackward<float> backward(call);  // for its shapes only
+  if (!backward.need_dbias) return 0;
+  const DType dtype = call.inputs[kBiasActBackward.input("x")]->dtype;
+  return backward.slabs.count * backward.size * size_of(compute_dtype(dtype));
 }
 
 // Elements [column, column + n) of the bias, in the compute type.
@@ -133,7 +136,7 @@ Status backward(const BiasActBackward<T>& call, const Context& context) {
 }
 
 Status forward_cpu(const Call& call) {
-  return dispatch(call.outputs[0].dtype, [&](auto tag) -> Status {
+  return dispatch(call.outputs[kBiasAct.output("y")].dtype, [&](auto tag) -> Status {
     const BiasAct<typename decltype(tag)::type> of_type(call);
     activations::dispatch(of_type.activation,
                           [&](auto activation) { forward<decltype(activation)>(of_type, call.context); });
@@ -142,7 +145,7 @@ Status forward_cpu(const Call& call) {
 }
 
 Status backward_cpu(const Call& call) {
-  return dispatch(call.inputs[BiasActBackward<float>::kX]->dtype, [&](auto tag) -> Status {
+  return dispatch(call.inputs[kBiasActBackward.input("x")]->dtype, [&](auto tag) -> Status {
     const BiasActBackward<typename decltype(tag)::type> of_type(call);
     return activations::dispatch(of_type.activation, [&](auto activation) -> Status {
       return backward<decltype(activation)>(of_type, call.context);
@@ -154,35 +157,22 @@ Status backward_cpu(const Call& call) {
 
 const Operator& bias_act() {
   static const Operator op{
-      .name = "bias_act",
-      .inputs = {{.name = "x", .layout = Layout::rows}, {.name = "bias", .kind = Kind::optional, .parameter = true}},
-      .outputs = {{"y", "x"}},
-      .attributes = {{"activation", Type::string, "gelu", activations::kNames}},
-      .derivative = {{.op = "bias_act_backward",
-                      .inputs = {"dy", "x", "bias"},
-                      .gradients = {{"x", "dx"}, {"bias", "dbias"}}}},
-      .rule = forward_rule,
-      .cpu = forward_cpu,
-      .cuda = bias_act_cuda,
-      .batched = true,
+      kBiasAct,
+      {.derivative = {{.op = "bias_act_backward",
+                       .inputs = {"dy", "x", "bias"},
+                       .gradients = {{"x", "dx"}, {"bias", "dbias"}}}},
+       .rule = forward_rule,
+       .cpu = forward_cpu,
+       .cuda = bias_act_cuda,
+       .batched = true},
   };
   return op;
 }
 
 const Operator& bias_act_backward() {
   static const Operator op{
-      .name = "bias_act_backward",
-      .inputs = {{.name = "dy", .layout = Layout::rows},
-                 {.name = "x", .layout = Layout::rows},
-                 {.name = "bias", .kind = Kind::optional, .parameter = true}},
-      .outputs = {{"dx", "x"}, {"dbias", "bias"}},
-      .attributes = {{"activation", Type::string, "gelu", activations::kNames},
-                     {"need_dx", Type::boolean, "true"},
-                     {"need_dbias", Type::boolean, "true"}},
-      .rule = backward_rule,
-      .workspace = backward_workspace,
-      .cpu = backward_cpu,
-      .cuda = bias_act_backward_cuda,
+      kBiasActBackward,
+      {.rule = backward_rule, .workspace = backward_workspace, .cpu = backward_cpu, .cuda = bias_act_backward_cuda},
   };
   return op;
 }

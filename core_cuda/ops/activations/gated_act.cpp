@@ -25,23 +25,25 @@ Status gated_shape(Rule& rule, int gate, int up, Shape* y) {
 }
 
 Status forward_rule(Rule& rule) {
-  return gated_shape(rule, GatedAct<float>::kGate, GatedAct<float>::kUp, &rule.outputs[0]);
+  return gated_shape(rule, kGatedAct.input("gate"), kGatedAct.input("up"), &rule.outputs[kGatedAct.output("y")]);
 }
 
 Status backward_rule(Rule& rule) {
-  using Places = GatedActBackward<float>;
+  constexpr int kDy = kGatedActBackward.input("dy"), kGate = kGatedActBackward.input("gate");
+  constexpr int kUp = kGatedActBackward.input("up");
   Shape y;
-  FUSEDOPS_TRY(gated_shape(rule, Places::kGate, Places::kUp, &y));
-  const Shape &gate = rule.inputs[Places::kGate], &up = rule.inputs[Places::kUp], &dy = rule.inputs[Places::kDy];
-  FUSEDOPS_TRY(rule.same_dtype(Places::kDy, Places::kGate));
+  FUSEDOPS_TRY(gated_shape(rule, kGate, kUp, &y));
+  const Shape &gate = rule.inputs[kGate], &up = rule.inputs[kUp], &dy = rule.inputs[kDy];
+  FUSEDOPS_TRY(rule.same_dtype(kDy, kGate));
   if (dy.ranked && y.ranked) {
     bool equal = dy.rank == y.rank;
     for (int i = 0; equal && i < y.rank; ++i) equal = rule.same(y.dims[i], dy.dims[i]);
-    if (!equal) return rule.must(Places::kDy, "have shape " + rule.show(y), rule.show(dy));
+    if (!equal) return rule.must(kDy, "have shape " + rule.show(y), rule.show(dy));
   }
-  const bool need_dup = up.present && rule.attributes[Places::kNeedDup].i64;
-  rule.outputs[Places::kDgate] = rule.attributes[Places::kNeedDgate].i64 ? gate : Shape::of(gate.dtype, {0});
-  rule.outputs[Places::kDup] = need_dup ? gate : Shape::of(gate.dtype, {0});
+  const bool need_dgate = rule.attributes[kGatedActBackward.attribute<bool>("need_dgate")];
+  const bool need_dup = up.present && rule.attributes[kGatedActBackward.attribute<bool>("need_dup")];
+  rule.outputs[kGatedActBackward.output("dgate")] = need_dgate ? gate : Shape::of(gate.dtype, {0});
+  rule.outputs[kGatedActBackward.output("dup")] = need_dup ? gate : Shape::of(gate.dtype, {0});
   return {};
 }
 
@@ -81,7 +83,7 @@ void backward(const GatedActBackward<T>& call, const Context& context) {
 }
 
 Status forward_cpu(const Call& call) {
-  return dispatch(call.outputs[0].dtype, [&](auto tag) -> Status {
+  return dispatch(call.outputs[kGatedAct.output("y")].dtype, [&](auto tag) -> Status {
     const GatedAct<typename decltype(tag)::type> of_type(call);
     activations::dispatch(of_type.activation,
                           [&](auto activation) { forward<decltype(activation)>(of_type, call.context); });
@@ -90,7 +92,7 @@ Status forward_cpu(const Call& call) {
 }
 
 Status backward_cpu(const Call& call) {
-  return dispatch(call.inputs[GatedActBackward<float>::kGate]->dtype, [&](auto tag) -> Status {
+  return dispatch(call.inputs[kGatedActBackward.input("gate")]->dtype, [&](auto tag) -> Status {
     const GatedActBackward<typename decltype(tag)::type> of_type(call);
     if (!of_type.dgate && !of_type.dup) return {};
     activations::dispatch(of_type.activation,
@@ -103,36 +105,22 @@ Status backward_cpu(const Call& call) {
 
 const Operator& gated_act() {
   static const Operator op{
-      .name = "gated_act",
-      .inputs = {{.name = "gate", .layout = Layout::rows},
-                 {.name = "up", .kind = Kind::optional, .layout = Layout::rows}},
-      .outputs = {{"y", "gate"}},
-      .attributes = {{"activation", Type::string, "silu", activations::kNames}},
-      .derivative = {{.op = "gated_act_backward",
-                      .inputs = {"dy", "gate", "up"},
-                      .gradients = {{"gate", "dgate"}, {"up", "dup"}}}},
-      .rule = forward_rule,
-      .cpu = forward_cpu,
-      .cuda = gated_act_cuda,
-      .batched = true,
+      kGatedAct,
+      {.derivative = {{.op = "gated_act_backward",
+                       .inputs = {"dy", "gate", "up"},
+                       .gradients = {{"gate", "dgate"}, {"up", "dup"}}}},
+       .rule = forward_rule,
+       .cpu = forward_cpu,
+       .cuda = gated_act_cuda,
+       .batched = true},
   };
   return op;
 }
 
 const Operator& gated_act_backward() {
   static const Operator op{
-      .name = "gated_act_backward",
-      .inputs = {{.name = "dy", .layout = Layout::rows},
-                 {.name = "gate", .layout = Layout::rows},
-                 {.name = "up", .kind = Kind::optional, .layout = Layout::rows}},
-      .outputs = {{"dgate", "gate"}, {"dup", "gate"}},
-      .attributes = {{"activation", Type::string, "silu", activations::kNames},
-                     {"need_dgate", Type::boolean, "true"},
-                     {"need_dup", Type::boolean, "true"}},
-      .rule = backward_rule,
-      .cpu = backward_cpu,
-      .cuda = gated_act_backward_cuda,
-      .batched = true,
+      kGatedActBackward,
+      {.rule = backward_rule, .cpu = backward_cpu, .cuda = gated_act_backward_cuda, .batched = true},
   };
   return op;
 }

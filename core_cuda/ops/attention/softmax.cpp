@@ -8,9 +8,10 @@ namespace fusedops {
 namespace {
 
 Status check_mask(Rule& rule) {
-  const Shape &x = rule.inputs[Softmax<float>::kX], &mask = rule.inputs[Softmax<float>::kMask];
+  constexpr int kMask = kSoftmax.input("mask");
+  const Shape &x = rule.inputs[kSoftmax.input("x")], &mask = rule.inputs[kMask];
   if (!mask.present) return {};
-  if (mask.dtype != DType::boolean) return rule.must(Softmax<float>::kMask, "be bool", name_of(mask.dtype));
+  if (mask.dtype != DType::boolean) return rule.must(kMask, "be bool", name_of(mask.dtype));
   if (!mask.ranked || !x.ranked) return {};
   bool fits = mask.rank <= x.rank;
   for (int i = 1; fits && i <= mask.rank; ++i) {
@@ -18,16 +19,17 @@ Status check_mask(Rule& rule) {
     fits = size == 1 || size == of_x || size < 0 || of_x < 0;  // what is unknown is checked when it is known
   }
   if (fits) return {};
-  return rule.must(Softmax<float>::kMask, "be broadcastable to x's shape, " + rule.show(x), rule.show(mask));
+  return rule.must(kMask, "be broadcastable to x's shape, " + rule.show(x), rule.show(mask));
 }
 
 Status forward_rule(Rule& rule) {
-  const Shape& x = rule.inputs[Softmax<float>::kX];
-  FUSEDOPS_TRY(rule.has_rows(Softmax<float>::kX));
-  if (rule.attributes[Softmax<float>::kCausal].i64 && x.ranked && x.rank < 2)
-    return rule.must(Softmax<float>::kX, "have at least two dimensions to be causal", "shape " + rule.show(x));
+  constexpr int kX = kSoftmax.input("x");
+  const Shape& x = rule.inputs[kX];
+  FUSEDOPS_TRY(rule.has_rows(kX));
+  if (rule.attributes[kSoftmax.attribute<bool>("causal")] && x.ranked && x.rank < 2)
+    return rule.must(kX, "have at least two dimensions to be causal", "shape " + rule.show(x));
   FUSEDOPS_TRY(check_mask(rule));
-  rule.outputs[0] = x;
+  rule.outputs[kSoftmax.output("y")] = x;
   return {};
 }
 
@@ -92,8 +94,8 @@ void softmax_row(const Softmax<T>& call, int64_t row, const uint8_t* mask, bool 
 template <class T>
 Status softmax_rows(const Call& arguments) {
   const Softmax<T> call(arguments);
-  const View* view = arguments.inputs[Softmax<T>::kMask];
-  const BroadcastMask mask = view ? BroadcastMask(*view, *arguments.inputs[Softmax<T>::kX]) : BroadcastMask();
+  const View* view = arguments.inputs[kSoftmax.input("mask")];
+  const BroadcastMask mask = view ? BroadcastMask(*view, *arguments.inputs[kSoftmax.input("x")]) : BroadcastMask();
   const bool streamed = !view && cpu::is_streamed(call.rows * call.cols * sizeof(T));
   arguments.context.parallel_for(call.rows, 20 + call.cols, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
@@ -110,14 +112,15 @@ Status softmax_rows(const Call& arguments) {
 }
 
 Status softmax_cpu(const Call& call) {
-  return dispatch(call.outputs[0].dtype, [&](auto tag) { return softmax_rows<typename decltype(tag)::type>(call); });
+  return dispatch(call.outputs[kSoftmax.output("y")].dtype,
+                  [&](auto tag) { return softmax_rows<typename decltype(tag)::type>(call); });
 }
 
 Status backward_rule(Rule& rule) {
-  using Backward = SoftmaxBackward<float>;
-  FUSEDOPS_TRY(rule.has_rows(Backward::kY));
-  FUSEDOPS_TRY(rule.same_as(Backward::kDy, Backward::kY));
-  rule.outputs[0] = rule.inputs[Backward::kY];
+  constexpr int kY = kSoftmaxBackward.input("y");
+  FUSEDOPS_TRY(rule.has_rows(kY));
+  FUSEDOPS_TRY(rule.same_as(kSoftmaxBackward.input("dy"), kY));
+  rule.outputs[kSoftmaxBackward.output("dx")] = rule.inputs[kY];
   return {};
 }
 
@@ -144,7 +147,7 @@ Status backward_rows(const SoftmaxBackward<T>& call, const Context& context) {
 }
 
 Status softmax_backward_cpu(const Call& call) {
-  return dispatch(call.outputs[0].dtype, [&](auto tag) {
+  return dispatch(call.outputs[kSoftmaxBackward.output("dx")].dtype, [&](auto tag) {
     return backward_rows(SoftmaxBackward<typename decltype(tag)::type>(call), call.context);
   });
 }
@@ -153,29 +156,20 @@ Status softmax_backward_cpu(const Call& call) {
 
 const Operator& softmax() {
   static const Operator op{
-      .name = "softmax",
-      .inputs = {{"x", Kind::tensor, Layout::rows}, {"mask", Kind::optional, Layout::contiguous, /*parameter=*/true}},
-      .outputs = {{"y", "x"}},
-      .attributes = {{"scale", Type::f64, "1.0"}, {"causal", Type::boolean, "false"}},
-      .derivative = {{.op = "softmax_backward", .inputs = {"dy", "y"}, .gradients = {{"x", "dx"}}}},
-      .rule = forward_rule,
-      .cpu = softmax_cpu,
-      .cuda = softmax_cuda,
-      .batched = true,
+      kSoftmax,
+      {.derivative = {{.op = "softmax_backward", .inputs = {"dy", "y"}, .gradients = {{"x", "dx"}}}},
+       .rule = forward_rule,
+       .cpu = softmax_cpu,
+       .cuda = softmax_cuda,
+       .batched = true},
   };
   return op;
 }
 
 const Operator& softmax_backward() {
   static const Operator op{
-      .name = "softmax_backward",
-      .inputs = {{"dy", Kind::tensor, Layout::rows}, {"y", Kind::tensor, Layout::rows}},
-      .outputs = {{"dx", "y"}},
-      .attributes = {{"scale", Type::f64, "1.0"}},
-      .rule = backward_rule,
-      .cpu = softmax_backward_cpu,
-      .cuda = softmax_backward_cuda,
-      .batched = true,
+      kSoftmaxBackward,
+      {.rule = backward_rule, .cpu = softmax_backward_cpu, .cuda = softmax_backward_cuda, .batched = true},
   };
   return op;
 }

@@ -8,32 +8,31 @@ namespace fusedops {
 namespace {
 
 Status axpby_rule(Rule& rule) {
-  FUSEDOPS_TRY(rule.floating(Axpby::kX));
-  FUSEDOPS_TRY(rule.one_element(Axpby::kA, Axpby::kX));
-  FUSEDOPS_TRY(rule.same_as(Axpby::kB, Axpby::kX));
-  rule.outputs[0] = rule.inputs[Axpby::kX];
+  constexpr int kX = kAxpby.input("x");
+  FUSEDOPS_TRY(rule.floating(kX));
+  FUSEDOPS_TRY(rule.one_element(kAxpby.input("a"), kX));
+  FUSEDOPS_TRY(rule.same_as(kAxpby.input("b"), kX));
+  rule.outputs[kAxpby.output("y")] = rule.inputs[kX];
   return {};
 }
 
-Status axpby_cpu(const Call& call) {
-  return cpu::elementwise(call, Axpby{scalar(call, Axpby::kA)}, Axpby::kX, Axpby::kB);
-}
+Status axpby_cpu(const Call& call) { return cpu::elementwise<kAxpby>(call, Axpby{scalar(call, kAxpby.input("a"))}); }
 
 Status backward_rule(Rule& rule) {
-  using Backward = AxpbyBackwardPlaces;
-  FUSEDOPS_TRY(rule.floating(Backward::kX));
-  FUSEDOPS_TRY(rule.one_element(Backward::kA, Backward::kX));
-  FUSEDOPS_TRY(rule.same_as(Backward::kDy, Backward::kX));
-  const Shape &a = rule.inputs[Backward::kA], &x = rule.inputs[Backward::kX];
-  const bool need_dx = rule.attributes[0].i64;
-  rule.outputs[Backward::kDa] = a.present ? a : Shape::of(compute_dtype(x.dtype));
-  rule.outputs[Backward::kDx] = need_dx ? x : Shape::of(x.dtype, {0});
+  constexpr int kA = kAxpbyBackward.input("a"), kX = kAxpbyBackward.input("x");
+  FUSEDOPS_TRY(rule.floating(kX));
+  FUSEDOPS_TRY(rule.one_element(kA, kX));
+  FUSEDOPS_TRY(rule.same_as(kAxpbyBackward.input("dy"), kX));
+  const Shape &a = rule.inputs[kA], &x = rule.inputs[kX];
+  const bool need_dx = rule.attributes[kAxpbyBackward.attribute<bool>("need_dx")];
+  rule.outputs[kAxpbyBackward.output("da")] = a.present ? a : Shape::of(compute_dtype(x.dtype));
+  rule.outputs[kAxpbyBackward.output("dx")] = need_dx ? x : Shape::of(x.dtype, {0});
   return {};
 }
 
 // One partial sum per block of the CPU engine; the tiles of the CUDA kernel are larger.
 size_t backward_workspace(const Call& call) {
-  const View& x = *call.inputs[AxpbyBackwardPlaces::kX];
+  const View& x = *call.inputs[kAxpbyBackward.input("x")];
   return (x.numel() / cpu::kBlock + 1) * size_of(compute_dtype(x.dtype));
 }
 
@@ -66,7 +65,7 @@ Status backward_cpu(const AxpbyBackward<T>& call, const Context& context) {
 }
 
 Status axpby_backward_cpu(const Call& call) {
-  return dispatch(call.inputs[AxpbyBackwardPlaces::kX]->dtype, [&](auto tag) {
+  return dispatch(call.inputs[kAxpbyBackward.input("x")]->dtype, [&](auto tag) {
     return backward_cpu(AxpbyBackward<typename decltype(tag)::type>(call), call.context);
   });
 }
@@ -75,33 +74,25 @@ Status axpby_backward_cpu(const Call& call) {
 
 const Operator& axpby() {
   static const Operator op{
-      .name = "axpby",
-      .inputs = {{"a", Kind::scalar}, {"x"}, {"b"}},
-      .outputs = {{"y", "x"}},
-      .derivative = {{.op = "axpby_backward",
-                      .inputs = {"dy", "a", "x"},
-                      .gradients = {{"a", "da"}, {"x", "dx"}},
-                      .if_wanted = "a"},
-                     {.op = "scale", .inputs = {"dy", "a"}, .gradients = {{"x", "y"}}},
-                     {.gradients = {{"b", "dy"}}}},
-      .rule = axpby_rule,
-      .cpu = axpby_cpu,
-      .cuda = axpby_cuda,
-      .batched = true,
+      kAxpby,
+      {.derivative = {{.op = "axpby_backward",
+                       .inputs = {"dy", "a", "x"},
+                       .gradients = {{"a", "da"}, {"x", "dx"}},
+                       .if_wanted = "a"},
+                      {.op = "scale", .inputs = {"dy", "a"}, .gradients = {{"x", "y"}}},
+                      {.gradients = {{"b", "dy"}}}},
+       .rule = axpby_rule,
+       .cpu = axpby_cpu,
+       .cuda = axpby_cuda,
+       .batched = true},
   };
   return op;
 }
 
 const Operator& axpby_backward() {
   static const Operator op{
-      .name = "axpby_backward",
-      .inputs = {{"dy"}, {"a", Kind::scalar}, {"x"}},
-      .outputs = {{"da", "a"}, {"dx", "x"}},
-      .attributes = {{"need_dx", Type::boolean, "true"}},
-      .rule = backward_rule,
-      .workspace = backward_workspace,
-      .cpu = axpby_backward_cpu,
-      .cuda = axpby_backward_cuda,
+      kAxpbyBackward,
+      {.rule = backward_rule, .workspace = backward_workspace, .cpu = axpby_backward_cpu, .cuda = axpby_backward_cuda},
   };
   return op;
 }

@@ -4,9 +4,7 @@
 
 namespace fusedops {
 
-Status axpby_cuda(const Call& call) {
-  return cuda::elementwise(call, Axpby{scalar(call, Axpby::kA)}, Axpby::kX, Axpby::kB);
-}
+Status axpby_cuda(const Call& call) { return cuda::elementwise<kAxpby>(call, Axpby{scalar(call, kAxpby.input("a"))}); }
 
 namespace cuda {
 namespace {
@@ -70,7 +68,7 @@ Status axpby_backward(const AxpbyBackward<T>& call, const Context& context) {
 }  // namespace cuda
 
 Status axpby_backward_cuda(const Call& call) {
-  return dispatch(call.inputs[AxpbyBackwardPlaces::kX]->dtype, [&](auto tag) {
+  return dispatch(call.inputs[kAxpbyBackward.input("x")]->dtype, [&](auto tag) {
     return cuda::axpby_backward(AxpbyBackward<typename decltype(tag)::type>(call), call.context);
   });
 }

@@ -14,12 +14,31 @@
 
 namespace fusedops {
 
-// (logits, labels; ignore_index, label_smoothing, reduction) -> (loss, lse, count): lse is [..., 2], count the number
-// of rows that are not ignored.
+inline constexpr std::string_view kReductions[] = {"mean", "sum", "none"};
+inline constexpr AttributeList kCrossEntropyOptions = {
+    {"ignore_index", Type::i64, "-100"},
+    {"label_smoothing", Type::f64, "0.0"},
+    {"reduction", Type::string, "mean", kReductions},
+};
+
+// lse is [..., 2], count the number of rows that are not ignored.
+inline constexpr Signature kCrossEntropy{
+    .name = "cross_entropy",
+    .inputs = {{"logits", Kind::tensor, Layout::rows}, {"labels"}},
+    .outputs = {{"loss", "compute(logits)"}, {"lse", "compute(logits)", true}, {"count", "compute(logits)", true}},
+    .attributes = kCrossEntropyOptions,
+};
+
 const Operator& cross_entropy();
 FUSEDOPS_CUDA_KERNEL Status cross_entropy_cuda(const Call& call);
 
-// (dloss, logits, labels, lse, count; ignore_index, label_smoothing, reduction) -> dlogits
+inline constexpr Signature kCrossEntropyBackward{
+    .name = "cross_entropy_backward",
+    .inputs = {{"dloss"}, {"logits", Kind::tensor, Layout::rows}, {"labels"}, {"lse"}, {"count"}},
+    .outputs = {{"dlogits", "logits"}},
+    .attributes = kCrossEntropyOptions,
+};
+
 const Operator& cross_entropy_backward();
 FUSEDOPS_CUDA_KERNEL Status cross_entropy_backward_cuda(const Call& call);
 
@@ -40,20 +59,34 @@ struct Labels {
   }
 };
 
-// What forward and backward share: the logits' rows, their labels and the options.
+// Where forward and backward have what both have.
+struct CrossEntropyPlaces {
+  int logits, labels;
+  AttributePlace<int64_t> ignore_index;
+  AttributePlace<double> label_smoothing;
+  AttributePlace<std::string> reduction;
+
+  consteval CrossEntropyPlaces(const Signature& op)
+      : logits(op.input("logits")),
+        labels(op.input("labels")),
+        ignore_index(op.attribute<int64_t>("ignore_index")),
+        label_smoothing(op.attribute<double>("label_smoothing")),
+        reduction(op.attribute<std::string>("reduction")) {}
+};
+
+// The logits' rows, their labels and the options.
 template <class T>
 struct CrossEntropyRows {
   using A = compute_t<T>;
-  enum : int { kIgnoreIndex, kLabelSmoothing, kReduction };  // of the attributes
 
-  CrossEntropyRows(const Call& call, int logits_input, int labels_input)
-      : logits(static_cast<const T*>(call.inputs[logits_input]->data)),
-        labels(*call.inputs[labels_input], call.attributes[kIgnoreIndex].i64),
-        smoothing(static_cast<A>(call.attributes[kLabelSmoothing].f64)),
-        sharpness(static_cast<A>(1 - call.attributes[kLabelSmoothing].f64)) {
-    const Rows shape = as_rows(*call.inputs[logits_input]);
+  CrossEntropyRows(const Call& call, const CrossEntropyPlaces& at)
+      : logits(call.input<T>(at.logits)),
+        labels(*call.inputs[at.labels], call.attributes[at.ignore_index]),
+        smoothing(static_cast<A>(call.attributes[at.label_smoothing])),
+        sharpness(static_cast<A>(1 - call.attributes[at.label_smoothing])) {
+    const Rows shape = as_rows(*call.inputs[at.logits]);
     rows = shape.count, classes = shape.size, stride = shape.stride;
-    const std::string& name = call.attributes[kReduction].string;
+    const std::string& name = call.attributes[at.reduction];
     reduction = name == "none" ? Reduction::none : name == "sum" ? Reduction::sum : Reduction::mean;
   }
 
@@ -96,14 +129,12 @@ struct CrossEntropyParts {
 template <class T>
 struct CrossEntropy : CrossEntropyRows<T> {
   using A = compute_t<T>;
-  enum : int { kLogits, kLabels };
-  enum : int { kLoss, kLse, kCount };  // of the outputs
 
   explicit CrossEntropy(const Call& call)
-      : CrossEntropyRows<T>(call, kLogits, kLabels),
-        loss(static_cast<A*>(call.outputs[kLoss].data)),
-        lse(static_cast<Lse<A>*>(call.outputs[kLse].data)),
-        count(static_cast<A*>(call.outputs[kCount].data)),
+      : CrossEntropyRows<T>(call, kCrossEntropy),
+        loss(call.output<A>(kCrossEntropy.output("loss"))),
+        lse(call.output<Lse<A>>(kCrossEntropy.output("lse"))),
+        count(call.output<A>(kCrossEntropy.output("count"))),
         workspace(call.workspace) {}
 
   FUSEDOPS_HD Lse<A> row_lse(const RowSums<A>& sums) const { return {sums.max, std::log(sums.exponentials)}; }
@@ -124,15 +155,16 @@ struct CrossEntropy : CrossEntropyRows<T> {
 template <class T>
 struct CrossEntropyBackward : CrossEntropyRows<T> {
   using A = compute_t<T>;
-  enum : int { kDloss, kLogits, kLabels, kLse, kCount };
 
   explicit CrossEntropyBackward(const Call& call)
-      : CrossEntropyRows<T>(call, kLogits, kLabels),
-        dloss(static_cast<const A*>(call.inputs[kDloss]->data)),
-        lse(static_cast<const Lse<A>*>(call.inputs[kLse]->data)),
-        count(static_cast<const A*>(call.inputs[kCount]->data)),
-        dlogits(static_cast<T*>(call.outputs[0].data)),
-        uniform(static_cast<A>(call.attributes[this->kLabelSmoothing].f64 / static_cast<double>(this->classes))) {}
+      : CrossEntropyRows<T>(call, kCrossEntropyBackward),
+        dloss(call.input<A>(kCrossEntropyBackward.input("dloss"))),
+        lse(call.input<Lse<A>>(kCrossEntropyBackward.input("lse"))),
+        count(call.input<A>(kCrossEntropyBackward.input("count"))),
+        dlogits(call.output<T>(kCrossEntropyBackward.output("dlogits"))) {
+    const double smoothing = call.attributes[kCrossEntropyBackward.attribute<double>("label_smoothing")];
+    uniform = static_cast<A>(smoothing / static_cast<double>(this->classes));
+  }
 
   // What the row's part of the result is multiplied by.
   FUSEDOPS_HD A slope(int64_t row) const {

@@ -198,7 +198,7 @@ size_t norm_forward_workspace(const Call& call, const NormForwardPlaces& at) {
   if (call.context.cuda) return 0;
   const View& x = *call.inputs[at.x];
   const View* bias = at.bias == kNowhere ? nullptr : call.inputs[at.bias];
-  const double offset = at.offset == kNowhere ? 0 : call.attributes[at.offset].f64;
+  const double offset = weight_offset(call, at.offset);
   const int copies = is_copied(call.inputs[at.weight], offset, x.dtype) + (bias && is_copied(bias, 0, x.dtype));
   return copies * as_rows(x).size * size_of(compute_dtype(x.dtype));
 }
@@ -211,11 +211,11 @@ Status norm_forward_cpu(const Call& call, const NormForwardPlaces& at) {
 size_t norm_backward_workspace(const Call& call, const NormBackwardPlaces& at) {
   const View& x = *call.inputs[at.x];
   const Rows rows = as_rows(x);
-  const double offset = at.offset == kNowhere ? 0 : call.attributes[at.offset].f64;
+  const double offset = weight_offset(call, at.offset);
   const bool copied = is_copied(call.inputs[at.weight], offset, x.dtype);
   const int64_t more = call.context.cuda ? 2 * rows.count : (copied ? rows.size : 0);
-  const auto needed = [&](int input, int attribute) {
-    return input != kNowhere && call.inputs[input] && call.attributes[attribute].i64;
+  const auto needed = [&](int input, AttributePlace<bool> need) {
+    return input != kNowhere && call.inputs[input] && call.attributes[need];
   };
   const int sums = needed(at.weight, at.need_dweight) + needed(at.bias, at.need_dbias);
   return (sums * slabs_of(rows.count).count * rows.size + more) * size_of(compute_dtype(x.dtype));

@@ -5,9 +5,6 @@
 namespace fusedops {
 namespace {
 
-enum : int { kA, kB };
-enum : int { kTransposeA, kTransposeB };
-
 Status at_least_a_matrix(const Rule& rule, int input) {
   const Shape& shape = rule.inputs[input];
   if (!shape.ranked || shape.rank >= 2) return {};
@@ -39,11 +36,12 @@ Status same_leading(Rule& rule, int of_a, int of_b) {
 }
 
 Status matmul_rule(Rule& rule) {
-  const Value* attributes = rule.attributes;
-  return product_rule(rule, kA, kB, attributes[kTransposeA].i64, attributes[kTransposeB].i64, &rule.outputs[0]);
+  return product_rule(rule, kMatmul.input("a"), kMatmul.input("b"),
+                      rule.attributes[kMatmul.attribute<bool>("transpose_a")],
+                      rule.attributes[kMatmul.attribute<bool>("transpose_b")], &rule.outputs[kMatmul.output("c")]);
 }
 
-size_t matmul_workspace(const Call& call) { return call.context.cuda ? Matmul(call).workspace() : 0; }
+size_t matmul_workspace(const Call& call) { return call.context.cuda ? Matmul::of(call).workspace() : 0; }
 
 // Into how many slabs the CUDA kernels cut k: several if c has few tiles and k is long, for more blocks at work. A
 // function of the shape alone, as is the order of the sum.
@@ -112,11 +110,20 @@ bool Matmul::Matrix::stack(int64_t batch, int64_t rows, int64_t cols) {
   return true;
 }
 
-Matmul::Matmul(const Call& call)
-    : Matmul(call.outputs[0].dtype, batch_of(call.outputs[0]), rows_of(call.outputs[0]), cols_of(call.outputs[0]),
-             call.attributes[kTransposeA].i64 ? rows_of(*call.inputs[kA]) : cols_of(*call.inputs[kA]),
-             Matrix::of(*call.inputs[kA], call.attributes[kTransposeA].i64),
-             Matrix::of(*call.inputs[kB], call.attributes[kTransposeB].i64), call.outputs[0].data) {}
+Matmul Matmul::of(const Call& call) {
+  const View &a = *call.inputs[kMatmul.input("a")], &b = *call.inputs[kMatmul.input("b")];
+  const View& c = call.outputs[kMatmul.output("c")];
+  const bool transpose_a = call.attributes[kMatmul.attribute<bool>("transpose_a")];
+  const bool transpose_b = call.attributes[kMatmul.attribute<bool>("transpose_b")];
+  return {c.dtype,
+          batch_of(c),
+          rows_of(c),
+          cols_of(c),
+          transpose_a ? rows_of(a) : cols_of(a),
+          Matrix::of(a, transpose_a),
+          Matrix::of(b, transpose_b),
+          c.data};
+}
 
 Matmul::Matmul(DType dtype, int64_t batch, int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, void* c)
     : dtype(dtype), batch(batch), m(m), n(n), k(k), slabs(slabs_of(batch, m, n, k)), a(a), b(b), c(c) {
@@ -131,17 +138,14 @@ size_t Matmul::workspace() const { return slabs == 1 ? 0 : slabs * m * n * size_
 
 const Operator& matmul() {
   static const Operator op{
-      .name = "matmul",
-      .inputs = {{"a", Kind::tensor, Layout::matrix}, {"b", Kind::tensor, Layout::matrix}},
-      .outputs = {{"c", "a"}},
-      .attributes = {{"transpose_a", Type::boolean, "false"}, {"transpose_b", Type::boolean, "false"}},
-      .derivative = {{.op = "matmul_backward", .inputs = {"dc", "a", "b"}, .gradients = {{"a", "da"}, {"b", "db"}}}},
-      .rule = matmul_rule,
-      .workspace = matmul_workspace,
-      .cpu = matmul_cpu,
-      .cuda = matmul_cuda,
-      .autocast = true,
-      .batched = true,
+      kMatmul,
+      {.derivative = {{.op = "matmul_backward", .inputs = {"dc", "a", "b"}, .gradients = {{"a", "da"}, {"b", "db"}}}},
+       .rule = matmul_rule,
+       .workspace = matmul_workspace,
+       .cpu = matmul_cpu,
+       .cuda = matmul_cuda,
+       .autocast = true,
+       .batched = true},
   };
   return op;
 }

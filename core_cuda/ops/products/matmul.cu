@@ -33,7 +33,7 @@ Status has_sm90(bool* result) {
 }  // namespace
 }  // namespace cuda
 
-Status matmul_cuda(const Call& call) { return multiply_cuda(Matmul(call), call.workspace, call.context); }
+Status matmul_cuda(const Call& call) { return multiply_cuda(Matmul::of(call), call.workspace, call.context); }
 
 Status multiply_cuda(const Matmul& product, void* workspace, const Context& context) {
   if (product.batch == 0 || product.m == 0 || product.n == 0) return {};

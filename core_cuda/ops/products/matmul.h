@@ -5,7 +5,13 @@
 
 namespace fusedops {
 
-// (a, b, *, transpose_a, transpose_b) -> c
+inline constexpr Signature kMatmul{
+    .name = "matmul",
+    .inputs = {{"a", Kind::tensor, Layout::matrix}, {"b", Kind::tensor, Layout::matrix}},
+    .outputs = {{"c", "a"}},
+    .attributes = {{"transpose_a", Type::boolean, "false"}, {"transpose_b", Type::boolean, "false"}},
+};
+
 const Operator& matmul();
 Status matmul_cpu(const Call& call);
 FUSEDOPS_CUDA_KERNEL Status matmul_cuda(const Call& call);
@@ -29,7 +35,7 @@ struct Matmul {
     bool stack(int64_t batch, int64_t rows, int64_t cols);
   };
 
-  explicit Matmul(const Call& call);  // of the operator matmul
+  static Matmul of(const Call& call);  // of the operator matmul
   Matmul(DType dtype, int64_t batch, int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, void* c);
 
   size_t workspace() const;  // bytes that the CUDA kernels need for the slabs' products
