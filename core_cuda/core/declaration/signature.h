@@ -98,50 +98,50 @@ struct Signature {
   ShortList<Input, kMaxInputs> inputs = {};
   ShortList<Output, kMaxOutputs> outputs = {};
   AttributeList attributes = {};
-
-  // The place of an input, an output or an attribute. What follows "find" may be absent, and is nowhere then.
-  consteval int input(std::string_view name) const { return declared(find_input(name)); }
-  consteval int output(std::string_view name) const { return declared(find_output(name)); }
-  template <class V>
-  consteval AttributePlace<V> attribute(std::string_view name) const {
-    return {declared(find_attribute<V>(name).place)};
-  }
-
-  // That nothing is declared but what was found, for code that serves several signatures.
-  consteval void has_only(std::initializer_list<int> found_inputs, std::initializer_list<int> found_outputs,
-                          std::initializer_list<int> found_attributes) const {
-    if (count(found_inputs) != inputs.size() || count(found_outputs) != outputs.size() ||
-        count(found_attributes) != attributes.size())
-      throw "the operator declares a name that nobody asks for";
-  }
-
-  consteval int find_input(std::string_view name) const { return find(inputs, name); }
-  consteval int find_output(std::string_view name) const { return find(outputs, name); }
-  template <class V>
-  consteval AttributePlace<V> find_attribute(std::string_view name) const {
-    const int place = find(attributes, name);
-    if (place != kNowhere && attributes[place].type != kTypeOf<V>) throw "the attribute is declared with another type";
-    return {place};
-  }
-
- private:
-  template <class Items>
-  static consteval int find(const Items& items, std::string_view name) {
-    for (size_t i = 0; i < items.size(); ++i)
-      if (items[i].name == name) return static_cast<int>(i);
-    return kNowhere;
-  }
-
-  static consteval size_t count(std::initializer_list<int> found) {
-    size_t count = 0;
-    for (const int place : found) count += place != kNowhere;
-    return count;
-  }
-
-  static consteval int declared(int place) {
-    if (place == kNowhere) throw "the operator declares no such name";
-    return place;
-  }
 };
+
+// Where an operator has something, by its name. What is found may be absent, and is nowhere then. (Not members: GCC 11
+// calls no consteval member in a template.)
+template <class Items>
+consteval int find(const Items& items, std::string_view name) {
+  for (size_t i = 0; i < items.size(); ++i)
+    if (items[i].name == name) return static_cast<int>(i);
+  return kNowhere;
+}
+
+consteval int find_input(const Signature& op, std::string_view name) { return find(op.inputs, name); }
+consteval int find_output(const Signature& op, std::string_view name) { return find(op.outputs, name); }
+
+template <class V>
+consteval AttributePlace<V> find_attribute(const Signature& op, std::string_view name) {
+  const int place = find(op.attributes, name);
+  if (place != kNowhere && op.attributes[place].type != kTypeOf<V>) throw "the attribute is declared with another type";
+  return {place};
+}
+
+consteval int declared(int place) {
+  if (place == kNowhere) throw "the operator declares no such name";
+  return place;
+}
+
+consteval int input_of(const Signature& op, std::string_view name) { return declared(find_input(op, name)); }
+consteval int output_of(const Signature& op, std::string_view name) { return declared(find_output(op, name)); }
+
+template <class V>
+consteval AttributePlace<V> attribute_of(const Signature& op, std::string_view name) {
+  return {declared(find_attribute<V>(op, name).place)};
+}
+
+// Code that serves several operators says what it has found of one: a name that it does not know does not compile.
+consteval void has_only(const Signature& op, std::initializer_list<int> inputs, std::initializer_list<int> outputs,
+                        std::initializer_list<int> attributes) {
+  const auto all_found = [](const auto& declared, std::initializer_list<int> places) {
+    size_t count = 0;
+    for (const int place : places) count += place != kNowhere;
+    return count == declared.size();
+  };
+  if (!all_found(op.inputs, inputs) || !all_found(op.outputs, outputs) || !all_found(op.attributes, attributes))
+    throw "the operator declares a name that is not known here";
+}
 
 }  // namespace fusedops

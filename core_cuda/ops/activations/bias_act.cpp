@@ -12,23 +12,23 @@ using cpu::kBlock;
 constexpr int64_t kCost = 400;  // nanoseconds per kBlock elements
 
 Status forward_rule(Rule& rule) {
-  constexpr int kX = kBiasAct.input("x"), kBias = kBiasAct.input("bias");
+  constexpr int kX = input_of(kBiasAct, "x"), kBias = input_of(kBiasAct, "bias");
   FUSEDOPS_TRY(rule.inputs[kBias].present ? rule.has_rows(kX) : rule.floating(kX));
   FUSEDOPS_TRY(rule.per_column(kBias, kX));
-  rule.outputs[kBiasAct.output("y")] = rule.inputs[kX];
+  rule.outputs[output_of(kBiasAct, "y")] = rule.inputs[kX];
   return {};
 }
 
 Status backward_rule(Rule& rule) {
-  constexpr int kX = kBiasActBackward.input("x"), kBias = kBiasActBackward.input("bias");
+  constexpr int kX = input_of(kBiasActBackward, "x"), kBias = input_of(kBiasActBackward, "bias");
   const Shape &x = rule.inputs[kX], &bias = rule.inputs[kBias];
   FUSEDOPS_TRY(bias.present ? rule.has_rows(kX) : rule.floating(kX));
-  FUSEDOPS_TRY(rule.same_as(kBiasActBackward.input("dy"), kX));
+  FUSEDOPS_TRY(rule.same_as(input_of(kBiasActBackward, "dy"), kX));
   FUSEDOPS_TRY(rule.per_column(kBias, kX));
-  const bool need_dx = rule.attributes[kBiasActBackward.attribute<bool>("need_dx")];
-  const bool need_dbias = bias.present && rule.attributes[kBiasActBackward.attribute<bool>("need_dbias")];
-  rule.outputs[kBiasActBackward.output("dx")] = need_dx ? x : Shape::of(x.dtype, {0});
-  rule.outputs[kBiasActBackward.output("dbias")] =
+  const bool need_dx = rule.attributes[attribute_of<bool>(kBiasActBackward, "need_dx")];
+  const bool need_dbias = bias.present && rule.attributes[attribute_of<bool>(kBiasActBackward, "need_dbias")];
+  rule.outputs[output_of(kBiasActBackward, "dx")] = need_dx ? x : Shape::of(x.dtype, {0});
+  rule.outputs[output_of(kBiasActBackward, "dbias")] =
       need_dbias ? bias : Shape::of(bias.present ? bias.dtype : x.dtype, {0});
   return {};
 }
@@ -36,7 +36,7 @@ Status backward_rule(Rule& rule) {
 size_t backward_workspace(const Call& call) {
   const BiasActBackward<float> backward(call);  // for its shapes only
   if (!backward.need_dbias) return 0;
-  const DType dtype = call.inputs[kBiasActBackward.input("x")]->dtype;
+  const DType dtype = call.inputs[input_of(kBiasActBackward, "x")]->dtype;
   return backward.slabs.count * backward.size * size_of(compute_dtype(dtype));
 }
 
@@ -136,7 +136,7 @@ Status backward(const BiasActBackward<T>& call, const Context& context) {
 }
 
 Status forward_cpu(const Call& call) {
-  return dispatch(call.outputs[kBiasAct.output("y")].dtype, [&](auto tag) -> Status {
+  return dispatch(call.outputs[output_of(kBiasAct, "y")].dtype, [&](auto tag) -> Status {
     const BiasAct<typename decltype(tag)::type> of_type(call);
     activations::dispatch(of_type.activation,
                           [&](auto activation) { forward<decltype(activation)>(of_type, call.context); });
@@ -145,7 +145,7 @@ Status forward_cpu(const Call& call) {
 }
 
 Status backward_cpu(const Call& call) {
-  return dispatch(call.inputs[kBiasActBackward.input("x")]->dtype, [&](auto tag) -> Status {
+  return dispatch(call.inputs[input_of(kBiasActBackward, "x")]->dtype, [&](auto tag) -> Status {
     const BiasActBackward<typename decltype(tag)::type> of_type(call);
     return activations::dispatch(of_type.activation, [&](auto activation) -> Status {
       return backward<decltype(activation)>(of_type, call.context);

@@ -151,12 +151,12 @@ Status backward(const BiasActBackward<T>& call, const Context& context) {
 }  // namespace cuda
 
 Status bias_act_cuda(const Call& call) {
-  return dispatch(call.outputs[kBiasAct.output("y")].dtype,
+  return dispatch(call.outputs[output_of(kBiasAct, "y")].dtype,
                   [&](auto tag) { return cuda::forward(BiasAct<typename decltype(tag)::type>(call), call.context); });
 }
 
 Status bias_act_backward_cuda(const Call& call) {
-  return dispatch(call.inputs[kBiasActBackward.input("x")]->dtype, [&](auto tag) {
+  return dispatch(call.inputs[input_of(kBiasActBackward, "x")]->dtype, [&](auto tag) {
     return cuda::backward(BiasActBackward<typename decltype(tag)::type>(call), call.context);
   });
 }

@@ -67,28 +67,29 @@ struct BiasActBackward {
 
 template <class T>
 BiasAct<T>::BiasAct(const Call& call)
-    : activation(activations::index_of(call.attributes[kBiasAct.attribute<std::string>("activation")])),
-      x(call.input<T>(kBiasAct.input("x"))),
-      bias(parameter(call, kBiasAct.input("bias"))),
-      y(call.output<T>(kBiasAct.output("y"))) {
-  const Rows x_rows = as_rows(*call.inputs[kBiasAct.input("x")]);
+    : activation(activations::index_of(call.attributes[attribute_of<std::string>(kBiasAct, "activation")])),
+      x(call.input<T>(input_of(kBiasAct, "x"))),
+      bias(parameter(call, input_of(kBiasAct, "bias"))),
+      y(call.output<T>(output_of(kBiasAct, "y"))) {
+  const Rows x_rows = as_rows(*call.inputs[input_of(kBiasAct, "x")]);
   rows = x_rows.count, size = x_rows.size, x_stride = x_rows.stride;
   if (!bias.data) join_rows(rows, size, {x_stride});
 }
 
 template <class T>
 BiasActBackward<T>::BiasActBackward(const Call& call)
-    : activation(activations::index_of(call.attributes[kBiasActBackward.attribute<std::string>("activation")])),
-      dy(call.input<T>(kBiasActBackward.input("dy"))),
-      x(call.input<T>(kBiasActBackward.input("x"))),
-      bias(parameter(call, kBiasActBackward.input("bias"))),
-      dx(call.attributes[kBiasActBackward.attribute<bool>("need_dx")] ? call.output<T>(kBiasActBackward.output("dx"))
-                                                                      : nullptr),
-      need_dbias(bias.data && call.attributes[kBiasActBackward.attribute<bool>("need_dbias")]),
-      dbias(call.outputs[kBiasActBackward.output("dbias")]),
+    : activation(activations::index_of(call.attributes[attribute_of<std::string>(kBiasActBackward, "activation")])),
+      dy(call.input<T>(input_of(kBiasActBackward, "dy"))),
+      x(call.input<T>(input_of(kBiasActBackward, "x"))),
+      bias(parameter(call, input_of(kBiasActBackward, "bias"))),
+      dx(call.attributes[attribute_of<bool>(kBiasActBackward, "need_dx")]
+             ? call.output<T>(output_of(kBiasActBackward, "dx"))
+             : nullptr),
+      need_dbias(bias.data && call.attributes[attribute_of<bool>(kBiasActBackward, "need_dbias")]),
+      dbias(call.outputs[output_of(kBiasActBackward, "dbias")]),
       partials(static_cast<compute_t<T>*>(call.workspace)) {
-  const Rows dy_rows = as_rows(*call.inputs[kBiasActBackward.input("dy")]);
-  const Rows x_rows = as_rows(*call.inputs[kBiasActBackward.input("x")]);
+  const Rows dy_rows = as_rows(*call.inputs[input_of(kBiasActBackward, "dy")]);
+  const Rows x_rows = as_rows(*call.inputs[input_of(kBiasActBackward, "x")]);
   rows = x_rows.count, size = x_rows.size, dy_stride = dy_rows.stride, x_stride = x_rows.stride;
   if (!bias.data) join_rows(rows, size, {dy_stride, x_stride});
   slabs = slabs_of(rows);

@@ -25,12 +25,13 @@ Status gated_shape(Rule& rule, int gate, int up, Shape* y) {
 }
 
 Status forward_rule(Rule& rule) {
-  return gated_shape(rule, kGatedAct.input("gate"), kGatedAct.input("up"), &rule.outputs[kGatedAct.output("y")]);
+  return gated_shape(rule, input_of(kGatedAct, "gate"), input_of(kGatedAct, "up"),
+                     &rule.outputs[output_of(kGatedAct, "y")]);
 }
 
 Status backward_rule(Rule& rule) {
-  constexpr int kDy = kGatedActBackward.input("dy"), kGate = kGatedActBackward.input("gate");
-  constexpr int kUp = kGatedActBackward.input("up");
+  constexpr int kDy = input_of(kGatedActBackward, "dy"), kGate = input_of(kGatedActBackward, "gate");
+  constexpr int kUp = input_of(kGatedActBackward, "up");
   Shape y;
   FUSEDOPS_TRY(gated_shape(rule, kGate, kUp, &y));
   const Shape &gate = rule.inputs[kGate], &up = rule.inputs[kUp], &dy = rule.inputs[kDy];
@@ -40,10 +41,10 @@ Status backward_rule(Rule& rule) {
     for (int i = 0; equal && i < y.rank; ++i) equal = rule.same(y.dims[i], dy.dims[i]);
     if (!equal) return rule.must(kDy, "have shape " + rule.show(y), rule.show(dy));
   }
-  const bool need_dgate = rule.attributes[kGatedActBackward.attribute<bool>("need_dgate")];
-  const bool need_dup = up.present && rule.attributes[kGatedActBackward.attribute<bool>("need_dup")];
-  rule.outputs[kGatedActBackward.output("dgate")] = need_dgate ? gate : Shape::of(gate.dtype, {0});
-  rule.outputs[kGatedActBackward.output("dup")] = need_dup ? gate : Shape::of(gate.dtype, {0});
+  const bool need_dgate = rule.attributes[attribute_of<bool>(kGatedActBackward, "need_dgate")];
+  const bool need_dup = up.present && rule.attributes[attribute_of<bool>(kGatedActBackward, "need_dup")];
+  rule.outputs[output_of(kGatedActBackward, "dgate")] = need_dgate ? gate : Shape::of(gate.dtype, {0});
+  rule.outputs[output_of(kGatedActBackward, "dup")] = need_dup ? gate : Shape::of(gate.dtype, {0});
   return {};
 }
 
@@ -83,7 +84,7 @@ void backward(const GatedActBackward<T>& call, const Context& context) {
 }
 
 Status forward_cpu(const Call& call) {
-  return dispatch(call.outputs[kGatedAct.output("y")].dtype, [&](auto tag) -> Status {
+  return dispatch(call.outputs[output_of(kGatedAct, "y")].dtype, [&](auto tag) -> Status {
     const GatedAct<typename decltype(tag)::type> of_type(call);
     activations::dispatch(of_type.activation,
                           [&](auto activation) { forward<decltype(activation)>(of_type, call.context); });
@@ -92,7 +93,7 @@ Status forward_cpu(const Call& call) {
 }
 
 Status backward_cpu(const Call& call) {
-  return dispatch(call.inputs[kGatedActBackward.input("gate")]->dtype, [&](auto tag) -> Status {
+  return dispatch(call.inputs[input_of(kGatedActBackward, "gate")]->dtype, [&](auto tag) -> Status {
     const GatedActBackward<typename decltype(tag)::type> of_type(call);
     if (!of_type.dgate && !of_type.dup) return {};
     activations::dispatch(of_type.activation,

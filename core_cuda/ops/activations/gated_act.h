@@ -55,9 +55,9 @@ struct Gated {
 template <class T>
 struct GatedAct : Gated<T> {
   explicit GatedAct(const Call& call)
-      : Gated<T>(*call.inputs[kGatedAct.input("gate")], call.inputs[kGatedAct.input("up")]),
-        activation(activations::index_of(call.attributes[kGatedAct.attribute<std::string>("activation")])),
-        y(call.output<T>(kGatedAct.output("y"))) {
+      : Gated<T>(*call.inputs[input_of(kGatedAct, "gate")], call.inputs[input_of(kGatedAct, "up")]),
+        activation(activations::index_of(call.attributes[attribute_of<std::string>(kGatedAct, "activation")])),
+        y(call.output<T>(output_of(kGatedAct, "y"))) {
     join_rows(this->rows, this->size, {this->gate_stride, this->up_stride});
   }
 
@@ -68,18 +68,18 @@ struct GatedAct : Gated<T> {
 template <class T>
 struct GatedActBackward : Gated<T> {
   explicit GatedActBackward(const Call& call)
-      : Gated<T>(*call.inputs[kGatedActBackward.input("gate")], call.inputs[kGatedActBackward.input("up")]),
-        activation(activations::index_of(call.attributes[kGatedActBackward.attribute<std::string>("activation")])),
-        dy(call.input<T>(kGatedActBackward.input("dy"))),
-        dy_stride(as_rows(*call.inputs[kGatedActBackward.input("dy")]).stride) {
-    const bool packed = !call.inputs[kGatedActBackward.input("up")];
+      : Gated<T>(*call.inputs[input_of(kGatedActBackward, "gate")], call.inputs[input_of(kGatedActBackward, "up")]),
+        activation(activations::index_of(call.attributes[attribute_of<std::string>(kGatedActBackward, "activation")])),
+        dy(call.input<T>(input_of(kGatedActBackward, "dy"))),
+        dy_stride(as_rows(*call.inputs[input_of(kGatedActBackward, "dy")]).stride) {
+    const bool packed = !call.inputs[input_of(kGatedActBackward, "up")];
     out_stride = packed ? 2 * this->size : this->size;
-    if (call.attributes[kGatedActBackward.attribute<bool>("need_dgate")]) {
-      dgate = call.output<T>(kGatedActBackward.output("dgate"));
+    if (call.attributes[attribute_of<bool>(kGatedActBackward, "need_dgate")]) {
+      dgate = call.output<T>(output_of(kGatedActBackward, "dgate"));
       if (packed) dup = dgate + this->size;
     }
-    if (!packed && call.attributes[kGatedActBackward.attribute<bool>("need_dup")])
-      dup = call.output<T>(kGatedActBackward.output("dup"));
+    if (!packed && call.attributes[attribute_of<bool>(kGatedActBackward, "need_dup")])
+      dup = call.output<T>(output_of(kGatedActBackward, "dup"));
     join_rows(this->rows, this->size, {this->gate_stride, this->up_stride, dy_stride, out_stride});
   }
 

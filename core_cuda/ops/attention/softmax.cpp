@@ -8,8 +8,8 @@ namespace fusedops {
 namespace {
 
 Status check_mask(Rule& rule) {
-  constexpr int kMask = kSoftmax.input("mask");
-  const Shape &x = rule.inputs[kSoftmax.input("x")], &mask = rule.inputs[kMask];
+  constexpr int kMask = input_of(kSoftmax, "mask");
+  const Shape &x = rule.inputs[input_of(kSoftmax, "x")], &mask = rule.inputs[kMask];
   if (!mask.present) return {};
   if (mask.dtype != DType::boolean) return rule.must(kMask, "be bool", name_of(mask.dtype));
   if (!mask.ranked || !x.ranked) return {};
@@ -23,13 +23,13 @@ Status check_mask(Rule& rule) {
 }
 
 Status forward_rule(Rule& rule) {
-  constexpr int kX = kSoftmax.input("x");
+  constexpr int kX = input_of(kSoftmax, "x");
   const Shape& x = rule.inputs[kX];
   FUSEDOPS_TRY(rule.has_rows(kX));
-  if (rule.attributes[kSoftmax.attribute<bool>("causal")] && x.ranked && x.rank < 2)
+  if (rule.attributes[attribute_of<bool>(kSoftmax, "causal")] && x.ranked && x.rank < 2)
     return rule.must(kX, "have at least two dimensions to be causal", "shape " + rule.show(x));
   FUSEDOPS_TRY(check_mask(rule));
-  rule.outputs[kSoftmax.output("y")] = x;
+  rule.outputs[output_of(kSoftmax, "y")] = x;
   return {};
 }
 
@@ -94,8 +94,8 @@ void softmax_row(const Softmax<T>& call, int64_t row, const uint8_t* mask, bool 
 template <class T>
 Status softmax_rows(const Call& arguments) {
   const Softmax<T> call(arguments);
-  const View* view = arguments.inputs[kSoftmax.input("mask")];
-  const BroadcastMask mask = view ? BroadcastMask(*view, *arguments.inputs[kSoftmax.input("x")]) : BroadcastMask();
+  const View* view = arguments.inputs[input_of(kSoftmax, "mask")];
+  const BroadcastMask mask = view ? BroadcastMask(*view, *arguments.inputs[input_of(kSoftmax, "x")]) : BroadcastMask();
   const bool streamed = !view && cpu::is_streamed(call.rows * call.cols * sizeof(T));
   arguments.context.parallel_for(call.rows, 20 + call.cols, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
@@ -112,15 +112,15 @@ Status softmax_rows(const Call& arguments) {
 }
 
 Status softmax_cpu(const Call& call) {
-  return dispatch(call.outputs[kSoftmax.output("y")].dtype,
+  return dispatch(call.outputs[output_of(kSoftmax, "y")].dtype,
                   [&](auto tag) { return softmax_rows<typename decltype(tag)::type>(call); });
 }
 
 Status backward_rule(Rule& rule) {
-  constexpr int kY = kSoftmaxBackward.input("y");
+  constexpr int kY = input_of(kSoftmaxBackward, "y");
   FUSEDOPS_TRY(rule.has_rows(kY));
-  FUSEDOPS_TRY(rule.same_as(kSoftmaxBackward.input("dy"), kY));
-  rule.outputs[kSoftmaxBackward.output("dx")] = rule.inputs[kY];
+  FUSEDOPS_TRY(rule.same_as(input_of(kSoftmaxBackward, "dy"), kY));
+  rule.outputs[output_of(kSoftmaxBackward, "dx")] = rule.inputs[kY];
   return {};
 }
 
@@ -147,7 +147,7 @@ Status backward_rows(const SoftmaxBackward<T>& call, const Context& context) {
 }
 
 Status softmax_backward_cpu(const Call& call) {
-  return dispatch(call.outputs[kSoftmaxBackward.output("dx")].dtype, [&](auto tag) {
+  return dispatch(call.outputs[output_of(kSoftmaxBackward, "dx")].dtype, [&](auto tag) {
     return backward_rows(SoftmaxBackward<typename decltype(tag)::type>(call), call.context);
   });
 }

@@ -397,16 +397,16 @@ Status backward_rows(const SoftmaxBackward<T>& call, const Context& context) {
 }  // namespace cuda
 
 Status softmax_cuda(const Call& call) {
-  return dispatch(call.outputs[kSoftmax.output("y")].dtype, [&](auto tag) {
+  return dispatch(call.outputs[output_of(kSoftmax, "y")].dtype, [&](auto tag) {
     const Softmax<typename decltype(tag)::type> rows(call);
-    const View* mask = call.inputs[kSoftmax.input("mask")];
+    const View* mask = call.inputs[input_of(kSoftmax, "mask")];
     if (!mask) return cuda::softmax_rows(rows, cuda::NoMask(), call.context);
-    return cuda::softmax_rows(rows, BroadcastMask(*mask, *call.inputs[kSoftmax.input("x")]), call.context);
+    return cuda::softmax_rows(rows, BroadcastMask(*mask, *call.inputs[input_of(kSoftmax, "x")]), call.context);
   });
 }
 
 Status softmax_backward_cuda(const Call& call) {
-  return dispatch(call.outputs[kSoftmaxBackward.output("dx")].dtype, [&](auto tag) {
+  return dispatch(call.outputs[output_of(kSoftmaxBackward, "dx")].dtype, [&](auto tag) {
     return cuda::backward_rows(SoftmaxBackward<typename decltype(tag)::type>(call), call.context);
   });
 }

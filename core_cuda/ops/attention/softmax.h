@@ -40,15 +40,16 @@ template <class T>
 struct Softmax {
   using A = compute_t<T>;
 
-  explicit Softmax(const Call& call) : x(call.input<T>(kSoftmax.input("x"))), y(call.output<T>(kSoftmax.output("y"))) {
-    const View& view = *call.inputs[kSoftmax.input("x")];
+  explicit Softmax(const Call& call)
+      : x(call.input<T>(input_of(kSoftmax, "x"))), y(call.output<T>(output_of(kSoftmax, "y"))) {
+    const View& view = *call.inputs[input_of(kSoftmax, "x")];
     const Rows shape = as_rows(view);
     rows = shape.count, cols = shape.size, x_stride = shape.stride;
-    const double scale = call.attributes[kSoftmax.attribute<double>("scale")];
+    const double scale = call.attributes[attribute_of<double>(kSoftmax, "scale")];
     sign = scale < 0 ? A(-1) : A(1);
     factor = static_cast<A>(std::fabs(scale) * kLog2E);
     if (factor == 0) sign = 0, factor = 1;  // 0 * x: numbers become equal, infinities NaN
-    if (call.attributes[kSoftmax.attribute<bool>("causal")]) height = view.sizes[view.rank - 2];
+    if (call.attributes[attribute_of<bool>(kSoftmax, "causal")]) height = view.sizes[view.rank - 2];
   }
 
   // Columns [0, end) of a row are not masked by causality.
@@ -70,13 +71,13 @@ struct Softmax {
 template <class T>
 struct SoftmaxBackward {
   explicit SoftmaxBackward(const Call& call)
-      : dy(call.input<T>(kSoftmaxBackward.input("dy"))),
-        y(call.input<T>(kSoftmaxBackward.input("y"))),
-        dx(call.output<T>(kSoftmaxBackward.output("dx"))),
-        scale(static_cast<compute_t<T>>(call.attributes[kSoftmaxBackward.attribute<double>("scale")])) {
-    const Rows dy_rows = as_rows(*call.inputs[kSoftmaxBackward.input("dy")]);
+      : dy(call.input<T>(input_of(kSoftmaxBackward, "dy"))),
+        y(call.input<T>(input_of(kSoftmaxBackward, "y"))),
+        dx(call.output<T>(output_of(kSoftmaxBackward, "dx"))),
+        scale(static_cast<compute_t<T>>(call.attributes[attribute_of<double>(kSoftmaxBackward, "scale")])) {
+    const Rows dy_rows = as_rows(*call.inputs[input_of(kSoftmaxBackward, "dy")]);
     rows = dy_rows.count, cols = dy_rows.size, dy_stride = dy_rows.stride;
-    y_stride = as_rows(*call.inputs[kSoftmaxBackward.input("y")]).stride;
+    y_stride = as_rows(*call.inputs[input_of(kSoftmaxBackward, "y")]).stride;
   }
 
   int64_t rows, cols;

@@ -6,10 +6,10 @@ namespace fusedops {
 namespace {
 
 Status add_rule(Rule& rule) {
-  constexpr int kX = kAdd.input("x");
+  constexpr int kX = input_of(kAdd, "x");
   FUSEDOPS_TRY(rule.floating(kX));
-  FUSEDOPS_TRY(rule.same_as(kAdd.input("y"), kX));
-  rule.outputs[kAdd.output("sum")] = rule.inputs[kX];
+  FUSEDOPS_TRY(rule.same_as(input_of(kAdd, "y"), kX));
+  rule.outputs[output_of(kAdd, "sum")] = rule.inputs[kX];
   return {};
 }
 

@@ -8,31 +8,33 @@ namespace fusedops {
 namespace {
 
 Status axpby_rule(Rule& rule) {
-  constexpr int kX = kAxpby.input("x");
+  constexpr int kX = input_of(kAxpby, "x");
   FUSEDOPS_TRY(rule.floating(kX));
-  FUSEDOPS_TRY(rule.one_element(kAxpby.input("a"), kX));
-  FUSEDOPS_TRY(rule.same_as(kAxpby.input("b"), kX));
-  rule.outputs[kAxpby.output("y")] = rule.inputs[kX];
+  FUSEDOPS_TRY(rule.one_element(input_of(kAxpby, "a"), kX));
+  FUSEDOPS_TRY(rule.same_as(input_of(kAxpby, "b"), kX));
+  rule.outputs[output_of(kAxpby, "y")] = rule.inputs[kX];
   return {};
 }
 
-Status axpby_cpu(const Call& call) { return cpu::elementwise<kAxpby>(call, Axpby{scalar(call, kAxpby.input("a"))}); }
+Status axpby_cpu(const Call& call) {
+  return cpu::elementwise<kAxpby>(call, Axpby{scalar(call, input_of(kAxpby, "a"))});
+}
 
 Status backward_rule(Rule& rule) {
-  constexpr int kA = kAxpbyBackward.input("a"), kX = kAxpbyBackward.input("x");
+  constexpr int kA = input_of(kAxpbyBackward, "a"), kX = input_of(kAxpbyBackward, "x");
   FUSEDOPS_TRY(rule.floating(kX));
   FUSEDOPS_TRY(rule.one_element(kA, kX));
-  FUSEDOPS_TRY(rule.same_as(kAxpbyBackward.input("dy"), kX));
+  FUSEDOPS_TRY(rule.same_as(input_of(kAxpbyBackward, "dy"), kX));
   const Shape &a = rule.inputs[kA], &x = rule.inputs[kX];
-  const bool need_dx = rule.attributes[kAxpbyBackward.attribute<bool>("need_dx")];
-  rule.outputs[kAxpbyBackward.output("da")] = a.present ? a : Shape::of(compute_dtype(x.dtype));
-  rule.outputs[kAxpbyBackward.output("dx")] = need_dx ? x : Shape::of(x.dtype, {0});
+  const bool need_dx = rule.attributes[attribute_of<bool>(kAxpbyBackward, "need_dx")];
+  rule.outputs[output_of(kAxpbyBackward, "da")] = a.present ? a : Shape::of(compute_dtype(x.dtype));
+  rule.outputs[output_of(kAxpbyBackward, "dx")] = need_dx ? x : Shape::of(x.dtype, {0});
   return {};
 }
 
 // One partial sum per block of the CPU engine; the tiles of the CUDA kernel are larger.
 size_t backward_workspace(const Call& call) {
-  const View& x = *call.inputs[kAxpbyBackward.input("x")];
+  const View& x = *call.inputs[input_of(kAxpbyBackward, "x")];
   return (x.numel() / cpu::kBlock + 1) * size_of(compute_dtype(x.dtype));
 }
 
@@ -65,7 +67,7 @@ Status backward_cpu(const AxpbyBackward<T>& call, const Context& context) {
 }
 
 Status axpby_backward_cpu(const Call& call) {
-  return dispatch(call.inputs[kAxpbyBackward.input("x")]->dtype, [&](auto tag) {
+  return dispatch(call.inputs[input_of(kAxpbyBackward, "x")]->dtype, [&](auto tag) {
     return backward_cpu(AxpbyBackward<typename decltype(tag)::type>(call), call.context);
   });
 }

@@ -4,7 +4,9 @@
 
 namespace fusedops {
 
-Status axpby_cuda(const Call& call) { return cuda::elementwise<kAxpby>(call, Axpby{scalar(call, kAxpby.input("a"))}); }
+Status axpby_cuda(const Call& call) {
+  return cuda::elementwise<kAxpby>(call, Axpby{scalar(call, input_of(kAxpby, "a"))});
+}
 
 namespace cuda {
 namespace {
@@ -68,7 +70,7 @@ Status axpby_backward(const AxpbyBackward<T>& call, const Context& context) {
 }  // namespace cuda
 
 Status axpby_backward_cuda(const Call& call) {
-  return dispatch(call.inputs[kAxpbyBackward.input("x")]->dtype, [&](auto tag) {
+  return dispatch(call.inputs[input_of(kAxpbyBackward, "x")]->dtype, [&](auto tag) {
     return cuda::axpby_backward(AxpbyBackward<typename decltype(tag)::type>(call), call.context);
   });
 }

@@ -40,13 +40,14 @@ FUSEDOPS_CUDA_KERNEL Status axpby_backward_cuda(const Call& call);
 template <class T>
 struct AxpbyBackward {
   explicit AxpbyBackward(const Call& call)
-      : n(call.inputs[kAxpbyBackward.input("x")]->numel()),
-        dy(call.input<T>(kAxpbyBackward.input("dy"))),
-        x(call.input<T>(kAxpbyBackward.input("x"))),
-        a(scalar(call, kAxpbyBackward.input("a"))),
-        da(call.outputs[kAxpbyBackward.output("da")]),
-        dx(call.attributes[kAxpbyBackward.attribute<bool>("need_dx")] ? call.output<T>(kAxpbyBackward.output("dx"))
-                                                                      : nullptr),
+      : n(call.inputs[input_of(kAxpbyBackward, "x")]->numel()),
+        dy(call.input<T>(input_of(kAxpbyBackward, "dy"))),
+        x(call.input<T>(input_of(kAxpbyBackward, "x"))),
+        a(scalar(call, input_of(kAxpbyBackward, "a"))),
+        da(call.outputs[output_of(kAxpbyBackward, "da")]),
+        dx(call.attributes[attribute_of<bool>(kAxpbyBackward, "need_dx")]
+               ? call.output<T>(output_of(kAxpbyBackward, "dx"))
+               : nullptr),
         partials(static_cast<compute_t<T>*>(call.workspace)) {}
 
   int64_t n;

@@ -21,10 +21,10 @@ Status few_coefficients(const Rule& rule) {
 }
 
 Status forward_rule(Rule& rule) {
-  constexpr int kX = kPolynomialActivation.input("x");
+  constexpr int kX = input_of(kPolynomialActivation, "x");
   FUSEDOPS_TRY(rule.floating(kX));
   FUSEDOPS_TRY(few_coefficients<kPolynomialActivation>(rule));
-  rule.outputs[kPolynomialActivation.output("y")] = rule.inputs[kX];
+  rule.outputs[output_of(kPolynomialActivation, "y")] = rule.inputs[kX];
   return {};
 }
 
@@ -35,11 +35,11 @@ Status forward_cpu(const Call& call) {
 }
 
 Status backward_rule(Rule& rule) {
-  constexpr int kX = kPolynomialActivationBackward.input("x");
+  constexpr int kX = input_of(kPolynomialActivationBackward, "x");
   FUSEDOPS_TRY(rule.floating(kX));
   FUSEDOPS_TRY(few_coefficients<kPolynomialActivationBackward>(rule));
-  FUSEDOPS_TRY(rule.same_as(kPolynomialActivationBackward.input("dy"), kX));
-  rule.outputs[kPolynomialActivationBackward.output("dx")] = rule.inputs[kX];
+  FUSEDOPS_TRY(rule.same_as(input_of(kPolynomialActivationBackward, "dy"), kX));
+  rule.outputs[output_of(kPolynomialActivationBackward, "dx")] = rule.inputs[kX];
   return {};
 }
 

@@ -26,7 +26,7 @@ inline constexpr Signature kPolynomialActivationBackward{
 
 template <const Signature& kOp>
 const std::vector<double>& coefficients_of(const Attributes& attributes) {
-  return attributes[kOp.attribute<std::vector<double>>("coefficients")];
+  return attributes[attribute_of<std::vector<double>>(kOp, "coefficients")];
 }
 
 // The number of coefficients is part of the type: a run-time count would cost more than memory leaves time for, and

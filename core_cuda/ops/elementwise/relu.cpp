@@ -6,19 +6,19 @@ namespace fusedops {
 namespace {
 
 Status relu_rule(Rule& rule) {
-  constexpr int kX = kRelu.input("x");
+  constexpr int kX = input_of(kRelu, "x");
   FUSEDOPS_TRY(rule.floating(kX));
-  rule.outputs[kRelu.output("y")] = rule.inputs[kX];
+  rule.outputs[output_of(kRelu, "y")] = rule.inputs[kX];
   return {};
 }
 
 Status relu_cpu(const Call& call) { return cpu::elementwise<kRelu>(call, Relu{}); }
 
 Status relu_backward_rule(Rule& rule) {
-  constexpr int kY = kReluBackward.input("y");
+  constexpr int kY = input_of(kReluBackward, "y");
   FUSEDOPS_TRY(rule.floating(kY));
-  FUSEDOPS_TRY(rule.same_as(kReluBackward.input("dy"), kY));
-  rule.outputs[kReluBackward.output("dx")] = rule.inputs[kY];
+  FUSEDOPS_TRY(rule.same_as(input_of(kReluBackward, "dy"), kY));
+  rule.outputs[output_of(kReluBackward, "dx")] = rule.inputs[kY];
   return {};
 }
 

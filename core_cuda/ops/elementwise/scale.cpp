@@ -6,15 +6,15 @@ namespace fusedops {
 namespace {
 
 Status scale_rule(Rule& rule) {
-  constexpr int kX = kScale.input("x");
+  constexpr int kX = input_of(kScale, "x");
   FUSEDOPS_TRY(rule.floating(kX));
-  FUSEDOPS_TRY(rule.one_element(kScale.input("factor"), kX));
-  rule.outputs[kScale.output("y")] = rule.inputs[kX];
+  FUSEDOPS_TRY(rule.one_element(input_of(kScale, "factor"), kX));
+  rule.outputs[output_of(kScale, "y")] = rule.inputs[kX];
   return {};
 }
 
 Status scale_cpu(const Call& call) {
-  return cpu::elementwise<kScale>(call, Scale{scalar(call, kScale.input("factor"))});
+  return cpu::elementwise<kScale>(call, Scale{scalar(call, input_of(kScale, "factor"))});
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 namespace fusedops {
 
 Status scale_cuda(const Call& call) {
-  return cuda::elementwise<kScale>(call, Scale{scalar(call, kScale.input("factor"))});
+  return cuda::elementwise<kScale>(call, Scale{scalar(call, input_of(kScale, "factor"))});
 }
 
 }  // namespace fusedops

@@ -49,14 +49,14 @@ Status forward_rule(Rule& rule) {
   FUSEDOPS_TRY(check_labels(rule, at));
   FUSEDOPS_TRY(check_smoothing(rule, at));
   const DType dtype = compute_dtype(rule.inputs[at.logits].dtype);
-  Shape& loss = rule.outputs[kCrossEntropy.output("loss")];
+  Shape& loss = rule.outputs[output_of(kCrossEntropy, "loss")];
   loss = is_per_row(rule, at) ? rule.row_shape(at.logits, dtype) : Shape::of(dtype);
   if (!loss.ranked) {  // the labels may tell
     loss = rule.inputs[at.labels];
     loss.dtype = dtype;
   }
-  rule.outputs[kCrossEntropy.output("lse")] = lse_shape(rule, at.logits);
-  rule.outputs[kCrossEntropy.output("count")] = Shape::of(dtype);
+  rule.outputs[output_of(kCrossEntropy, "lse")] = lse_shape(rule, at.logits);
+  rule.outputs[output_of(kCrossEntropy, "count")] = Shape::of(dtype);
   return {};
 }
 
@@ -84,15 +84,15 @@ Status check_number(const Rule& rule, int input, DType dtype) {
 
 Status backward_rule(Rule& rule) {
   constexpr CrossEntropyPlaces at = kCrossEntropyBackward;
-  constexpr int kDloss = kCrossEntropyBackward.input("dloss");
+  constexpr int kDloss = input_of(kCrossEntropyBackward, "dloss");
   FUSEDOPS_TRY(rule.has_rows(at.logits));
   FUSEDOPS_TRY(check_labels(rule, at));
   FUSEDOPS_TRY(check_smoothing(rule, at));
-  FUSEDOPS_TRY(check_lse(rule, kCrossEntropyBackward.input("lse"), at.logits));
+  FUSEDOPS_TRY(check_lse(rule, input_of(kCrossEntropyBackward, "lse"), at.logits));
   const DType dtype = compute_dtype(rule.inputs[at.logits].dtype);
-  FUSEDOPS_TRY(check_number(rule, kCrossEntropyBackward.input("count"), dtype));
+  FUSEDOPS_TRY(check_number(rule, input_of(kCrossEntropyBackward, "count"), dtype));
   FUSEDOPS_TRY(is_per_row(rule, at) ? rule.per_row(kDloss, at.logits) : check_number(rule, kDloss, dtype));
-  rule.outputs[kCrossEntropyBackward.output("dlogits")] = rule.inputs[at.logits];
+  rule.outputs[output_of(kCrossEntropyBackward, "dlogits")] = rule.inputs[at.logits];
   return {};
 }
 
@@ -131,7 +131,7 @@ RowSums<compute_t<T>> row_sums(const T* x, int64_t classes, bool smooth) {
 // On the GPU: RowSums of every segment, then the loss and the number of rows of every block. On the CPU less: the loss
 // of every row.
 size_t forward_workspace(const Call& call) {
-  const View& logits = *call.inputs[kCrossEntropy.input("logits")];
+  const View& logits = *call.inputs[input_of(kCrossEntropy, "logits")];
   const Rows shape = as_rows(logits);
   const CrossEntropyParts parts(shape.count, shape.size, logits.dtype);
   return (3 * shape.count * parts.segments + 2 * parts.blocks) * size_of(compute_dtype(logits.dtype));
@@ -160,7 +160,7 @@ Status forward_rows(const CrossEntropy<T>& call, const Context& context) {
 }
 
 Status cross_entropy_cpu(const Call& call) {
-  return dispatch(call.inputs[kCrossEntropy.input("logits")]->dtype, [&](auto tag) {
+  return dispatch(call.inputs[input_of(kCrossEntropy, "logits")]->dtype, [&](auto tag) {
     return forward_rows(CrossEntropy<typename decltype(tag)::type>(call), call.context);
   });
 }
@@ -189,7 +189,7 @@ Status backward_rows(const CrossEntropyBackward<T>& call, const Context& context
 }
 
 Status cross_entropy_backward_cpu(const Call& call) {
-  return dispatch(call.outputs[kCrossEntropyBackward.output("dlogits")].dtype, [&](auto tag) {
+  return dispatch(call.outputs[output_of(kCrossEntropyBackward, "dlogits")].dtype, [&](auto tag) {
     return backward_rows(CrossEntropyBackward<typename decltype(tag)::type>(call), call.context);
   });
 }

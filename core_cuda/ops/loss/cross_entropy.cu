@@ -222,13 +222,13 @@ Status backward(const CrossEntropyBackward<T>& call, const Context& context) {
 }  // namespace cuda
 
 Status cross_entropy_cuda(const Call& call) {
-  return dispatch(call.inputs[kCrossEntropy.input("logits")]->dtype, [&](auto tag) {
+  return dispatch(call.inputs[input_of(kCrossEntropy, "logits")]->dtype, [&](auto tag) {
     return cuda::forward(CrossEntropy<typename decltype(tag)::type>(call), call.context);
   });
 }
 
 Status cross_entropy_backward_cuda(const Call& call) {
-  return dispatch(call.outputs[kCrossEntropyBackward.output("dlogits")].dtype, [&](auto tag) {
+  return dispatch(call.outputs[output_of(kCrossEntropyBackward, "dlogits")].dtype, [&](auto tag) {
     return cuda::backward(CrossEntropyBackward<typename decltype(tag)::type>(call), call.context);
   });
 }

@@ -67,11 +67,11 @@ struct CrossEntropyPlaces {
   AttributePlace<std::string> reduction;
 
   consteval CrossEntropyPlaces(const Signature& op)
-      : logits(op.input("logits")),
-        labels(op.input("labels")),
-        ignore_index(op.attribute<int64_t>("ignore_index")),
-        label_smoothing(op.attribute<double>("label_smoothing")),
-        reduction(op.attribute<std::string>("reduction")) {}
+      : logits(input_of(op, "logits")),
+        labels(input_of(op, "labels")),
+        ignore_index(attribute_of<int64_t>(op, "ignore_index")),
+        label_smoothing(attribute_of<double>(op, "label_smoothing")),
+        reduction(attribute_of<std::string>(op, "reduction")) {}
 };
 
 // The logits' rows, their labels and the options.
@@ -132,9 +132,9 @@ struct CrossEntropy : CrossEntropyRows<T> {
 
   explicit CrossEntropy(const Call& call)
       : CrossEntropyRows<T>(call, kCrossEntropy),
-        loss(call.output<A>(kCrossEntropy.output("loss"))),
-        lse(call.output<Lse<A>>(kCrossEntropy.output("lse"))),
-        count(call.output<A>(kCrossEntropy.output("count"))),
+        loss(call.output<A>(output_of(kCrossEntropy, "loss"))),
+        lse(call.output<Lse<A>>(output_of(kCrossEntropy, "lse"))),
+        count(call.output<A>(output_of(kCrossEntropy, "count"))),
         workspace(call.workspace) {}
 
   FUSEDOPS_HD Lse<A> row_lse(const RowSums<A>& sums) const { return {sums.max, std::log(sums.exponentials)}; }
@@ -158,11 +158,11 @@ struct CrossEntropyBackward : CrossEntropyRows<T> {
 
   explicit CrossEntropyBackward(const Call& call)
       : CrossEntropyRows<T>(call, kCrossEntropyBackward),
-        dloss(call.input<A>(kCrossEntropyBackward.input("dloss"))),
-        lse(call.input<Lse<A>>(kCrossEntropyBackward.input("lse"))),
-        count(call.input<A>(kCrossEntropyBackward.input("count"))),
-        dlogits(call.output<T>(kCrossEntropyBackward.output("dlogits"))) {
-    const double smoothing = call.attributes[kCrossEntropyBackward.attribute<double>("label_smoothing")];
+        dloss(call.input<A>(input_of(kCrossEntropyBackward, "dloss"))),
+        lse(call.input<Lse<A>>(input_of(kCrossEntropyBackward, "lse"))),
+        count(call.input<A>(input_of(kCrossEntropyBackward, "count"))),
+        dlogits(call.output<T>(output_of(kCrossEntropyBackward, "dlogits"))) {
+    const double smoothing = call.attributes[attribute_of<double>(kCrossEntropyBackward, "label_smoothing")];
     uniform = static_cast<A>(smoothing / static_cast<double>(this->classes));
   }
 

@@ -21,17 +21,17 @@ struct NormForwardPlaces {
   AttributePlace<double> eps, offset;
 
   consteval NormForwardPlaces(const Signature& op)
-      : x(op.input("x")),
-        residual(op.find_input("residual")),
-        weight(op.input("weight")),
-        bias(op.find_input("bias")),
-        y(op.output("y")),
-        s(op.find_output("s")),
-        mean(op.find_output("mean")),
-        rstd(op.output("rstd")),
-        eps(op.attribute<double>("eps")),
-        offset(op.find_attribute<double>("weight_offset")) {
-    op.has_only({x, residual, weight, bias}, {y, s, mean, rstd}, {eps.place, offset.place});
+      : x(input_of(op, "x")),
+        residual(find_input(op, "residual")),
+        weight(input_of(op, "weight")),
+        bias(find_input(op, "bias")),
+        y(output_of(op, "y")),
+        s(find_output(op, "s")),
+        mean(find_output(op, "mean")),
+        rstd(output_of(op, "rstd")),
+        eps(attribute_of<double>(op, "eps")),
+        offset(find_attribute<double>(op, "weight_offset")) {
+    has_only(op, {x, residual, weight, bias}, {y, s, mean, rstd}, {eps.place, offset.place});
   }
 };
 
@@ -42,22 +42,22 @@ struct NormBackwardPlaces {
   AttributePlace<bool> need_dx, need_dweight, need_dbias;
 
   consteval NormBackwardPlaces(const Signature& op)
-      : dy(op.input("dy")),
-        x(op.input("x")),
-        weight(op.input("weight")),
-        bias(op.find_input("bias")),
-        mean(op.find_input("mean")),
-        rstd(op.input("rstd")),
-        ds(op.input("ds")),
-        dx(op.output("dx")),
-        dweight(op.output("dweight")),
-        dbias(op.find_output("dbias")),
-        offset(op.find_attribute<double>("weight_offset")),
-        need_dx(op.attribute<bool>("need_dx")),
-        need_dweight(op.attribute<bool>("need_dweight")),
-        need_dbias(op.find_attribute<bool>("need_dbias")) {
-    op.has_only({dy, x, weight, bias, mean, rstd, ds}, {dx, dweight, dbias},
-                {offset.place, need_dx.place, need_dweight.place, need_dbias.place});
+      : dy(input_of(op, "dy")),
+        x(input_of(op, "x")),
+        weight(input_of(op, "weight")),
+        bias(find_input(op, "bias")),
+        mean(find_input(op, "mean")),
+        rstd(input_of(op, "rstd")),
+        ds(input_of(op, "ds")),
+        dx(output_of(op, "dx")),
+        dweight(output_of(op, "dweight")),
+        dbias(find_output(op, "dbias")),
+        offset(find_attribute<double>(op, "weight_offset")),
+        need_dx(attribute_of<bool>(op, "need_dx")),
+        need_dweight(attribute_of<bool>(op, "need_dweight")),
+        need_dbias(find_attribute<bool>(op, "need_dbias")) {
+    has_only(op, {dy, x, weight, bias, mean, rstd, ds}, {dx, dweight, dbias},
+             {offset.place, need_dx.place, need_dweight.place, need_dbias.place});
   }
 };
 

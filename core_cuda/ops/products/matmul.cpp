@@ -36,9 +36,9 @@ Status same_leading(Rule& rule, int of_a, int of_b) {
 }
 
 Status matmul_rule(Rule& rule) {
-  return product_rule(rule, kMatmul.input("a"), kMatmul.input("b"),
-                      rule.attributes[kMatmul.attribute<bool>("transpose_a")],
-                      rule.attributes[kMatmul.attribute<bool>("transpose_b")], &rule.outputs[kMatmul.output("c")]);
+  return product_rule(
+      rule, input_of(kMatmul, "a"), input_of(kMatmul, "b"), rule.attributes[attribute_of<bool>(kMatmul, "transpose_a")],
+      rule.attributes[attribute_of<bool>(kMatmul, "transpose_b")], &rule.outputs[output_of(kMatmul, "c")]);
 }
 
 size_t matmul_workspace(const Call& call) { return call.context.cuda ? Matmul::of(call).workspace() : 0; }
@@ -111,10 +111,10 @@ bool Matmul::Matrix::stack(int64_t batch, int64_t rows, int64_t cols) {
 }
 
 Matmul Matmul::of(const Call& call) {
-  const View &a = *call.inputs[kMatmul.input("a")], &b = *call.inputs[kMatmul.input("b")];
-  const View& c = call.outputs[kMatmul.output("c")];
-  const bool transpose_a = call.attributes[kMatmul.attribute<bool>("transpose_a")];
-  const bool transpose_b = call.attributes[kMatmul.attribute<bool>("transpose_b")];
+  const View &a = *call.inputs[input_of(kMatmul, "a")], &b = *call.inputs[input_of(kMatmul, "b")];
+  const View& c = call.outputs[output_of(kMatmul, "c")];
+  const bool transpose_a = call.attributes[attribute_of<bool>(kMatmul, "transpose_a")];
+  const bool transpose_b = call.attributes[attribute_of<bool>(kMatmul, "transpose_b")];
   return {c.dtype,
           batch_of(c),
           rows_of(c),

@@ -8,11 +8,12 @@ namespace {
 
 using Matrix = Matmul::Matrix;
 
-constexpr int kDc = kMatmulBackward.input("dc"), kA = kMatmulBackward.input("a"), kB = kMatmulBackward.input("b");
-constexpr auto kTransposeA = kMatmulBackward.attribute<bool>("transpose_a");
-constexpr auto kTransposeB = kMatmulBackward.attribute<bool>("transpose_b");
-constexpr auto kNeedDa = kMatmulBackward.attribute<bool>("need_da");
-constexpr auto kNeedDb = kMatmulBackward.attribute<bool>("need_db");
+constexpr int kDc = input_of(kMatmulBackward, "dc"), kA = input_of(kMatmulBackward, "a"),
+              kB = input_of(kMatmulBackward, "b");
+constexpr auto kTransposeA = attribute_of<bool>(kMatmulBackward, "transpose_a");
+constexpr auto kTransposeB = attribute_of<bool>(kMatmulBackward, "transpose_b");
+constexpr auto kNeedDa = attribute_of<bool>(kMatmulBackward, "need_da");
+constexpr auto kNeedDb = attribute_of<bool>(kMatmulBackward, "need_db");
 
 // dA is a product like any other, and has a's shape but for the transposition.
 Status backward_rule(Rule& rule) {
@@ -30,8 +31,8 @@ Status backward_rule(Rule& rule) {
     for (int i = 0; equal && a.ranked && i < a.rank; ++i) equal = rule.same(da.dims[i], a.dims[i]);
     if (!equal) return rule.must(kA, "have shape " + rule.show(da) + ", as dc and b have it", rule.show(a));
   }
-  rule.outputs[kMatmulBackward.output("da")] = rule.attributes[kNeedDa] ? da : Shape::of(da.dtype, {0});
-  rule.outputs[kMatmulBackward.output("db")] = need_db ? b : Shape::of(b.dtype, {0});
+  rule.outputs[output_of(kMatmulBackward, "da")] = rule.attributes[kNeedDa] ? da : Shape::of(da.dtype, {0});
+  rule.outputs[output_of(kMatmulBackward, "db")] = need_db ? b : Shape::of(b.dtype, {0});
   return {};
 }
 
@@ -68,7 +69,7 @@ MatmulBackward::MatmulBackward(const Call& call) {
 
   if (call.attributes[kNeedDa]) {
     const Matrix b = Matrix::of(b_view, transpose_b);
-    void* to = call.outputs[kMatmulBackward.output("da")].data;
+    void* to = call.outputs[output_of(kMatmulBackward, "da")].data;
     if (transpose_a)
       da.emplace(dtype, batch, k, m, n, b, dc.turned(), to);
     else
@@ -83,7 +84,7 @@ MatmulBackward::MatmulBackward(const Call& call) {
       rows = batch * m;
       batch = 1;
     }
-    void* to = call.outputs[kMatmulBackward.output("db")].data;
+    void* to = call.outputs[output_of(kMatmulBackward, "db")].data;
     if (transpose_b)
       db.emplace(dtype, batch, n, k, rows, dc.turned(), a, to);
     else

@@ -5,12 +5,12 @@
 namespace fusedops {
 namespace {
 
-constexpr int kX = kRope.input("x"), kCos = kRope.input("cos"), kSin = kRope.input("sin");
+constexpr int kX = input_of(kRope, "x"), kCos = input_of(kRope, "cos"), kSin = input_of(kRope, "sin");
 
 // Which dimension of x holds the positions, counted from its last; unknown (0) in a graph that does not know the rank.
 Status find_seq_dim(const Rule& rule, int* place) {
   const Shape& x = rule.inputs[kX];
-  const int64_t given = rule.attributes[kRope.attribute<int64_t>("seq_dim")];
+  const int64_t given = rule.attributes[attribute_of<int64_t>(kRope, "seq_dim")];
   *place = 0;
   if (given >= 0 && !x.ranked) return {};
   const int64_t from_last = given < 0 ? given : given - x.rank;
@@ -50,7 +50,7 @@ Status rope_rule(Rule& rule) {
   FUSEDOPS_TRY(check_angles(rule, place));
   FUSEDOPS_TRY(rule.same_as(kSin, kCos));
   FUSEDOPS_TRY(check_angles(rule, place));  // again, with what sin says of cos
-  rule.outputs[kRope.output("y")] = x;
+  rule.outputs[output_of(kRope, "y")] = x;
   return {};
 }
 

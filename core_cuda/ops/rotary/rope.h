@@ -45,18 +45,18 @@ struct Rope {
 
 template <class T, class Angle>
 Rope<T, Angle>::Rope(const Call& call)
-    : x(call.input<T>(kRope.input("x"))),
-      cos(call.input<Angle>(kRope.input("cos"))),
-      sin(call.input<Angle>(kRope.input("sin"))),
-      y(call.output<T>(kRope.output("y"))),
-      rows(as_heads(*call.inputs[kRope.input("x")])),
+    : x(call.input<T>(input_of(kRope, "x"))),
+      cos(call.input<Angle>(input_of(kRope, "cos"))),
+      sin(call.input<Angle>(input_of(kRope, "sin"))),
+      y(call.output<T>(output_of(kRope, "y"))),
+      rows(as_heads(*call.inputs[input_of(kRope, "x")])),
       per_batch(1),
       angle_strides{0, 0, 0},
-      interleaved(call.attributes[kRope.attribute<bool>("interleaved")]),
-      inverse(call.attributes[kRope.attribute<bool>("inverse")]) {
-  const View &input = *call.inputs[kRope.input("x")], &angles = *call.inputs[kRope.input("cos")];
+      interleaved(call.attributes[attribute_of<bool>(kRope, "interleaved")]),
+      inverse(call.attributes[attribute_of<bool>(kRope, "inverse")]) {
+  const View &input = *call.inputs[input_of(kRope, "x")], &angles = *call.inputs[input_of(kRope, "cos")];
   half = angles.sizes[angles.rank - 1];
-  const int64_t seq_dim = call.attributes[kRope.attribute<int64_t>("seq_dim")];
+  const int64_t seq_dim = call.attributes[attribute_of<int64_t>(kRope, "seq_dim")];
   const bool time_is_last = (seq_dim < 0 ? seq_dim : seq_dim - input.rank) == -2;
   angle_strides[time_is_last ? 2 : 1] = 1;
   if (angles.rank == 2) return;
@@ -69,8 +69,8 @@ Rope<T, Angle>::Rope(const Call& call)
 // Calls body(Rope) with the types of the call.
 template <class Body>
 Status dispatch_rope(const Call& call, Body&& body) {
-  const DType angle = call.inputs[kRope.input("cos")]->dtype;
-  return dispatch(call.outputs[kRope.output("y")].dtype, [&](auto tag) -> Status {
+  const DType angle = call.inputs[input_of(kRope, "cos")]->dtype;
+  return dispatch(call.outputs[output_of(kRope, "y")].dtype, [&](auto tag) -> Status {
     using T = typename decltype(tag)::type;
     if constexpr (sizeof(T) == 2)
       if (angle == DType::f32) return body(Rope<T, float>(call));
