@@ -30,13 +30,13 @@ inline Slabs slabs_of(int64_t rows, int64_t side_by_side = 1) {
 
 inline constexpr int kMostCluster = 8;  // blocks: what CUDA calls portable, and what fits on 8 multiprocessors
 
-// How many blocks share a row of `size` elements, of which each holds `chunk`: the least power of two that holds it, or
-// the most that there are. Their number follows from the length of the row alone, as the order of its sum does. Only
+// How many blocks share a row of `size` elements, of which each holds `tile`: the least power of two that holds it, or
+// the greatest cluster. Their number follows from the length of the row alone, as the order of its sum does. Only
 // where there are fewer multiprocessors than these blocks, as in a small slice of a GPU, they might never run at once:
 // one block takes the row then, as on a GPU without clusters.
-inline int cluster_of(int64_t size, int64_t chunk, int multiprocessors) {
+inline int cluster_of(int64_t size, int64_t tile, int multiprocessors) {
   int blocks = 1;
-  while (blocks * chunk < size && blocks < kMostCluster) blocks *= 2;
+  while (blocks * tile < size && blocks < kMostCluster) blocks *= 2;
   return blocks <= multiprocessors ? blocks : 1;
 }
 

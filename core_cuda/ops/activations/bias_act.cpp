@@ -1,7 +1,7 @@
 // Limit: arithmetic, about 20 operations per element; memory for relu and identity.
 #include "ops/activations/bias_act.h"
 
-#include "core/cpu/segments.h"
+#include "core/cpu/row_blocks.h"
 #include "core/cpu/sum.h"
 
 namespace fusedops {
@@ -42,7 +42,7 @@ size_t backward_workspace(const Call& call) {
 
 // Elements [column, column + n) of the bias, in the compute type.
 template <class T, class A = compute_t<T>>
-const A* bias_segment(const Parameter& bias, int64_t column, int64_t n, A* buffer) {
+const A* bias_block(const Parameter& bias, int64_t column, int64_t n, A* buffer) {
   if (!bias.data) {
     std::fill_n(buffer, n, kNoBias<T>);
     return buffer;
@@ -75,23 +75,23 @@ void forward(const BiasAct<T>& call, const Context& context) {
   repeated.repeat(call);
   if (repeated.rows > 1) {
     const int64_t width = repeated.rows * call.size, total = call.rows * call.size;
-    cpu::for_segments(context, (total + width - 1) / width, width, kCost, [&](int64_t i, int64_t, int64_t) {
+    cpu::for_row_blocks(context, (total + width - 1) / width, width, kCost, [&](int64_t i, int64_t, int64_t) {
       const int64_t at = i * width;
       cpu::apply(act, streamed, std::min(width, total - at), call.y + at, call.x + at, repeated.values);
     });
     return;
   }
-  cpu::for_segments(context, call.rows, call.size, kCost, [&](int64_t row, int64_t column, int64_t n) {
+  cpu::for_row_blocks(context, call.rows, call.size, kCost, [&](int64_t row, int64_t column, int64_t n) {
     A buffer[kBlock];
-    const A* bias = bias_segment<T>(call.bias, column, n, buffer);
+    const A* bias = bias_block<T>(call.bias, column, n, buffer);
     cpu::apply(act, streamed, n, call.y + row * call.size + column, call.x + row * call.x_stride + column, bias);
   });
 }
 
-// dx of a segment; its values before they are rounded are left in `results`.
+// dx of a block; its values before they are rounded are left in `results`.
 template <class Activation, class T, class A = compute_t<T>>
-void backward_segment(const BiasActBackward<T>& call, int64_t row, int64_t column, int64_t n, const A* bias,
-                      cpu::Results<T>& results) {
+void backward_block(const BiasActBackward<T>& call, int64_t row, int64_t column, int64_t n, const A* bias,
+                    cpu::Results<T>& results) {
   A dy_buffer[kBlock], x_buffer[kBlock], *dx = results.data();
   const A* dy = cpu::widened(call.dy + row * call.dy_stride + column, dy_buffer, n);
   const A* x = cpu::widened(call.x + row * call.x_stride + column, x_buffer, n);
@@ -109,22 +109,22 @@ Status backward(const BiasActBackward<T>& call, const Context& context) {
   };
   if (!call.need_dbias) {
     if (!call.dx) return {};
-    cpu::for_segments(context, call.rows, call.size, kCost, [&](int64_t row, int64_t column, int64_t n) {
+    cpu::for_row_blocks(context, call.rows, call.size, kCost, [&](int64_t row, int64_t column, int64_t n) {
       A buffer[kBlock];
       auto results = results_of(row, column);
-      backward_segment<Activation>(call, row, column, n, bias_segment<T>(call.bias, column, n, buffer), results);
+      backward_block<Activation>(call, row, column, n, bias_block<T>(call.bias, column, n, buffer), results);
       if (streamed) cpu::finish_streaming();
     });
     return {};
   }
   const int64_t slab_cost = kCost * std::max<int64_t>(1, call.slabs.rows);
-  cpu::for_segments(context, call.slabs.count, call.size, slab_cost, [&](int64_t slab, int64_t column, int64_t n) {
+  cpu::for_row_blocks(context, call.slabs.count, call.size, slab_cost, [&](int64_t slab, int64_t column, int64_t n) {
     A buffer[kBlock], sums[kBlock] = {};
-    const A* bias = bias_segment<T>(call.bias, column, n, buffer);
+    const A* bias = bias_block<T>(call.bias, column, n, buffer);
     const int64_t first = slab * call.slabs.rows, last = std::min(first + call.slabs.rows, call.rows);
     for (int64_t row = first; row < last; ++row) {
       auto results = results_of(row, column);
-      backward_segment<Activation>(call, row, column, n, bias, results);
+      backward_block<Activation>(call, row, column, n, bias, results);
       const A* dx = results.data();
 #pragma GCC ivdep
       for (int64_t i = 0; i < n; ++i) sums[i] += dx[i];

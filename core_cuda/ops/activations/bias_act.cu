@@ -68,8 +68,8 @@ struct Raw<kWidth, T> {
   }
 };
 
-// dx, and the sums of its columns over a slab of rows. A thread walks down kWidth columns; several rows are on their
-// way at once. In place of a row: the slab.
+// dx, and the sums of its columns over a slab of rows. A thread walks down kWidth columns; the loads of several
+// rows are in flight at once. In place of a row: the slab.
 template <class T>
 struct BiasActSlabKernel {
   static constexpr int kBlockThreads = 128;  // fewer, so that few rows reach all multiprocessors

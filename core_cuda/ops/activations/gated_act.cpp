@@ -1,7 +1,7 @@
 // Limit: arithmetic, about 20 operations per element; memory for relu and identity.
 #include "ops/activations/gated_act.h"
 
-#include "core/cpu/segments.h"
+#include "core/cpu/row_blocks.h"
 
 namespace fusedops {
 namespace {
@@ -52,7 +52,7 @@ template <class Activation, class T, class A = compute_t<T>>
 void forward(const GatedAct<T>& call, const Context& context) {
   const bool streamed = cpu::is_streamed(call.rows * call.size * sizeof(T));
   const auto product = [](A gate, A up) { return Activation::at(gate).value * up; };
-  cpu::for_segments(context, call.rows, call.size, kCost, [&](int64_t row, int64_t column, int64_t n) {
+  cpu::for_row_blocks(context, call.rows, call.size, kCost, [&](int64_t row, int64_t column, int64_t n) {
     cpu::apply(product, streamed, n, call.y + row * call.size + column, call.gate + row * call.gate_stride + column,
                call.up + row * call.up_stride + column);
   });
@@ -64,7 +64,7 @@ void backward(const GatedActBackward<T>& call, const Context& context) {
   const auto results_of = [&](T* out, int64_t row, int64_t column) {
     return cpu::Results<T>(out ? out + row * call.out_stride + column : nullptr, streamed);
   };
-  cpu::for_segments(context, call.rows, call.size, 2 * kCost, [&](int64_t row, int64_t column, int64_t n) {
+  cpu::for_row_blocks(context, call.rows, call.size, 2 * kCost, [&](int64_t row, int64_t column, int64_t n) {
     A buffers[3][kBlock];
     const A* dy = cpu::widened(call.dy + row * call.dy_stride + column, buffers[0], n);
     const A* gate = cpu::widened(call.gate + row * call.gate_stride + column, buffers[1], n);

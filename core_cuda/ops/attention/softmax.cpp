@@ -137,7 +137,7 @@ Status backward_rows(const SoftmaxBackward<T>& call, const Context& context) {
         const int64_t size = std::min(cpu::kBlock, call.cols - start);
         const A* wide_dy = cpu::widened(dy + start, dy_buffer, size);
         const A* wide_y = cpu::widened(y + start, y_buffer, size);
-        sum += cpu::lane_sum<A>(size, [=](int64_t i) { return wide_dy[i] * wide_y[i]; });
+        sum += cpu::interleaved_sum<A>(size, [=](int64_t i) { return wide_dy[i] * wide_y[i]; });
       }
       const auto slope = [=, scale = call.scale](A dy, A y) { return scale * y * (dy - sum); };
       cpu::apply(slope, streamed, call.cols, call.dx + row * call.cols, dy, y);

@@ -8,18 +8,19 @@ namespace {
 
 // 64 registers a thread; exponentials of doubles take 118 where the row goes on to the next: with bounds that say a
 // block of 512 threads may have a multiprocessor alone, the compiler grants them.
-template <RowWay kWay, class T>
-inline constexpr int kSoftmaxThreads = sizeof(T) == 8 && kWay == RowWay::cluster ? kRowThreads : kMostRowThreads;
+template <RowVariant kVariant, class T>
+inline constexpr int kSoftmaxThreads =
+    sizeof(T) == 8 && kVariant == RowVariant::cluster ? kRowThreads : kMostRowThreads;
 
-template <RowWay kWay, bool kAligned, class T, class Mask>
-__global__ void __launch_bounds__((kSoftmaxThreads<kWay, T>), 1)
+template <RowVariant kVariant, bool kAligned, class T, class Mask>
+__global__ void __launch_bounds__((kSoftmaxThreads<kVariant, T>), 1)
     softmax_kernel(Softmax<T> call, Mask mask, RowGroups groups) {
   using A = compute_t<T>;
   begin_kernel();
   __shared__ A scratch[2][32];
-  if constexpr (kWay == RowWay::many || kWay == RowWay::few) {
-    const auto me = kWay == RowWay::few ? RowThread<>::half(groups) : RowThread<>(groups);
-    SoftmaxRow<kWay, kAligned, 0, T, Mask> row(call, mask, me, call.cols);
+  if constexpr (kVariant == RowVariant::many || kVariant == RowVariant::few) {
+    const auto me = kVariant == RowVariant::few ? RowThread<>::half(groups) : RowThread<>(groups);
+    SoftmaxRow<kVariant, kAligned, 0, T, Mask> row(call, mask, me, call.cols);
     row.load();
     row.finish(scratch, [](const MaxSum<A>& all) { return all; });
   } else {
@@ -29,45 +30,45 @@ __global__ void __launch_bounds__((kSoftmaxThreads<kWay, T>), 1)
       if (groups.cluster == 1) return of_block;
       return joined(cluster.gather(of_block, of_blocks), groups.cluster, call.factor);
     };
-    if constexpr (kWay == RowWay::chunks) {
+    if constexpr (kVariant == RowVariant::tiles) {
       const RowThread<> me(groups, groups.cluster_index());
-      SoftmaxRow<kWay, kAligned, 0, T, Mask>(call, mask, me, call.cols).finish_long(groups, scratch, of_row);
+      SoftmaxRow<kVariant, kAligned, 0, T, Mask>(call, mask, me, call.cols).finish_long(groups, scratch, of_row);
     } else {
       auto me = cluster.thread<T>();
-      SoftmaxRow<kWay, kAligned, kRowThreads, T, Mask> row(call, mask, me, groups.end(call.cols));
+      SoftmaxRow<kVariant, kAligned, kRowThreads, T, Mask> row(call, mask, me, groups.end(call.cols));
       cluster.each_row<kAligned>(me, call.rows, row, [&] { row.finish(scratch, of_row); });
     }
   }
 }
 
 template <bool kAligned, class T, class Mask>
-Status softmax_rows(const Softmax<T>& call, const Mask& mask, const Context& context) {
+Status launch_softmax(const Softmax<T>& call, const Mask& mask, const Context& context) {
   const auto run = [&](auto kernel, const Grid& grid, const RowGroups& groups) {
     return launch(context, kernel, grid, call, mask, groups);
   };
-  const auto chunks = softmax_kernel<RowWay::chunks, kAligned, T, Mask>;
+  const auto tiles = softmax_kernel<RowVariant::tiles, kAligned, T, Mask>;
   // Of doubles, whose exponentials take the registers of two blocks of a cluster, one block of 1024 threads is faster.
   constexpr int kMost = sizeof(T) == 8 ? kMostRowThreads : kRowThreads;
-  const RowGroups groups = block_or_cluster<T, packs_of(RowWay::many)>(call.cols, kMost, chunks);
-  switch (way_of(groups, call.rows, call.cols)) {
-    case RowWay::many:
-      return run(softmax_kernel<RowWay::many, kAligned, T, Mask>, groups.grid(call.rows), groups);
-    case RowWay::few: {
+  const RowGroups groups = block_or_cluster<T, packs_of(RowVariant::many)>(call.cols, kMost, tiles);
+  switch (variant_of(groups, call.rows, call.cols)) {
+    case RowVariant::many:
+      return run(softmax_kernel<RowVariant::many, kAligned, T, Mask>, groups.grid(call.rows), groups);
+    case RowVariant::few: {
       const RowGroups few = with_half_the_packs(groups);
-      return run(softmax_kernel<RowWay::few, kAligned, T, Mask>, few.grid(call.rows), few);
+      return run(softmax_kernel<RowVariant::few, kAligned, T, Mask>, few.grid(call.rows), few);
     }
-    case RowWay::cluster:
-      return run(softmax_kernel<RowWay::cluster, kAligned, T, Mask>,
-                 cluster_grid(groups, call.rows, kAligned, NextRow<T, packs_of(RowWay::cluster)>::kBytes), groups);
+    case RowVariant::cluster:
+      return run(softmax_kernel<RowVariant::cluster, kAligned, T, Mask>,
+                 cluster_grid(groups, call.rows, kAligned, NextRow<T, packs_of(RowVariant::cluster)>::kBytes), groups);
     default:
-      return run(chunks, groups.grid(call.rows), groups);
+      return run(tiles, groups.grid(call.rows), groups);
   }
 }
 
 template <class T, class Mask>
 Status softmax_rows(const Softmax<T>& call, const Mask& mask, const Context& context) {
   const bool aligned = are_rows_aligned(call.cols, call.x, call.x_stride) && is_aligned(call.y);
-  return aligned ? softmax_rows<true>(call, mask, context) : softmax_rows<false>(call, mask, context);
+  return aligned ? launch_softmax<true>(call, mask, context) : launch_softmax<false>(call, mask, context);
 }
 
 }  // namespace

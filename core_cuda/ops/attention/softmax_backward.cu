@@ -11,7 +11,7 @@ namespace {
 constexpr int kBackwardPacks = 4;  // of each tensor, per thread
 
 template <bool kAligned, class T>
-struct BackwardChunk {
+struct BackwardTile {
   using A = compute_t<T>;
 
   const SoftmaxBackward<T>& call;
@@ -19,10 +19,10 @@ struct BackwardChunk {
   const int64_t end;  // the column behind the last one of this block
   Pack<T> dy[kBackwardPacks], y[kBackwardPacks];
 
-  __device__ void load(int64_t chunk) {
+  __device__ void load(int64_t tile) {
 #pragma unroll
     for (int p = 0; p < kBackwardPacks; ++p) {
-      const int64_t at = me.at<T>(chunk, p), n = count(at);
+      const int64_t at = me.at<T>(tile, p), n = count(at);
       dy[p] = load_row_pack<kAligned>(call.dy + me.row * call.dy_stride + at, n);
       y[p] = load_row_pack<kAligned>(call.y + me.row * call.y_stride + at, n);
     }
@@ -43,10 +43,10 @@ struct BackwardChunk {
     return sum;
   }
 
-  __device__ void store(int64_t chunk, A sum) const {
+  __device__ void store(int64_t tile, A sum) const {
 #pragma unroll
     for (int p = 0; p < kBackwardPacks; ++p) {
-      const int64_t at = me.at<T>(chunk, p);
+      const int64_t at = me.at<T>(tile, p);
       if (count(at) <= 0) return;
       A dx[kPackSize<T>];
 #pragma unroll
@@ -66,19 +66,19 @@ __global__ void __launch_bounds__(kMostRowThreads) softmax_backward_kernel(Softm
   begin_kernel();
   RowCluster cluster(groups);
   const RowThread<> me(groups, groups.cluster_index());
-  BackwardChunk<kAligned, T> row{call, me, groups.end(call.cols)};
+  BackwardTile<kAligned, T> row{call, me, groups.end(call.cols)};
   const bool held = groups.holds(call.cols);
   A sum = 0;
-  groups.each_chunk(call.cols, [&](int64_t chunk) {
-    row.load(chunk);
+  groups.each_tile(call.cols, [&](int64_t tile) {
+    row.load(tile);
     sum += row.dot();
     row.forget_all();
   });
   __shared__ A scratch[32], of_blocks[2][kMostCluster];
   sum = cluster.sum(row_reduce(me, sum, scratch, [](A a, A b) { return a + b; }), of_blocks);
-  groups.each_chunk(call.cols, [&](int64_t chunk) {
-    if (!held) row.load(chunk);
-    row.store(chunk, sum);
+  groups.each_tile(call.cols, [&](int64_t tile) {
+    if (!held) row.load(tile);
+    row.store(tile, sum);
   });
 }
 

@@ -1,11 +1,11 @@
-// What a thread does with its part of a row of softmax: loads it, reduces it and writes the result.
+// What a thread does with its elements of a row of softmax: loads it, reduces it and writes the result.
 #pragma once
 
 #include <limits>
 
 #include "core/cuda/rounding.cuh"
 #include "core/cuda/row_cluster.cuh"
-#include "core/cuda/row_ways.cuh"
+#include "core/cuda/row_variants.cuh"
 #include "ops/attention/softmax.h"
 
 namespace fusedops::cuda {
@@ -50,16 +50,16 @@ __device__ A share_of(A max, A larger, A factor) {
   return exp2_((max - base_of(larger)) * factor);
 }
 
-// Of a part of a row: the maximum, and the sum of the exponentials relative to it.
+// Of some elements of a row: the maximum, and the sum of the exponentials relative to it.
 template <class A>
 struct MaxSum {
   A max, sum;
 };
 
-// Of `count` parts, a power of two; each lane of a warp begins with one.
+// Of `count` blocks, a power of two; each lane of a warp begins with one.
 template <class A>
-__device__ MaxSum<A> joined(const MaxSum<A>* parts, int count, A factor) {
-  const MaxSum<A> mine = parts[threadIdx.x & (count - 1)];
+__device__ MaxSum<A> joined(const MaxSum<A>* of_blocks, int count, A factor) {
+  const MaxSum<A> mine = of_blocks[threadIdx.x & (count - 1)];
   MaxSum<A> all = mine;
   for (int offset = 1; offset < count; offset *= 2) all.max = fmax(all.max, exchanged(all.max, offset));
   all.sum = product(mine.sum, share_of(mine.max, all.max, factor));
@@ -67,14 +67,14 @@ __device__ MaxSum<A> joined(const MaxSum<A>* parts, int count, A factor) {
   return all;
 }
 
-// This thread's part of a row, or of a chunk of it. What is masked, or behind the end, is held as -inf.
+// This thread's elements of a row, or of a tile of it. What is masked, or behind the end, is held as -inf.
 //
 // Each thread takes its exponentials relative to the largest value that it has seen itself; the row's maximum then is a
 // factor for each. Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
 //
 // The two halves of a thread have a sum each, but one maximum. Of few rows, they are two threads side by side, which
 // agree on it: the bits are the same.
-template <RowWay kWay, bool kAligned, int kThreads, class T, class Mask>
+template <RowVariant kVariant, bool kAligned, int kThreads, class T, class Mask>
 class SoftmaxRow {
  public:
   using A = compute_t<T>;
@@ -85,24 +85,24 @@ class SoftmaxRow {
     find_row();
   }
 
-  __device__ void load(int64_t chunk = 0) {
+  __device__ void load(int64_t tile = 0) {
     const T* x = call_.x + me_.row * call_.x_stride;
-    take(chunk, [&](int, int64_t at, int64_t count) { return load_row_pack<kAligned>(x + at, count); });
+    set_values(tile, [&](int, int64_t at, int64_t count) { return load_row_pack<kAligned>(x + at, count); });
   }
 
-  // The same in two steps, the first of them early: for RowCluster::each_row.
-  __device__ void order(int64_t row) const {
+  // The same in two parts, the first of them early: for RowCluster::each_row.
+  __device__ void prefetch(int64_t row) const {
     const T* x = call_.x + row * call_.x_stride;
     const int64_t end = min(end_, call_.end(row));
 #pragma unroll
-    for (int p = 0; p < kPacks; ++p) ordered().order(0, p, x + me_.template at<T>(p), me_.template at<T>(p) < end);
-    ordered().commit();
+    for (int p = 0; p < kPacks; ++p) next_row().prefetch(0, p, x + me_.template at<T>(p), me_.template at<T>(p) < end);
+    next_row().commit();
   }
 
-  __device__ void take_ordered() {
+  __device__ void wait() {
     find_row();
-    ordered().wait();
-    take(0, [&](int p, int64_t, int64_t) { return ordered().get(0, p); });
+    next_row().wait();
+    set_values(0, [&](int p, int64_t, int64_t) { return next_row().get(0, p); });
   }
 
   // What remains once the row is there. of_row joins what the blocks that share the row have found.
@@ -118,25 +118,25 @@ class SoftmaxRow {
   template <class OfRow>
   __device__ void finish_long(const RowGroups& groups, A (&scratch)[2][32], OfRow of_row) {
     Seen seen;
-    groups.each_chunk(call_.cols, [&](int64_t chunk) {
-      load(chunk);
+    groups.each_tile(call_.cols, [&](int64_t tile) {
+      load(tile);
       see(seen);
     });
     const MaxSum<A> row = of_row(of_block(seen, scratch));
-    groups.each_chunk(call_.cols, [&](int64_t chunk) {
-      load(chunk);
+    groups.each_tile(call_.cols, [&](int64_t tile) {
+      load(tile);
       exponentials(row.max);
-      store(chunk, A(1) / row.sum);
+      store(tile, A(1) / row.sum);
     });
   }
 
  private:
-  static constexpr int kPacks = packs_of(kWay), kSize = kPackSize<T>, kHalves = kPacks / 2;
+  static constexpr int kPacks = packs_of(kVariant), kSize = kPackSize<T>, kHalves = kPacks / 2;
   static constexpr uint32_t kAll = (1u << kSize) - 1;
 
-  static __device__ NextRow<T, kPacks> ordered() {
-    extern __shared__ int4 next_row[];
-    return NextRow<T, kPacks>(next_row);
+  static __device__ NextRow<T, kPacks> next_row() {
+    extern __shared__ int4 next_row_memory[];
+    return NextRow<T, kPacks>(next_row_memory);
   }
 
   __device__ void find_row() {
@@ -152,12 +152,12 @@ class SoftmaxRow {
   }
 
   template <class GetPack>
-  __device__ void take(int64_t chunk, GetPack get_pack) {
+  __device__ void set_values(int64_t tile, GetPack get_pack) {
     Pack<T> packs[kPacks];
     kept_ = 0;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      const int64_t at = me_.template at<T>(chunk, p), count = unmasked_ - at;
+      const int64_t at = me_.template at<T>(tile, p), count = unmasked_ - at;
       packs[p] = get_pack(p, at, count);
       uint32_t bits = count >= kSize ? kAll : count > 0 ? (1u << count) - 1 : 0;
       if constexpr (std::is_same_v<Mask, BroadcastMask>)
@@ -187,8 +187,8 @@ class SoftmaxRow {
     for (int p = 0; p < kPacks; ++p)
 #pragma unroll
       for (int i = 0; i < kSize; ++i) seen.max = fmax(seen.max, values_[p][i]);
-    if constexpr (kWay == RowWay::few) seen.max = fmax(seen.max, exchanged(seen.max, 1));
-    if constexpr (kWay == RowWay::chunks) {
+    if constexpr (kVariant == RowVariant::few) seen.max = fmax(seen.max, exchanged(seen.max, 1));
+    if constexpr (kVariant == RowVariant::tiles) {
       const A share = share_of(before, seen.max, call_.factor);
 #pragma unroll
       for (A& sum : seen.sums) sum = product(sum, share);
@@ -216,10 +216,10 @@ class SoftmaxRow {
     return {max, row_reduce(me_, sum, scratch[1], [](A a, A b) { return a + b; })};
   }
 
-  __device__ void store(int64_t chunk, A factor) const {
+  __device__ void store(int64_t tile, A factor) const {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      const int64_t at = me_.template at<T>(chunk, p), count = me_.row < call_.rows ? end_ - at : 0;
+      const int64_t at = me_.template at<T>(tile, p), count = me_.row < call_.rows ? end_ - at : 0;
       if (count <= 0) return;
       A shares[kSize];
 #pragma unroll

@@ -50,7 +50,7 @@ Status backward_cpu(const AxpbyBackward<T>& call, const Context& context) {
       const int64_t start = block * cpu::kBlock, size = std::min(cpu::kBlock, call.n - start);
       const A* dy = cpu::widened(call.dy + start, dy_buffer, size);
       const A* x = cpu::widened(call.x + start, x_buffer, size);
-      call.partials[block] = cpu::lane_sum<A>(size, [=](int64_t i) { return dy[i] * x[i]; });
+      call.partials[block] = cpu::interleaved_sum<A>(size, [=](int64_t i) { return dy[i] * x[i]; });
       if (!call.dx) continue;
       T buffer[cpu::kBlock];
       cpu::apply_block(times_a, size, streamed ? buffer : call.dx + start, call.dy + start);

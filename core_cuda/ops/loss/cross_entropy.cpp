@@ -123,18 +123,18 @@ RowSums<compute_t<T>> row_sums(const T* x, int64_t classes, bool smooth) {
   for (int64_t start = 0; start < classes; start += cpu::kBlock) {
     const int64_t size = std::min(cpu::kBlock, classes - start);
     const A *wide = block(start, size, buffer), share = A(1) / static_cast<A>(classes);
-    sums.mean += cpu::lane_sum<A>(size, [=, max = max](int64_t i) { return (wide[i] - max) * share; });
+    sums.mean += cpu::interleaved_sum<A>(size, [=, max = max](int64_t i) { return (wide[i] - max) * share; });
   }
   return sums;
 }
 
-// On the GPU: RowSums of every segment, then the loss and the number of rows of every block. On the CPU less: the loss
+// On the GPU: RowSums of every tile, then the loss and the number of rows of every block. On the CPU less: the loss
 // of every row.
 size_t forward_workspace(const Call& call) {
   const View& logits = *call.inputs[input_of(kCrossEntropy, "logits")];
   const Rows shape = as_rows(logits);
-  const CrossEntropyParts parts(shape.count, shape.size, logits.dtype);
-  return (3 * shape.count * parts.segments + 2 * parts.blocks) * size_of(compute_dtype(logits.dtype));
+  const CrossEntropyTiles tile_sums(shape.count, shape.size, logits.dtype);
+  return (3 * shape.count * tile_sums.tiles + 2 * tile_sums.blocks) * size_of(compute_dtype(logits.dtype));
 }
 
 template <class T>

@@ -1,8 +1,8 @@
 // cross_entropy: loss = -log softmax(logits)[label], over the last dimension, with a share of label_smoothing spread
 // over all classes: (1 - smoothing) * (lse - x[label]) + smoothing * (lse - mean(x)), lse = log(sum(exp(x))).
 //   backward: dlogits = (exp(x - lse) - smoothing / classes - (1 - smoothing) * [label]) * slope of the row
-// lse is kept in two parts: the largest logit, and the logarithm of the sum relative to it. Their sum would lose the
-// digits of the logarithm beside a large logit.
+// lse is kept in two tile_sums: the largest logit, and the logarithm of the sum relative to it. Their sum would lose
+// the digits of the logarithm beside a large logit.
 #pragma once
 
 #include <algorithm>
@@ -101,7 +101,7 @@ struct CrossEntropyRows {
   Reduction reduction;
 };
 
-// What is known of a row, or of a segment of it.
+// What is known of a row, or of a tile of it.
 template <class A>
 struct RowSums {
   A max;
@@ -114,15 +114,15 @@ struct Lse {
   A max, log_sum;
 };
 
-// How the GPU cuts rows into segments, and rows into blocks whose losses are added: by the shape alone.
-struct CrossEntropyParts {
-  static constexpr int64_t kSegmentBytes = 32 << 10, kBlockRows = 256;
+// How the GPU cuts rows into tiles, and rows into blocks whose losses are added: by the shape alone.
+struct CrossEntropyTiles {
+  static constexpr int64_t kTileBytes = 32 << 10, kBlockRows = 256;
 
-  CrossEntropyParts(int64_t rows, int64_t classes, DType dtype)
-      : segments(std::max<int64_t>((classes * size_of(dtype) + kSegmentBytes - 1) / kSegmentBytes, 1)),
+  CrossEntropyTiles(int64_t rows, int64_t classes, DType dtype)
+      : tiles(std::max<int64_t>((classes * size_of(dtype) + kTileBytes - 1) / kTileBytes, 1)),
         blocks((rows + kBlockRows - 1) / kBlockRows) {}
 
-  int64_t segments;  // of a row
+  int64_t tiles;  // of a row
   int64_t blocks;
 };
 

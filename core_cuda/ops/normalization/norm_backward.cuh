@@ -1,8 +1,8 @@
 // The backward of both norms: dx row by row, and the gradients of weight and bias, in one pass over dy and x.
 //
 // Limit: memory bandwidth; two tensors are read and one is written. A block keeps a slab of rows to itself and the
-// columns' sums in registers, and each thread fetches its part of the rows to come. The slabs' sums are added by a
-// second, small kernel, in a fixed order. The statistics of the forward spare a second look at x.
+// columns' sums in registers, and each thread prefetches its elements of the rows to come. The slabs' sums are added by
+// a second, small kernel, in a fixed order. The statistics of the forward spare a second look at x.
 #pragma once
 
 #include "core/cuda/reduce.cuh"
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kMostRowThreads) norm_row_sums_kernel(NormBack
   NormStatistics<kCentered, A> statistics;
   statistics.load(norm, me.row, norm.rows);
   Sums<A, kNormSums<kCentered>> sums;
-  for (int64_t at = me.at<T>(0); at < norm.cols; at += groups.chunk) {
+  for (int64_t at = me.at<T>(0); at < norm.cols; at += groups.tile) {
     const auto load = [&](const T* data, int64_t stride) {
       return load_row_pack<kAligned>(data + me.row * stride + at, norm.cols - at);
     };
@@ -38,40 +38,40 @@ __global__ void __launch_bounds__(kMostRowThreads) norm_row_sums_kernel(NormBack
   }
   __shared__ Sums<A, kNormSums<kCentered>> scratch[32];
   sums = row_reduce(me, sums, scratch, [](const auto& a, const auto& b) { return a + b; });
-  if (me.lane != 0) return;
+  if (me.index != 0) return;
 #pragma unroll
   for (int k = 0; k < kNormSums<kCentered>; ++k) norm.row_sums[2 * me.row + k] = sums[k];
 }
 
 template <bool kAligned, bool kCentered, bool kMixed, int kTensors, class T>
-Status norm_backward(const NormBackward<T>& norm, const Context& context) {
+Status launch_norm_backward(const NormBackward<T>& norm, const Context& context) {
   using Block = NormBackwardBlock<kAligned, kCentered, kMixed, kTensors, T>;
   NormBackwardPlan plan;
   plan.groups = norm_backward_groups<T>(norm.cols);
   plan.step_rows = plan.groups.rows_per_block * Block::kDepth;
   plan.slabs = slabs_of(norm.rows, plan.step_rows);
-  plan.segments = (norm.cols + plan.groups.chunk - 1) / plan.groups.chunk;
+  plan.column_tiles = (norm.cols + plan.groups.tile - 1) / plan.groups.tile;
   plan.steps = static_cast<int>(plan.slabs.rows / plan.step_rows);
-  const int corner_bytes = plan.groups.rows_per_block > 1
-                               ? plan.groups.block_threads * Block::kPacks * kPackSize<T> * int(sizeof(compute_t<T>))
-                               : 0;
-  const int shared_bytes = (kAligned ? Block::Rows::kBytes : 0) + corner_bytes;
+  const int side_sums_bytes = plan.groups.rows_per_block > 1
+                                  ? plan.groups.block_threads * Block::kPacks * kPackSize<T> * int(sizeof(compute_t<T>))
+                                  : 0;
+  const int shared_bytes = (kAligned ? Block::Rows::kBytes : 0) + side_sums_bytes;
   if constexpr (kAligned)  // GPUs other than 9.0 and 10.0 have less: the same bits, with nothing fetched ahead
     if (shared_bytes + kDeclaredShared > device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin))
-      return norm_backward<false, kCentered, true, kTensors>(norm, context);
-  if (plan.segments > 1)
+      return launch_norm_backward<false, kCentered, true, kTensors>(norm, context);
+  if (plan.column_tiles > 1)
     FUSEDOPS_TRY(launch(context, norm_row_sums_kernel<kAligned, kCentered, T>, norm.rows, kMostRowThreads, norm,
                         row_groups<T, 1>(norm.cols, kMostRowThreads)));
   const int64_t blocks =
-      std::min<int64_t>(plan.slabs.count * plan.segments, device_attribute(cudaDevAttrMultiProcessorCount));
+      std::min<int64_t>(plan.slabs.count * plan.column_tiles, device_attribute(cudaDevAttrMultiProcessorCount));
   return launch(context, norm_backward_kernel<kAligned, kCentered, kMixed, kTensors, T>,
                 Grid{blocks, kNormBackwardThreads, shared_bytes}, norm, plan);
 }
 
 template <bool kAligned, bool kCentered, bool kMixed, class T>
-Status norm_backward(const NormBackward<T>& norm, const Context& context) {
-  return norm.ds ? norm_backward<kAligned, kCentered, kMixed, 3>(norm, context)
-                 : norm_backward<kAligned, kCentered, kMixed, 2>(norm, context);
+Status norm_backward_with_or_without_ds(const NormBackward<T>& norm, const Context& context) {
+  return norm.ds ? launch_norm_backward<kAligned, kCentered, kMixed, 3>(norm, context)
+                 : launch_norm_backward<kAligned, kCentered, kMixed, 2>(norm, context);
 }
 
 template <bool kCentered, class T>
@@ -83,9 +83,9 @@ Status norm_backward(const NormBackward<T>& norm, const Context& context) {
       are_rows_aligned(norm.cols, norm.ds, norm.ds_stride) && is_aligned(norm.dx) && is_aligned(norm.weight.data);
   const bool mixed = kCanMix && norm.weight.is_f32;
   if (norm.cols > 0)
-    FUSEDOPS_TRY((!aligned ? norm_backward<false, kCentered, true>(norm, context)
-                  : mixed  ? norm_backward<true, kCentered, kCanMix>(norm, context)
-                           : norm_backward<true, kCentered, false>(norm, context)));
+    FUSEDOPS_TRY((!aligned ? norm_backward_with_or_without_ds<false, kCentered, true>(norm, context)
+                  : mixed  ? norm_backward_with_or_without_ds<true, kCentered, kCanMix>(norm, context)
+                           : norm_backward_with_or_without_ds<true, kCentered, false>(norm, context)));
   const int64_t slabs =
       slabs_of(norm.rows, norm_backward_groups<T>(norm.cols).rows_per_block * kNormBackwardDepth<T>).count;
   const A* rest = norm.partials;

@@ -1,5 +1,5 @@
 // What a block does in the backward of both norms: it walks down a slab of rows, with the columns' sums in registers,
-// and each thread fetches its part of the rows to come.
+// and each thread prefetches its elements of the rows to come.
 #pragma once
 
 #include "core/cuda/prefetch.cuh"
@@ -14,10 +14,10 @@ namespace fusedops::cuda {
 inline constexpr int kNormBackwardThreads = 512;
 template <class T>
 inline constexpr int kNormBackwardPacks = sizeof(T) == 2 ? 2 : 4;
-// Rows that a thread takes in a step: of 16-bit rows two, which share the latency of a sum.
+// Rows that a thread takes in a step: two of 16 bits, which share the latency of a sum.
 template <class T>
 inline constexpr int kNormBackwardDepth = sizeof(T) == 2 ? 2 : 1;
-// Steps on their way: 128 or 192 KiB.
+// Steps that are prefetched: 128 or 192 KiB.
 template <class T>
 constexpr int norm_backward_stages(int tensors) {
   return sizeof(T) == 2 && tensors == 2 ? 3 : 2;
@@ -28,25 +28,25 @@ RowGroups norm_backward_groups(int64_t cols) {
   return row_groups<T, kNormBackwardPacks<T>>(cols, kNormBackwardThreads, kNormBackwardThreads);
 }
 
-// How the work is cut: a slab of rows by a segment of columns, which is the whole row unless that is too long for the
-// threads of a block.
+// How the work is cut into tiles: a slab of rows by some columns, which are the whole row unless that is too long for
+// the threads of a block.
 struct NormBackwardPlan {
   RowGroups groups;
   int step_rows;  // rows of a step: side by side, and the depth of each thread
   Slabs slabs;
-  int64_t segments;
-  int steps;  // in which a block walks a slab
+  int64_t column_tiles;  // of a row
+  int steps;             // in which a block walks a slab
 };
 
-// A slab of rows by a segment of columns, as a block walks it.
+// A tile, as a block walks it.
 struct NormTile {
   template <class T>
-  __device__ NormTile(const NormBackward<T>& norm, const NormBackwardPlan& plan, int64_t item)
-      : slab(plan.segments == 1 ? item : item / plan.segments),
+  __device__ NormTile(const NormBackward<T>& norm, const NormBackwardPlan& plan, int64_t index)
+      : slab(plan.column_tiles == 1 ? index : index / plan.column_tiles),
         row(slab * plan.step_rows),
         end(norm.rows),
-        column((item - slab * plan.segments) * plan.groups.chunk),
-        columns(static_cast<int>(min(int64_t(plan.groups.chunk), norm.cols - column))) {}
+        column((index - slab * plan.column_tiles) * plan.groups.tile),
+        columns(static_cast<int>(min(int64_t(plan.groups.tile), norm.cols - column))) {}
 
   int64_t slab, row, end, column;
   int columns;
@@ -100,27 +100,27 @@ class NormBackwardBlock {
       : norm_(norm),
         plan_(plan),
         staged_(memory),
-        corner_(reinterpret_cast<A*>(kAligned ? memory + Rows::kBytes : memory)),
+        side_sums_(reinterpret_cast<A*>(kAligned ? memory + Rows::kBytes : memory)),
         me_(plan.groups, 0),
         inverse_size_(A(1) / static_cast<A>(norm.cols)) {}
 
   __device__ void run() {
-    const int64_t items = plan_.slabs.count * plan_.segments;
-    for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
-      const NormTile tile(norm_, plan_, item);
+    const int64_t tiles = plan_.slabs.count * plan_.column_tiles;
+    for (int64_t index = blockIdx.x; index < tiles; index += gridDim.x) {
+      const NormTile tile(norm_, plan_, index);
       load_weight(tile);
       load_statistics(tile, tile.row);
-      for (int step = 0; step < kStages; ++step) order(tile, step);
-      for (int step = 0; step < plan_.steps; ++step) rows(tile, step);
-      if (norm_.need_dweight) leave(tile, dweight_, norm_.partials);
+      for (int step = 0; step < kStages; ++step) prefetch(tile, step);
+      for (int step = 0; step < plan_.steps; ++step) process(tile, step);
+      if (norm_.need_dweight) store_sums(tile, dweight_, norm_.partials);
       if (kCentered && norm_.need_dbias)
-        leave(tile, dbias_, norm_.partials + norm_.need_dweight * plan_.slabs.count * norm_.cols);
+        store_sums(tile, dbias_, norm_.partials + norm_.need_dweight * plan_.slabs.count * norm_.cols);
       __syncthreads();  // an odd number of steps: the next slab's first sum takes the scratch of this one's last
     }
   }
 
  private:
-  // Slabs take turns: what all blocks read at a time lies together in memory.
+  // The rows of the slabs alternate: what all blocks read at a time lies together in memory.
   __device__ int64_t row_step() const { return plan_.slabs.count * plan_.step_rows; }
 
   __device__ void load_weight(const NormTile& tile) {
@@ -143,7 +143,7 @@ class NormBackwardBlock {
   // Where pack p of row d of a step lies, in the order dy, x, ds.
   static __device__ int place(int tensor, int d, int p) { return (d * kPacks + p) * kTensors + tensor; }
 
-  __device__ void order(const NormTile& tile, int step) const {
+  __device__ void prefetch(const NormTile& tile, int step) const {
     if constexpr (kAligned) {
       const int64_t first = tile.row + step * row_step();
       if (step < plan_.steps) {
@@ -154,12 +154,12 @@ class NormBackwardBlock {
 #pragma unroll
           for (int p = 0; p < kPacks; ++p) {
             const int at = me_.at<T>(p);
-            const auto order = [&](int tensor, const T* data, int64_t stride) {
-              staged_.order(step, place(tensor, d, p), data + row * stride + tile.column + at, at < columns);
+            const auto prefetch = [&](int tensor, const T* data, int64_t stride) {
+              staged_.prefetch(step, place(tensor, d, p), data + row * stride + tile.column + at, at < columns);
             };
-            order(0, norm_.dy, norm_.dy_stride);
-            order(1, norm_.x, norm_.x_stride);
-            if constexpr (kTensors == 3) order(2, norm_.ds, norm_.ds_stride);
+            prefetch(0, norm_.dy, norm_.dy_stride);
+            prefetch(1, norm_.x, norm_.x_stride);
+            if constexpr (kTensors == 3) prefetch(2, norm_.ds, norm_.ds_stride);
           }
         }
       }
@@ -169,7 +169,7 @@ class NormBackwardBlock {
 
   // The rows of one step: their sums, then dx and what they add to the columns' sums. What lies in shared memory is
   // read twice rather than held.
-  __device__ void rows(const NormTile& tile, int step) {
+  __device__ void process(const NormTile& tile, int step) {
     const int64_t first = tile.row + step * row_step();
     const auto load = [&](int tensor, const T* data, int64_t stride, int d, int p) {
       if constexpr (kAligned) return staged_.get(step, place(tensor, d, p));
@@ -183,15 +183,16 @@ class NormBackwardBlock {
     load_statistics(tile, first + row_step());  // a step ahead
 
     Sums<A, kDepth * kSums> sums;
-    if (plan_.segments == 1) {
+    if (plan_.column_tiles == 1) {
 #pragma unroll
       for (int p = 0; p < kPacks; ++p)
 #pragma unroll
         for (int d = 0; d < kDepth; ++d) {
-          auto part = terms<kAligned>(load(0, norm_.dy, norm_.dy_stride, d, p), load(1, norm_.x, norm_.x_stride, d, p),
-                                      weight_[p], statistics[d], tile.columns - me_.at<T>(p));
+          auto of_pack =
+              terms<kAligned>(load(0, norm_.dy, norm_.dy_stride, d, p), load(1, norm_.x, norm_.x_stride, d, p),
+                              weight_[p], statistics[d], tile.columns - me_.at<T>(p));
 #pragma unroll
-          for (int k = 0; k < kSums; ++k) sums[d * kSums + k] += part[k];
+          for (int k = 0; k < kSums; ++k) sums[d * kSums + k] += of_pack[k];
         }
       sums = row_reduce(me_, sums, scratch(step), [](const auto& a, const auto& b) { return a + b; });
     } else {
@@ -235,12 +236,12 @@ class NormBackwardBlock {
         dbias_[p][i] += dbias[i];
       }
     }
-    order(tile, step + kStages);
+    prefetch(tile, step + kStages);
   }
 
-  // Writes the columns' sums of a slab, those of rows side by side added first, and starts them anew.
-  __device__ void leave(const NormTile& tile, A (&sums)[kPacks][kPack], A* partials) {
-    const int side_by_side = plan_.groups.rows_per_block, chunk = static_cast<int>(plan_.groups.chunk);
+  // Writes the columns' sums of a slab, after adding those of rows side by side, and resets them.
+  __device__ void store_sums(const NormTile& tile, A (&sums)[kPacks][kPack], A* partials) {
+    const int side_by_side = plan_.groups.rows_per_block, width = plan_.groups.tile;
     partials += tile.slab * norm_.cols + tile.column;
     if (side_by_side == 1) {
       for_each(sums, [&](int at, A& sum) {
@@ -251,15 +252,15 @@ class NormBackwardBlock {
     }
     __syncthreads();
     for_each(sums, [&](int at, A& sum) {
-      corner_[static_cast<int>(me_.row) * chunk + at] = sum;
+      side_sums_[static_cast<int>(me_.row) * width + at] = sum;
       sum = 0;
     });
     for (int half = side_by_side / 2; half > 0; half /= 2) {
       __syncthreads();
-      for (int i = threadIdx.x; i < half * chunk; i += kThreads) corner_[i] += corner_[i + half * chunk];
+      for (int i = threadIdx.x; i < half * width; i += kThreads) side_sums_[i] += side_sums_[i + half * width];
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < tile.columns; i += kThreads) partials[i] = corner_[i];
+    for (int i = threadIdx.x; i < tile.columns; i += kThreads) partials[i] = side_sums_[i];
   }
 
   template <class Body>
@@ -279,7 +280,7 @@ class NormBackwardBlock {
   const NormBackward<T>& norm_;
   const NormBackwardPlan& plan_;
   const Rows staged_;
-  A* corner_;
+  A* side_sums_;          // of the columns, for rows side by side
   const RowThread<> me_;  // me_.row: of the rows side by side
   const A inverse_size_;
   Statistics next_[kDepth];

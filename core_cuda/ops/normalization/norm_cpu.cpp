@@ -37,7 +37,7 @@ struct Moments {
 template <class T, class A = compute_t<T>>
 Moments<A> rms_of(const T* row, int64_t cols, double eps) {
   const auto squares = [](int64_t, int64_t n, const A* x) {
-    return cpu::lane_sum<A>(n, [=](int64_t i) { return x[i] * x[i]; });
+    return cpu::interleaved_sum<A>(n, [=](int64_t i) { return x[i] * x[i]; });
   };
   return {A(0), A(1) / std::sqrt(sum_of_blocks<A, A>(cols, squares, row) / A(cols) + A(eps))};
 }
@@ -46,10 +46,12 @@ Moments<A> rms_of(const T* row, int64_t cols, double eps) {
 // their own: added to it, it makes the mean of equal numbers exact.
 template <class T, class A = compute_t<T>>
 Moments<A> moments_of(const T* row, int64_t cols, double eps) {
-  const auto sum = [](int64_t, int64_t n, const A* x) { return cpu::lane_sum<A>(n, [=](int64_t i) { return x[i]; }); };
+  const auto sum = [](int64_t, int64_t n, const A* x) {
+    return cpu::interleaved_sum<A>(n, [=](int64_t i) { return x[i]; });
+  };
   const A mean = sum_of_blocks<A, A>(cols, sum, row) / A(cols);
   const auto deviations = [mean](int64_t, int64_t n, const A* x) {
-    return cpu::lane_sums<A>(n, [=](int64_t i) -> cpu::TwoSums<A> {
+    return cpu::interleaved_sums<A>(n, [=](int64_t i) -> cpu::TwoSums<A> {
       const A deviation = x[i] - mean;
       return {deviation, deviation * deviation};
     });
@@ -131,14 +133,15 @@ struct RowOfSlab {
 template <bool kWeight, bool kBias, class A>
 cpu::TwoSums<A> sums_of_block(const RowOfSlab<A>& row, int64_t start, int64_t n, const A* dy, const A* x,
                               const A* factor) {
-  return cpu::lane_sums<A>(n,
-                           [=, mean = row.mean, rstd = row.rstd, dweight = kWeight ? row.dweight + start : nullptr,
-                            dbias = kBias ? row.dbias + start : nullptr](int64_t i) -> cpu::TwoSums<A> {
-                             const A xhat = (x[i] - mean) * rstd, wdy = dy[i] * factor[i];
-                             if constexpr (kWeight) dweight[i] += dy[i] * xhat;
-                             if constexpr (kBias) dbias[i] += dy[i];
-                             return {wdy * xhat, wdy};
-                           });
+  return cpu::interleaved_sums<A>(
+      n,
+      [=, mean = row.mean, rstd = row.rstd, dweight = kWeight ? row.dweight + start : nullptr,
+       dbias = kBias ? row.dbias + start : nullptr](int64_t i) -> cpu::TwoSums<A> {
+        const A xhat = (x[i] - mean) * rstd, wdy = dy[i] * factor[i];
+        if constexpr (kWeight) dweight[i] += dy[i] * xhat;
+        if constexpr (kBias) dbias[i] += dy[i];
+        return {wdy * xhat, wdy};
+      });
 }
 
 template <class T>

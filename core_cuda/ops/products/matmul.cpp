@@ -43,14 +43,14 @@ Status matmul_rule(Rule& rule) {
 
 size_t matmul_workspace(const Call& call) { return call.context.cuda ? Matmul::of(call).workspace() : 0; }
 
-// Into how many slabs the CUDA kernels cut k: several if c has few tiles and k is long, for more blocks at work. A
+// Into how many splits the CUDA kernels cut k: several if c has few tiles and k is long, for more blocks at work. A
 // function of the shape alone, as is the order of the sum.
-int64_t slabs_of(int64_t batch, int64_t m, int64_t n, int64_t k) {
-  constexpr int64_t kTile = 64, kBlocks = 256, kLeastSlabs = 4, kLeastDepth = 512;
+int64_t splits_of(int64_t batch, int64_t m, int64_t n, int64_t k) {
+  constexpr int64_t kTile = 64, kBlocks = 256, kLeastSplits = 4, kLeastDepth = 512;
   if (batch != 1 || m == 0 || n == 0 || m > kTile * kBlocks || n > kTile * kBlocks) return 1;
   const int64_t tiles = ((m + kTile - 1) / kTile) * ((n + kTile - 1) / kTile);
-  const int64_t slabs = std::min(kBlocks / tiles, k / kLeastDepth);
-  return slabs < kLeastSlabs ? 1 : slabs;
+  const int64_t splits = std::min(kBlocks / tiles, k / kLeastDepth);
+  return splits < kLeastSplits ? 1 : splits;
 }
 
 int64_t batch_of(const View& view) {
@@ -126,7 +126,7 @@ Matmul Matmul::of(const Call& call) {
 }
 
 Matmul::Matmul(DType dtype, int64_t batch, int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, void* c)
-    : dtype(dtype), batch(batch), m(m), n(n), k(k), slabs(slabs_of(batch, m, n, k)), a(a), b(b), c(c) {
+    : dtype(dtype), batch(batch), m(m), n(n), k(k), splits(splits_of(batch, m, n, k)), a(a), b(b), c(c) {
   // One b for all of a's matrices, lying one below the other: a single tall product.
   if (b.batch_stride == 0 && this->a.stack(batch, m, k)) {
     this->m = batch * m;
@@ -134,7 +134,7 @@ Matmul::Matmul(DType dtype, int64_t batch, int64_t m, int64_t n, int64_t k, Matr
   }
 }
 
-size_t Matmul::workspace() const { return slabs == 1 ? 0 : slabs * m * n * size_of(compute_dtype(dtype)); }
+size_t Matmul::workspace() const { return splits == 1 ? 0 : splits * m * n * size_of(compute_dtype(dtype)); }
 
 const Operator& matmul() {
   static const Operator op{

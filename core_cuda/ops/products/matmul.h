@@ -38,11 +38,11 @@ struct Matmul {
   static Matmul of(const Call& call);  // of the operator matmul
   Matmul(DType dtype, int64_t batch, int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, void* c);
 
-  size_t workspace() const;  // bytes that the CUDA kernels need for the slabs' products
+  size_t workspace() const;  // bytes that the CUDA kernels need for the splits' products
 
   DType dtype;
   int64_t batch, m, n, k;
-  int64_t slabs;  // that the CUDA kernels cut k into
+  int64_t splits;  // that the CUDA kernels cut k into
   Matrix a, b;
   void* c;
 };

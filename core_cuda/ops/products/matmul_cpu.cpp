@@ -212,22 +212,22 @@ class VectorProduct {
     A buffer[kVectorKc];
     for (int64_t line = 0; line < count; ++line) {
       const A* elements = cpu::widened(matrix.at(line, 0), buffer, k);
-      sums[line] += cpu::lane_sum<A>(k, [=](int64_t i) { return elements[i] * x[i]; });
+      sums[line] += cpu::interleaved_sum<A>(k, [=](int64_t i) { return elements[i] * x[i]; });
     }
   }
 
-  // In the order of lane_sum, so that both layouts of a matrix give the same bits.
+  // In the order of interleaved_sum, so that both layouts of a matrix give the same bits.
   static void add_steps(const Lines<T>& matrix, const A* x, int64_t count, int64_t k, A* sums) {
-    A lanes[cpu::kLanes][kLinesAtOnce] = {}, buffer[kLinesAtOnce];
+    A accumulators[cpu::kAccumulators][kLinesAtOnce] = {}, buffer[kLinesAtOnce];
     for (int64_t p = 0; p < k; ++p) {
       const A* elements = cpu::widened(matrix.at(0, p), buffer, count);
-      A* lane = lanes[p % cpu::kLanes];
-      for (int64_t i = 0; i < count; ++i) lane[i] += elements[i] * x[p];
+      A* accumulator = accumulators[p % cpu::kAccumulators];
+      for (int64_t i = 0; i < count; ++i) accumulator[i] += elements[i] * x[p];
     }
-    for (int width = cpu::kLanes / 2; width > 0; width /= 2)
-      for (int lane = 0; lane < width; ++lane)
-        for (int64_t i = 0; i < count; ++i) lanes[lane][i] += lanes[lane + width][i];
-    for (int64_t i = 0; i < count; ++i) sums[i] += lanes[0][i];
+    for (int width = cpu::kAccumulators / 2; width > 0; width /= 2)
+      for (int j = 0; j < width; ++j)
+        for (int64_t i = 0; i < count; ++i) accumulators[j][i] += accumulators[j + width][i];
+    for (int64_t i = 0; i < count; ++i) sums[i] += accumulators[0][i];
   }
 
   Matmul call_;

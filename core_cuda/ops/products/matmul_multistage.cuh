@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 }
 
 template <class Out, class Mma, class Tile, int kBytes, bool kAAlongK, bool kBAlongK>
-Status launch_multistage(const Matmul& product, const Context& context) {
+Status launch_multistage_kernel(const Matmul& product, const Context& context) {
   using T = typename Mma::Element;
   const auto kernel = multistage_kernel<Out, Mma, Tile, kBytes, kAAlongK, kBAlongK>;
   constexpr int kSharedBytes = Multistage<Mma, Tile, kBytes, kAAlongK, kBAlongK>::kSharedBytes;
@@ -221,10 +221,10 @@ template <class Out, class Mma, class Tile, int kBytes>
 Status launch_multistage(const Matmul& product, const Context& context) {
   // op(a)'s lines run along k unless it is stored transposed; op(b)'s, if it is.
   if (product.a.transposed)
-    return product.b.transposed ? launch_multistage<Out, Mma, Tile, kBytes, false, true>(product, context)
-                                : launch_multistage<Out, Mma, Tile, kBytes, false, false>(product, context);
-  return product.b.transposed ? launch_multistage<Out, Mma, Tile, kBytes, true, true>(product, context)
-                              : launch_multistage<Out, Mma, Tile, kBytes, true, false>(product, context);
+    return product.b.transposed ? launch_multistage_kernel<Out, Mma, Tile, kBytes, false, true>(product, context)
+                                : launch_multistage_kernel<Out, Mma, Tile, kBytes, false, false>(product, context);
+  return product.b.transposed ? launch_multistage_kernel<Out, Mma, Tile, kBytes, true, true>(product, context)
+                              : launch_multistage_kernel<Out, Mma, Tile, kBytes, true, false>(product, context);
 }
 
 }  // namespace fusedops::cuda

@@ -20,8 +20,8 @@ Status matmul_bf16(const Matmul& product, const Context& context);
 Status matmul_f16_partial(const Matmul& product, const Context& context);
 Status matmul_bf16_partial(const Matmul& product, const Context& context);
 
-// A product that product.slabs cuts along k.
-Status matmul_in_slabs(const Matmul& product, void* workspace, const Context& context);
+// A product that product.splits cuts along k.
+Status matmul_split_k(const Matmul& product, void* workspace, const Context& context);
 
 // Compute capability 9.x and matrices that TMA can address: see takes_sm90 in matmul.cu.
 Status matmul_f16_sm90(const Matmul& product, const Context& context);
