@@ -17,17 +17,19 @@ import pytest
 
 from tests.helpers.running import ROOT
 
-for module in ("rich", "matplotlib"):
-    pytest.importorskip(module)
+pytest.importorskip("rich")
+pytest.importorskip("matplotlib")
 
+from PIL import Image
+from rich.console import Console
 
-from PIL import Image  # noqa: E402
-from rich.console import Console  # noqa: E402
-
-from benchmarks import compare, page, page_tables, report, summary, verdicts  # noqa: E402
-from benchmarks.case import CALLS, PUBLISHED, Case  # noqa: E402
-from benchmarks.cases import cases  # noqa: E402
-from benchmarks.pictures import PICTURES, style  # noqa: E402
+from benchmarks.cases.case import CALLS, PUBLISHED, Case
+from benchmarks.cases.tables import cases
+from benchmarks.page import __main__ as command_line
+from benchmarks.page import summary, tables
+from benchmarks.page import text as page
+from benchmarks.page.pictures import PICTURES, style
+from benchmarks.results import compare, goals, report
 
 DOCS = ROOT / "docs"
 MOST_BYTES = 200_000  # of a picture
@@ -118,20 +120,20 @@ def test_the_command(tmp_path, all_runs, monkeypatch, capsys):
         raw.write_text(json.dumps(runs))
         arguments.append(f"the-{device}={raw}")
     monkeypatch.setattr(sys, "argv", ["page", *arguments, "--out", str(tmp_path / "out")])
-    page.main()
+    command_line.main()
     text = (tmp_path / "out" / "benchmarks.md").read_text()
     assert text.index("## A GPU") < text.index("## 8 cores of A CPU")
     assert text.count("- QuACK is not compared.") == 4
     for device, runs in all_runs.items():
         for run in runs:
             for row in run["results"]:
-                assert f"| `{row['operator']}` {row['variant']} | {page_tables._where(row)} |" in text or (
-                    row["section"] in page_tables.SEEDS
+                assert f"| `{row['operator']}` {row['variant']} | {tables._where(row)} |" in text or (
+                    row["section"] in tables.SEEDS
                 )
         for kind in PICTURES:
             picture = tmp_path / "out" / "benchmarks" / f"the-{device}-{kind}.png"
             assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size <= MOST_BYTES
-    assert text.count("published: optimized custom") == text.count(page_tables.PUBLISHED) == 1 and "28 µs" in text
+    assert text.count("published: optimized custom") == text.count(tables.PUBLISHED) == 1 and "28 µs" in text
     assert "Not drawn" not in text
 
 
@@ -142,8 +144,8 @@ def test_what_was_trimmed_has_the_same_median_and_spread(runs):
             for name, contender in row["contenders"].items():
                 found = little["contenders"][name]
                 assert len(found["samples"]) == 5
-                assert verdicts.seconds(found) == pytest.approx(statistics.median(contender["samples"]), rel=1e-3)
-                assert verdicts.spread(found) == pytest.approx(verdicts.spread(contender), abs=2e-3)
+                assert goals.seconds(found) == pytest.approx(statistics.median(contender["samples"]), rel=1e-3)
+                assert goals.spread(found) == pytest.approx(goals.spread(contender), abs=2e-3)
     assert summary.trimmed(trimmed) == trimmed
 
 
@@ -162,21 +164,21 @@ def test_runs_are_read_as_they_were_written(runs, tmp_path):
 
 
 def test_where_a_peer_is_faster(runs):
-    assert "in 0 of" in page_tables.losses(runs[:1])
+    assert "in 0 of" in tables.losses(runs[:1])
     row = row_in(runs, "cpu-rows/softmax/forward + backward/float32/4096x1024")
     eager = row["contenders"]["eager"]
     eager["samples"] = [0.5 * x for x in row["contenders"]["fusedops"]["samples"]]
-    text = page_tables.losses(runs[:1])
+    text = tables.losses(runs[:1])
     assert "in 1 of" in text
     (line,) = (line for line in text.splitlines() if line.startswith("| `softmax`"))
     assert line.split(" | ")[2] == "fusedops" and line.split(" | ")[4] == "eager" and line.endswith(" 2.00 |")
 
     graph = runs[1]["results"][-1]["contenders"]
     graph["graph"]["samples"] = [0.99 * x for x in graph["fusedops, graph"]["samples"]]
-    assert "fusedops, graph | " not in page_tables.losses(runs[1:])  # within what two measurements differ by
+    assert "fusedops, graph | " not in tables.losses(runs[1:])  # within what two measurements differ by
     for times, words in ((1.03, "1.03, within the spread |"), (1.5, "1.50 |")):
         graph["graph"]["samples"] = [x / times for x in graph["fusedops, graph"]["samples"]]
-        (line,) = (x for x in page_tables.losses(runs[1:]).splitlines() if "| fusedops, graph | " in x)
+        (line,) = (x for x in tables.losses(runs[1:]).splitlines() if "| fusedops, graph | " in x)
         assert line.endswith(words)
 
 
@@ -186,7 +188,7 @@ def test_no_time_is_shown_of_what_is_wrong(runs):
     row["contenders"] |= {"Liger": {"work": 1.0, "problem": "NotImplementedError: no"}}
     (line,) = (
         line
-        for table in page_tables.tables(runs[:1])
+        for table in tables.tables(runs[:1])
         if "cpu-rows" in row["section"] and "Rows in float32 on the CPU" in table
         for line in table.splitlines()
         if line.startswith("| `softmax`")

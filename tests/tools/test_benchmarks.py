@@ -28,13 +28,16 @@ pytest.importorskip("rich")
 from rich.console import Console
 
 from benchmarks import __main__ as command_line
-from benchmarks import compare, contest, report, runner, schema
 from benchmarks.__main__ import main
-from benchmarks.case import BOTH, FORWARD, SECTIONS, Case, moving, product
-from benchmarks.cases import cases
-from benchmarks.environment import environment
-from benchmarks.selection import Selection, parse_shape
-from benchmarks.timing import Contender, Effort, HostClock
+from benchmarks.cases.case import BOTH, FORWARD, SECTIONS, Case, moving, product
+from benchmarks.cases.selection import Selection, parse_shape
+from benchmarks.cases.tables import cases
+from benchmarks.contenders import side_of
+from benchmarks.guard.judging import RATIOS
+from benchmarks.measuring import contest, runner
+from benchmarks.measuring.environment import environment
+from benchmarks.measuring.timing import Contender, Effort, HostClock
+from benchmarks.results import compare, report, schema
 
 QUICK = Effort(round=0.0, total=0.0, least_rounds=3)
 
@@ -65,7 +68,7 @@ def frozen() -> Iterator[None]:
 @pytest.fixture
 def measured(any_backend: Backend, frozen: None) -> Callable[[Case], Any]:
     """Measures a case, briefly."""
-    side = importlib.import_module(f"benchmarks.{any_backend.framework}_contenders")
+    side = side_of(any_backend.framework)
     return lambda case: contest.measured(side, case, QUICK, quick=True)
 
 
@@ -154,7 +157,7 @@ def test_the_table_shows_time_spread_and_memory():
 
 
 def test_a_wrong_result_shows_no_time(any_backend, measured, monkeypatch):
-    contenders = f"benchmarks.{any_backend.framework}_contenders.public"
+    contenders = f"benchmarks.contenders.{any_backend.framework}.side.public"
     monkeypatch.setattr(contenders, lambda package, case: lambda x: package.relu(x) + 1)
     section = "cpu" if any_backend.device == "cpu" else "stream"
     row = measured(moving(section, any_backend.device, "relu", "forward", "float32", (64,)))
@@ -178,7 +181,7 @@ def failing_from_the_third_call() -> Contender:
 
 @pytest.fixture
 def with_a_failing_peer(any_backend, monkeypatch):
-    side = importlib.import_module(f"benchmarks.{any_backend.framework}_contenders")
+    side = side_of(any_backend.framework)
     contenders = side.contenders
     monkeypatch.setattr(side, "contenders", lambda *row: {"peer": failing_from_the_third_call, **contenders(*row)})
     return side
@@ -255,7 +258,7 @@ def test_a_time_counts_without_its_memory(any_backend, measured, monkeypatch):
     def memory(call):
         raise RuntimeError("out of memory")
 
-    side = importlib.import_module(f"benchmarks.{any_backend.framework}_contenders")
+    side = side_of(any_backend.framework)
     monkeypatch.setattr(side, "memory", memory)
     section = "cpu" if any_backend.device == "cpu" else "stream"
     row = measured(moving(section, any_backend.device, "relu", "forward", "float32", (64,)))
@@ -266,7 +269,7 @@ def test_a_time_counts_without_its_memory(any_backend, measured, monkeypatch):
 @pytest.mark.parametrize("operator", FORWARD)
 def test_calls_leave_no_tensor_behind(tf_cpu, frozen, operator):
     """Gradients that TensorFlow never frees fill a GPU within a run."""
-    side = importlib.import_module("benchmarks.tf_contenders")
+    side = side_of("tf")
 
     def tensors() -> int:
         gc.collect()
@@ -294,7 +297,7 @@ def test_a_library_that_cannot_be_compared_is_named_in_a_line(torch_cpu, monkeyp
     def load():
         raise RuntimeError("it does not fit\nand here is why")
 
-    peers = importlib.import_module("benchmarks.peers")
+    peers = importlib.import_module("benchmarks.contenders.torch.libraries")
     monkeypatch.setattr(peers, "LIBRARIES", [(*library, load)])
     monkeypatch.setattr(peers, "FUNCTIONS", {})
     monkeypatch.setattr(torch_cpu.torch.cuda, "get_device_capability", lambda: (8, 6))
@@ -329,7 +332,7 @@ def test_every_operator_is_measured(any_backend, measured):
 @pytest.mark.parametrize("section", ["small", "growth", "launch", "seeds", "python", "call-gpu"])
 def test_small_inputs_on_a_gpu(torch_gpu, section):
     """By graphs, profiler and host, with the cache as the section wants it."""
-    side = importlib.import_module("benchmarks.torch_contenders")
+    side = side_of("torch")
     case = next(
         case for case in cases() if case.section == section and case.device == "cuda" and "torch" in case.frameworks
     )
@@ -339,7 +342,7 @@ def test_small_inputs_on_a_gpu(torch_gpu, section):
 
 
 def test_a_cold_clock_flushes_between_turns(torch_cpu, monkeypatch):
-    clocks, caches = (importlib.import_module(f"benchmarks.torch_{name}") for name in ("clocks", "caches"))
+    clocks, caches = (importlib.import_module(f"benchmarks.contenders.torch.{name}") for name in ("clocks", "caches"))
     batches: list[int] = []
 
     def time(clock, call, count):
@@ -356,7 +359,7 @@ def test_a_cold_clock_flushes_between_turns(torch_cpu, monkeypatch):
 @pytest.mark.parametrize("milliseconds, host_is_measured", [(0.5, False), (30, True)])
 def test_a_gpu_sleeps_until_the_host_is_done(torch_gpu, alone, milliseconds, host_is_measured):
     """Calls of some microseconds on the GPU, which the host issues much more slowly; it sleeps 50 ms at most."""
-    clocks, torch = importlib.import_module("benchmarks.torch_clocks"), torch_gpu.torch
+    clocks, torch = importlib.import_module("benchmarks.contenders.torch.clocks"), torch_gpu.torch
     x = torch.ones(1024, device="cuda")
 
     def call() -> None:
@@ -371,7 +374,7 @@ def test_a_gpu_sleeps_until_the_host_is_done(torch_gpu, alone, milliseconds, hos
 
 def test_a_graph_holds_what_it_reads(torch_gpu):
     """A library may be given copies of the inputs, which nobody else holds."""
-    clocks, torch = importlib.import_module("benchmarks.torch_clocks"), torch_gpu.torch
+    clocks, torch = importlib.import_module("benchmarks.contenders.torch.clocks"), torch_gpu.torch
     inputs = [torch.full((2**20,), float(i), device="cuda") for i in range(8)]
     whole, alive = clocks.graph(torch.square, [(x,) for x in inputs]), [weakref.ref(x) for x in inputs]
     del inputs
@@ -381,8 +384,8 @@ def test_a_graph_holds_what_it_reads(torch_gpu):
 
 
 def test_inputs_that_a_cache_holds_rotate(torch_gpu):
-    side = importlib.import_module("benchmarks.torch_contenders")
-    caches = importlib.import_module("benchmarks.torch_caches")
+    side = side_of("torch")
+    caches = importlib.import_module("benchmarks.contenders.torch.caches")
     small = moving("small", "cuda", "relu", "forward", "bfloat16", (1, 4096))
     turns = caches.copies(small, side.inputs(small))
     assert len({values["x"].data_ptr() for values in turns}) == len(turns) == caches.MOST_COPIES
@@ -434,7 +437,10 @@ def test_every_section_has_cases_and_an_effort():
         (["--op", "matmul", "--section", "small"], "nothing is measured with these options together"),
         (["--compare", "missing.json"], "missing.json is no file that `make bench` has written"),
         (["--compare", str(ROOT / "README.md")], "README.md is no file that `make bench` has written"),
-        (["--merge", str(ROOT / "benchmarks" / "ratios.json")], "ratios.json is no file that `make bench` has written"),
+        (
+            ["--merge", str(RATIOS)],
+            "ratios.json is no file that `make bench` has written",
+        ),
         (["--json", "x.json"], "--json needs --framework"),
     ],
 )
