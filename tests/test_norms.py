@@ -81,3 +81,13 @@ def test_zeros_keep_their_sign_in_any_layout(torch_backend, spec, columns, dtype
     moved = torch_backend.call(spec.name, {**inputs, "weight": misaligned(inputs["weight"])})[0]
     assert_same_bits(torch_backend.to_numpy(moved), torch_backend.to_numpy(y))
     assert not y.any() and torch_backend.torch.signbit(y).any()
+
+
+@named("rms_norm", "add_rms_norm")
+def test_an_offset_of_minus_zero(any_backend, spec, dtype, random):
+    """It is no default: added to a weight of -0 it gives -0, an offset of 0 would give 0."""
+    sample = rows(spec, 3, 16, random)
+    inputs = {name: abs(value) for name, value in sample.inputs.items()}
+    inputs["weight"] = np.full(16, -0.0)
+    y = any_backend.call(spec.name, any_backend.tensors(Sample(inputs), dtype), {"weight_offset": -0.0})[0]
+    assert np.signbit(any_backend.to_numpy(y).astype(float)).all()
