@@ -7,9 +7,8 @@ import importlib
 import inspect
 
 import pytest
-from frameworks import FRAMEWORKS, installed
-
 from build_tools import reference
+from tests.helpers.frameworks import FRAMEWORKS, installed
 
 MODULES = {"torch": "torch", "tf": "tensorflow"}
 TITLES = {"torch": ("PyTorch", "Example"), "tf": ("TensorFlow", "Example")}
