@@ -10,7 +10,7 @@
 
 namespace fusedops::cpu {
 
-// The largest of values, -inf if there are none. A NaN is passed over: whoever subtracts it meets it again.
+// The largest of values, -inf if there are none. A NaN is skipped here, and shows up in the differences to the maximum.
 template <class A>
 A interleaved_max(const A* values, int64_t n) {
   A accumulators[kAccumulators];
@@ -44,9 +44,9 @@ struct ExpSum {
   A sum = 0;  // of 2^((v - max) * factor) * kExpScale
 };
 
-// Over a row of n values v, of which block(start, size, buffer) returns `size` in the compute type: those in memory, or
-// made in the buffer. They are asked for twice, the second time out of the cache. The terms of the sum are left in
-// `terms`, [n], if it is not null.
+// Over a row of n values v, of which block(start, size, buffer) returns `size` in the compute type: either those in
+// memory or computed in the buffer. block is called twice, the second time on cached data. The terms of the sum are
+// left in `terms`, [n], if it is not null.
 template <class A, class Block>
 ExpSum<A> exp_sum(int64_t n, A factor, A* terms, Block&& block) {
   ExpSum<A> row;

@@ -31,7 +31,7 @@ RowGroups block_or_cluster(int64_t size, int most, Kernel kernel) {
 }
 
 // Whether some blocks will wait for others to end, where two share a multiprocessor. Smaller blocks fit in greater
-// number per SM; many rows are then as fast with either variant.
+// number per SM; the variants for many and for few rows are then equally fast.
 inline bool are_many(int64_t blocks) { return blocks > 2 * device_attribute(cudaDevAttrMultiProcessorCount); }
 
 // For a kernel that goes from row to row if there are many (RowCluster::each_row), with room for the next row of a
@@ -80,8 +80,8 @@ class RowCluster {
     }
   }
 
-  // What every block of several has found, which is the same in all of its threads, in the order of their ranks. Every
-  // thread must come here, as often as any other and at least once, and waits for all.
+  // The values of all blocks of the cluster, by rank; a value is the same in all threads of its block. Every thread
+  // must call this equally often, at least once, and waits for all others.
   template <class V>
   __device__ const V* gather(const V& value, V (&values)[2][kMostCluster]) {
     turn_ ^= 1;  // the others may still be reading what was gathered last

@@ -75,7 +75,7 @@ inline RowGroups with_half_the_packs(const RowGroups& groups) {
 }
 
 // A thread's place: which row, and which of the row's threads. kThreads: how many there are, if the compiler is to
-// know, which spares it most of the arithmetic on addresses; else 0.
+// know, which saves most of the arithmetic on addresses; else 0.
 template <int kThreads = 0>
 struct RowThread {
   int64_t row;
@@ -134,7 +134,7 @@ __device__ Sums<A, kCount> exchanged(Sums<A, kCount> sums, int offset) {
 }
 
 // Combines the values of a row's threads, in the same order for every row; all of them get the result. `combine` is
-// commutative. Every thread of the block must come here. `scratch` has room for 32 values; between two calls with the
+// commutative. Every thread of the block must call this. `scratch` has room for 32 values; between two calls with the
 // same scratch there must be a __syncthreads().
 template <int kThreads, class V, class Combine>
 __device__ V row_reduce(const RowThread<kThreads>& me, V value, V* scratch, Combine combine) {

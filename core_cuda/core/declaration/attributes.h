@@ -9,7 +9,7 @@
 
 namespace fusedops {
 
-// Which member counts follows from the declared type.
+// The declared type tells which member is used.
 struct Value {
   double f64 = 0;
   int64_t i64 = 0;  // boolean too
@@ -17,7 +17,7 @@ struct Value {
   std::vector<double> f64s;
 };
 
-// In the order of the declaration.
+// They are in the order of the declaration.
 class Attributes {
  public:
   Attributes(const Value* values = nullptr) : values_(values) {}

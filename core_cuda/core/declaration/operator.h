@@ -63,7 +63,7 @@ using Kernel = Status (*)(const Call&);
 #define FUSEDOPS_CUDA_KERNEL __attribute__((weak))
 #endif
 
-// What stands behind a signature.
+// What implements a signature.
 struct Implementation {
   std::vector<Step> derivative = {};  // none: a formula in fusedops/gradients/, of a backward operator
 
@@ -78,7 +78,7 @@ struct Implementation {
 
 struct Operator : Signature, Implementation {};
 
-// What is seen outside of the library that it is linked into. A second library of TensorFlow's binding, for XLA, uses
+// Visible outside of the library that it is linked into. A second library of TensorFlow's binding, for XLA, uses
 // these functions of the first; PyTorch's binding hides them.
 #define FUSEDOPS_EXPORT __attribute__((visibility("default")))
 

@@ -52,7 +52,7 @@ const A* bias_block(const Parameter& bias, int64_t column, int64_t n, A* buffer)
   return static_cast<const A*>(bias.data) + column;
 }
 
-// Short rows without gaps are walked several at a time, beside as many copies of the bias.
+// Several short rows without gaps are computed at a time, with as many copies of the bias.
 template <class A>
 struct RepeatedBias {
   A values[kBlock];
@@ -88,7 +88,7 @@ void forward(const BiasAct<T>& call, const Context& context) {
   });
 }
 
-// dx of a block; its values before they are rounded are left in `results`.
+// dx of a block. Its unrounded values remain in `results`.
 template <class Activation, class T, class A = compute_t<T>>
 void backward_block(const BiasActBackward<T>& call, int64_t row, int64_t column, int64_t n, const A* bias,
                     cpu::Results<T>& results) {

@@ -47,7 +47,7 @@ struct BiasActBackwardKernel {
   }
 };
 
-// kWidth elements as they lie in memory, which take fewer registers until their turn comes.
+// kWidth elements as they are in memory, which take fewer registers until they are needed.
 template <int kWidth, class T>
 struct Raw {
   T values[1];
@@ -116,7 +116,7 @@ struct BiasActSlabKernel {
   }
 };
 
-// A bias is read in whole packs, even beside a single row, which need not end with one.
+// A bias is read in whole packs, even with a single row, which need not end with a whole pack.
 template <class T>
 bool is_bias_aligned(const Parameter& bias, int64_t size) {
   return !bias.data || (is_aligned(bias.data) && size % kPackSize<T> == 0);

@@ -16,7 +16,7 @@ Status check_mask(Rule& rule) {
   bool fits = mask.rank <= x.rank;
   for (int i = 1; fits && i <= mask.rank; ++i) {
     const Dim size = mask.dims[mask.rank - i], of_x = x.dims[x.rank - i];
-    fits = size == 1 || size == of_x || size < 0 || of_x < 0;  // what is unknown is checked when it is known
+    fits = size == 1 || size == of_x || size < 0 || of_x < 0;  // unknown dimensions are checked once they are known
   }
   if (fits) return {};
   return rule.must(kMask, "be broadcastable to x's shape, " + rule.show(x), rule.show(mask));
@@ -33,8 +33,8 @@ Status forward_rule(Rule& rule) {
   return {};
 }
 
-// Exponentials of a row that are kept on the stack; those of a longer one stay in y, or, where it is narrower than they
-// are, are taken twice.
+// Rows up to this length keep their exponentials on the stack; those of a longer row are kept in y, or, where y is
+// narrower than they are, computed twice.
 constexpr int64_t kKept = 4096;
 
 // value or otherwise, by its bits: a choice that is vectorized, whatever the sizes of the two types.
@@ -84,7 +84,7 @@ void softmax_row(const Softmax<T>& call, int64_t row, const uint8_t* mask, bool 
     else
       cpu::apply(of_value, streamed, size, y + start, block(start, size, buffer));
     if (!mask) continue;
-    // A NaN of the others stays theirs.
+    // Masked elements are zero, even in a row of NaN.
 #pragma GCC ivdep
     for (int64_t i = start; i < start + size; ++i) y[i] = kept_or(y[i], T{}, mask[i]);
   }

@@ -6,8 +6,8 @@ namespace fusedops {
 namespace cuda {
 namespace {
 
-// 64 registers a thread; exponentials of doubles take 118 where the row goes on to the next: with bounds that say a
-// block of 512 threads may have a multiprocessor alone, the compiler grants them.
+// A thread has 64 registers. Exponentials of doubles take 118 where the kernel goes from row to row: the compiler
+// grants them if the launch bounds allow a block of 512 threads a multiprocessor of its own.
 template <RowVariant kVariant, class T>
 inline constexpr int kSoftmaxThreads =
     sizeof(T) == 8 && kVariant == RowVariant::cluster ? kRowThreads : kMostRowThreads;
@@ -47,7 +47,7 @@ Status launch_softmax(const Softmax<T>& call, const Mask& mask, const Context& c
     return launch(context, kernel, grid, call, mask, groups);
   };
   const auto tiles = softmax_kernel<RowVariant::tiles, kAligned, T, Mask>;
-  // Of doubles, whose exponentials take the registers of two blocks of a cluster, one block of 1024 threads is faster.
+  // For doubles, whose exponentials take the registers of two blocks of a cluster, one block of 1024 threads is faster.
   constexpr int kMost = sizeof(T) == 8 ? kMostRowThreads : kRowThreads;
   const RowGroups groups = block_or_cluster<T, packs_of(RowVariant::many)>(call.cols, kMost, tiles);
   switch (variant_of(groups, call.rows, call.cols)) {

@@ -1,5 +1,5 @@
-// softmax: y = softmax(scale * x) over the last dimension. A masked element counts as not there, whatever its value; a
-// row of which nothing is left is zeros.
+// softmax: y = softmax(scale * x) over the last dimension. Masked elements are ignored, whatever their values; a row
+// whose elements are all masked is zeros.
 //   backward: dx = scale * y * (dy - sum(dy * y))
 #pragma once
 
@@ -35,7 +35,7 @@ FUSEDOPS_CUDA_KERNEL Status softmax_backward_cuda(const Call& call);
 
 // The call of softmax. A row is
 //   v = sign * x,  y = 2^((v - max(v)) * factor) / the sum of these
-// The difference comes first: large x then lose nothing, and cannot overflow.
+// The difference is taken first, so that large x lose no accuracy and cannot overflow.
 template <class T>
 struct Softmax {
   using A = compute_t<T>;

@@ -16,7 +16,7 @@ struct BackwardTile {
 
   const SoftmaxBackward<T>& call;
   const RowThread<>& me;
-  const int64_t end;  // the column behind the last one of this block
+  const int64_t end;  // the column after the last one of this block
   Pack<T> dy[kBackwardPacks], y[kBackwardPacks];
 
   __device__ void load(int64_t tile) {
@@ -58,8 +58,8 @@ struct BackwardTile {
   __device__ int64_t count(int64_t at) const { return me.row < call.rows ? end - at : 0; }
 };
 
-// Whether the row fits is asked at run time: known to the compiler, it would keep the elements of both tensors in the
-// compute type, and spill 96 bytes.
+// Whether the row is held is decided at run time: if the compiler knew, it would keep the elements of both tensors in
+// the compute type, and spill 96 bytes.
 template <bool kAligned, class T>
 __global__ void __launch_bounds__(kMostRowThreads) softmax_backward_kernel(SoftmaxBackward<T> call, RowGroups groups) {
   using A = compute_t<T>;

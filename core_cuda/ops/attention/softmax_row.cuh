@@ -38,25 +38,25 @@ __device__ uint32_t kept_bits(const uint8_t* mask, int64_t count) {
 template <class A>
 inline constexpr A kNothing = -std::numeric_limits<A>::infinity();
 
-// What exponentials are relative to: -inf minus -inf would be NaN before the whole row is known.
+// The base that exponentials are relative to. -inf is no base: -inf minus -inf would be NaN.
 template <class A>
 __device__ A base_of(A max) {
   return max == kNothing<A> ? A(0) : max;
 }
 
-// What exponentials relative to `max` must be multiplied by, to be relative to a larger maximum.
+// The factor that makes exponentials relative to `max` relative to a larger maximum.
 template <class A>
 __device__ A share_of(A max, A larger, A factor) {
   return exp2_((max - base_of(larger)) * factor);
 }
 
-// Of some elements of a row: the maximum, and the sum of the exponentials relative to it.
+// The maximum of some elements of a row, and the sum of the exponentials relative to it.
 template <class A>
 struct MaxSum {
   A max, sum;
 };
 
-// Of `count` blocks, a power of two; each lane of a warp begins with one.
+// The maximum and sum over `count` blocks, a power of two. Each lane of a warp starts with one block.
 template <class A>
 __device__ MaxSum<A> joined(const MaxSum<A>* of_blocks, int count, A factor) {
   const MaxSum<A> mine = of_blocks[threadIdx.x & (count - 1)];
@@ -67,19 +67,19 @@ __device__ MaxSum<A> joined(const MaxSum<A>* of_blocks, int count, A factor) {
   return all;
 }
 
-// This thread's elements of a row, or of a tile of it. What is masked, or behind the end, is held as -inf.
+// This thread's elements of a row, or of a tile of it. Elements that are masked, or past the end, are held as -inf.
 //
-// Each thread takes its exponentials relative to the largest value that it has seen itself; the row's maximum then is a
-// factor for each. Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
+// Each thread computes its exponentials relative to the largest value that it has seen itself, and scales its sum once
+// the maximum of the row is known. Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
 //
-// The two halves of a thread have a sum each, but one maximum. Of few rows, they are two threads side by side, which
-// agree on it: the bits are the same.
+// The two halves of a thread have a sum each, but share a maximum. In the variant for few rows they are two
+// neighbouring threads, which exchange their maxima: the bits are the same.
 template <RowVariant kVariant, bool kAligned, int kThreads, class T, class Mask>
 class SoftmaxRow {
  public:
   using A = compute_t<T>;
 
-  // `end`: the column behind the last one of this block.
+  // `end`: the column after the last one of this block.
   __device__ SoftmaxRow(const Softmax<T>& call, const Mask& masks, const RowThread<kThreads>& me, int64_t end)
       : call_(call), masks_(masks), me_(me), end_(end) {
     find_row();
@@ -105,7 +105,7 @@ class SoftmaxRow {
     set_values(0, [&](int p, int64_t, int64_t) { return next_row().get(0, p); });
   }
 
-  // What remains once the row is there. of_row joins what the blocks that share the row have found.
+  // The rest of the work, once the row is loaded. of_row joins the results of the blocks that share the row.
   template <class OfRow>
   __device__ void finish(A (&scratch)[2][32], OfRow of_row) {
     Seen seen;
@@ -114,7 +114,7 @@ class SoftmaxRow {
     store(0, share_of(seen.max, row.max, call_.factor) / row.sum);
   }
 
-  // Of a row that is not held.
+  // All of the work for a row that is not held.
   template <class OfRow>
   __device__ void finish_long(const RowGroups& groups, A (&scratch)[2][32], OfRow of_row) {
     Seen seen;
@@ -180,7 +180,7 @@ class SoftmaxRow {
     A max = kNothing<A>, sums[kHalves] = {};
   };
 
-  // Makes exponentials of the values, and adds them.
+  // Replaces the values by their exponentials, and adds these.
   __device__ void see(Seen& seen) {
     const A before = seen.max;
 #pragma unroll
@@ -207,7 +207,7 @@ class SoftmaxRow {
       for (int i = 0; i < kSize; ++i) values_[p][i] = exp2_((values_[p][i] - base) * call_.factor);
   }
 
-  // Over the threads of the row in this block.
+  // The maximum and sum over the threads of the row in this block.
   __device__ MaxSum<A> of_block(const Seen& seen, A (&scratch)[2][32]) const {
     const A max = row_reduce(me_, seen.max, scratch[0], [](A a, A b) { return fmax(a, b); });
     const A share = share_of(seen.max, max, call_.factor);
@@ -241,7 +241,7 @@ class SoftmaxRow {
   const RowThread<kThreads>& me_;
   const int64_t end_;
   int64_t unmasked_;     // columns from here on are masked, and not read
-  const uint8_t* mask_;  // null: nothing else is
+  const uint8_t* mask_;  // null: no other is masked
   A values_[kPacks][kSize];
   uint32_t kept_;  // a bit for each value
 };

@@ -76,7 +76,7 @@ Status with_polynomial(const std::vector<double>& coefficients, Body&& body) {
   return Status::error("fusedops: no polynomial has ", std::to_string(coefficients.size()), " coefficients");
 }
 
-// Those of the derivative: [c1, 2 c2, ...]; of a constant, [0].
+// The coefficients of the derivative: [c1, 2 c2, ...]; those of a constant are [0].
 std::vector<double> derivative(const std::vector<double>& coefficients);
 
 const Operator& polynomial_activation();

@@ -51,7 +51,7 @@ Status forward_rule(Rule& rule) {
   const DType dtype = compute_dtype(rule.inputs[at.logits].dtype);
   Shape& loss = rule.outputs[output_of(kCrossEntropy, "loss")];
   loss = is_per_row(rule, at) ? rule.row_shape(at.logits, dtype) : Shape::of(dtype);
-  if (!loss.ranked) {  // the labels may tell
+  if (!loss.ranked) {  // the shape of the labels may be known
     loss = rule.inputs[at.labels];
     loss.dtype = dtype;
   }
@@ -96,7 +96,7 @@ Status backward_rule(Rule& rule) {
   return {};
 }
 
-// How many rows count, or a sentence about the first label that is no class.
+// The number of rows that are not ignored, or an error that names the first label that is no class.
 template <class T>
 Status count_rows(const CrossEntropyRows<T>& call, const char* op, int64_t* count) {
   *count = 0;
@@ -128,8 +128,8 @@ RowSums<compute_t<T>> row_sums(const T* x, int64_t classes, bool smooth) {
   return sums;
 }
 
-// On the GPU: RowSums of every tile, then the loss and the number of rows of every block. On the CPU less: the loss
-// of every row.
+// On the GPU: RowSums of every tile, then the loss and the number of rows of every block. The CPU needs less: the
+// loss of every row.
 size_t forward_workspace(const Call& call) {
   const View& logits = *call.inputs[input_of(kCrossEntropy, "logits")];
   const Rows shape = as_rows(logits);

@@ -29,7 +29,7 @@ RowTiles row_tiles(int64_t size) {
 
 // A thread's place in a tile.
 struct TileThread : RowThread<> {
-  int64_t tile, start;  // which of the row's, and its first element
+  int64_t tile, start;  // the tile's index in its row, and its first element
 
   __device__ explicit TileThread(const RowTiles& tiles)
       : RowThread<>(tiles.groups, blockIdx.x / tiles.per_row),
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || !kAligned ? 2 : 4)
     }
   };
 
-  // Relative to this thread's own maximum; the tile's then is a factor for each thread.
+  // Exponentials are relative to the thread's own maximum; each thread then scales its sum to the maximum of the tile.
   A max = kNothing, sum = 0;
   each([&](A x) { max = fmax(max, x); });
   const A base = max == kNothing ? A(0) : max;  // -inf minus -inf would be NaN before the whole row is known
@@ -82,14 +82,14 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || !kAligned ? 2 : 4)
   const A common = largest == kNothing ? A(0) : largest;
   sum = row_reduce(me, sum * exp2_or_zero((max - common) * A(kLog2E)), scratch[1], add);
   A mean = 0;
-  if (call.smoothing != 0) {  // relative to the tile's maximum at once
+  if (call.smoothing != 0) {  // relative to the maximum of the tile
     each([&, share = A(1) / static_cast<A>(call.classes)](A x) { mean = fused(x - common, share, mean); });
     mean = row_reduce(me, mean, scratch[2], add);
   }
   if (me.index == 0 && me.row < call.rows) tile_sums[me.row * tiles.per_row + me.tile] = {largest, sum, mean};
 }
 
-// Of a row whose tiles are `size` classes each, but for the last.
+// The sums of a row from those of its tiles, which have `size` classes each, but for the last.
 template <class T, class A>
 __device__ RowSums<A> joined(const CrossEntropy<T>& call, const RowSums<A>* tile_sums, int64_t count, int64_t size) {
   RowSums<A> row = {tile_sums[0].max, 0, 0};
@@ -104,7 +104,7 @@ __device__ RowSums<A> joined(const CrossEntropy<T>& call, const RowSums<A>* tile
   return row;
 }
 
-// What is added up over the rows.
+// The sums over the rows.
 template <class A>
 struct Total {
   A loss, count;
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(kThreads, kAligned ? 4 : 3)
     const int64_t at = me.at<T>(me.start, p);
     packs[p] = load_row_pack<kAligned>(logits + at, call.classes - at);
   }
-  const int64_t label = call.labels[me.row];  // behind the logits: these must not wait for it
+  const int64_t label = call.labels[me.row];  // after the logits, which must not wait for it
   const bool ignored = call.is_ignored(label);
   const A slope = call.is_class(label) ? call.slope(me.row) : std::numeric_limits<A>::quiet_NaN();
   const auto derivative = call.derivative(me.row, slope);

@@ -1,7 +1,7 @@
 // cross_entropy: loss = -log softmax(logits)[label], over the last dimension, with a share of label_smoothing spread
 // over all classes: (1 - smoothing) * (lse - x[label]) + smoothing * (lse - mean(x)), lse = log(sum(exp(x))).
 //   backward: dlogits = (exp(x - lse) - smoothing / classes - (1 - smoothing) * [label]) * slope of the row
-// lse is kept in two tile_sums: the largest logit, and the logarithm of the sum relative to it. Their sum would lose
+// lse is stored in two parts: the largest logit, and the logarithm of the sum relative to it. Their sum would lose
 // the digits of the logarithm beside a large logit.
 #pragma once
 
@@ -59,7 +59,7 @@ struct Labels {
   }
 };
 
-// Where forward and backward have what both have.
+// Where forward and backward have what they share.
 struct CrossEntropyPlaces {
   int logits, labels;
   AttributePlace<int64_t> ignore_index;
@@ -101,12 +101,13 @@ struct CrossEntropyRows {
   Reduction reduction;
 };
 
-// What is known of a row, or of a tile of it.
+// The sums over a row, or over a tile of it.
 template <class A>
 struct RowSums {
   A max;
   A exponentials;  // the sum of exp(x - max)
-  A mean;          // the sum of (x - max) / classes, term by term: many cannot overflow. Only if labels are smoothed
+  A mean;  // the sum of (x - max) / classes, divided term by term, so that it cannot overflow; only if labels are
+           // smoothed
 };
 
 template <class A>
@@ -114,7 +115,7 @@ struct Lse {
   A max, log_sum;
 };
 
-// How the GPU cuts rows into tiles, and rows into blocks whose losses are added: by the shape alone.
+// How the GPU cuts rows into tiles, and groups rows into blocks whose losses are added. It depends on the shape alone.
 struct CrossEntropyTiles {
   static constexpr int64_t kTileBytes = 32 << 10, kBlockRows = 256;
 
@@ -139,7 +140,7 @@ struct CrossEntropy : CrossEntropyRows<T> {
 
   FUSEDOPS_HD Lse<A> row_lse(const RowSums<A>& sums) const { return {sums.max, std::log(sums.exponentials)}; }
 
-  // Of a row whose label is a class.
+  // The loss of a row whose label is a class.
   FUSEDOPS_HD A row_loss(const RowSums<A>& sums, const Lse<A>& lse, A of_label) const {
     const A loss = lse.log_sum + (lse.max - of_label);
     if (this->smoothing == 0) return loss;
@@ -166,13 +167,13 @@ struct CrossEntropyBackward : CrossEntropyRows<T> {
     uniform = static_cast<A>(smoothing / static_cast<double>(this->classes));
   }
 
-  // What the row's part of the result is multiplied by.
+  // The factor of the row's gradient.
   FUSEDOPS_HD A slope(int64_t row) const {
     if (this->reduction == Reduction::none) return dloss[row];
     return this->reduction == Reduction::sum ? *dloss : *dloss / *count;
   }
 
-  // Of the logits of one row, but for the term of the label.
+  // The derivative by the logits of one row, without the term of the label.
   struct Row {
     A max, log2_sum, uniform, slope;
 
@@ -183,7 +184,7 @@ struct CrossEntropyBackward : CrossEntropyRows<T> {
     return {lse[row].max, lse[row].log_sum * A(kLog2E), uniform, slope};
   }
 
-  // With it.
+  // The same with the term of the label.
   FUSEDOPS_HD Row derivative_of_label(int64_t row, A slope) const {
     return {lse[row].max, lse[row].log_sum * A(kLog2E), uniform + this->sharpness, slope};
   }
@@ -192,7 +193,7 @@ struct CrossEntropyBackward : CrossEntropyRows<T> {
   const Lse<A>* lse;
   const A* count;
   T* dlogits;
-  A uniform;  // each class's part of the smoothing
+  A uniform;  // each class's share of the smoothing
 };
 
 }  // namespace fusedops

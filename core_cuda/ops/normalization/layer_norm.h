@@ -32,8 +32,8 @@ inline constexpr Signature kAddLayerNorm{
 const Operator& add_layer_norm();
 FUSEDOPS_CUDA_KERNEL Status add_layer_norm_cuda(const Call& call);
 
-// Of either: x is add_layer_norm's s, and ds its upstream gradient. What is not needed, or has no input, is returned
-// empty.
+// The gradient of both: for add_layer_norm, x is its s, and ds the upstream gradient of s. A gradient that is not
+// needed, or has no input, is returned empty.
 inline constexpr Signature kLayerNormBackward{
     .name = "layer_norm_backward",
     .inputs = {{"dy", Kind::tensor, Layout::rows},

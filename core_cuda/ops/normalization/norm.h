@@ -13,8 +13,8 @@
 
 namespace fusedops {
 
-// Where the declaration of a norm has what the calls below need. A norm need not have all of it, but nothing else: its
-// declaration would not compile.
+// Where the signature of a norm has what the calls below need. Some of it may be absent; a name that is not listed here
+// does not compile.
 struct NormForwardPlaces {
   int x, residual, weight, bias;  // inputs
   int y, s, mean, rstd;           // outputs
@@ -61,7 +61,7 @@ struct NormBackwardPlaces {
   }
 };
 
-// That of RMSNorm's weight; LayerNorm has none.
+// The offset of RMSNorm's weight; LayerNorm has none.
 inline double weight_offset(const Call& call, AttributePlace<double> at) {
   return at.place == kNowhere ? 0 : call.attributes[at];
 }

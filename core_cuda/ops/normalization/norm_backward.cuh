@@ -1,8 +1,8 @@
 // The backward of both norms: dx row by row, and the gradients of weight and bias, in one pass over dy and x.
 //
-// Limit: memory bandwidth; two tensors are read and one is written. A block keeps a slab of rows to itself and the
-// columns' sums in registers, and each thread prefetches its elements of the rows to come. The slabs' sums are added by
-// a second, small kernel, in a fixed order. The statistics of the forward spare a second look at x.
+// Limit: memory bandwidth; two tensors are read and one is written. A block has a slab of rows, keeps the
+// sums of its columns in registers, and each thread prefetches its elements of the rows to come. The slabs' sums are
+// added by a second, small kernel, in a fixed order. The forward's statistics save another pass over x.
 #pragma once
 
 #include "core/cuda/reduce.cuh"
@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kNormBackwardThreads)
   NormBackwardBlock<kAligned, kCentered, kMixed, kTensors, T>(norm, plan, reinterpret_cast<char*>(memory)).run();
 }
 
-// The sums of rows that are too long for one block to hold: read here, and again by the kernel above.
+// The sums of rows that are too long for a block to hold. The rows are read here, and again by the kernel above.
 template <bool kAligned, bool kCentered, class T>
 __global__ void __launch_bounds__(kMostRowThreads) norm_row_sums_kernel(NormBackward<T> norm, RowGroups groups) {
   using A = compute_t<T>;
@@ -56,7 +56,7 @@ Status launch_norm_backward(const NormBackward<T>& norm, const Context& context)
                                   ? plan.groups.block_threads * Block::kPacks * kPackSize<T> * int(sizeof(compute_t<T>))
                                   : 0;
   const int shared_bytes = (kAligned ? Block::Rows::kBytes : 0) + side_sums_bytes;
-  if constexpr (kAligned)  // GPUs other than 9.0 and 10.0 have less: the same bits, with nothing fetched ahead
+  if constexpr (kAligned)  // GPUs other than 9.0 and 10.0 have less: the same bits, without prefetching
     if (shared_bytes + kDeclaredShared > device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin))
       return launch_norm_backward<false, kCentered, true, kTensors>(norm, context);
   if (plan.column_tiles > 1)

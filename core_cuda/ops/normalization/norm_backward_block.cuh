@@ -10,7 +10,7 @@
 namespace fusedops::cuda {
 
 // One block has a multiprocessor to itself: 128 registers a thread hold 16 sums per parameter (8 in float64) beside the
-// rows, and its shared memory the rows of the steps to come.
+// rows, and its shared memory holds the rows of the steps to come.
 inline constexpr int kNormBackwardThreads = 512;
 template <class T>
 inline constexpr int kNormBackwardPacks = sizeof(T) == 2 ? 2 : 4;
@@ -66,11 +66,11 @@ struct NormStatistics {
   __device__ A xhat(A x) const { return product(kCentered ? x - mean : x, rstd); }
 };
 
-// Of a row: the sums of wdy * xhat, and of wdy, which RMSNorm does not need.
+// The sums over a row: of wdy * xhat, and of wdy, which RMSNorm does not need.
 template <bool kCentered>
 inline constexpr int kNormSums = kCentered ? 2 : 1;
 
-// `count`: elements of the pack that exist; of an aligned row all or none. What does not exist must not become 0 * inf.
+// `count`: how many elements of the pack exist; in an aligned row all or none. Others must not contribute 0 * inf.
 template <bool kAligned, bool kCentered, class T, class A, class Weight>
 __device__ Sums<A, kNormSums<kCentered>> terms(const Pack<T>& dy, const Pack<T>& x, const Weight& weight,
                                                const NormStatistics<kCentered, A>& row, int64_t count) {
@@ -85,7 +85,7 @@ __device__ Sums<A, kNormSums<kCentered>> terms(const Pack<T>& dy, const Pack<T>&
   return count > 0 ? sums : Sums<A, kNormSums<kCentered>>();
 }
 
-// kTensors: dy and x, and ds if there is one.
+// kTensors: 2 for dy and x, 3 with ds.
 template <bool kAligned, bool kCentered, bool kMixed, int kTensors, class T>
 class NormBackwardBlock {
  public:
@@ -167,8 +167,8 @@ class NormBackwardBlock {
     }
   }
 
-  // The rows of one step: their sums, then dx and what they add to the columns' sums. What lies in shared memory is
-  // read twice rather than held.
+  // The rows of one step: their sums, then dx and their terms of the columns' sums. Elements are read from shared
+  // memory twice rather than held in registers.
   __device__ void process(const NormTile& tile, int step) {
     const int64_t first = tile.row + step * row_step();
     const auto load = [&](int tensor, const T* data, int64_t stride, int d, int p) {
@@ -271,7 +271,7 @@ class NormBackwardBlock {
       for (int i = 0; i < kPack; ++i) body(me_.at<T>(p) + i, sums[p][i]);
   }
 
-  // Room for one reduction, another than that of the step before.
+  // Scratch for one reduction, alternating from step to step.
   static __device__ Sums<A, kDepth * kSums>* scratch(int step) {
     __shared__ Sums<A, kDepth * kSums> sums[2][32];
     return sums[step & 1];

@@ -15,7 +15,7 @@ using cpu::kBlock;
 // 16-bit rows of at most this length are widened once, for all passes over them.
 constexpr int64_t kWideRow = 4096;
 
-// The sum over the blocks of some rows, of the same length, of body(start, n, row...): it gets n elements of each row
+// The sum of body(start, n, row...) over the blocks of some rows of the same length: body gets n elements of each row,
 // from `start` on, in the compute type A.
 template <class A, class Sum, class Body, class... Rows>
 Sum sum_of_blocks(int64_t cols, Body body, const Rows*... rows) {

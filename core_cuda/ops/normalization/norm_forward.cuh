@@ -15,19 +15,19 @@ template <bool kAligned, bool kCentered, bool kMixed, RowVariant kVariant, int k
 class NormRow {
  public:
   using A = compute_t<T>;
-  // Of a column: 64 bits take twice the instructions.
+  // The type of a column: 64 bits take twice the instructions.
   using Index = std::conditional_t<kVariant == RowVariant::tiles, int64_t, int>;
   static constexpr int kPacks = packs_of(kVariant), kPack = kPackSize<T>;
   using Partial = Sums<A, kPacks / 2>;  // pack p belongs to half p % 2 of a thread: see RowThread::half()
 
-  // `end`: the column behind the last one of this block.
+  // `end`: the column after the last one of this block.
   __device__ NormRow(const NormForward<T>& norm, const RowThread<kThreads>& me, int64_t end, bool is_first_block = true)
       : norm_(norm),
         me_(me),
         is_first_block_(is_first_block),
         columns_((me.row < norm.rows ? static_cast<Index>(end) : 0) - me.template at<T>(0)) {}
 
-  // x, or x + residual rounded to x's dtype; zeros behind the end of the row.
+  // x, or x + residual rounded to x's dtype; zeros past the end of the row.
   __device__ void load(Index tile = 0) {
     load_rows(x_, norm_.x, norm_.x_stride, tile);
     if (!norm_.residual) return;
@@ -56,7 +56,7 @@ class NormRow {
     each(0, [&](int p, Index at, Index count) { load_parameters(p, at, count); });
   }
 
-  // Into the L2 cache, without a register: few rows would wait for memory once for every pack.
+  // Into the L2 cache, which takes no register: with few rows, each pack would wait for memory otherwise.
   __device__ void prefetch_parameters() const {
     each(0, [&](int, Index at, Index count) {
       if (count <= 0) return;
@@ -66,7 +66,7 @@ class NormRow {
     });
   }
 
-  // What remains once the row is there. of_row(sum) gives the sum over the row, of that in this block.
+  // The rest of the work, once the row is loaded. of_row(sum) turns the sum in this block into that over the row.
   template <class OfRow>
   __device__ void normalize(A (&scratch)[2][32], A inverse_size, OfRow of_row) {
     normalize_tiles(
@@ -74,7 +74,7 @@ class NormRow {
         [&](const Partial& sums, int which) { return of_row(row_sum(sums, scratch[which])); });
   }
 
-  // Of a row that is not held: tile by tile, in each of the passes over it.
+  // All of the work for a row that is not held: tile by tile, in each pass.
   template <class OfRow>
   __device__ void normalize_long(const RowGroups& groups, A (&scratch)[2][32], A inverse_size, OfRow of_row) {
     normalize_tiles(
@@ -116,8 +116,8 @@ class NormRow {
     if constexpr (kCentered) bias_[p].load(norm_.bias, column, count, kAbsentBias);
   }
 
-  // for_tiles calls a body with the start of each tile and what loads it; sum gives the row's sum: the first, the
-  // second.
+  // for_tiles calls a body with the start of each tile and a function that loads it; sum returns the first or the
+  // second sum over the row.
   template <class ForTiles, class Sum>
   __device__ void normalize_tiles(A inverse_size, ForTiles for_tiles, Sum sum) {
     Partial total, squares;
@@ -202,8 +202,8 @@ class NormRow {
 
   const NormForward<T>& norm_;
   const RowThread<kThreads>& me_;
-  const bool is_first_block_;  // of those that share the row
-  const Index columns_;        // from the thread's first one on; none in a row behind the last
+  const bool is_first_block_;  // among the blocks that share the row
+  const Index columns_;        // from the thread's first one on; none past the last row
   Pack<T> x_[kPacks];
   HeldParameter<kAligned, kMixed, T> weight_[kPacks], bias_[kPacks];
 };

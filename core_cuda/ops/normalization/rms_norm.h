@@ -29,8 +29,8 @@ inline constexpr Signature kAddRmsNorm{
 const Operator& add_rms_norm();
 FUSEDOPS_CUDA_KERNEL Status add_rms_norm_cuda(const Call& call);
 
-// Of either: x is add_rms_norm's s, and ds its upstream gradient. What is not needed, or has no input, is returned
-// empty.
+// The gradient of both: for add_rms_norm, x is its s, and ds the upstream gradient of s. A gradient that is not needed,
+// or has no input, is returned empty.
 inline constexpr Signature kRmsNormBackward{
     .name = "rms_norm_backward",
     .inputs = {{"dy", Kind::tensor, Layout::rows},

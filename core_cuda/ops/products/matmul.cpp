@@ -43,8 +43,8 @@ Status matmul_rule(Rule& rule) {
 
 size_t matmul_workspace(const Call& call) { return call.context.cuda ? Matmul::of(call).workspace() : 0; }
 
-// Into how many splits the CUDA kernels cut k: several if c has few tiles and k is long, for more blocks at work. A
-// function of the shape alone, as is the order of the sum.
+// The number of splits of k in the CUDA kernels: several if c has few tiles and k is long, so that more blocks work. It
+// depends on the shape alone, and so does the order of the sum.
 int64_t splits_of(int64_t batch, int64_t m, int64_t n, int64_t k) {
   constexpr int64_t kTile = 64, kBlocks = 256, kLeastSplits = 4, kLeastDepth = 512;
   if (batch != 1 || m == 0 || n == 0 || m > kTile * kBlocks || n > kTile * kBlocks) return 1;
@@ -89,7 +89,7 @@ Status product_rule(Rule& rule, int of_a, int of_b, bool transpose_a, bool trans
   return {};
 }
 
-// Nothing is read of a view without elements, whose strides may be any.
+// A view without elements may have any strides; nothing is read of it.
 Matmul::Matrix Matmul::Matrix::of(const View& view, bool transpose) {
   const MatrixStrides strides = as_matrix(view).value_or(MatrixStrides{true, cols_of(view), 0});
   return {view.data, transpose == strides.row_major, strides.stride, strides.batch_stride};

@@ -36,7 +36,7 @@ Status backward_rule(Rule& rule) {
   return {};
 }
 
-// One product after the other has the memory behind the copies.
+// Both products use the memory after the copies, one at a time.
 size_t backward_workspace(const Call& call) {
   const MatmulBackward backward(call);
   if (!call.context.cuda) return backward.gathered_bytes;

@@ -39,11 +39,11 @@ struct MatmulBackward {
   explicit MatmulBackward(const Call& call);
 
   std::optional<Matmul> da, db;  // what is needed, to be computed in this order
-  // One b for many matrices: the sum over them is part of the product, which takes one tall matrix from each side. What
-  // does not lie that way is copied to the workspace before db is computed.
+  // One b for many matrices: the sum over them is part of the product, which takes one tall matrix from each side. A
+  // matrix with another layout is copied to the workspace before db is computed.
   Gather gathers[2];
   int gathered = 0;
-  size_t gathered_bytes = 0;  // at the start of the workspace; what the products need is behind them
+  size_t gathered_bytes = 0;  // at the start of the workspace; the products use what follows
 
  private:
   Matmul::Matrix stacked(const Call& call, Matmul::Matrix matrix, int64_t batch, int64_t rows, int64_t cols);

@@ -167,7 +167,7 @@ class Product {
   int64_t row_tiles_, col_tiles_;
 };
 
-// ---- Matrix by vector: nothing is used twice, so that packing would only add to the reading ----
+// ---- Matrix by vector: nothing is used twice, so that packing would only cost time ----
 
 template <class T>
 class VectorProduct {
@@ -235,7 +235,7 @@ class VectorProduct {
   int64_t count_, groups_;
 };
 
-// A framework's thread must not see an exception, so that a task answers whether it had the memory it needs.
+// A framework's thread must not see an exception, so that a task returns whether it could allocate its memory.
 template <class AnyProduct>
 Status run(const AnyProduct& product, const Context& context) {
   std::atomic<bool> complete = true;

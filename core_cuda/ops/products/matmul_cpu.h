@@ -105,7 +105,7 @@ struct Lines {
   Lines from(int64_t line, int64_t p) const { return {at(line, p), along_k, stride}; }
 };
 
-// Elements kFrom of a followed by b. GCC before 12 spells it its own way.
+// Elements kFrom of a followed by b. GCC before 12 has a function of its own.
 template <int... kFrom, class Vector>
 Vector shuffled(Vector a, Vector b) {
 #if __has_builtin(__builtin_shufflevector)

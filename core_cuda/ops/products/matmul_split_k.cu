@@ -9,7 +9,7 @@
 namespace fusedops::cuda {
 namespace {
 
-// c[i] = the sum of the splits' elements i.
+// c[i] = the sum of element i over the splits.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     sum_splits_kernel(const compute_t<T>* partials, int64_t splits, int64_t count, T* c) {
