@@ -40,7 +40,7 @@ help:
 	@echo 'make bench-report  write docs/benchmarks.md from runs, as in ARGS="here=build/bench/results.json"'
 	@echo 'make soak          build what is stale, make random calls and check them against float64, for a minute'
 	@echo 'make docs          build what is stale, convert and measure a Keras transformer, write docs/keras.md'
-	@echo 'make stubs         write the types of the public functions, fusedops/*/functions.pyi'
+	@echo 'make stubs         write fusedops/*/functions.py and the types of the operators'
 	@echo 'make format        format Python and C++'
 	@echo 'make lint          check formatting, style and types'
 	@echo 'make clean         remove everything that was built (.venv stays)'
@@ -121,7 +121,7 @@ soak: build
 docs: build
 	$(python) docs/build.py $(ARGS)
 
-stubs: $(environment)
+stubs: build
 	@$(python) -m build_tools.stubs
 
 format: $(environment)

@@ -1,14 +1,634 @@
-"""The public functions over TensorFlow's tensors; their types are in functions.pyi, which `make stubs` writes."""
+"""The public functions of fusedops.tf; `make stubs` writes them, from fusedops/functions/."""
 
-from typing import TYPE_CHECKING
+from __future__ import annotations
 
-from fusedops.functions import public
-from fusedops.tf.naming import named
-from fusedops.tf.operators import OPERATORS as ops  # noqa: F401
-from fusedops.tf.tensors import Tensor, TensorLike  # noqa: F401
+from collections.abc import Sequence
 
-if TYPE_CHECKING:
-    from fusedops.functions import *  # noqa: F403  where editors find descriptions
+from fusedops.checks import renamed
+from fusedops.functions.common import Activation, Approximation, Reduction
+from fusedops.tf.naming import are_symbolic, call_symbolic, named
+from fusedops.tf.operators import OPERATORS as ops
+from fusedops.tf.tensors import Tensor, TensorLike
 
-globals().update(_public := {name: named(function) for name, function in public(globals()).items()})
-__all__ = list(_public)
+__all__ = [
+    "add",
+    "add_layer_norm",
+    "add_rms_norm",
+    "axpby",
+    "bias_act",
+    "cross_entropy",
+    "gated_act",
+    "geglu",
+    "layer_norm",
+    "matmul",
+    "polynomial_activation",
+    "reglu",
+    "relu",
+    "rms_norm",
+    "rope",
+    "scale",
+    "softmax",
+    "swiglu",
+]
+
+
+def add(x: TensorLike, y: TensorLike, *, name: str | None = None) -> Tensor:
+    """x + y.
+
+    Args:
+        x: float64, float32, float16 or bfloat16, of any shape.
+        y: x's shape and dtype; there is no broadcasting.
+
+    Returns:
+        A tensor of x's shape and dtype.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+    """
+    if name is not None:
+        return named(name, add, x, y)
+    try:
+        return ops.add(x, y)
+    except TypeError:  # asked only now, so that other calls do not wait for the answer
+        if not are_symbolic(x, y):
+            raise
+    return call_symbolic(add, None, x, y)
+
+
+def add_layer_norm(
+    x: TensorLike,
+    residual: TensorLike,
+    weight: TensorLike | None = None,
+    bias: TensorLike | None = None,
+    *,
+    eps: float = 1e-05,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(layer_norm(s), s) with s = x + residual, in one pass.
+
+    s is rounded to x's dtype first and then normalized, as if both steps were separate operators.
+
+    Args:
+        x: [..., columns], float64, float32, float16 or bfloat16. Rows may be spaced apart: they are read in place.
+        residual: x's shape and dtype.
+        weight: [columns], of x's dtype, or float32 beside a 16-bit x; None stands for a factor of 1.
+        bias: [columns], of x's dtype, or float32 beside a 16-bit x; None: nothing is added.
+        eps: added to the variance; used in the compute dtype.
+
+    Returns:
+        The normalized sum, and the sum itself for the next residual connection: two tensors of x's shape and dtype.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+
+    Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
+    """
+    if name is not None:
+        return named(name, add_layer_norm, x, residual, weight, bias, eps=eps)
+    try:
+        y, s, _, _ = ops.add_layer_norm(x, residual, weight, bias, eps=eps)
+        return y, s
+    except TypeError:  # asked only now, so that other calls do not wait for the answer
+        if not are_symbolic(x, residual, weight, bias, eps):
+            raise
+    return call_symbolic(add_layer_norm, None, x, residual, weight, bias, eps=eps)
+
+
+def add_rms_norm(
+    x: TensorLike,
+    residual: TensorLike,
+    weight: TensorLike | None = None,
+    *,
+    eps: float = 1e-06,
+    weight_offset: float = 0.0,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(rms_norm(s), s) with s = x + residual, in one pass.
+
+    s is rounded to x's dtype first and then normalized, as if both steps were separate operators.
+
+    Args:
+        x: [..., columns], float64, float32, float16 or bfloat16. Rows may be spaced apart: they are read in place.
+        residual: x's shape and dtype.
+        weight: [columns], of x's dtype, or float32 beside a 16-bit x; None stands for a factor of 1.
+        eps: added to the mean of squares; used in the compute dtype.
+        weight_offset: added to the weight in the compute dtype; without a weight it is not used.
+
+    Returns:
+        The normalized sum, and the sum itself for the next residual connection: two tensors of x's shape and dtype.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+
+    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
+    """
+    if name is not None:
+        return named(name, add_rms_norm, x, residual, weight, eps=eps, weight_offset=weight_offset)
+    try:
+        y, s, _ = ops.add_rms_norm(x, residual, weight, eps=eps, weight_offset=weight_offset)
+        return y, s
+    except TypeError:  # asked only now, so that other calls do not wait for the answer
+        if not are_symbolic(x, residual, weight, eps, weight_offset):
+            raise
+    return call_symbolic(add_rms_norm, None, x, residual, weight, eps=eps, weight_offset=weight_offset)
+
+
+def axpby(a: float | TensorLike, x: TensorLike, b: TensorLike, *, name: str | None = None) -> Tensor:
+    """a·x + b, in one pass.
+
+    The gradients of `a` and `x` come from one pass over the upstream gradient and x; b's is the upstream gradient.
+
+    Args:
+        a: a number, used unrounded in the compute dtype; or a tensor of one element, of x's dtype or float32.
+        x: float64, float32, float16 or bfloat16, of any shape.
+        b: x's shape and dtype.
+
+    Returns:
+        A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+
+    Source: BLAS's axpy, with a second vector instead of an update in place.
+    """
+    if name is not None:
+        return named(name, axpby, a, x, b)
+    try:
+        return ops.axpby(a, x, b)
+    except TypeError:  # asked only now, so that other calls do not wait for the answer
+        if not are_symbolic(a, x, b):
+            raise
+    return call_symbolic(axpby, None, a, x, b)
+
+
+def bias_act(
+    x: TensorLike, bias: TensorLike | None = None, activation: Activation = "gelu", *, name: str | None = None
+) -> Tensor:
+    """act(x + bias).
+
+    Args:
+        x: float64, float32, float16 or bfloat16, of any shape.
+        bias: [D] for x of shape [..., D]; of x's dtype, or float32 beside a 16-bit x.
+        activation: `identity`, `relu`, `gelu` (exact, by erf), `gelu_tanh` (its approximation by tanh), `silu`,
+            `sigmoid` or `tanh`.
+
+    Returns:
+        A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once. Infinities give what
+        the formula gives: `gelu`, `gelu_tanh` and `silu` are -inf · 0 = NaN at -inf.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+        ValueError: `activation` is none of these.
+
+    Sources: Hendrycks and Gimpel, "Gaussian error linear units (GELUs)", 2016; Elfwing, Uchibe and Doya,
+        "Sigmoid-weighted linear units for neural network function approximation in reinforcement learning", 2017.
+    """
+    if name is not None:
+        return named(name, bias_act, x, bias, activation)
+    try:
+        return ops.bias_act(x, bias, activation=activation)
+    except TypeError:  # asked only now, so that other calls do not wait for the answer
+        if not are_symbolic(x, bias, activation):
+            raise
+    return call_symbolic(bias_act, None, x, bias, activation)
+
+
+def cross_entropy(
+    logits: TensorLike,
+    labels: TensorLike,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: Reduction = "mean",
+    name: str | None = None,
+) -> Tensor:
+    """-log softmax(logits)[label], over the last dimension.
+
+    The logits are read once and no probabilities are stored, but for second derivatives. With label smoothing s, the
+    loss of a row is (1 - s) times this, plus s times its mean over all classes as labels.
+
+    Args:
+        logits: float64, float32, float16 or bfloat16, [..., classes].
+        labels: int32 or int64, [...]: for each row a class in [0, classes), or ignore_index.
+        ignore_index: a row with this label has no loss and a gradient of zeros, and does not count in the mean.
+        label_smoothing: in [0, 1].
+        reduction: "mean" over the rows that are not ignored, NaN if all are; "sum"; or "none", a loss for each row.
+
+    Returns:
+        The loss in float64 for float64 logits, else in float32: of the labels' shape for "none", otherwise a scalar.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape, a dtype or `label_smoothing`
+            is not as above, or, on a CPU, a label. On a GPU a label that is neither a class nor ignore_index makes its
+            loss and its gradient NaN.
+        ValueError: `reduction` is none of these.
+
+    Source: Szegedy et al., "Rethinking the Inception architecture for computer vision", 2016, for label smoothing.
+    """
+    if name is not None:
+        return named(
+            name,
+            cross_entropy,
+            logits,
+            labels,
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
+            reduction=reduction,
+        )
+    try:
+        loss, _, _ = ops.cross_entropy(
+            logits, labels, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction
+        )
+        return loss
+    except TypeError:  # asked only now, so that other calls do not wait for the answer
+        if not are_symbolic(logits, labels, ignore_index, label_smoothing, reduction):
+            raise
+    return call_symbolic(
+        cross_entropy,
+        None,
+        logits,
+        labels,
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+        reduction=reduction,
+    )
+
+
+def gated_act(
+    gate: TensorLike, up: TensorLike | None = None, activation: Activation = "silu", *, name: str | None = None
+) -> Tensor:
+    """act(gate) · up.
+
+    Rows that are spaced apart, such as the halves of a larger tensor, are read where they lie.
+
+    Args:
+        gate: float64, float32, float16 or bfloat16, of any shape. Without `up` it is packed, [..., 2D]: the first
+            half of the last dimension is the gate, the second half is `up`; so is its gradient.
+        up: gate's shape and dtype.
+        activation: as in `bias_act`.
+
+    Returns:
+        A tensor of gate's shape, or [..., D] if it is packed, and of its dtype. 16-bit inputs are computed in float32
+        and rounded once.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+        ValueError: `activation` is none of these.
+
+    Source: Shazeer, "GLU variants improve transformer", 2020.
+    """
+    if name is not None:
+        return named(name, gated_act, gate, up, activation)
+    try:
+        return ops.gated_act(gate, up, activation=activation)
+    except TypeError:  # asked only now, so that other calls do not wait for the answer
+        if not are_symbolic(gate, up, activation):
+            raise
+    return call_symbolic(gated_act, None, gate, up, activation)
+
+
+def geglu(
+    gate: TensorLike, up: TensorLike | None = None, *, approximate: Approximation = "none", name: str | None = None
+) -> Tensor:
+    """gelu(gate) · up: `gated_act` with `gelu` or `gelu_tanh`.
+
+    Args:
+        gate: as in `gated_act`; without `up` packed, [..., 2D].
+        up: gate's shape and dtype.
+        approximate: "none" for `gelu`, "tanh" for `gelu_tanh`.
+
+    Returns:
+        A tensor of gate's shape, or [..., D] if it is packed, and of its dtype.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+        ValueError: `approximate` is neither.
+
+    Source: Shazeer, "GLU variants improve transformer", 2020.
+    """
+    if name is not None:
+        return named(name, geglu, gate, up, approximate=approximate)
+    try:
+        if approximate not in ("none", "tanh"):
+            raise ValueError(f"fusedops.geglu: approximate must be 'none' or 'tanh'; got {approximate!r}")
+        try:
+            return ops.gated_act(gate, up, activation="gelu_tanh" if approximate == "tanh" else "gelu")
+        except Exception as error:
+            raise renamed(error, "gated_act", "geglu") from None
+    except TypeError:  # asked only now, so that other calls do not wait for the answer
+        if not are_symbolic(gate, up, approximate):
+            raise
+    return call_symbolic(geglu, None, gate, up, approximate=approximate)
+
+
+def layer_norm(
+    x: TensorLike,
+    weight: TensorLike | None = None,
+    bias: TensorLike | None = None,
+    *,
+    eps: float = 1e-05,
+    name: str | None = None,
+) -> Tensor:
+    """(x − mean(x)) · rsqrt(var(x) + eps) · weight + bias, over the last dimension.
+
+    The variance is the biased one, computed from the deviations from the mean: it loses nothing to cancellation where
+    the mean is large. A row's result does not depend on the other rows. All gradients come from one pass.
+
+    Args:
+        x: [..., columns], float64, float32, float16 or bfloat16. Rows may be spaced apart: they are read in place.
+        weight: [columns], of x's dtype, or float32 beside a 16-bit x; None stands for a factor of 1.
+        bias: [columns], of x's dtype, or float32 beside a 16-bit x; None: nothing is added.
+        eps: added to the variance; used in the compute dtype.
+
+    Returns:
+        A tensor of x's shape and dtype. 16-bit inputs are computed and summed in float32 and rounded once.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+
+    Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
+    """
+    if name is not None:
+        return named(name, layer_norm, x, weight, bias, eps=eps)
+    try:
+        y, _, _ = ops.layer_norm(x, weight, bias, eps=eps)
+        return y
+    except TypeError:  # asked only now, so that other calls do not wait for the answer
+        if not are_symbolic(x, weight, bias, eps):
+            raise
+    return call_symbolic(layer_norm, None, x, weight, bias, eps=eps)
+
+
+def matmul(
+    a: TensorLike, b: TensorLike, *, transpose_a: bool = False, transpose_b: bool = False, name: str | None = None
+) -> Tensor:
+    """a @ b, with either matrix transposed on the way.
+
+    Transposed matrices, and rows that are spaced apart, are read where they lie: nothing is copied.
+
+    Args:
+        a: [..., M, K], or [..., K, M] with `transpose_a`; float64, float32, float16 or bfloat16.
+        b: [..., K, N], or [..., N, K] with `transpose_b`; a's dtype; its leading dimensions are a's, or none.
+        transpose_a: whether a's last two dimensions are exchanged.
+        transpose_b: whether b's last two dimensions are exchanged.
+
+    Returns:
+        [..., M, N], of a's dtype. 16-bit inputs are summed in float32 over all of K and rounded once; float32 is
+        computed in float32, without TF32. Under PyTorch's autocast both inputs are cast to its dtype first.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+    """
+    if name is not None:
+        return named(name, matmul, a, b, transpose_a=transpose_a, transpose_b=transpose_b)
+    try:
+        return ops.matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
+    except TypeError:  # asked only now, so that other calls do not wait for the answer
+        if not are_symbolic(a, b, transpose_a, transpose_b):
+            raise
+    return call_symbolic(matmul, None, a, b, transpose_a=transpose_a, transpose_b=transpose_b)
+
+
+def polynomial_activation(
+    x: TensorLike, coefficients: Sequence[float] = (1.0, 1.0, 1.0), *, name: str | None = None
+) -> Tensor:
+    """c₀ + c₁·x + c₂·x² + ..., by Horner's rule.
+
+    Args:
+        x: float64, float32, float16 or bfloat16, of any shape.
+        coefficients: 1 to 8 numbers, from the constant term up; used unrounded in the compute dtype.
+
+    Returns:
+        A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): the dtype or the number of coefficients
+            is not as above.
+
+    Source: Horner, "A new method of solving numerical equations of all orders, by continuous approximation", 1819.
+    """
+    if name is not None:
+        return named(name, polynomial_activation, x, coefficients)
+    try:
+        return ops.polynomial_activation(x, coefficients=coefficients)
+    except TypeError:  # asked only now, so that other calls do not wait for the answer
+        if not are_symbolic(x, coefficients):
+            raise
+    return call_symbolic(polynomial_activation, None, x, coefficients)
+
+
+def reglu(gate: TensorLike, up: TensorLike | None = None, *, name: str | None = None) -> Tensor:
+    """relu(gate) · up: `gated_act` with `relu`.
+
+    Args:
+        gate: as in `gated_act`; without `up` packed, [..., 2D].
+        up: gate's shape and dtype.
+
+    Returns:
+        A tensor of gate's shape, or [..., D] if it is packed, and of its dtype.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+
+    Source: Shazeer, "GLU variants improve transformer", 2020.
+    """
+    if name is not None:
+        return named(name, reglu, gate, up)
+    try:
+        try:
+            return ops.gated_act(gate, up, activation="relu")
+        except Exception as error:
+            raise renamed(error, "gated_act", "reglu") from None
+    except TypeError:  # asked only now, so that other calls do not wait for the answer
+        if not are_symbolic(gate, up):
+            raise
+    return call_symbolic(reglu, None, gate, up)
+
+
+def relu(x: TensorLike, *, name: str | None = None) -> Tensor:
+    """max(x, 0).
+
+    The gradient at 0 is 0. A NaN stays NaN and lets its gradient pass.
+
+    Args:
+        x: float64, float32, float16 or bfloat16, of any shape.
+
+    Returns:
+        A tensor of x's shape and dtype.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): the dtype is not as above.
+
+    Source: Nair and Hinton, "Rectified linear units improve restricted Boltzmann machines", 2010.
+    """
+    if name is not None:
+        return named(name, relu, x)
+    try:
+        return ops.relu(x)
+    except TypeError:  # asked only now, so that other calls do not wait for the answer
+        if not are_symbolic(x):
+            raise
+    return call_symbolic(relu, None, x)
+
+
+def rms_norm(
+    x: TensorLike,
+    weight: TensorLike | None = None,
+    *,
+    eps: float = 1e-06,
+    weight_offset: float = 0.0,
+    name: str | None = None,
+) -> Tensor:
+    """x · rsqrt(mean(x²) + eps) · (weight + weight_offset), over the last dimension.
+
+    A row's result does not depend on the other rows. The gradients of x and weight come from one pass.
+
+    Args:
+        x: [..., columns], float64, float32, float16 or bfloat16. Rows may be spaced apart: they are read in place.
+        weight: [columns], of x's dtype, or float32 beside a 16-bit x; None stands for a factor of 1.
+        eps: added to the mean of squares; used in the compute dtype.
+        weight_offset: added to the weight in the compute dtype; 1 for weights that are stored as the difference from 1,
+            as Gemma's are. Without a weight it is not used.
+
+    Returns:
+        A tensor of x's shape and dtype. 16-bit inputs are computed and summed in float32 and rounded once.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+
+    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
+    """
+    if name is not None:
+        return named(name, rms_norm, x, weight, eps=eps, weight_offset=weight_offset)
+    try:
+        y, _ = ops.rms_norm(x, weight, eps=eps, weight_offset=weight_offset)
+        return y
+    except TypeError:  # asked only now, so that other calls do not wait for the answer
+        if not are_symbolic(x, weight, eps, weight_offset):
+            raise
+    return call_symbolic(rms_norm, None, x, weight, eps=eps, weight_offset=weight_offset)
+
+
+def rope(
+    x: TensorLike,
+    cos: TensorLike,
+    sin: TensorLike,
+    *,
+    seq_dim: int = -3,
+    interleaved: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """Rotary embedding: each pair of features (x₁, x₂) becomes (x₁·cos − x₂·sin, x₂·cos + x₁·sin).
+
+    Slices of a packed tensor and transposed heads are read where they lie: nothing is copied.
+
+    Args:
+        x: [..., T, H, D], T positions of H heads of D features; with `seq_dim=-2` [..., T, D], such as [B, H, T, D].
+            float64, float32, float16 or bfloat16.
+        cos: [T, R/2] or [B, T, R/2], B being x's first dimension, with R ≤ D; features from R on pass unchanged. Of x's
+            dtype, or float32 beside a 16-bit x.
+        sin: cos's shape and dtype.
+        seq_dim: where x has its positions, -3 or -2.
+        interleaved: whether pair i is features 2i and 2i + 1, as in GPT-J, instead of i and i + R/2, as in GPT-NeoX.
+
+    Returns:
+        A tensor of x's shape and dtype, differentiable in x. 16-bit inputs are computed in float32 and rounded once.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+
+    Source: Su et al., "RoFormer: enhanced transformer with rotary position embedding", 2021.
+    """
+    if name is not None:
+        return named(name, rope, x, cos, sin, seq_dim=seq_dim, interleaved=interleaved)
+    try:
+        return ops.rope(x, cos, sin, seq_dim=seq_dim, interleaved=interleaved)
+    except TypeError:  # asked only now, so that other calls do not wait for the answer
+        if not are_symbolic(x, cos, sin, seq_dim, interleaved):
+            raise
+    return call_symbolic(rope, None, x, cos, sin, seq_dim=seq_dim, interleaved=interleaved)
+
+
+def scale(x: TensorLike, factor: float | TensorLike, *, name: str | None = None) -> Tensor:
+    """x · factor.
+
+    Args:
+        x: float64, float32, float16 or bfloat16, of any shape.
+        factor: a number, used unrounded in the compute dtype; or a tensor of one element, of x's dtype or float32.
+
+    Returns:
+        A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+    """
+    if name is not None:
+        return named(name, scale, x, factor)
+    try:
+        return ops.scale(x, factor)
+    except TypeError:  # asked only now, so that other calls do not wait for the answer
+        if not are_symbolic(x, factor):
+            raise
+    return call_symbolic(scale, None, x, factor)
+
+
+def softmax(
+    x: TensorLike, *, scale: float = 1.0, mask: TensorLike | None = None, causal: bool = False, name: str | None = None
+) -> Tensor:
+    """exp(scale·x) / Σ exp(scale·x), over the last dimension, of what is not masked.
+
+    A masked element counts as not there, whatever its value; its share and its gradient are zero. A row of which
+    nothing is left is all zeros. What causality masks is not even read.
+
+    Args:
+        x: float64, float32, float16 or bfloat16, [..., columns].
+        scale: a number, used unrounded until it meets x in the compute dtype.
+        mask: bool, of x's shape or broadcastable to it; True keeps an element.
+        causal: keeps column j of row i where j ≤ i + columns - rows, on the last two dimensions: the last row sees all
+            columns. x then has at least two dimensions. Together with a mask, both must keep an element.
+
+    Returns:
+        A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once. A row's bits do not
+        depend on the other rows.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+
+    Source: Bridle, "Probabilistic interpretation of feedforward classification network outputs", 1990.
+    """
+    if name is not None:
+        return named(name, softmax, x, scale=scale, mask=mask, causal=causal)
+    try:
+        return ops.softmax(x, mask, scale=scale, causal=causal)
+    except TypeError:  # asked only now, so that other calls do not wait for the answer
+        if not are_symbolic(x, scale, mask, causal):
+            raise
+    return call_symbolic(softmax, None, x, scale=scale, mask=mask, causal=causal)
+
+
+def swiglu(gate: TensorLike, up: TensorLike | None = None, *, name: str | None = None) -> Tensor:
+    """silu(gate) · up: `gated_act` with `silu`.
+
+    Args:
+        gate: as in `gated_act`; without `up` packed, [..., 2D].
+        up: gate's shape and dtype.
+
+    Returns:
+        A tensor of gate's shape, or [..., D] if it is packed, and of its dtype.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+
+    Source: Shazeer, "GLU variants improve transformer", 2020.
+    """
+    if name is not None:
+        return named(name, swiglu, gate, up)
+    try:
+        try:
+            return ops.gated_act(gate, up, activation="silu")
+        except Exception as error:
+            raise renamed(error, "gated_act", "swiglu") from None
+    except TypeError:  # asked only now, so that other calls do not wait for the answer
+        if not are_symbolic(gate, up):
+            raise
+    return call_symbolic(swiglu, None, gate, up)

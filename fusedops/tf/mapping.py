@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from fusedops.declarations import Operator
-from fusedops.tf.operators import DECLARED
+from fusedops.tf.library import TABLE
 
 try:
     from tensorflow.python.ops.parallel_for.pfor import RegisterPFor, _create_op, _fallback_converter, wrap
@@ -20,7 +20,7 @@ except ImportError:
 def _register(operator: Operator) -> None:
     shared = {x.name for x in operator.inputs if x.kind == "scalar" or x.parameter}
 
-    @RegisterPFor(operator.op_type)
+    @RegisterPFor(operator.type)
     def convert(call: Any) -> Any:
         """An input of `call` is stacked along a new first dimension, or the same for all."""
         names = [x.name for x in operator.inputs if x.kind != "optional" or call.get_attr(f"N_{x.name}") == 1]
@@ -43,5 +43,5 @@ def _rank(input: Any) -> int | None:
 
 
 if RegisterPFor is not None:
-    for _operator in DECLARED.values():
+    for _operator in TABLE.values():
         _register(_operator)

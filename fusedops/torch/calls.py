@@ -20,6 +20,7 @@ import torch
 
 from fusedops import checks
 from fusedops.declarations import Input, Operator
+from fusedops.torch import internals
 
 
 def _input_test(x: Input) -> str:
@@ -67,7 +68,7 @@ def spelled_out(
     names: dict[str, Any] = {
         "Tensor": torch.Tensor,
         "is_compiling": torch.compiler.is_compiling,
-        "is_any_autocast_enabled": torch._C._is_any_autocast_enabled,
+        "is_any_autocast_enabled": internals.is_any_autocast_enabled,
         "operator": operator,
         "checked": checked,
         "explain": explain,

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 
 from fusedops import report as reports
+from fusedops.torch import internals
 from fusedops.torch.conversion.counterparts import counterpart, is_known, original
 from fusedops.torch.conversion.hf.layer import UnknownClass
 from fusedops.torch.nn.layer import FusedLayer
@@ -85,7 +86,7 @@ def convert(model: _Model, verbose: bool = True) -> _Model:
     for module in rest:
         if module not in computed:
             _explain(module, report)
-    _forget_compiled(modules)
+    internals.forget_compiled(modules)
     if verbose:
         print(report)
     return model
@@ -111,7 +112,7 @@ def revert(model: _Model) -> _Model:
         kind = original(type(module))
         if kind:
             module.__class__ = kind
-    _forget_compiled(modules)
+    internals.forget_compiled(modules)
     return model
 
 
@@ -154,14 +155,6 @@ def _become_counterpart(module: Any) -> str | None:
         return str(error)
     except (ImportError, AttributeError) as error:
         return f"this version of transformers is not known: {error}"
-
-
-def _forget_compiled(modules: Iterable[torch.nn.Module]) -> None:
-    """Before torch 2.13, what was compiled for a module is not compiled anew when the module's class changes."""
-    # torch.compile(module) holds it as _orig_mod; module.compile() leaves _compiled_call_impl. To ask for the class of
-    # the former would import torch's compiler, which takes seconds.
-    if any(hasattr(module, "_orig_mod") or module._compiled_call_impl is not None for module in modules):
-        torch.compiler.reset()
 
 
 def _condition(module: torch.nn.Module) -> str:

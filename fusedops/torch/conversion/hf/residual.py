@@ -9,7 +9,9 @@ from typing import Any, ClassVar
 import torch
 
 from fusedops.torch.conversion.counterparts import original
-from fusedops.torch.conversion.hf.layer import HFLayer, is_watched, unknown_forward
+from fusedops.torch.conversion.hf.code import unknown_forward
+from fusedops.torch.conversion.hf.layer import HFLayer
+from fusedops.torch.internals import is_watched
 from fusedops.torch.nn.residual import add_norm as add_fused_norm
 
 
