@@ -5,21 +5,25 @@ more than the looking. So each operator has a function of its own, as if written
 
     def rms_norm(x, weight=None, *, eps=1e-06, weight_offset=0.0):
         if isinstance(x, Tensor) and ... and type(eps) is float and type(weight_offset) is float:
+            if eps == 1e-06 and ...:
+                return operator(x, weight)
             return operator(x, weight, eps, weight_offset)
         return checked(x, weight, eps=eps, weight_offset=weight_offset)
 
-What it does not take at a glance, `checked` converts or refuses.
+What it does not take at a glance, `checked` converts or refuses. Attributes that all have their defaults are left out:
+to convert one takes the dispatcher 0.1 to 0.3 microseconds, to fill in a default less.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from fusedops import checks
-from fusedops.declarations import Input, Operator
+from fusedops.declarations import Attribute, Input, Operator
 from fusedops.torch import internals
 
 
@@ -28,6 +32,16 @@ def _input_test(x: Input) -> str:
         return f"(type({x.name}) is float or isinstance({x.name}, Tensor))"
     test = f"isinstance({x.name}, Tensor)"
     return f"({x.name} is None or {test})" if x.kind == "optional" else test
+
+
+def _default_test(attribute: Attribute) -> str:
+    name, default = attribute.name, attribute.default
+    if attribute.type == "floats":
+        return f"tuple({name}) == {tuple(default)!r}"
+    test = f"{name} == {default!r}"
+    if attribute.type == "float" and default == 0:  # -0.0 equals 0.0, and added to -0.0 gives another bit
+        test += f" and copysign(1.0, {name}) == 1.0"
+    return test
 
 
 def _source(operator: Operator) -> str:
@@ -44,13 +58,17 @@ def _source(operator: Operator) -> str:
     ]
     tests += ["not is_any_autocast_enabled()"] * operator.autocast
     arguments = [f"None if type({x}) is float else {x}" if x in numbers else x for x in names]
-    arguments += [f"{x} if type({x}) is float else 0.0" for x in numbers] + attributes
+    arguments += [f"{x} if type({x}) is float else 0.0" for x in numbers]
+    call = f"return operator({', '.join(arguments + attributes)})"
+    if attributes:
+        defaults = " and ".join(map(_default_test, operator.attributes))
+        call = f"if {defaults}:\n                return operator({', '.join(arguments)})\n            {call}"
     rest = [*names, *(f"{x}={x}" for x in attributes)]
     return f"""
 def {operator.name}({", ".join(parameters)}):
     if {" and ".join(tests)}:
         try:
-            return operator({", ".join(arguments)})
+            {call}
         except (TypeError, RuntimeError) as error:
             explain(({", ".join(names)},), error)
             raise
@@ -67,6 +85,7 @@ def spelled_out(
     """`checked`, past which plain arguments go to `operator`; `explain` may raise a better error than it did."""
     names: dict[str, Any] = {
         "Tensor": torch.Tensor,
+        "copysign": math.copysign,
         "is_compiling": torch.compiler.is_compiling,
         "is_any_autocast_enabled": internals.is_any_autocast_enabled,
         "operator": operator,

@@ -36,14 +36,26 @@ def add(x: Tensor, y: Tensor) -> Tensor:
     """x + y.
 
     Args:
-        x: float64, float32, float16 or bfloat16, of any shape.
+        x: float64, float32, float16 or bfloat16, any shape.
         y: x's shape and dtype; there is no broadcasting.
 
     Returns:
         A tensor of x's shape and dtype.
 
+    Gradient:
+        dx = dy and, for y, the same.
+
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+
+    PyTorch:
+        >>> fo.add(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]))
+        tensor([4., 6.])
+
+    TensorFlow:
+        >>> fo.add(tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0])).numpy()
+        array([4., 6.], dtype=float32)
     """
     return ops.add(x, y)
 
@@ -53,20 +65,35 @@ def add_layer_norm(
 ) -> tuple[Tensor, Tensor]:
     """(layer_norm(s), s) with s = x + residual, in one pass.
 
-    s is rounded to x's dtype first and then normalized, as if both steps were separate operators.
+    s is rounded to x's dtype before it is normalized, as if both steps were separate operators.
 
     Args:
-        x: [..., columns], float64, float32, float16 or bfloat16. Rows may be spaced apart: they are read in place.
+        x: [..., columns], float64, float32, float16 or bfloat16. Rows may be strided: they are read in place.
         residual: x's shape and dtype.
-        weight: [columns], of x's dtype, or float32 beside a 16-bit x; None stands for a factor of 1.
-        bias: [columns], of x's dtype, or float32 beside a 16-bit x; None: nothing is added.
-        eps: added to the variance; used in the compute dtype.
+        weight: [columns], of x's dtype, or float32 beside a 16-bit x; None means a factor of 1.
+        bias: [columns], of x's dtype, or float32 beside a 16-bit x; None adds nothing.
+        eps: added to the variance, in the compute dtype.
 
     Returns:
         The normalized sum, and the sum itself for the next residual connection: two tensors of x's shape and dtype.
 
+    Gradient:
+        x and residual have the same gradient: that of `layer_norm` at s, plus the gradient of the second result.
+
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+
+    PyTorch:
+        `eps` is a constant of compiled code: torch.compile compiles again for each value.
+
+        >>> fo.add_layer_norm(torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 2.0]]))
+        (tensor([[-1.0000,  1.0000]]), tensor([[3., 4.]]))
+
+    TensorFlow:
+        >>> y, s = fo.add_layer_norm(tf.constant([[1.0, 2.0]]), tf.constant([[2.0, 2.0]]))
+        >>> y.numpy().round(4), s.numpy()
+        (array([[-1.,  1.]], dtype=float32), array([[3., 4.]], dtype=float32))
 
     Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
     """
@@ -79,20 +106,36 @@ def add_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     """(rms_norm(s), s) with s = x + residual, in one pass.
 
-    s is rounded to x's dtype first and then normalized, as if both steps were separate operators.
+    s is rounded to x's dtype before it is normalized, as if both steps were separate operators.
 
     Args:
-        x: [..., columns], float64, float32, float16 or bfloat16. Rows may be spaced apart: they are read in place.
+        x: [..., columns], float64, float32, float16 or bfloat16. Rows may be strided: they are read in place.
         residual: x's shape and dtype.
-        weight: [columns], of x's dtype, or float32 beside a 16-bit x; None stands for a factor of 1.
-        eps: added to the mean of squares; used in the compute dtype.
-        weight_offset: added to the weight in the compute dtype; without a weight it is not used.
+        weight: [columns], of x's dtype, or float32 beside a 16-bit x; None means a factor of 1.
+        eps: added to the mean of squares, in the compute dtype.
+        weight_offset: added to the weight in the compute dtype; 1 for weights that are stored as the difference from 1,
+            as in Gemma. Unused without a weight.
 
     Returns:
         The normalized sum, and the sum itself for the next residual connection: two tensors of x's shape and dtype.
 
+    Gradient:
+        x and residual have the same gradient: that of `rms_norm` at s, plus the gradient of the second result.
+
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+
+    PyTorch:
+        `eps` is a constant of compiled code: torch.compile compiles again for each value.
+
+        >>> fo.add_rms_norm(torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 2.0]]))
+        (tensor([[0.8485, 1.1314]]), tensor([[3., 4.]]))
+
+    TensorFlow:
+        >>> y, s = fo.add_rms_norm(tf.constant([[1.0, 2.0]]), tf.constant([[2.0, 2.0]]))
+        >>> y.numpy().round(4), s.numpy()
+        (array([[0.8485, 1.1314]], dtype=float32), array([[3., 4.]], dtype=float32))
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
@@ -103,18 +146,30 @@ def add_rms_norm(
 def axpby(a: float | Tensor, x: Tensor, b: Tensor) -> Tensor:
     """a·x + b, in one pass.
 
-    The gradients of `a` and `x` come from one pass over the upstream gradient and x; b's is the upstream gradient.
-
     Args:
-        a: a number, used unrounded in the compute dtype; or a tensor of one element, of x's dtype or float32.
-        x: float64, float32, float16 or bfloat16, of any shape.
+        a: a number, used unrounded in the compute dtype, or a tensor with one element, of x's dtype or float32.
+        x: float64, float32, float16 or bfloat16, any shape.
         b: x's shape and dtype.
 
     Returns:
         A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once.
 
+    Gradient:
+        da = Σ dy·x, dx = a·dy and db = dy. One pass over dy and x computes da and dx.
+
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+
+    PyTorch:
+        Under torch.compile a number that varies does not cause a recompilation.
+
+        >>> fo.axpby(0.5, torch.tensor([2.0, 4.0]), torch.tensor([1.0, 1.0]))
+        tensor([2., 3.])
+
+    TensorFlow:
+        >>> fo.axpby(0.5, tf.constant([2.0, 4.0]), tf.constant([1.0, 1.0])).numpy()
+        array([2., 3.], dtype=float32)
 
     Source: BLAS's axpy, with a second vector instead of an update in place.
     """
@@ -125,18 +180,30 @@ def bias_act(x: Tensor, bias: Tensor | None = None, activation: Activation = "ge
     """act(x + bias).
 
     Args:
-        x: float64, float32, float16 or bfloat16, of any shape.
+        x: float64, float32, float16 or bfloat16, any shape.
         bias: [D] for x of shape [..., D]; of x's dtype, or float32 beside a 16-bit x.
         activation: `identity`, `relu`, `gelu` (exact, by erf), `gelu_tanh` (its approximation by tanh), `silu`,
             `sigmoid` or `tanh`.
 
     Returns:
-        A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once. Infinities give what
-        the formula gives: `gelu`, `gelu_tanh` and `silu` are -inf · 0 = NaN at -inf.
+        A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once. At infinities the
+        formula decides: `gelu`, `gelu_tanh` and `silu` give -inf · 0 = NaN at -inf.
+
+    Gradient:
+        dx = dy · act'(x + bias); dbias is the sum of dx over all dimensions but the last.
 
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
-        ValueError: `activation` is none of these.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+        ValueError: `activation` is not one of those above.
+
+    PyTorch:
+        >>> fo.bias_act(torch.tensor([[-1.0, 1.0]]), torch.tensor([1.0, 1.0]), "silu")
+        tensor([[0.0000, 1.7616]])
+
+    TensorFlow:
+        >>> fo.bias_act(tf.constant([[-1.0, 1.0]]), tf.constant([1.0, 1.0]), "silu").numpy().round(4)
+        array([[0.    , 1.7616]], dtype=float32)
 
     Sources: Hendrycks and Gimpel, "Gaussian error linear units (GELUs)", 2016; Elfwing, Uchibe and Doya,
         "Sigmoid-weighted linear units for neural network function approximation in reinforcement learning", 2017.
@@ -154,24 +221,41 @@ def cross_entropy(
 ) -> Tensor:
     """-log softmax(logits)[label], over the last dimension.
 
-    The logits are read once and no probabilities are stored, but for second derivatives. With label smoothing s, the
+    The logits are read once, and no probabilities are stored except for second derivatives. With label smoothing s, the
     loss of a row is (1 - s) times this, plus s times its mean over all classes as labels.
 
     Args:
         logits: float64, float32, float16 or bfloat16, [..., classes].
-        labels: int32 or int64, [...]: for each row a class in [0, classes), or ignore_index.
-        ignore_index: a row with this label has no loss and a gradient of zeros, and does not count in the mean.
+        labels: int32 or int64, [...]: a class in [0, classes) for each row, or ignore_index.
+        ignore_index: rows with this label have zero loss and zero gradient, and do not count in the mean.
         label_smoothing: in [0, 1].
-        reduction: "mean" over the rows that are not ignored, NaN if all are; "sum"; or "none", a loss for each row.
+        reduction: "mean" over the rows that are not ignored, NaN if all are; "sum"; or "none", one loss per row.
 
     Returns:
-        The loss in float64 for float64 logits, else in float32: of the labels' shape for "none", otherwise a scalar.
+        The loss, in float64 for float64 logits and in float32 for all others: of the labels' shape for "none",
+        otherwise a scalar.
+
+    Gradient:
+        softmax(logits) - onehot(label) for each row, times the upstream gradient, and divided by the number of rows
+        that count for "mean"; with smoothing, the target is (1 - s)·onehot + s / classes. It has the logits' dtype. It
+        can be differentiated again with respect to the upstream gradient only.
 
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape, a dtype or `label_smoothing`
-            is not as above, or, on a CPU, a label. On a GPU a label that is neither a class nor ignore_index makes its
-            loss and its gradient NaN.
-        ValueError: `reduction` is none of these.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+        RuntimeError, InvalidArgumentError, ValueError: `label_smoothing` is outside [0, 1]; on a CPU also: a label is
+            neither a class nor ignore_index. A GPU cannot raise: there, such a label makes its loss and its gradient
+            NaN.
+        ValueError: `reduction` is not one of those above.
+
+    PyTorch:
+        >>> fo.cross_entropy(torch.tensor([[2.0, 1.0], [0.0, 0.0]]), torch.tensor([0, -100]))
+        tensor(0.3133)
+
+    TensorFlow:
+        >>> loss = fo.cross_entropy(tf.constant([[2.0, 1.0], [0.0, 0.0]]), tf.constant([0, -100]))
+        >>> print(loss.numpy().round(4))
+        0.3133
 
     Source: Szegedy et al., "Rethinking the Inception architecture for computer vision", 2016, for label smoothing.
     """
@@ -184,11 +268,11 @@ def cross_entropy(
 def gated_act(gate: Tensor, up: Tensor | None = None, activation: Activation = "silu") -> Tensor:
     """act(gate) · up.
 
-    Rows that are spaced apart, such as the halves of a larger tensor, are read where they lie.
+    Rows may be strided, such as the halves of a larger tensor: they are read in place.
 
     Args:
-        gate: float64, float32, float16 or bfloat16, of any shape. Without `up` it is packed, [..., 2D]: the first
-            half of the last dimension is the gate, the second half is `up`; so is its gradient.
+        gate: float64, float32, float16 or bfloat16, any shape. Without `up` it is packed, [..., 2D]: the first half of
+            the last dimension is the gate, the second half is `up`.
         up: gate's shape and dtype.
         activation: as in `bias_act`.
 
@@ -196,9 +280,21 @@ def gated_act(gate: Tensor, up: Tensor | None = None, activation: Activation = "
         A tensor of gate's shape, or [..., D] if it is packed, and of its dtype. 16-bit inputs are computed in float32
         and rounded once.
 
+    Gradient:
+        dgate = dy · up · act'(gate) and dup = dy · act(gate). The gradient of a packed gate is packed.
+
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
-        ValueError: `activation` is none of these.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+        ValueError: `activation` is not one of those of `bias_act`.
+
+    PyTorch:
+        >>> fo.gated_act(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), activation="relu")
+        tensor([[3., 8.]])
+
+    TensorFlow:
+        >>> fo.gated_act(tf.constant([[1.0, 2.0, 3.0, 4.0]]), activation="relu").numpy().round(4)
+        array([[3., 8.]], dtype=float32)
 
     Source: Shazeer, "GLU variants improve transformer", 2020.
     """
@@ -216,9 +312,21 @@ def geglu(gate: Tensor, up: Tensor | None = None, *, approximate: Approximation 
     Returns:
         A tensor of gate's shape, or [..., D] if it is packed, and of its dtype.
 
+    Gradient:
+        As in `gated_act`.
+
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
-        ValueError: `approximate` is neither.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+        ValueError: `approximate` is neither of the two.
+
+    PyTorch:
+        >>> fo.geglu(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
+        tensor([[2.5240, 7.8180]])
+
+    TensorFlow:
+        >>> fo.geglu(tf.constant([[1.0, 2.0, 3.0, 4.0]])).numpy().round(4)
+        array([[2.524, 7.818]], dtype=float32)
 
     Source: Shazeer, "GLU variants improve transformer", 2020.
     """
@@ -233,20 +341,35 @@ def geglu(gate: Tensor, up: Tensor | None = None, *, approximate: Approximation 
 def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-05) -> Tensor:
     """(x − mean(x)) · rsqrt(var(x) + eps) · weight + bias, over the last dimension.
 
-    The variance is the biased one, computed from the deviations from the mean: it loses nothing to cancellation where
-    the mean is large. A row's result does not depend on the other rows. All gradients come from one pass.
+    The variance is the biased one. It is computed from the deviations from the mean, so that a large mean causes no
+    cancellation. A row's result does not depend on the other rows.
 
     Args:
-        x: [..., columns], float64, float32, float16 or bfloat16. Rows may be spaced apart: they are read in place.
-        weight: [columns], of x's dtype, or float32 beside a 16-bit x; None stands for a factor of 1.
-        bias: [columns], of x's dtype, or float32 beside a 16-bit x; None: nothing is added.
-        eps: added to the variance; used in the compute dtype.
+        x: [..., columns], float64, float32, float16 or bfloat16. Rows may be strided: they are read in place.
+        weight: [columns], of x's dtype, or float32 beside a 16-bit x; None means a factor of 1.
+        bias: [columns], of x's dtype, or float32 beside a 16-bit x; None adds nothing.
+        eps: added to the variance, in the compute dtype.
 
     Returns:
         A tensor of x's shape and dtype. 16-bit inputs are computed and summed in float32 and rounded once.
 
+    Gradient:
+        With r = rsqrt(var(x) + eps), n = (x − mean(x))·r and g = dy·weight: dx = r·(g − mean(g) − n·mean(g·n)); dweight
+        is the sum of dy·n over the rows, dbias that of dy. One pass computes all three.
+
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+
+    PyTorch:
+        `eps` is a constant of compiled code: torch.compile compiles again for each value.
+
+        >>> fo.layer_norm(torch.tensor([[1.0, 2.0, 3.0]]))
+        tensor([[-1.2247,  0.0000,  1.2247]])
+
+    TensorFlow:
+        >>> fo.layer_norm(tf.constant([[1.0, 2.0, 3.0]])).numpy().round(4)
+        array([[-1.2247,  0.    ,  1.2247]], dtype=float32)
 
     Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
     """
@@ -255,22 +378,37 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
 
 
 def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
-    """a @ b, with either matrix transposed on the way.
+    """a @ b; each matrix may be transposed.
 
-    Transposed matrices, and rows that are spaced apart, are read where they lie: nothing is copied.
+    Transposed matrices and strided rows are read in place: nothing is copied.
 
     Args:
         a: [..., M, K], or [..., K, M] with `transpose_a`; float64, float32, float16 or bfloat16.
-        b: [..., K, N], or [..., N, K] with `transpose_b`; a's dtype; its leading dimensions are a's, or none.
+        b: [..., K, N], or [..., N, K] with `transpose_b`; of a's dtype. Its leading dimensions are a's, or it has none.
         transpose_a: whether a's last two dimensions are exchanged.
         transpose_b: whether b's last two dimensions are exchanged.
 
     Returns:
-        [..., M, N], of a's dtype. 16-bit inputs are summed in float32 over all of K and rounded once; float32 is
-        computed in float32, without TF32. Under PyTorch's autocast both inputs are cast to its dtype first.
+        [..., M, N], of a's dtype. 16-bit inputs are summed in float32 over all of K and rounded once. float32 is
+        computed in float32, without TF32.
+
+    Gradient:
+        da = dy @ bᵀ and db = aᵀ @ dy, for matrices that are not transposed. The gradient of one b for a batch of a is
+        summed over the batch.
 
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+
+    PyTorch:
+        Under autocast both inputs are cast to its dtype first, unless they are float64.
+
+        >>> fo.matmul(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0]]), transpose_b=True)
+        tensor([[11.]])
+
+    TensorFlow:
+        >>> fo.matmul(tf.constant([[1.0, 2.0]]), tf.constant([[3.0, 4.0]]), transpose_b=True).numpy()
+        array([[11.]], dtype=float32)
     """
     return ops.matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
 
@@ -279,15 +417,26 @@ def polynomial_activation(x: Tensor, coefficients: Sequence[float] = (1.0, 1.0, 
     """c₀ + c₁·x + c₂·x² + ..., by Horner's rule.
 
     Args:
-        x: float64, float32, float16 or bfloat16, of any shape.
-        coefficients: 1 to 8 numbers, from the constant term up; used unrounded in the compute dtype.
+        x: float64, float32, float16 or bfloat16, any shape.
+        coefficients: 1 to 8 numbers, from the constant term up, used unrounded in the compute dtype.
 
     Returns:
         A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once.
 
+    Gradient:
+        dx = dy · (c₁ + 2·c₂·x + 3·c₃·x² + ...). The coefficients have no gradient.
+
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): the dtype or the number of coefficients
-            is not as above.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): x has the wrong dtype, or there are no
+            coefficients or more than 8.
+
+    PyTorch:
+        >>> fo.polynomial_activation(torch.tensor([1.0, 2.0]), (1.0, 0.0, 3.0))
+        tensor([ 4., 13.])
+
+    TensorFlow:
+        >>> fo.polynomial_activation(tf.constant([1.0, 2.0]), (1.0, 0.0, 3.0)).numpy()
+        array([ 4., 13.], dtype=float32)
 
     Source: Horner, "A new method of solving numerical equations of all orders, by continuous approximation", 1819.
     """
@@ -304,8 +453,20 @@ def reglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
     Returns:
         A tensor of gate's shape, or [..., D] if it is packed, and of its dtype.
 
+    Gradient:
+        As in `gated_act`.
+
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+
+    PyTorch:
+        >>> fo.reglu(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
+        tensor([[3., 8.]])
+
+    TensorFlow:
+        >>> fo.reglu(tf.constant([[1.0, 2.0, 3.0, 4.0]])).numpy().round(4)
+        array([[3., 8.]], dtype=float32)
 
     Source: Shazeer, "GLU variants improve transformer", 2020.
     """
@@ -318,16 +479,25 @@ def reglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
 def relu(x: Tensor) -> Tensor:
     """max(x, 0).
 
-    The gradient at 0 is 0. A NaN stays NaN and lets its gradient pass.
-
     Args:
-        x: float64, float32, float16 or bfloat16, of any shape.
+        x: float64, float32, float16 or bfloat16, any shape.
 
     Returns:
-        A tensor of x's shape and dtype.
+        A tensor of x's shape and dtype. A NaN stays NaN.
+
+    Gradient:
+        dx = dy where x > 0, and 0 elsewhere, also at 0. A NaN passes its gradient on.
 
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): the dtype is not as above.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): x has the wrong dtype.
+
+    PyTorch:
+        >>> fo.relu(torch.tensor([-1.0, 2.0]))
+        tensor([0., 2.])
+
+    TensorFlow:
+        >>> fo.relu(tf.constant([-1.0, 2.0])).numpy()
+        array([0., 2.], dtype=float32)
 
     Source: Nair and Hinton, "Rectified linear units improve restricted Boltzmann machines", 2010.
     """
@@ -337,20 +507,35 @@ def relu(x: Tensor) -> Tensor:
 def rms_norm(x: Tensor, weight: Tensor | None = None, *, eps: float = 1e-06, weight_offset: float = 0.0) -> Tensor:
     """x · rsqrt(mean(x²) + eps) · (weight + weight_offset), over the last dimension.
 
-    A row's result does not depend on the other rows. The gradients of x and weight come from one pass.
+    A row's result does not depend on the other rows.
 
     Args:
-        x: [..., columns], float64, float32, float16 or bfloat16. Rows may be spaced apart: they are read in place.
-        weight: [columns], of x's dtype, or float32 beside a 16-bit x; None stands for a factor of 1.
-        eps: added to the mean of squares; used in the compute dtype.
+        x: [..., columns], float64, float32, float16 or bfloat16. Rows may be strided: they are read in place.
+        weight: [columns], of x's dtype, or float32 beside a 16-bit x; None means a factor of 1.
+        eps: added to the mean of squares, in the compute dtype.
         weight_offset: added to the weight in the compute dtype; 1 for weights that are stored as the difference from 1,
-            as Gemma's are. Without a weight it is not used.
+            as in Gemma. Unused without a weight.
 
     Returns:
         A tensor of x's shape and dtype. 16-bit inputs are computed and summed in float32 and rounded once.
 
+    Gradient:
+        With r = rsqrt(mean(x²) + eps), n = x·r and g = dy·(weight + weight_offset): dx = r·(g - n·mean(g·n)), and
+        dweight is the sum of dy·n over the rows. One pass computes both.
+
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+
+    PyTorch:
+        `eps` is a constant of compiled code: torch.compile compiles again for each value.
+
+        >>> fo.rms_norm(torch.tensor([[3.0, 4.0]]))
+        tensor([[0.8485, 1.1314]])
+
+    TensorFlow:
+        >>> fo.rms_norm(tf.constant([[3.0, 4.0]])).numpy().round(4)
+        array([[0.8485, 1.1314]], dtype=float32)
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
@@ -361,22 +546,36 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, *, eps: float = 1e-06, wei
 def rope(x: Tensor, cos: Tensor, sin: Tensor, *, seq_dim: int = -3, interleaved: bool = False) -> Tensor:
     """Rotary embedding: each pair of features (x₁, x₂) becomes (x₁·cos − x₂·sin, x₂·cos + x₁·sin).
 
-    Slices of a packed tensor and transposed heads are read where they lie: nothing is copied.
+    Slices of a packed tensor and transposed heads are read in place: nothing is copied.
 
     Args:
-        x: [..., T, H, D], T positions of H heads of D features; with `seq_dim=-2` [..., T, D], such as [B, H, T, D].
+        x: [..., T, H, D]: T positions of H heads with D features; with `seq_dim=-2` [..., T, D], such as [B, H, T, D].
             float64, float32, float16 or bfloat16.
-        cos: [T, R/2] or [B, T, R/2], B being x's first dimension, with R ≤ D; features from R on pass unchanged. Of x's
-            dtype, or float32 beside a 16-bit x.
+        cos: [T, R/2] or [B, T, R/2], where B is x's first dimension and R ≤ D; features from R on pass unchanged. Of
+            x's dtype, or float32 beside a 16-bit x.
         sin: cos's shape and dtype.
-        seq_dim: where x has its positions, -3 or -2.
+        seq_dim: the dimension of x that holds the positions, -3 or -2.
         interleaved: whether pair i is features 2i and 2i + 1, as in GPT-J, instead of i and i + R/2, as in GPT-NeoX.
 
     Returns:
-        A tensor of x's shape and dtype, differentiable in x. 16-bit inputs are computed in float32 and rounded once.
+        A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once.
+
+    Gradient:
+        dx is dy, rotated by the opposite angles. cos and sin have no gradient.
 
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+
+    PyTorch:
+        >>> quarter_turn = torch.tensor([[0.0]]), torch.tensor([[1.0]])
+        >>> fo.rope(torch.tensor([[[1.0, 2.0]]]), *quarter_turn)
+        tensor([[[-2.,  1.]]])
+
+    TensorFlow:
+        >>> quarter_turn = tf.constant([[0.0]]), tf.constant([[1.0]])
+        >>> fo.rope(tf.constant([[[1.0, 2.0]]]), *quarter_turn).numpy()
+        array([[[-2.,  1.]]], dtype=float32)
 
     Source: Su et al., "RoFormer: enhanced transformer with rotary position embedding", 2021.
     """
@@ -387,37 +586,67 @@ def scale(x: Tensor, factor: float | Tensor) -> Tensor:
     """x · factor.
 
     Args:
-        x: float64, float32, float16 or bfloat16, of any shape.
-        factor: a number, used unrounded in the compute dtype; or a tensor of one element, of x's dtype or float32.
+        x: float64, float32, float16 or bfloat16, any shape.
+        factor: a number, used unrounded in the compute dtype, or a tensor with one element, of x's dtype or float32.
 
     Returns:
         A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once.
 
+    Gradient:
+        dx = factor·dy and dfactor = Σ dy·x.
+
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+
+    PyTorch:
+        Under torch.compile a number that varies does not cause a recompilation.
+
+        >>> fo.scale(torch.tensor([1.0, 2.0]), 0.5)
+        tensor([0.5000, 1.0000])
+
+    TensorFlow:
+        >>> fo.scale(tf.constant([1.0, 2.0]), 0.5).numpy()
+        array([0.5, 1. ], dtype=float32)
     """
     return ops.scale(x, factor)
 
 
 def softmax(x: Tensor, *, scale: float = 1.0, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-    """exp(scale·x) / Σ exp(scale·x), over the last dimension, of what is not masked.
+    """exp(scale·x) / Σ exp(scale·x), over the last dimension.
 
-    A masked element counts as not there, whatever its value; its share and its gradient are zero. A row of which
-    nothing is left is all zeros. What causality masks is not even read.
+    Elements that are masked take no part: their probability and their gradient are zero, whatever their value. A row in
+    which every element is masked is all zeros. Elements above the causal diagonal are not even read.
 
     Args:
         x: float64, float32, float16 or bfloat16, [..., columns].
-        scale: a number, used unrounded until it meets x in the compute dtype.
+        scale: a number, used unrounded in the compute dtype.
         mask: bool, of x's shape or broadcastable to it; True keeps an element.
-        causal: keeps column j of row i where j ≤ i + columns - rows, on the last two dimensions: the last row sees all
-            columns. x then has at least two dimensions. Together with a mask, both must keep an element.
+        causal: keeps column j of row i where j ≤ i + columns - rows, on the last two dimensions, so that the last row
+            sees all columns. x then needs two dimensions. An element must be kept by both the mask and causality.
 
     Returns:
         A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once. A row's bits do not
         depend on the other rows.
 
+    Gradient:
+        dx = scale · y · (dy - Σ dy·y), with the sum over the row.
+
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+
+    PyTorch:
+        `scale` is a constant of compiled code: torch.compile compiles again for each value.
+
+        >>> fo.softmax(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), causal=True)
+        tensor([[1.0000, 0.0000],
+                [0.2689, 0.7311]])
+
+    TensorFlow:
+        >>> fo.softmax(tf.constant([[1.0, 2.0], [3.0, 4.0]]), causal=True).numpy().round(4)
+        array([[1.    , 0.    ],
+               [0.2689, 0.7311]], dtype=float32)
 
     Source: Bridle, "Probabilistic interpretation of feedforward classification network outputs", 1990.
     """
@@ -434,8 +663,20 @@ def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
     Returns:
         A tensor of gate's shape, or [..., D] if it is packed, and of its dtype.
 
+    Gradient:
+        As in `gated_act`.
+
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+
+    PyTorch:
+        >>> fo.swiglu(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
+        tensor([[2.1932, 7.0464]])
+
+    TensorFlow:
+        >>> fo.swiglu(tf.constant([[1.0, 2.0, 3.0, 4.0]])).numpy().round(4)
+        array([[2.1932, 7.0464]], dtype=float32)
 
     Source: Shazeer, "GLU variants improve transformer", 2020.
     """
