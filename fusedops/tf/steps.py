@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from fusedops.declarations import Attribute, Operator
 from fusedops.derivatives import Derivative, Taken
-from fusedops.tf import calls, text
+from fusedops.tf import calls, internals, text
 from fusedops.tf.library import RAW, TABLE
 
 _DERIVATIVES = {name: Derivative(TABLE, operator) for name, operator in TABLE.items() if operator.derivative}
@@ -23,7 +23,7 @@ def evaluation(
     outputs = zip(derivative.upstream, operator.outputs, strict=True)
     flowing = tuple(name for name, output in outputs if not output.saved)  # TensorFlow makes zeros of what is absent
     taken = derivative.taken(tuple(wanted), flowing)
-    known: dict[str, Any] = {"_Eager": calls.Eager, "_dense": dense, "_identity": tf.identity, **calls.KNOWN}
+    known: dict[str, Any] = {"_Eager": internals.EagerTensor, "_dense": dense, "_identity": tf.identity, **calls.KNOWN}
     for i, step in enumerate(taken):
         if step.op is not None:
             op = TABLE[step.op]

@@ -6,11 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from fusedops.conversion import UnknownClass
 from fusedops.torch.nn.layer import FusedLayer, is_mixed
-
-
-class UnknownClass(Exception):
-    """Says why no counterpart of a class of transformers' can be made: another version may have another class."""
 
 
 class HFLayer(FusedLayer, torch.nn.Module if TYPE_CHECKING else object):  # type: ignore[misc]
@@ -67,10 +64,10 @@ class HFLayer(FusedLayer, torch.nn.Module if TYPE_CHECKING else object):  # type
 
 def _blank(kind: type) -> Any:
     """A module without state of the class's counterpart; of the class where transformers is another than it was."""
-    from fusedops.torch.conversion.hf import counterpart
+    from fusedops.torch.conversion import hf
 
     try:
-        return object.__new__(counterpart(kind) or kind)
+        return object.__new__(hf.counterpart(kind) if hf.is_known(kind) else kind)
     except (ImportError, AttributeError, UnknownClass):
         return object.__new__(kind)
 

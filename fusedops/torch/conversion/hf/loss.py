@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 import fusedops.torch as fo
+from fusedops.conversion import UnknownClass
 from fusedops.torch.conversion.hf.code import with_global
 from fusedops.torch.conversion.hf.internals import ForCausalLMLoss, ForMaskedLMLoss, can_return_tuple
-from fusedops.torch.conversion.hf.layer import HFLayer, UnknownClass
+from fusedops.torch.conversion.hf.layer import HFLayer
 from fusedops.torch.nn import CrossEntropyLoss
 from fusedops.torch.nn.layer import as_original, unfused_input
 
