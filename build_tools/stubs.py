@@ -10,17 +10,17 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
 from fusedops import functions, loading
 from fusedops.declarations import Attribute, Input, Operator
-from fusedops.functions.signatures import signature
 
 PACKAGE = Path(functions.__file__).parents[1]
 
@@ -55,7 +55,7 @@ def public_functions(framework: str) -> str:
     """The text of functions.py."""
     imports, lines = {"from __future__ import annotations"}, []
     for function in functions.PUBLIC:
-        head = signature(function, framework)
+        head = _signature(function, framework)
         text = f"def {function.__name__}{head}:\n{textwrap.indent(_body(function, framework), '    ')}"
         lines.append(text)
         annotations = [head.return_annotation, *(p.annotation for p in head.parameters.values())]
@@ -63,6 +63,18 @@ def public_functions(framework: str) -> str:
         imports.update(filter(None, (_import(name, function, framework) for name in names)))
     title = f'"""The public functions of fusedops.{framework}; `make stubs` writes them, from fusedops/functions/."""'
     return _formatted("\n".join([title, *sorted(imports), f"__all__ = {functions.__all__}", *lines]))
+
+
+def _signature(function: Callable[..., Any], framework: str) -> inspect.Signature:
+    """The function's own; TensorFlow's functions take all that is made a tensor of, and a name for its operations."""
+    own = inspect.signature(function)
+    if framework != "tf":
+        return own
+    parameters = [
+        p.replace(annotation=re.sub(r"\bTensor\b", "TensorLike", p.annotation)) for p in own.parameters.values()
+    ]
+    name = inspect.Parameter("name", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="str | None")
+    return own.replace(parameters=[*parameters, name])
 
 
 def _names(text: str) -> set[str]:

@@ -10,7 +10,9 @@ from fusedops import declarations, loading
 
 LIBRARY = loading.library("tf")
 _RAW = tf.load_op_library(str(LIBRARY))  # first: TensorFlow lists the operators that appear while it loads a library
-TABLE = declarations.read(ctypes.CDLL(str(LIBRARY))).table
+_CORE = declarations.read(ctypes.CDLL(str(LIBRARY)))
+TABLE = _CORE.table
+DTYPES = tuple(map(tf.as_dtype, _CORE.dtypes))  # by the core's numbers
 if not hasattr(_RAW, f"fusedops_{next(iter(TABLE))}"):
     raise ImportError(
         "fusedops.tf must be imported before another copy of its library is loaded: "

@@ -21,6 +21,7 @@ def _load() -> ctypes.CDLL:
 LIBRARY = _load()
 CORE = declarations.read(LIBRARY)
 TABLE = CORE.table
+DTYPES = tuple(getattr(torch, name) for name in CORE.dtypes)  # by the core's numbers
 
 
 @dataclass(frozen=True)

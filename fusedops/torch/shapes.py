@@ -9,10 +9,9 @@ import torch
 
 from fusedops import checks
 from fusedops.torch import internals
-from fusedops.torch.library import CORE, LIBRARY, SIGNATURES, Signature
+from fusedops.torch.library import CORE, DTYPES, LIBRARY, SIGNATURES, Signature
 
 LIBRARY.fusedops_infer.restype = ctypes.c_char_p
-_DTYPES = tuple(getattr(torch, name) for name in CORE.dtypes)
 
 
 def infer(signature: Signature, arguments: tuple[Any, ...]) -> list[tuple[torch.dtype, list[Any]]]:
@@ -40,7 +39,7 @@ def infer(signature: Signature, arguments: tuple[Any, ...]) -> list[tuple[torch.
         if tensor is None:
             tokens.append(0)
         else:
-            place = _DTYPES.index(tensor.dtype) if tensor.dtype in _DTYPES else len(_DTYPES)
+            place = DTYPES.index(tensor.dtype) if tensor.dtype in DTYPES else len(DTYPES)
             tokens += [1, place, tensor.dim(), *map(token, tensor.shape)]
     texts = [
         attribute.spelled(value).encode()
@@ -64,7 +63,7 @@ def infer(signature: Signature, arguments: tuple[Any, ...]) -> list[tuple[torch.
         internals.check(left == right)  # type: ignore[no-untyped-call]  # it becomes a guard
     outputs = []
     for _ in declaration.outputs:
-        dtype, rank = _DTYPES[next(words)], next(words)
+        dtype, rank = DTYPES[next(words)], next(words)
         outputs.append((dtype, [size(next(words)) for _ in range(rank)]))
     return outputs
 

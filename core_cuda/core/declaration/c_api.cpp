@@ -49,8 +49,7 @@ std::string json(const Operator& op) {
            ", \"negated\": " + text(s.negated) + "}";
   };
   return "{\"name\": " + quoted(op.name) + ", \"type\": " + quoted(type_name(op.name)) +
-         ", \"inputs\": " + json_list(op.inputs, input) +
-         ", \"outputs\": " + json_list(op.outputs, output) +
+         ", \"inputs\": " + json_list(op.inputs, input) + ", \"outputs\": " + json_list(op.outputs, output) +
          ", \"attributes\": " + json_list(op.attributes, attribute) +
          ", \"derivative\": " + json_list(op.derivative, step) + ", \"autocast\": " + (op.autocast ? "true" : "false") +
          ", \"batched\": " + (op.batched ? "true" : "false") + "}";
@@ -97,8 +96,8 @@ extern "C" FUSEDOPS_EXPORT const char* fusedops_describe() {
 
 // Runs a shape rule. `inputs` holds for each input: 0, or 1, dtype, rank, dims (negative: a symbol). `attributes` are
 // texts, in the order of the declaration. `result` receives: the number of equalities and their pairs, then for each
-// output dtype, rank, dims; half of symbol s is s - kHalfSymbol. Returns null, or a sentence that lasts until the thread's
-// next.
+// output dtype, rank, dims; half of symbol s is s - kHalfSymbol. Returns null, or a sentence that lasts until the
+// thread's next.
 extern "C" FUSEDOPS_EXPORT const char* fusedops_infer(const char* name, const int64_t* inputs,
                                                       const char* const* attributes, int64_t* result,
                                                       int64_t result_capacity) {
