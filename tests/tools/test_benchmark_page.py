@@ -23,8 +23,8 @@ pytest.importorskip("matplotlib")
 from PIL import Image
 from rich.console import Console
 
+from benchmarks.cases import all_cases
 from benchmarks.cases.case import CALLS, PUBLISHED, Case
-from benchmarks.cases.tables import cases
 from benchmarks.page import __main__ as command_line
 from benchmarks.page import summary, tables
 from benchmarks.page import text as page
@@ -62,7 +62,7 @@ def run_of(framework: str, device: str) -> dict[str, Any]:
     """Such as a benchmark writes, without what not every version of it has written."""
     machine = {"fusedops": "0.1.0", "python": "3.12.0", "cpu": "A CPU", "cores": 8, "version": "2.0"}
     machine |= {"gpu": "A GPU", "driver": "1"} if device == "cuda" else {}
-    rows = [row_of(case, framework) for case in cases() if case.device == device and framework in case.frameworks]
+    rows = [row_of(case, framework) for case in all_cases() if case.device == device and framework in case.frameworks]
     run = {"framework": framework, "environment": machine, "results": rows, "notes": ["QuACK is not compared."]}
     return json.loads(json.dumps(run))
 
