@@ -42,9 +42,6 @@ PUBLISHED = {
 BOTH = "forward + backward"
 RECORDED = "forward, recorded"  # by autograd, for a backward that is not called
 
-# Contenders that do the same work by other means, in either framework.
-PEERS = ("eager", "compiled", "Liger", "QuACK", "graph", "XLA")
-
 
 @dataclass(frozen=True)
 class Goal:

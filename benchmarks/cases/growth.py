@@ -11,7 +11,7 @@ from benchmarks.cases.case import Case, moving
 POWERS = {"cuda": (6, 10, 14, 18, 20, 22, 25, 28, 31), "cpu": (6, 10, 14, 18, 22, 26)}
 DTYPES = {"cuda": "bfloat16", "cpu": "float32"}
 COLUMNS = 2**10  # fewer elements are one row
-ROWS = 2**6  # where their length grows
+FEW = 2**6  # rows, of any length
 
 # Section -> those that stand for the others: one that is elementwise, one and two passes over a row, many classes.
 SHOWN = {
@@ -37,5 +37,5 @@ def _shape(section: str, elements: int) -> tuple[int, ...]:
         case "growth-rows":
             return max(1, elements // COLUMNS), min(elements, COLUMNS)
         case "growth-length":
-            return ROWS, elements // ROWS
+            return FEW, elements // FEW
     return (elements,)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import prod
 
 from benchmarks.cases.case import BOTH, Case, Goal, moving
-from benchmarks.cases.rows import VARIANTS
+from benchmarks.cases.over_rows import VARIANTS
 from benchmarks.operators import OPERATORS
 from benchmarks.operators.models import LLAMA
 

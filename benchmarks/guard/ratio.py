@@ -36,9 +36,10 @@ OF_CALLS = {"torch": "addcmul", "tf": "tf.add"}  # framework -> with what a call
 
 def pairs(framework: str) -> Iterator[tuple[Case, str]]:
     """A case, and the contender that fusedops is compared with."""
-    for operator in ("axpby", "relu"):
-        yield moving("call", "cpu", operator, "forward", "float32", (16,)), OF_CALLS[framework]
-    for operator in (OPERATORS["axpby"], OPERATORS["relu"], *OVER_ROWS):
+    elementwise = (OPERATORS["axpby"], OPERATORS["relu"])
+    for operator in elementwise:
+        yield moving("call", "cpu", operator.name, "forward", "float32", (16,)), OF_CALLS[framework]
+    for operator in (*elementwise, *OVER_ROWS):
         section = "cpu" if operator.elementwise else "cpu-rows"
         for variant in VARIANTS:
             yield moving(section, "cpu", operator.name, variant, "float32", operator.shape(128, 1024)), "eager"

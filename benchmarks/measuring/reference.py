@@ -58,7 +58,7 @@ def expected(side: Any, case: Case, values: Mapping[str, Any]) -> Expected:
     return Expected(places, found, scales)
 
 
-def check(side: Any, case: Case, outputs: Sequence[Any], right: Expected) -> str | None:
+def problem_with(side: Any, case: Case, outputs: Sequence[Any], right: Expected) -> str | None:
     """What is wrong with a contender's outputs, in a sentence; or None."""
     wanted = results(case)
     if len(outputs) != len(wanted):

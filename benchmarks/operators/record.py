@@ -65,8 +65,8 @@ class Operator:
     # What a user writes without fusedops, over the functions `n` of a framework. Compilers get it, and in float64 it is
     # the reference. 16-bit inputs are computed in float32 (`n.wide`) and rounded once, in x's dtype (`n.like`).
     formula: Callable[[Any], Function] | None = None
-    # Functions of others: PyTorch's own, of the module torch, where it has one; Liger's, of liger_kernel.ops; QuACK's, of
-    # quack. Keras's layer, by its class and epsilon.
+    # Functions of others: PyTorch's own, of the module torch, where it has one; Liger's, of liger_kernel.ops; QuACK's,
+    # of quack. Keras's layer, by its class and epsilon.
     torch: Callable[[Any], Function] | None = None
     liger: Callable[[Any], Function] | None = None
     quack: Callable[[Any], Function] | None = None

@@ -29,7 +29,7 @@ from benchmarks.page import __main__ as command_line
 from benchmarks.page import summary, tables
 from benchmarks.page import text as page
 from benchmarks.page.pictures import PICTURES, style
-from benchmarks.results import compare, goals, report
+from benchmarks.results import compare, figures, report
 
 DOCS = ROOT / "docs"
 MOST_BYTES = 200_000  # of a picture
@@ -144,8 +144,8 @@ def test_what_was_trimmed_has_the_same_median_and_spread(runs):
             for name, contender in row["contenders"].items():
                 found = little["contenders"][name]
                 assert len(found["samples"]) == 5
-                assert goals.seconds(found) == pytest.approx(statistics.median(contender["samples"]), rel=1e-3)
-                assert goals.spread(found) == pytest.approx(goals.spread(contender), abs=2e-3)
+                assert figures.seconds(found) == pytest.approx(statistics.median(contender["samples"]), rel=1e-3)
+                assert figures.spread(found) == pytest.approx(figures.spread(contender), abs=2e-3)
     assert summary.trimmed(trimmed) == trimmed
 
 

@@ -35,6 +35,7 @@ from benchmarks.cases.selection import Selection, parse_shape
 from benchmarks.contenders import side_of
 from benchmarks.guard.judging import RATIOS
 from benchmarks.measuring import contest, runner
+from benchmarks.measuring.efforts import EFFORTS
 from benchmarks.measuring.environment import environment
 from benchmarks.measuring.timing import Contender, Effort, HostClock
 from benchmarks.operators import ELEMENTWISE, OPERATORS, OVER_ROWS, models
@@ -425,7 +426,7 @@ def test_a_quick_run_has_every_operator_once():
 
 
 def test_every_section_has_cases_and_an_effort():
-    assert {case.section for case in all_cases()} == set(SECTIONS) == set(runner.EFFORTS)
+    assert {case.section for case in all_cases()} == set(SECTIONS) == set(EFFORTS)
 
 
 @pytest.mark.parametrize(

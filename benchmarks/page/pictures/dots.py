@@ -9,7 +9,7 @@ from matplotlib import pyplot as plt
 
 from benchmarks.operators import OPERATORS
 from benchmarks.page.pictures import style
-from benchmarks.page.summary import Row
+from benchmarks.results.schema import Row
 
 Values = Mapping[str, float]  # contender -> where its dot is
 Line = tuple[str, str]  # operator, variant

@@ -11,11 +11,11 @@ from benchmarks.cases.case import BOTH, SIZES, Case, Goal, as_fast_as_in_torch, 
 from benchmarks.operators import OPERATORS, OVER_ROWS
 
 VARIANTS = ("forward", BOTH)
-NORMS = ("rms_norm", "layer_norm")
-REDUCED = (*NORMS, "softmax")  # which stand for the others where rows have many lengths
+NORMS = (OPERATORS["rms_norm"], OPERATORS["layer_norm"])
+REDUCED = (*NORMS, OPERATORS["softmax"])  # which stand for the others where rows have many lengths
 
 
-def row_cases() -> Iterator[Case]:
+def cases_over_rows() -> Iterator[Case]:
     yield from _rows()
     yield from _dtypes()
     yield from _small()
@@ -43,38 +43,35 @@ def _rows() -> Iterator[Case]:
     for operator in REDUCED:
         for variant, times in zip(VARIANTS, (1.10, 1.25), strict=True):
             goals = (*_goals(times), *_in_tensorflow())
-            yield moving("rows", "cuda", operator, variant, "bfloat16", (65536, 1024), *goals)
+            yield moving("rows", "cuda", operator.name, variant, "bfloat16", (65536, 1024), *goals)
 
 
 def _dtypes() -> Iterator[Case]:
     """As many bytes as 16384 rows of bfloat16 have."""
-    for operator in (*REDUCED, "swiglu"):
+    for operator in (*REDUCED, OPERATORS["swiglu"]):
         for dtype in ("float32", "float16", "float64"):
             shape = (2 * 16384 // SIZES[dtype], 8192)
-            for variant, times in zip(VARIANTS, OPERATORS[operator].floors, strict=True):
+            for variant, times in zip(VARIANTS, operator.floors, strict=True):
                 goals = _goals(0.0 if dtype == "float64" else times)  # there, arithmetic may take longer than memory
-                yield moving("dtypes", "cuda", operator, variant, dtype, shape, *goals, frameworks=("torch",))
+                yield moving("dtypes", "cuda", operator.name, variant, dtype, shape, *goals, frameworks=("torch",))
     for operator in NORMS:
-        for variant, times in zip(VARIANTS, OPERATORS[operator].floors, strict=True):
+        for variant, times in zip(VARIANTS, operator.floors, strict=True):
             more = {"frameworks": ("torch",), "parameters": "float32"}
-            yield moving("dtypes", "cuda", operator, variant, "bfloat16", (16384, 8192), *_goals(times), **more)  # type: ignore[arg-type]
+            yield moving("dtypes", "cuda", operator.name, variant, "bfloat16", (16384, 8192), *_goals(times), **more)  # type: ignore[arg-type]
 
 
 def _small() -> Iterator[Case]:
+    largest = (4096, 4096)
+    shapes = [(rows, columns) for columns in (4096, 8192) for rows in (1, 8, 64)]
     for operator in REDUCED:
-        for columns in (4096, 8192):
-            for rows in (1, 8, 64):
-                goals = _goals(0.0)
-                yield moving(
-                    "small", "cuda", operator, "forward", "bfloat16", (rows, columns), *goals, frameworks=("torch",)
-                )
-        goals = (Goal("torch", seconds=20e-6), *_goals(0.0))
-        yield moving("small", "cuda", operator, "forward", "bfloat16", (4096, 4096), *goals, frameworks=("torch",))
+        for shape in (*shapes, largest):
+            goals = (Goal("torch", seconds=20e-6), *_goals(0.0)) if shape == largest else _goals(0.0)
+            yield moving("small", "cuda", operator.name, "forward", "bfloat16", shape, *goals, frameworks=("torch",))
 
 
 def _python() -> Iterator[Case]:
     goal = Goal("torch", "fastest peer", as_time=True)
-    for rows, columns, operators in ((4096, 4096, OVER_ROWS), (256, 1024, map(OPERATORS.__getitem__, REDUCED))):
+    for rows, columns, operators in ((4096, 4096, OVER_ROWS), (256, 1024, REDUCED)):
         for operator in operators:
             shape = operator.shape(rows, columns)
             yield moving("python", "cuda", operator.name, BOTH, "bfloat16", shape, goal, frameworks=("torch",))
