@@ -23,7 +23,7 @@ cpp_files := find core_cuda torch_binding torch_autograd tf_binding -name '*.cpp
 pytest := $(python) -m pytest $$($(python) -c 'import xdist; print("-n auto --dist worksteal")' 2>/dev/null)
 clang_format := $(python) -c 'from clang_format import clang_format; clang_format()'
 
-.PHONY: help build build-torch build-tf wheel test test-all test-compat demo example bench bench-check bench-report soak docs stubs format lint clean
+.PHONY: help build build-torch build-tf wheel test test-all test-compat demo example bench bench-check bench-report soak docs reference stubs format lint clean
 
 help:
 	@echo 'make build         build the bindings of PyTorch and TensorFlow'
@@ -40,6 +40,7 @@ help:
 	@echo 'make bench-report  write docs/benchmarks.md from runs, as in ARGS="here=build/bench/results.json"'
 	@echo 'make soak          build what is stale, make random calls and check them against float64, for a minute'
 	@echo 'make docs          build what is stale, convert and measure a Keras transformer, write docs/keras.md'
+	@echo 'make reference     write docs/api.md from the docstrings'
 	@echo 'make stubs         write the types of the public functions, fusedops/*/functions.pyi'
 	@echo 'make format        format Python and C++'
 	@echo 'make lint          check formatting, style and types'
@@ -120,6 +121,9 @@ soak: build
 
 docs: build
 	$(python) docs/build.py $(ARGS)
+
+reference: build
+	@$(python) -m build_tools.reference
 
 stubs: $(environment)
 	@$(python) -m build_tools.stubs

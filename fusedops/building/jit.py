@@ -1,4 +1,4 @@
-"""The build at run time, for whoever has the package but no library that fits the machine.
+"""The build at run time, if no prebuilt library matches the machine.
 
 The core is compiled by the ninja file of every other build: torch's own would give all kernels the same flags, and link
 torch's CUDA libraries. torch.utils.cpp_extension.load then compiles the binding, links both, and loads the library.
@@ -41,18 +41,18 @@ def load(verbose: bool = True) -> ModuleType:
         import fusedops
         fo = fusedops.torch.jit.load()
 
-    They are compiled for this CPU and, where nvcc is found, for the GPUs that torch sees, which takes minutes. The
-    library stays in torch's cache of extensions ($TORCH_EXTENSIONS_DIR or ~/.cache/torch_extensions), in a folder of
-    its own for every version of fusedops and torch, CPU, GPU and set of options. It may be deleted at any time.
+    They are compiled for this CPU and, if nvcc is found, for the GPUs that torch sees, which takes minutes. The library
+    stays in torch's cache of extensions ($TORCH_EXTENSIONS_DIR or ~/.cache/torch_extensions), in a folder of its own
+    for every version of fusedops and torch, CPU, GPU and set of options. It may be deleted at any time.
 
-    After it, `import fusedops.torch` works for the rest of the process. A later process calls `load` again, which then
-    only loads. Processes that come while one compiles wait for it.
+    Afterwards, `import fusedops.torch` works for the rest of the process. Later processes call `load` again, which then
+    only loads. If several processes call it at once, one compiles and the others wait.
 
-    Where a library is loaded already, or was installed with the package and fits, that one is used: operators can be
+    A library that is already loaded, or that was installed with the package and fits, is used instead: operators can be
     registered only once in a process.
 
-    Needs ninja, setuptools and a C++20 compiler; for GPUs also the CUDA toolkit and the headers of CUTLASS
-    (`pip install --no-deps nvidia-cutlass`). Honours what `make build` does: CXX, CUDA, DEBUG, MAX_JOBS,
+    It needs ninja, setuptools and a C++20 compiler; for GPUs also the CUDA toolkit and CUTLASS's headers (`pip install
+    --no-deps nvidia-cutlass`). It honours the variables of `make build`: CXX, CUDA, DEBUG, MAX_JOBS,
     FUSEDOPS_CUDA_ARCHS and FUSEDOPS_CPU_FLAGS, by default -march=native.
 
     Args:
@@ -63,7 +63,7 @@ def load(verbose: bool = True) -> ModuleType:
 
     Raises:
         ImportError: PyTorch is missing or too old.
-        RuntimeError: a tool is missing, or the compiler failed; with what it said.
+        RuntimeError: a tool is missing, or the compiler failed; with its output.
     """
 
     def say(text: str) -> None:

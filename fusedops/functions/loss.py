@@ -15,24 +15,41 @@ def cross_entropy(
 ) -> Tensor:
     """-log softmax(logits)[label], over the last dimension.
 
-    The logits are read once and no probabilities are stored, but for second derivatives. With label smoothing s, the
+    The logits are read once, and no probabilities are stored except for second derivatives. With label smoothing s, the
     loss of a row is (1 - s) times this, plus s times its mean over all classes as labels.
 
     Args:
         logits: float64, float32, float16 or bfloat16, [..., classes].
-        labels: int32 or int64, [...]: for each row a class in [0, classes), or ignore_index.
-        ignore_index: a row with this label has no loss and a gradient of zeros, and does not count in the mean.
+        labels: int32 or int64, [...]: a class in [0, classes) for each row, or ignore_index.
+        ignore_index: rows with this label have zero loss and zero gradient, and do not count in the mean.
         label_smoothing: in [0, 1].
-        reduction: "mean" over the rows that are not ignored, NaN if all are; "sum"; or "none", a loss for each row.
+        reduction: "mean" over the rows that are not ignored, NaN if all are; "sum"; or "none", one loss per row.
 
     Returns:
-        The loss in float64 for float64 logits, else in float32: of the labels' shape for "none", otherwise a scalar.
+        The loss, in float64 for float64 logits and in float32 for all others: of the labels' shape for "none",
+        otherwise a scalar.
+
+    Gradient:
+        softmax(logits) - onehot(label) for each row, times the upstream gradient, and divided by the number of rows
+        that count for "mean"; with smoothing, the target is (1 - s)·onehot + s / classes. It has the logits' dtype. It
+        can be differentiated again with respect to the upstream gradient only.
 
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape, a dtype or `label_smoothing`
-            is not as above, or, on a CPU, a label. On a GPU a label that is neither a class nor ignore_index makes its
-            loss and its gradient NaN.
-        ValueError: `reduction` is none of these.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+        RuntimeError, InvalidArgumentError, ValueError: `label_smoothing` is outside [0, 1]; on a CPU also: a label is
+            neither a class nor ignore_index. A GPU cannot raise: there, such a label makes its loss and its gradient
+            NaN.
+        ValueError: `reduction` is not one of those above.
+
+    PyTorch:
+        >>> fo.cross_entropy(torch.tensor([[2.0, 1.0], [0.0, 0.0]]), torch.tensor([0, -100]))
+        tensor(0.3133)
+
+    TensorFlow:
+        >>> loss = fo.cross_entropy(tf.constant([[2.0, 1.0], [0.0, 0.0]]), tf.constant([0, -100]))
+        >>> print(loss.numpy().round(4))
+        0.3133
 
     Source: Szegedy et al., "Rethinking the Inception architecture for computer vision", 2016, for label smoothing.
     """

@@ -8,20 +8,35 @@ from fusedops.functions.common import Tensor, ops
 def rms_norm(x: Tensor, weight: Tensor | None = None, *, eps: float = 1e-6, weight_offset: float = 0.0) -> Tensor:
     """x · rsqrt(mean(x²) + eps) · (weight + weight_offset), over the last dimension.
 
-    A row's result does not depend on the other rows. The gradients of x and weight come from one pass.
+    A row's result does not depend on the other rows.
 
     Args:
-        x: [..., columns], float64, float32, float16 or bfloat16. Rows may be spaced apart: they are read in place.
-        weight: [columns], of x's dtype, or float32 beside a 16-bit x; None stands for a factor of 1.
-        eps: added to the mean of squares; used in the compute dtype.
+        x: [..., columns], float64, float32, float16 or bfloat16. Rows may be strided: they are read in place.
+        weight: [columns], of x's dtype, or float32 beside a 16-bit x; None means a factor of 1.
+        eps: added to the mean of squares, in the compute dtype.
         weight_offset: added to the weight in the compute dtype; 1 for weights that are stored as the difference from 1,
-            as Gemma's are. Without a weight it is not used.
+            as in Gemma. Unused without a weight.
 
     Returns:
         A tensor of x's shape and dtype. 16-bit inputs are computed and summed in float32 and rounded once.
 
+    Gradient:
+        With r = rsqrt(mean(x²) + eps), n = x·r and g = dy·(weight + weight_offset): dx = r·(g - n·mean(g·n)), and
+        dweight is the sum of dy·n over the rows. One pass computes both.
+
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+
+    PyTorch:
+        `eps` is a constant of compiled code: torch.compile compiles again for each value.
+
+        >>> fo.rms_norm(torch.tensor([[3.0, 4.0]]))
+        tensor([[0.8485, 1.1314]])
+
+    TensorFlow:
+        >>> fo.rms_norm(tf.constant([[3.0, 4.0]])).numpy().round(4)
+        array([[0.8485, 1.1314]], dtype=float32)
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
@@ -34,20 +49,36 @@ def add_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     """(rms_norm(s), s) with s = x + residual, in one pass.
 
-    s is rounded to x's dtype first and then normalized, as if both steps were separate operators.
+    s is rounded to x's dtype before it is normalized, as if both steps were separate operators.
 
     Args:
-        x: [..., columns], float64, float32, float16 or bfloat16. Rows may be spaced apart: they are read in place.
+        x: [..., columns], float64, float32, float16 or bfloat16. Rows may be strided: they are read in place.
         residual: x's shape and dtype.
-        weight: [columns], of x's dtype, or float32 beside a 16-bit x; None stands for a factor of 1.
-        eps: added to the mean of squares; used in the compute dtype.
-        weight_offset: added to the weight in the compute dtype; without a weight it is not used.
+        weight: [columns], of x's dtype, or float32 beside a 16-bit x; None means a factor of 1.
+        eps: added to the mean of squares, in the compute dtype.
+        weight_offset: added to the weight in the compute dtype; 1 for weights that are stored as the difference from 1,
+            as in Gemma. Unused without a weight.
 
     Returns:
         The normalized sum, and the sum itself for the next residual connection: two tensors of x's shape and dtype.
 
+    Gradient:
+        x and residual have the same gradient: that of `rms_norm` at s, plus the gradient of the second result.
+
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+
+    PyTorch:
+        `eps` is a constant of compiled code: torch.compile compiles again for each value.
+
+        >>> fo.add_rms_norm(torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 2.0]]))
+        (tensor([[0.8485, 1.1314]]), tensor([[3., 4.]]))
+
+    TensorFlow:
+        >>> y, s = fo.add_rms_norm(tf.constant([[1.0, 2.0]]), tf.constant([[2.0, 2.0]]))
+        >>> y.numpy().round(4), s.numpy()
+        (array([[0.8485, 1.1314]], dtype=float32), array([[3., 4.]], dtype=float32))
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
@@ -58,20 +89,35 @@ def add_rms_norm(
 def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-5) -> Tensor:
     """(x − mean(x)) · rsqrt(var(x) + eps) · weight + bias, over the last dimension.
 
-    The variance is the biased one, computed from the deviations from the mean: it loses nothing to cancellation where
-    the mean is large. A row's result does not depend on the other rows. All gradients come from one pass.
+    The variance is the biased one. It is computed from the deviations from the mean, so that a large mean causes no
+    cancellation. A row's result does not depend on the other rows.
 
     Args:
-        x: [..., columns], float64, float32, float16 or bfloat16. Rows may be spaced apart: they are read in place.
-        weight: [columns], of x's dtype, or float32 beside a 16-bit x; None stands for a factor of 1.
-        bias: [columns], of x's dtype, or float32 beside a 16-bit x; None: nothing is added.
-        eps: added to the variance; used in the compute dtype.
+        x: [..., columns], float64, float32, float16 or bfloat16. Rows may be strided: they are read in place.
+        weight: [columns], of x's dtype, or float32 beside a 16-bit x; None means a factor of 1.
+        bias: [columns], of x's dtype, or float32 beside a 16-bit x; None adds nothing.
+        eps: added to the variance, in the compute dtype.
 
     Returns:
         A tensor of x's shape and dtype. 16-bit inputs are computed and summed in float32 and rounded once.
 
+    Gradient:
+        With r = rsqrt(var(x) + eps), n = (x − mean(x))·r and g = dy·weight: dx = r·(g − mean(g) − n·mean(g·n)); dweight
+        is the sum of dy·n over the rows, dbias that of dy. One pass computes all three.
+
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+
+    PyTorch:
+        `eps` is a constant of compiled code: torch.compile compiles again for each value.
+
+        >>> fo.layer_norm(torch.tensor([[1.0, 2.0, 3.0]]))
+        tensor([[-1.2247,  0.0000,  1.2247]])
+
+    TensorFlow:
+        >>> fo.layer_norm(tf.constant([[1.0, 2.0, 3.0]])).numpy().round(4)
+        array([[-1.2247,  0.    ,  1.2247]], dtype=float32)
 
     Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
     """
@@ -84,20 +130,35 @@ def add_layer_norm(
 ) -> tuple[Tensor, Tensor]:
     """(layer_norm(s), s) with s = x + residual, in one pass.
 
-    s is rounded to x's dtype first and then normalized, as if both steps were separate operators.
+    s is rounded to x's dtype before it is normalized, as if both steps were separate operators.
 
     Args:
-        x: [..., columns], float64, float32, float16 or bfloat16. Rows may be spaced apart: they are read in place.
+        x: [..., columns], float64, float32, float16 or bfloat16. Rows may be strided: they are read in place.
         residual: x's shape and dtype.
-        weight: [columns], of x's dtype, or float32 beside a 16-bit x; None stands for a factor of 1.
-        bias: [columns], of x's dtype, or float32 beside a 16-bit x; None: nothing is added.
-        eps: added to the variance; used in the compute dtype.
+        weight: [columns], of x's dtype, or float32 beside a 16-bit x; None means a factor of 1.
+        bias: [columns], of x's dtype, or float32 beside a 16-bit x; None adds nothing.
+        eps: added to the variance, in the compute dtype.
 
     Returns:
         The normalized sum, and the sum itself for the next residual connection: two tensors of x's shape and dtype.
 
+    Gradient:
+        x and residual have the same gradient: that of `layer_norm` at s, plus the gradient of the second result.
+
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+
+    PyTorch:
+        `eps` is a constant of compiled code: torch.compile compiles again for each value.
+
+        >>> fo.add_layer_norm(torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 2.0]]))
+        (tensor([[-1.0000,  1.0000]]), tensor([[3., 4.]]))
+
+    TensorFlow:
+        >>> y, s = fo.add_layer_norm(tf.constant([[1.0, 2.0]]), tf.constant([[2.0, 2.0]]))
+        >>> y.numpy().round(4), s.numpy()
+        (array([[-1.,  1.]], dtype=float32), array([[3., 4.]], dtype=float32))
 
     Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
     """

@@ -8,22 +8,36 @@ from fusedops.functions.common import Tensor, ops
 def rope(x: Tensor, cos: Tensor, sin: Tensor, *, seq_dim: int = -3, interleaved: bool = False) -> Tensor:
     """Rotary embedding: each pair of features (x₁, x₂) becomes (x₁·cos − x₂·sin, x₂·cos + x₁·sin).
 
-    Slices of a packed tensor and transposed heads are read where they lie: nothing is copied.
+    Slices of a packed tensor and transposed heads are read in place: nothing is copied.
 
     Args:
-        x: [..., T, H, D], T positions of H heads of D features; with `seq_dim=-2` [..., T, D], such as [B, H, T, D].
+        x: [..., T, H, D]: T positions of H heads with D features; with `seq_dim=-2` [..., T, D], such as [B, H, T, D].
             float64, float32, float16 or bfloat16.
-        cos: [T, R/2] or [B, T, R/2], B being x's first dimension, with R ≤ D; features from R on pass unchanged. Of x's
-            dtype, or float32 beside a 16-bit x.
+        cos: [T, R/2] or [B, T, R/2], where B is x's first dimension and R ≤ D; features from R on pass unchanged. Of
+            x's dtype, or float32 beside a 16-bit x.
         sin: cos's shape and dtype.
-        seq_dim: where x has its positions, -3 or -2.
+        seq_dim: the dimension of x that holds the positions, -3 or -2.
         interleaved: whether pair i is features 2i and 2i + 1, as in GPT-J, instead of i and i + R/2, as in GPT-NeoX.
 
     Returns:
-        A tensor of x's shape and dtype, differentiable in x. 16-bit inputs are computed in float32 and rounded once.
+        A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once.
+
+    Gradient:
+        dx is dy, rotated by the opposite angles. cos and sin have no gradient.
 
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): a shape or dtype is not as above.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+
+    PyTorch:
+        >>> quarter_turn = torch.tensor([[0.0]]), torch.tensor([[1.0]])
+        >>> fo.rope(torch.tensor([[[1.0, 2.0]]]), *quarter_turn)
+        tensor([[[-2.,  1.]]])
+
+    TensorFlow:
+        >>> quarter_turn = tf.constant([[0.0]]), tf.constant([[1.0]])
+        >>> fo.rope(tf.constant([[[1.0, 2.0]]]), *quarter_turn).numpy()
+        array([[[-2.,  1.]]], dtype=float32)
 
     Source: Su et al., "RoFormer: enhanced transformer with rotary position embedding", 2021.
     """

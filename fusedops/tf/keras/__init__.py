@@ -1,8 +1,8 @@
 """Keras 3 layers, and a loss, over the fused operators: `import fusedops.tf.keras`.
 
-Where Keras has a layer of this name, ours is a subclass of it: the same arguments, weights, config and mask, so that a
-saved model moves both ways. Only `call` differs. What no kernel does, such as an axis that is not the last, Keras's own
-code computes, with the same result; `layer.why_not()` says so.
+A layer that Keras has under the same name is a subclass of it, with the same arguments, weights, config and mask, so
+that saved models load either way; only `call` differs. Where no kernel applies, for example for an axis that is not the
+last, Keras's own code computes the same result, and `layer.why_not()` says why.
 """
 
 from __future__ import annotations

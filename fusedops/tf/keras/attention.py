@@ -13,14 +13,20 @@ from fusedops.tf.keras.layer import FusedLayer, register
 
 @register
 class MultiHeadAttention(FusedLayer, keras.layers.MultiHeadAttention):
-    """Attention whose scores are scaled, masked and made probabilities in one pass: `fusedops.tf.softmax`.
+    """Attention whose scores are scaled, masked and normalized in one pass: `fusedops.tf.softmax`.
 
-    Arguments, weights and config are those of `keras.layers.MultiHeadAttention`. Scores have the layer's compute dtype;
-    16-bit ones are computed in float32 and rounded once. Causality costs no mask where queries are as many as keys.
+    The arguments, the weights and the config are those of `keras.layers.MultiHeadAttention`. Scores have the layer's
+    compute dtype; 16-bit scores are computed in float32 and rounded once. If there are as many queries as keys,
+    causality needs no mask.
 
-    Keras's own code computes attention over other axes than the first after the batch, and masked attention without
-    dropout whose scores are not wanted: it gives a query that may see nothing the mean of all values, and in every
-    other case zeros, as the kernel does.
+    Keras's own code computes attention over axes other than the first after the batch. It also computes masked
+    attention without dropout that does not return its scores: there, Keras gives a query that sees no key the mean of
+    all values. In all other cases Keras gives such a query zeros, as the kernel does.
+
+    Example:
+        >>> layer = fk.MultiHeadAttention(num_heads=2, key_dim=4)
+        >>> layer(tf.ones([1, 3, 8]), tf.ones([1, 3, 8]), use_causal_mask=True).shape
+        TensorShape([1, 3, 8])
 
     Source: Vaswani et al., "Attention is all you need", 2017.
     """

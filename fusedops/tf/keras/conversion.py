@@ -35,26 +35,26 @@ _without_xla: WeakSet[keras.Model] = WeakSet()  # whose XLA was turned off, and 
 
 
 def convert(model: _Model, verbose: bool = True) -> _Model:
-    """Has every layer of a model that fusedops knows computed by its kernels, and prints which those are.
+    """Converts every layer of a model that fusedops knows to its kernels, and prints which ones.
 
-    A layer is changed in place, to a subclass of its own class that computes the same and has no state of its own:
-    weights, names, configs, the state of the optimizer, the graph of a functional model and every reference to a layer
-    stay what they are. Layers within layers are found wherever Keras finds them. A layer whose class is a subclass of a
-    known one is kept: what it computes is its own affair. Converting twice does nothing more.
+    A layer changes in place, to a subclass of its own class that computes the same and adds no state: weights, names,
+    configs, the optimizer's state, the graph of a functional model and all references to layers stay valid. Nested
+    layers are found wherever Keras finds them. A subclass of a known class is left alone, because it may compute
+    something else. A second conversion does nothing more.
 
-    The layers are those of `fusedops.tf.keras` that are Keras's own under the same name, and KerasHub's that
-    `fusedops.tf.keras.hub` lists. In a compiled model, a loss keras.losses.SparseCategoricalCrossentropy is replaced as
-    well, and XLA is turned off where fusedops's XLA kernels are not loaded. The functions that Keras traced for the
-    model, and any `tf.function` that is a method or an attribute of one of its layers, are traced anew; one that lies
-    elsewhere keeps the layers that it has seen. Convert the outermost model: one around it that is compiled already is
-    not looked at. In `fit`, a callback may convert the model between two steps.
+    Known are Keras's own layers that `fusedops.tf.keras` has under the same name, and KerasHub's that
+    `fusedops.tf.keras.hub` lists. In a compiled model, a keras.losses.SparseCategoricalCrossentropy is replaced as
+    well, and XLA is turned off if fusedops's XLA library is not loaded. The functions that Keras traced for the model
+    are traced again, as is any `tf.function` that is a method or an attribute of one of its layers; a `tf.function`
+    elsewhere keeps the layers that it has seen. Convert the outermost model: a compiled model around it is not updated.
+    In `fit`, a callback may convert the model between two steps.
 
     A converted model is saved under the names of fusedops's classes: `import fusedops.tf.keras` before
-    `keras.saving.load_model`, or `revert` it before `save`, for a file of Keras alone.
+    `keras.saving.load_model`. To load the file with Keras alone, `revert` the model before `save`.
 
     Args:
         model: a Keras 3 model or layer.
-        verbose: whether to print what was replaced and what not, and why.
+        verbose: whether to print what was replaced, what was not, and why.
 
     Returns:
         The same model.
@@ -80,9 +80,9 @@ def convert(model: _Model, verbose: bool = True) -> _Model:
 
 
 def revert(model: _Model) -> _Model:
-    """Gives every layer the class of Keras's or KerasHub's back that fusedops has a counterpart of; see `convert`.
+    """Undoes `convert`: gives every converted layer its class of Keras's or KerasHub's back.
 
-    Layers of fusedops that have none, such as GatedDense, stay.
+    Layers of fusedops that replace no layer of either, such as GatedDense, stay.
 
     Args:
         model: a Keras 3 model or layer.

@@ -1,4 +1,4 @@
-"""Dense layers whose bias and activation, or gate, are one pass over the product."""
+"""Dense layers whose bias and activation, or gate, are computed in one pass over the product."""
 
 from __future__ import annotations
 
@@ -16,15 +16,24 @@ from fusedops.tf.keras.layer import FusedLayer, parameter, register
 class Dense(FusedLayer, keras.layers.Dense):
     """activation(x @ kernel + bias): TensorFlow's product, then `fusedops.tf.bias_act`.
 
-    Arguments, weights and config are those of `keras.layers.Dense`.
+    The arguments, the weights and the config are those of `keras.layers.Dense`.
 
-    Input: [..., columns]; output: [..., units] in the layer's compute dtype. Of 16 bits, the product is widened to
-    float32, the bias added as it is stored, and the activation's value rounded once.
+    Call arguments:
+        inputs: [..., columns].
 
-    The kernel has relu, gelu, silu and tanh, and gelu's approximation by tanh, which has no name in Keras: give
-    `activation=fusedops.tf.keras.activations.gelu_tanh`. Keras's own code computes the others; a layer without
-    activation, where there is nothing to fuse; sigmoid, since Keras's losses look for the logits before it; and
-    quantized layers.
+    Returns:
+        [..., units] in the layer's compute dtype. A 16-bit product is converted to float32, the bias is added in the
+        dtype in which it is stored, and the activation's value is rounded once.
+
+    The kernel has relu, gelu, silu and tanh. It also has gelu's approximation by tanh, for which Keras has no name:
+    `activation=fusedops.tf.keras.activations.gelu_tanh`. Keras's own code computes all other activations, among them
+    sigmoid, because Keras's losses look for the logits before it; layers without an activation, where there is nothing
+    to fuse; and quantized layers.
+
+    Example:
+        >>> layer = fk.Dense(1, activation="gelu", kernel_initializer="ones")
+        >>> layer(tf.constant([[0.5, 0.5]])).numpy().round(4)
+        array([[0.8413]], dtype=float32)
     """
 
     def why_not(self, inputs: Any = None) -> str | None:
@@ -45,28 +54,39 @@ class Dense(FusedLayer, keras.layers.Dense):
         return fo.bias_act(x, parameter(self.bias, x), name)
 
     def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
-        """As Keras's, which refuses subclasses: this one adds nothing that is not quantized."""
+        """As Keras's, which refuses subclasses: this one adds nothing to quantize."""
         super().quantize(mode, type_check=type_check and type(self) is not Dense, config=config)
 
 
 @register
 class GatedDense(FusedLayer, keras.layers.Layer):
-    """activation(gate) · up, of the halves [gate, up] of x @ kernel + bias: `fusedops.tf.gated_act`.
+    """activation(gate) · up, for the halves [gate, up] of x @ kernel + bias: `fusedops.tf.gated_act`.
 
-    The feed-forward layers SwiGLU ("silu"), GeGLU ("gelu" or "gelu_tanh"), ReGLU ("relu"), GLU ("sigmoid") and the
-    bilinear one (None), with the kernels of both halves in one product.
+    This is the first part of the feed-forward layers SwiGLU ("silu"), GeGLU ("gelu" or "gelu_tanh"), ReGLU ("relu"),
+    GLU ("sigmoid") and the bilinear one (None). One product computes both halves.
 
     Args:
         units: columns of the output.
-        activation: "silu", or any of `keras.activations.get`, or "gelu_tanh". Keras's own code computes those which the
-            kernel does not have; it has relu, gelu, gelu_tanh, silu, sigmoid, tanh, and None for the identity.
-        use_bias, kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer,
-            kernel_constraint, bias_constraint: as in `keras.layers.Dense`. They see kernel and bias of both halves as
-            one. There is neither LoRA nor quantization.
+        activation: "silu", "gelu_tanh", or anything that `keras.activations.get` takes. The kernel has relu, gelu,
+            gelu_tanh, silu, sigmoid, tanh and None, the identity; Keras's own code computes the others.
+        use_bias, kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer: as in
+            `keras.layers.Dense`, applied to the kernel or bias of both halves as one.
+        activity_regularizer, kernel_constraint, bias_constraint: likewise. There is no LoRA and no quantization.
 
-    Weights: `kernel`, [columns, 2 · units], the gate's half first; `bias`, [2 · units].
+    Weights:
+        kernel: [columns, 2 · units], the gate's half first.
+        bias: [2 · units].
 
-    Input: [..., columns]; output: [..., units] in the layer's compute dtype.
+    Call arguments:
+        inputs: [..., columns].
+
+    Returns:
+        [..., units] in the layer's compute dtype.
+
+    Example:
+        >>> layer = fk.GatedDense(1, kernel_initializer="ones")
+        >>> layer(tf.constant([[0.5, 0.5]])).numpy().round(4)
+        array([[0.7311]], dtype=float32)
 
     Source: Shazeer, "GLU variants improve transformer", 2020.
     """

@@ -17,16 +17,16 @@ _Class = TypeVar("_Class", bound=type)
 
 
 class FusedLayer(keras.layers.Layer if TYPE_CHECKING else object):  # type: ignore[misc]
-    """Stands before Keras's class among the bases of a layer.
+    """Comes before Keras's class among the bases of a layer.
 
-    It keeps no state, so that a layer of Keras's becomes one of these by its class alone.
+    It has no state of its own, so a layer of Keras's becomes one of these by a change of its class alone.
     """
 
     def why_not(self, inputs: Any = None) -> str | None:
-        """Why Keras's own code computes this layer, as it is configured; None if the kernel does.
+        """Why Keras's own code computes this layer as it is configured; None if the kernel does.
 
         Args:
-            inputs: a tensor to be computed; None: anything of the rank that the layer was built for, if it was.
+            inputs: a tensor to be computed; None: any tensor of the rank that the layer was built for, if it was.
         """
         return None
 

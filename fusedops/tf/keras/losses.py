@@ -18,19 +18,30 @@ _NO_CLASS = -(2**63)  # an ignore_index that is no label
 
 @register
 class SparseCategoricalCrossentropy(keras.losses.SparseCategoricalCrossentropy):
-    """−log softmax(y_pred)[y_true] for each row, weighted and reduced as by Keras: `fusedops.tf.cross_entropy`.
+    """−log softmax(y_pred)[y_true] for each row, weighted and reduced as in Keras: `fusedops.tf.cross_entropy`.
 
-    Arguments and config are those of `keras.losses.SparseCategoricalCrossentropy`; weights of samples, masks and
-    `ignore_class` have the effect that they have there.
+    The arguments and the config are those of `keras.losses.SparseCategoricalCrossentropy`. Sample weights, masks and
+    `ignore_class` have the same effect.
 
-    y_pred: logits [..., classes], float64, float32, float16 or bfloat16. They are read as they are: 16-bit logits are
-    computed in float32, and not copied to it first. y_true: [...] or [..., 1], of any type; they are cast
-    to int64. The loss has the dtype that Keras's has.
+    Call arguments:
+        y_true: [...] or [..., 1], of any type, cast to int64.
+        y_pred: logits [..., classes], float64, float32, float16 or bfloat16. They are read in place: 16-bit logits are
+            computed in float32 without a float32 copy.
 
-    A label that is neither a class nor `ignore_class` is an error on a CPU; on a GPU its loss and gradient are NaN.
+    Returns:
+        The loss, in the dtype that Keras's has.
 
-    Keras's own code computes probabilities (`from_logits=False`, which is the default), and everything in a graph if
-    XLA does not know the operators: Keras does not ask a loss before it compiles.
+    Raises:
+        InvalidArgumentError: on a CPU, a label is neither a class nor `ignore_class`. On a GPU its loss and gradient
+            are NaN.
+
+    Keras's own code computes the loss of probabilities (`from_logits=False`, which is the default). If fusedops's XLA
+    library is not loaded, it computes all losses in graphs, because Keras does not ask a loss before it compiles.
+
+    Example:
+        >>> loss = fk.SparseCategoricalCrossentropy(from_logits=True)
+        >>> print(loss(tf.constant([0]), tf.constant([[2.0, 1.0]])).numpy().round(4))
+        0.3133
     """
 
     def why_not(self, y_true: Any = None, y_pred: Any = None) -> str | None:

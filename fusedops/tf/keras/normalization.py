@@ -24,12 +24,20 @@ class _Normalization(DirectLayer):
 class RMSNormalization(_Normalization, keras.layers.RMSNormalization):
     """x · rsqrt(mean(x²) + epsilon) · scale, over the last dimension: `fusedops.tf.rms_norm`.
 
-    Arguments, weights and config are those of `keras.layers.RMSNormalization`.
+    The arguments, the weights and the config are those of `keras.layers.RMSNormalization`.
 
-    Input and output: [..., columns], float64, float32, float16 or bfloat16. 16-bit inputs are computed and summed in
-    float32, with the scale as it is stored, and rounded once.
+    Call arguments:
+        x: [..., columns], float64, float32, float16 or bfloat16.
+
+    Returns:
+        A tensor of x's shape and dtype. 16-bit inputs are computed and summed in float32, with the scale as it is
+        stored, and rounded once.
 
     Keras's own code computes any other axis, several axes, other dtypes and ragged tensors.
+
+    Example:
+        >>> fk.RMSNormalization()(tf.constant([[3.0, 4.0]])).numpy().round(4)
+        array([[0.8485, 1.1314]], dtype=float32)
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
@@ -45,13 +53,21 @@ class RMSNormalization(_Normalization, keras.layers.RMSNormalization):
 class LayerNormalization(_Normalization, keras.layers.LayerNormalization):
     """(x − mean) · rsqrt(var + epsilon) · gamma + beta, over the last dimension: `fusedops.tf.layer_norm`.
 
-    Arguments, weights and config are those of `keras.layers.LayerNormalization`.
+    The arguments, the weights and the config are those of `keras.layers.LayerNormalization`. The variance is computed
+    from the deviations from the mean.
 
-    Input and output: [..., columns], float64, float32, float16 or bfloat16; the output has the layer's compute dtype.
-    16-bit inputs are computed and summed in float32 and rounded once. The variance comes from the deviations from the
-    mean.
+    Call arguments:
+        inputs: [..., columns], float64, float32, float16 or bfloat16.
+
+    Returns:
+        A tensor of the inputs' shape, in the layer's compute dtype. 16-bit inputs are computed and summed in float32
+        and rounded once.
 
     Keras's own code computes any other axis, several axes, `rms_scaling`, other dtypes and ragged tensors.
+
+    Example:
+        >>> fk.LayerNormalization(epsilon=1e-5)(tf.constant([[1.0, 2.0, 3.0]])).numpy().round(4)
+        array([[-1.2247,  0.    ,  1.2247]], dtype=float32)
 
     Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
     """

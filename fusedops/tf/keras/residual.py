@@ -87,10 +87,20 @@ def _sum(x: tf.Tensor, residual: tf.Tensor) -> tf.Tensor:
 class AddRMSNormalization(_AddNormalization, RMSNormalization):
     """(rms_normalization(s), s) with s = x + residual: `fusedops.tf.add_rms_norm`.
 
-    Called as `layer(x, residual)` or `layer([x, residual])`, two tensors of one shape, which get the layer's compute
-    dtype. s is rounded to it first and then normalized. Both results have the mask of x.
+    The arguments, the weights and the config are those of `RMSNormalization`, and Keras's own code computes the same
+    cases.
 
-    Arguments, weights and config are those of `RMSNormalization`, and so is what Keras's own code computes.
+    Call arguments:
+        x, residual: two tensors of one shape, as two arguments or as one list; both are cast to the layer's compute
+            dtype.
+
+    Returns:
+        Two tensors of x's shape, with the mask of x. s is rounded to the layer's compute dtype before it is normalized.
+
+    Example:
+        >>> y, s = fk.AddRMSNormalization()(tf.constant([[1.0, 2.0]]), tf.constant([[2.0, 2.0]]))
+        >>> y.numpy().round(4), s.numpy()
+        (array([[0.8485, 1.1314]], dtype=float32), array([[3., 4.]], dtype=float32))
     """
 
     def _fused(self, x: tf.Tensor, residual: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:  # type: ignore[override]
@@ -101,10 +111,20 @@ class AddRMSNormalization(_AddNormalization, RMSNormalization):
 class AddLayerNormalization(_AddNormalization, LayerNormalization):
     """(layer_normalization(s), s) with s = x + residual: `fusedops.tf.add_layer_norm`.
 
-    Called as `layer(x, residual)` or `layer([x, residual])`, two tensors of one shape, which get the layer's compute
-    dtype. s is rounded to it first and then normalized. Both results have the mask of x.
+    The arguments, the weights and the config are those of `LayerNormalization`, and Keras's own code computes the same
+    cases.
 
-    Arguments, weights and config are those of `LayerNormalization`, and so is what Keras's own code computes.
+    Call arguments:
+        x, residual: two tensors of one shape, as two arguments or as one list; both are cast to the layer's compute
+            dtype.
+
+    Returns:
+        Two tensors of x's shape, with the mask of x. s is rounded to the layer's compute dtype before it is normalized.
+
+    Example:
+        >>> y, s = fk.AddLayerNormalization(epsilon=1e-5)(tf.constant([[1.0, 2.0]]), tf.constant([[2.0, 2.0]]))
+        >>> y.numpy().round(4), s.numpy()
+        (array([[-1.,  1.]], dtype=float32), array([[3., 4.]], dtype=float32))
     """
 
     def _fused(self, x: tf.Tensor, residual: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:  # type: ignore[override]

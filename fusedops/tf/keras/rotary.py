@@ -15,27 +15,32 @@ from fusedops.tf.keras.layer import FusedLayer, register
 
 @register
 class RotaryEmbedding(FusedLayer, keras.layers.Layer):
-    """Each pair of features (i, i + D/2) of a position is turned by an angle: `fusedops.tf.rope`.
+    """Rotates each pair of features (i, i + D/2) of a position by an angle: `fusedops.tf.rope`.
 
-    The angle of pair i at position p is p · max_wavelength^(−2i/D) / scaling_factor.
-
-    Arguments as those of KerasHub's `RotaryEmbedding`, as far as it has them:
+    The angle of pair i at position p is p · max_wavelength^(−2i/D) / scaling_factor. The arguments are those of
+    KerasHub's `RotaryEmbedding`.
 
     Args:
         max_wavelength: the base of the angles.
         scaling_factor: what positions are divided by.
-        sequence_axis: where the input has its positions; the first dimension is the batch.
-        feature_axis: where it has its features, an even number of them.
+        sequence_axis: the dimension of the inputs that holds the positions; the first dimension is the batch.
+        feature_axis: the dimension that holds the features, an even number of them.
 
     Call arguments:
-        inputs: [batch, ..., D], such as [batch, positions, D], [batch, positions, heads, D] or, with `sequence_axis=2`,
-            [batch, heads, positions, D], which are read as they are; any other order is transposed.
+        inputs: [batch, ..., D]. [batch, positions, D], [batch, positions, heads, D] and, with `sequence_axis=2`,
+            [batch, heads, positions, D] are read in place; any other order is transposed.
         start_index: the position of the first element; a number or a scalar.
-        positions: numbers, [positions] or [batch, positions], instead of start_index and the next ones.
+        positions: numbers, [positions] or [batch, positions], to use instead of consecutive ones from start_index on.
 
     Returns:
-        A tensor of the inputs' shape and dtype. 16-bit inputs are turned in float32, by angles computed in float32, and
-        rounded once; float64 all in float64.
+        A tensor of the inputs' shape and dtype. 16-bit inputs, and all angles but those of float64 inputs, are computed
+        in float32; 16-bit results are rounded once. float64 is computed in float64.
+
+    Example:
+        >>> x = tf.constant([[[1.0, 0.0], [1.0, 0.0]]])  # two positions
+        >>> fk.RotaryEmbedding()(x).numpy().round(4)
+        array([[[1.    , 0.    ],
+                [0.5403, 0.8415]]], dtype=float32)
 
     Source: Su et al., "RoFormer: enhanced transformer with rotary position embedding", 2021.
     """

@@ -17,16 +17,26 @@ _NUMBERS_ARE_FACTORS = not loading.at_least(keras.__version__, "3.13")  # in mas
 
 @register
 class Softmax(DirectLayer, keras.layers.Softmax):
-    """exp(x) / Σ exp(x) of what is not masked, over the last dimension: `fusedops.tf.softmax`.
+    """exp(x) / Σ exp(x), over the last dimension, with a mask: `fusedops.tf.softmax`.
 
-    Arguments and config are those of `keras.layers.Softmax`. `mask`: bool, or numbers of which those above 0.5 keep an
-    element; broadcastable to the input. A row of which nothing is kept is all zeros. Keras 3.12 weighs elements by the
-    numbers of a mask, and computes them itself.
+    The arguments and the config are those of `keras.layers.Softmax`.
 
-    Input and output: [..., columns], float64, float32, float16 or bfloat16. 16-bit inputs are computed in float32 and
-    rounded once.
+    Call arguments:
+        inputs: [..., columns], float64, float32, float16 or bfloat16.
+        mask: bool, or numbers of which those above 0.5 keep an element; broadcastable to the inputs. A row in which
+            every element is masked is all zeros. Keras 3.12 multiplies by the numbers of a mask, and then computes it
+            itself.
+
+    Returns:
+        A tensor of the inputs' shape and dtype. 16-bit inputs are computed in float32 and rounded once.
 
     Keras's own code computes any other axis, several axes, other dtypes and ragged tensors.
+
+    Example:
+        >>> fk.Softmax()(tf.constant([[3.0, 4.0]])).numpy().round(4)
+        array([[0.2689, 0.7311]], dtype=float32)
+        >>> fk.Softmax(axis=0).why_not(tf.ones([2, 2]))
+        'axis 0 is not the last'
 
     Source: Bridle, "Probabilistic interpretation of feedforward classification network outputs", 1990.
     """

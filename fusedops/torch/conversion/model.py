@@ -44,32 +44,31 @@ class Report(reports.Report):
 
 
 def convert(model: _Model, verbose: bool = True) -> _Model:
-    """Has every module of a model that fusedops knows computed by its kernels, and prints which those are.
+    """Converts every module of a model that fusedops knows to its kernels, and prints which ones.
 
-    A module is changed in place, to a subclass of its own class that computes the same and has no state of its own:
-    parameters, buffers, the keys of the state dict, hooks, devices, the references of an optimizer and every reference
-    to a module stay what they are. A module whose class is a subclass of a known one is kept: what it computes is its
-    own affair. Converting twice does nothing more.
+    A module changes in place, to a subclass of its own class that computes the same and adds no state: parameters,
+    buffers, state-dict keys, hooks, devices, the optimizer's references and all references to modules stay valid. A
+    subclass of a known class is left alone, because it may compute something else. A second conversion does nothing
+    more.
 
     Known are `LayerNorm`, `RMSNorm`, `Softmax` and `CrossEntropyLoss` of torch.nn, and the modules of Hugging Face's
-    transformers that `fusedops.torch.conversion.hf` lists: their norms, MLPs, rotary embedding, residual
-    connections and losses. Any module around them will do, such as DistributedDataParallel's or torch.compile's; what
-    was compiled is compiled anew. What `fully_shard` makes is a subclass: convert the model before it is sharded.
+    transformers that `fusedops.torch.conversion.hf` lists: their norms, MLPs, rotary embedding, residual connections
+    and losses. The model may be wrapped, for example by DistributedDataParallel or torch.compile; compiled code is
+    compiled again. `fully_shard` makes subclasses: convert a model before it is sharded.
 
-    Modules are seen, functions are not: a call of torch.nn.functional within somebody's `forward` stays what it is.
-    What a module's class is asked for by name, as `save_pretrained` does, has not changed: the classes of transformers
-    keep their names and modules, and `isinstance` of them is true.
+    Only modules are converted, not functions: a call of torch.nn.functional within a `forward` stays as it is. The
+    classes of transformers keep their names and modules, so that `save_pretrained` and `isinstance` work as before.
 
-    TorchScript and `torch.fx.symbolic_trace` take a module that is not converted; torch.compile and torch.export take
-    either. A function that somebody exchanges in a module of transformers, such as its `eager_attention_forward`, must
-    have been exchanged before the first model with that attention is converted.
+    TorchScript and `torch.fx.symbolic_trace` need a model that is not converted; torch.compile and torch.export take
+    either. If you replace a function in a module of transformers, such as its `eager_attention_forward`, do so before
+    the first model with that attention is converted.
 
-    A converted module can be pickled and copied. Loading one takes fusedops; `revert` it before `torch.save` of a whole
-    model that is to be loaded without. A state dict is the same in either case.
+    A converted module can be pickled and copied. To load it without fusedops, `revert` it before `torch.save`. A state
+    dict is the same in either case.
 
     Args:
         model: any module.
-        verbose: whether to print what was replaced and what not, and why.
+        verbose: whether to print what was replaced, what was not, and why.
 
     Returns:
         The same model.
@@ -92,10 +91,10 @@ def convert(model: _Model, verbose: bool = True) -> _Model:
 
 
 def revert(model: _Model) -> _Model:
-    """Gives every module the class of torch's or of transformers' back that fusedops has a counterpart of.
+    """Undoes `convert`: gives every converted module its original class.
 
-    Layers of fusedops that are not such a counterpart, such as `AddRMSNorm`, stay; so does what `fully_shard` or
-    `torch.nn.utils.parametrize` made a subclass of after it had been converted.
+    Layers of fusedops that replace no layer of torch or transformers, such as `AddRMSNorm`, stay. So do modules that
+    `fully_shard` or `torch.nn.utils.parametrize` made a subclass of after the conversion.
 
     Args:
         model: any module.

@@ -1,10 +1,10 @@
 """Layers for PyTorch over the fused operators: `import fusedops.torch.nn as fnn`.
 
-Where torch.nn has a layer of this name, ours is a subclass of it: the same arguments, parameters and state-dict keys.
-Only `forward` differs. What no kernel does, such as a softmax over a dimension that is not the last, torch's own code
-computes, with the same result; `layer.why_not(x)` says so.
+A layer that torch.nn has under the same name is a subclass of it, with the same arguments, parameters and state-dict
+keys; only `forward` differs. Where no kernel applies, for example for a softmax over a dimension that is not the last,
+torch's own code computes the same result, and `layer.why_not(x)` says why.
 
-Under autocast a layer computes in the dtype that it is given.
+Under autocast a layer computes in the dtype of its input.
 """
 
 from __future__ import annotations

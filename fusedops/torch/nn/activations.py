@@ -1,4 +1,4 @@
-"""Activations, with what is multiplied or added beside them."""
+"""Activations, with the bias that is added first or the gate that is multiplied."""
 
 from __future__ import annotations
 
@@ -20,11 +20,20 @@ def _checked(layer: str, approximate: Approximation) -> Approximation:
 class SwiGLU(FusedLayer, nn.Module):
     """silu(gate) · up, without parameters: `fusedops.torch.swiglu`.
 
-    Called as `layer(gate, up)`, two tensors of one shape, or `layer(gate)` with both in one, [..., 2D]: the first half
-    of the last dimension is the gate.
+    Call arguments:
+        gate: [..., D], or [..., 2D] without `up`: the first half of the last dimension is then the gate, the second
+            `up`.
+        up: [..., D], of gate's dtype.
+
+    Returns:
+        A tensor of shape [..., D] and gate's dtype.
 
     Raises:
-        RuntimeError: a shape or dtype is not one that the operator takes.
+        RuntimeError: an argument has the wrong shape or dtype.
+
+    Example:
+        >>> fnn.SwiGLU()(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
+        tensor([[2.1932, 7.0464]])
 
     Source: Shazeer, "GLU variants improve transformer", 2020.
     """
@@ -36,15 +45,24 @@ class SwiGLU(FusedLayer, nn.Module):
 class GEGLU(FusedLayer, nn.Module):
     """gelu(gate) · up, without parameters: `fusedops.torch.geglu`.
 
-    Called as `layer(gate, up)`, two tensors of one shape, or `layer(gate)` with both in one, [..., 2D]: the first half
-    of the last dimension is the gate.
-
     Args:
-        approximate: "none" or "tanh", as of `torch.nn.GELU`.
+        approximate: "none" or "tanh", as in `torch.nn.GELU`.
+
+    Call arguments:
+        gate: [..., D], or [..., 2D] without `up`: the first half of the last dimension is then the gate, the second
+            `up`.
+        up: [..., D], of gate's dtype.
+
+    Returns:
+        A tensor of shape [..., D] and gate's dtype.
 
     Raises:
-        RuntimeError: a shape or dtype is not one that the operator takes.
-        ValueError: `approximate` is neither.
+        RuntimeError: an argument has the wrong shape or dtype.
+        ValueError: `approximate` is neither of the two.
+
+    Example:
+        >>> fnn.GEGLU(approximate="tanh")(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
+        tensor([[2.5236, 7.8184]])
 
     Source: Shazeer, "GLU variants improve transformer", 2020.
     """
@@ -61,22 +79,30 @@ class GEGLU(FusedLayer, nn.Module):
 
 
 class BiasGELU(FusedLayer, nn.Module):
-    """gelu(x + bias): `fusedops.torch.bias_act`, for a linear layer that has no bias of its own.
+    """gelu(x + bias): `fusedops.torch.bias_act`, for use after a linear layer without a bias.
 
     Args:
         num_features: the size of the last dimension.
-        approximate: "none" or "tanh", as of `torch.nn.GELU`.
+        approximate: "none" or "tanh", as in `torch.nn.GELU`.
         device, dtype: of the bias.
 
     Parameters:
-        bias: [num_features], zeros after `reset_parameters`.
+        bias: [num_features], initially zeros.
 
-    Input and output: [..., num_features], float64, float32, float16 or bfloat16. The bias has x's dtype, or float32
-    beside a 16-bit x. 16-bit inputs are computed in float32 and rounded once.
+    Call arguments:
+        x: [..., num_features], float64, float32, float16 or bfloat16, of the bias's dtype; or 16 bits beside a float32
+            bias.
+
+    Returns:
+        A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once.
 
     Raises:
-        RuntimeError: a shape or dtype is not as above.
-        ValueError: `approximate` is neither.
+        RuntimeError: an argument has the wrong shape or dtype.
+        ValueError: `approximate` is neither of the two.
+
+    Example:
+        >>> fnn.BiasGELU(2)(torch.tensor([[-1.0, 1.0]])).detach()
+        tensor([[-0.1587,  0.8413]])
 
     Source: Hendrycks and Gimpel, "Gaussian error linear units (GELUs)", 2016.
     """

@@ -20,9 +20,9 @@ class _HasForward(Protocol[_Forward]):
 
 
 class FusedLayer(torch.nn.Module if TYPE_CHECKING else object):  # type: ignore[misc]
-    """Stands before torch's class among the bases of a layer.
+    """Comes before torch's class among the bases of a layer.
 
-    It keeps no state, so that a layer of torch.nn's becomes one of these by its class alone.
+    It has no state of its own, so a layer of torch.nn's becomes one of these by a change of its class alone.
     """
 
     if TYPE_CHECKING:  # torch.nn.Module's own takes and returns anything
@@ -31,10 +31,10 @@ class FusedLayer(torch.nn.Module if TYPE_CHECKING else object):  # type: ignore[
         def __call__(self: _HasForward[_Forward]) -> _Forward: ...
 
     def why_not(self, *inputs: Any) -> str | None:
-        """Why torch's own code computes this layer, as it is configured; None if the kernel does.
+        """Why torch's own code computes this layer as it is configured; None if the kernel does.
 
         Args:
-            inputs: what the layer is to be called with; none: any tensors that the kernel takes.
+            inputs: what the layer is to be called with; without them, the answer is for tensors that the kernel takes.
         """
         return None
 

@@ -15,22 +15,28 @@ from fusedops.torch.nn.layer import FusedLayer, as_original, name, options, unfu
 class CrossEntropyLoss(FusedLayer, nn.CrossEntropyLoss):
     """−log softmax(input)[target], reduced: `fusedops.torch.cross_entropy`.
 
-    Arguments are those of `torch.nn.CrossEntropyLoss`.
+    The arguments are those of `torch.nn.CrossEntropyLoss`.
 
     Call arguments:
         input: logits [C], [N, C] or [N, C, d₁, ...], float64, float32, float16 or bfloat16.
-        target: classes, [], [N] or [N, d₁, ...], int64 or int32. On a CPU, one that is neither in [0, C) nor
-            `ignore_index` is an error; on a GPU its loss and gradient are NaN.
+        target: classes, [], [N] or [N, d₁, ...], int64 or int32.
 
-    The loss of 16-bit logits is float32, and computed in it: more exact than torch's, which rounds it to 16 bits. Their
-    gradient has their dtype. Logits with more than two dimensions are copied, unless the classes lie side by side in
-    memory, as in `logits.transpose(1, 2)` of [N, T, C].
-
-    torch's own code computes class weights, probabilities as a target, and other dtypes, devices and layouts.
+    Returns:
+        The loss. For 16-bit logits it is computed and returned in float32, which is more exact than torch's 16 bits;
+        the gradient has the dtype of the logits.
 
     Raises:
-        RuntimeError, ValueError, IndexError: as torch's layer does, where a shape, a dtype or an option is not as
-            above, or, on a CPU, a target: IndexError.
+        RuntimeError, ValueError, IndexError: as torch's layer does for a wrong shape, dtype or option; on a CPU also
+            for a target that is neither in [0, C) nor `ignore_index`. On a GPU the loss and the gradient of such a
+            target are NaN.
+
+    Logits with more than two dimensions are copied, unless the classes are contiguous in memory, as in
+    `logits.transpose(1, 2)` of [N, T, C]. torch's own code computes class weights, probabilities as a target, and other
+    dtypes, devices and layouts.
+
+    Example:
+        >>> fnn.CrossEntropyLoss()(torch.tensor([[2.0, 1.0], [0.0, 0.0]]), torch.tensor([0, -100]))
+        tensor(0.3133)
 
     Source: Szegedy et al., "Rethinking the Inception architecture for computer vision", 2016, for label smoothing.
     """

@@ -51,20 +51,28 @@ class _Norm(FusedLayer):
 class RMSNorm(_Norm, nn.RMSNorm):
     """x · rsqrt(mean(x²) + eps) · (weight + weight_offset), over the last dimensions: `fusedops.torch.rms_norm`.
 
-    Arguments, parameters and state dict are those of `torch.nn.RMSNorm`, and:
+    The other arguments, the parameters and the state dict are those of `torch.nn.RMSNorm`.
 
     Args:
+        eps: None means the machine epsilon of the compute dtype, as in torch.
         weight_offset: added to the weight in the compute dtype; 1 for weights that are stored as the difference from 1,
-            as Gemma's are. `reset_parameters` makes the weight 1 - weight_offset.
+            as in Gemma. The weight is initialized to 1 - weight_offset.
 
-    Input and output: [..., *normalized_shape], float64, float32, float16 or bfloat16. The weight has x's dtype, or
-    float32 beside a 16-bit x. 16-bit inputs are computed and summed in float32 and rounded once. An `eps` of None is
-    the smallest step of the dtype in which it computes, as in torch.
+    Call arguments:
+        x: [..., *normalized_shape], float64, float32, float16 or bfloat16, of the weight's dtype; or 16 bits beside a
+            float32 weight.
 
-    torch's own code computes other dtypes, and pairs of them, devices and layouts; or says why it does not.
+    Returns:
+        A tensor of x's shape and dtype. 16-bit inputs are computed and summed in float32 and rounded once.
 
     Raises:
-        RuntimeError: a shape is not as above.
+        RuntimeError: x has the wrong shape.
+
+    torch's own code handles all other dtypes, devices and layouts.
+
+    Example:
+        >>> fnn.RMSNorm(2)(torch.tensor([[3.0, 4.0]])).detach()
+        tensor([[0.8485, 1.1314]])
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
@@ -106,7 +114,7 @@ class RMSNorm(_Norm, nn.RMSNorm):
         return y if rows is x else y.view(x.shape)
 
     def fused_add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """(self(s), s) with s = x + residual, in one pass; without hooks, and of what the kernel takes alone."""
+        """(self(s), s) with s = x + residual, in one pass; without hooks, and only for inputs that the kernel takes."""
         try:
             rows, others, weight = self._rows(x), self._rows(residual, "residual"), self._row(self.weight)
             y, s = fo.add_rms_norm(rows, others, weight, eps=self._eps(x), weight_offset=self.weight_offset)
@@ -129,16 +137,24 @@ class RMSNorm(_Norm, nn.RMSNorm):
 class LayerNorm(_Norm, nn.LayerNorm):
     """(x − mean) · rsqrt(var + eps) · weight + bias, over the last dimensions: `fusedops.torch.layer_norm`.
 
-    Arguments, parameters and state dict are those of `torch.nn.LayerNorm`.
+    The arguments, the parameters and the state dict are those of `torch.nn.LayerNorm`. The variance is computed from
+    the deviations from the mean.
 
-    Input and output: [..., *normalized_shape], float64, float32, float16 or bfloat16. The weight and the bias have x's
-    dtype, or float32 beside a 16-bit x. 16-bit inputs are computed and summed in float32 and rounded once. The variance
-    comes from the deviations from the mean.
+    Call arguments:
+        input: [..., *normalized_shape], float64, float32, float16 or bfloat16, of the parameters' dtype; or 16 bits
+            beside float32 parameters.
 
-    torch's own code computes other dtypes, and pairs of them, devices and layouts; or says why it does not.
+    Returns:
+        A tensor of the input's shape and dtype. 16-bit inputs are computed and summed in float32 and rounded once.
 
     Raises:
-        RuntimeError: a shape is not as above.
+        RuntimeError: the input has the wrong shape.
+
+    torch's own code handles all other dtypes, devices and layouts.
+
+    Example:
+        >>> fnn.LayerNorm(3)(torch.tensor([[1.0, 2.0, 3.0]])).detach()
+        tensor([[-1.2247,  0.0000,  1.2247]])
 
     Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
     """
@@ -160,7 +176,7 @@ class LayerNorm(_Norm, nn.LayerNorm):
         return y if rows is input else y.view(input.shape)
 
     def fused_add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """(self(s), s) with s = x + residual, in one pass; without hooks, and of what the kernel takes alone."""
+        """(self(s), s) with s = x + residual, in one pass; without hooks, and only for inputs that the kernel takes."""
         try:
             rows, others = self._rows(x), self._rows(residual, "residual")
             y, s = fo.add_layer_norm(rows, others, self._row(self.weight), self._row(self.bias), eps=self.eps)

@@ -26,10 +26,21 @@ def add_norm(
 class AddRMSNorm(RMSNorm):
     """(rms_norm(s), s) with s = x + residual: `fusedops.torch.add_rms_norm`.
 
-    Called as `layer(x, residual)`, two tensors of one shape. Both results have the dtype of x + residual. Where x and
-    residual have one dtype, s is rounded to it first and then normalized, in one pass; torch adds what differs.
+    The arguments, the parameters and the state dict are those of `RMSNorm`.
 
-    Arguments, parameters and state dict are those of `RMSNorm`, and so is what torch's own code computes.
+    Call arguments:
+        x, residual: two tensors of one shape, [..., *normalized_shape].
+
+    Returns:
+        Two tensors of x's shape, of the dtype of x + residual. If x and residual have one dtype, s is rounded to it and
+        then normalized, in one pass. Otherwise torch adds them.
+
+    torch's own code handles the dtypes, devices and layouts that it handles in `RMSNorm`.
+
+    Example:
+        >>> y, s = fnn.AddRMSNorm(2)(torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 2.0]]))
+        >>> y.detach(), s.detach()
+        (tensor([[0.8485, 1.1314]]), tensor([[3., 4.]]))
     """
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
@@ -39,10 +50,21 @@ class AddRMSNorm(RMSNorm):
 class AddLayerNorm(LayerNorm):
     """(layer_norm(s), s) with s = x + residual: `fusedops.torch.add_layer_norm`.
 
-    Called as `layer(x, residual)`, two tensors of one shape. Both results have the dtype of x + residual. Where x and
-    residual have one dtype, s is rounded to it first and then normalized, in one pass; torch adds what differs.
+    The arguments, the parameters and the state dict are those of `LayerNorm`.
 
-    Arguments, parameters and state dict are those of `LayerNorm`, and so is what torch's own code computes.
+    Call arguments:
+        x, residual: two tensors of one shape, [..., *normalized_shape].
+
+    Returns:
+        Two tensors of x's shape, of the dtype of x + residual. If x and residual have one dtype, s is rounded to it and
+        then normalized, in one pass. Otherwise torch adds them.
+
+    torch's own code handles the dtypes, devices and layouts that it handles in `LayerNorm`.
+
+    Example:
+        >>> y, s = fnn.AddLayerNorm(2)(torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 2.0]]))
+        >>> y.detach(), s.detach()
+        (tensor([[-1.0000,  1.0000]]), tensor([[3., 4.]]))
     """
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]

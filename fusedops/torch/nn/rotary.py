@@ -14,22 +14,22 @@ from fusedops.torch.nn.layer import FusedLayer, joined, options
 
 
 class RotaryEmbedding(FusedLayer, nn.Module):
-    """Each pair of features (i, i + dim/2) of a position is turned by an angle: `fusedops.torch.rope`.
+    """Rotates each pair of features (i, i + dim/2) of a position by an angle: `fusedops.torch.rope`.
 
     The angle of pair i at position p is p · base^(−2i/dim).
 
     Args:
-        dim: how many features are turned, an even number; those behind them pass unchanged.
+        dim: how many features are rotated, an even number; the features after them pass unchanged.
         max_seq_len: the number of positions in the tables.
         base: of the angles.
         interleaved: whether pair i is features 2i and 2i + 1.
-        seq_dim: where x has its positions, -3 or -2.
+        seq_dim: the dimension of x that holds the positions, -3 or -2.
         device: of the tables.
-        dtype: float64 for tables of float64; they are float32 beside any other.
+        dtype: float64 for tables of float64; otherwise they are float32.
 
-    Buffers, which are not in the state dict:
-        cos, sin: [max_seq_len, dim/2]. A move to another device or dtype computes them anew there: they are never
-            rounded to 16 bits.
+    Buffers:
+        cos, sin: [max_seq_len, dim/2], not in the state dict. Moving the layer to another device or dtype computes them
+            again: they are never rounded to 16 bits.
 
     Call arguments:
         x: [..., T, H, D]; with `seq_dim=-2` [..., T, D], such as [B, H, T, D]. float32, float16 or bfloat16; float64
@@ -37,11 +37,18 @@ class RotaryEmbedding(FusedLayer, nn.Module):
         positions: int64 or int32 in [0, max_seq_len), [T] or, for x of [B, T, H, D], [B, T]; None: 0 to T - 1.
 
     Returns:
-        A tensor of x's shape and dtype. 16-bit inputs are turned in float32 and rounded once.
+        A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once.
 
     Raises:
         ValueError: `dim` is odd or not positive; x has more than max_seq_len positions.
-        RuntimeError: a shape or dtype is not as above.
+        RuntimeError: an argument has the wrong shape or dtype.
+
+    Example:
+        >>> x = torch.tensor([[[1.0, 0.0]], [[1.0, 0.0]]])  # two positions of one head
+        >>> fnn.RotaryEmbedding(2)(x)
+        tensor([[[1.0000, 0.0000]],
+        <BLANKLINE>
+                [[0.5403, 0.8415]]])
 
     Source: Su et al., "RoFormer: enhanced transformer with rotary position embedding", 2021.
     """

@@ -12,22 +12,31 @@ from fusedops.torch.nn.layer import FusedLayer, joined, options, unfused_input
 
 
 class Softmax(FusedLayer, nn.Softmax):
-    """exp(scale·input) / Σ exp(scale·input) of what is not masked, over one dimension: `fusedops.torch.softmax`.
+    """exp(scale·input) / Σ exp(scale·input), over one dimension, with a mask: `fusedops.torch.softmax`.
 
     Args:
-        dim: as of `torch.nn.Softmax`.
+        dim: as in `torch.nn.Softmax`.
         scale: a number.
         causal: keeps column j of row i where j ≤ i + columns − rows, on the last two dimensions.
 
     Call arguments:
-        input: [..., columns], float64, float32, float16 or bfloat16. 16-bit inputs are computed in float32 and rounded
-            once.
-        mask: bool, broadcastable to input; True keeps an element. Where nothing is kept, all is zero.
+        input: [..., columns], float64, float32, float16 or bfloat16.
+        mask: bool, broadcastable to input; True keeps an element. A row in which every element is masked is all zeros.
+
+    Returns:
+        A tensor of the input's shape and dtype. 16-bit inputs are computed in float32 and rounded once.
+
+    Raises:
+        RuntimeError: an argument has the wrong shape or dtype.
 
     torch's own code computes any dimension but the last, a `dim` of None, and other dtypes, devices and layouts.
 
-    Raises:
-        RuntimeError: a shape or dtype is not as above.
+    Example:
+        >>> fnn.Softmax(-1, causal=True)(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+        tensor([[1.0000, 0.0000],
+                [0.2689, 0.7311]])
+        >>> fnn.Softmax(0).why_not(torch.ones(2, 2))
+        'dim 0 is not the last'
 
     Source: Bridle, "Probabilistic interpretation of feedforward classification network outputs", 1990.
     """

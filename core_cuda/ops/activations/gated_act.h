@@ -1,0 +1,93 @@
+// gated_act: y = act(gate) * up. Its gradient: dgate = dy * up * act'(gate), dup = dy * act(gate).
+//
+// Without `up`, gate is packed: each row holds the gate, then as many elements of up; and so does its gradient.
+#pragma once
+
+#include "core/common/activations.h"
+#include "core/common/rows.h"
+#include "core/declaration/operator.h"
+
+namespace fusedops {
+
+inline constexpr Signature kGatedAct{
+    .name = "gated_act",
+    .inputs = {{.name = "gate", .layout = Layout::rows},
+               {.name = "up", .kind = Kind::optional, .layout = Layout::rows}},
+    .outputs = {{"y", "gate"}},
+    .attributes = {{"activation", Type::string, "silu", activations::kNames}},
+};
+
+const Operator& gated_act();
+FUSEDOPS_CUDA_KERNEL Status gated_act_cuda(const Call& call);
+
+// What is not needed is returned empty.
+inline constexpr Signature kGatedActBackward{
+    .name = "gated_act_backward",
+    .inputs = {{.name = "dy", .layout = Layout::rows},
+               {.name = "gate", .layout = Layout::rows},
+               {.name = "up", .kind = Kind::optional, .layout = Layout::rows}},
+    .outputs = {{"dgate", "gate"}, {"dup", "gate"}},
+    .attributes = {{"activation", Type::string, "silu", activations::kNames},
+                   {"need_dgate", Type::boolean, "true"},
+                   {"need_dup", Type::boolean, "true"}},
+};
+
+const Operator& gated_act_backward();
+FUSEDOPS_CUDA_KERNEL Status gated_act_backward_cuda(const Call& call);
+
+// gate and up, or the halves of a packed gate.
+template <class T>
+struct Gated {
+  Gated(const View& gates, const View* ups) : gate(static_cast<const T*>(gates.data)) {
+    const Rows all = as_rows(gates);
+    rows = all.count, gate_stride = up_stride = all.stride;
+    size = ups ? all.size : all.size / 2;
+    up = ups ? static_cast<const T*>(ups->data) : gate + size;
+    if (ups) up_stride = as_rows(*ups).stride;
+  }
+
+  int64_t rows, size;
+  const T *gate, *up;
+  int64_t gate_stride, up_stride;
+};
+
+// The call of gated_act.
+template <class T>
+struct GatedAct : Gated<T> {
+  explicit GatedAct(const Call& call)
+      : Gated<T>(*call.inputs[input_of(kGatedAct, "gate")], call.inputs[input_of(kGatedAct, "up")]),
+        activation(activations::index_of(call.attributes[attribute_of<std::string>(kGatedAct, "activation")])),
+        y(call.output<T>(output_of(kGatedAct, "y"))) {
+    join_rows(this->rows, this->size, {this->gate_stride, this->up_stride});
+  }
+
+  int activation;
+  T* y;  // contiguous
+};
+
+template <class T>
+struct GatedActBackward : Gated<T> {
+  explicit GatedActBackward(const Call& call)
+      : Gated<T>(*call.inputs[input_of(kGatedActBackward, "gate")], call.inputs[input_of(kGatedActBackward, "up")]),
+        activation(activations::index_of(call.attributes[attribute_of<std::string>(kGatedActBackward, "activation")])),
+        dy(call.input<T>(input_of(kGatedActBackward, "dy"))),
+        dy_stride(as_rows(*call.inputs[input_of(kGatedActBackward, "dy")]).stride) {
+    const bool packed = !call.inputs[input_of(kGatedActBackward, "up")];
+    out_stride = packed ? 2 * this->size : this->size;
+    if (call.attributes[attribute_of<bool>(kGatedActBackward, "need_dgate")]) {
+      dgate = call.output<T>(output_of(kGatedActBackward, "dgate"));
+      if (packed) dup = dgate + this->size;
+    }
+    if (!packed && call.attributes[attribute_of<bool>(kGatedActBackward, "need_dup")])
+      dup = call.output<T>(output_of(kGatedActBackward, "dup"));
+    join_rows(this->rows, this->size, {this->gate_stride, this->up_stride, dy_stride, out_stride});
+  }
+
+  int activation;
+  const T* dy;
+  int64_t dy_stride;
+  T *dgate = nullptr, *dup = nullptr;  // null: not needed
+  int64_t out_stride;                  // of dgate and dup
+};
+
+}  // namespace fusedops

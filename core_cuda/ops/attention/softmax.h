@@ -1,0 +1,92 @@
+// softmax: y = softmax(scale * x) over the last dimension. Masked elements are ignored, whatever their values; a row
+// whose elements are all masked is zeros.
+//   backward: dx = scale * y * (dy - sum(dy * y))
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/common/exp.h"
+#include "core/common/numeric.h"
+#include "core/declaration/operator.h"
+#include "ops/attention/mask.h"
+
+namespace fusedops {
+
+inline constexpr Signature kSoftmax{
+    .name = "softmax",
+    .inputs = {{"x", Kind::tensor, Layout::rows}, {"mask", Kind::optional, Layout::contiguous, /*parameter=*/true}},
+    .outputs = {{"y", "x"}},
+    .attributes = {{"scale", Type::f64, "1.0"}, {"causal", Type::boolean, "false"}},
+};
+
+const Operator& softmax();
+FUSEDOPS_CUDA_KERNEL Status softmax_cuda(const Call& call);
+
+inline constexpr Signature kSoftmaxBackward{
+    .name = "softmax_backward",
+    .inputs = {{"dy", Kind::tensor, Layout::rows}, {"y", Kind::tensor, Layout::rows}},
+    .outputs = {{"dx", "y"}},
+    .attributes = {{"scale", Type::f64, "1.0"}},
+};
+
+const Operator& softmax_backward();
+FUSEDOPS_CUDA_KERNEL Status softmax_backward_cuda(const Call& call);
+
+// The call of softmax. A row is
+//   v = sign * x,  y = 2^((v - max(v)) * factor) / the sum of these
+// The difference is taken first, so that large x lose no accuracy and cannot overflow.
+template <class T>
+struct Softmax {
+  using A = compute_t<T>;
+
+  explicit Softmax(const Call& call)
+      : x(call.input<T>(input_of(kSoftmax, "x"))), y(call.output<T>(output_of(kSoftmax, "y"))) {
+    const View& view = *call.inputs[input_of(kSoftmax, "x")];
+    const Rows shape = as_rows(view);
+    rows = shape.count, cols = shape.size, x_stride = shape.stride;
+    const double scale = call.attributes[attribute_of<double>(kSoftmax, "scale")];
+    sign = scale < 0 ? A(-1) : A(1);
+    factor = static_cast<A>(std::fabs(scale) * kLog2E);
+    if (factor == 0) sign = 0, factor = 1;  // 0 * x: numbers become equal, infinities NaN
+    if (call.attributes[attribute_of<bool>(kSoftmax, "causal")]) height = view.sizes[view.rank - 2];
+  }
+
+  // Columns [0, end) of a row are not masked by causality.
+  FUSEDOPS_HD int64_t end(int64_t row) const {
+    if (height == 0) return cols;
+    const int64_t end = row % height + cols - height + 1;
+    return end < 0 ? 0 : end;
+  }
+
+  int64_t rows, cols;
+  const T* x;
+  int64_t x_stride;
+  T* y;
+  A sign, factor;
+  int64_t height = 0;  // rows of a causal matrix; 0: not causal
+};
+
+// The call of softmax_backward.
+template <class T>
+struct SoftmaxBackward {
+  explicit SoftmaxBackward(const Call& call)
+      : dy(call.input<T>(input_of(kSoftmaxBackward, "dy"))),
+        y(call.input<T>(input_of(kSoftmaxBackward, "y"))),
+        dx(call.output<T>(output_of(kSoftmaxBackward, "dx"))),
+        scale(static_cast<compute_t<T>>(call.attributes[attribute_of<double>(kSoftmaxBackward, "scale")])) {
+    const Rows dy_rows = as_rows(*call.inputs[input_of(kSoftmaxBackward, "dy")]);
+    rows = dy_rows.count, cols = dy_rows.size, dy_stride = dy_rows.stride;
+    y_stride = as_rows(*call.inputs[input_of(kSoftmaxBackward, "y")]).stride;
+  }
+
+  int64_t rows, cols;
+  const T* dy;
+  int64_t dy_stride;
+  const T* y;
+  int64_t y_stride;
+  T* dx;
+  compute_t<T> scale;
+};
+
+}  // namespace fusedops

@@ -1,0 +1,44 @@
+// relu: y = max(x, 0). A NaN stays NaN, and lets its gradient pass; the gradient at 0 is 0.
+#pragma once
+
+#include "core/common/numeric.h"
+#include "core/declaration/operator.h"
+
+namespace fusedops {
+
+inline constexpr Signature kRelu{
+    .name = "relu",
+    .inputs = {{"x"}},
+    .outputs = {{"y", "x"}},
+};
+
+struct Relu {
+  template <class T>
+  FUSEDOPS_HD auto prepared() const {
+    using A = compute_t<T>;
+    return [](A x) { return x <= A(0) ? A(0) : x; };
+  }
+};
+
+inline constexpr Signature kReluBackward{
+    .name = "relu_backward",
+    .inputs = {{"dy"}, {"y"}},
+    .outputs = {{"dx", "y"}},
+};
+
+// From y rather than x: the next layer keeps y anyway, so that x can be freed.
+struct ReluBackward {
+  template <class T>
+  FUSEDOPS_HD auto prepared() const {
+    using A = compute_t<T>;
+    return [](A dy, A y) { return y <= A(0) ? A(0) : dy; };
+  }
+};
+
+const Operator& relu();
+FUSEDOPS_CUDA_KERNEL Status relu_cuda(const Call& call);
+
+const Operator& relu_backward();
+FUSEDOPS_CUDA_KERNEL Status relu_backward_cuda(const Call& call);
+
+}  // namespace fusedops

@@ -1,0 +1,27 @@
+// scale: y = x * factor. It is axpby without b, and shares its backward.
+#pragma once
+
+#include "core/common/numeric.h"
+#include "core/declaration/operator.h"
+
+namespace fusedops {
+
+inline constexpr Signature kScale{
+    .name = "scale",
+    .inputs = {{"x"}, {"factor", Kind::scalar}},
+    .outputs = {{"y", "x"}},
+};
+
+struct Scale {
+  Scalar factor;
+
+  template <class T>
+  FUSEDOPS_HD auto prepared() const {
+    return [factor = factor.get<T>()](compute_t<T> x) { return x * factor; };
+  }
+};
+
+const Operator& scale();
+FUSEDOPS_CUDA_KERNEL Status scale_cuda(const Call& call);
+
+}  // namespace fusedops

@@ -1,0 +1,49 @@
+#include "ops/normalization/layer_norm.h"
+
+#include "ops/normalization/norm_cpu.h"
+
+namespace fusedops {
+
+const Operator& layer_norm() {
+  static const Operator op{
+      kLayerNorm,
+      {.derivative = {{.op = "layer_norm_backward",
+                       .inputs = {"dy", "x", "weight", "bias", "mean", "rstd", nullptr},
+                       .gradients = {{"x", "dx"}, {"weight", "dweight"}, {"bias", "dbias"}}}},
+       .rule = [](Rule& rule) { return norm_forward_rule(rule, kLayerNorm); },
+       .workspace = [](const Call& call) { return norm_forward_workspace(call, kLayerNorm); },
+       .cpu = [](const Call& call) { return norm_forward_cpu(call, kLayerNorm); },
+       .cuda = layer_norm_cuda,
+       .batched = true},
+  };
+  return op;
+}
+
+const Operator& add_layer_norm() {
+  static const Operator op{
+      kAddLayerNorm,
+      {.derivative = {{.op = "layer_norm_backward",
+                       .inputs = {"dy", "s", "weight", "bias", "mean", "rstd", "ds"},
+                       .gradients = {{"x", "dx"}, {"residual", "dx"}, {"weight", "dweight"}, {"bias", "dbias"}}},
+                      {.gradients = {{"x", "ds"}, {"residual", "ds"}}}},
+       .rule = [](Rule& rule) { return norm_forward_rule(rule, kAddLayerNorm); },
+       .workspace = [](const Call& call) { return norm_forward_workspace(call, kAddLayerNorm); },
+       .cpu = [](const Call& call) { return norm_forward_cpu(call, kAddLayerNorm); },
+       .cuda = add_layer_norm_cuda,
+       .batched = true},
+  };
+  return op;
+}
+
+const Operator& layer_norm_backward() {
+  static const Operator op{
+      kLayerNormBackward,
+      {.rule = [](Rule& rule) { return norm_backward_rule(rule, kLayerNormBackward); },
+       .workspace = [](const Call& call) { return norm_backward_workspace(call, kLayerNormBackward); },
+       .cpu = [](const Call& call) { return norm_backward_cpu(call, kLayerNormBackward); },
+       .cuda = layer_norm_backward_cuda},
+  };
+  return op;
+}
+
+}  // namespace fusedops

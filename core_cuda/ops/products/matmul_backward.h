@@ -1,0 +1,52 @@
+// matmul_backward: two more products. With C = A @ B, A = op(a) and B = op(b), dA = dC @ B^T and dB = A^T @ dC, each
+// transposed back if op does.
+#pragma once
+
+#include <optional>
+
+#include "core/declaration/operator.h"
+#include "ops/products/matmul.h"
+
+namespace fusedops {
+
+// What is not needed is returned empty.
+inline constexpr Signature kMatmulBackward{
+    .name = "matmul_backward",
+    .inputs = {{"dc", Kind::tensor, Layout::matrix},
+               {.name = "a", .kind = Kind::optional, .layout = Layout::matrix, .only_for = "db"},
+               {"b", Kind::tensor, Layout::matrix}},
+    .outputs = {{"da", "dc"}, {"db", "b"}},
+    .attributes = {{"transpose_a", Type::boolean, "false"},
+                   {"transpose_b", Type::boolean, "false"},
+                   {"need_da", Type::boolean, "true"},
+                   {"need_db", Type::boolean, "true"}},
+};
+
+const Operator& matmul_backward();
+Status matmul_backward_cpu(const Call& call);
+FUSEDOPS_CUDA_KERNEL Status matmul_backward_cuda(const Call& call);
+
+// A copy of lines that are spaced apart in two dimensions, one after the other. All but the counts are bytes.
+struct Gather {
+  const void* from;
+  void* to;
+  int64_t outer, inner;  // lines
+  int64_t outer_stride, inner_stride;
+  int64_t size;  // of a line
+};
+
+struct MatmulBackward {
+  explicit MatmulBackward(const Call& call);
+
+  std::optional<Matmul> da, db;  // what is needed, to be computed in this order
+  // One b for many matrices: the sum over them is part of the product, which takes one tall matrix from each side. A
+  // matrix with another layout is copied to the workspace before db is computed.
+  Gather gathers[2];
+  int gathered = 0;
+  size_t gathered_bytes = 0;  // at the start of the workspace; the products use what follows
+
+ private:
+  Matmul::Matrix stacked(const Call& call, Matmul::Matrix matrix, int64_t batch, int64_t rows, int64_t cols);
+};
+
+}  // namespace fusedops

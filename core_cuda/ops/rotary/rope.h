@@ -1,0 +1,81 @@
+// rope: rotary embedding. Each row of x is rotated pair by pair, by the angles of its position:
+//   y1 = x1 * cos - x2 * sin,  y2 = x2 * cos + x1 * sin
+// A row of D features begins with `half` pairs; the features behind them pass unchanged. A pair is (i, i + half), or
+// (2i, 2i + 1) if interleaved. The inverse rotates by the negative angle: it is the gradient.
+#pragma once
+
+#include "core/common/numeric.h"
+#include "core/declaration/operator.h"
+
+namespace fusedops {
+
+inline constexpr Signature kRope{
+    .name = "rope",
+    .inputs = {{"x", Kind::tensor, Layout::heads},
+               {"cos", Kind::tensor, Layout::contiguous, true},
+               {"sin", Kind::tensor, Layout::contiguous, true}},
+    .outputs = {{"y", "x"}},
+    .attributes = {{"seq_dim", Type::i64, "-3"},
+                   {"interleaved", Type::boolean, "false"},
+                   {"inverse", Type::boolean, "false"}},
+};
+
+const Operator& rope();
+FUSEDOPS_CUDA_KERNEL Status rope_cuda(const Call& call);
+
+// The call of rope. Angle is the type of cos and sin: T, or float beside 16 bits.
+template <class T, class Angle>
+struct Rope {
+  explicit Rope(const Call& call);
+
+  // The row of cos and sin for row (i, j, k) of x; batch is i / per_batch.
+  FUSEDOPS_HD int64_t angle_row(int64_t batch, int64_t j, int64_t k) const {
+    return batch * angle_strides[0] + j * angle_strides[1] + k * angle_strides[2];
+  }
+
+  const T* x;
+  const Angle *cos, *sin;  // contiguous rows of `half`
+  T* y;                    // contiguous
+  Heads rows;              // of x
+  int64_t per_batch;       // how many of x's leading dimensions as one share a batch of cos and sin
+  int64_t angle_strides[3];
+  int64_t half;
+  bool interleaved, inverse;
+};
+
+template <class T, class Angle>
+Rope<T, Angle>::Rope(const Call& call)
+    : x(call.input<T>(input_of(kRope, "x"))),
+      cos(call.input<Angle>(input_of(kRope, "cos"))),
+      sin(call.input<Angle>(input_of(kRope, "sin"))),
+      y(call.output<T>(output_of(kRope, "y"))),
+      rows(as_heads(*call.inputs[input_of(kRope, "x")])),
+      per_batch(1),
+      angle_strides{0, 0, 0},
+      interleaved(call.attributes[attribute_of<bool>(kRope, "interleaved")]),
+      inverse(call.attributes[attribute_of<bool>(kRope, "inverse")]) {
+  const View &input = *call.inputs[input_of(kRope, "x")], &angles = *call.inputs[input_of(kRope, "cos")];
+  half = angles.sizes[angles.rank - 1];
+  const int64_t seq_dim = call.attributes[attribute_of<int64_t>(kRope, "seq_dim")];
+  const bool time_is_last = (seq_dim < 0 ? seq_dim : seq_dim - input.rank) == -2;
+  angle_strides[time_is_last ? 2 : 1] = 1;
+  if (angles.rank == 2) return;
+  // The batch is x's first dimension: the first of those that are walked as one, or the middle one of [B, T, D].
+  const int64_t batch = angles.sizes[0], positions = angles.sizes[1];
+  angle_strides[input.rank == 3 ? 1 : 0] = positions;
+  if (input.rank > 3 && batch > 0) per_batch = rows.sizes[0] / batch;
+}
+
+// Calls body(Rope) with the types of the call.
+template <class Body>
+Status dispatch_rope(const Call& call, Body&& body) {
+  const DType angle = call.inputs[input_of(kRope, "cos")]->dtype;
+  return dispatch(call.outputs[output_of(kRope, "y")].dtype, [&](auto tag) -> Status {
+    using T = typename decltype(tag)::type;
+    if constexpr (sizeof(T) == 2)
+      if (angle == DType::f32) return body(Rope<T, float>(call));
+    return body(Rope<T, T>(call));
+  });
+}
+
+}  // namespace fusedops
