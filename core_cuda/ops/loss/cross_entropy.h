@@ -44,8 +44,6 @@ FUSEDOPS_CUDA_KERNEL Status cross_entropy_backward_cuda(const Call& call);
 
 enum class Reduction : uint8_t { none, sum, mean };
 
-inline constexpr double kLn2 = 0.69314718055994530942;
-
 // The label of each row.
 struct Labels {
   const void* data;
@@ -59,7 +57,7 @@ struct Labels {
   }
 };
 
-// Where forward and backward have what they share.
+// Where forward and backward have the arguments that both have.
 struct CrossEntropyPlaces {
   int logits, labels;
   AttributePlace<int64_t> ignore_index;
