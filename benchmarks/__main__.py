@@ -24,11 +24,12 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import compare, report, runner
-from benchmarks.case import GROWTH, OPERATORS, SECTIONS, SIZES, Case
-from benchmarks.cases import cases
-from benchmarks.schema import Run
-from benchmarks.selection import Selection, parse_shape
+from benchmarks.cases.case import GROWTH, OPERATORS, SECTIONS, SIZES, Case
+from benchmarks.cases.selection import Selection, parse_shape
+from benchmarks.cases.tables import cases
+from benchmarks.measuring import runner
+from benchmarks.results import compare, report
+from benchmarks.results.schema import Run
 
 RESULTS = Path(__file__).parent.parent / "build" / "bench" / "results.json"
 FRAMEWORKS = ("torch", "tf")

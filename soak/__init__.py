@@ -17,10 +17,7 @@ operator is soaked without further mention. The layers, from below:
 """
 
 import os
-import sys
-from pathlib import Path
 
-sys.path.insert(1, str(Path(__file__).parent.parent / "tests"))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # there are more threads than cores
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # processes and frameworks share the GPU

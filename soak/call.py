@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from checks import tuples
-from numerics import LONGEST, compute_dtype, half_ulp, inaccurate, rounded
-from specification import Sample, Specification, pick
 
 from soak import layout
 from soak.layout import Tensor
 from soak.plan import Plan, more_samples
+from tests.helpers.checks import tuples
+from tests.helpers.numerics import LONGEST, compute_dtype, half_ulp, inaccurate, rounded
+from tests.helpers.specification import Sample, Specification, pick
 
 COPIES = 3  # of the calls that vmap makes one of
 THREADS = 4  # that make the same call at once
@@ -243,7 +243,7 @@ class _Builder:
 
     def _jvp(self, outputs: list[Expected]) -> tuple[list[Expected], Along]:
         """<dy, J t> = <Jᵀ dy, t> for any dy. The transpose of a formula of the framework's own operators rounds some
-        numbers in their dtype: eight times, as in tests/test_torch_derivatives.py."""
+        numbers in their dtype: eight times, as in tests/torch/test_derivatives.py."""
         names = [self._like(f"t{name}", self.inputs[name], self.inputs[name].dtype) for name in self.wanted]
         tangents = dict(zip(self.wanted, (self._values(self.others[name]) for name in names), strict=True))
         dys = [self.random.normal(size=exact.shape) for exact in self.exact]

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from specification import pick
+
+from tests.helpers.specification import pick
 
 
 @dataclass(frozen=True)

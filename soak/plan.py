@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numerics import DTYPES
-from specification import Sample, Specification, pick
-from specifications import SPECIFICATIONS
+
+from tests.helpers.numerics import DTYPES
+from tests.helpers.specification import Sample, Specification, pick
+from tests.specifications import SPECIFICATIONS
 
 NAMED = {spec.name: spec for spec in SPECIFICATIONS}
 FRAMEWORKS = ("torch", "tf")

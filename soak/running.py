@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from frameworks import backend
-from numerics import assert_same_bits
 
 from soak import program, tf_side, torch_side
 from soak.call import THREADS, Call, Wrong, build
 from soak.plan import FRAMEWORKS, Plan
+from tests.helpers.frameworks import backend
+from tests.helpers.numerics import assert_same_bits
 
 # What is the operators' own code alone: the same bits in both frameworks. Beside it, what the other framework does.
 SAME_BITS = {

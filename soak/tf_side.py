@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from frameworks import Backend
 
 from soak.call import Call
 from soak.layout import Tensor
 from soak.torch_side import split
+from tests.helpers.frameworks import Backend
 
 HEADER = "import tensorflow as tf, fusedops.tf as fo"
 ARRAY = "tf.cast(x, tf.float64).numpy()"

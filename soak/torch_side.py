@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from frameworks import Backend
-from numerics import numpy_dtype
 
 from soak.call import Call
 from soak.layout import Tensor
+from tests.helpers.frameworks import Backend
+from tests.helpers.numerics import numpy_dtype
 
 HEADER = "import torch, fusedops.torch as fo"
 ARRAY = "x.detach().double().cpu().numpy()"

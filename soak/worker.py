@@ -74,7 +74,7 @@ def prepare(order: Order) -> list[str]:
     missing = []
     if "tf" in order.frameworks and order.tensorflow_threads:
         with contextlib.suppress(ImportError):
-            from frameworks import import_tensorflow
+            from tests.helpers.frameworks import import_tensorflow
 
             import_tensorflow().config.threading.set_intra_op_parallelism_threads(order.tensorflow_threads)
     for framework in order.frameworks:

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-if importlib.util.find_spec("fusedops") is None:  # not installed: the in-place build
-    sys.path.insert(0, str(ROOT))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # both frameworks share the GPU
 
-pytest_plugins = ["workers"]
+pytest_plugins = ["tests.helpers.workers"]
 
 import hypothesis  # noqa: E402
-from frameworks import DEVICES, FRAMEWORKS, PACKAGES, Backend, backend, installed  # noqa: E402
-from numerics import DTYPES  # noqa: E402
-from specifications import SPECIFICATIONS  # noqa: E402
+
+from tests.helpers.frameworks import DEVICES, FRAMEWORKS, PACKAGES, Backend, backend, installed  # noqa: E402
+from tests.helpers.numerics import DTYPES  # noqa: E402
+from tests.specifications import SPECIFICATIONS  # noqa: E402
 
 # The same examples on every run: a failure is somebody's change, not the dice.
 hypothesis.settings.register_profile("fusedops", derandomize=True, deadline=None, max_examples=20, database=None)
@@ -94,7 +90,8 @@ def both_backends(device: str) -> Iterator[tuple[Backend, Backend]]:
 def keras(tf_backend: Backend) -> Iterator[Any]:
     """Its random numbers are the same for each test."""
     import keras
-    from keras_models import exact_products
+
+    from tests.helpers.keras_models import exact_products
 
     keras.utils.set_random_seed(0)
     with exact_products():
@@ -129,7 +126,7 @@ def fo(torch_backend: Backend) -> Any:
 
 @pytest.fixture
 def models(transformers: Any) -> Any:
-    import torch_models
+    from tests.helpers import torch_models
 
     return torch_models
 

@@ -4,7 +4,8 @@ import importlib
 import pkgutil
 
 import numpy as np
-from specification import Specification
+
+from tests.helpers.specification import Specification
 
 SPECIFICATIONS: tuple[Specification, ...] = tuple(
     importlib.import_module(f"{__name__}.{module.name}").SPECIFICATION for module in pkgutil.iter_modules(__path__)

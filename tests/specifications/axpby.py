@@ -1,5 +1,6 @@
 import numpy as np
-from specification import Bad, Like, Sample, Specification, pairwise, pick
+
+from tests.helpers.specification import Bad, Like, Sample, Specification, pairwise, pick
 
 
 class Axpby(Specification):

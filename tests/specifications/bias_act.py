@@ -1,6 +1,7 @@
 import numpy as np
-from activations import ACTIVATIONS
-from specification import Bad, Like, Sample, Specification, pairwise, pick
+
+from tests.helpers.activations import ACTIVATIONS
+from tests.helpers.specification import Bad, Like, Sample, Specification, pairwise, pick
 
 NAMES = "identity, relu, gelu, gelu_tanh, silu, sigmoid, tanh"
 

@@ -2,7 +2,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from specification import Bad, Like, Sample, Specification, pairwise, pick
+
+from tests.helpers.specification import Bad, Like, Sample, Specification, pairwise, pick
 
 IGNORED = -100
 

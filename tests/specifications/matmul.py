@@ -2,7 +2,8 @@ import itertools
 import math
 
 import numpy as np
-from specification import Bad, Like, Sample, Specification, any_order, pick
+
+from tests.helpers.specification import Bad, Like, Sample, Specification, any_order, pick
 
 
 class Matmul(Specification):

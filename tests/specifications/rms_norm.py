@@ -1,3 +1,3 @@
-from norms import Norm
+from tests.helpers.norms import Norm
 
 SPECIFICATION = Norm("rms_norm", centered=False, eps=1e-6)

@@ -1,5 +1,6 @@
 import numpy as np
-from specification import Bad, Like, Sample, Specification, pick
+
+from tests.helpers.specification import Bad, Like, Sample, Specification, pick
 
 
 class Rope(Specification):

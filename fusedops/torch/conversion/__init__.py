@@ -6,8 +6,8 @@ Face's transformers it is made of the module's own class and of a mixin in `hf/`
 
 How a family of models is added: list the classes of its modules in `hf/__init__.py`, each with the mixin that fits it.
 Where none fits, write one in a file of `hf/`, one file for one idea; what it must have is said in `hf/layer.py`. Then
-add the family to `tests/hugging_face.py`: the suite in `tests/test_torch_convert_families.py` runs on all that are
-there.
+add the family to `tests/helpers/hugging_face.py`: the suite in `tests/torch/test_convert_families.py` runs on all that
+are there.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""What is measured: a case is one row of the tables, before anything is measured."""

@@ -1,0 +1,189 @@
+"""One row of the tables: what is computed, the least work that it takes, and the goals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+SIZES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}  # bytes
+
+# Section -> title of its table.
+SECTIONS = {
+    "stream": "2^28 elements on the GPU: memory speed",
+    "launch": "relu on 1 048 576 float32: GPU time alone",
+    "matmul": "Matrix products on the GPU",
+    "rows": "Rows in bfloat16 on the GPU: memory speed",
+    "dtypes": "Rows in other dtypes on the GPU",
+    "small": "Few rows in bfloat16: GPU time alone, by CUDA graphs over inputs that rotate",
+    "growth": "Cost growth: elements, on the GPU its time alone",
+    "growth-rows": "Cost growth: rows of 1024, on the GPU its time alone",
+    "growth-length": "Cost growth: 64 rows of any length, on the GPU its time alone",
+    "seeds": "The seeds of the field: 1 048 576 float32 on the GPU, calls in a row",
+    "seeds-cpu": "The seeds of the field, on the CPU",
+    "python": "Rows in bfloat16 on the GPU: time of the Python call, forward and backward",
+    "call": "A call on 16 or 64 floats, CPU",
+    "call-gpu": "A call on 16 or 64 floats, GPU",
+    "cpu": "2^24 float32 on the CPU; matrix products of 2048",
+    "cpu-rows": "Rows in float32 on the CPU",
+    "keras": "Keras's layers, and a training step of a Llama",
+    "transformers": "Two layers of Hugging Face's Llama",
+}
+CALLS = ("call", "call-gpu")  # sections that measure the host alone
+GROWTH = ("growth", "growth-rows", "growth-length")
+
+# Key of a row -> seconds that others have published for it: PyTorch's operator, a plain kernel of their own, and an
+# optimized one. On other machines: they show what has been found worth a kernel, not whose is faster.
+PUBLISHED = {
+    "seeds/relu/forward/float32/1048576": {"native": 45e-6, "simple custom": 40e-6, "optimized custom": 28e-6},
+}
+
+BOTH = "forward + backward"
+RECORDED = "forward, recorded"  # by autograd, for a backward that is not called
+
+# Contenders that do the same work by other means, in either framework.
+PEERS = ("eager", "compiled", "Liger", "QuACK", "graph", "XLA")
+
+# Operator -> tensors of the first input's size that the forward and the backward move: each input read once, each
+# output written once. The gradients of add, and of axpby's b, are the upstream gradient itself: nothing to measure.
+FORWARD = {
+    "axpby": 3,
+    "add": 3,
+    "scale": 2,
+    "relu": 2,
+    "polynomial_activation": 2,
+    "rms_norm": 2,
+    "layer_norm": 2,
+    "add_rms_norm": 4,
+    "add_layer_norm": 4,
+    "softmax": 2,
+    "cross_entropy": 1,
+    "bias_act": 2,
+    "swiglu": 3,
+    "rope": 2,
+}
+BACKWARD = {
+    "axpby": 3,
+    "scale": 2,
+    "relu": 3,
+    "polynomial_activation": 3,
+    "rms_norm": 3,
+    "layer_norm": 3,
+    "add_rms_norm": 4,  # both upstream gradients and the sum; the gradients of both summands are one tensor
+    "add_layer_norm": 4,
+    "softmax": 3,
+    "cross_entropy": 2,
+    "bias_act": 3,
+    "swiglu": 5,
+    "rope": 2,
+}
+# Operator -> arithmetic operations per element of the first input, of the forward and the backward. A function such as
+# exp counts as one, as do the comparison of a maximum and each term of a sum.
+OPERATIONS = {
+    "axpby": (2, 3),
+    "add": (1, 0),
+    "scale": (1, 1),
+    "relu": (1, 1),
+    "polynomial_activation": (4, 3),
+    "rms_norm": (4, 9),
+    "layer_norm": (7, 13),
+    "add_rms_norm": (5, 10),
+    "add_layer_norm": (8, 14),
+    "softmax": (5, 4),
+    "cross_entropy": (4, 3),
+    "bias_act": (10, 18),
+    "swiglu": (3, 9),
+    "rope": (3, 3),
+}
+ELEMENTWISE = ("axpby", "add", "scale", "relu", "polynomial_activation")
+ROWS = tuple(operator for operator in FORWARD if operator not in ELEMENTWISE)
+LLAMA = "llama"  # no operator: a model
+OPERATORS = (*FORWARD, "matmul", LLAMA)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Compares the work per second of a contender with that of another, or its time with a number."""
+
+    framework: str
+    against: str = ""  # a contender, or the fastest of PEERS; "" where `seconds` are the goal
+    speed: float = 1.0  # of `contender`, at least this many times that of `against`
+    contender: str = "fusedops"
+    against_framework: str = ""  # "" is the same one
+    or_floor: str = ""  # reached as well by whoever is within 5 % of this contender's time
+    as_time: bool = False  # speak of times, not of speeds
+    seconds: float = 0.0  # at most
+
+
+@dataclass(frozen=True)
+class Case:
+    section: str
+    device: str
+    operator: str
+    variant: str  # forward, backward, ...
+    dtype: str
+    shape: tuple[int, ...]  # of a matrix product: M, N, K; of a model: batch, sequence
+    work: float
+    unit: str  # of the work: "B", "FLOP" or "token"
+    frameworks: tuple[str, ...] = ("torch", "tf")
+    goals: tuple[Goal, ...] = ()
+    parameters: str = ""  # the dtype of weight and bias, if it is another
+
+    @property
+    def key(self) -> str:
+        dtype = f"{self.dtype}+{self.parameters}" if self.parameters else self.dtype
+        return "/".join((self.section, self.operator, self.variant, dtype, "x".join(map(str, self.shape))))
+
+    @property
+    def bytes(self) -> float:
+        """That must move; of a model nobody counts them."""
+        if self.unit == "FLOP":
+            m, n, k = self.shape
+            return float(SIZES[self.dtype] * (m * k + k * n + m * n))
+        return self.work if self.unit == "B" else 0.0
+
+    @property
+    def flops(self) -> float:
+        if self.unit != "B":
+            return self.work if self.unit == "FLOP" else 0.0
+        forward, backward = OPERATIONS[self.operator]
+        each = backward if self.variant == "backward" else forward
+        return float((each + backward if self.variant == BOTH else each) * prod(self.shape))
+
+    @property
+    def cache(self) -> str:
+        """Where the inputs are when a call starts, as contenders/torch/caches.py says."""
+        if self.section in ("python", *CALLS):
+            return ""
+        warm = self.device == "cpu" or self.section == "seeds" or self.variant.endswith("one buffer")
+        return "warm" if warm else "cold"
+
+    @property
+    def transposes(self) -> tuple[bool, bool]:
+        return self.variant[0] == "T", self.variant[1] == "T"
+
+
+def moving(
+    section: str,
+    device: str,
+    operator: str,
+    variant: str,
+    dtype: str,
+    shape: tuple[int, ...],
+    *goals: Goal,
+    frameworks: tuple[str, ...] = ("torch", "tf"),
+    parameters: str = "",
+) -> Case:
+    """A case whose work is the memory that it moves; weights and other parameters are too small to count."""
+    tensors = BACKWARD[operator] if variant == "backward" else FORWARD[operator]
+    tensors += BACKWARD.get(operator, 0) if variant == BOTH else 0
+    work = float(tensors * prod(shape) * SIZES[dtype])
+    return Case(section, device, operator, variant, dtype, shape, work, "B", frameworks, goals, parameters)
+
+
+def product(section: str, device: str, variant: str, dtype: str, shape: tuple[int, int, int], *goals: Goal) -> Case:
+    return Case(section, device, "matmul", variant, dtype, shape, 2.0 * prod(shape), "FLOP", goals=goals)
+
+
+def as_fast_as_in_torch() -> Goal:
+    """Both read the host's clock there: TensorFlow has no events."""
+    return Goal("tf", "fusedops, host clock", 1 / 1.03, against_framework="torch", as_time=True)

@@ -1,0 +1,26 @@
+"""The formulas over TensorFlow's functions: what its users and Keras write."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import tensorflow as tf
+
+from benchmarks.operators.formulas import formulas
+
+FORMULAS = formulas(
+    SimpleNamespace(
+        relu=tf.nn.relu,
+        rsqrt=tf.math.rsqrt,
+        tanh=tf.math.tanh,
+        sigmoid=tf.math.sigmoid,
+        mean=lambda x: tf.reduce_mean(x, axis=-1, keepdims=True),
+        softmax=tf.nn.softmax,
+        cross_entropy=lambda logits, labels: tf.reduce_mean(
+            tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        ),
+        join=lambda a, b: tf.concat((a, b), axis=-1),
+        wide=lambda x: tf.cast(x, tf.float32) if x.dtype.size == 2 else x,
+        like=lambda y, x: tf.cast(y, x.dtype),
+    )
+)

@@ -1,0 +1,221 @@
+"""TensorFlow: fusedops and TensorFlow's own operators, eagerly; over rows as graphs and under XLA as well."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from math import prod
+from typing import Any
+
+import numpy as np
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+
+import tensorflow as tf
+
+import fusedops.tf as fo
+from benchmarks.cases.case import BOTH, CALLS, ELEMENTWISE, GROWTH, ROWS, Case
+from benchmarks.contenders.tf.formulas import FORMULAS
+from benchmarks.measuring.timing import Build, Call, Contender, HostClock
+from benchmarks.operators.layouts import INPUTS, NUMBERS, WANTED, Function, Layout, angles, drawn, dtype_of, public
+
+NAME, TITLE = "tf", "TensorFlow"
+SUMS = ("add", "add_rms_norm", "add_layer_norm")  # whose first two inputs have one gradient
+
+_GRAPH = partial(tf.function, autograph=False)
+_XLA = partial(tf.function, autograph=False, jit_compile=True)
+
+
+def version() -> str:
+    return tf.__version__
+
+
+def has_gpu() -> bool:
+    return bool(tf.config.list_physical_devices("GPU"))
+
+
+def synchronize() -> None:
+    """With the GPU: what went wrong in kernels is raised here."""
+    tf.test.experimental.sync_devices()
+
+
+def cache_size() -> None:
+    """TensorFlow does not know it."""
+
+
+def load_peers() -> list[str]:
+    return []
+
+
+def memory(call: Call) -> tuple[int, int]:
+    """The bytes of the GPU in use before a call, and the most that are in use during it."""
+    call()  # the last contender's leftovers go
+    tf.test.experimental.sync_devices()
+    before = tf.config.experimental.get_memory_info("GPU:0")["current"]
+    tf.config.experimental.reset_memory_stats("GPU:0")
+    call()
+    tf.test.experimental.sync_devices()
+    return before, tf.config.experimental.get_memory_info("GPU:0")["peak"]
+
+
+@contextmanager
+def on(device: str) -> Iterator[None]:
+    """The device of a case, and products in all bits."""
+    fast = tf.config.experimental.tensor_float_32_execution_enabled()
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    try:
+        with tf.device("/GPU:0" if device == "cuda" else "/CPU:0"):
+            yield
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(fast)
+
+
+def inputs(case: Case) -> dict[str, Any]:
+    tf.random.set_seed(0)
+    return drawn(case, _draw)
+
+
+def _draw(case: Case, name: str, layout: Layout) -> tf.Tensor:
+    dtype = dtype_of(case, name)
+    if name == "labels":
+        return tf.random.uniform(layout.shape, maxval=case.shape[-1], dtype=tf.int64)
+    if name in ("cos", "sin"):
+        return tf.cast(tf.constant(angles(name, layout)), dtype)
+    if not layout.shape:
+        return tf.constant(NUMBERS[name], dtype)
+    drawn = "float64" if dtype == "float64" else "float32"
+    return tf.cast(tf.random.normal(layout.shape, dtype=drawn), dtype)
+
+
+def wide(tensor: tf.Tensor, places: np.ndarray | slice | None, axis: int | None) -> tf.Tensor:
+    """Some of a tensor along an axis, or all of it, in float64; integers stay."""
+    if isinstance(places, slice):
+        tensor = tensor[(slice(None),) * (axis or 0) + (places,)]
+    elif places is not None:
+        tensor = tf.gather(tensor, places, axis=axis)
+    return tf.cast(tensor, tf.float64) if tensor.dtype.is_floating else tensor
+
+
+def numpy(tensor: tf.Tensor) -> np.ndarray:
+    return tensor.numpy()
+
+
+def formula(case: Case) -> Function:
+    if case.operator != "matmul":
+        return FORMULAS[case.operator]
+    transpose_a, transpose_b = case.transposes
+    return partial(tf.matmul, transpose_a=transpose_a, transpose_b=transpose_b)
+
+
+def call(
+    case: Case, function: Function, values: Mapping[str, Any], wrap: Callable[[Function], Function] = lambda f: f
+) -> Call:
+    """What a clock sees: a call that returns outputs, gradients, or both."""
+    given = {name: values[name] for name in INPUTS[case.operator]}
+    arguments = list(given.values())
+    if "backward" not in case.variant:
+        return partial(wrap(function), *arguments)
+    names = list(given)
+    places = [names.index(name) for name in WANTED[case.operator]]
+    upstream = [value for name, value in values.items() if name not in given] or None
+    if case.variant == "backward":  # alone, over a tape that stays
+        wanted = [arguments[place] for place in places]
+        with tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
+            tape.watch(wanted)
+            y = function(*arguments)
+        return partial(_gradients, case, tape, [y], wanted, upstream)
+
+    def step(arguments: list[Any], upstream: list[Any] | None) -> list[Any]:
+        wanted = [arguments[place] for place in places]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(wanted)
+            outputs = function(*arguments)
+        outputs = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+        # The outputs are returned as well: what nobody asks for, a compiler leaves out.
+        return [*outputs, *_gradients(case, tape, outputs, wanted, upstream)]
+
+    return partial(wrap(step), arguments, upstream)
+
+
+def _gradients(case: Case, tape: tf.GradientTape, outputs: Any, wanted: list[Any], upstream: Any) -> list[Any]:
+    """TensorFlow 2.21 never frees a gradient that a tape gives for two sources: of two summands it is asked once."""
+    if case.operator not in SUMS:
+        return list(tape.gradient(outputs, wanted, upstream))
+    x, _, *others = wanted
+    dx, *gradients = tape.gradient(outputs, [x, *others], upstream)
+    return [dx, dx, *gradients]
+
+
+def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
+    if case.section == "keras":
+        result = import_module("benchmarks.contenders.tf.keras").contenders(case, values, partial(_clock, case))
+        return result | ({"copy": lambda: _copy(case, values)} if values else {})
+
+    def timed(function: Callable[[], Function], wrap: Callable[[Function], Function] = lambda f: f) -> Build:
+        return lambda: Contender(call(case, function(), values, wrap), _clock(case))
+
+    ours, plain = partial(public, fo, case), partial(formula, case)
+    result = {"fusedops": timed(ours), "eager": timed(plain)}
+    if case.section in CALLS:
+        return result | _of_calls(case, values)
+    if case.operator != "matmul":
+        result["copy"] = lambda: _copy(case, values)
+    if case.operator in ROWS and case.section not in GROWTH:
+        result["fusedops, graph"] = timed(ours, _GRAPH)
+        result["graph"] = timed(plain, _GRAPH)
+        result["XLA"] = timed(plain, _XLA)
+    return result
+
+
+def _copy(case: Case, values: Mapping[str, Any]) -> Contender:
+    """What bounds whoever moves memory: bytes over this bandwidth are the floor of a case."""
+    x = next(x for x in values.values() if isinstance(x, tf.Tensor) and x.shape == case.shape)
+    work = 2.0 * prod(case.shape) * x.dtype.size
+    copy = partial(tf.raw_ops.DeepCopy, x=tf.bitcast(x, tf.half) if x.dtype.size == 2 else x)
+    if copy().device != x.device:  # where it has no kernel, TensorFlow goes elsewhere in silence
+        raise NotImplementedError(f"DeepCopy runs on {copy().device}")
+    return Contender(copy, _clock(case), work=work, checked=False)
+
+
+def _of_calls(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
+    """What TensorFlow itself needs for a call, or a step of the tape."""
+    add = replace(case, operator="add", variant=BOTH if case.variant == BOTH else "forward")
+    adding = call(add, tf.add, inputs(add))
+    result = {"tf.add": lambda: Contender(adding, _clock(case), checked=False)}
+    if case.variant == BOTH:
+        result["bare tape"] = lambda: Contender(_bare_tape(case), _clock(case), checked=False)
+    if case.device == "cpu" and case.variant == "forward" and case.operator in ELEMENTWISE:
+        x = tf.random.normal(case.shape)
+        result["raw"] = lambda: Contender(_raw(case, values), _clock(case))
+        result["raw_ops.AddV2"] = lambda: Contender(partial(tf.raw_ops.AddV2, x=x, y=x), _clock(case), checked=False)
+    return result
+
+
+def _bare_tape(case: Case) -> Call:
+    """A step over as many tensors, all of them watched: the gradient function of Pack does nothing but call Unpack."""
+    tensors = [tf.random.normal(case.shape) for _ in INPUTS[case.operator]]
+    upstream = tf.random.normal((len(tensors), *case.shape))
+
+    def step() -> list[Any]:
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(tensors)
+            y = tf.raw_ops.Pack(values=tensors)
+        return list(tape.gradient([y], tensors, [upstream]))
+
+    return step
+
+
+def _clock(case: Case) -> HostClock:
+    return HostClock() if case.device == "cpu" else HostClock(tf.test.experimental.sync_devices)
+
+
+def _raw(case: Case, values: Mapping[str, Any]) -> Call:
+    """The registered operator without the functions of `fusedops.tf`."""
+    operator = getattr(tf.load_op_library(fo.library_path()), f"fusedops_{case.operator}")
+    arguments = [tf.constant(value) if isinstance(value, float) else value for value in values.values()]
+    return partial(operator, *arguments)

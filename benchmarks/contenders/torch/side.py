@@ -1,0 +1,262 @@
+"""PyTorch: fusedops, torch eager, torch.compile, other libraries, and what bounds them all."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch._inductor.config as inductor
+
+import fusedops.torch as fo
+from benchmarks.cases.case import BOTH, CALLS, ELEMENTWISE, GROWTH, LLAMA, RECORDED, Case
+from benchmarks.contenders.torch import caches, libraries, llama
+from benchmarks.contenders.torch.clocks import EventClock, graph, profiler_clock
+from benchmarks.contenders.torch.formulas import EAGER, FORMULAS
+from benchmarks.measuring.timing import Build, Call, Clock, Contender, HostClock
+from benchmarks.operators.layouts import INPUTS, NUMBERS, WANTED, Function, Layout, angles, drawn, dtype_of, public
+
+NAME, TITLE = "torch", "PyTorch"
+GRAPH_CALLS = 128  # where they rotate, over as many buffers: a GiB, of which no cache holds much
+
+torch.backends.cuda.matmul.allow_tf32 = False
+torch.backends.cudnn.allow_tf32 = False
+
+
+def version() -> str:
+    return f"{torch.__version__}, CUDA {torch.version.cuda}" if torch.version.cuda else torch.__version__
+
+
+def has_gpu() -> bool:
+    return torch.cuda.is_available()
+
+
+def synchronize() -> None:
+    """With the GPU: what went wrong in kernels is raised here."""
+    torch.cuda.synchronize()
+
+
+def cache_size() -> int:
+    """Of the GPU."""
+    return caches.cache_size()
+
+
+def load_peers() -> list[str]:
+    """Other libraries; returns what is missing, in sentences."""
+    return libraries.load()
+
+
+def memory(call: Call) -> tuple[int, int]:
+    """The bytes of the GPU in use before a call, and the most that are in use during it."""
+    call()  # a compiler that tunes uses memory at the first call
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    torch.cuda.synchronize()
+    return before, torch.cuda.max_memory_allocated()
+
+
+def keep_no_tuning() -> None:
+    """For processes that share the GPU: what is tuned there is tuned badly, and must not reach those who measure."""
+    inductor.autotune_local_cache = False
+
+
+@contextmanager
+def on(device: str) -> Iterator[None]:
+    """A case's surroundings; torch.device would cost every call several microseconds."""
+    if device == "cuda":
+        torch.cuda.empty_cache()
+        torch.compiler.reset()  # or it would run eagerly after eight shapes of one formula
+    yield
+
+
+def inputs(case: Case) -> dict[str, Any]:
+    torch.manual_seed(0)
+    return drawn(case, _draw)
+
+
+def _draw(case: Case, name: str, layout: Layout) -> torch.Tensor:
+    options: dict[str, Any] = {"dtype": getattr(torch, dtype_of(case, name)), "device": case.device}
+    if name == "labels":
+        return torch.randint(case.shape[-1], layout.shape, device=case.device)
+    if name in ("cos", "sin"):
+        return torch.from_numpy(angles(name, layout)).to(**options)
+    return torch.randn(layout.shape, **options) if layout.shape else torch.tensor(NUMBERS[name], **options)
+
+
+def wide(tensor: torch.Tensor, places: np.ndarray | slice | None, axis: int | None) -> torch.Tensor:
+    """Some of a tensor along an axis, or all of it, in float64; integers stay."""
+    tensor = tensor.detach()
+    if isinstance(places, slice):
+        tensor = tensor.narrow(axis or 0, places.start, places.stop - places.start)
+    elif places is not None:
+        tensor = tensor.index_select(axis or 0, torch.from_numpy(places).to(tensor.device))
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def numpy(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.detach().cpu().numpy()
+
+
+def formula(case: Case) -> Function:
+    if case.operator != "matmul":
+        return FORMULAS[case.operator]
+    transpose_a, transpose_b = case.transposes
+    return lambda a, b: torch.matmul(a.mT if transpose_a else a, b.mT if transpose_b else b)
+
+
+def call(case: Case, function: Function, values: Mapping[str, Any]) -> Call:
+    """What a clock sees: a call that returns outputs, gradients, or both."""
+    given = {name: values[name] for name in INPUTS[case.operator]}
+    if "backward" not in case.variant and case.variant != RECORDED:
+        return partial(function, *given.values())
+    given.update({name: given[name].detach().requires_grad_() for name in WANTED[case.operator]})
+    leaves = [given[name] for name in WANTED[case.operator]]
+    upstream = [value for name, value in values.items() if name not in given] or None
+    arguments = tuple(given.values())
+    if case.variant == RECORDED:
+        return partial(function, *arguments)
+    if case.variant == "backward":  # alone, over a graph that stays
+        return partial(torch.autograd.grad, function(*arguments), leaves, upstream, retain_graph=True)
+
+    def step() -> tuple[torch.Tensor, ...]:
+        outputs = function(*arguments)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        return *outputs, *torch.autograd.grad(outputs, leaves, upstream)
+
+    return step
+
+
+def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
+    if case.section == "launch":
+        return _launch(case, values)
+    if case.operator == LLAMA:
+        return llama.contenders(case, partial(_clock, case))
+    turns = caches.copies(case, values)
+
+    def timed(function: Callable[[], Function], own: Callable[..., Mapping[str, Any]] = lambda x: x) -> Build:
+        """Everything happens when it is built: a contender that fails there must not take the others along."""
+        return lambda: _timed(case, _calls(case, function(), map(own, turns)))
+
+    result = {
+        "fusedops": timed(lambda: public(fo, case)),
+        "eager": timed(lambda: EAGER.get(case.operator, formula(case))),
+    }
+    if case.section in CALLS:
+        return result | _of_calls(case, values)
+    if case.device == "cpu" and (case.operator, case.variant) == ("axpby", "forward"):
+        result["addcmul"] = lambda: Contender(_addcmul(case), _clock(case), checked=False)
+    if case.operator != "matmul" and case.section != "python":
+        result["copy"] = lambda: _copy(case, turns)
+    if case.device == "cpu":
+        return result
+    if "tf" in case.frameworks and case.section != "seeds":
+        synchronized = HostClock(torch.cuda.synchronize)
+        result["fusedops, host clock"] = lambda: Contender(call(case, public(fo, case), values), synchronized)
+    if case.section in GROWTH:  # compilers, and other libraries, would compile anew for every length of row
+        return result
+    if case.operator != "matmul":
+        result["compiled"] = timed(lambda: torch.compile(formula(case), dynamic=False))
+    for name, library in libraries.FUNCTIONS.items():
+        if case.operator in library:
+            own = partial(libraries.arguments, name, case.operator)
+            result[name] = timed(partial(library.__getitem__, case.operator), own)
+    return result
+
+
+def _of_calls(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
+    """What torch itself needs for a call, and the registered operator for one."""
+    result = {"addcmul": lambda: Contender(_addcmul(case), _clock(case), checked=False)}
+    if case.variant == "forward" and case.operator in ELEMENTWISE:
+        result["torch.ops"] = lambda: Contender(_raw(case, values), _clock(case))
+    return result
+
+
+def _clock(case: Case) -> Clock:
+    if case.device == "cpu":
+        return HostClock()
+    return HostClock(torch.cuda.synchronize) if case.section in ("python", "seeds", *CALLS) else EventClock()
+
+
+def _calls(case: Case, function: Function, turns: Iterable[Mapping[str, Any]]) -> list[Call]:
+    return [call(case, function, values) for values in turns]
+
+
+def _timed(case: Case, calls: Sequence[Call], **more: Any) -> Contender:
+    """One call after the other; on small inputs without the host, which would take longer than the GPU."""
+    if len(calls) == 1:
+        return Contender(calls[0], _clock(case), **more)
+    if case.unit == "B" and "backward" not in case.variant:
+        whole, flushed = graph(_run, [(call,) for call in calls]), EventClock(caches.flush, every=1)
+        return Contender(whole, flushed, calls=len(calls), once=calls[0], **more)
+    flushed = EventClock(caches.flush, every=len(calls))
+    return Contender(_rotating(calls), flushed, once=calls[0], **more)
+
+
+def _run(call: Call) -> Any:
+    return call()
+
+
+def _copy(case: Case, turns: Sequence[Mapping[str, Any]]) -> Contender:
+    """What bounds whoever moves memory: bytes over this bandwidth are the floor of a case."""
+    xs = [next(x for x in values.values() if isinstance(x, torch.Tensor) and x.shape == case.shape) for values in turns]
+    copies = [partial(torch.empty_like(x).copy_, x) for x in xs]
+    return _timed(case, copies, work=2.0 * xs[0].numel() * xs[0].element_size(), checked=False)
+
+
+def _addcmul(case: Case) -> Call:
+    case = replace(case, operator="axpby", variant=case.variant if case.variant in (RECORDED, BOTH) else "forward")
+    return call(case, lambda a, x, b: torch.addcmul(b, a, x), inputs(case))
+
+
+def _raw(case: Case, values: Mapping[str, Any]) -> Call:
+    """The registered operator without the function before it: `a` is a tensor and a number, of which one is used."""
+    operator = getattr(torch.ops.fusedops, case.operator).default
+    match case.operator:
+        case "axpby":
+            return partial(operator, *values.values(), 0.0)
+        case "scale":
+            return partial(operator, values["x"], None, values["factor"])
+        case "polynomial_activation":
+            return partial(operator, values["x"], [1.0, 1.0, 1.0])
+    return partial(operator, *values.values())
+
+
+def _launch(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
+    """relu alone on the GPU, and a kernel of one element for the floor."""
+    method, buffers = case.variant.split(", ")
+    x = values["x"]
+    same = [(x,)] * GRAPH_CALLS
+    xs = [(x.clone(),) for _ in range(GRAPH_CALLS)] if buffers == "rotating" else same
+    one = [(torch.ones(1, device=case.device),) for _ in range(GRAPH_CALLS)]
+
+    def build(function: Function, arguments: list[tuple[torch.Tensor]], checked: bool) -> Contender:
+        calls = [partial(function, *some) for some in arguments]
+        if method == "graph":
+            whole = graph(function, arguments)
+            return Contender(whole, EventClock(), calls=GRAPH_CALLS, once=calls[0], checked=checked)
+        return Contender(_rotating(calls), profiler_clock, once=calls[0], checked=checked)
+
+    return {
+        "fusedops": partial(build, public(fo, case), xs, True),
+        "eager": partial(build, torch.relu, xs, True),
+        "launch floor": partial(build, torch.relu, one, False),
+    }
+
+
+def _rotating(calls: Sequence[Call]) -> Call:
+    """The next of the calls each time; outputs are kept for a turn, or one buffer would serve them all."""
+    turns, outputs = itertools.cycle(calls), deque[Any](maxlen=len(calls))
+
+    def call() -> Any:
+        outputs.append(next(turns)())
+        return outputs[-1]
+
+    return call

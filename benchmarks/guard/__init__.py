@@ -1,0 +1,1 @@
+"""`make bench-check`: whether fusedops has become slower on a CPU."""

@@ -1,0 +1,52 @@
+"""Whether fusedops has become slower on a CPU: its time over the framework's own, beside the committed ratios.
+
+python -m benchmarks.guard              compares: fails where a ratio is more than a quarter above the committed one
+python -m benchmarks.guard --update     measures all anew and writes them down; best where nothing else runs
+
+`make bench-check` is the first of these. Rows that fail are measured again, twice at most, when all others are done:
+what disturbs one lasts for seconds. Ratios hold for a kind of processor and for versions of the frameworks, which the
+file names, several beside each other: elsewhere they are shown, and fail nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+from pathlib import Path
+
+from benchmarks.guard import judging, ratio
+from fusedops.loading import FRAMEWORKS, fault
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.guard", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--update", action="store_true", help="write the ratios down instead of comparing them")
+    parser.add_argument("--framework", choices=tuple(FRAMEWORKS), help="by default both, as far as they are there")
+    parser.add_argument(
+        "--ratios", type=Path, default=judging.RATIOS, metavar="FILE", help="by default the committed ones"
+    )
+    options = parser.parse_args()
+    ratio.use_one_thread()  # of the processes that are begun here, before they import a framework
+    if not options.update and not options.ratios.is_file():
+        parser.error(f"there is no {options.ratios}")
+    codes = []
+    for name in (options.framework,) if options.framework else FRAMEWORKS:
+        problem = fault(FRAMEWORKS[name])
+        if problem:
+            print(problem, flush=True)
+            continue
+        run = judging.update if options.update else judging.judge
+        process = multiprocessing.get_context("spawn").Process(target=run, args=(name, options.ratios))
+        process.start()
+        process.join()
+        codes.append(process.exitcode)
+    if not codes:
+        print("fusedops: nothing was measured")
+    return int(not codes or any(codes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What the benchmark knows of each operator."""

@@ -1,0 +1,1 @@
+"""docs/benchmarks.md, from runs."""

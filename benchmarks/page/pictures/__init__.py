@@ -1,0 +1,22 @@
+"""The page's pictures, one module each. All are drawn from the runs alone.
+
+`draw(runs, path)` writes a PNG, or returns a sentence that says what the runs lack for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks.page.pictures import calls, floor, growth, roofline
+from benchmarks.results.goals import Run
+
+Draw = Callable[[Sequence[Run], Path], str | None]
+
+# Name of the file -> what it shows, and how it is drawn.
+PICTURES: dict[str, tuple[str, Draw]] = {
+    "floor": ("Fraction of the floor that each operator reaches, beside its peers", floor.draw),
+    "roofline": ("Rooflines: arithmetic per second against arithmetic per byte", roofline.draw),
+    "growth": ("Time against the number of elements, of rows, and the length of a row", growth.draw),
+    "calls": ("Time of a Python call on a few numbers", calls.draw),
+}

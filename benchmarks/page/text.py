@@ -1,0 +1,126 @@
+"""The text of docs/benchmarks.md, with its pictures: what was measured on each machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.page.pictures import PICTURES
+from benchmarks.page.tables import losses, seeds, tables
+from benchmarks.results.goals import TITLES, Run
+
+FRAMEWORKS = ("torch", "tensorflow")  # packages; their runs say more of their version
+BUSY = 0.5  # of the cores, by the load average before anything was measured
+FOLDER = "benchmarks"  # in docs: runs and pictures
+
+BEGINNING = """\
+# Benchmarks
+
+What a user gains: every operator of fusedops beside what would be used instead, in one run on one machine. `make
+bench` measures, `make bench-report` writes this page from the runs in [`docs/benchmarks/`](benchmarks); no figure
+here was typed. What was tried, and why a kernel is as fast as it is: [performance](performance.md).
+
+## How to read it
+
+- **Time** is the median of many rounds. In each, all contenders of a row take a turn on the same inputs, in random
+  order, in one process for each framework. A contender whose result is not that of the formula in float64, within the
+  dtype's precision, shows `wrong` in place of a time; one that does not run, `error`. Keras's own layers and whole
+  models are not checked so.
+- **Spread** is half of the distance between the quartiles of our times, relative to the median. Where a peer is
+  faster, but by less than both spreads together, that is said: it may be chance.
+- **Floor** is the time in which a copy, measured beside the row, moves as many bytes as the operator must: each input
+  read once, each output written once. What a cache still holds, stores past the caches, or more reads than writes
+  may be faster than the copy: then × floor is below 1, and the picture's fraction above.
+- **Peers** are eager operators, `torch.compile` with static shapes, Liger and QuACK for PyTorch; eager operators, a
+  graph, XLA and Keras's layers for TensorFlow. For matrix products they are cuBLAS, or the CPU's library, through the
+  framework.
+- **On a GPU**, PyTorch's times are the GPU's own, by events: it sleeps until the host has issued the calls. Those of a
+  call are the host's. TensorFlow has no events: its times are the host's, with one synchronization behind many calls.
+  † marks those for nine tenths of which, or more, the host was issuing calls, or waited in one: it was the host that
+  was measured.
+- **Caches**: on a GPU, inputs that fit into its cache rotate in PyTorch, so that each call reads memory; on a CPU they
+  are the same at each call, as in the rows of the seeds.
+- **Memory** is the most that a call holds beyond its inputs; of whole models, all that is in use. On a CPU nobody
+  counts.
+- **Not compared**: tuning beyond a peer's defaults (`max-autotune`), attention kernels, several GPUs, and anything
+  but Llama's layers as a whole. Ratios hold between contenders of a row; times of two machines, or of two runs, are
+  of different circumstances.
+"""
+ENDING = """\
+## Repeat it
+
+    make bench                                                     # measures, writes build/bench/results.json
+    make bench-report ARGS="here=build/bench/results.json"         # puts it on this page, as one more machine
+    make bench ARGS="--compare docs/benchmarks/cpu.json"           # or says which rows have moved
+    make bench-check                                               # only: has fusedops become slower on this CPU?
+
+`make bench ARGS=--help` lists operators, dtypes and shapes to choose from.
+"""
+
+
+def page(folder: Path) -> str:
+    """The text; draws the pictures beside the runs in `folder`."""
+    machines = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    names = sorted(machines, key=lambda name: "gpu" not in _environment(machines[name]))
+    return "\n".join([BEGINNING, *(_machine(name, machines[name], folder) for name in names), ENDING])
+
+
+def _machine(name: str, runs: Sequence[Run], folder: Path) -> str:
+    facts = _environment(runs)
+    heading = facts.get("gpu") or f"{facts['cores']} cores of {facts['cpu']}"
+    missing, pictures = [], []
+    for kind, (title, draw) in PICTURES.items():
+        picture = folder / f"{name}-{kind}.png"
+        problem = draw(runs, picture)
+        if problem:
+            picture.unlink(missing_ok=True)
+            missing.append(f"Not drawn: {problem}.")
+        else:
+            pictures.append(f"![{title}]({FOLDER}/{picture.name})")
+    notes = [f"- {note}" for run in runs for note in run["notes"]]
+    parts = [
+        f"## {heading}",
+        _facts(runs),
+        "\n".join(notes),
+        *pictures,
+        *missing,
+        "### The seeds of the field",
+        "The first kernels that many write: relu, and a·x + b as one kernel in place of two; of 1 048 576 float32.",
+        seeds(runs),
+        "### Where fusedops is slower",
+        losses(runs),
+        "### All rows",
+        *tables(runs),
+    ]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _facts(runs: Sequence[Run]) -> str:
+    """Versions and the machine, and what a reader should hold against the run."""
+    facts = _environment(runs)
+    versions = {"fusedops": facts["fusedops"], "Python": facts["python"]}
+    versions |= {name: version for name, version in facts.get("versions", {}).items() if name not in FRAMEWORKS}
+    versions |= {TITLES[run["framework"]]: run["environment"].get("version", "not measured") for run in runs}
+    words = [", ".join(f"{name} {version}" for name, version in sorted(versions.items(), key=lambda x: x[0].lower()))]
+    if "gpu" in facts:
+        words.append(f"Driver {facts['driver']}, {facts['cores']} cores of {facts['cpu']}")
+    for when, clocks in facts.get("clocks", {}).items():
+        text = f"SM {clocks['sm']} of {clocks['sm_most']} MHz, memory {clocks['memory']} of {clocks['memory_most']} MHz"
+        words.append(f"Clocks {when}: {text}")
+    if "date" in facts:
+        words.append(f"Measured at {facts['date']}")
+    load = facts.get("load", [0.0])[0]  # of the first process: those behind it meet its own
+    if load > BUSY * facts["cores"]:
+        words.append(
+            f"**Other work ran on this machine** (load {load:g}): times may be longer, and spread wider, than need be"
+        )
+    if any(run.get("quick") for run in runs):
+        words.append("**A quick run**: few rounds, rough figures")
+    return ".\n".join(words) + "."
+
+
+def _environment(runs: Sequence[Run]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = runs[0]["environment"]
+    return found

@@ -1,0 +1,1 @@
+"""What a run writes, and what follows from it: figures, goals, tables."""

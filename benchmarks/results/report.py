@@ -1,0 +1,161 @@
+"""Tables, from what the runs wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from benchmarks.cases.case import CALLS, SECTIONS
+from benchmarks.results.goals import (
+    TITLES,
+    Run,
+    fastest_peer,
+    floor_of,
+    not_slower,
+    seconds,
+    spread,
+    times_of,
+    verdicts,
+)
+
+COLOURS = {"met": "green", "within noise": "yellow", "missed": "red", "not measured": "dim"}
+FLOOR = "floor"
+UNITS = {"B": (1e9, "GB/s"), "FLOP": (1e12, "TFLOP/s"), "token": (1e3, "thousand tokens/s")}
+
+
+def time_text(value: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if value >= size:
+            return f"{value / size:.4g} {unit}"
+    return f"{value * 1e9:.4g} ns"
+
+
+def _rate(work: float, result: Mapping[str, Any], time: float) -> str:
+    if result["section"] in CALLS:
+        return ""
+    size, unit = UNITS[result["unit"]]
+    return f"{work / time / size:.4g} {unit}"
+
+
+def _cell(contender: Mapping[str, Any] | None, result: Mapping[str, Any]) -> str:
+    if not contender:
+        return ""
+    time = seconds(contender)
+    if not time:
+        return (contender["problem"] or "")[:60]
+    lines = [_measured(contender), _rate(contender["work"], result, time), memory_text(contender)]
+    return "\n".join(filter(None, lines))
+
+
+def _measured(contender: Mapping[str, Any]) -> str:
+    percent = 100 * spread(contender)
+    return f"{time_text(seconds(contender) or 0)} ±{percent:.{0 if percent >= 9.95 else 1}f}%"
+
+
+def memory_text(contender: Mapping[str, Any]) -> str:
+    """Of a model with its weights and inputs; of others beyond the inputs. A few KB tell nothing."""
+    used = contender.get("peak", contender.get("memory", 0))
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
+        if used >= size:
+            return f"{used / size:.3g} {unit}"
+    return ""
+
+
+def _floor(result: Mapping[str, Any]) -> str:
+    """The time in which the copy moves as much, and its bandwidth."""
+    time = floor_of(result)
+    return f"{time_text(time)}\n{_rate(result['work'], result, time)}" if time else ""
+
+
+def _ours(result: Mapping[str, Any]) -> str:
+    cell, times = _cell(result["contenders"].get("fusedops"), result), times_of(result, "copy")
+    return f"{cell}\n{times:.3g} × floor" if times else cell
+
+
+def _peer(result: Mapping[str, Any]) -> str:
+    """The fastest, and how many times its time fusedops takes."""
+    name = fastest_peer(result)
+    times = times_of(result, name) if name else None
+    return f"{name}\nours: {times:.3g} ×" if times else name or ""
+
+
+def _name(result: Mapping[str, Any]) -> str:
+    shape = "×".join(map(str, result["shape"]))
+    dtype = result["dtype"] + (f", parameters {result['parameters']}" if result["parameters"] else "")
+    moved = f", {result['work'] * 1e-6:.3g} MB" if result["unit"] == "B" and result["section"] not in CALLS else ""
+    return f"{result['operator']} {result['variant']}\n{dtype} {shape}{moved}"
+
+
+def line(run: Run, result: Mapping[str, Any]) -> str:
+    """One case, as it comes."""
+    name = _name(result).replace("\n", " ")
+    if "problem" in result:
+        return f"{name}: {result['problem']}"
+    cells = [f"{contender} {_cell(x, result)}" for contender, x in result["contenders"].items()]
+    found = [f"{x.text} ({x.goal}): {x.verdict}" for x in verdicts([run], run, result)]
+    return f"{name}: {'; '.join([*cells, *found])}".replace("\n", ", ")
+
+
+def show(console: Console, runs: Sequence[Run]) -> None:
+    """All tables, and how many goals were met."""
+    count: dict[str, int] = dict.fromkeys(COLOURS, 0)
+    for section, title in SECTIONS.items():
+        for run in runs:
+            results = [x for x in run["results"] if x["section"] == section]
+            if results:
+                console.print(_table(f"{title} ({TITLES[run['framework']]})", runs, run, results, count))
+                console.print()
+    for run in runs:
+        for note in run["notes"]:
+            console.print(note, markup=False)
+    for fact in _facts(runs):
+        console.print(fact, markup=False, highlight=False)
+    parts = [f"[{COLOURS[verdict]}]{number} {verdict}[/]" for verdict, number in count.items() if number]
+    console.print(f"Goals: {', '.join(parts) or 'none'}", highlight=False)
+    for run in runs:
+        sentence = not_slower(run)
+        if sentence:
+            console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+
+
+def _table(
+    title: str, runs: Sequence[Run], run: Run, results: Sequence[Mapping[str, Any]], count: dict[str, int]
+) -> Table:
+    names = list(dict.fromkeys(name for result in results for name in result["contenders"]))
+    others = [name for name in names if name not in ("fusedops", "copy")]
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("", no_wrap=True)
+    # The floor's column stays empty where nothing is copied beside the others: leave it out.
+    columns = ([FLOOR] if "copy" in names else []) + ["fusedops", "fastest peer", *others]
+    for name in columns:
+        table.add_column(name, justify="right")
+    goals_of = [verdicts(runs, run, result) for result in results]
+    for heading in ("measured", "goal") if any(goals_of) else ():
+        table.add_column(heading)
+    for result, found in zip(results, goals_of, strict=True):
+        for verdict in found:
+            count[verdict.verdict] += 1
+        cells = [_floor(result)] if "copy" in names else []
+        cells += [_ours(result), _peer(result)]
+        cells += [_cell(result["contenders"].get(name), result) for name in others]
+        measured = "\n".join(f"[{COLOURS[x.verdict]}]{x.text or x.verdict}[/]" for x in found)
+        goals = "\n".join(f"[{COLOURS[x.verdict]}]{x.goal}: {x.verdict}[/]" for x in found)
+        label = _name(result) + (f"\n{result['problem']}" if "problem" in result else "")
+        table.add_row(escape(label), *map(escape, cells), *((measured, goals) if any(goals_of) else ()))
+    return table
+
+
+def _facts(runs: Sequence[Run]) -> Iterable[str]:
+    for run in runs:
+        facts = run["environment"]
+        gpu = f", {facts['gpu']}, driver {facts['driver']}" if "gpu" in facts else ""
+        gpu += "".join(
+            f", clocks {when}: {x['sm']} MHz, memory {x['memory']} MHz" for when, x in facts.get("clocks", {}).items()
+        )
+        version = f"{TITLES[run['framework']]} {facts.get('version', 'not measured')}"
+        machine = f"Python {facts['python']}, {facts['cores']} cores of {facts['cpu']}{gpu}"
+        yield f"fusedops {facts['fusedops']}, {version}, {machine}"

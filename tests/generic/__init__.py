@@ -1,0 +1,1 @@
+"""Every guarantee over every operator: written once, and run on each specification."""

@@ -1,0 +1,107 @@
+"""The first derivatives that the table declares: each fits its operators, and saves what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fusedops.declarations import GradientOf, Operator, Step
+from fusedops.gradients.registry import GRADIENTS
+from tests.specifications import SPECIFICATIONS
+
+
+@pytest.fixture
+def table() -> Mapping[str, Operator]:
+    return pytest.importorskip("fusedops.torch.operators").DECLARATIONS
+
+
+def faults(table: Mapping[str, Operator], operator: Operator) -> Iterator[str]:
+    """What does not fit, in sentences."""
+    inputs = {x.name: x for x in operator.inputs}
+    outputs = {x.name: x for x in operator.outputs}
+    upstream = {f"d{x.name}" for x in operator.outputs if not x.saved}
+    for step in operator.derivative:
+        for gradient in step.gradients:
+            if gradient.input not in inputs:
+                yield f"there is no input {gradient.input}"
+        if step.if_wanted is not None and step.if_wanted not in {gradient.input for gradient in step.gradients}:
+            yield f"{step.if_wanted} has no gradient from the step that asks for it"
+        if step.op is None:
+            for gradient in step.gradients:
+                if gradient.source not in upstream:
+                    yield f"{gradient.source} is no upstream gradient"
+            continue
+        if step.op not in table:
+            yield f"there is no operator {step.op}"
+            continue
+        op = table[step.op]
+        if len(step.inputs) != len(op.inputs):
+            yield f"{op.name} has {len(op.inputs)} inputs"
+        for name, declared in zip(step.inputs, op.inputs, strict=False):
+            if name is None and declared.kind != "optional":
+                yield f"{op.name} must have {declared.name}"
+            if name is not None and name not in {*inputs, *outputs, *upstream}:
+                yield f"{name} is no upstream gradient, input or output"
+            if name in inputs and inputs[name].kind == "optional" and declared.kind != "optional":
+                yield f"{name} may be absent, and {op.name} must have {declared.name}"
+        for gradient in step.gradients:
+            if gradient.source not in {x.name for x in op.outputs}:
+                yield f"{op.name} has no output {gradient.source}"
+        own = {x.name: x.type for x in operator.attributes}
+        for attribute in op.attributes:
+            if own.get(attribute.name, attribute.type) != attribute.type:
+                yield f"{attribute.name} is a {attribute.type} of {op.name}"
+            wanted = attribute.name.removeprefix("need_")
+            if attribute.name not in own and wanted not in {x.name for x in op.outputs}:
+                yield f"{op.name} gets no {attribute.name}"
+        if step.negated is not None and own.get(step.negated) != "bool":
+            yield f"{step.negated} is no bool"
+
+
+def test_every_row(table):
+    for operator in table.values():
+        assert not list(faults(table, operator)), operator.name
+        names = {x.name for x in operator.outputs}
+        assert {x.only_for for x in operator.inputs} <= {None, *names}
+
+
+def test_one_derivative_each(table):
+    """In the table or, for what a derivative calls and is not in it, as a formula."""
+    declared = {name for name, operator in table.items() if operator.derivative}
+    assert not declared & GRADIENTS.keys()
+    assert declared | GRADIENTS.keys() == table.keys()
+    assert declared == {spec.name for spec in SPECIFICATIONS}
+
+
+def test_every_floating_input_has_one(table):
+    for spec in SPECIFICATIONS:
+        named = {gradient.input for step in table[spec.name].derivative for gradient in step.gradients}
+        floating = {x.name for x in table[spec.name].inputs} - {"labels", "mask"}
+        assert named == floating - set(spec.not_differentiable)
+
+
+@pytest.mark.parametrize(
+    "changed, sentence",
+    [
+        ({"op": "cube"}, "there is no operator cube"),
+        ({"inputs": ("dy", "x", "weight", "rstd")}, "rms_norm_backward has 5 inputs"),
+        ({"inputs": (None, "x", "weight", "rstd", None)}, "rms_norm_backward must have dy"),
+        ({"inputs": ("dz", "x", "weight", "rstd", None)}, "dz is no upstream gradient, input or output"),
+        ({"inputs": ("drstd", "x", "weight", "rstd", None)}, "drstd is no upstream gradient, input or output"),
+        ({"inputs": ("dy", "weight", "x", "rstd", None)}, "weight may be absent, and rms_norm_backward must have x"),
+        ({"gradients": (GradientOf("z", "dx"),)}, "there is no input z"),
+        ({"gradients": (GradientOf("x", "dz"),)}, "rms_norm_backward has no output dz"),
+        ({"op": None, "gradients": (GradientOf("x", "dx"),)}, "dx is no upstream gradient"),
+        ({"if_wanted": "rstd"}, "rstd has no gradient from the step that asks for it"),
+        ({"negated": "eps"}, "eps is no bool"),
+        ({"op": "bias_act_backward", "inputs": ("dy", "x", "weight")}, "bias_act_backward gets no activation"),
+    ],
+)
+def test_a_row_that_does_not_fit(table, changed: Mapping[str, Any], sentence: str):
+    row = table["rms_norm"]
+    (step,) = row.derivative
+    broken: Step = replace(step, **changed)
+    assert sentence in list(faults(table, replace(row, derivative=(broken,))))

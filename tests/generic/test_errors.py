@@ -1,0 +1,200 @@
+"""Every bad call is refused with its sentence: the same in both frameworks, eager, compiled and traced."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.helpers.frameworks import Backend
+from tests.helpers.specification import Bad, Like, Sample, Specification
+from tests.specifications import SPECIFICATIONS, WITH_SCALARS, scalars
+
+CASES = [pytest.param(spec, bad, id=f"{spec.name}-{bad}") for spec in SPECIFICATIONS for bad in spec.bad]
+
+
+def arguments(backend: Backend, bad: Bad) -> dict:
+    return {name: backend.like(value) for name, value in bad.inputs.items()}
+
+
+def of_tensors(backend: Backend, operator: Specification, bad: Bad) -> tuple[Callable[..., Any], list[Any]]:
+    """The bad call as a function of its tensors, and these."""
+    inputs = arguments(backend, bad)
+    names = [name for name, value in bad.inputs.items() if isinstance(value, Like)]
+
+    def function(*tensors: Any) -> Any:
+        given = {**inputs, **dict(zip(names, tensors, strict=True))}
+        return backend.call(operator.name, given, bad.options)
+
+    return function, [inputs[name] for name in names]
+
+
+@pytest.mark.parametrize(("operator", "bad"), CASES)
+def test_eager(any_backend, operator, bad):
+    with pytest.raises(any_backend.errors, match=re.escape(bad.sentence)):
+        any_backend.call(operator.name, arguments(any_backend, bad), bad.options)
+
+
+@pytest.mark.parametrize(("operator", "bad"), CASES)
+def test_compiled(any_backend, operator, bad):
+    function, tensors = of_tensors(any_backend, operator, bad)
+    with pytest.raises(any_backend.errors, match=re.escape(bad.sentence)):
+        any_backend.traced(function)(*tensors)
+
+
+@pytest.mark.parametrize("known", ["rank", "none"])
+@pytest.mark.parametrize(("operator", "bad"), CASES)
+def test_traced_with_unknown_shapes(tf_backend, operator, bad, known):
+    """Where the graph knows no shape, the kernel speaks, and says the same. Where it knows a rank, which may be wrong
+    already, it writes a question mark for a size."""
+    tf = tf_backend.tf
+    function, tensors = of_tensors(tf_backend, operator, bad)
+    shapes = [[None] * x.shape.rank if known == "rank" else None for x in tensors]
+    signature = [tf.TensorSpec(shape, x.dtype) for x, shape in zip(tensors, shapes, strict=True)]
+    sentence = of_any_size(bad.sentence) if known == "rank" else re.escape(bad.sentence)
+    with pytest.raises(tf_backend.errors, match=sentence):
+        tf.function(function, input_signature=signature)(*tensors)
+
+
+def of_any_size(sentence: str) -> str:
+    """A pattern of the sentence in which each size in [...] may be a question mark."""
+    marked = re.sub(r"\[[\d, ]+\]", lambda shape: re.sub(r"\d+", "<size>", shape[0]), sentence)
+    return re.escape(marked).replace("<size>", r"(\d+|\?)")
+
+
+CHOICES = [case for case in CASES if "must be one of" in case.values[1].sentence]
+
+
+@pytest.mark.parametrize(("operator", "bad"), CHOICES)
+def test_a_string_that_is_no_choice(any_backend, operator, bad):
+    """One class of error in both frameworks, eager and traced."""
+    function, tensors = of_tensors(any_backend, operator, bad)
+    traced = any_backend.tf.function(function) if any_backend.framework == "tf" else compiled(any_backend, function)
+    for call in (function, traced):
+        with pytest.raises(ValueError, match=re.escape(bad.sentence)):
+            call(*tensors)
+
+
+def test_a_choice_may_be_a_subclass_of_str(any_backend):
+    class Choice(str, enum.Enum):
+        relu = "relu"
+
+    x = any_backend.tensor(np.array([-1.0, 2.0]), "float32")
+    (y,) = any_backend.call("bias_act", {"x": x}, {"activation": Choice.relu})
+    assert any_backend.to_numpy(y).tolist() == [0, 2]
+
+
+def compiled(backend: Backend, function: Callable[..., Any]) -> Callable[..., Any]:
+    """What the compiler cannot trace, such as what raises, it leaves to Python; unless the whole graph is asked for."""
+    backend.torch.compiler.reset()
+    return backend.torch.compile(function, backend="eager")
+
+
+@pytest.mark.parametrize(("operator", "bad"), CHOICES)
+def test_raw_operators_know_the_choices(torch_backend, operator, bad):
+    inputs = arguments(torch_backend, bad)
+    with pytest.raises(RuntimeError, match=re.escape(bad.sentence)):
+        getattr(torch_backend.torch.ops.fusedops, operator.name)(*inputs.values(), **bad.options)
+
+
+def test_every_declared_choice_is_tested(torch_cpu):
+    from fusedops.torch.operators import DECLARATIONS
+
+    declared = {
+        (name, attribute.name)
+        for name, operator in DECLARATIONS.items()
+        for attribute in operator.attributes
+        if attribute.choices and not name.endswith("_backward")
+    }
+    assert declared == {(case.values[0].name, *case.values[1].options) for case in CHOICES}
+
+
+@pytest.mark.parametrize("size", [1021, 1022, 1023, 5000])
+def test_a_long_sentence_is_whole(torch_cpu, size):
+    """Where the compiler asks for shapes, too, and where a character of several bytes is in the way."""
+    torch, word = torch_cpu.torch, "ä" * size
+    with torch._subclasses.FakeTensorMode():
+        x = torch.ones(2, 3)
+        with pytest.raises(RuntimeError, match=f"got '{word}'"):
+            torch.ops.fusedops.bias_act(x, None, word)
+
+
+@pytest.mark.parametrize("spec", WITH_SCALARS, ids=str)
+@pytest.mark.parametrize("value", ["2.5", np.True_, 10**400, None], ids=["str", "bool", "large", "None"])
+def test_scalars_that_are_no_numbers(any_backend, spec, value, random):
+    sample = spec.sample((2, 3), random)
+    for name in scalars(spec):
+        inputs = {**any_backend.tensors(sample, "float32"), name: value}
+        sentence = (
+            rf"fusedops\.{spec.name}: {name} must be a number or a tensor of one element; got {type(value).__name__}"
+        )
+        with pytest.raises(TypeError, match=sentence):
+            any_backend.call(spec.name, inputs, sample.options)
+
+
+@pytest.mark.parametrize(
+    ("operator", "option", "value", "expected"),
+    [
+        ("rms_norm", "eps", 10**400, "a number"),
+        ("softmax", "scale", -(10**400), "a number"),
+        ("cross_entropy", "ignore_index", 2**63, "an integer"),
+        ("cross_entropy", "ignore_index", -(2**63) - 1, "an integer"),
+        ("polynomial_activation", "coefficients", [1, 10**400], "a list of numbers"),
+    ],
+)
+def test_attributes_that_no_kernel_could_hold(any_backend, operator, option, value, expected, random):
+    sample = next(spec for spec in SPECIFICATIONS if spec.name == operator).sample((2, 3), random)
+    inputs = {name: x for name, x in any_backend.tensors(sample, "float32").items() if name != option}
+    with pytest.raises(TypeError, match=rf"fusedops\.{operator}: {option} must be {expected}; got "):
+        any_backend.call(operator, inputs, {**sample.options, option: value})
+
+
+def test_too_many_dimensions(any_backend, spec, random):
+    """More than the core has room for: 64."""
+    sample = spec.sample((2, 2), random)
+    inputs = {
+        name: any_backend.reshape(x, (1,) * 63 + tuple(x.shape)) if np.ndim(sample.inputs[name]) else x
+        for name, x in any_backend.tensors(sample, "float32").items()
+    }
+    with pytest.raises(
+        any_backend.errors, match=rf"fusedops\.{spec.name}: \w+ must have at most 64 dimensions; got 65"
+    ):
+        any_backend.call(spec.name, inputs, sample.options)
+
+
+def test_an_error_leaves_nothing_behind(any_backend, spec, random):
+    """The next good call is good."""
+    sample = spec.sample((3, 4), random)
+    inputs = any_backend.tensors(sample, "float32")
+    expected = any_backend.to_numpy(any_backend.call(spec.name, inputs, sample.options)[0])
+    with pytest.raises(any_backend.errors):
+        any_backend.call(spec.name, arguments(any_backend, spec.bad[0]), spec.bad[0].options)
+    got = any_backend.to_numpy(any_backend.call(spec.name, inputs, sample.options)[0])
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_every_check_of_a_specification_is_of_its_operator(spec: Specification):
+    assert spec.bad
+    for bad in spec.bad:
+        assert re.match(rf"fusedops\.{spec.name}: \w+ must .+; got .+", bad.sentence)
+
+
+def test_unknown_keywords(any_backend, spec, random):
+    inputs = any_backend.tensors(spec.sample((3, 4), random), "float32")
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
+        any_backend.call(spec.name, inputs, {"nonsense": 1})
+
+
+def test_tensors_on_two_devices(torch_gpu, spec, random):
+    """Refused before anything is launched, for each input that is elsewhere than the first."""
+    samples: tuple[Sample, ...] = (spec.sample((3, 4), random), *spec.more_samples(random))
+    sentence = rf"fusedops\.{spec.name}: \w+ must be on .+; got .+"
+    for sample in {sample.tensors: sample for sample in reversed(samples)}.values():
+        inputs = torch_gpu.tensors(sample, "float32")
+        for name in sample.tensors if len(sample.tensors) > 1 else ():
+            with pytest.raises(RuntimeError, match=sentence):
+                torch_gpu.call(spec.name, {**inputs, name: inputs[name].cpu()}, sample.options)

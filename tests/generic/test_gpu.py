@@ -1,0 +1,247 @@
+"""Only on a GPU: more than 2^31 elements, CUDA graphs, streams, the second GPU, TensorFlow's placement."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from tests.helpers.frameworks import Backend
+from tests.helpers.numerics import assert_same_bits
+from tests.helpers.rows import BY_ROWS, rows
+from tests.specifications import SPECIFICATIONS, WITH_SCALARS, scalars
+
+LARGE = 2**31 + 4099  # elements: beyond 32-bit indices, and no multiple of a vector or a block
+
+
+@pytest.fixture
+def whole_gpu(torch_gpu, alone):
+    """Its memory is given back, since other processes run their tests on it."""
+    yield torch_gpu
+    torch_gpu.torch.cuda.empty_cache()
+
+
+def filled(torch, spec, count: int):
+    """Tensors of `count` elements which hold a sample's values over and over; and the sample."""
+    sample = spec.sample((4099,), np.random.default_rng(5))
+    arrays = {}
+    for name, value in sample.inputs.items():
+        small = torch.from_numpy(np.asarray(value)).to("cuda", torch.bfloat16)
+        arrays[name] = small if small.dim() == 0 else small.repeat(-(-count // 4099))[:count]
+    return sample, arrays
+
+
+@pytest.mark.parametrize("spec", BY_ROWS, ids=str)
+@pytest.mark.parametrize("columns", [4099, 8192, 20_000])
+def test_rows_of_more_than_2_31_elements(whole_gpu, spec, columns):
+    """A few rows over and over, forward and backward: each has the bits that it has among the few."""
+    torch = whole_gpu.torch
+    few, copies = 61, LARGE // (61 * columns) + 1
+    sample = spec.sample((few, *(1,) * (spec.least_rank - 2), columns), np.random.default_rng(5))
+    options = {**sample.options, **spec.row_options}
+    small = whole_gpu.tensors(sample, "bfloat16")
+    of_rows = [name for name in sample.tensors if small[name].shape[0] == few]
+    wanted = [name for name in of_rows if name in spec.differentiable(sample)]
+
+    def repeated(x):
+        return x.repeat(copies, *(1,) * (x.dim() - 1))
+
+    large = {name: repeated(x) if name in of_rows else x for name, x in small.items()}
+    assert max(large[name].numel() for name in of_rows) > 2**31
+
+    def assert_repeats(got, period):
+        rows = got.view(copies, *period.shape)
+        for first in range(0, copies, 1024):  # a piece at a time: comparisons take memory
+            assert torch.equal(rows[first : first + 1024], period.expand_as(rows[first : first + 1024]))
+
+    found = []
+    for inputs in (large, small):
+        leaves = whole_gpu.leaves(inputs, wanted)
+        outputs = whole_gpu.call(spec.name, leaves, options)
+        ones = [torch.ones((), device="cuda", dtype=y.dtype).expand_as(y) for y in outputs]
+        gradients = torch.autograd.grad(outputs, [leaves[name] for name in wanted], ones)
+        found.append([*(y.detach() for y in outputs), *gradients])
+    for got, period in zip(*found, strict=True):
+        assert_repeats(got, period)
+
+
+@pytest.mark.parametrize("spec", [spec for spec in SPECIFICATIONS if spec.least_rank == 0], ids=str)
+@pytest.mark.parametrize("extra", [0, 1], ids=["aligned", "misaligned"])
+def test_more_than_2_31_elements(whole_gpu, spec, extra):
+    """Every period of the result has the bits of the first, to the last element; forward and backward."""
+    torch = whole_gpu.torch
+    _, inputs = filled(torch, spec, LARGE + extra)
+    given = {name: (x[extra:] if x.dim() else x).requires_grad_() for name, x in inputs.items()}
+    names = list(given)
+    (output,) = whole_gpu.call(spec.name, given)
+    small = {name: (x[extra : extra + 4099] if x.dim() else x).detach().requires_grad_() for name, x in inputs.items()}
+    (expected,) = whole_gpu.call(spec.name, small)
+
+    def assert_periodic(large, period):
+        whole = large.numel() // 4099
+        for first in range(0, whole, 2**16):  # a piece at a time: comparisons take memory
+            piece = large[first * 4099 : min(first + 2**16, whole) * 4099].view(-1, 4099)
+            assert torch.equal(piece, period.expand_as(piece))
+        tail = large[whole * 4099 :]
+        assert torch.equal(tail, period[: tail.numel()])
+
+    assert_periodic(output.detach(), expected.detach())
+    large = [name for name in names if given[name].dim()]
+    upstream = torch.ones((), device="cuda", dtype=torch.bfloat16)
+    found = torch.autograd.grad(output, [given[n] for n in large], upstream.expand_as(output))
+    wanted = torch.autograd.grad(expected, [small[n] for n in large], upstream.expand_as(expected))
+    for got, period in zip(found, wanted, strict=True):
+        assert_periodic(got, period)
+
+
+@pytest.mark.parametrize("spec", WITH_SCALARS, ids=str)
+def test_a_sum_over_more_than_2_31_elements(whole_gpu, spec):
+    """The gradient of a parameter is a sum over all elements: of integers, so that it is known exactly."""
+    torch = whole_gpu.torch
+    x = torch.zeros(LARGE, device="cuda", dtype=torch.bfloat16)
+    ends = [0, 1, 2**31 - 1, 2**31, LARGE - 1]
+    x[ends] = 1
+    for name in scalars(spec):
+        sample = spec.sample((2,), np.random.default_rng(0))
+        inputs = {key: x if np.ndim(value) else torch.ones((), device="cuda") for key, value in sample.inputs.items()}
+        inputs[name] = inputs[name].requires_grad_()
+        (output,) = whole_gpu.call(spec.name, inputs)
+        (gradient,) = torch.autograd.grad(
+            output, inputs[name], torch.ones((), device="cuda", dtype=output.dtype).expand_as(output)
+        )
+        assert gradient.item() == len(ends)
+
+
+def test_a_matrix_of_more_than_2_31_elements(whole_gpu):
+    """The rows at both ends and around 2^31, of a product whose input and output are both that large."""
+    torch = whole_gpu.torch
+    columns = 128
+    rows = LARGE // columns + 130
+    generator = np.random.default_rng(6)
+    numbers = [torch.from_numpy(generator.standard_normal((n, columns))) for n in (4099, columns)]
+    a, b = (x.to("cuda", torch.bfloat16) for x in numbers)
+    a = a.repeat(-(-rows // 4099), 1)[:rows]
+    (c,) = whole_gpu.call("matmul", {"a": a, "b": b})
+    for middle in (64, 2**31 // columns, rows - 64):
+        part = slice(middle - 64, middle + 64)
+        torch.testing.assert_close(c[part].double(), a[part].double() @ b.double(), rtol=2**-8, atol=1e-3)
+
+
+def test_cuda_graph(torch_gpu, spec, dtype, random):
+    check_cuda_graph(torch_gpu, spec, dtype, [spec.sample((65, 130), random) for _ in range(2)])
+
+
+@pytest.mark.parametrize("spec", BY_ROWS, ids=str)
+def test_cuda_graph_of_many_long_rows(torch_gpu, spec, dtype, random):
+    check_cuda_graph(torch_gpu, spec, dtype, [rows(spec, 300, 20_000, random) for _ in range(2)])
+
+
+def check_cuda_graph(torch_gpu, spec, dtype, samples):
+    """Captured forward and backward, replayed on new values: without allocation, synchronization or default stream."""
+    torch = torch_gpu.torch
+    inputs, others = (torch_gpu.tensors(sample, dtype) for sample in samples)
+    names = spec.differentiable(samples[0])
+    leaves = torch_gpu.leaves(inputs, names)
+    upstream = torch_gpu.upstream(torch_gpu.call(spec.name, inputs, samples[0].options))
+
+    def step():
+        outputs = torch_gpu.call(spec.name, leaves, samples[0].options)
+        return [*outputs, *torch.autograd.grad(outputs, [leaves[name] for name in names], upstream)]
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    with torch.no_grad():
+        for name in names:
+            leaves[name].copy_(others[name])
+    graph.replay()
+    torch.cuda.synchronize()
+    replayed = [x.clone() for x in captured]
+    for got, expected in zip(replayed, step(), strict=True):
+        assert torch.equal(got, expected)
+
+
+def test_other_streams(torch_gpu, spec, random):
+    """Work goes to the current stream: behind what is queued there, though other streams are idle."""
+    torch = torch_gpu.torch
+    sample = spec.sample((257, 1025), random)
+    inputs = torch_gpu.tensors(sample, "float32")
+    expected = torch_gpu.gradients(spec.name, inputs, sample.options, spec.differentiable(sample))
+    late = {
+        name: torch.full_like(x, math.nan)
+        if name in sample.floating
+        else torch.zeros_like(x)
+        if torch.is_tensor(x)
+        else x
+        for name, x in inputs.items()
+    }
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)  # some tens of milliseconds, in which a kernel on another stream would see NaN
+        for name in sample.tensors:
+            late[name].copy_(inputs[name])
+        outputs, gradients = torch_gpu.gradients(spec.name, late, sample.options, spec.differentiable(sample))
+    stream.synchronize()
+    assert all(torch.equal(got, output) for got, output in zip(outputs, expected[0], strict=True))
+    assert all(torch.equal(gradients[name], expected[1][name]) for name in gradients)
+
+
+def test_threads_launch_one_kernel_with_different_shared_memory(torch_gpu):
+    """A kernel's limit is the same for all threads: none may lower it between another's asking and its launch. The
+    backward of rows of which several share a block asks for more than that of longer ones."""
+    torch, raw = torch_gpu.torch, torch_gpu.torch.ops.fusedops
+
+    def launch(columns):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            x, weight = (torch.ones(size, device="cuda", dtype=torch.bfloat16) for size in ((64, columns), (columns,)))
+            y, rstd = raw.rms_norm(x, weight)
+            for _ in range(3000):
+                raw.rms_norm_backward(y, x, weight, rstd)  # torch takes the lock of Python's threads off
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(launch, (1024, 8192)))
+    torch.cuda.synchronize()
+
+
+def test_the_second_gpu(torch_gpu, spec, dtype, random):
+    """The tensors' own GPU, whichever is current; its bits are the first one's."""
+    torch = torch_gpu.torch
+    if torch.cuda.device_count() < 2:
+        pytest.skip("GPU: one only")
+    sample = spec.sample((33, 1025), random)
+    inputs = torch_gpu.tensors(sample, dtype)
+    moved = {name: x.to("cuda:1") if name in sample.tensors else x for name, x in inputs.items()}
+    outputs, gradients = torch_gpu.gradients(spec.name, inputs, sample.options, spec.differentiable(sample))
+    upstream = tuple(dy.to("cuda:1") for dy in torch_gpu.upstream(outputs))
+    assert torch.cuda.current_device() == 0
+    others, other_gradients = torch_gpu.gradients(
+        spec.name, moved, sample.options, spec.differentiable(sample), upstream
+    )
+    assert torch.cuda.current_device() == 0
+    for got, expected in zip([*others, *other_gradients.values()], [*outputs, *gradients.values()], strict=True):
+        assert got.device.index == 1
+        assert_same_bits(torch_gpu.to_numpy(got), torch_gpu.to_numpy(expected))
+
+
+def test_tensorflow_places_on_the_gpu(tf_gpu, spec, random):
+    """Without being told, as for TensorFlow's own operators; and where a CPU is asked for, there."""
+    tf = tf_gpu.tf
+    sample = spec.sample((33, 130), random)
+    inputs = tf_gpu.tensors(sample, "float32")
+
+    def call():
+        return Backend.call(tf_gpu, spec.name, inputs, sample.options)  # without the backend's own choice of a device
+
+    with tf.device(None):
+        assert all("GPU:0" in output.device for output in call())
+        assert all("GPU:0" in output.device for output in tf.function(call)())
+    with tf.device("/CPU:0"):
+        assert all("CPU:0" in output.device for output in call())

@@ -1,0 +1,91 @@
+"""Where there is no memory for a result, a workspace or a copy, the framework's own error says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.helpers.frameworks import Torch
+from tests.helpers.specification import Specification
+
+ROWS = 2**44  # more memory than a machine has, even if each row is a byte
+
+
+def without_memory(backend: Torch, spec: Specification, random: np.random.Generator) -> tuple[dict, Any]:
+    """Inputs and options of a call of ROWS rows, which all lie in one place."""
+    one, two = (spec.sample((rows, 2, 2, 8), random) for rows in (1, 2))
+    inputs = backend.tensors(one, "float32")
+    for name in one.tensors:
+        shapes = zip(np.shape(one.inputs[name]), np.shape(two.inputs[name]), strict=True)
+        inputs[name] = inputs[name].expand([ROWS if was != now else now for was, now in shapes])
+    return inputs, one.options
+
+
+@pytest.fixture
+def refused(torch_backend: Torch) -> Callable[..., None]:
+    """Calls a function, in which torch must raise its own error, word for word but for the size."""
+    torch = torch_backend.torch
+
+    def error(function: Callable[..., Any], *arguments: Any) -> tuple[type, str]:
+        with pytest.raises(RuntimeError, match="memory") as caught:
+            function(*arguments)
+        before, _, behind = str(caught.value).partition("ocate")
+        assert behind
+        return type(caught.value), before
+
+    own = error(lambda: torch.empty(ROWS, 8, device=torch_backend.device))
+    assert own[0] is (RuntimeError if torch_backend.device == "cpu" else torch.OutOfMemoryError)
+
+    def check(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> None:
+        assert error(partial(function, **keywords), *arguments) == own
+
+    return check
+
+
+def test_torch(torch_backend, spec, refused, random):
+    """Called by the public function, with autograd, raw and compiled. It keeps nothing, and the next call is good."""
+    inputs, options = without_memory(torch_backend, spec, random)
+    floating = [name for name, x in inputs.items() if x.is_floating_point() and name not in spec.not_differentiable]
+    users = [torch_backend.torch._C._storage_Use_Count(x.untyped_storage()._cdata) for x in inputs.values()]
+    refused(torch_backend.call, spec.name, inputs, options)
+    refused(torch_backend.call, spec.name, torch_backend.leaves(inputs, floating), options)
+    refused(getattr(torch_backend.torch.ops.fusedops, spec.name), *inputs.values(), **options)
+    refused(torch_backend.traced(lambda given: torch_backend.call(spec.name, given, options)), inputs)
+    assert users == [torch_backend.torch._C._storage_Use_Count(x.untyped_storage()._cdata) for x in inputs.values()]
+    torch_backend.call(spec.name, torch_backend.tensors(spec.sample((2, 3, 2, 8), random), "float32"), options)
+
+
+def test_torch_backward(torch_backend, refused):
+    """On autograd's own thread, where there is a GPU."""
+    torch = torch_backend.torch
+    large = torch.ones(1, 8, device=torch_backend.device).expand(ROWS, 8)
+    y = torch.ones(8, device=torch_backend.device, requires_grad=True) * 2
+    y.register_hook(lambda dy: torch.ops.fusedops.relu_backward(large, large))
+    refused(y.sum().backward)
+
+
+def test_torch_layers(torch_backend, refused):
+    """They ask torch's own layer what is wrong with inputs, but not here."""
+    import fusedops.torch.nn as fnn
+
+    torch = torch_backend.torch
+    x = torch.ones(1, 8, device=torch_backend.device).expand(ROWS, 8)
+    for layer in (fnn.RMSNorm(8), fnn.LayerNorm(8), fnn.Softmax(-1)):
+        refused(layer.to(x.device), x)
+    refused(fnn.CrossEntropyLoss(), x, torch.zeros(1, dtype=torch.int64, device=x.device).expand(ROWS))
+
+
+def test_tensorflow(tf_backend):
+    """Eager, in a graph and by XLA. Of these operators only the product's result can be larger than its inputs."""
+    tf, size = tf_backend.tf, 2**22
+    with tf_backend.place:
+        a, b = tf.ones((size, 1)), tf.ones((1, size))
+        matmul = tf_backend.functions.matmul
+        for call in (matmul, tf.function(matmul), tf.function(matmul, jit_compile=True)):
+            with pytest.raises(tf.errors.ResourceExhaustedError, match="allocat"):
+                call(a, b)
+        assert matmul(a[:2], b[:, :3]).shape == (2, 3)

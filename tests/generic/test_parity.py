@@ -1,0 +1,59 @@
+"""PyTorch and TensorFlow give the same bits, on the same kind of device, forward and backward."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.generic.test_special_values import special_values
+from tests.helpers.checks import assert_same, results
+from tests.helpers.numerics import assert_same_bits
+from tests.helpers.specification import Sample
+from tests.specifications import WITH_PARAMETERS
+
+
+def test_same_bits(both_backends, spec, dtype):
+    in_torch, in_tensorflow = (list(results(backend, spec, dtype)) for backend in both_backends)
+    assert_same(in_tensorflow, in_torch)
+
+
+def test_same_bits_of_special_values(both_backends, spec, dtype, random):
+    """Frameworks may treat subnormal numbers differently around a kernel; within it they may not."""
+    for sample in spec.special(special_values(dtype), random):
+        found = []
+        for backend in both_backends:
+            inputs = backend.tensors(sample, dtype)
+            outputs, gradients = backend.gradients(spec.name, inputs, sample.options, spec.differentiable(sample))
+            found.append([*map(backend.to_numpy, outputs), *map(backend.to_numpy, gradients.values())])
+        for left, right in zip(*found, strict=True):
+            assert_same_bits(right, left, str(sample))
+
+
+@pytest.mark.parametrize("spec", WITH_PARAMETERS, ids=str)
+def test_same_bits_with_float32_parameters(both_backends, spec, random):
+    for sample in (spec.sample((33, 65), random), *spec.more_samples(random)):
+        found = []
+        for backend in both_backends:
+            inputs = backend.tensors(sample, "bfloat16", spec)
+            outputs, gradients = backend.gradients(spec.name, inputs, sample.options, spec.differentiable(sample))
+            found.append([*map(backend.to_numpy, outputs), *map(backend.to_numpy, gradients.values())])
+        for left, right in zip(*found, strict=True):
+            assert_same_bits(right, left, str(sample))
+
+
+def test_same_bits_compiled(both_backends, spec, random):
+    """torch.compile and tf.function run the kernels that eager code runs."""
+    sample: Sample = spec.sample((33, 65), random)
+    names = sample.tensors
+    found: list[list[np.ndarray]] = []
+    for backend in both_backends:
+        inputs = backend.tensors(sample, "float32")
+
+        def function(*tensors, backend=backend, inputs=inputs):
+            return backend.call(spec.name, {**inputs, **dict(zip(names, tensors, strict=True))}, sample.options)
+
+        tensors = [inputs[name] for name in names]
+        found += [[*map(backend.to_numpy, f(*tensors))] for f in (function, backend.traced(function))]
+    for others in found[1:]:
+        for other, output in zip(others, found[0], strict=True):
+            assert_same_bits(other, output)

@@ -1,0 +1,145 @@
+"""NaN, infinities, signed zeros, subnormal and largest numbers come out as the formula in the compute dtype gives them.
+
+A compiler may fuse a product and a sum, which skips an overflow or an underflow between them. So two references count:
+the formula with every step rounded, and the formula rounded once. Where they agree, so must the kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests.helpers.checks import check_forward, storage_roundings, tuples
+from tests.helpers.frameworks import Backend
+from tests.helpers.numerics import LONGEST, bits, compute_dtype, numpy_dtype, rounded, tolerance
+from tests.helpers.specification import Sample, Specification
+from tests.specifications import WITH_SCALARS, scalars
+
+
+def special_values(dtype: str) -> np.ndarray:
+    """In float64, every one representable in dtype."""
+    info = ml_dtypes.finfo(numpy_dtype(dtype))
+    largest, normal, subnormal = (float(x) for x in (info.max, info.smallest_normal, info.smallest_subnormal))
+    between = float(numpy_dtype(dtype).type(normal / 2 + subnormal))
+    finite = np.array([0.0, 1.0, 2.0, 0.5, largest, largest / 2, normal, subnormal, between])
+    return np.concatenate([finite, -finite, [np.inf, -np.inf, np.nan]])
+
+
+def kind(values: np.ndarray) -> np.ndarray:
+    """NaN: 5. Infinities: 4 and -4. Zeros: 1 and -1, by their sign. Other numbers: 2 and -2."""
+    sizes = np.select([np.isnan(values), np.isinf(values), values == 0], [5, 4, 1], 2)
+    return np.where(np.isnan(values), 5, np.where(np.signbit(values), -sizes, sizes))
+
+
+def check(got: np.ndarray, stepwise: np.ndarray, once: np.ndarray, limit: np.ndarray, label: str) -> None:
+    """Each number is of the kind, and within the limit, of one of the two references."""
+    wide = got.astype(LONGEST)
+    good = np.zeros(got.shape, bool)
+    with np.errstate(all="ignore"):
+        limit = np.where(np.isfinite(limit), limit, 0)
+        for reference in (stepwise, once):
+            unrounded = np.asarray(reference, LONGEST)
+            expected = rounded(np.asarray(reference), got.dtype.name).astype(LONGEST)
+            # Ordinary numbers may have any sign within the limit: a sum that cancels comes out on either side of zero.
+            ordinary = (abs(kind(wide)) == 2) & (abs(kind(expected)) == 2)
+            same_kind = (kind(wide) == kind(expected)) | ordinary
+            close = (np.abs(wide - expected) <= limit) | (np.abs(wide - unrounded) <= limit)
+            underflow = (expected == 0) & (np.signbit(wide) == np.signbit(expected))  # the limit is a few subnormals
+            good |= same_kind & (close | ~np.isfinite(expected)) | close & underflow
+    if not good.all():
+        at = tuple(map(int, np.unravel_index(np.argmin(good), good.shape)))
+        raise AssertionError(
+            f"{label}: {(~good).sum()} of {good.size} wrong; at {at}: got {got[at]!r} (bits {bits(got)[at]:#x}), "
+            f"expected {stepwise[at]!r} or {once[at]!r}"
+        )
+
+
+def evaluations(function: Any, backend: Backend, dtype: str, inputs: dict[str, Any], options: Any, upstream: Any = ()):
+    for computed in (compute_dtype(dtype), LONGEST):
+        arguments = {**backend.numpy(inputs, computed), **options}
+        with np.errstate(all="ignore"):
+            yield function(*(dy.astype(computed) for dy in upstream), **arguments)
+
+
+def samples(spec: Specification, dtype: str, random: np.random.Generator) -> list[Sample]:
+    return list(spec.special(special_values(dtype), random))
+
+
+def check_outputs(backend: Backend, spec: Specification, sample: Sample, inputs: dict[str, Any], dtype: str) -> None:
+    outputs = backend.call(spec.name, inputs, sample.options)
+    stepwise, once = evaluations(spec.reference, backend, dtype, inputs, sample.options)
+    _, magnitude = evaluations(spec.magnitude, backend, dtype, inputs, sample.options)
+    arguments = {**backend.numpy(inputs, LONGEST), **sample.options}
+    with np.errstate(all="ignore"):
+        roundings, storage = spec.roundings(**arguments), storage_roundings(backend, spec, inputs, arguments)
+    expected = zip(spec.outputs, tuples(stepwise), tuples(once), tuples(magnitude), strict=True)
+    for output, (name, *references, size) in zip(outputs, expected, strict=True):
+        with np.errstate(all="ignore"):
+            limit = tolerance(references[1], size, roundings[name], backend.dtype_of(output), storage(name))
+        check(backend.to_numpy(output), *references, limit, f"{sample}: {name}")
+
+
+def test_forward(any_backend, spec, dtype, random):
+    for sample in samples(spec, dtype, random):
+        check_outputs(any_backend, spec, sample, any_backend.tensors(sample, dtype), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_every_pattern_of_16_bits(any_backend, spec, dtype, random):
+    """In the first large input, or in the first column of its rows: every NaN and every subnormal number among them."""
+    patterns = np.arange(2**16, dtype=np.uint16).view(numpy_dtype(dtype))
+    sample = spec.sample(patterns.shape + (1,) * (spec.least_rank - 2) + (3,) * (spec.least_rank > 0), random)
+    inputs = any_backend.tensors(sample, dtype)
+    name = next(name for name in sample.tensors if sample.inputs[name].size >= patterns.size)
+    values = any_backend.to_numpy(inputs[name]).copy()
+    values.reshape(patterns.size, -1)[:, 0] = patterns
+    inputs[name] = any_backend.from_numpy(values)
+    with np.errstate(all="ignore"):
+        check_outputs(any_backend, spec, sample, inputs, dtype)
+
+
+@pytest.mark.parametrize("spec", WITH_SCALARS, ids=str)
+@pytest.mark.parametrize("pattern", [0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0x7FC00000], ids=hex)
+@pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
+def test_every_nan_survives_rounding(any_backend, spec, pattern, narrow, random):
+    """A float32 NaN whose bits would round over into infinity or zero."""
+    sample = spec.sample((40,), random)
+    inputs = any_backend.tensors(sample, narrow)
+    for name in scalars(spec):
+        inputs[name] = any_backend.from_numpy(np.array(pattern, np.uint32).view(np.float32))
+    for output in any_backend.call(spec.name, inputs, sample.options):
+        assert np.isnan(any_backend.to_numpy(output).astype(np.float32)).all()
+
+
+def test_backward(any_backend, spec, dtype, random):
+    for sample in samples(spec, dtype, random):
+        inputs = any_backend.tensors(sample, dtype)
+        outputs, gradients = any_backend.gradients(spec.name, inputs, sample.options, spec.differentiable(sample))
+        upstream = [any_backend.to_numpy(dy) for dy in any_backend.upstream(outputs)]
+        parts = (any_backend, dtype, inputs, sample.options, upstream)
+        stepwise, once = evaluations(spec.gradients, *parts)
+        _, magnitude = evaluations(spec.gradient_magnitude, *parts)
+        arguments = {**any_backend.numpy(inputs, LONGEST), **sample.options}
+        with np.errstate(all="ignore"):
+            roundings, storage = spec.roundings(**arguments), storage_roundings(any_backend, spec, inputs, arguments)
+        for name, gradient in gradients.items():
+            with np.errstate(all="ignore"):
+                key = f"d{name}"
+                limit = tolerance(once[name], magnitude[name], roundings[key], dtype, storage(key))
+            check(any_backend.to_numpy(gradient), stepwise[name], once[name], limit, f"{sample}: d{name}")
+
+
+def test_overflow_to_infinity_in_16_bits(any_backend, spec, random):
+    """What no 16-bit number holds becomes infinite: the kernel does not saturate."""
+    sample = spec.sample((4, 4), random)
+    largest = {
+        name: np.full_like(x, 65504.0) if name in spec.differentiable(sample) else x
+        for name, x in sample.inputs.items()
+    }
+    if "residual" in largest:  # the sum would be stored as infinity, of which nothing is left
+        largest["residual"] = np.zeros_like(largest["residual"])
+    sample = Sample(largest, sample.options)
+    check_forward(any_backend, spec, sample, any_backend.tensors(sample, "float16"))

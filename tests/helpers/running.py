@@ -1,0 +1,79 @@
+"""Running an example, or a piece of code, as a user runs it, whatever is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fusedops
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+PROGRAMS = ROOT / "tests" / "programs"
+
+# Runs the example as if a module, the first argument, were not installed.
+WITHOUT = """
+import runpy, sys
+from importlib.machinery import PathFinder
+
+_, missing, train, *arguments = sys.argv
+find_spec = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *rest: None if name == missing else find_spec(name, *rest)
+sys.argv = [train, *arguments]
+sys.path.insert(0, train.rpartition("/")[0])
+runpy.run_path(train, run_name="__main__")
+"""
+
+
+def environment(device: str, **variables: str) -> dict[str, str]:
+    """Of a process that finds what is found here, and is to use this kind of device: one that sees a GPU has TensorFlow
+    use it unasked."""
+    hidden = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
+    return os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | hidden | variables
+
+
+def python_path(folder: Path) -> str:
+    """For a process that is to find the package in `folder`, and whatever else is found here."""
+    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and Path(path) != ROOT]
+    return os.pathsep.join([str(folder), *others])
+
+
+def run_program(
+    name: str, *arguments: str | Path, device: str = "cpu", cwd: Path | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs one of tests/programs/ in a process of its own."""
+    command = [sys.executable, PROGRAMS / name, *arguments]
+    variables = environment(device, **variables)
+    return subprocess.run(command, env=variables, cwd=cwd, capture_output=True, text=True, timeout=600)
+
+
+def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    variables = {**os.environ, "COLUMNS": "100"}
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=cwd, env=variables)
+
+
+def python(code: str, *, folder: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs the code with the package in `folder`."""
+    variables = os.environ | {"PYTHONPATH": python_path(folder), "TF_CPP_MIN_LOG_LEVEL": "3"} | variables
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=600)
+
+
+def copy_without_libraries(folder: Path) -> Path:
+    """The folder, in `folder`, of a copy of the package in which nothing is built."""
+    copy = folder / "with a space"
+    package = Path(fusedops.__file__).parent
+    shutil.copytree(package, copy / "fusedops", ignore=shutil.ignore_patterns("*.so", "_build.json", "__pycache__"))
+    return copy
+
+
+def skip_without(modules: tuple[str, ...]) -> None:
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"the example needs {module}")

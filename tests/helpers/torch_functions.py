@@ -1,0 +1,90 @@
+"""PyTorch: specifications as functions of tensors, one by one or all at once, for what compiles or runs a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from tests.helpers.checks import tuples
+from tests.helpers.frameworks import Backend
+from tests.helpers.specification import Sample, Specification
+from tests.specifications import SPECIFICATIONS
+
+Function = Callable[..., Any]
+
+
+def tensor_function(
+    backend: Backend, spec: Specification, sample: Sample, inputs: dict[str, Any]
+) -> tuple[Function, tuple[Any, ...]]:
+    """The sample's call as a function of its tensors, and these."""
+    names = sample.tensors
+
+    def function(*tensors: Any) -> Any:
+        given = {**inputs, **dict(zip(names, tensors, strict=True))}
+        outputs = backend.call(spec.name, given, sample.options)
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    return function, tuple(inputs[name] for name in names)
+
+
+def leaves(spec: Specification, sample: Sample, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Copies of the tensors; the differentiable ones ask for a gradient."""
+    wanted = spec.differentiable(sample)
+    named = zip(sample.tensors, tensors, strict=True)
+    return tuple(x.detach().clone().requires_grad_(name in wanted) for name, x in named)
+
+
+def call_and_leaves(
+    backend: Backend, spec: Specification, random: np.random.Generator
+) -> tuple[Function, tuple[Any, ...], tuple[str, ...]]:
+    """A small call as a function of its tensors, these, and their names."""
+    sample = spec.sample((3, 6), random)
+    function, tensors = tensor_function(backend, spec, sample, backend.tensors(sample, "float32"))
+    return function, leaves(spec, sample, tensors), sample.tensors
+
+
+def with_upstream(torch: Any, outputs: Any) -> tuple[tuple[Any, ...], list[Any]]:
+    """The outputs as a tuple, and an upstream gradient for each."""
+    return tuples(outputs), [torch.full_like(y, 0.75) for y in tuples(outputs)]
+
+
+def outputs_and_gradients(torch: Any, function: Function, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The outputs, and the gradients of the inputs that ask for one."""
+    outputs, upstream = with_upstream(torch, function(*inputs))
+    return (*outputs, *torch.autograd.grad(outputs, [x for x in inputs if x.requires_grad], upstream))
+
+
+def together(backend: Backend, calls: Iterable[tuple[Specification, Sample]]) -> tuple[Function, tuple[Any, ...]]:
+    """One function that makes all calls, each on tensors of its own, and these: what compiles slowly does so once."""
+    functions, inputs = [], []
+    for spec, sample in calls:
+        function, tensors = tensor_function(backend, spec, sample, backend.tensors(sample, "float32"))
+        functions.append((function, slice(len(inputs), len(inputs) + len(tensors))))
+        inputs += leaves(spec, sample, tensors)
+
+    def every(*tensors: Any) -> tuple[Any, ...]:
+        return tuple(y for function, own in functions for y in tuples(function(*tensors[own])))
+
+    return every, tuple(inputs)
+
+
+def every_operator(backend: Backend, random: np.random.Generator) -> tuple[Function, tuple[Any, ...]]:
+    return together(backend, [(spec, spec.sample((4, 3, 8), random)) for spec in SPECIFICATIONS])
+
+
+def autograd_in_cpp() -> bool:
+    from fusedops.torch import autograd_library
+
+    return autograd_library.fault is None
+
+
+def called_in_eager_code(name: str) -> str:
+    """The operator's name: autograd in Python calls the bare one."""
+    return name if autograd_in_cpp() else f"_{name}"
+
+
+def assert_same(torch: Any, got: Any, expected: Any) -> None:
+    for left, right in zip(tuples(got), tuples(expected), strict=True):
+        torch.testing.assert_close(left, right, rtol=0, atol=0, equal_nan=True)

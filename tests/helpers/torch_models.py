@@ -1,0 +1,68 @@
+"""Running a model of transformers: what goes in, what comes out, and the same in float64."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+from tests.helpers.hugging_face import VOCABULARY
+
+LENGTH = 16
+
+
+def batch(random: np.random.Generator, device: str = "cpu", padded: bool = False) -> dict[str, torch.Tensor]:
+    """Tokens and labels; padded on the right and on the left, each row then with positions of its own."""
+    tokens = torch.from_numpy(random.integers(0, VOCABULARY, (3, LENGTH)))
+    inputs = {"input_ids": tokens, "labels": tokens.clone()}
+    if padded:
+        mask = torch.ones_like(tokens)
+        mask[1, 11:] = mask[2, :4] = 0
+        inputs |= {"attention_mask": mask, "position_ids": (mask.cumsum(-1) - 1).clamp(min=0)}
+        inputs["labels"][mask == 0] = -100
+    return {name: value.to(device) for name, value in inputs.items()}
+
+
+class _WideEverywhere(TorchFunctionMode):
+    """Has float64 take the place of the float32 that transformers rounds to on the way, whatever the model's dtype."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.Tensor.float:
+            function = torch.Tensor.double
+        keywords = {name: _wide(value) for name, value in (kwargs or {}).items()}
+        return function(*map(_wide, args), **keywords)
+
+
+def _wide(value: Any) -> Any:
+    return torch.float64 if value is torch.float32 else value
+
+
+def results(model: Any, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+    """The loss, the logits, and the gradient of every parameter."""
+    model.zero_grad()
+    loss, logits = outputs(model, inputs)
+    loss.backward()
+    return [loss.detach(), logits.detach(), *(weight.grad.clone() for weight in model.parameters())]
+
+
+def outputs(model: Any, inputs: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    found = model(**inputs)
+    return found.loss, found.logits
+
+
+def exact_results(model: Any, inputs: Mapping[str, torch.Tensor]) -> list[np.ndarray]:
+    """The results of a model with the same weights that computes everything in float64."""
+    wide = copy.deepcopy(model).double()
+    wide.config._experts_implementation = "eager"  # the others have no float64
+    with _WideEverywhere():
+        return arrays(results(wide, inputs))
+
+
+def arrays(tensors: Iterable[torch.Tensor]) -> list[np.ndarray]:
+    return [
+        x.detach().cpu().numpy() if x.dtype is not torch.bfloat16 else x.detach().cpu().float().numpy() for x in tensors
+    ]

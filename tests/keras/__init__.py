@@ -1,0 +1,1 @@
+"""The Keras layers, and `convert` of Keras's and KerasHub's models."""

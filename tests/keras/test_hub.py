@@ -1,0 +1,360 @@
+"""KerasHub's models, converted: as accurate as before, in training and in generation, with all options of layers."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.helpers.accuracy import assert_as_accurate, assert_losses_overlap
+from tests.helpers.keras_models import gradients, policy, twin, values
+from tests.helpers.numerics import assert_same_bits
+from tests.helpers.running import environment
+
+VOCABULARY, LENGTH, HIDDEN = 32, 12, 32
+EPS = float(np.finfo("float32").eps)
+GEMMA = {
+    "vocabulary_size": VOCABULARY,
+    "hidden_dim": HIDDEN,
+    "num_layers": 2,
+    "num_query_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "intermediate_dim": 96,
+}
+GEMMA_2 = {
+    "use_post_ffw_norm": True,
+    "use_post_attention_norm": True,
+    "attention_logit_soft_cap": 5.0,
+    "use_sliding_window_attention": True,
+    "sliding_window_size": 4,
+    "query_head_dim_normalize": False,
+}
+LLAMA = {**{key: value for key, value in GEMMA.items() if key != "head_dim"}, "intermediate_dim": 48}
+LLAMA_3 = {
+    "rope_frequency_adjustment_factor": 8.0,
+    "rope_low_freq_factor": 1.0,
+    "rope_high_freq_factor": 4.0,
+    "rope_pretraining_sequence_length": 8,
+}
+BERT = {
+    "vocabulary_size": VOCABULARY,
+    "hidden_dim": HIDDEN,
+    "num_layers": 2,
+    "num_heads": 4,
+    "intermediate_dim": 48,
+    "max_sequence_length": LENGTH,
+}
+MODELS = {
+    "llama": ("LlamaBackbone", LLAMA),
+    "llama3": ("Llama3Backbone", {**LLAMA, **LLAMA_3}),
+    "gemma": ("GemmaBackbone", GEMMA),
+    "gemma2": ("GemmaBackbone", {**GEMMA, **GEMMA_2}),
+    "bert": ("BertBackbone", BERT),
+}
+
+
+@pytest.fixture
+def keras(keras):
+    if importlib.util.find_spec("keras_hub") is None:
+        pytest.skip("keras_hub is not installed")
+    return keras
+
+
+@pytest.fixture
+def hub(keras):
+    import keras_hub
+
+    return keras_hub
+
+
+@pytest.fixture(params=MODELS)
+def build(request, hub):
+    kind, config = MODELS[request.param]
+    return lambda **options: getattr(hub.models, kind)(**{**config, **options})
+
+
+def batch(random, model):
+    """With padding on the right, and on the left: rows of attention with nothing to attend to."""
+    padding = np.ones((4, LENGTH), "int32")
+    padding[1, 7:] = padding[2, :3] = 0
+    inputs = {"token_ids": random.integers(0, VOCABULARY, (4, LENGTH)), "padding_mask": padding}
+    if "segment_ids" in model.input:
+        inputs["segment_ids"] = random.integers(0, 2, (4, LENGTH))
+    return inputs
+
+
+def kinds(model):
+    return {type(layer) for layer in model._flatten_layers()}
+
+
+@pytest.mark.parametrize("name", ["float32", "mixed_bfloat16", "mixed_float16"])
+def test_results_are_as_accurate_and_revert_brings_the_bits_back(keras, fk, build, name, random):
+    with policy(keras, name):
+        model = build()
+    exact, inputs = twin(keras, build, model), batch(random, model)
+    results = lambda model: values(model(inputs)) + gradients(model, inputs)  # noqa: E731
+    plain = results(model)
+    fk.convert(model, verbose=False)
+    assert_as_accurate(results(model), plain, results(exact), model.compute_dtype)
+    fk.revert(model)
+    for got, expected in zip(values(model(inputs)), plain, strict=False):  # a GPU's gradients may differ by themselves
+        assert_same_bits(got, expected)
+
+
+def test_every_counterpart_takes_part(hub, fk):
+    from fusedops.tf.keras.hub import MODULES
+
+    expected = {name.rpartition(".")[2] for name in MODULES if name not in norms()}
+    found = set()
+    for kind, config in MODELS.values():
+        model = fk.convert(getattr(hub.models, kind)(**config), verbose=False)
+        found |= {kind.__name__ for kind in kinds(model) if kind.__module__.startswith("fusedops.tf.keras.hub.")}
+    assert found >= expected
+
+
+def norms():
+    from fusedops.tf.keras.hub import MODULES
+
+    return [name for name, module in MODULES.items() if module == "norms"]
+
+
+def test_norms_of_every_family(keras, fk, hub, random):
+    for name in norms():
+        module, _, kind = name.rpartition(".")
+        layer = getattr(importlib.import_module(module), kind)(epsilon=1e-3)
+        layer.build((2, 6, HIDDEN))
+        layer.scale.assign(tensor(random, HIDDEN))
+        check_layer(keras, fk, layer, tensor(random, 2, 6, HIDDEN))
+
+
+def with_head(keras, backbone):
+    """Predicts a class for each token, or each text."""
+    if isinstance(backbone.output, dict):
+        outputs = keras.layers.Dense(VOCABULARY, dtype="float32")(backbone.output["pooled_output"])
+    else:
+        outputs = backbone.token_embedding(backbone.output, reverse=True)
+    return keras.Model(backbone.input, outputs)
+
+
+@pytest.mark.parametrize("build", ["llama", "gemma", "bert"], indirect=True)
+@pytest.mark.parametrize(
+    ("name", "jit_compile"), [("float32", False), pytest.param("mixed_bfloat16", True, marks=pytest.mark.slow)]
+)
+def test_fit(keras, fk, build, name, jit_compile, random, capsys):
+    from fusedops.tf import xla
+
+    if jit_compile and xla.fault:
+        pytest.skip(xla.fault)
+    losses = {}
+    with policy(keras, name):
+        model = with_head(keras, build(num_layers=1, dropout=0.0))
+    inputs, weights = batch(random, model), model.get_weights()
+    labels = random.integers(0, VOCABULARY, (4, LENGTH) if len(model.output.shape) == 3 else (4,))
+    for converted in (False, True):
+        model.set_weights(weights)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.1), loss, jit_compile=jit_compile)
+        if converted:
+            fk.convert(model)
+            assert "SparseCategoricalCrossentropy -> " in capsys.readouterr().out
+        history = model.fit(inputs, labels, batch_size=2, epochs=3, shuffle=False, verbose=0)
+        losses[converted] = history.history["loss"]
+        assert model.jit_compile is jit_compile
+    assert losses[True][-1] < losses[True][0]
+    assert_losses_overlap(losses[True], losses[False], model.compute_dtype, steps=6)
+
+
+def test_dropout_still_applies(fk, build, random):
+    model = build(dropout=0.5)
+    inputs = batch(random, model)
+    seeds = [layer.seed_generator.state for layer in model._flatten_layers() if hasattr(layer, "seed_generator")]
+    state = [seed.numpy() for seed in seeds]
+    still = values(model(inputs, training=False))
+    plain = values(model(inputs, training=True))
+    fk.convert(model, verbose=False)
+    for seed, value in zip(seeds, state, strict=True):
+        seed.assign(value)
+    for got, expected, without in zip(values(model(inputs, training=True)), plain, still, strict=True):
+        np.testing.assert_allclose(got, expected, atol=100 * EPS * np.abs(expected).max())
+        assert np.abs(got - without).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("kind", "jit_compile"),
+    [("llama", False), pytest.param("llama", True, marks=pytest.mark.slow), ("gemma", False), ("gemma2", False)],
+)
+def test_generation_with_a_cache(hub, fk, kind, jit_compile, random):
+    from fusedops.tf import xla
+
+    if jit_compile and xla.fault:
+        pytest.skip(xla.fault)
+    name, config = MODELS[kind]
+    backbone = getattr(hub.models, name)(**config)
+    model = getattr(hub.models, name.replace("Backbone", "CausalLM"))(backbone=backbone, preprocessor=None)
+    padding = np.zeros((2, LENGTH), "int32")
+    padding[:, :4] = 1
+    prompts = {"token_ids": random.integers(0, VOCABULARY, (2, LENGTH)) * padding, "padding_mask": padding}
+    model.compile(sampler="greedy", jit_compile=jit_compile)
+    expected = model.generate(prompts, stop_token_ids=None)["token_ids"]
+    traced = model.generate_function
+    fk.convert(model, verbose=False)
+    assert model.generate_function is not traced
+    got = model.generate(prompts, stop_token_ids=None)["token_ids"]
+    np.testing.assert_array_equal(got, expected)
+    assert (np.asarray(got)[:, 4:] != prompts["token_ids"][:, 4:]).any()
+
+
+def check_layer(keras, fk, layer, *arguments, **options):
+    """The same results before and after, but for a few roundings."""
+    plain = values(layer(*arguments, **options))
+    fk.convert(layer, verbose=False)
+    assert type(layer).__module__.startswith("fusedops.tf.keras.hub.")
+    for got, expected in zip(values(layer(*arguments, **options)), plain, strict=True):
+        np.testing.assert_allclose(got, expected, atol=32 * EPS * max(1, np.abs(expected).max()))
+
+
+def tensor(random, *shape):
+    return random.normal(size=shape).astype("float32")
+
+
+@pytest.mark.parametrize("masks", ["none", "padding", "attention", "both", "implicit"])
+def test_masks_of_a_llama_decoder(keras, fk, hub, masks, random):
+    from keras_hub.src.models.llama.llama_decoder import LlamaTransformerDecoder
+
+    layer = LlamaTransformerDecoder(48, 4, 2, activation="gelu")  # another activation, too
+    options, x = {}, keras.ops.convert_to_tensor(tensor(random, 2, 6, HIDDEN))
+    layer.build(x.shape)
+    padding = np.array([[1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1]])
+    if masks in ("padding", "both"):
+        options["decoder_padding_mask"] = padding
+    if masks in ("attention", "both"):
+        options["decoder_attention_mask"] = random.integers(0, 2, (2, 6, 6))
+    if masks == "implicit":
+        x._keras_mask = keras.ops.convert_to_tensor(padding, "bool")
+    check_layer(keras, fk, layer, x, **options)
+
+
+@pytest.mark.parametrize("activation", ["elu", "silu"])
+def test_a_decoder_with_layers_of_others(keras, fk, hub, activation, random):
+    """Whatever is not ours within ours is called as it is."""
+    from keras_hub.src.models.llama.llama_attention import LlamaAttention
+    from keras_hub.src.models.llama.llama_decoder import LlamaTransformerDecoder
+    from keras_hub.src.models.llama.llama_layernorm import LlamaLayerNorm
+
+    class Attention(LlamaAttention):
+        pass
+
+    class Norm(LlamaLayerNorm):
+        def call(self, x):
+            return 2 * super().call(x)
+
+    layer = LlamaTransformerDecoder(48, 4, 2, activation=activation)
+    layer.build((2, 6, HIDDEN))
+    layer._self_attention_layer.__class__ = Attention
+    layer._feedforward_layernorm.__class__ = Norm
+    check_layer(keras, fk, layer, tensor(random, 2, 6, HIDDEN))
+
+
+@pytest.mark.parametrize("normalize_first", [False, True])
+@pytest.mark.parametrize("return_attention_scores", [False, True])
+def test_options_of_an_encoder(keras, fk, hub, normalize_first, return_attention_scores, random):
+    layer = hub.layers.TransformerEncoder(48, 4, activation="gelu", normalize_first=normalize_first)
+    layer.build((2, 6, HIDDEN))
+    options = {
+        "padding_mask": np.array([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1]]),
+        "return_attention_scores": return_attention_scores,
+    }
+    check_layer(keras, fk, layer, tensor(random, 2, 6, HIDDEN), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "shape", "call"),
+    [
+        ({}, (2, 6, 3, 8), {}),
+        ({}, (2, 6, 8), {"start_index": 5}),
+        ({}, (2, 6, 3, 2, 8), {}),
+        ({}, (2, 6, 3, 8), {"positions": np.arange(6) * 2}),
+        ({}, (2, 6, 3, 8), {"positions": np.arange(12).reshape(2, 6)}),
+        ({"sequence_axis": 2}, (2, 3, 6, 8), {}),
+        ({"feature_axis": 1}, (2, 8, 6), {}),
+        ({"rope_type": "yarn", "scaling_factor": 2.0}, (2, 6, 3, 8), {}),
+        ({"rope_type": "dynamic", "scaling_factor": 2.0}, (1, 6, 3, 8), {}),
+    ],
+)
+def test_rotary_embedding(keras, fk, hub, options, shape, call, random):
+    if options.get("feature_axis") == 1:
+        options = {**options, "sequence_axis": 2}
+    check_layer(keras, fk, hub.layers.RotaryEmbedding(**options), tensor(random, *shape), **call)
+
+
+def test_what_is_not_built_or_of_another_version_is_kept(fk, hub, monkeypatch, capsys):
+    from fusedops.tf.keras.hub import transformer
+
+    layer = hub.layers.TransformerEncoder(48, 4, name="encoder")
+    fk.convert(layer)
+    assert "kept TransformerEncoder 'encoder': not built yet: call the model once" in capsys.readouterr().out
+    layer.build((2, 6, HIDDEN))
+    monkeypatch.setattr(transformer.TransformerEncoder, "needs", ("_something_else",))
+    fk.convert(layer)
+    assert type(layer) is hub.layers.TransformerEncoder
+    sentence = "kept TransformerEncoder 'encoder': this version of KerasHub's has no attribute _something_else"
+    assert sentence in capsys.readouterr().out
+
+
+OTHER_VERSION = """
+import sys
+import keras, keras_hub
+from keras_hub.src.models.gemma import gemma_decoder_block
+from keras_hub.src.models.qwen import qwen_layernorm
+from keras_hub.src.utils import keras_utils
+import fusedops.tf.keras as fk
+
+sys.modules["keras_hub.src.models.qwen3.qwen3_layernorm"] = None
+del qwen_layernorm.QwenLayerNorm, keras_utils.gelu_approximate
+fk.convert(keras.Sequential([keras.layers.Softmax()]))
+fk.convert(keras_hub.models.LlamaBackbone(**LLAMA))
+block = gemma_decoder_block.GemmaDecoderBlock(32, 32, 8, 2, 1)
+block.build((2, 6, 32))
+del gemma_decoder_block.GemmaDecoderBlock
+fk.revert(fk.convert(block))
+"""
+
+
+@pytest.mark.slow
+def test_another_version_of_keras_hub(tf_backend, hub):
+    """Where something has another name, what has not is converted."""
+    code = OTHER_VERSION.replace("LLAMA", repr(LLAMA))
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment(tf_backend.device), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for sentence in (
+        "1 Softmax -> fusedops.tf.keras.softmax.Softmax",
+        "this version of KerasHub has other activation functions: cannot import name 'gelu_approximate'",
+        "-> fusedops.tf.keras.hub.norms.LlamaLayerNorm",
+        "kept GemmaDecoderBlock 'gemma_decoder_block': this version of KerasHub is not known: module ",
+    ):
+        assert sentence in done.stdout
+
+
+def test_a_converted_backbone_is_saved_and_loaded(keras, fk, build, random, tmp_path):
+    model = build()
+    inputs = batch(random, model)
+    expected = values(model(inputs))
+    fk.convert(model, verbose=False).save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    for got, value in zip(values(loaded(inputs)), expected, strict=True):
+        assert_same_bits(got, value)
+
+
+def test_a_model_with_a_converted_encoder_is_saved_and_loaded(keras, fk, hub, random, tmp_path):
+    inputs = keras.Input((6, HIDDEN))
+    model = keras.Model(inputs, hub.layers.TransformerEncoder(48, 4)(inputs))
+    fk.convert(model, verbose=False).save(tmp_path / "model.keras")
+    loaded, x = keras.models.load_model(tmp_path / "model.keras"), tensor(random, 2, 6, HIDDEN)
+    assert "fusedops.tf.keras.hub.transformer" in {kind.__module__ for kind in kinds(loaded)}
+    np.testing.assert_allclose(loaded(x), model(x), atol=32 * EPS)

@@ -1,0 +1,103 @@
+"""Cross entropy: labels that are no class, rows that do not count, vocabularies of many segments."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+
+from tests.helpers.checks import check_backward, check_forward
+from tests.helpers.numerics import assert_same_bits
+from tests.helpers.specification import Sample
+from tests.specifications.cross_entropy import IGNORED, SPECIFICATION, call
+
+
+def loss_and_gradient(backend, dtype, logits, labels, **options):
+    inputs = backend.tensors(Sample({"logits": logits, "labels": labels}), dtype)
+    outputs, gradients = backend.gradients("cross_entropy", inputs, options, ("logits",))
+    return backend.to_numpy(outputs[0]), backend.to_numpy(gradients["logits"])
+
+
+NO_CLASS = [5, -1, IGNORED + 1, 2**31 - 1, -(2**31)]
+
+
+@pytest.mark.parametrize(
+    ("label", "integers"),
+    [*itertools.product(NO_CLASS, ["int32", "int64"]), (2**40, "int64"), (-(2**40), "int64"), (2**32 + 1, "int64")],
+)
+def test_labels_that_are_no_class(any_backend, dtype, label, integers, random):
+    """On the CPU an error; on a GPU, which cannot raise one, NaN: for that row and its gradient alone, and the mean."""
+    logits, labels = random.normal(size=(4, 5)), np.array([1, 2, label, 4], integers)
+    if any_backend.device == "cpu":
+        sentence = f"fusedops.cross_entropy: labels must be in [0, 5) or ignore_index, -100; got {label} in row 2"
+        with pytest.raises(any_backend.errors, match=re.escape(sentence)):
+            loss_and_gradient(any_backend, dtype, logits, labels)
+        return
+    loss, gradient = loss_and_gradient(any_backend, dtype, logits, labels, reduction="none")
+    assert np.isnan(loss).tolist() == [False, False, True, False]
+    assert np.isnan(gradient.astype(float)).all(1).tolist() == [False, False, True, False]
+    assert np.isnan(loss_and_gradient(any_backend, dtype, logits, labels)[0])
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_rows_that_do_not_count(any_backend, dtype, reduction, random):
+    """Whatever their logits are: no loss, and a gradient of zeros."""
+    logits, labels = random.normal(size=(4, 33)), np.array([1, IGNORED, 3, IGNORED])
+    wild = np.where((labels == IGNORED)[:, None], np.nan, logits)
+    expected, got = (loss_and_gradient(any_backend, dtype, x, labels, reduction=reduction) for x in (logits, wild))
+    for left, right in zip(got, expected, strict=True):
+        assert_same_bits(left, right)
+    assert not got[1][labels == IGNORED].any()
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(("reduction", "expected"), [("mean", np.nan), ("sum", 0), ("none", [0, 0, 0])])
+def test_no_row_counts(any_backend, dtype, label_smoothing, reduction, expected, random):
+    """The mean of nothing is NaN, as PyTorch's is; the gradient is zero."""
+    logits, labels = random.normal(size=(3, 33)), np.full(3, IGNORED)
+    options = {"reduction": reduction, "label_smoothing": label_smoothing}
+    loss, gradient = loss_and_gradient(any_backend, dtype, logits, labels, **options)
+    np.testing.assert_array_equal(loss, expected)
+    assert not gradient.any()
+
+
+@pytest.mark.parametrize("narrow", ["float32", "bfloat16"])
+@pytest.mark.parametrize("classes", [65_536, 262_144, 50_257], ids=str)
+def test_large_vocabularies(any_backend, narrow, classes, random):
+    sample = call((3, classes), random, label_smoothing=0.1)
+    inputs = any_backend.tensors(sample, narrow)
+    check_forward(any_backend, SPECIFICATION, sample, inputs)
+    check_backward(any_backend, SPECIFICATION, sample, inputs)
+
+
+@pytest.mark.parametrize("wide", ["float32", "float64"])
+@pytest.mark.parametrize("classes", [33, 40_000])
+def test_smoothing_far_from_zero(any_backend, wide, classes, random):
+    """What all logits of a row have in common leaves no trace, in segments of a row neither."""
+    sample = call((3, classes), random, label_smoothing=0.1)
+    far = {**sample.inputs, "logits": 2**20 + np.linspace(0, 3, classes) + sample.inputs["logits"]}
+    check_forward(any_backend, SPECIFICATION, Sample(far, sample.options), any_backend.tensors(Sample(far), wide))
+
+
+def test_many_rows(any_backend, random):
+    """The sum over rows stays within the error of a pairwise one."""
+    sample = call((300_000, 3), random, reduction="mean")
+    check_forward(any_backend, SPECIFICATION, sample, any_backend.tensors(sample, "float32"))
+
+
+def test_more_than_2_31_elements(torch_gpu):
+    """Every row has the bits of the same row in a small tensor."""
+    torch, cross_entropy = torch_gpu.torch, torch_gpu.functions.cross_entropy
+    classes, period = 50_264, 64
+    rows = 2**31 // classes // period * period + 2 * period
+    small = torch.randn(period, classes, device="cuda", dtype=torch.bfloat16).requires_grad_()
+    labels = torch.randint(classes, (period,), device="cuda")
+    large = small.detach().repeat(rows // period, 1).requires_grad_()
+    expected = cross_entropy(small, labels, reduction="none")
+    got = cross_entropy(large, labels.repeat(rows // period), reduction="none")
+    assert torch.equal(got, expected.repeat(rows // period))
+    expected.sum().backward()
+    got.sum().backward()
+    assert torch.equal(large.grad[-period:], small.grad)

@@ -1,0 +1,43 @@
+"""What is particular to matrix products: edges of tiles, and products with a single row or column."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.helpers.numerics import assert_same_bits
+
+
+def product(backend, dtype, a, b):
+    tensors = {name: backend.tensor(x, dtype) for name, x in {"a": a, "b": b}.items()}
+    return backend.to_numpy(backend.call("matmul", tensors)[0])
+
+
+@pytest.mark.parametrize("shape", [(13, 40), (1, 40), (40, 1), (130, 70)])
+def test_negative_zeros_reach_the_edges(any_backend, dtype, shape):
+    """Every element is the same underflow to -0, wherever it stands in a tile."""
+    rows, columns = shape
+    tiny = 1e-200 if dtype == "float64" else 1e-30 if dtype != "float16" else 6e-8
+    c = product(any_backend, dtype, np.full((rows, 1), -tiny), np.full((1, columns), tiny))
+    assert np.signbit(c).all() or not np.signbit(c).any()
+
+
+def test_vectors_by_transposed_matrices(torch_cpu, dtype, random):
+    """On the CPU, the layout of the matrix changes no bit."""
+    matrix = torch_cpu.tensor(random.standard_normal((70, 1100)), dtype)
+    other = matrix.t().contiguous().t()
+    vector = torch_cpu.tensor(random.standard_normal((1100, 1)), dtype)
+    for a, b, same_a, same_b in ((matrix, vector, other, vector), (vector.t(), matrix.t(), vector.t(), other.t())):
+        expected = torch_cpu.call("matmul", {"a": a, "b": b})[0]
+        found = torch_cpu.call("matmul", {"a": same_a, "b": same_b})[0]
+        assert_same_bits(torch_cpu.to_numpy(found), torch_cpu.to_numpy(expected))
+
+
+def test_the_last_rows_of_a_batch(torch_cpu, dtype, random):
+    """One row of each matrix, by one matrix for all: as if the rows lay together."""
+    h = torch_cpu.tensor(random.standard_normal((12, 8, 100)), dtype)
+    w = torch_cpu.tensor(random.standard_normal((100, 10)), dtype)
+    expected = torch_cpu.call("matmul", {"a": h[:, -1:].contiguous(), "b": w})[0]
+    assert_same_bits(
+        torch_cpu.to_numpy(torch_cpu.call("matmul", {"a": h[:, -1:], "b": w})[0]), torch_cpu.to_numpy(expected)
+    )

@@ -1,0 +1,1 @@
+"""What is TensorFlow's alone: graphs, XLA, SavedModels, the library without the package."""

@@ -1,0 +1,169 @@
+"""TensorFlow: tf.function with known and unknown shapes, what a graph knows of them, SavedModels."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+from tests.helpers.numerics import assert_same_bits
+
+
+def tensor_function(backend, spec, sample, dtype="float32"):
+    """A function of all tensors, and these."""
+    inputs = backend.tensors(sample, dtype)
+    names = sample.tensors
+
+    def function(*tensors):
+        outputs = backend.call(spec.name, {**inputs, **dict(zip(names, tensors, strict=True))}, sample.options)
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    return function, [inputs[name] for name in names]
+
+
+def value_and_gradients(tf, spec, sample, function, tensors):
+    wanted = spec.differentiable(sample)
+    watched = [x for name, x in zip(sample.tensors, tensors, strict=True) if name in wanted]
+    with tf.GradientTape() as tape:
+        tape.watch(watched)
+        outputs = function(*tensors)
+    return [*tf.nest.flatten(outputs), *tape.gradient(outputs, watched)]
+
+
+def steps(backend, spec, samples, dtype):
+    """One function of all inputs of all samples, forward and backward, and these inputs: it is compiled once."""
+    calls = [(sample, *tensor_function(backend, spec, sample, dtype)) for sample in samples]
+
+    def compute(inputs):
+        return [
+            value_and_gradients(backend.tf, spec, sample, function, tensors)
+            for (sample, function, _), tensors in zip(calls, inputs, strict=True)
+        ]
+
+    return compute, [tensors for *_, tensors in calls]
+
+
+def test_function_has_the_bits_of_eager(tf_backend, spec, dtype, random):
+    tf = tf_backend.tf
+    samples = (spec.sample((3, 5, 8), random), *spec.more_samples(random))
+    compute, inputs = steps(tf_backend, spec, samples, dtype)
+    for sample, found, wanted in zip(samples, tf.function(compute)(inputs), compute(inputs), strict=True):
+        for got, expected in zip(found, wanted, strict=True):
+            assert_same_bits(got.numpy(), expected.numpy(), str(sample))
+
+
+def blurred(shape: tuple[int, ...], known: str) -> tuple[int | None, ...] | None:
+    """What a signature tells of a shape."""
+    if known == "none":
+        return None
+    if known == "rank":
+        return (None,) * len(shape)
+    return (None, *shape[1:]) if known == "batch-free" and shape else shape
+
+
+@pytest.mark.parametrize("known", ["batch-free", "rank", "none"])
+def test_one_trace_for_all_shapes(tf_backend, spec, known, random):
+    tf = tf_backend.tf
+    first = spec.sample((6, 5, 8), random)
+    function, tensors = tensor_function(tf_backend, spec, first, "float32")
+    traces = []
+
+    def counted(*xs):
+        traces.append(None)
+        return function(*xs)
+
+    signature = [tf.TensorSpec(blurred(tuple(x.shape), known), x.dtype) for x in tensors]
+    compiled = tf.function(counted, input_signature=signature)
+    for size in (6, 9, 1, 0):
+        _, tensors = tensor_function(tf_backend, spec, spec.sample((size, 5, 8), random), "float32")
+        for got, expected in zip(tf.nest.flatten(compiled(*tensors)), tf.nest.flatten(function(*tensors)), strict=True):
+            assert_same_bits(got.numpy(), expected.numpy())
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize("known", ["batch-free", "rank"])
+def test_gradients_with_unknown_sizes(tf_backend, spec, known, random):
+    tf = tf_backend.tf
+    for shape in ((6, 5, 8), (6, 8)):
+        sample = spec.sample(shape, random)
+        function, tensors = tensor_function(tf_backend, spec, sample, "float32")
+        signature = [tf.TensorSpec(blurred(tuple(x.shape), known), x.dtype) for x in tensors]
+        compute = functools.partial(value_and_gradients, tf, spec, sample, function)
+        compiled = tf.function(lambda *xs, compute=compute: compute(xs), input_signature=signature)
+        for got, expected in zip(compiled(*tensors), compute(tensors), strict=True):
+            assert_same_bits(got.numpy(), expected.numpy())
+
+
+def test_what_a_graph_knows_of_shapes(tf_backend, spec, dtype, random):
+    """As much as of the inputs, and never more than is true."""
+    tf = tf_backend.tf
+    for sample in (spec.sample((6, 5, 8), random), *spec.more_samples(random)):
+        function, tensors = tensor_function(tf_backend, spec, sample, dtype)
+        for known in ("all", "rank", "none"):
+            signature = [tf.TensorSpec(blurred(tuple(x.shape), known), x.dtype) for x in tensors]
+            graph = tf.function(function, input_signature=signature).get_concrete_function()
+            for inferred, actual in zip(
+                tf.nest.flatten(graph.structured_outputs), tf.nest.flatten(function(*tensors)), strict=True
+            ):
+                assert inferred.dtype == actual.dtype
+                assert inferred.shape.is_compatible_with(actual.shape)
+                if known == "all":
+                    assert inferred.shape == actual.shape
+                if known == "rank":
+                    assert inferred.shape.rank == actual.shape.rank
+
+
+def test_one_known_shape_tells_the_other(tf_backend, spec, random):
+    """Inputs that must have one shape share what is known of it."""
+    tf = tf_backend.tf
+    sample = spec.sample((6, 5, 8), random)
+    function, tensors = tensor_function(tf_backend, spec, sample, "float32")
+    outputs = tf.nest.flatten(function(*tensors))
+    for i, known in enumerate(tensors):
+        signature = [tf.TensorSpec(x.shape if i == j else None, x.dtype) for j, x in enumerate(tensors)]
+        graph = tf.function(function, input_signature=signature).get_concrete_function()
+        for inferred, output in zip(tf.nest.flatten(graph.structured_outputs), outputs, strict=True):
+            if known.shape == output.shape:
+                assert inferred.shape == output.shape
+
+
+def test_saved_model(tf_cpu, spec, tmp_path, random):
+    tf = tf_cpu.tf
+    sample = spec.sample((6, 5, 8), random)
+    function, tensors = tensor_function(tf_cpu, spec, sample, "float32")
+    module = tf.Module()
+    module.call = tf.function(
+        function,
+        input_signature=[tf.TensorSpec([None, *x.shape[1:]] if x.shape.rank else [], x.dtype) for x in tensors],
+    )
+    tf.saved_model.save(module, tmp_path)
+    loaded = tf.saved_model.load(tmp_path)
+    for got, expected in zip(tf.nest.flatten(loaded.call(*tensors)), tf.nest.flatten(function(*tensors)), strict=True):
+        assert_same_bits(got.numpy(), expected.numpy())
+
+
+def test_arrays_and_lists_become_tensors(tf_backend, spec, random):
+    sample = spec.sample((3, 5), random)
+    inputs = tf_backend.tensors(sample, "float32")
+    expected = tf_backend.call(spec.name, inputs, sample.options)
+    arrays = {name: x.numpy() if name in sample.tensors else x for name, x in inputs.items()}
+    lists = {name: x.tolist() if isinstance(x, np.ndarray) else x for name, x in arrays.items()}
+    for given in (arrays, lists):
+        for got, output in zip(tf_backend.call(spec.name, given, sample.options), expected, strict=True):
+            assert_same_bits(got.numpy(), output.numpy())
+
+
+def test_name(tf_backend, spec, random):
+    """The last argument, as everywhere in TensorFlow: the scope of the operations."""
+    tf = tf_backend.tf
+    sample = spec.sample((3, 5), random)
+    inputs = tf_backend.tensors(sample, "float32")
+    with tf.Graph().as_default() as graph:
+        placeholders = {
+            name: tf.compat.v1.placeholder(x.dtype, x.shape) if name in sample.tensors else x
+            for name, x in inputs.items()
+        }
+        tf_backend.call(spec.name, placeholders, {**sample.options, "name": "chosen"})
+        assert any("chosen" in operation.name for operation in graph.get_operations())
+    assert tf_backend.call(spec.name, inputs, {**sample.options, "name": "chosen"})

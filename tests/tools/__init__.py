@@ -1,0 +1,1 @@
+"""Build, wheel, benchmark, soak, types, examples and the documents."""

@@ -1,0 +1,451 @@
+"""The benchmark: its command line, what it writes, what it refuses to show, and which rows its options choose."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import importlib
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.frameworks import Backend, installed
+from tests.helpers.running import ROOT
+
+pytest.importorskip("rich")
+
+
+from rich.console import Console
+
+from benchmarks import __main__ as command_line
+from benchmarks.__main__ import main
+from benchmarks.cases.case import BOTH, FORWARD, SECTIONS, Case, moving, product
+from benchmarks.cases.selection import Selection, parse_shape
+from benchmarks.cases.tables import cases
+from benchmarks.contenders import side_of
+from benchmarks.guard.judging import RATIOS
+from benchmarks.measuring import contest, runner
+from benchmarks.measuring.environment import environment
+from benchmarks.measuring.timing import Contender, Effort, HostClock
+from benchmarks.results import compare, report, schema
+
+QUICK = Effort(round=0.0, total=0.0, least_rounds=3)
+
+
+def bench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "COLUMNS": "250"}
+    command = [sys.executable, "-m", "benchmarks", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a quick run over relu's calls, in the frameworks that are here."""
+    path = tmp_path_factory.mktemp("bench") / "results.json"
+    done = bench("--quick", "--device", "cpu", "--op", "relu", "--section", "call", "--output", path)
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+@pytest.fixture
+def frozen() -> Iterator[None]:
+    """As in a run, collections pass over what was there before: they would take longer than a case."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+def measured(any_backend: Backend, frozen: None) -> Callable[[Case], Any]:
+    """Measures a case, briefly."""
+    side = side_of(any_backend.framework)
+    return lambda case: contest.measured(side, case, QUICK, quick=True)
+
+
+@pytest.fixture
+def runs(results: Path) -> list[schema.Run]:
+    return json.loads(results.read_text())
+
+
+def test_a_run_writes_all_fields(runs):
+    assert [run["framework"] for run in runs] == ["torch", "tf"]
+    for run in runs:
+        assert schema.Run.__required_keys__ <= run.keys()
+        found = run["environment"]
+        assert schema.Environment.__required_keys__ <= found.keys() <= schema.Environment.__annotations__.keys()
+        if not run["results"]:
+            assert not installed(run["framework"]) and run["notes"]
+            continue
+        assert {"seconds", "version", "build"} <= found.keys()
+        assert {"fusedops", {"torch": "torch", "tf": "tensorflow"}[run["framework"]]} <= found["versions"].keys()
+        for row in run["results"]:
+            assert schema.Row.__required_keys__ <= row.keys() <= schema.Row.__annotations__.keys()
+            assert (row["operator"], row["section"], row["shape"]) == ("relu", "call", [16])
+            assert {"fusedops", "eager"} <= row["contenders"].keys()
+            for contender in row["contenders"].values():
+                assert schema.Contender.__required_keys__ <= contender.keys() <= schema.Contender.__annotations__.keys()
+                assert contender["problem"] is None and len(contender["samples"]) >= 3
+
+
+def test_the_same_results_have_not_moved(results):
+    done = bench("--merge", results, "--compare", results)
+    assert done.returncode == 0, done.stderr
+    assert "0 of " in done.stdout and "Slower" not in done.stdout and "Faster" not in done.stdout
+
+
+@pytest.mark.parametrize("times, title", [(5.0, "Slower than before"), (0.2, "Faster than before")])
+def test_a_row_that_moved_is_found(runs, tmp_path, times, title, capsys, monkeypatch):
+    for row in runs[0]["results"]:  # as on an idle machine: a busy one's spread would hide any change
+        ours = row["contenders"]["fusedops"]
+        ours["samples"] = [1e-6] * len(ours["samples"])
+    new = copy.deepcopy(runs)
+    row = new[0]["results"][0]
+    row["contenders"]["fusedops"]["samples"] = [x * times for x in row["contenders"]["fusedops"]["samples"]]
+    (move,) = compare.moves(runs, new)
+    assert (move.framework, move.key, move.contender) == ("torch", row["key"], "fusedops")
+    assert move.times == pytest.approx(times)
+
+    before, now = tmp_path / "before.json", tmp_path / "now.json"
+    before.write_text(json.dumps(runs))
+    now.write_text(json.dumps(new))
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--merge", str(now), "--compare", str(before)])
+    main()
+    shown = capsys.readouterr().out
+    assert title in shown and row["key"] in shown
+
+
+def test_a_change_within_the_spread_is_none(runs):
+    for run in runs:
+        for row in run["results"]:
+            row["contenders"] = {"fusedops": {"work": 1.0, "problem": None, "samples": [1e-6, 1.2e-6, 1.4e-6, 1.6e-6]}}
+    new = copy.deepcopy(runs)
+    for run in new:
+        for row in run["results"]:
+            row["contenders"]["fusedops"]["samples"] = [x * 1.15 for x in row["contenders"]["fusedops"]["samples"]]
+    assert not compare.moves(runs, new)
+
+
+def shown_as(row: dict[str, Any], framework: str) -> dict[str, str]:
+    """Column -> what the table of this row shows there, its lines joined."""
+    console = Console(file=io.StringIO(), width=400)
+    run = {"framework": framework, "environment": environment(), "results": [row], "notes": []}
+    report.show(console, [run])
+    lines = [line.strip("┃│").split("┃" if "┃" in line else "│") for line in console.file.getvalue().splitlines()]
+    heading, *others = [[cell.strip() for cell in cells] for cells in lines if len(cells) > 2]
+    return {name: " ".join(filter(None, cells)) for name, *cells in zip(heading, *others, strict=True)}
+
+
+def test_the_table_shows_time_spread_and_memory():
+    case = moving("rows", "cuda", "relu", "forward", "float32", (8, 2**20))
+    samples = [90e-6, 95e-6, 100e-6, 105e-6, 110e-6]
+    ours = {"work": case.work, "problem": None, "samples": samples, "memory": 3 * 2**20}
+    copied = {"work": case.work, "problem": None, "samples": [x / 2 for x in samples]}
+    row = {"key": case.key, **asdict(case), "contenders": {"fusedops": ours, "copy": copied}}
+    shown = shown_as(row, "torch")
+    assert shown["fusedops"].startswith("100 µs ±5.0% 671.1 GB/s 3 MiB 2 × floor")
+    assert shown["floor"] == "50 µs 1342 GB/s"
+
+
+def test_a_wrong_result_shows_no_time(any_backend, measured, monkeypatch):
+    contenders = f"benchmarks.contenders.{any_backend.framework}.side.public"
+    monkeypatch.setattr(contenders, lambda package, case: lambda x: package.relu(x) + 1)
+    section = "cpu" if any_backend.device == "cpu" else "stream"
+    row = measured(moving(section, any_backend.device, "relu", "forward", "float32", (64,)))
+    ours, eager = row["contenders"]["fusedops"], row["contenders"]["eager"]
+    assert "samples" not in ours and "memory" not in ours and ours["problem"].startswith("wrong: relative error")
+    assert eager["problem"] is None and len(eager["samples"]) >= 3
+    shown = shown_as(row, any_backend.framework)
+    assert shown["fusedops"] == ours["problem"]
+    assert "±" in shown["eager"]
+
+
+def failing_from_the_third_call() -> Contender:
+    def call():
+        calls.append(None)
+        if len(calls) > 2:
+            raise RuntimeError("\nan illegal memory access")
+
+    calls: list[None] = []
+    return Contender(call, HostClock(), checked=False)
+
+
+@pytest.fixture
+def with_a_failing_peer(any_backend, monkeypatch):
+    side = side_of(any_backend.framework)
+    contenders = side.contenders
+    monkeypatch.setattr(side, "contenders", lambda *row: {"peer": failing_from_the_third_call, **contenders(*row)})
+    return side
+
+
+def test_a_contender_that_fails_while_it_is_timed_is_left_out(any_backend, with_a_failing_peer, measured):
+    section = "cpu" if any_backend.device == "cpu" else "stream"
+    row = measured(moving(section, any_backend.device, "relu", "forward", "float32", (64,)))
+    assert "problem" not in row
+    assert row["contenders"]["peer"] == {"work": 512.0, "problem": "RuntimeError: an illegal memory access"}
+    assert len(row["contenders"]["fusedops"]["samples"]) >= 3
+
+
+def test_another_process_measures_what_a_crash_has_left(any_backend, with_a_failing_peer, monkeypatch, tmp_path):
+    path = tmp_path / "run.json"
+    where = ("cpu", "cpu") if any_backend.device == "cpu" else ("stream", "cuda")
+    rows = [moving(*where, operator, "forward", "float32", (64,)) for operator in ("relu", "scale")]
+    monkeypatch.setattr(runner, "_keep_freed_memory", lambda: None)  # of all that this process does later
+
+    def measure(**options: bool) -> tuple[bool, list[schema.Row]]:
+        whole = runner.measure(any_backend.framework, any_backend.device, rows, True, path, **options)
+        return whole, json.loads(path.read_text())["results"]
+
+    for module in (contest, runner):
+        monkeypatch.setattr(module, "is_usable", lambda side, device: False)
+    whole, (row,) = measure()
+    assert not whole and row["contenders"]["peer"]["crashed"] and "peer has left the GPU unusable" in row["problem"]
+
+    for module in (contest, runner):
+        monkeypatch.setattr(module, "is_usable", lambda side, device: True)
+    whole, found = measure(resume=True)
+    gc.unfreeze()
+    assert whole and [row["operator"] for row in found] == ["relu", "scale"]
+    assert not any("problem" in row for row in found)
+    assert [row["contenders"]["peer"].get("crashed") for row in found] == [True, None]
+    assert all("samples" in row["contenders"]["fusedops"] for row in found)
+
+
+@pytest.mark.parametrize(
+    "statuses, problem",
+    [
+        ([75, 75, 0], None),  # twice a contender leaves the GPU unusable
+        ([-9], "The process of torch ended with status -9: rows of it are missing"),
+        ([75] * 21, "The process of torch ended with status 75: rows of it are missing"),
+    ],
+)
+def test_processes_that_end_early(statuses, problem, tmp_path, monkeypatch):
+    output, commands = tmp_path / "now.json", []
+
+    def run(command, check):
+        commands.append(command)
+        part = Path(command[command.index("--json") + 1])
+        part.write_text(json.dumps(written))
+        return subprocess.CompletedProcess(command, statuses[len(commands) - 1])
+
+    case = moving("cpu", "cpu", "relu", "forward", "float32", (64,))
+    row = {"key": case.key, **asdict(case), "contenders": {}}
+    written = {"framework": "torch", "environment": environment(), "results": [row], "notes": []}
+    arguments = ["--framework", "torch", "--device", "cpu", "--section", "cpu", "--output", str(output)]
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
+    monkeypatch.setattr(command_line.subprocess, "run", run)
+    if problem:
+        with pytest.raises(SystemExit, match=problem):
+            main()
+    else:
+        main()
+    assert ["--resume" in command for command in commands] == [False] + [True] * (len(statuses) - 1)
+    (found,) = json.loads(output.read_text())
+    assert found["results"] and found["notes"] == [problem] * bool(problem)
+    assert list(tmp_path.iterdir()) == [output]
+
+
+def test_a_time_counts_without_its_memory(any_backend, measured, monkeypatch):
+    def memory(call):
+        raise RuntimeError("out of memory")
+
+    side = side_of(any_backend.framework)
+    monkeypatch.setattr(side, "memory", memory)
+    section = "cpu" if any_backend.device == "cpu" else "stream"
+    row = measured(moving(section, any_backend.device, "relu", "forward", "float32", (64,)))
+    assert "problem" not in row
+    assert all("samples" in x and "memory" not in x for x in row["contenders"].values())
+
+
+@pytest.mark.parametrize("operator", FORWARD)
+def test_calls_leave_no_tensor_behind(tf_cpu, frozen, operator):
+    """Gradients that TensorFlow never frees fill a GPU within a run."""
+    side = side_of("tf")
+
+    def tensors() -> int:
+        gc.collect()
+        return sum(issubclass(type(x), side.tf.Tensor) for x in gc.get_objects())
+
+    case = moving("cpu-rows", "cpu", operator, BOTH, "float32", (2, 4, 2, 16) if operator == "rope" else (8, 32))
+    for function in (side.public(side.fo, case), side.formula(case)):
+        call = side.call(case, function, side.inputs(case))
+        call()
+        before = tensors()
+        for _ in range(3):
+            call()
+        assert tensors() == before
+
+
+@pytest.mark.parametrize(
+    "library, sentence",
+    [
+        (("QuACK", "json", 9), "QuACK is not compared: it needs compute capability 9.0, this GPU has 8.6"),
+        (("Liger", "no_such_package", 8), "Liger is not compared: it is not installed (pip install 'fusedops[bench]')"),
+        (("Liger", "json", 8), "Liger is not compared: RuntimeError: it does not fit"),
+    ],
+)
+def test_a_library_that_cannot_be_compared_is_named_in_a_line(torch_cpu, monkeypatch, library, sentence):
+    def load():
+        raise RuntimeError("it does not fit\nand here is why")
+
+    peers = importlib.import_module("benchmarks.contenders.torch.libraries")
+    monkeypatch.setattr(peers, "LIBRARIES", [(*library, load)])
+    monkeypatch.setattr(peers, "FUNCTIONS", {})
+    monkeypatch.setattr(torch_cpu.torch.cuda, "get_device_capability", lambda: (8, 6))
+    assert peers.load() == [sentence] and not peers.FUNCTIONS
+
+
+def small_cases(device: str) -> list[Case]:
+    """Every operator, forward and backward, in a section whose inputs may have any size."""
+    section = "cpu-rows" if device == "cpu" else "rows"
+    shapes = {"rope": (2, 4, 2, 16), "cross_entropy": (8, 32)}
+    found = [
+        moving(section, device, operator, variant, "float32", shapes.get(operator, (8, 32)))
+        for operator in FORWARD
+        for variant in ("forward", BOTH)
+    ]
+    return [*found, *(product(section, device, variant, "float32", (8, 16, 32)) for variant in ("NN", "NT", "TN"))]
+
+
+def test_every_operator_is_measured(any_backend, measured):
+    for case in small_cases(any_backend.device):
+        if (any_backend.framework, case.operator, case.variant) == ("torch", "add", BOTH):
+            continue  # torch's autograd hands the upstream gradient through: there is nothing to time
+        row = measured(case)
+        assert "problem" not in row, (case.key, row["problem"])
+        for name in ("fusedops", "eager"):
+            contender = row["contenders"][name]
+            assert contender["problem"] is None, (case.key, name, contender["problem"])
+            assert ("memory" in contender) == (any_backend.device == "cuda")
+        assert row["flops"] > 0 and row["bytes"] > 0
+
+
+@pytest.mark.parametrize("section", ["small", "growth", "launch", "seeds", "python", "call-gpu"])
+def test_small_inputs_on_a_gpu(torch_gpu, section):
+    """By graphs, profiler and host, with the cache as the section wants it."""
+    side = side_of("torch")
+    case = next(
+        case for case in cases() if case.section == section and case.device == "cuda" and "torch" in case.frameworks
+    )
+    row = contest.measured(side, case, QUICK, quick=True)
+    assert "problem" not in row and row["contenders"]["fusedops"]["problem"] is None
+    assert row["contenders"]["fusedops"]["memory"] >= 0
+
+
+def test_a_cold_clock_flushes_between_turns(torch_cpu, monkeypatch):
+    clocks, caches = (importlib.import_module(f"benchmarks.contenders.torch.{name}") for name in ("clocks", "caches"))
+    batches: list[int] = []
+
+    def time(clock, call, count):
+        assert clock.first is caches.flush
+        batches.append(count)
+        return 2.0 * count, 0.5 * count
+
+    monkeypatch.setattr(clocks.EventClock, "_time", time)
+    clock = clocks.EventClock(caches.flush, every=4)
+    assert clock(lambda: None, 10) == 2.0 and clock.host_share == 0.25
+    assert batches == [4, 4, 2]
+
+
+@pytest.mark.parametrize("milliseconds, host_is_measured", [(0.5, False), (30, True)])
+def test_a_gpu_sleeps_until_the_host_is_done(torch_gpu, alone, milliseconds, host_is_measured):
+    """Calls of some microseconds on the GPU, which the host issues much more slowly; it sleeps 50 ms at most."""
+    clocks, torch = importlib.import_module("benchmarks.contenders.torch.clocks"), torch_gpu.torch
+    x = torch.ones(1024, device="cuda")
+
+    def call() -> None:
+        time.sleep(milliseconds * 1e-3)
+        x.add_(1)
+
+    clock = clocks.EventClock()
+    for count in (1, 1, 10, 10, 10):
+        seconds = clock(call, count)
+    assert (clock.host_share > 0.9) == (seconds > 100e-6) == host_is_measured
+
+
+def test_a_graph_holds_what_it_reads(torch_gpu):
+    """A library may be given copies of the inputs, which nobody else holds."""
+    clocks, torch = importlib.import_module("benchmarks.contenders.torch.clocks"), torch_gpu.torch
+    inputs = [torch.full((2**20,), float(i), device="cuda") for i in range(8)]
+    whole, alive = clocks.graph(torch.square, [(x,) for x in inputs]), [weakref.ref(x) for x in inputs]
+    del inputs
+    gc.collect()
+    assert all(x() is not None for x in alive)
+    assert whole().eq(0).all()
+
+
+def test_inputs_that_a_cache_holds_rotate(torch_gpu):
+    side = side_of("torch")
+    caches = importlib.import_module("benchmarks.contenders.torch.caches")
+    small = moving("small", "cuda", "relu", "forward", "bfloat16", (1, 4096))
+    turns = caches.copies(small, side.inputs(small))
+    assert len({values["x"].data_ptr() for values in turns}) == len(turns) == caches.MOST_COPIES
+    large = moving("stream", "cuda", "relu", "forward", "float32", (caches.cache_size(),))
+    assert len(caches.copies(large, side.inputs(large))) == 1
+
+
+def test_options_choose_rows():
+    chosen = Selection(operators=["relu", "softmax"], sections=["stream", "rows"], dtypes=["bfloat16"]).of(cases())
+    assert {(case.operator, case.section, case.dtype) for case in chosen} == {
+        ("relu", "stream", "bfloat16"),
+        ("softmax", "rows", "bfloat16"),
+    }
+    assert len({case.key for case in cases()}) == len(list(cases()))
+
+
+def test_a_shape_replaces_the_tables_own():
+    chosen = Selection(shapes=[parse_shape("512x256")], dtypes=["float16", "float64"]).of(cases())
+    assert {case.dtype for case in chosen} == {"float16", "float64"}
+    assert {case.shape for case in chosen} == {(512, 256), (4, 128, 2, 128)}  # the latter is rope's
+    assert {case.operator for case in chosen} == {*FORWARD}
+    assert not any(case.goals for case in chosen)
+    assert {case.operator for case in Selection(shapes=[parse_shape("64x32x16")]).of(cases())} == {"matmul"}
+    assert {case.work for case in chosen if case.operator == "relu" and case.dtype == "float16"} == {
+        2 * 2 * 512 * 256.0,
+        3 * 2 * 512 * 256.0,
+    }
+
+
+def test_a_quick_run_has_every_operator_once():
+    quick = Selection(quick=True).of(cases())
+    for device, sections in (("cpu", ("cpu", "cpu-rows")), ("cuda", ("stream", "rows", "matmul"))):
+        found = [(case.operator, case.variant) for case in quick if case.device == device and case.section in sections]
+        assert len(found) == len(set(found))
+        assert {operator for operator, _ in found} == {*FORWARD, "matmul"}
+
+
+def test_every_section_has_cases_and_an_effort():
+    assert {case.section for case in cases()} == set(SECTIONS) == set(runner.EFFORTS)
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["--op", "no_operator"], "invalid choice: 'no_operator'"),
+        (["--shape", "4096x"], "'4096x' is none of 1048576, 4096x8192 and 512x512x512, as examples"),
+        (["--device", "cpu", "--section", "rows"], "nothing is measured with these options together"),
+        (["--framework", "tf", "--section", "python"], "nothing is measured with these options together"),
+        (["--op", "matmul", "--section", "small"], "nothing is measured with these options together"),
+        (["--compare", "missing.json"], "missing.json is no file that `make bench` has written"),
+        (["--compare", str(ROOT / "README.md")], "README.md is no file that `make bench` has written"),
+        (
+            ["--merge", str(RATIOS)],
+            "ratios.json is no file that `make bench` has written",
+        ),
+        (["--json", "x.json"], "--json needs --framework"),
+    ],
+)
+def test_options_that_make_no_sense(arguments, sentence, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2 and sentence in capsys.readouterr().err

@@ -1,0 +1,635 @@
+"""The build and the loader: what is said when something is missing or stale, and what is built again when."""
+
+import dataclasses
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import fusedops
+from build_tools import build, torch_autograd
+from fusedops import loading
+from fusedops.building import core, cuda
+from fusedops.building.architectures import Architecture, choose
+from fusedops.building.core import Cuda, add_core, announcement
+from fusedops.building.cuda import NoCudaError
+from fusedops.building.ninja import NinjaFile
+from fusedops.building.options import BuildError, Options
+from tests.helpers.running import ROOT, copy_without_libraries, python
+
+RUN = {
+    "torch": "Run: make build-torch, or in Python: import fusedops; fusedops.torch.jit.load()",
+    "tf": "Run: make build-tf",
+}
+END = {name: re.escape(text) + "$" for name, text in RUN.items()}
+FACTS = {
+    "fusedops": fusedops.__version__,
+    "bytes": {"_C.abi3.so": 0, "_ops.so": 0, "_xla.so": 0},
+    "cuda": "13.0",
+    "without_cuda": None,
+    "architectures": ["8.0", "9.0+PTX"],
+    "cpu_flags": "-march=x86-64-v3",
+    "build_type": "release",
+}
+
+
+@pytest.fixture
+def environment(tmp_path, monkeypatch):
+    """A function that pretends: these frameworks are installed, those bindings are built against these versions."""
+    monkeypatch.setattr(loading, "__file__", str(tmp_path / "loading.py"))
+    monkeypatch.setattr(loading.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(loading, "_missing_instructions", lambda cpu_flags: "")
+
+    def pretend(installed, built, **facts):
+        def version(distribution):
+            if distribution not in installed:
+                raise metadata.PackageNotFoundError(distribution)
+            return installed[distribution]
+
+        monkeypatch.setattr(loading.metadata, "version", version)
+        for name, framework_version in built.items():
+            framework = loading.FRAMEWORKS[name]
+            framework.folder.mkdir(exist_ok=True)
+            for file in framework.files:
+                (framework.folder / file).touch()
+            (framework.folder / "_build.json").write_text(json.dumps(FACTS | {"framework": framework_version} | facts))
+
+    return pretend
+
+
+def sentence(framework):
+    with pytest.raises(ImportError) as error:
+        loading.library(framework)
+    return str(error.value)
+
+
+def test_a_good_build_is_found(environment):
+    environment({"torch": "2.11.0+cu130", "tensorflow-cpu": "2.21.1"}, {"torch": "2.13.0", "tf": "2.21.0"})
+    assert loading.library("torch").name == "_C.abi3.so"
+    assert loading.library("tf").name == "_ops.so"
+
+
+def test_nothing_is_built(environment):
+    environment({"torch": "2.13.0", "tensorflow": "2.21.0"}, {})
+    assert re.search(rf"is not built.*PyTorch 2\.13\.0 is installed.*{END['torch']}", sentence("torch"))
+    assert re.search(rf"is not built.*TensorFlow 2\.21\.0 is installed.*{END['tf']}", sentence("tf"))
+
+
+def test_the_library_is_damaged(environment):
+    environment({"torch": "2.13.0"}, {"torch": "2.13.0"}, bytes={"_C.abi3.so": 1000})
+    assert re.search(rf"is damaged: .*_C\.abi3\.so must have 1000 bytes; it has 0\. {END['torch']}", sentence("torch"))
+
+
+@pytest.mark.parametrize("facts", ["[]", "null", "3", "garbage", '{"fusedops": 1}'])
+def test_the_facts_are_unreadable(environment, facts):
+    environment({"torch": "2.13.0"}, {"torch": "2.13.0"})
+    (loading.FRAMEWORKS["torch"].folder / "_build.json").write_text(facts)
+    assert re.search(rf"is not built: there is no readable .*_build\.json; .* {END['torch']}", sentence("torch"))
+
+
+def test_the_library_is_gone(environment):
+    environment({"torch": "2.13.0"}, {"torch": "2.13.0"})
+    (loading.FRAMEWORKS["torch"].folder / "_C.abi3.so").unlink()
+    assert "there is no" in sentence("torch")
+
+
+@pytest.mark.parametrize("framework", ["torch", "tf"])
+def test_a_build_is_broken_off_while_it_replaces_libraries(environment, tmp_path, monkeypatch, framework):
+    environment({"torch": "2.13.0", "tensorflow": "2.21.0"}, {framework: "2.21.0"})
+    there = loading.FRAMEWORKS[framework]
+    made = [tmp_path / file for file in there.files]
+    for library in made:
+        library.touch()
+    monkeypatch.setattr(os, "replace", None)  # as if it were killed before
+    with pytest.raises(TypeError):
+        build._install(made, there.folder)
+    assert re.search(
+        rf"there is no readable .*_build\.json, which a build writes last: one is under way, or was broken off; .*"
+        rf"{END[framework]}",
+        sentence(framework),
+    )
+
+
+def test_facts_stay_where_no_library_is_replaced(environment):
+    environment({"torch": "2.13.0"}, {"torch": "2.13.0"})
+    folder = loading.FRAMEWORKS["torch"].folder
+    build._install([folder / "_C.abi3.so"], folder)
+    assert loading.library("torch")
+
+
+@pytest.mark.parametrize("framework, title", [("torch", "PyTorch"), ("tf", "TensorFlow")])
+def test_the_framework_is_missing(environment, framework, title):
+    environment({}, {framework: "2.21.0"})
+    assert f"needs {title}, which is not installed; it is built against {title} 2.21.0" in sentence(framework)
+    assert sentence(framework).endswith("then " + RUN[framework].removeprefix("Run: "))
+
+
+def test_torch_is_too_old(environment):
+    environment({"torch": "2.9.1+cu128"}, {"torch": "2.13.0"})
+    assert "needs PyTorch 2.10 or newer, and PyTorch 2.9.1+cu128 is installed" in sentence("torch")
+    assert "built against PyTorch 2.13.0" in sentence("torch")
+    assert sentence("torch").endswith("then " + RUN["torch"].removeprefix("Run: "))
+
+
+def test_tensorflow_is_another(environment):
+    environment({"tensorflow": "2.21.0"}, {"tf": "2.20.1"})
+    assert sentence("tf") == (
+        "fusedops.tf was built against TensorFlow 2.20.1, and TensorFlow 2.21.0 is installed. Run: make build-tf"
+    )
+
+
+def test_tensorflow_is_too_old(environment):
+    environment({"tensorflow": "2.19.1"}, {"tf": "2.21.0"})
+    assert "needs TensorFlow 2.20 or newer, and TensorFlow 2.19.1 is installed" in sentence("tf")
+
+
+def test_tensorflow_of_another_night(environment):
+    environment({"tf-nightly": "2.22.0.dev20261120"}, {"tf": "2.22.0.dev20261119"})
+    assert "was built against TensorFlow 2.22.0.dev20261119" in sentence("tf")
+
+
+def test_the_second_library_is_of_another_build(environment):
+    environment({"tensorflow": "2.21.0"}, {"tf": "2.20.1"})
+    subject = "fusedops.tf's _xla.so was built"
+    assert loading.fault(loading.FRAMEWORKS["tf"], "_xla.so") == (
+        f"{subject} against TensorFlow 2.20.1, and TensorFlow 2.21.0 is installed. Run: make build-tf"
+    )
+    environment({"tensorflow": "2.21.0"}, {"tf": "2.21.0"}, fusedops="0.0.1")
+    assert loading.fault(loading.FRAMEWORKS["tf"], "_xla.so").startswith(f"{subject} from fusedops 0.0.1; this is ")
+
+
+@pytest.mark.parametrize(
+    "version, file",
+    [
+        ("2.13.0+cpu", "_autograd.torch2.13.so"),
+        ("2.13.1", "_autograd.torch2.13.so"),
+        ("2.16.0.dev20261120+cu130", "_autograd.torch2.16.0.dev20261120+cu130.so"),
+    ],
+)
+def test_a_library_of_autograd_is_for_one_minor_version_of_torch(version, file):
+    assert loading.autograd_file(version) == file
+
+
+def test_show_config_says_where_autograd_is(environment, capsys, monkeypatch):
+    monkeypatch.delitem(sys.modules, "fusedops.torch.autograd_library", raising=False)
+    monkeypatch.delenv("FUSEDOPS_TORCH_AUTOGRAD", raising=False)
+    file = "_autograd.torch2.13.so"
+    environment({"torch": "2.13.0"}, {"torch": "2.13.0"}, bytes={"_C.abi3.so": 0, file: 0})
+    (loading.FRAMEWORKS["torch"].folder / file).touch()
+    fusedops.show_config()
+    assert re.search(r"\n  autograd +in C\+\+\n", capsys.readouterr().out)
+    environment({"torch": "2.14.0"}, {"torch": "2.13.0"})
+    fusedops.show_config()
+    said = re.search(r"fusedops\.torch: ready\n(?:  .*\n)*  autograd +in Python: (.*)\n", capsys.readouterr().out)[1]
+    assert re.match(rf"fusedops\.torch's _autograd\.torch2\.14\.so is not built: .* {END['torch']}", said)
+
+
+def test_fusedops_is_another(environment):
+    environment({"torch": "2.13.0"}, {"torch": "2.13.0"}, fusedops="0.0.1")
+    assert re.search(rf"built from fusedops 0\.0\.1; this is .* {END['torch']}", sentence("torch"))
+
+
+def test_the_cpu_is_too_old(environment, monkeypatch):
+    environment({"torch": "2.13.0"}, {"torch": "2.13.0"})
+    monkeypatch.setattr(loading, "_missing_instructions", lambda cpu_flags: "avx2, fma")
+    assert "was built for CPUs with avx2, fma; this one has not" in sentence("torch")
+
+
+@pytest.mark.parametrize(
+    "cpu_flags, cpuinfo, missing",
+    [
+        ("-march=x86-64-v3", "flags\t\t: fpu bmi2 f16c avx2 fma", ""),
+        ("-march=x86-64-v3", "flags\t\t: fpu sse4_2 f16c avx", "avx2, bmi2, fma"),
+        ("-march=x86-64-v2", "flags\t\t: fpu", ""),
+        ("-march=x86-64-v3", None, ""),
+    ],
+)
+def test_the_cpu_is_asked(tmp_path, cpu_flags, cpuinfo, missing):
+    file = tmp_path / "cpuinfo"
+    if cpuinfo:
+        file.write_text(f"processor\t: 0\n{cpuinfo}\nbugs\t\t:\n")
+    assert loading._missing_instructions(cpu_flags, file) == missing
+
+
+def test_show_config_says_what_is_there_and_what_is_missing(environment, capsys):
+    environment({"torch": "2.13.0"}, {"torch": "2.13.0"})
+    fusedops.show_config()
+    text = capsys.readouterr().out
+    for part in (fusedops.__version__, "fusedops.torch: ready", "8.0, 9.0+PTX, CUDA 13.0", "x86-64-v3"):
+        assert part in text
+    assert "fusedops.tf: not usable" in text
+    assert "needs TensorFlow, which is not installed" in text
+
+
+def test_show_config_says_why_there_are_no_kernels_for_the_gpu(environment, capsys):
+    environment({"torch": "2.13.0"}, {"torch": "2.13.0"}, cuda=None, without_cuda="nvcc was not found")
+    fusedops.show_config()
+    assert "no kernels, because at the build nvcc was not found" in capsys.readouterr().out
+
+
+def test_show_config_says_why_there_is_no_xla(environment, capsys, monkeypatch):
+    monkeypatch.delitem(sys.modules, "fusedops.tf.xla", raising=False)  # as before anything is loaded
+    environment({"tensorflow": "2.21.0"}, {"tf": "2.21.0"})
+    fusedops.show_config()
+    assert re.search(r"fusedops\.tf: ready\n(  .*\n)*  XLA +ready\n", capsys.readouterr().out)
+    (loading.FRAMEWORKS["tf"].folder / "_xla.so").unlink()
+    fusedops.show_config()
+    assert re.search(
+        r"fusedops\.tf: ready\n(  .*\n)*  XLA +.*there is no .*_xla\.so.*make build-tf\n", capsys.readouterr().out
+    )
+
+
+def test_show_config_names_keras(environment, capsys):
+    for keras, version in (({"keras": "3.15.1"}, r"3\.15\.1"), ({}, "not installed")):
+        environment({"tensorflow": "2.21.0", **keras}, {"tf": "2.21.0"})
+        fusedops.show_config()
+        assert re.search(rf"  TensorFlow 2\.21\.0\n  Keras      {version}\n", capsys.readouterr().out)
+
+
+def test_show_config_never_fails(environment, capsys):
+    environment({"torch": "unknown", "tensorflow": "2.21.0"}, {"torch": "2.13.0", "tf": "2.21.0"})
+    (loading.FRAMEWORKS["tf"].folder / "_build.json").write_text("{}")
+    fusedops.show_config()
+    text = capsys.readouterr().out
+    assert "fusedops.torch: broken" in text
+    assert "fusedops.tf is not built" in text
+
+
+@pytest.mark.parametrize("framework", ["torch", "tf"])
+def test_importing_what_is_not_built(tmp_path, framework):
+    if loading.FRAMEWORKS[framework].installed() is None:
+        pytest.skip("not installed")
+    folder = copy_without_libraries(tmp_path)
+    for code in (f"import fusedops.{framework}", f"from fusedops import {framework}"):
+        done = python(code, folder=folder)
+        assert done.stderr.splitlines()[-1].startswith(f"ImportError: fusedops.{framework} is not built")
+        assert done.stderr.strip().endswith(RUN[framework])
+
+
+SHOW = """
+import fusedops
+fusedops.show_config()
+import fusedops.torch
+"""
+# As a script elsewhere runs: it finds what is on the path, whatever the current folder holds.
+ELSEWHERE = "import sys; sys.path.remove('')\n" + SHOW
+# As setuptools installs a package for editing.
+EDITABLE = """
+import importlib.util, sys
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "fusedops":
+            return importlib.util.spec_from_file_location(name, "{other}/__init__.py")
+
+sys.meta_path.append(Finder)
+"""
+
+
+@pytest.mark.parametrize("code", [SHOW, ELSEWHERE, EDITABLE + SHOW], ids=["hidden", "in the folder", "editable"])
+def test_another_copy_is_named(tmp_path, code):
+    if loading.FRAMEWORKS["torch"].installed() is None:
+        pytest.skip("not installed")
+    this, other = (copy_without_libraries(tmp_path / name) for name in ("this", "other"))
+    here, on_path = this, [this]
+    if code is ELSEWHERE:
+        here = other
+    elif code is SHOW:
+        on_path = [this, other]
+    code = code.replace("{other}", str(other / "fusedops"))
+    done = python(code, folder=here, PYTHONPATH=os.pathsep.join(map(str, on_path)))
+    assert (
+        f" in {this / 'fusedops'}\nanother one, which is not the one imported, in {other / 'fusedops'}\n" in done.stdout
+    )
+    note = f". This is the fusedops in {this / 'fusedops'}; another one is in {other / 'fusedops'}. {RUN['torch']}"
+    assert done.stderr.strip().endswith(note)
+
+
+TORCH = """
+import sys, fusedops.torch, torch
+assert fusedops.torch.add(torch.ones(2), torch.ones(2)).tolist() == [2, 2]
+assert {"convert", "nn"} < set(dir(fusedops.torch)), "and on first use they are imported:"
+assert not {"fusedops.torch.conversion", "fusedops.torch.nn", "transformers"} & set(sys.modules)
+"""
+TF = """
+import sys, fusedops.tf, tensorflow
+assert fusedops.tf.add(tensorflow.ones(2), tensorflow.ones(2)).numpy().tolist() == [2, 2]
+assert "keras" in dir(fusedops.tf), "and on first use it is imported:"
+assert "fusedops.tf.keras" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        TORCH + "assert 'tensorflow' not in sys.modules" + TF,
+        TF + "assert 'torch' not in sys.modules" + TORCH,
+    ],
+    ids=["torch first", "TensorFlow first"],
+)
+def test_each_binding_imports_its_own_framework_only_and_both_live_in_one_process(code):
+    for framework in loading.FRAMEWORKS.values():
+        if framework.installed() is None:
+            pytest.skip(f"{framework.title} is not installed")
+    done = python(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_fusedops_alone_imports_neither():
+    code = "import sys, fusedops; fusedops.show_config(); assert not {'torch', 'tensorflow'} & set(sys.modules)"
+    done = python(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_core_includes_no_framework():
+    framework = re.compile(r'#\s*include\s*[<"](torch|ATen|c10|tensorflow|xla|absl|Eigen|Python\.h|pybind11)')
+    files = [path for path in (ROOT / "core_cuda").rglob("*") if path.is_file()]
+    assert files
+    assert not [path for path in files if framework.search(path.read_text())]
+
+
+def test_make_alone_prints_what_there_is():
+    done = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0
+    for target in (
+        "build",
+        "build-torch",
+        "build-tf",
+        "wheel",
+        "test",
+        "test-all",
+        "test-compat",
+        "demo",
+        "bench",
+        "format",
+        "clean",
+    ):
+        assert f"make {target} " in done.stdout
+    for option in ("PYTHON=", "FUSEDOPS_CUDA_ARCHS=", "DEBUG=1", "CUDA=0"):
+        assert option in done.stdout
+
+
+def test_ci_runs_what_the_readme_says():
+    assert all("make test-all" in (ROOT / file).read_text() for file in ("README.md", ".ci/run"))
+
+
+TOOLKIT = cuda.Toolkit(ROOT, "13.0", ROOT, frozenset({"75", "80", "86", "87", "90", "120"}))
+
+
+@pytest.fixture
+def chosen(monkeypatch):
+    def chosen(gpus=(), unneeded=None, **variables):
+        for variable in ("FUSEDOPS_CUDA_ARCHS", "TORCH_CUDA_ARCH_LIST"):
+            monkeypatch.setenv(variable, variables.get(variable, ""))
+        return choose(Options.from_environment(), TOOLKIT, lambda: list(gpus), unneeded)
+
+    return chosen
+
+
+@pytest.mark.parametrize(
+    "asked, found",
+    [
+        ("8.0;9.0+PTX", ["8.0", "9.0+PTX"]),
+        ("80 sm_90", ["8.0", "9.0"]),
+        ("9.0a,12.0", ["9.0a", "12.0"]),
+        ("Ampere;9.0", ["8.0", "8.6+PTX", "9.0"]),
+    ],
+)
+def test_architectures(chosen, asked, found):
+    assert [str(a) for a in chosen(FUSEDOPS_CUDA_ARCHS=asked).architectures] == found
+    assert [str(a) for a in chosen(TORCH_CUDA_ARCH_LIST=asked).architectures] == found
+
+
+@pytest.mark.parametrize(
+    "asked, got",
+    [
+        ("9.0;fast", "'fast' (no compute capability)"),
+        ("7.5 9.0", "'7.5' (older than 8.0)"),
+        ("Turing;9.0", "'7.5+PTX' of Turing (older than 8.0)"),
+        ("9.0;99.0", "'99.0' (unknown to CUDA 13.0)"),
+    ],
+)
+def test_what_was_asked_for_by_name_and_cannot_be_compiled_for_is_an_error(chosen, asked, got):
+    with pytest.raises(BuildError, match=rf"FUSEDOPS_CUDA_ARCHS must list compute capabilities.*got {re.escape(got)}$"):
+        chosen(FUSEDOPS_CUDA_ARCHS=asked)
+
+
+@pytest.mark.parametrize(
+    "inherited, found, left_out",
+    [
+        ("7.0;7.5;8.0+PTX", ["8.0+PTX"], "'7.0' (older than 8.0), '7.5' (older than 8.0)"),
+        ("Turing;Ampere", ["8.0", "8.6+PTX"], "'7.5+PTX' of Turing (older than 8.0)"),
+        ("Kepler+Tesla Ampere+Tegra", ["8.7"], "'3.7' of Kepler+Tesla (older than 8.0)"),
+        ("Rubin 9.0", ["9.0"], "'Rubin' (no compute capability)"),
+        ("8.0 99.0+PTX", ["8.0"], "'99.0+PTX' (unknown to CUDA 13.0)"),
+    ],
+)
+def test_what_was_asked_of_any_extension_and_cannot_be_compiled_for_is_left_out(chosen, inherited, found, left_out):
+    choice = chosen(TORCH_CUDA_ARCH_LIST=inherited, gpus=["12.0"])
+    assert [str(a) for a in choice.architectures] == found
+    assert choice.left_out == f"left out of TORCH_CUDA_ARCH_LIST: {left_out}"
+
+
+@pytest.mark.parametrize(
+    "names", ["Kepler+Tesla", "Kepler", "Maxwell+Tegra", "Maxwell", "Pascal", "Volta+Tegra", "Volta", "Turing"]
+)
+def test_nothing_is_left_of_what_was_asked(chosen, names):
+    with pytest.raises(
+        NoCudaError, match=rf"nothing is left of TORCH_CUDA_ARCH_LIST without .* of {re.escape(names)} "
+    ):
+        chosen(TORCH_CUDA_ARCH_LIST=names)
+
+
+def test_old_gpus_are_left_out(chosen):
+    choice = chosen(gpus=["7.5", "9.0"])
+    assert [str(a) for a in choice.architectures] == ["9.0"]
+    assert choice.left_out == "left out of the GPUs here: '7.5' (older than 8.0)"
+    with pytest.raises(NoCudaError, match=r"nothing is left of the GPUs here without '7\.5' \(older than 8\.0\)$"):
+        chosen(gpus=["7.5"])
+
+
+def test_gpus_are_asked_for_nothing_else(chosen):
+    assert [str(a) for a in chosen(TORCH_CUDA_ARCH_LIST="native", gpus=["8.6"]).architectures] == ["8.6"]
+    assert [str(a) for a in chosen().architectures] == ["9.0+PTX"]
+    assert [str(a) for a in chosen(gpus=["8.6"], unneeded="no use").architectures] == ["8.6"]
+    assert [str(a) for a in chosen(FUSEDOPS_CUDA_ARCHS="9.0", unneeded="no use").architectures] == ["9.0"]
+    with pytest.raises(NoCudaError, match="no use"):
+        chosen(unneeded="no use")
+
+
+def test_what_is_left_out_is_announced(chosen):
+    choice = chosen(gpus=["7.5", "9.0"])
+    found = Cuda(TOOLKIT, choice.architectures, cuda.Cutlass(ROOT, "1"), choice.left_out)
+    assert announcement(found, None).splitlines() == [
+        "fusedops: building for the CPU and, with CUDA 13.0, for GPUs of compute capability 9.0",
+        "fusedops: left out of the GPUs here: '7.5' (older than 8.0)",
+    ]
+
+
+PYTORCH = ("torch", "version.py", "cuda: str | None = {}")
+TENSORFLOW = ("tensorflow", "python/platform/build_info.py", "build_info = {{'is_cuda_build': {}}}")
+
+
+@pytest.mark.parametrize(
+    "torch, tensorflow, compiled",
+    [
+        ("None", None, False),
+        ("'13.0'", None, True),
+        (None, "False", False),
+        (None, "True", True),
+        ("None", "False", False),
+        ("None", "True", True),
+        ("None; del cuda", None, True),
+    ],
+)
+def test_kernels_that_no_framework_could_use_are_left_out(tmp_path, monkeypatch, torch, tensorflow, compiled):
+    """Without a GPU and without having been asked for."""
+    versions = {}
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, answer, (module, file, text) in (("torch", torch, PYTORCH), ("tf", tensorflow, TENSORFLOW)):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+        (tmp_path / module / file).parent.mkdir(parents=True)
+        (tmp_path / module / "__init__.py").write_text("raise Exception('it is not imported')")
+        if answer:
+            (tmp_path / module / file).write_text(text.format(answer))
+            versions[name] = "2.21.0"
+    monkeypatch.setattr(build, "gpus_here", list)
+    monkeypatch.setattr(core, "find_toolkit", lambda options: TOOLKIT)
+    monkeypatch.setattr(core, "find_cutlass", lambda: None)
+    for variable in ("FUSEDOPS_CUDA_ARCHS", "TORCH_CUDA_ARCH_LIST"):
+        monkeypatch.delenv(variable, raising=False)
+    if compiled:
+        assert build.find_cuda(Options.from_environment(), versions).architectures
+    else:
+        with pytest.raises(
+            NoCudaError, match=r"no GPU was found, and .* 2\.21\.0 could use none \(FUSEDOPS_CUDA_ARCHS=9\.0"
+        ):
+            build.find_cuda(Options.from_environment(), versions)
+    monkeypatch.setenv("FUSEDOPS_CUDA_ARCHS", "9.0")
+    assert build.find_cuda(Options.from_environment(), versions).architectures
+
+
+@pytest.mark.parametrize(
+    "cxx, words, compiler, flags",
+    [
+        ("", ["g++"], "g++", []),
+        ("g++ -m64 -pipe", ["g++", "-m64", "-pipe"], "g++", ["-m64", "-pipe"]),
+        ("ccache g++", ["ccache", "g++"], "g++", []),
+        ("/usr/bin/ccache clang++ -m64", ["/usr/bin/ccache", "clang++", "-m64"], "clang++", ["-m64"]),
+        ("ccache", ["ccache"], "ccache", []),
+        ("'a folder/g++' -m64", ["a folder/g++", "-m64"], "a folder/g++", ["-m64"]),
+        ("a folder/g++", ["a folder/g++"], "a folder/g++", []),
+    ],
+)
+def test_the_compiler_that_nvcc_calls(tmp_path, monkeypatch, cxx, words, compiler, flags):
+    monkeypatch.chdir(tmp_path)
+    Path("a folder").mkdir()
+    Path("a folder/g++").touch()
+    monkeypatch.setenv("CXX", cxx)
+    options = Options.from_environment()
+    assert options.cxx == words
+    ninja = NinjaFile(options.folder)
+    (tmp_path / "core_cuda").mkdir()
+    add_core(ninja, options, Cuda(TOOLKIT, [Architecture("90", ptx=False)], cuda.Cutlass(ROOT, "1")))
+    command = shlex.split(re.search(r"rule core_cu\n  command = (.*)", ninja.write().read_text())[1])
+    assert command[command.index("-ccbin") + 1] == compiler
+    given = command[command.index("-Xcompiler") + 1].split(",")
+    assert given[: len(flags)] == flags and set(flags).isdisjoint(given[len(flags) :])
+
+
+def test_architecture_flags():
+    assert Architecture("90", ptx=True).flags == [
+        "-gencode=arch=compute_90,code=sm_90",
+        "-gencode=arch=compute_90,code=compute_90",
+    ]
+
+
+def test_torch_compiles_with_all_that_cxx_says(tmp_path):
+    if loading.FRAMEWORKS["torch"].installed() is None:
+        pytest.skip("not installed")
+    folder = tmp_path / "with a space"
+    for name, text in {
+        "torch_binding/binding.cpp": "static_assert(GIVEN == 3);",
+        "torch_binding/exports.map": "{};",
+        "core_cuda/core.cpp": "",
+        "ccache": '#!/bin/sh\nexec "$@"\n',
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    (folder / "ccache").chmod(0o755)
+    subprocess.run(["g++", "-fPIC", "-c", "core_cuda/core.cpp", "-o", "core.o"], cwd=folder, check=True)
+    (folder / "build").mkdir()
+    command = ["build_tools.torch_extension", "build", "--torch", "2.13.0", "--objects", "core.o", "--flags", "-O0"]
+    environment = os.environ | {"CXX": f"'{folder}/ccache' g++ -DGIVEN=3", "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-m", *command], cwd=folder, env=environment, check=True)
+    assert (folder / "build/lib/fusedops/torch/_C.abi3.so").exists()
+
+
+@pytest.fixture
+def autograd_of(tmp_path, monkeypatch):
+    """A function that builds torch_autograd/, one file with this text, against headers that say that they are of this
+    version of torch."""
+    folder = tmp_path / "with a space"
+    (folder / "torch_autograd").mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    subprocess.run(["g++", "-shared", "-x", "c++", "/dev/null", "-o", "_C.abi3.so"], check=True)
+    options = dataclasses.replace(Options.from_environment(), debug=True, cpu_flags="")
+
+    def build_for(text, *versions):
+        (folder / "torch_autograd/node.cpp").write_text(text)
+        torches = [folder / version / "torch" for version in versions]
+        for torch in torches:
+            (torch / "include").mkdir(parents=True)
+            (torch / "include/version.h").write_text(f"#define VERSION {torch.parent.name}")
+            (torch / "version.py").write_text(f"__version__ = '{torch.parent.name}.0+cpu'\n")
+        monkeypatch.setattr(torch_autograd, "_installed", lambda: torches[0])
+        ninja = NinjaFile(options.folder)
+        given = dataclasses.replace(options, torch_headers=tuple(torches[1:]))
+        return [library.name for library in torch_autograd.build_autograd(ninja, given, Path("_C.abi3.so"))]
+
+    return build_for
+
+
+def test_autograd_is_built_for_every_torch_whose_headers_are_given(autograd_of):
+    text = "#include <version.h>\nstatic_assert(VERSION > 2);"
+    assert sorted(autograd_of(text, "2.13", "2.12")) == ["_autograd.torch2.12.so", "_autograd.torch2.13.so"]
+
+
+def test_autograd_that_does_not_compile_is_left_out(autograd_of, capfd):
+    text = "#include <version.h>\nstatic_assert(VERSION < 2.14);"
+    assert autograd_of(text, "2.16", "2.13") == ["_autograd.torch2.13.so"]
+    assert "fusedops: _autograd.torch2.16.so is left out; the first error is above" in capfd.readouterr().out
+
+
+def test_what_a_change_builds_again(tmp_path, monkeypatch, capfd):
+    folder = tmp_path / "with a space"
+    shutil.copytree(ROOT / "core_cuda", folder / "core_cuda")
+    monkeypatch.chdir(folder)
+    options = dataclasses.replace(Options.from_environment(), debug=False, cpu_flags="")
+    target = "build/release/core_cuda/core/view.cpp.o"
+
+    def ninja(options, *arguments):
+        file = NinjaFile(options.folder)
+        add_core(file, options, None)
+        file.run(1, *arguments, target)
+        return capfd.readouterr().out
+
+    assert "view.cpp" in ninja(options)
+    assert "no work to do" in ninja(options, "-n")
+
+    os.utime("core_cuda/core/rule.h")
+    os.utime("core_cuda/core/dtype.h")
+    assert "view.cpp" in ninja(options, "-n"), "a header that it includes was touched"
+    assert "view.cpp" in ninja(options)
+    os.utime("core_cuda/core/elementwise.h")
+    assert "no work to do" in ninja(options, "-n"), "a header that it does not include was touched"
+
+    assert "view.cpp" in ninja(dataclasses.replace(options, cpu_flags="-mtune=generic"), "-n"), "a flag changed"

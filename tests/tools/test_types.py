@@ -1,0 +1,137 @@
+"""Types, for checkers and at run time; and what `dir` says of the packages."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+import runpy
+import subprocess
+import sys
+import typing
+from pathlib import Path
+
+import pytest
+
+import fusedops
+from build_tools import stubs
+from fusedops import lazy
+from fusedops.functions import common
+from tests.helpers.activations import ACTIVATIONS
+from tests.helpers.frameworks import FRAMEWORKS, installed
+from tests.helpers.running import ROOT
+
+TYPED = ROOT / "tests/tools/typed"
+OTHERS = {"fusedops.torch": {"convert", "jit", "nn", "ops", "revert"}, "fusedops.tf": {"keras", "library_path", "ops"}}
+
+CONFIGURATION = """
+[mypy]
+strict = true
+show_error_codes = true
+[mypy-fusedops.*]
+follow_imports = silent
+# The whole of torch takes half a minute, what layers are made of a few seconds.
+[mypy-torch.*]
+follow_imports = skip
+[mypy-torch,torch._tensor,torch._C.*,torch.functional,torch.nn,torch.nn.functional,torch.nn.modules.*,torch.nn.parameter,torch.types]
+follow_imports = silent
+[mypy-keras.*]
+ignore_missing_imports = true
+"""
+
+
+def public(package):
+    return set(package.__all__) | OTHERS[package.__name__]
+
+
+def layers(package):
+    """And the functions beside them."""
+    module = package.nn if package.__name__ == "fusedops.torch" else package.keras
+    return [getattr(module, name) for name in module.__all__]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_stubs_are_up_to_date(framework):
+    if importlib.util.find_spec("ruff") is None:
+        pytest.skip("ruff is not installed")
+    assert stubs.path(framework).read_text() == stubs.stub(framework), "Run: make stubs"
+
+
+def test_stubs_are_true(package):
+    """What checkers read of a function is what `inspect` finds."""
+    stub = runpy.run_path(str(Path(package.__file__).with_name("functions.pyi")))
+    assert stub["__all__"] == package.functions.__all__
+    for name in stub["__all__"]:
+        read, found = (inspect.signature(f, eval_str=True) for f in (stub[name], getattr(package, name)))
+        assert read == found, name
+
+
+def test_the_activations_are_those_of_the_kernels():
+    assert typing.get_args(common.Activation) == tuple(ACTIVATIONS)
+
+
+def test_annotations_at_run_time(package):
+    """Of functions, layers' constructors and calls: each is there, and means something."""
+    functions = [getattr(package, name) for name in public(package) if inspect.isfunction(getattr(package, name))]
+    methods = [
+        member
+        for layer in layers(package)
+        for kind in getattr(layer, "__mro__", ())
+        if kind.__module__.startswith("fusedops.")
+        for member in vars(kind).values()
+        if inspect.isfunction(member)
+    ]
+    for function in [*functions, *filter(inspect.isfunction, layers(package)), *methods]:
+        hints = typing.get_type_hints(function)
+        signature = inspect.signature(function, eval_str=True)
+        for parameter in signature.parameters.values():
+            assert parameter.name in hints or (function in methods and parameter.name in ("self", "cls")), function
+            assert not isinstance(parameter.annotation, str), function
+        assert "return" in hints and not isinstance(signature.return_annotation, str), function
+    for layer in layers(package):
+        typing.get_type_hints(layer)
+        inspect.signature(layer, eval_str=True)
+
+
+def test_dir(package):
+    assert dir(package) == sorted(public(package))
+    assert all(hasattr(package, name) for name in dir(package))
+    assert {"__version__", "show_config", package.__name__.partition(".")[2]} <= set(dir(fusedops))
+    module = package.nn if package.__name__ == "fusedops.torch" else package.keras
+    assert set(module.__all__) <= set(dir(module)) <= {*module.__all__, "activations"}
+
+
+def test_a_lazy_member_that_cannot_be_imported_is_absent():
+    """`help` and completion ask for all that `dir` lists."""
+    get = lazy.members("fusedops", {"lazy": "fusedops.lazy", "members": "fusedops.lazy", "gone": "no.such.module"})
+    assert get("lazy") is lazy and get("members") is lazy.members
+    with pytest.raises(AttributeError, match="No module named 'no'"):
+        get("gone")
+    with pytest.raises(AttributeError, match="module 'fusedops' has no attribute 'other'"):
+        get("other")
+
+
+def test_a_checker_of_users_files(tmp_path):
+    """Takes the right calls, with their types, and refuses each wrong one, for the reason that is marked."""
+    if importlib.util.find_spec("mypy") is None:
+        pytest.skip("mypy is not installed")
+    files = sorted(path for framework in filter(installed, FRAMEWORKS) for path in TYPED.glob(f"*_{framework}.py"))
+    package = Path(fusedops.__file__).parents[1]
+    paths = [TYPED / "stubs", *([] if package.name == "site-packages" else [package])]
+    configuration = tmp_path / "mypy.ini"
+    configuration.write_text(CONFIGURATION.replace("[mypy]\n", f"[mypy]\nmypy_path = {':'.join(map(str, paths))}\n"))
+    command = ["--config-file", configuration, "--cache-dir", ROOT / ".mypy_cache/typed", *files]
+    done = subprocess.run([sys.executable, "-m", "mypy", *command], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode in (0, 1), done.stderr
+    found = re.findall(r"(\w+\.py):(\d+): error: .* (\[[\w-]+\])$", done.stdout, re.MULTILINE)
+    marked = [
+        (path.name, str(number), mark[1])
+        for path in files
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if (mark := re.search(r"# error: (\[[\w-]+\])$", line))
+    ]
+    assert marked and sorted(found) == sorted(marked), done.stdout
+
+
+def test_the_right_calls_are_right(package):
+    runpy.run_path(str(TYPED / f"right_{package.__name__.partition('.')[2]}.py"))

@@ -1,0 +1,1 @@
+"""What is PyTorch's alone: autograd, transforms, compilation, layers, `convert`."""

@@ -1,0 +1,176 @@
+"""PyTorch: torch.compile and torch.export take every operator whole, with the bits of eager code."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+import pytest
+
+from tests.helpers.torch_functions import (
+    assert_same,
+    every_operator,
+    leaves,
+    outputs_and_gradients,
+    tensor_function,
+    together,
+    with_upstream,
+)
+from tests.specifications import WITH_SCALARS, scalars
+
+
+@pytest.fixture(autouse=True)
+def _forget_compiled_code():
+    yield
+    if "torch" in sys.modules:
+        sys.modules["torch"].compiler.reset()
+
+
+def test_every_sample(torch_backend, spec, random):
+    torch = torch_backend.torch
+    samples = (spec.sample((5, 33), random), *spec.more_samples(random))
+    function, inputs = together(torch_backend, [(spec, sample) for sample in samples])
+    got = outputs_and_gradients(torch, torch_backend.traced(function), inputs)
+    assert_same(torch, got, outputs_and_gradients(torch, function, inputs))
+
+
+@pytest.fixture
+def inductor(torch_backend):
+    torch = torch_backend.torch
+    if not shutil.which("g++"):
+        pytest.skip("inductor needs a compiler")
+    with torch._inductor.config.patch(force_disable_caches=True):  # which know nothing of a library built anew
+        yield torch
+
+
+def test_inductor(inductor, torch_backend, spec, random):
+    torch = inductor
+    sample = spec.sample((5, 33), random)
+    function, tensors = tensor_function(torch_backend, spec, sample, torch_backend.tensors(sample, "bfloat16"))
+    inputs = leaves(spec, sample, tensors)
+    got = outputs_and_gradients(torch, torch.compile(function, fullgraph=True), inputs)
+    assert_same(torch, got, outputs_and_gradients(torch, function, inputs))
+
+
+def test_reduce_overhead(inductor, torch_backend, random):
+    """Every operator in one graph, forward and backward: on a GPU as CUDA graphs, replayed on new values."""
+    torch, counters = inductor, inductor._dynamo.utils.counters
+    function, inputs = every_operator(torch_backend, random)
+    counters.clear()
+    compiled = torch.compile(function, fullgraph=True, mode="reduce-overhead")
+    for step in range(4):  # the first ones warm up and record
+        with torch.no_grad():
+            for x in inputs:
+                if x.requires_grad:
+                    x.add_(0.125 * step)
+        torch.compiler.cudagraph_mark_step_begin()
+        got = [x.clone() for x in outputs_and_gradients(torch, compiled, inputs)]
+        assert_same(torch, tuple(got), outputs_and_gradients(torch, function, inputs))
+    if torch_backend.device == "cuda":
+        assert not counters["inductor"]["cudagraph_skips"]
+
+
+def test_one_graph_for_all_batch_sizes(torch_backend, spec, random):
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    torch = torch_backend.torch
+    counter = CompileCounterWithBackend("aot_eager")
+    sizes = (6, 9, 2, 17)
+    first = spec.sample((sizes[0], 5, 8), random)
+    function, _ = tensor_function(torch_backend, spec, first, torch_backend.tensors(first, "float32"))
+    compiled = torch.compile(function, fullgraph=True, backend=counter, dynamic=True)
+    for size in sizes:
+        sample = spec.sample((size, 5, 8), random)
+        tensors = tuple(torch_backend.tensors(sample, "float32")[name] for name in sample.tensors)
+        assert_same(torch, compiled(*tensors), function(*tensors))
+        if size == sizes[0]:  # the compiler may start over once, when it finds that a number is a constant
+            first_time = counter.frame_count
+    assert counter.frame_count == first_time
+
+
+def test_gradients_with_dynamic_shapes(torch_backend, spec, random):
+    torch = torch_backend.torch
+    first = spec.sample((6, 5, 8), random)
+    function, _ = tensor_function(torch_backend, spec, first, torch_backend.tensors(first, "float32"))
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=True)
+    for size in (6, 11):
+        sample = spec.sample((size, 5, 8), random)
+        tensors = tuple(torch_backend.tensors(sample, "float32")[name] for name in sample.tensors)
+        inputs = leaves(spec, sample, tensors)
+        got = outputs_and_gradients(torch, compiled, inputs)
+        assert_same(torch, got, outputs_and_gradients(torch, function, inputs))
+
+
+def test_dynamo_alone(torch_backend, spec, random):
+    """backend="eager": the traced code calls the operators with torch's own autograd."""
+    torch = torch_backend.torch
+    sample = spec.sample((4, 5), random)
+    function, tensors = tensor_function(torch_backend, spec, sample, torch_backend.tensors(sample, "float32"))
+    inputs = leaves(spec, sample, tensors)
+    got = outputs_and_gradients(torch, torch.compile(function, fullgraph=True, backend="eager"), inputs)
+    assert_same(torch, got, outputs_and_gradients(torch, function, inputs))
+
+
+def test_compiled_autograd(torch_backend, random):
+    """Only the backward is compiled, of a forward that was eager: a graph of our nodes and torch's, without a break,
+    and once for two of the same kind."""
+    from torch._dynamo import compiled_autograd
+    from torch._dynamo.utils import counters
+
+    torch = torch_backend.torch
+    operators, inputs = every_operator(torch_backend, random)
+
+    def function(*tensors):
+        return tuple(y.sin() for y in operators(*(x.cos() if x.requires_grad else x for x in tensors)))
+
+    def gradients():
+        for x in inputs:
+            x.grad = None
+        torch.autograd.backward(*with_upstream(torch, function(*inputs)))
+        return [x.grad for x in inputs if x.requires_grad]
+
+    expected = gradients()
+    torch.compiler.reset()
+    counters.clear()
+    for _ in range(2):
+        with compiled_autograd._enable(torch.compile(backend="aot_eager", fullgraph=True)):
+            assert_same(torch, gradients(), expected)
+    assert counters["compiled_autograd"]["captures"] == 1
+
+
+@pytest.mark.parametrize("spec", WITH_SCALARS, ids=str)
+def test_a_compiled_number_may_change(torch_backend, spec, random):
+    """A Python number is an argument, not a constant of the first call: more of them than torch compiles anew for."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    torch = torch_backend.torch
+    numbers = scalars(spec)
+    inputs = torch_backend.tensors(spec.sample((4, 5), random), "float32")
+    counter = CompileCounterWithBackend("aot_eager")
+
+    def function(number):
+        return torch_backend.call(spec.name, {**inputs, **dict.fromkeys(numbers, number)})[0]
+
+    compiled = torch.compile(function, fullgraph=True, backend=counter)
+    for number in (0.5, -2.0, *(1 / i for i in range(3, 13))):
+        assert torch.equal(compiled(number), function(number))
+    assert counter.frame_count <= 2  # the second shows that it varies
+
+
+def test_export(torch_backend, spec, random):
+    """To a program whose batch size is free, with the operators in it."""
+    torch = torch_backend.torch
+    sample = spec.sample((4, 3, 8), random)
+    function, tensors = tensor_function(torch_backend, spec, sample, torch_backend.tensors(sample, "float32"))
+
+    class Module(torch.nn.Module):
+        def forward(self, *tensors):
+            return function(*tensors)
+
+    rows = torch.export.Dim("rows", min=2, max=64)
+    shapes = tuple({0: rows} if x.dim() and x.shape[0] == 4 else None for x in tensors)
+    program = torch.export.export(Module(), tensors, dynamic_shapes=(shapes,))
+    assert f"fusedops.{spec.name}.default" in program.graph_module.code
+    other = spec.sample((7, 3, 8), random)
+    tensors = tuple(torch_backend.tensors(other, "float32")[name] for name in other.tensors)
+    assert_same(torch, program.module()(*tensors), function(*tensors))

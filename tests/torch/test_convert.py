@@ -1,0 +1,300 @@
+"""fusedops.torch.convert and revert of torch.nn's modules: which change, what stays, what is printed."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import numpy as np
+import pytest
+
+from tests.helpers.accuracy import assert_as_accurate
+from tests.helpers.numerics import assert_same_bits
+
+
+@pytest.fixture
+def torch(torch_backend):
+    torch_backend.torch.manual_seed(0)
+    with torch_backend.torch.device(torch_backend.device):
+        yield torch_backend.torch
+
+
+def sequential(torch):
+    nn = torch.nn
+    return nn.Sequential(
+        nn.Linear(12, 16),
+        nn.LayerNorm(16),
+        nn.GELU(),
+        nn.Linear(16, 16),
+        nn.RMSNorm(16),
+        nn.Linear(16, 5),
+        nn.Softmax(-1),
+    )
+
+
+def encoder(torch):
+    layer = torch.nn.TransformerEncoderLayer(12, 2, 24, dropout=0.0, batch_first=True)
+    return torch.nn.TransformerEncoder(layer, 2, norm=torch.nn.LayerNorm(12))
+
+
+def nested(torch):
+    """With a module that is there twice."""
+    norm = torch.nn.LayerNorm(12)
+    return torch.nn.Sequential(norm, torch.nn.Sequential(torch.nn.RMSNorm(12), norm), sequential(torch))
+
+
+BUILDERS = {function.__name__: function for function in (sequential, encoder, nested)}
+
+
+@pytest.fixture(params=BUILDERS)
+def model(request, torch):
+    model = BUILDERS[request.param](torch)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.1 * torch.randn_like(weight)
+    return model
+
+
+def results(model, x):
+    """The output, its gradient with respect to the input, and to every parameter."""
+    x = x.detach().requires_grad_()
+    model.zero_grad()
+    y = model(x)
+    y.backward(y.detach().square().cos())
+    return [y.detach(), x.grad, *(weight.grad.clone() for weight in model.parameters())]
+
+
+def classes(model):
+    return [type(module) for module in model.modules()]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_results_are_as_accurate_and_revert_brings_the_bits_back(torch_backend, torch, fo, model, dtype):
+    model, wide = model.to(getattr(torch, dtype)), copy.deepcopy(model).double()
+    wide.load_state_dict(model.state_dict())
+    x = torch.randn(4, 7, 12).to(getattr(torch, dtype))
+    arrays = lambda model, x: [torch_backend.to_numpy(y) for y in results(model, x)]  # noqa: E731
+    plain, exact, before = arrays(model, x), arrays(wide, x.double()), classes(model)
+    assert fo.convert(model, verbose=False) is model
+    assert all(issubclass(now, then) for now, then in zip(classes(model), before, strict=True))
+    assert classes(model) != before
+    assert_as_accurate(arrays(model, x), plain, exact, dtype)
+    assert fo.revert(model) is model
+    assert classes(model) == before
+    assert_same_bits(arrays(model, x)[0], plain[0])
+
+
+def test_state_hooks_and_optimizers_stay(torch, fo, model):
+    calls = []
+    for module in model.modules():
+        module.register_forward_hook(lambda module, *_: calls.append(module))
+    optimizer = torch.optim.AdamW(model.parameters())
+    x, state = torch.randn(4, 7, 12), copy.deepcopy(model.state_dict())
+    things = lambda: [*model.modules(), *model.parameters(), *model.buffers()]  # noqa: E731
+    before, parameters = things(), [weight for group in optimizer.param_groups for weight in group["params"]]
+    model(x)
+    called = calls.copy()
+    calls.clear()
+    fo.convert(model, verbose=False)
+    assert all(now is then for now, then in zip(things(), before, strict=True))
+    assert all(now is then for now, then in zip(model.parameters(), parameters, strict=True))
+    model(x)
+    assert calls == called
+    torch.testing.assert_close(model.state_dict(), state, rtol=0, atol=0)
+
+
+def test_report(torch, fo, capsys):
+    nn = torch.nn
+    model = nn.Sequential(
+        nn.Linear(4, 4),
+        nn.LayerNorm(4),
+        nn.LayerNorm((3, 4)),
+        nn.LayerNorm(4, elementwise_affine=False),
+        nn.GELU(),
+        nn.SiLU(),
+        nn.SiLU(),
+        nn.Dropout(0.1),
+        nn.Softmax(-2),
+        nn.Softmax(1),
+        nn.MultiheadAttention(4, 2),
+    )
+    fo.convert(model)
+    assert capsys.readouterr().out.splitlines() == [
+        "fusedops: 3 of 12 modules of 'Sequential' replaced",
+        "     3 LayerNorm -> fusedops.torch.nn.normalization.LayerNorm",
+        "     1 Softmax   -> fusedops.torch.nn.softmax.Softmax, if dim 1 is the last of its input",
+        "  kept GELU '4': torch's own kernel serves as well",
+        "  kept MultiheadAttention '10': its attention is a kernel of torch's own",
+        "  kept SiLU (2): torch's own kernel serves as well",
+        "  kept Softmax '8': dim -2 is not the last",
+        "  no counterpart for Dropout (1), Linear (1), NonDynamicallyQuantizableLinear (1)",
+    ]
+    fo.convert(model)
+    assert "0 of 12 modules of 'Sequential' replaced, 3 are fusedops's already" in capsys.readouterr().out
+    fo.convert(model, verbose=False)
+    assert not capsys.readouterr().out
+
+
+def test_a_single_module_is_a_model(torch, fo, capsys):
+    loss = fo.convert(torch.nn.CrossEntropyLoss(label_smoothing=0.1))
+    assert "1 of 1 modules of 'CrossEntropyLoss' replaced" in capsys.readouterr().out
+    assert type(loss) is fo.nn.CrossEntropyLoss
+    assert type(fo.revert(loss)) is torch.nn.CrossEntropyLoss
+
+
+def test_only_exact_classes_are_replaced(torch, fo, capsys):
+    class Mine(torch.nn.LayerNorm):
+        def forward(self, x):
+            return x
+
+    class MineOfOurs(fo.nn.RMSNorm):
+        pass
+
+    rotated = torch.nn.utils.parametrizations.weight_norm(torch.nn.LayerNorm(4), dim=None)
+    model = torch.nn.Sequential(Mine(4), MineOfOurs(4), fo.nn.AddLayerNorm(4), rotated)
+    before = classes(model)
+    fo.convert(model)
+    assert classes(model) == before
+    printed = capsys.readouterr().out
+    for kind in ("Mine '0'", "ParametrizedLayerNorm '3'"):
+        assert f"kept {kind}: a subclass of LayerNorm, which may compute something else" in printed
+    fo.revert(model)
+    assert classes(model) == before
+
+
+def test_a_forward_that_somebody_has_set_stays(torch, fo, capsys):
+    norm = torch.nn.LayerNorm(4)
+    norm.forward = lambda x: x
+    fo.convert(norm)
+    assert type(norm) is torch.nn.LayerNorm
+    assert "kept LayerNorm 'LayerNorm': its forward is an attribute of its own" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_what_torchscript_has_compiled(torch, fo, capsys):
+    scripted = torch.jit.trace(sequential(torch), torch.randn(3, 12))
+    fo.convert(torch.nn.Sequential(scripted, torch.nn.LayerNorm(5)))
+    printed = capsys.readouterr().out
+    assert "1 of 9 modules of 'Sequential' replaced" in printed
+    assert "(7): TorchScript has compiled it" in printed
+    assert "'0': TorchScript has compiled it" in printed
+
+
+@pytest.mark.parametrize("wrong", [None, "model", [1]])
+def test_what_is_no_module(fo, wrong):
+    for function in (fo.convert, fo.revert):
+        with pytest.raises(
+            TypeError, match=f"fusedops.torch.{function.__name__}: model must be a torch.nn.Module; got"
+        ):
+            function(wrong)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_an_encoder_takes_its_fast_path(torch_backend, torch, fo, training, capsys):
+    """In evaluation torch computes a whole TransformerEncoderLayer at once, with the norms' parameters alone."""
+    model, x = encoder(torch).train(training), torch.randn(4, 7, 12)
+    padding = torch.zeros(4, 7, dtype=torch.bool)
+    padding[1, 5:] = True
+    with torch.no_grad():
+        plain = model(x, src_key_padding_mask=padding)
+        fo.convert(model)
+        got = model(x, src_key_padding_mask=padding)
+    assert "kept TransformerEncoderLayer (2): only its norms have counterparts" in capsys.readouterr().out
+    np.testing.assert_allclose(torch_backend.to_numpy(got), torch_backend.to_numpy(plain), rtol=1e-4, atol=1e-5)
+
+
+def test_a_compiled_model_is_compiled_anew(torch, fo):
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(str(graph.graph))
+        return graph
+
+    torch.compiler.reset()
+    model = torch.compile(sequential(torch), fullgraph=True, backend=backend)
+    x = torch.randn(4, 12)
+    plain = model(x)
+    assert "fusedops" not in graphs[-1]
+    fo.convert(model, verbose=False)
+    got = model(x)
+    assert "fusedops.layer_norm" in graphs[-1]
+    torch.testing.assert_close(got, plain)
+    fo.revert(model)
+    assert model(x).equal(plain)
+
+
+def test_saved_whole_and_as_a_state_dict(torch, fo, model):
+    fo.convert(model, verbose=False)
+    x = torch.randn(4, 7, 12)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    assert classes(loaded) == classes(model)
+    assert loaded(x).equal(model(x))
+    assert copy.deepcopy(model)(x).equal(model(x))
+    plain = fo.revert(copy.deepcopy(model))
+    assert plain.load_state_dict(model.state_dict())
+    assert list(plain.state_dict()) == list(model.state_dict())
+
+
+@pytest.fixture
+def process_group(torch_cpu):
+    """Of this process alone."""
+    distributed = torch_cpu.torch.distributed
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+def test_distributed_data_parallel(torch_cpu, process_group):
+    torch, fo = torch_cpu.torch, torch_cpu.functions
+    model = torch.nn.parallel.DistributedDataParallel(sequential(torch))
+    x = torch.randn(4, 12)
+    plain = results(model, x)
+    fo.convert(model, verbose=False)
+    assert type(model.module[1]) is fo.nn.LayerNorm
+    torch.testing.assert_close(results(model, x), plain)
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_tensor_parallelism(torch_cpu, process_group, order):
+    """Its tensors are DTensors, whose norm torch's own code computes."""
+    from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module
+
+    torch, fo = torch_cpu.torch, torch_cpu.functions
+    model, x = (
+        torch.nn.Sequential(torch.nn.LayerNorm(12), torch.nn.RMSNorm(12), torch.nn.Softmax(-1)),
+        torch.randn(2, 4, 12),
+    )
+    plain = model(x)
+    steps = [
+        lambda: fo.convert(model, verbose=False),
+        lambda: parallelize_module(
+            model, torch.distributed.init_device_mesh("cpu", (1,)), {"0": SequenceParallel(), "1": SequenceParallel()}
+        ),
+    ]
+    for step in steps if order == "before" else reversed(steps):
+        step()
+    got = model(x)
+    assert type(got).__name__ == "DTensor" and type(model[0]) is fo.nn.LayerNorm
+    torch.testing.assert_close(got.full_tensor(), plain)
+
+
+def test_what_is_sharded_already_is_kept(torch_cpu, process_group, capsys):
+    from torch.distributed.fsdp import fully_shard
+
+    torch, fo = torch_cpu.torch, torch_cpu.functions
+    mesh = torch.distributed.init_device_mesh("cpu", (1,))
+    before, after = sequential(torch), sequential(torch)
+    after.load_state_dict(before.state_dict())
+    x = torch.randn(4, 12)
+    plain = results(after, x)
+    fo.convert(before, verbose=False)
+    for model in (before, after):
+        fully_shard(model[1], mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    fo.convert(after)
+    assert "kept FSDPLayerNorm '1': sharded by fully_shard: convert the model before" in capsys.readouterr().out
+    got = [y.full_tensor() if hasattr(y, "full_tensor") else y for y in results(before, x)]
+    torch.testing.assert_close(got, plain)

@@ -1,0 +1,118 @@
+"""fusedops.torch.convert of every family of transformers' models that it knows: as accurate as before, in every use."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from tests.helpers.accuracy import assert_as_accurate, assert_losses_overlap
+from tests.helpers.hugging_face import FAMILIES
+from tests.helpers.numerics import assert_same_bits
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request, transformers):
+    return FAMILIES[request.param]
+
+
+def classes(model):
+    return [type(module) for module in model.modules()]
+
+
+def replaced(model, before):
+    changes = Counter(then.__name__ for then, now in zip(before, classes(model), strict=True) if now is not then)
+    return dict(changes)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("padded", [False, True])
+def test_results_are_as_accurate_and_revert_brings_the_bits_back(torch_backend, models, family, padded, dtype, random):
+    # The family's own choice is torch's attention, where it takes that.
+    model = family.build(dtype, torch_backend.device, attn_implementation="eager" if padded else None)
+    inputs = models.batch(random, torch_backend.device, padded)
+    exact = models.exact_results(model, inputs)
+    before, state = classes(model), model.state_dict()
+    plain = models.arrays(models.results(model, inputs))
+    assert torch_backend.functions.convert(model, verbose=False) is model
+    assert replaced(model, before) == family.replaced
+    assert all(isinstance(module, kind) for module, kind in zip(model.modules(), before, strict=True))
+    assert model.state_dict().keys() == state.keys()
+    assert_as_accurate(models.arrays(models.results(model, inputs)), plain, exact, dtype)
+    assert torch_backend.functions.revert(model) is model
+    assert classes(model) == before
+    for got, expected in zip(
+        models.arrays(models.outputs(model, inputs)), plain, strict=False
+    ):  # a GPU's gradients may differ
+        assert_same_bits(got, expected)
+
+
+def test_modules_are_called_by_the_same_names(torch_cpu, family):
+    """What a module of transformers takes as `hidden_states=` its counterpart does, too."""
+    model = torch_cpu.functions.convert(family.build(), verbose=False)
+    for module in model.modules():
+        kind = getattr(type(module), "original", None)
+        if kind:
+            got, expected = (
+                next(iter(inspect.signature(of.forward.__get__(module)).parameters)) for of in (type(module), kind)
+            )
+            assert got == expected, kind
+
+
+def test_training_goes_on_as_before(torch_backend, models, family, random):
+    """50 steps; the one model is converted after a few, with the optimizer that it has."""
+    torch, batches = torch_backend.torch, [models.batch(random, torch_backend.device) for _ in range(5)]
+
+    def losses(convert):
+        model = family.build(device=torch_backend.device).train()
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+        found = []
+        for step in range(50):
+            if convert and step == 5:
+                torch_backend.functions.convert(model, verbose=False)
+            loss = model(**batches[step % len(batches)]).loss
+            found.append(loss.item())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return found
+
+    plain = losses(convert=False)
+    assert_losses_overlap(losses(convert=True), plain, "float32", steps=50)
+    assert plain[-1] < plain[0] - 1
+
+
+def test_the_same_text_is_written(torch_backend, models, family, random):
+    model = family.build(device=torch_backend.device)
+    inputs = models.batch(random, torch_backend.device, padded=True)
+    prompt = {"input_ids": inputs["input_ids"], "attention_mask": inputs["attention_mask"]}
+    options = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    plain = model.generate(**prompt, **options)
+    torch_backend.functions.convert(model, verbose=False)
+    assert model.generate(**prompt, **options).equal(plain)
+    assert plain.shape[1] == models.LENGTH + 12
+
+
+@pytest.mark.parametrize("name", ["bert", "gemma2", "gpt2", "llama", "phi3", "qwen3"])
+def test_autocast(torch_backend, models, transformers, name, random):
+    torch = torch_backend.torch
+    model = FAMILIES[name].build(device=torch_backend.device)
+    inputs = models.batch(random, torch_backend.device)
+    exact = models.exact_results(model, inputs)
+    with torch.autocast(torch_backend.device, torch.bfloat16):
+        plain = models.arrays(models.results(model, inputs))
+        torch_backend.functions.convert(model, verbose=False)
+        assert_as_accurate(models.arrays(models.results(model, inputs)), plain, exact, "bfloat16")
+
+
+@pytest.mark.parametrize("name", ["bert", "gemma2", "gpt2", "llama", "phi3", "qwen3"])
+def test_compiled_as_one_graph(torch_backend, models, transformers, name, random):
+    model = FAMILIES[name].build(device=torch_backend.device)
+    inputs = models.batch(random, torch_backend.device)
+    torch_backend.functions.convert(model, verbose=False)
+    plain = models.arrays(models.results(model, inputs))
+    compiled = models.arrays(models.results(torch_backend.traced(model), inputs))
+    for got, expected in zip(compiled, plain, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6 * np.abs(expected).max())

@@ -1,0 +1,225 @@
+"""fusedops.torch.convert of GPT-2, BERT, Phi and Phi-3: heads with a loss of their own, and what is kept, and why."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.helpers.accuracy import assert_as_accurate
+from tests.helpers.hugging_face import FAMILIES
+from tests.helpers.torch_functions import called_in_eager_code
+
+ROWS, LENGTH = 3, 16
+# Of each model: what its labels are for.
+HEADS = {
+    "BertForMaskedLM": "tokens",
+    "BertForMultipleChoice": "choices",
+    "BertForNextSentencePrediction": "rows",
+    "BertForPreTraining": "tokens and rows",
+    "BertForQuestionAnswering": "spans",
+    "BertForSequenceClassification": "rows",
+    "BertForTokenClassification": "classes of tokens",
+    "GPT2DoubleHeadsModel": "tokens and choices",
+    "GPT2ForQuestionAnswering": "spans",
+    "GPT2ForSequenceClassification": "rows",
+    "GPT2ForTokenClassification": "classes of tokens",
+}
+
+
+@pytest.fixture
+def torch(torch_backend, transformers):
+    return torch_backend.torch
+
+
+def built(name, device):
+    family = FAMILIES["bert" if name.startswith("Bert") else "gpt2"]
+    options = {**family.options, "is_decoder": False, "pad_token_id": 0}
+    return replace(family, model=name, options=options).build("float64", device)
+
+
+def batch(kind, random, device):
+    import torch
+
+    def numbers(shape, end):
+        return torch.from_numpy(random.integers(1, end, shape)).to(device)
+
+    tokens = numbers((ROWS, LENGTH), 128)
+    choices = numbers((ROWS, 2, LENGTH), 128)
+    return {
+        "tokens": {"input_ids": tokens, "labels": tokens},
+        "choices": {"input_ids": choices, "labels": numbers((ROWS,), 2)},
+        "tokens and choices": {"input_ids": choices, "labels": choices, "mc_labels": numbers((ROWS,), 2)},
+        "rows": {"input_ids": tokens, "labels": numbers((ROWS,), 2)},
+        "tokens and rows": {"input_ids": tokens, "labels": tokens, "next_sentence_label": numbers((ROWS,), 2)},
+        "classes of tokens": {"input_ids": tokens, "labels": numbers((ROWS, LENGTH), 2)},
+        "spans": {
+            "input_ids": tokens,
+            "start_positions": numbers((ROWS,), LENGTH),
+            "end_positions": numbers((ROWS,), 2 * LENGTH),  # some of them beyond the text, which are to be ignored
+        },
+    }[kind]
+
+
+def loss_and_gradients(model, inputs):
+    model.zero_grad()
+    found = model(**inputs)
+    found.loss.backward()
+    return list(found), [found.loss.detach()] + [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+def assert_close(torch, got, expected):
+    """In float64 both compute the same; each of a few thousand roundings may be another one.
+
+    Seen over all: some are exact zeros, such as the gradient of a bias of keys, and what is computed is errors alone.
+    """
+    limit = 2**12 * torch.finfo(torch.float64).eps * max(x.abs().max().item() for x in expected)
+    for mine, theirs in zip(got, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=limit)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_heads(torch_backend, torch, name, random):
+    model = built(name, torch_backend.device)
+    inputs = batch(HEADS[name], random, torch_backend.device)
+    plain_keys, plain = loss_and_gradients(model, inputs)
+    kind = type(model)
+    torch_backend.functions.convert(model, verbose=False)
+    assert type(model) is not kind and isinstance(model, kind)
+    keys, got = loss_and_gradients(model, inputs)
+    assert keys == plain_keys
+    assert_close(torch, got, plain)
+    assert torch.equal(model(**inputs, return_dict=False)[0], model(**inputs).loss)
+    torch_backend.functions.revert(model)
+    assert type(model) is kind
+    assert torch.equal(model(**inputs).loss, plain[0])
+
+
+@pytest.mark.parametrize(
+    "family, options",
+    [
+        ("phi", {"qk_layernorm": True}),
+        ("phi", {"partial_rotary_factor": 1.0}),
+        ("phi3", {"partial_rotary_factor": 0.5}),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True, "activation_function": "relu"}),
+        ("bert", {"hidden_act": "silu"}),
+    ],
+    ids=str,
+)
+def test_options(torch_backend, torch, family, options, random):
+    """Those that change what the converted modules compute."""
+    from tests.helpers import torch_models as models
+
+    model = FAMILIES[family].build("float32", torch_backend.device, **options)
+    inputs = models.batch(random, torch_backend.device)
+    exact = models.exact_results(model, inputs)
+    plain = models.arrays(models.results(model, inputs))
+    torch_backend.functions.convert(model, verbose=False)
+    assert_as_accurate(models.arrays(models.results(model, inputs)), plain, exact, "float32")
+
+
+def test_phi3_turns_a_part_of_its_features(torch_backend, torch, random):
+    """By the kernel, although the angles are for fewer features than there are."""
+    from transformers.models.phi3 import modeling_phi3
+
+    from fusedops.torch.conversion.hf.rotary import fused
+
+    q, k = (torch_backend.from_numpy(random.normal(size=(2, 4, 5, 16))) for _ in range(2))
+    angles = torch_backend.from_numpy(random.normal(size=(1, 5, 4)))
+    cos, sin = (torch.cat([table, table], -1) for table in (angles.cos(), angles.sin()))
+    apply = fused(modeling_phi3.apply_rotary_pos_emb)
+    expected = modeling_phi3.apply_rotary_pos_emb(q, k, cos, sin)
+    with torch.profiler.profile() as profile:
+        got = apply(q, k, cos, sin)
+    assert_close(torch, got, expected)
+    name = f"fusedops::{called_in_eager_code('rope')}"
+    assert sum(event.count for event in profile.key_averages() if event.key == name) == 2
+
+
+def reasons(torch_backend, model, capsys):
+    torch_backend.functions.convert(model)
+    return capsys.readouterr().out
+
+
+def test_what_is_kept(torch_backend, torch, capsys):
+    """A module whose parts are not those that the kernel knows."""
+    model = FAMILIES["bert"].build(hidden_act="quick_gelu")
+    printed = reasons(torch_backend, model, capsys)
+    assert "kept BertIntermediate (2): activation QuickGELUActivation is not among those of the kernel" in printed
+    model = FAMILIES["gpt2"].build()
+
+    class Adapter(torch.nn.Linear):
+        pass
+
+    model.transformer.h[0].mlp.c_fc = Adapter(64, 96)
+    model.transformer.h[1].ln_2 = torch.nn.Identity()
+    printed = reasons(torch_backend, model, capsys)
+    assert f"kept GPT2MLP 'transformer.h.0.mlp': its product is a {__name__}.Adapter" in printed
+    assert "kept GPT2Block 'transformer.h.1': its ln_2 is not one of fusedops's" in printed
+    model = FAMILIES["phi"].build()
+    model.model.layers[0].mlp.fc1.register_parameter("bias", None)
+    assert "kept PhiMLP 'model.layers.0.mlp': its product has no bias" in reasons(torch_backend, model, capsys)
+
+
+def test_a_part_that_is_exchanged_later_is_called(torch_backend, torch, random):
+    """As an adapter does it; and the hooks of a part that is there see it called."""
+    model = FAMILIES["gpt2"].build("float64", torch_backend.device)
+    torch_backend.functions.convert(model, verbose=False)
+    plain = copy.deepcopy(model)
+    torch_backend.functions.revert(plain)
+    first, second = model.transformer.h[0].mlp, model.transformer.h[1].mlp
+    calls = []
+
+    class Adapter(torch.nn.Module):
+        def __init__(self, base):
+            super().__init__()
+            self.base = base
+
+        def forward(self, x):
+            calls.append("adapter")
+            return self.base(x)
+
+    first.c_fc = Adapter(first.c_fc)
+    second.c_fc.register_forward_hook(lambda module, args, result: calls.append("product"))
+    second.act.register_forward_pre_hook(lambda module, args: calls.append("activation"))
+    tokens = torch.from_numpy(random.integers(0, 128, (ROWS, LENGTH))).to(torch_backend.device)
+    got, expected = model(tokens).logits, plain(tokens).logits
+    assert calls == ["adapter", "product", "activation"]
+    assert_close(torch, [got], [expected])
+
+
+def test_a_subclass_of_a_layer_of_ours_is_called(torch_backend, torch, random):
+    """In a block as well, which would else add and normalize in one pass."""
+
+    class Twice(torch_backend.functions.nn.LayerNorm):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    model = FAMILIES["gpt2"].build("float64", torch_backend.device)
+    model.transformer.h[0].ln_2.__class__ = Twice
+    tokens = torch.from_numpy(random.integers(0, 128, (ROWS, LENGTH))).to(torch_backend.device)
+    plain = model(tokens).logits
+    torch_backend.functions.convert(model, verbose=False)
+    assert_close(torch, [model(tokens).logits], [plain])
+    model.transformer.h[1].ln_2.__class__ = Twice  # later
+    got = model(tokens).logits
+    torch_backend.functions.revert(model)
+    assert_close(torch, [got], [model(tokens).logits])
+
+
+def test_attention_to_an_encoder(torch_backend, torch, random):
+    """transformers' own code, in a block that is converted for when there is none."""
+    model = FAMILIES["gpt2"].build("float64", torch_backend.device, add_cross_attention=True)
+    tokens = torch.from_numpy(random.integers(0, 128, (ROWS, LENGTH))).to(torch_backend.device)
+    encoded = torch.from_numpy(random.normal(size=(ROWS, 5, 64))).to(torch_backend.device)
+    inputs = [{"input_ids": tokens}, {"input_ids": tokens, "encoder_hidden_states": encoded}]
+    plain = [model(**given).logits for given in inputs]
+    torch_backend.functions.convert(model, verbose=False)
+    assert_close(torch, [model(**given).logits for given in inputs], plain)
+    assert not np.allclose(*(logits.detach().cpu() for logits in plain))
+    without = FAMILIES["gpt2"].build(device=torch_backend.device)
+    torch_backend.functions.convert(without, verbose=False)
+    with pytest.raises(ValueError, match="has to be instantiated with cross-attention layers"):
+        without(**{**inputs[1], "encoder_hidden_states": encoded.float()})

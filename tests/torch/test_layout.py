@@ -1,0 +1,177 @@
+"""Any strides and any alignment give the answer of contiguous tensors; what comes out is contiguous."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tests.helpers.checks import check_backward, check_forward
+from tests.helpers.numerics import assert_same_bits
+from tests.helpers.rows import BY_ROWS, rows
+from tests.specifications import SPECIFICATIONS
+
+
+def transposed(x):
+    return x.mT.contiguous().mT if x.dim() > 1 else x
+
+
+def permuted(x):
+    """Stored in the reverse order of its dimensions."""
+    order = tuple(reversed(range(x.dim())))
+    return x.permute(order).contiguous().permute(order)
+
+
+def every_second(x):
+    return x.repeat_interleave(2, -1)[..., ::2] if x.dim() else x
+
+
+def holes(x, *shape):
+    """Memory to lay x out in, which holds what must not be read."""
+    return x.new_full(shape, math.nan if x.is_floating_point() else True if x.dtype.itemsize == 1 else 2**31 - 1)
+
+
+def spaced_rows(x):
+    """Contiguous rows, 16 elements apart: as far as alignment matters, rows are as before."""
+    return holes(x, *x.shape[:-1], x.shape[-1] + 16)[..., :-16].copy_(x) if x.dim() else x
+
+
+def rows_spaced_by_one(x):
+    return holes(x, *x.shape[:-1], x.shape[-1] + 1)[..., :-1].copy_(x) if x.dim() else x
+
+
+def spaced_batches(x):
+    return x.repeat_interleave(2, 0)[::2] if x.dim() > 2 else x
+
+
+def misaligned(x):
+    """One element away from where vector loads could start."""
+    return holes(x, x.numel() + 1)[1:].view(x.shape).copy_(x)
+
+
+def offset_by_a_row(x):
+    return holes(x, x.shape[0] + 1, *x.shape[1:])[1:].copy_(x) if x.dim() else x
+
+
+def expanded(x):
+    """The same values for all of the first dimension, which is stored once."""
+    return x[:1].expand(x.shape) if x.dim() else x
+
+
+def negated(x):
+    """The same values, stored with the other sign behind torch's negative bit, as the imaginary part of x.conj() is."""
+    return x.neg()._neg_view() if x.is_floating_point() else x
+
+
+LAYOUTS = (
+    transposed,
+    permuted,
+    every_second,
+    spaced_rows,
+    rows_spaced_by_one,
+    spaced_batches,
+    misaligned,
+    offset_by_a_row,
+    expanded,
+    negated,
+)
+
+
+def laid_out(torch, layout, inputs):
+    return {name: layout(x) if isinstance(x, torch.Tensor) else x for name, x in inputs.items()}
+
+
+def compact(x):
+    """A contiguous and aligned copy."""
+    return x.contiguous().clone()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
+def test_layout(torch_backend, spec, dtype, layout, random):
+    torch = torch_backend.torch
+    for sample in (spec.sample((3, 5, 65), random), spec.sample((40, 72), random), *spec.more_samples(random)):
+        inputs = laid_out(torch, layout, torch_backend.tensors(sample, dtype))
+        check_forward(torch_backend, spec, sample, inputs)
+        outputs = torch_backend.call(spec.name, inputs, sample.options)
+        assert all(output.is_contiguous() for output in outputs)
+        if spec.bits_follow_from_values:
+            expected = torch_backend.call(spec.name, laid_out(torch, compact, inputs), sample.options)
+            for got, output in zip(outputs, expected, strict=True):
+                assert_same_bits(torch_backend.to_numpy(got), torch_backend.to_numpy(output), str(sample))
+
+
+@pytest.mark.parametrize("spec", [spec for spec in BY_ROWS if spec.bits_follow_from_values], ids=str)
+@pytest.mark.parametrize("layout", [misaligned, rows_spaced_by_one], ids=lambda layout: layout.__name__)
+def test_layout_of_long_rows(torch_backend, spec, dtype, layout, random):
+    """Of which a GPU holds some in one block, some in several, some in none."""
+    torch = torch_backend.torch
+    for columns in (12_000, 20_000, 40_000, 200_000):
+        sample = rows(spec, 3, columns, random)
+        inputs = laid_out(torch, layout, torch_backend.tensors(sample, dtype))
+        expected = torch_backend.call(spec.name, laid_out(torch, compact, inputs), sample.options)
+        for got, output in zip(torch_backend.call(spec.name, inputs, sample.options), expected, strict=True):
+            assert_same_bits(torch_backend.to_numpy(got), torch_backend.to_numpy(output), str(columns))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
+def test_layout_backward(torch_backend, spec, layout, random):
+    """Of the inputs and of the upstream gradients, which often are expanded or transposed."""
+    torch = torch_backend.torch
+    sample = spec.sample((3, 5, 65), random)
+    inputs = laid_out(torch, layout, torch_backend.tensors(sample, "float32"))
+    check_backward(torch_backend, spec, sample, inputs)
+    outputs = torch_backend.call(spec.name, inputs, sample.options)
+    upstream = tuple(map(layout, torch_backend.upstream(outputs)))
+    wanted = spec.differentiable(sample)
+    _, got = torch_backend.gradients(spec.name, inputs, sample.options, wanted, upstream)
+    copies = tuple(map(compact, upstream))
+    _, expected = torch_backend.gradients(spec.name, laid_out(torch, compact, inputs), sample.options, wanted, copies)
+    for name in wanted:
+        if spec.bits_follow_from_values:
+            assert_same_bits(torch_backend.to_numpy(got[name]), torch_backend.to_numpy(expected[name]), name)
+        else:
+            torch.testing.assert_close(got[name], expected[name], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("spaced", [spaced_rows, spaced_batches], ids=lambda layout: layout.__name__)
+def test_spaced_rows_take_the_same_path(torch_backend, spec, dtype, spaced, random):
+    """Rows that are spaced by whole vectors are read in place: the same bits, for matrix products too."""
+    for shape in ((40, 72), (3, 24, 64)):
+        sample = spec.sample(shape, random)
+        inputs = torch_backend.tensors(sample, dtype)
+        moved = {**inputs, (first := sample.tensors[0]): spaced(inputs[first])}
+        expected = torch_backend.call(spec.name, inputs, sample.options)
+        for got, output in zip(torch_backend.call(spec.name, moved, sample.options), expected, strict=True):
+            assert_same_bits(torch_backend.to_numpy(got), torch_backend.to_numpy(output), str(sample))
+
+
+@pytest.mark.parametrize("spec", [spec for spec in SPECIFICATIONS if spec.least_rank > 0], ids=str)
+@pytest.mark.parametrize("spaced", [spaced_rows, rows_spaced_by_one], ids=lambda layout: layout.__name__)
+def test_spaced_rows_are_not_copied(torch_cpu, spec, spaced, random):
+    """Neither in the forward nor in the backward, where the upstream gradient has such rows as well."""
+    torch = torch_cpu.torch
+    sample = spec.sample((3, 40, 72), random)
+    inputs = torch_cpu.tensors(sample, "float32")
+    large = set(sample.floating) - set(spec.parameters)
+    moved = {name: spaced(x) if name in large else x for name, x in inputs.items()}
+    upstream = torch_cpu.upstream(torch_cpu.call(spec.name, inputs, sample.options))
+    upstream = tuple(spaced(dy) if dy.shape == inputs[sample.tensors[0]].shape else dy for dy in upstream)
+    with torch.profiler.profile() as profile:
+        torch_cpu.gradients(spec.name, moved, sample.options, spec.differentiable(sample), upstream)
+    names = {event.name for event in profile.events()}
+    assert any(name.startswith("fusedops::") for name in names)
+    assert not names & {"aten::contiguous", "aten::clone", "aten::copy_"}
+
+
+def test_channels_last(torch_backend, spec, random):
+    """Another memory format in, contiguous out."""
+    torch = torch_backend.torch
+    sample = spec.sample((2, 3, 4, 5), random)
+    inputs = torch_backend.tensors(sample, "float32")
+    inputs = {
+        name: x.to(memory_format=torch.channels_last) if isinstance(x, torch.Tensor) and x.dim() == 4 else x
+        for name, x in inputs.items()
+    }
+    check_forward(torch_backend, spec, sample, inputs)
+    check_backward(torch_backend, spec, sample, inputs)
+    assert all(output.is_contiguous() for output in torch_backend.call(spec.name, inputs, sample.options))

@@ -1,0 +1,154 @@
+"""PyTorch: every operator in torch.ops.fusedops, its schema, fake kernel and autograd registration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.helpers.torch_functions import call_and_leaves, outputs_and_gradients
+from tests.specifications import SPECIFICATIONS
+
+
+def recorded_calls(backend, spec, random, dtype="float64") -> dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]]:
+    """A call of every operator that the forward, backward and double backward reach, with all arguments."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    torch = backend.torch
+    calls: dict[str, Any] = {}
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func.namespace == "fusedops":
+                given = tuple(name is not None for name in args)
+                calls[f"{func} {given} {kwargs}"] = (func, args, kwargs or {})
+            return func(*args, **(kwargs or {}))
+
+    for sample in (spec.sample((3, 4), random), *spec.more_samples(random)):
+        inputs = backend.leaves(
+            backend.tensors(sample, dtype, spec if dtype == "bfloat16" else None), spec.differentiable(sample)
+        )
+        leaves = [inputs[name] for name in spec.differentiable(sample)]
+        with Recorder():
+            outputs = backend.call(spec.name, inputs, sample.options)
+            upstream = [dy.requires_grad_() for dy in backend.upstream(outputs)]
+            gradients = torch.autograd.grad(outputs, leaves, upstream, create_graph=True)
+            total = sum((gradient**2).sum() for gradient in gradients)
+            torch.autograd.grad(total, [*leaves, *upstream], allow_unused=True)
+    return calls
+
+
+def registered_operators() -> set[str]:
+    import torch
+
+    names = torch._C._dispatch_get_all_op_names()
+    return {name.removeprefix("fusedops::") for name in names if name.startswith("fusedops::")}
+
+
+def public_name(func) -> str:
+    return func._schema.name.removeprefix("fusedops::").removeprefix("_")
+
+
+def test_opcheck(torch_backend, spec, random):
+    """torch's own checks: nothing aliased or changed, fake kernels like the real ones, autograd compiled."""
+    torch = torch_backend.torch
+    for label, (func, args, kwargs) in recorded_calls(torch_backend, spec, random).items():
+        op = getattr(torch.ops.fusedops, public_name(func)).default
+        named = [(x, argument.name) for x, argument in zip(args, func._schema.arguments, strict=False)]
+        fresh = tuple(
+            x.detach().clone().requires_grad_(x.is_floating_point() and name not in spec.not_differentiable)
+            if isinstance(x, torch.Tensor)
+            else x
+            for x, name in named
+        )
+        result = torch.library.opcheck(op, fresh, kwargs)
+        assert set(result.values()) == {"SUCCESS"}, label
+
+
+def test_fake_kernels_of_mixed_dtypes(torch_backend, spec, random):
+    """bfloat16 beside float32 parameters: outputs whose dtype is not x's."""
+    torch = torch_backend.torch
+    for label, (func, args, kwargs) in recorded_calls(torch_backend, spec, random, "bfloat16").items():
+        op = getattr(torch.ops.fusedops, public_name(func)).default
+        fresh = tuple(x.detach().clone() if isinstance(x, torch.Tensor) else x for x in args)
+        result = torch.library.opcheck(op, fresh, kwargs, test_utils="test_faketensor")
+        assert set(result.values()) == {"SUCCESS"}, label
+
+
+def test_every_operator_is_reached(torch_cpu, random):
+    """So that opcheck, and the derivatives' suites, leave none out."""
+    reached = {
+        public_name(func) for spec in SPECIFICATIONS for func, _, _ in recorded_calls(torch_cpu, spec, random).values()
+    }
+    assert reached == {name for name in registered_operators() if not name.startswith("_")}
+
+
+def test_raw_operators_give_the_same_bits(torch_backend, spec, random):
+    torch = torch_backend.torch
+    for func, args, kwargs in recorded_calls(torch_backend, spec, random).values():
+        args = tuple(x.detach() if isinstance(x, torch.Tensor) else x for x in args)
+        expected = func(*args, **kwargs)
+        public = getattr(torch.ops.fusedops, public_name(func))
+        for call in (public, torch.func.functionalize(public)):
+            torch.testing.assert_close(call(*args, **kwargs), expected, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("fake", ["meta", "fake"])
+def test_tensors_without_data(torch_cpu, spec, dtype, fake, random):
+    """Shapes and dtypes are known before anything is computed."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    torch = torch_cpu.torch
+    for sample in (spec.sample((3, 4), random), *spec.more_samples(random)):
+        inputs = torch_cpu.tensors(sample, dtype)
+        expected = torch_cpu.call(spec.name, inputs, sample.options)
+        mode = FakeTensorMode()
+        convert = (lambda x: x.to("meta")) if fake == "meta" else mode.from_tensor
+        empty = {name: convert(x) if isinstance(x, torch.Tensor) else x for name, x in inputs.items()}
+        if fake == "meta":
+            outputs = torch_cpu.call(spec.name, empty, sample.options)
+        else:
+            with mode:
+                outputs = torch_cpu.call(spec.name, empty, sample.options)
+        for got, output in zip(outputs, expected, strict=True):
+            assert (got.shape, got.dtype, got.stride()) == (output.shape, output.dtype, output.stride())
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_gradients_without_data(torch_backend, spec, compiled, random):
+    """Of fake tensors, which say that they are on the device, in eager code and through Dynamo."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    torch = torch_backend.torch
+    function, inputs, _ = call_and_leaves(torch_backend, spec, random)
+    expected = outputs_and_gradients(torch, function, inputs)
+    if compiled:
+        torch.compiler.reset()  # it compiles one piece of code, such as this one, a few times only
+        function = torch.compile(function, fullgraph=True, backend="eager")
+    with FakeTensorMode() as mode:
+        got = outputs_and_gradients(torch, function, tuple(mode.from_tensor(x) for x in inputs))
+    for x, y in zip(got, expected, strict=True):
+        assert (x.shape, x.dtype, x.stride(), x.device.type) == (y.shape, y.dtype, y.stride(), y.device.type)
+
+
+def test_meta_tensors_beside_others(torch_cpu, spec, random):
+    """A fake kernel refuses two devices like a real one."""
+    sample = spec.sample((2, 3), random)
+    inputs = torch_cpu.tensors(sample, "float32")
+    for name in sample.tensors[1:]:
+        with pytest.raises(RuntimeError, match=rf"fusedops\.{spec.name}: \w+ must be on \w+'s device, \w+; got \w+"):
+            torch_cpu.call(spec.name, {**inputs, name: inputs[name].to("meta")}, sample.options)
+
+
+def test_sparse_tensors(torch_cpu, spec, random):
+    sample = spec.sample((2, 3), random)
+    inputs = torch_cpu.tensors(sample, "float32")
+    name = next(name for name in sample.tensors if inputs[name].dim())
+    with pytest.raises(TypeError, match=rf"fusedops\.{spec.name}: {name} must be a dense tensor; got sparse_coo"):
+        torch_cpu.call(spec.name, {**inputs, name: inputs[name].to_sparse()}, sample.options)
+
+
+def test_errors_of_torch_name_no_folder_of_the_build(torch_cpu, spec):
+    """Where no kernel fits, torch says where each of them was registered."""
+    dump = torch_cpu.torch._C._dispatch_dump(f"fusedops::{spec.name}")
+    assert "\nCPU: registered at torch_binding/library.cpp" in dump
