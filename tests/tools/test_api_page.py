@@ -7,6 +7,7 @@ import importlib
 import inspect
 
 import pytest
+
 from build_tools import reference
 from tests.helpers.frameworks import FRAMEWORKS, installed
 

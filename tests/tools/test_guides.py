@@ -7,9 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from running import python
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.helpers.running import ROOT, python
+
 GUIDES = ("README.md", "docs/layers.md", "docs/converting.md")
 PROGRAMS = [
     pytest.param(code, id=f"{guide}-{number}")
