@@ -49,7 +49,7 @@ class GradientOf:
 
 @dataclass(frozen=True)
 class Step:
-    """Towards the gradients of an operator's inputs: `Step` in core_cuda/core/operator.h."""
+    """Towards the gradients of an operator's inputs: `Step` in core_cuda/core/declaration/operator.h."""
 
     op: str | None
     inputs: tuple[str | None, ...]

@@ -1,4 +1,4 @@
-"""First derivatives, as the table of operators declares them: what `Step` in core_cuda/core/operator.h means.
+"""First derivatives, as the table of operators declares them: what `Step` in the core's operator.h means.
 
 A derivative is a formula like those of fusedops/gradients, so that whatever differentiates an operator in Python treats
 both alike.

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/view.h"
+#include "core/declaration/view.h"
 
 namespace fusedops::tf_binding {
 

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "core/names.h"
-#include "core/operator.h"
+#include "core/declaration/names.h"
+#include "core/declaration/operator.h"
 
 namespace fusedops::tf_binding {
 

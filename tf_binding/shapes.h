@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/operator.h"
+#include "core/declaration/operator.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
 namespace fusedops::tf_binding {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "core/names.h"
+#include "core/declaration/names.h"
 
 namespace fusedops::torch_autograd {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/operator.h"
+#include "core/declaration/operator.h"
 
 namespace fusedops::torch_autograd {
 

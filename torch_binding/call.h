@@ -3,7 +3,7 @@
 
 #include <torch/csrc/stable/tensor.h>
 
-#include "core/operator.h"
+#include "core/declaration/operator.h"
 
 namespace fusedops::torch_binding {
 

@@ -1,7 +1,7 @@
 // What torch lends to one call: the current stream of the tensors' GPU, or its thread pool.
 #pragma once
 
-#include "core/context.h"
+#include "core/declaration/context.h"
 #include "tensors.h"
 
 namespace fusedops::torch_binding {

@@ -4,7 +4,7 @@
 
 #include <torch/csrc/stable/c/shim.h>
 
-#include "core/status.h"
+#include "core/declaration/status.h"
 
 namespace fusedops::torch_binding {
 

@@ -5,8 +5,8 @@
 
 #include <string>
 
-#include "core/rule.h"
-#include "core/view.h"
+#include "core/declaration/rule.h"
+#include "core/declaration/view.h"
 
 namespace fusedops::torch_binding {
 

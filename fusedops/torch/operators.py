@@ -27,7 +27,7 @@ _DTYPES = (
     torch.complex128,
 )
 
-_HALF = 1 << 40  # half of a symbol is the symbol less this: core_cuda/core/c_api.cpp
+_HALF = 1 << 40  # half of a symbol is the symbol less this: core_cuda/core/declaration/c_api.cpp
 
 
 def _load() -> ctypes.CDLL:

@@ -104,7 +104,7 @@ def test_sums_over_a_million_rows(any_backend, spec, values, dtype, random):
 
 CLUSTERS = """
 #include <cstdio>
-#include "core/rows.h"
+#include "core/common/rows.h"
 int main() {
   for (int multiprocessors : {132, 8, 7, 4, 2, 1}) {
     for (int size : {1, 100, 101, 201, 401, 800, 801, 9999})

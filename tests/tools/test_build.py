@@ -614,7 +614,7 @@ def test_what_a_change_builds_again(tmp_path, monkeypatch, capfd):
     shutil.copytree(ROOT / "core_cuda", folder / "core_cuda")
     monkeypatch.chdir(folder)
     options = dataclasses.replace(Options.from_environment(), debug=False, cpu_flags="")
-    target = "build/release/core_cuda/core/view.cpp.o"
+    target = "build/release/core_cuda/core/declaration/view.cpp.o"
 
     def ninja(options, *arguments):
         file = NinjaFile(options.folder)
@@ -625,11 +625,11 @@ def test_what_a_change_builds_again(tmp_path, monkeypatch, capfd):
     assert "view.cpp" in ninja(options)
     assert "no work to do" in ninja(options, "-n")
 
-    os.utime("core_cuda/core/rule.h")
-    os.utime("core_cuda/core/dtype.h")
+    os.utime("core_cuda/core/declaration/rule.h")
+    os.utime("core_cuda/core/declaration/dtype.h")
     assert "view.cpp" in ninja(options, "-n"), "a header that it includes was touched"
     assert "view.cpp" in ninja(options)
-    os.utime("core_cuda/core/elementwise.h")
+    os.utime("core_cuda/core/cpu/elementwise.h")
     assert "no work to do" in ninja(options, "-n"), "a header that it does not include was touched"
 
     assert "view.cpp" in ninja(dataclasses.replace(options, cpu_flags="-mtune=generic"), "-n"), "a flag changed"

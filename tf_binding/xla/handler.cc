@@ -1,6 +1,6 @@
 // What XLA runs for the custom call: the operator that the call names, on XLA's buffers.
 #include "call.h"
-#include "core/operator.h"
+#include "core/declaration/operator.h"
 #include "dense.h"
 #include "host_threads.h"
 #include "names.h"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/context.h"
+#include "core/declaration/context.h"
 
 namespace fusedops::tf_binding {
 

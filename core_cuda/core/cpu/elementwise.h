@@ -1,0 +1,125 @@
+// The CPU engine of elementwise operators: one pass, on the framework's threads, vectorized by the compiler.
+//
+// A formula is a struct with prepared<T>(), which reads its scalars once and returns the function of one element in the
+// compute type. The CUDA engine (elementwise.cuh) runs the same formulas.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+
+#include "core/common/numeric.h"
+#include "core/declaration/operator.h"
+
+namespace fusedops::cpu {
+
+// 16-bit types pass through float buffers of this many elements, which stay in the first-level cache.
+inline constexpr int64_t kBlock = 1024;
+
+template <class T>
+void widen(const T* from, float* to, int64_t n) {
+  int64_t i = 0;
+#ifdef __F16C__
+  if constexpr (std::is_same_v<T, f16>)
+    for (; i + 8 <= n; i += 8)
+      _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
+#endif
+  for (; i < n; ++i) to[i] = to_compute(from[i]);
+}
+
+template <class T>
+void narrow(const float* from, T* to, int64_t n) {
+  int64_t i = 0;
+#ifdef __F16C__
+  if constexpr (std::is_same_v<T, f16>)
+    for (; i + 8 <= n; i += 8)
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
+                       _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
+#endif
+  for (; i < n; ++i) to[i] = from_compute<T>(from[i]);
+}
+
+// n <= kBlock elements in the compute type: the input itself, or a widened copy in `buffer`.
+template <class T>
+const compute_t<T>* widened(const T* from, compute_t<T>* buffer, int64_t n) {
+  if constexpr (std::is_same_v<T, compute_t<T>>) {
+    return from;
+  } else {
+    widen(from, buffer, n);
+    return buffer;
+  }
+}
+
+// Copies to memory past the caches, which saves reading each line before it is overwritten. finish_streaming() makes
+// it visible to other threads.
+template <class T>
+void stream(const T* from, T* to, int64_t n) {
+#ifdef __AVX__
+  constexpr int64_t kVector = sizeof(__m256i), kStep = kVector / sizeof(T);
+  if (reinterpret_cast<uintptr_t>(to) % kVector == 0)
+    for (; n >= kStep; n -= kStep, from += kStep, to += kStep)
+      _mm256_stream_si256(reinterpret_cast<__m256i*>(to), _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+#endif
+  std::copy_n(from, n, to);
+}
+
+inline void finish_streaming() {
+#ifdef __AVX__
+  _mm_sfence();
+#endif
+}
+
+// A result of this size will have left the caches before it is read again.
+inline bool is_streamed(int64_t bytes) { return bytes >= (32 << 20); }
+
+// out = function(in...) for n elements; n <= kBlock for 16-bit types.
+template <class T, class Function, class... Inputs>
+void apply_block(Function function, int64_t n, T* out, const Inputs*... in) {
+  if constexpr (std::is_same_v<T, compute_t<T>>) {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) out[i] = function(in[i]...);
+  } else {
+    float result[kBlock];
+    const auto compute = [&](const auto*... wide) {
+#pragma GCC ivdep
+      for (int64_t i = 0; i < n; ++i) result[i] = function(wide[i]...);
+    };
+    [&]<size_t... I>(std::index_sequence<I...>) {
+      float buffers[sizeof...(in)][kBlock];
+      compute(widened(in, buffers[I], n)...);
+    }(std::index_sequence_for<Inputs...>());
+    narrow(result, out, n);
+  }
+}
+
+// The same, block by block, for any number of elements.
+template <class T, class Function, class... Inputs>
+void apply(Function function, bool streamed, int64_t n, T* out, const Inputs*... in) {
+  if (std::is_same_v<T, compute_t<T>> && !streamed) return apply_block(function, n, out, in...);
+  T buffer[kBlock];
+  for (int64_t start = 0; start < n; start += kBlock) {
+    const int64_t size = std::min(kBlock, n - start);
+    apply_block(function, size, streamed ? buffer : out + start, in + start...);
+    if (streamed) stream(buffer, out + start, size);
+  }
+  if (streamed) finish_streaming();
+}
+
+// out = formula(inputs...), all of one dtype and size. `inputs` are positions in the declaration.
+template <class Formula, class... Position>
+Status elementwise(const Call& call, const Formula& formula, Position... inputs) {
+  const View& out = call.outputs[0];
+  return dispatch(out.dtype, [&](auto tag) -> Status {
+    using T = typename decltype(tag)::type;
+    const auto function = formula.template prepared<T>();
+    const int64_t n = out.numel(), blocks = (n + kBlock - 1) / kBlock;
+    constexpr int64_t kNanosecondsPerBlock = 250;
+    call.context.parallel_for(blocks, kNanosecondsPerBlock, [&](int64_t begin, int64_t end) {
+      const int64_t start = begin * kBlock, stop = std::min(end * kBlock, n);
+      apply(function, is_streamed(n * sizeof(T)), stop - start, static_cast<T*>(out.data) + start,
+            static_cast<const T*>(call.inputs[inputs]->data) + start...);
+    });
+    return {};
+  });
+}
+
+}  // namespace fusedops::cpu

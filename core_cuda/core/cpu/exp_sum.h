@@ -1,0 +1,70 @@
+// The maximum of a row and the sum of its exponentials, on the CPU: softmax and cross_entropy begin with it.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "core/common/exp.h"
+#include "core/cpu/elementwise.h"
+#include "core/cpu/sum.h"
+
+namespace fusedops::cpu {
+
+// The largest of values, -inf if there are none. A NaN is passed over: whoever subtracts it meets it again.
+template <class A>
+A lane_max(const A* values, int64_t n) {
+  A lanes[kLanes];
+  std::fill_n(lanes, kLanes, -std::numeric_limits<A>::infinity());
+  const auto larger = [](A a, A b) { return a > b ? a : b; };
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = larger(values[i + lane], lanes[lane]);
+  for (int lane = 0; i < n; ++i, ++lane) lanes[lane] = larger(values[i], lanes[lane]);
+  for (int width = kLanes / 2; width > 0; width /= 2)
+    for (int lane = 0; lane < width; ++lane) lanes[lane] = larger(lanes[lane + width], lanes[lane]);
+  return lanes[0];
+}
+
+// 2^x * kExpScale<A> for x <= 0. Scaled, no power above the smallest subnormal number is subnormal itself, and 2^n is
+// one factor; divided by a sum that is scaled as well, each comes out right, the subnormal ones too.
+template <class A>
+inline constexpr A kExpScale = std::is_same_v<A, float> ? A(0x1p64) : A(1);
+
+inline double scaled_exp2(double x) { return exp2_(x); }
+inline float scaled_exp2(float x) {
+  x = host::choose(x < -151, -151, x);
+  const float shifted = x + host::kRoundToInteger;
+  const float power = host::power_of_two(host::integer_of(shifted) + 64);
+  return host::exp2_fraction(x - (shifted - host::kRoundToInteger)) * power;
+}
+
+template <class A>
+struct ExpSum {
+  A max = -std::numeric_limits<A>::infinity();
+  A sum = 0;  // of 2^((v - max) * factor) * kExpScale
+};
+
+// Over a row of n values v, of which block(start, size, buffer) returns `size` in the compute type: those in memory, or
+// made in the buffer. They are asked for twice, the second time out of the cache. The terms of the sum are left in
+// `terms`, [n], if it is not null.
+template <class A, class Block>
+ExpSum<A> exp_sum(int64_t n, A factor, A* terms, Block&& block) {
+  ExpSum<A> row;
+  A v_buffer[kBlock], term_buffer[kBlock];
+  for (int64_t start = 0; start < n; start += kBlock) {
+    const int64_t size = std::min(kBlock, n - start);
+    row.max = std::max(row.max, lane_max(block(start, size, v_buffer), size));
+  }
+  const A max = row.max;
+  for (int64_t start = 0; start < n; start += kBlock) {
+    const int64_t size = std::min(kBlock, n - start);
+    const A* v = block(start, size, v_buffer);
+    A* of_block = terms ? terms + start : term_buffer;
+#pragma GCC ivdep
+    for (int64_t i = 0; i < size; ++i) of_block[i] = scaled_exp2((v[i] - max) * factor);
+    row.sum += lane_sum<A>(size, [=](int64_t i) { return of_block[i]; });
+  }
+  return row;
+}
+
+}  // namespace fusedops::cpu

@@ -1,0 +1,83 @@
+// Rows on the CPU, cut into segments that stay in the first-level cache: the work that threads are given.
+#pragma once
+
+#include <algorithm>
+
+#include "core/cpu/elementwise.h"
+
+namespace fusedops::cpu {
+
+// Runs function(), compiled once more for the widest vectors of x86 processors: arithmetic, where it is the limit,
+// takes 0.6 of the time. The bits are the same.
+#if defined(__x86_64__) && defined(__AVX2__) && !defined(__AVX512F__)
+template <class Function>
+[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"), gnu::flatten, gnu::noinline]]
+void run_avx512(Function& function) {
+  function();
+}
+
+template <class Function>
+void run_widest(Function function) {
+  static const bool wide =
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (wide)
+    run_avx512(function);
+  else
+    function();
+}
+#else
+template <class Function>
+void run_widest(Function function) {
+  function();
+}
+#endif
+
+// Calls body(row, column, n) for segments of n <= kBlock elements that cover all rows. `cost` is the rough price of
+// kBlock elements in nanoseconds.
+template <class Body>
+void for_segments(const Context& context, int64_t rows, int64_t size, int64_t cost, Body&& body) {
+  const int64_t per_row = (size + kBlock - 1) / kBlock;
+  const int64_t price = std::max<int64_t>(1, cost * std::min(size, kBlock) / kBlock);
+  context.parallel_for(rows * per_row, price, [&](int64_t begin, int64_t end) {
+    run_widest([&] {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t row = i / per_row, column = i % per_row * kBlock;
+        body(row, column, std::min(kBlock, size - column));
+      }
+    });
+  });
+}
+
+// A segment of results on its way to memory: they are computed where data() points and kept by keep(). In the compute
+// type and with nothing to stream, that is the place itself.
+template <class T>
+class Results {
+ public:
+  Results(T* to, bool streamed) : to_(to), streamed_(streamed) {}
+
+  compute_t<T>* data() {
+    if constexpr (std::is_same_v<T, compute_t<T>>)
+      if (to_ && !streamed_) return to_;
+    return buffer_;
+  }
+
+  void keep(int64_t n) {
+    if (!to_) return;
+    if constexpr (std::is_same_v<T, compute_t<T>>) {
+      if (streamed_) stream(buffer_, to_, n);
+    } else if (streamed_) {
+      T narrowed[kBlock];
+      narrow(buffer_, narrowed, n);
+      stream(narrowed, to_, n);
+    } else {
+      narrow(buffer_, to_, n);
+    }
+  }
+
+ private:
+  T* to_;  // null: nothing is kept
+  bool streamed_;
+  compute_t<T> buffer_[kBlock];
+};
+
+}  // namespace fusedops::cpu

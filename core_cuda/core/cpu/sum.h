@@ -1,0 +1,116 @@
+// Sums on the CPU whose order follows from the shape alone.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/common/numeric.h"
+
+namespace fusedops::cpu {
+
+inline constexpr int kLanes = 32;
+
+// sum of term(i): term i goes to lane i % kLanes, which the compiler maps to vector registers; then half of the lanes
+// is added to the other half, and so on.
+template <class A, class Term>
+A lane_sum(int64_t n, Term term) {
+  A lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += term(i + lane);
+  for (int lane = 0; i < n; ++i, ++lane) lanes[lane] += term(i);
+  for (int width = kLanes / 2; width > 0; width /= 2)
+    for (int lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
+  return lanes[0];
+}
+
+template <class A>
+struct TwoSums {
+  A first = 0, second = 0;
+  TwoSums operator+(const TwoSums& other) const { return {first + other.first, second + other.second}; }
+};
+
+// Two sums in one pass, in the same order; terms(i) returns a term of each.
+template <class A, class Terms>
+TwoSums<A> lane_sums(int64_t n, Terms terms) {
+  A first[kLanes] = {}, second[kLanes] = {};
+  const auto add = [&](int64_t i, int lane) {
+    const TwoSums<A> term = terms(i);
+    first[lane] += term.first;
+    second[lane] += term.second;
+  };
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+#pragma GCC ivdep
+    for (int lane = 0; lane < kLanes; ++lane) add(i + lane, lane);
+  for (int lane = 0; i < n; ++i, ++lane) add(i, lane);
+  for (int width = kLanes / 2; width > 0; width /= 2)
+    for (int lane = 0; lane < width; ++lane) {
+      first[lane] += first[lane + width];
+      second[lane] += second[lane + width];
+    }
+  return {first[0], second[0]};
+}
+
+// Pairwise, so that the error grows with log(n): Higham, "The accuracy of floating point summation", 1993.
+template <class A>
+A pairwise_sum(const A* values, int64_t n) {
+  if (n <= 128) return lane_sum<A>(n, [=](int64_t i) { return values[i]; });
+  const int64_t half = n / 2;
+  return pairwise_sum(values, half) + pairwise_sum(values + half, n - half);
+}
+
+// Pairwise over sums of blocks: block(i) returns that of block i, and is called once for each i in order.
+template <class Sum, class Block>
+Sum pairwise_blocks(int64_t begin, int64_t count, Block&& block) {
+  if (count == 0) return Sum{};
+  if (count == 1) return block(begin);
+  const int64_t half = count / 2;
+  const Sum first = pairwise_blocks<Sum>(begin, half, block);
+  return first + pairwise_blocks<Sum>(begin + half, count - half, block);
+}
+
+inline constexpr int64_t kColumns = 256;  // that are summed together, and stay in the first-level cache
+
+// sums[j] = the sum over rows of rows[i * stride + j], pairwise, for j < n <= kColumns.
+template <class A>
+void pairwise_columns(const A* rows, int64_t count, int64_t stride, int64_t n, A* sums) {
+  constexpr int64_t kSequential = 8;
+  if (count > kSequential) {
+    A others[kColumns];
+    const int64_t half = count / 2;
+    pairwise_columns(rows, half, stride, n, sums);
+    pairwise_columns(rows + half * stride, count - half, stride, n, others);
+#pragma GCC ivdep
+    for (int64_t j = 0; j < n; ++j) sums[j] += others[j];
+  } else {
+    std::fill_n(sums, n, A(0));
+    for (int64_t i = 0; i < count; ++i)
+#pragma GCC ivdep
+      for (int64_t j = 0; j < n; ++j) sums[j] += rows[i * stride + j];
+  }
+}
+
+// out[j] = the sum of column j of partials, [count][columns], rounded to out's dtype; zero if there are no rows.
+template <class A>
+Status sum_partials(const Context& context, const A* partials, int64_t count, int64_t columns, const View& out) {
+  return dispatch(out.dtype, [&](auto tag) -> Status {
+    using T = typename decltype(tag)::type;
+    if constexpr (!std::is_same_v<A, compute_t<T>>) {
+      return Status::error("fusedops: a sum in another dtype than the compute dtype");
+    } else {
+      const int64_t blocks = (columns + kColumns - 1) / kColumns, nanoseconds_per_block = 50 + 20 * count;
+      context.parallel_for(blocks, nanoseconds_per_block, [&](int64_t begin, int64_t end) {
+        A sums[kColumns];
+        for (int64_t start = begin * kColumns; start < std::min(end * kColumns, columns); start += kColumns) {
+          const int64_t n = std::min(kColumns, columns - start);
+          pairwise_columns(partials + start, count, columns, n, sums);
+          for (int64_t j = 0; j < n; ++j) static_cast<T*>(out.data)[start + j] = from_compute<T>(sums[j]);
+        }
+      });
+      return {};
+    }
+  });
+}
+
+}  // namespace fusedops::cpu

@@ -1,0 +1,104 @@
+// Kernel launches that report their errors as a Status.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/declaration/context.h"
+#include "core/declaration/status.h"
+
+namespace fusedops::cuda {
+
+inline constexpr int kThreads = 256;  // per block, where nothing asks for another number
+
+inline Status check(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return {};
+  (void)cudaGetLastError();  // or the next call that asks for it would be blamed
+  return Status::error("fusedops: ", what, " failed: ", cudaGetErrorString(error));
+}
+
+// The first line of every kernel that launch() starts. Such a kernel may be scheduled while the one before it on the
+// stream is still running (CUDA Programming Guide, "Programmatic Dependent Launch"), which hides most of the launch:
+// here it lets the next one in, and waits until all that came before is done and visible.
+__device__ inline void begin_kernel() {
+#if __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+  cudaGridDependencySynchronize();
+#endif
+}
+
+// Whether the code that the current GPU runs for a kernel was compiled for 9.0 or later, and hence has the wait in
+// begin_kernel(), and knows clusters: a 9.0 may run what was compiled for an 8.0.
+template <class Kernel>
+bool runs_hopper_code(Kernel kernel) {
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
+}
+
+// Of the current GPU.
+inline int device_attribute(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
+  (void)cudaGetDevice(&device);
+  (void)cudaDeviceGetAttribute(&value, attribute, device);
+  return value;
+}
+
+inline constexpr int kDeclaredShared = 1024;  // bytes of shared memory that a kernel declares, at most
+
+// Lets a kernel have this many bytes of dynamic shared memory. The limit belongs to the kernel and the GPU, and all
+// threads launch with it: it is raised once, to the most that there is, and never lowered, or one thread could lower it
+// between the moment when another asks for more and its launch.
+template <class Kernel>
+Status allow_shared_memory(Kernel kernel, int bytes) {
+  constexpr int kWithoutAsking = 48 << 10;
+  if (bytes + kDeclaredShared <= kWithoutAsking) return {};
+  cudaFuncAttributes attributes;
+  FUSEDOPS_TRY(check(cudaFuncGetAttributes(&attributes, kernel), "asking about a kernel"));
+  if (bytes <= attributes.maxDynamicSharedSizeBytes) return {};
+  const int most = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - int(attributes.sharedSizeBytes);
+  return check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, std::max(bytes, most)),
+               "asking for shared memory");
+}
+
+struct Grid {
+  int64_t blocks;
+  int threads;
+  int shared_bytes = 0;   // of dynamic shared memory
+  int cluster = 1;        // blocks that run at the same time and see each other's shared memory
+  bool resident = false;  // clusters: no more of them than run at once, the kernel does what is left
+};
+
+// Launches on the caller's stream. Nothing is allocated and nothing waits, so that the call can be captured in a graph.
+template <class... Parameters, class... Arguments>
+Status launch(const Context& context, void (*kernel)(Parameters...), const Grid& grid, Arguments&&... arguments) {
+  if (grid.blocks == 0) return {};
+  FUSEDOPS_TRY(allow_shared_memory(kernel, grid.shared_bytes));
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(grid.cluster), 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(grid.blocks));
+  config.blockDim = dim3(static_cast<unsigned>(grid.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(grid.shared_bytes);
+  config.stream = static_cast<cudaStream_t>(context.stream);
+  config.attrs = attributes;
+  config.numAttrs = grid.cluster > 1 ? 2 : runs_hopper_code(kernel) ? 1 : 0;
+  if (grid.resident) {
+    int clusters = 0;
+    FUSEDOPS_TRY(check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "counting clusters"));
+    if (clusters > 0) config.gridDim.x = std::min(config.gridDim.x, static_cast<unsigned>(clusters * grid.cluster));
+  }
+  return check(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), "a kernel launch");
+}
+
+template <class... Parameters, class... Arguments>
+Status launch(const Context& context, void (*kernel)(Parameters...), int64_t blocks, int threads,
+              Arguments&&... arguments) {
+  return launch(context, kernel, Grid{blocks, threads}, std::forward<Arguments>(arguments)...);
+}
+
+}  // namespace fusedops::cuda

@@ -1,0 +1,35 @@
+#include "core/cuda/nvtx.h"
+
+// The headers of NVTX are a package of their own, which not every installation of the toolkit has.
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+#define FUSEDOPS_WITH_NVTX
+#endif
+
+#include <string>
+
+namespace fusedops {
+
+#ifdef FUSEDOPS_WITH_NVTX
+namespace {
+
+std::string range_name(const Operator& op, const Call& call) {
+  const View& view = *call.inputs[first_tensor(op)];
+  std::string shape;
+  for (int i = 0; i < view.rank; ++i) shape += (i ? ", " : "") + std::to_string(view.sizes[i]);
+  return std::string("fusedops.") + op.name + " [" + shape + "]";
+}
+
+}  // namespace
+
+Status run_in_range(const Operator& op, Kernel kernel, const Call& call) {
+  nvtxRangePushA(range_name(op, call).c_str());
+  Status status = kernel(call);
+  nvtxRangePop();
+  return status;
+}
+#else
+Status run_in_range(const Operator&, Kernel kernel, const Call& call) { return kernel(call); }
+#endif
+
+}  // namespace fusedops

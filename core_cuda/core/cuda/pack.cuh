@@ -1,0 +1,143 @@
+// 16-byte accesses: the widest that a thread can make, and what it takes to reach memory speed.
+#pragma once
+
+#include <cstdint>
+
+#include "core/common/numeric.h"
+
+namespace fusedops::cuda {
+
+template <class T>
+inline constexpr int kPackSize = 16 / sizeof(T);
+
+template <class T>
+struct alignas(16) Pack {
+  T values[kPackSize<T>];
+};
+
+// Element i, which is known when the kernel is compiled. Of a word with two 16-bit elements, without moving them into
+// registers of their own.
+template <class T>
+__device__ compute_t<T> element(const Pack<T>& pack, int i) {
+  if constexpr (sizeof(T) == 2) {
+    const uint32_t word = reinterpret_cast<const uint32_t*>(&pack)[i / 2];
+    if constexpr (std::is_same_v<T, bf16>)
+      return __uint_as_float(i % 2 ? word & 0xffff0000 : word << 16);
+    else
+      return __half2float(__ushort_as_half(static_cast<uint16_t>(i % 2 ? word >> 16 : word & 0xffff)));
+  } else {
+    return pack.values[i];
+  }
+}
+
+// Rounds to nearest even; two 16-bit elements take one instruction.
+template <class T>
+__device__ Pack<T> rounded(const compute_t<T> (&values)[kPackSize<T>]) {
+  Pack<T> pack;
+#pragma unroll
+  for (int i = 0; i < kPackSize<T>; i += 2) {
+    if constexpr (std::is_same_v<T, bf16>)
+      *reinterpret_cast<__nv_bfloat162*>(&pack.values[i]) = __floats2bfloat162_rn(values[i], values[i + 1]);
+    else if constexpr (std::is_same_v<T, f16>)
+      *reinterpret_cast<__half2*>(&pack.values[i]) = __floats2half2_rn(values[i], values[i + 1]);
+    else
+      pack.values[i] = values[i], pack.values[i + 1] = values[i + 1];
+  }
+  return pack;
+}
+
+// Makes the compiler forget what it knows of a pack: it would rather keep the converted elements, which take twice the
+// registers of 16-bit ones, than convert them again.
+template <class T>
+__device__ void forget(Pack<T>& pack) {
+  if constexpr (sizeof(T) == 2) {
+    int4& words = *reinterpret_cast<int4*>(&pack);
+    asm volatile("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));
+  }
+}
+
+inline bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
+
+// Loads elements [0, count) of a pack; the rest is zero. One access if the pack is whole and its address is aligned.
+template <bool kAligned, class T>
+__device__ Pack<T> load_pack(const T* from, int64_t count) {
+  Pack<T> pack;
+  if (kAligned && count >= kPackSize<T>) {
+    *reinterpret_cast<int4*>(&pack) = __ldg(reinterpret_cast<const int4*>(from));
+  } else {
+#pragma unroll
+    for (int i = 0; i < kPackSize<T>; ++i) pack.values[i] = i < count ? from[i] : T{};
+  }
+  return pack;
+}
+
+template <bool kAligned, class T>
+__device__ void store_pack(const Pack<T>& pack, T* to, int64_t count) {
+  if (kAligned && count >= kPackSize<T>) {
+    *reinterpret_cast<int4*>(to) = *reinterpret_cast<const int4*>(&pack);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kPackSize<T>; ++i)
+      if (i < count) to[i] = pack.values[i];
+  }
+}
+
+// The same for rows of whole packs, if aligned, or `other`: one predicate instead of branches, which would keep the
+// compiler from issuing all loads of a thread before the first is used.
+template <bool kAligned, class T>
+__device__ Pack<T> load_row_pack(const T* from, int64_t count, Pack<T> other = {}) {
+  if constexpr (!kAligned) return load_pack<false>(from, count);
+  if (count > 0) *reinterpret_cast<int4*>(&other) = __ldg(reinterpret_cast<const int4*>(from));
+  return other;
+}
+
+template <bool kAligned, class T>
+__device__ void store_row_pack(const Pack<T>& pack, T* to, int64_t count) {
+  if constexpr (!kAligned) return store_pack<false>(pack, to, count);
+  if (count > 0) *reinterpret_cast<int4*>(to) = *reinterpret_cast<const int4*>(&pack);
+}
+
+// A pack of a parameter, from element `at` on, of which `count` exist: if aligned, all of the pack or none, as in rows
+// of whole packs. `absent` if there is no such parameter.
+template <bool kAligned, class T>
+__device__ void load_parameter(const Parameter& parameter, int64_t at, int64_t count, compute_t<T> absent,
+                               compute_t<T> (&values)[kPackSize<T>]) {
+  constexpr int kPack = kPackSize<T>;
+  if (!parameter.data) {
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) values[i] = absent;
+    return;
+  }
+  if constexpr (sizeof(T) == 2) {
+    if (parameter.is_f32) {
+      constexpr int kHalf = kPackSize<float>;
+      const float* data = static_cast<const float*>(parameter.data) + at;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const Pack<float> pack = load_row_pack<kAligned>(data + half * kHalf, count - half * kHalf);
+#pragma unroll
+        for (int i = 0; i < kHalf; ++i) values[half * kHalf + i] = pack.values[i];
+      }
+      return;
+    }
+  }
+  const Pack<T> pack = load_row_pack<kAligned>(static_cast<const T*>(parameter.data) + at, count);
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) values[i] = element(pack, i);
+}
+
+// Brings what load_parameter() will load into the L2 cache. No register waits for it.
+template <class T>
+__device__ void prefetch_parameter(const Parameter& parameter, int64_t at) {
+  if (!parameter.data) return;
+  const int64_t size = parameter.is_f32 ? sizeof(float) : sizeof(T);
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(parameter.data) + at * size));
+}
+
+// Whether every row starts at an aligned address and ends with a whole pack. An absent tensor is.
+template <class T>
+bool are_rows_aligned(int64_t size, const T* data, int64_t stride) {
+  return is_aligned(data) && (!data || (stride % kPackSize<T> == 0 && size % kPackSize<T> == 0));
+}
+
+}  // namespace fusedops::cuda

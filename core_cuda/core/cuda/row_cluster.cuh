@@ -1,0 +1,113 @@
+// Rows that the registers of a block do not hold may be shared by a cluster of blocks (CUDA Programming Guide, "Thread
+// Block Clusters"), in equal parts. Of rows that a cluster does not hold either, each block takes every so many-th
+// chunk, and reads it anew whenever the row is walked through, mostly from the L2 cache. GPUs before 9.0 have no
+// clusters, and small slices of later ones no room for them: there, one block takes the row.
+//
+// The blocks of a cluster wait for each other, and memory would be idle meanwhile. Of many rows, hence, each cluster
+// that fits on the GPU takes one after the other, and orders the next one before it sums the one at hand.
+#pragma once
+
+#include <cooperative_groups.h>
+
+#include "core/common/rows.h"
+#include "core/cuda/prefetch.cuh"
+#include "core/cuda/rows.cuh"
+
+namespace fusedops::cuda {
+
+// A block of at most `most` threads, if that holds the row; else a cluster of blocks, where the GPU has them, each of
+// which takes an equal part of a row that they hold.
+template <class T, int kPacks, class Kernel>
+RowGroups block_or_cluster(int64_t size, int most, Kernel kernel) {
+  const RowGroups block = row_groups<T, kPacks>(size, kLeastBlockThreads, most);
+  if (block.holds(size)) return block;
+  RowGroups groups = row_groups<T, kPacks>(size, kLeastBlockThreads, kRowThreads);
+  if (!runs_hopper_code(kernel) || !device_attribute(cudaDevAttrClusterLaunch)) return groups;
+  groups.cluster = cluster_of(size, groups.chunk, device_attribute(cudaDevAttrMultiProcessorCount));
+  const int64_t of_all = int64_t(groups.cluster) * kPackSize<T>;
+  if (groups.holds(size)) groups.part = static_cast<int>((size + of_all - 1) / of_all * kPackSize<T>);
+  return groups;
+}
+
+// Whether some blocks will wait for others to end, where two share a multiprocessor. Of smaller ones more do; many of
+// them are then as fast as few.
+inline bool are_many(int64_t blocks) { return blocks > 2 * device_attribute(cudaDevAttrMultiProcessorCount); }
+
+// For a kernel that goes from row to row if there are many (RowCluster::each_row), with room for the next row of a
+// block in shared memory. What is ordered has to be aligned: cp.async moves 16 bytes.
+inline Grid cluster_grid(const RowGroups& groups, int64_t rows, bool aligned, int next_row_bytes) {
+  Grid grid = groups.grid(rows);
+  grid.resident = aligned && are_many(grid.blocks);
+  if (grid.resident) grid.shared_bytes = next_row_bytes;
+  return grid;
+}
+
+// The next row of a block, kPacks packs for each thread.
+template <class T, int kPacks>
+using NextRow = Prefetch<T, kRowThreads, 1, kPacks>;
+
+// Constructed when the kernel begins.
+class RowCluster {
+ public:
+  __device__ explicit RowCluster(const RowGroups& groups) : groups_(groups) {
+#if __CUDA_ARCH__ >= 900
+    if (groups.cluster > 1) cooperative_groups::this_cluster().barrier_arrive();
+#endif
+  }
+
+  // A thread's place in a row that the cluster holds.
+  template <class T>
+  __device__ RowThread<kRowThreads> thread() const {
+    return RowThread<kRowThreads>(groups_, groups_.cluster_index(), static_cast<int>(groups_.first() / kPackSize<T>));
+  }
+
+  // Goes through the rows of this cluster, beginning with that of `me`. The first is loaded, each of the others is
+  // ordered while the one before is at hand: row.load(), row.order(index), row.take_ordered(). finish() does the rest,
+  // and comes to gather(), for which the blocks wait: what it has in shared memory otherwise may be used for each row.
+  template <bool kAligned, class Row, class Finish>
+  __device__ void each_row(RowThread<kRowThreads>& me, int64_t rows, Row& row, Finish finish) {
+    const int64_t step = groups_.cluster_count();
+    row.load();
+    for (bool goes_on = true; goes_on;) {
+      const int64_t next = me.row + step;
+      goes_on = kAligned && next < rows;  // misaligned rows have a cluster each: see cluster_grid()
+      if (goes_on) row.order(next);
+      finish();
+      if (!goes_on) break;
+      me.row = next;
+      row.take_ordered();
+    }
+  }
+
+  // What every block of several has found, which is the same in all of its threads, in the order of their ranks. Every
+  // thread must come here, as often as any other and at least once, and waits for all.
+  template <class V>
+  __device__ const V* gather(const V& value, V (&values)[2][kMostCluster]) {
+    turn_ ^= 1;  // the others may still be reading what was gathered last
+    V(&gathered)[kMostCluster] = values[turn_];
+#if __CUDA_ARCH__ >= 900
+    const auto cluster = cooperative_groups::this_cluster();
+    if (!all_are_here_) cluster.barrier_wait();  // only then has every block got shared memory
+    all_are_here_ = true;
+    if (threadIdx.x < groups_.cluster) *cluster.map_shared_rank(gathered + groups_.rank(), threadIdx.x) = value;
+    cluster.sync();
+#endif
+    return gathered;
+  }
+
+  template <class V>
+  __device__ V sum(const V& value, V (&values)[2][kMostCluster]) {
+    if (groups_.cluster == 1) return value;
+    const V* of_blocks = gather(value, values);
+    V all = of_blocks[0];
+    for (int block = 1; block < groups_.cluster; ++block) all += of_blocks[block];
+    return all;
+  }
+
+ private:
+  const RowGroups& groups_;
+  bool all_are_here_ = false;
+  int turn_ = 0;
+};
+
+}  // namespace fusedops::cuda

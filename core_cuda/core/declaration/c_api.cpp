@@ -1,0 +1,128 @@
+// The declarations and the shape rules for callers that are not C++: the Python package reads both through ctypes.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/declaration/operator.h"
+
+namespace fusedops {
+namespace {
+
+std::string quoted(std::string_view text) { return '"' + std::string(text) + '"'; }
+
+std::string text(const char* name) { return name ? quoted(name) : "null"; }
+
+template <class Items, class F>
+std::string json_list(const Items& items, F&& item_text) {
+  std::string text = "[";
+  for (const auto& item : items) text += (text.size() > 1 ? ", " : "") + item_text(item);
+  return text + "]";
+}
+
+std::string json(const Operator& op) {
+  static constexpr const char* kKinds[] = {"tensor", "optional", "scalar"};
+  static constexpr const char* kTypes[] = {"float", "int", "bool", "str", "floats"};
+  const auto input = [](const Input& i) {
+    return "{\"name\": " + quoted(i.name) + ", \"kind\": " + quoted(kKinds[int(i.kind)]) +
+           ", \"parameter\": " + (i.parameter ? "true" : "false") + ", \"only_for\": " + text(i.only_for) + "}";
+  };
+  const auto output = [](const Output& o) {
+    return "{\"name\": " + quoted(o.name) + ", \"dtype\": " + quoted(o.dtype) +
+           ", \"saved\": " + (o.saved ? "true" : "false") + "}";
+  };
+  const auto attribute = [](const Attribute& a) {
+    return "{\"name\": " + quoted(a.name) + ", \"type\": " + quoted(kTypes[int(a.type)]) +
+           ", \"default\": " + quoted(a.value) +
+           ", \"choices\": " + json_list(a.choices, [](std::string_view choice) { return quoted(choice); }) + "}";
+  };
+  const auto gradient = [](const Step::Gradient& g) {
+    return "{\"input\": " + quoted(g.input) + ", \"source\": " + quoted(g.source) + "}";
+  };
+  const auto step = [&](const Step& s) {
+    return "{\"op\": " + text(s.op) + ", \"inputs\": " + json_list(s.inputs, text) +
+           ", \"gradients\": " + json_list(s.gradients, gradient) + ", \"if_wanted\": " + text(s.if_wanted) +
+           ", \"negated\": " + text(s.negated) + "}";
+  };
+  return "{\"name\": " + quoted(op.name) + ", \"inputs\": " + json_list(op.inputs, input) +
+         ", \"outputs\": " + json_list(op.outputs, output) +
+         ", \"attributes\": " + json_list(op.attributes, attribute) +
+         ", \"derivative\": " + json_list(op.derivative, step) + ", \"autocast\": " + (op.autocast ? "true" : "false") +
+         ", \"batched\": " + (op.batched ? "true" : "false") + "}";
+}
+
+// Dimensions that a tracer knows by symbol only. Every equality that a check needs is handed back to it.
+class SymbolicRule : public Rule {
+ public:
+  using Rule::Rule;
+  bool same(Dim& a, Dim b) override {
+    if (a == b) return true;
+    if (a >= 0 && b >= 0) return false;
+    equalities.emplace_back(a, b);
+    if (a < 0 && b >= 0) a = b;
+    return true;
+  }
+  Dim half(Dim dim) override { return dim < 0 ? dim - kHalf : dim / 2; }
+
+  std::vector<std::pair<Dim, Dim>> equalities;
+
+ private:
+  static constexpr Dim kHalf = Dim(1) << 40;  // fusedops/torch/operators.py knows it as _HALF
+};
+
+// Holds the sentence until the thread's next.
+const char* said(std::string sentence) {
+  thread_local std::string last;
+  last = std::move(sentence);
+  return last.c_str();
+}
+
+}  // namespace
+}  // namespace fusedops
+
+// The table as JSON; see json() above for its keys.
+extern "C" FUSEDOPS_EXPORT const char* fusedops_describe() {
+  static const std::string text =
+      fusedops::json_list(fusedops::operators(), [](const fusedops::Operator* op) { return fusedops::json(*op); });
+  return text.c_str();
+}
+
+// Runs a shape rule. `inputs` holds for each input: 0, or 1, dtype, rank, dims (negative: a symbol). `attributes` are
+// texts, in the order of the declaration. `result` receives: the number of equalities and their pairs, then for each
+// output dtype, rank, dims; half of symbol s is s - 2^40. Returns null, or a sentence that lasts until the thread's
+// next.
+extern "C" FUSEDOPS_EXPORT const char* fusedops_infer(const char* name, const int64_t* inputs,
+                                                      const char* const* attributes, int64_t* result,
+                                                      int64_t result_capacity) {
+  using namespace fusedops;
+  const Operator* op = find_operator(name);
+  if (!op) return said(std::string("fusedops: no operator is named ") + name);
+  Value values[kMaxAttributes];
+  for (size_t i = 0; i < op->attributes.size(); ++i)
+    if (!parse(op->attributes[i].type, attributes[i], &values[i]))
+      return said(attribute_sentence(*op, static_cast<int>(i), attributes[i]));
+
+  SymbolicRule rule(*op, values);
+  for (size_t i = 0; i < op->inputs.size(); ++i) {
+    Shape& shape = rule.inputs[i];
+    shape.present = *inputs++ != 0;
+    if (!shape.present) continue;
+    shape.dtype = static_cast<DType>(*inputs++);
+    shape.rank = static_cast<int>(*inputs++);
+    if (Status status = rule.check_rank(static_cast<int>(i), shape.rank); !status.ok()) return said(status.sentence());
+    std::copy_n(inputs, shape.rank, shape.dims);
+    inputs += shape.rank;
+  }
+  if (Status status = rule.infer(); !status.ok()) return said(status.sentence());
+
+  std::vector<int64_t> answer{static_cast<int64_t>(rule.equalities.size())};
+  for (const auto& [a, b] : rule.equalities) answer.insert(answer.end(), {a, b});
+  for (size_t i = 0; i < op->outputs.size(); ++i) {
+    const Shape& shape = rule.outputs[i];
+    answer.insert(answer.end(), {static_cast<int64_t>(shape.dtype), shape.rank});
+    answer.insert(answer.end(), shape.dims, shape.dims + shape.rank);
+  }
+  if (static_cast<int64_t>(answer.size()) > result_capacity) return said("fusedops: too many dimensions to infer");
+  std::copy(answer.begin(), answer.end(), result);
+  return nullptr;
+}

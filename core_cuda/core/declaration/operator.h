@@ -1,0 +1,135 @@
+// How an operator is declared. Everything a framework must know to offer it (schema, shape rule, kernels) is derived
+// from this one row, so that no adaptor knows an operator by name.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/declaration/context.h"
+#include "core/declaration/rule.h"
+#include "core/declaration/status.h"
+#include "core/declaration/view.h"
+
+namespace fusedops {
+
+enum class Kind : uint8_t {
+  tensor,
+  optional,  // a tensor or nothing
+  scalar,    // one element: a tensor on the device, or a host double where the framework can pass one
+};
+
+struct Input {
+  const char* name;
+  Kind kind = Kind::tensor;
+  Layout layout = Layout::contiguous;
+  bool parameter = false;  // the same for all rows, such as a weight: vmap cannot fold a dimension of it into the rows
+  const char* only_for = nullptr;  // of an optional input of a backward operator: the output that it is read for alone
+};
+
+struct Output {
+  const char* name;
+  const char* dtype;   // an input's name, or "compute(name)": float64 for float64, else float32
+  bool saved = false;  // kept for the backward and hidden by the public function
+};
+
+enum class Type : uint8_t { f64, i64, boolean, string, f64s };
+
+struct Attribute {
+  const char* name;
+  Type type;
+  const char* value;                               // the default, as parse() reads it
+  std::span<const std::string_view> choices = {};  // all that a string may be; empty: anything
+};
+
+// A step towards the gradients of an operator's inputs: a call of another operator, or an upstream gradient handed on.
+//
+// The upstream gradient of the output `y` is named "dy". It is absent where nothing flows back through y. The steps are
+// taken in order, each for the inputs whose gradient is wanted and was given by no step before it, and left out if
+// there are none, or if a tensor that it must have is an absent upstream gradient. `op` gets the attributes that both
+// have, and its need_dx says whether an input is wanted whose gradient is dx. What no step names has no gradient.
+struct Step {
+  struct Gradient {
+    const char* input;   // the gradient of this input
+    const char* source;  // is this output of `op`; without an `op`, this upstream gradient
+  };
+
+  const char* op = nullptr;
+  std::vector<const char*> inputs = {};  // of `op`: upstream gradients, inputs and outputs by name; null: absent
+  std::vector<Gradient> gradients;
+  const char* if_wanted = nullptr;  // left out unless this input's gradient is wanted
+  const char* negated = nullptr;    // a bool that `op` gets negated
+};
+
+// The value of an attribute; which member counts follows from its declared type.
+struct Value {
+  double f64 = 0;
+  int64_t i64 = 0;  // boolean too
+  std::string string;
+  std::vector<double> f64s;
+};
+
+struct Call {
+  const View* inputs[kMaxInputs] = {};  // null: an absent optional, or a scalar passed as a number
+  double scalars[kMaxInputs] = {};      // the number, where a scalar input is null
+  View outputs[kMaxOutputs];
+  const Value* attributes = nullptr;
+  void* workspace = nullptr;  // 16-byte aligned, as every framework's memory is
+  Context context;
+};
+
+using Kernel = Status (*)(const Call&);
+
+// A build without nvcc has no CUDA kernels: declared weak, they are null in the table.
+#ifdef FUSEDOPS_WITH_CUDA
+#define FUSEDOPS_CUDA_KERNEL
+#else
+#define FUSEDOPS_CUDA_KERNEL __attribute__((weak))
+#endif
+
+struct Operator {
+  const char* name;
+  std::vector<Input> inputs = {};
+  std::vector<Output> outputs = {};
+  std::vector<Attribute> attributes = {};
+  std::vector<Step> derivative = {};  // none: a formula in fusedops/gradients/, of a backward operator
+
+  Status (*rule)(Rule&) = nullptr;  // all checks; output shapes and dtypes, over dimensions that may be unknown
+  size_t (*workspace)(const Call&) = nullptr;  // bytes; follows from shapes, strides, dtypes and the kind of device
+  Kernel cpu = nullptr;
+  Kernel cuda = nullptr;  // null in a build without nvcc
+
+  bool autocast = false;  // computes in the autocast dtype where PyTorch has one
+  bool batched = false;   // leading dimensions are independent: vmap may add one instead of looping
+};
+
+// What is seen outside of the library that it is linked into. A second library of TensorFlow's binding, for XLA, uses
+// these functions of the first; PyTorch's binding hides them.
+#define FUSEDOPS_EXPORT __attribute__((visibility("default")))
+
+// Runs the operator's kernel for the device of the call.
+FUSEDOPS_EXPORT Status run(const Operator& op, const Call& call);
+
+// The one table that the adaptors walk.
+FUSEDOPS_EXPORT std::span<const Operator* const> operators();
+
+// The input whose device is the call's, and whose shape stands for it: not a mere scalar, and never absent.
+inline size_t first_tensor(const Operator& op) {
+  size_t first = 0;
+  while (op.inputs[first].kind != Kind::tensor) ++first;
+  return first;
+}
+
+// Of that name, or null.
+FUSEDOPS_EXPORT const Operator* find_operator(std::string_view name);
+
+// Reads an attribute from its decimal spelling: "1e-6", "3", "true", "gelu", "[1.0, 0.5]". Doubles keep all their bits,
+// which TensorFlow's 32-bit float attributes would not.
+FUSEDOPS_EXPORT bool parse(Type type, std::string_view text, Value* value);
+
+// fusedops.<op>: <attribute> must be <its type>; got <got>
+FUSEDOPS_EXPORT std::string attribute_sentence(const Operator& op, int attribute, std::string_view got);
+
+}  // namespace fusedops

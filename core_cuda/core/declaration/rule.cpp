@@ -1,0 +1,150 @@
+#include "core/declaration/rule.h"
+
+#include <algorithm>
+
+#include "core/declaration/operator.h"
+
+namespace fusedops {
+
+Shape& Shape::operator=(const Shape& other) {
+  present = other.present;
+  dtype = other.dtype;
+  ranked = other.ranked;
+  rank = other.rank;
+  if (ranked) std::copy_n(other.dims, rank, dims);
+  return *this;
+}
+
+Shape Shape::of(DType dtype, std::initializer_list<Dim> dims) {
+  Shape shape;
+  shape.present = true;
+  shape.dtype = dtype;
+  shape.rank = static_cast<int>(dims.size());
+  std::copy(dims.begin(), dims.end(), shape.dims);
+  return shape;
+}
+
+const char* Rule::input_name(int input) const { return op.inputs[input].name; }
+
+std::string Rule::show(Dim dim) const { return dim < 0 ? "?" : std::to_string(dim); }
+
+std::string Rule::show(const Shape& shape) const {
+  if (!shape.ranked) return "an unknown shape";
+  std::string text = "[";
+  for (int i = 0; i < shape.rank; ++i) text += (i ? ", " : "") + show(shape.dims[i]);
+  return text + "]";
+}
+
+Status Rule::must(int input, std::string_view expected, std::string_view got) const {
+  return Status::error("fusedops.", op.name, ": ", input_name(input), " must ", expected, "; got ", got);
+}
+
+Status Rule::check_rank(int input, int rank) const {
+  if (rank <= kMaxRank) return {};
+  return must(input, "have at most " + std::to_string(kMaxRank) + " dimensions", std::to_string(rank));
+}
+
+Status Rule::known_choices() const {
+  for (size_t i = 0; i < op.attributes.size(); ++i) {
+    const auto [name, type, value, choices] = op.attributes[i];
+    const std::string& got = attributes[i].string;
+    if (choices.empty() || std::ranges::find(choices, got) != choices.end()) continue;
+    std::string names;
+    for (const std::string_view choice : choices) names.append(names.empty() ? "" : ", ").append(choice);
+    return Status::error("fusedops.", op.name, ": ", name, " must be one of ", names, "; got '", got, "'");
+  }
+  return {};
+}
+
+Status Rule::infer() {
+  FUSEDOPS_TRY(known_choices());
+  return op.rule(*this);
+}
+
+Status Rule::floating(int input) const {
+  if (is_floating(inputs[input].dtype)) return {};
+  return must(input, "be float64, float32, float16 or bfloat16", name_of(inputs[input].dtype));
+}
+
+Status Rule::same_dtype(int input, int like) const {
+  const DType expected = inputs[like].dtype;
+  if (inputs[input].dtype == expected) return {};
+  return must(input, std::string("have ") + input_name(like) + "'s dtype, " + name_of(expected),
+              name_of(inputs[input].dtype));
+}
+
+Status Rule::same_dtype_or_f32(int input, int like) const {
+  const DType dtype = inputs[input].dtype, expected = inputs[like].dtype;
+  if (dtype == expected || dtype == DType::f32) return {};
+  return must(input, std::string("have ") + input_name(like) + "'s dtype, " + name_of(expected) + ", or float32",
+              name_of(dtype));
+}
+
+Status Rule::same_as(int input, int like) {
+  FUSEDOPS_TRY(same_dtype(input, like));
+  Shape &got = inputs[input], &expected = inputs[like];
+  if (!expected.ranked) {
+    const DType dtype = expected.dtype;
+    expected = got;
+    expected.dtype = dtype;
+    return {};
+  }
+  if (!got.ranked) return {};
+  bool equal = got.rank == expected.rank;
+  for (int i = 0; equal && i < got.rank; ++i) equal = same(expected.dims[i], got.dims[i]);
+  if (equal) return {};
+  return must(input, std::string("have ") + input_name(like) + "'s shape, " + show(expected), show(got));
+}
+
+Status Rule::one_element(int input, int like) {
+  Shape& shape = inputs[input];
+  if (!shape.present) return {};
+  FUSEDOPS_TRY(inputs[like].dtype == DType::f32 ? same_dtype(input, like) : same_dtype_or_f32(input, like));
+  bool one = true;
+  for (int i = 0; shape.ranked && one && i < shape.rank; ++i) {
+    Dim unit = 1;
+    one = same(shape.dims[i], unit);
+  }
+  if (one) return {};
+  return must(input, "be a number or a tensor of one element", "shape " + show(shape));
+}
+
+Status Rule::has_rows(int input) {
+  FUSEDOPS_TRY(floating(input));
+  if (!inputs[input].ranked || inputs[input].rank > 0) return {};
+  return must(input, "have at least one dimension", "shape []");
+}
+
+Status Rule::per_column(int input, int like) {
+  Shape &got = inputs[input], &rows = inputs[like];
+  if (!got.present) return {};
+  const bool narrow = size_of(rows.dtype) == 2;
+  FUSEDOPS_TRY(narrow ? same_dtype_or_f32(input, like) : same_dtype(input, like));
+  if (!got.ranked) return {};
+  const bool known = rows.ranked && rows.rank > 0;
+  if (got.rank == 1 && (!known || same(rows.dims[rows.rank - 1], got.dims[0]))) return {};
+  const std::string columns = known ? show(rows.dims[rows.rank - 1]) : "?";
+  return must(input, "have shape [" + columns + "], the last dimension of " + input_name(like), show(got));
+}
+
+Status Rule::per_row(int input, int like) {
+  Shape& got = inputs[input];
+  const DType dtype = compute_dtype(inputs[like].dtype);
+  if (got.dtype != dtype) return must(input, std::string("be ") + name_of(dtype), name_of(got.dtype));
+  Shape expected = row_shape(like, dtype);
+  if (!got.ranked || !expected.ranked) return {};
+  bool equal = got.rank == expected.rank;
+  for (int i = 0; equal && i < got.rank; ++i) equal = same(inputs[like].dims[i], got.dims[i]);
+  if (equal) return {};
+  return must(input, "have shape " + show(expected) + ", that of the rows of " + input_name(like), show(got));
+}
+
+Shape Rule::row_shape(int like, DType dtype) const {
+  Shape shape = inputs[like];
+  shape.present = true;
+  shape.dtype = dtype;
+  if (shape.ranked) shape.rank -= 1;
+  return shape;
+}
+
+}  // namespace fusedops

@@ -1,0 +1,190 @@
+// Limit: arithmetic, about 20 operations per element; memory for relu and identity.
+#include "ops/activations/bias_act.h"
+
+#include "core/cpu/segments.h"
+#include "core/cpu/sum.h"
+
+namespace fusedops {
+namespace {
+
+using cpu::kBlock;
+
+constexpr int64_t kCost = 400;  // nanoseconds per kBlock elements
+
+Status forward_rule(Rule& rule) {
+  using Places = BiasAct<float>;
+  FUSEDOPS_TRY(rule.inputs[Places::kBias].present ? rule.has_rows(Places::kX) : rule.floating(Places::kX));
+  FUSEDOPS_TRY(rule.per_column(Places::kBias, Places::kX));
+  rule.outputs[0] = rule.inputs[Places::kX];
+  return {};
+}
+
+Status backward_rule(Rule& rule) {
+  using Places = BiasActBackward<float>;
+  const Shape &x = rule.inputs[Places::kX], &bias = rule.inputs[Places::kBias];
+  FUSEDOPS_TRY(bias.present ? rule.has_rows(Places::kX) : rule.floating(Places::kX));
+  FUSEDOPS_TRY(rule.same_as(Places::kDy, Places::kX));
+  FUSEDOPS_TRY(rule.per_column(Places::kBias, Places::kX));
+  const bool need_dbias = bias.present && rule.attributes[Places::kNeedDbias].i64;
+  rule.outputs[Places::kDx] = rule.attributes[Places::kNeedDx].i64 ? x : Shape::of(x.dtype, {0});
+  rule.outputs[Places::kDbias] = need_dbias ? bias : Shape::of(bias.present ? bias.dtype : x.dtype, {0});
+  return {};
+}
+
+size_t backward_workspace(const Call& call) {
+  const BiasActBackward<float> at(call);  // for its shapes only
+  const DType dtype = call.inputs[at.kX]->dtype;
+  return at.need_dbias ? at.slabs.count * at.size * size_of(compute_dtype(dtype)) : 0;
+}
+
+// Elements [column, column + n) of the bias, in the compute type.
+template <class T, class A = compute_t<T>>
+const A* bias_segment(const Parameter& bias, int64_t column, int64_t n, A* buffer) {
+  if (!bias.data) {
+    std::fill_n(buffer, n, kNoBias<T>);
+    return buffer;
+  }
+  if constexpr (!std::is_same_v<T, A>)
+    if (!bias.is_f32) return cpu::widened(static_cast<const T*>(bias.data) + column, buffer, n);
+  return static_cast<const A*>(bias.data) + column;
+}
+
+// Short rows without gaps are walked several at a time, beside as many copies of the bias.
+template <class A>
+struct RepeatedBias {
+  A values[kBlock];
+  int64_t rows = 1;  // how often it is repeated
+
+  template <class T>
+  void repeat(const BiasAct<T>& call) {
+    if (!call.bias.data || call.x_stride != call.size || call.size == 0) return;
+    rows = std::max<int64_t>(1, std::min(kBlock / call.size, call.rows));
+    if (rows == 1) return;
+    for (int64_t i = 0; i < rows * call.size; ++i) values[i] = call.bias.template get<T>(i % call.size);
+  }
+};
+
+template <class Activation, class T, class A = compute_t<T>>
+void forward(const BiasAct<T>& call, const Context& context) {
+  const bool streamed = cpu::is_streamed(call.rows * call.size * sizeof(T));
+  const auto act = [](A x, A bias) { return Activation::at(x + bias).value; };
+  RepeatedBias<A> repeated;
+  repeated.repeat(call);
+  if (repeated.rows > 1) {
+    const int64_t width = repeated.rows * call.size, total = call.rows * call.size;
+    cpu::for_segments(context, (total + width - 1) / width, width, kCost, [&](int64_t i, int64_t, int64_t) {
+      const int64_t at = i * width;
+      cpu::apply(act, streamed, std::min(width, total - at), call.y + at, call.x + at, repeated.values);
+    });
+    return;
+  }
+  cpu::for_segments(context, call.rows, call.size, kCost, [&](int64_t row, int64_t column, int64_t n) {
+    A buffer[kBlock];
+    const A* bias = bias_segment<T>(call.bias, column, n, buffer);
+    cpu::apply(act, streamed, n, call.y + row * call.size + column, call.x + row * call.x_stride + column, bias);
+  });
+}
+
+// dx of a segment; its values before they are rounded are left in `results`.
+template <class Activation, class T, class A = compute_t<T>>
+void backward_segment(const BiasActBackward<T>& call, int64_t row, int64_t column, int64_t n, const A* bias,
+                      cpu::Results<T>& results) {
+  A dy_buffer[kBlock], x_buffer[kBlock], *dx = results.data();
+  const A* dy = cpu::widened(call.dy + row * call.dy_stride + column, dy_buffer, n);
+  const A* x = cpu::widened(call.x + row * call.x_stride + column, x_buffer, n);
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i)
+    dx[i] = activations::pulled_back<Activation>(dy[i], Activation::at(x[i] + bias[i]).slope);
+  results.keep(n);
+}
+
+template <class Activation, class T, class A = compute_t<T>>
+Status backward(const BiasActBackward<T>& call, const Context& context) {
+  const bool streamed = cpu::is_streamed(call.rows * call.size * sizeof(T));
+  const auto results_of = [&](int64_t row, int64_t column) {
+    return cpu::Results<T>(call.dx ? call.dx + row * call.size + column : nullptr, streamed);
+  };
+  if (!call.need_dbias) {
+    if (!call.dx) return {};
+    cpu::for_segments(context, call.rows, call.size, kCost, [&](int64_t row, int64_t column, int64_t n) {
+      A buffer[kBlock];
+      auto results = results_of(row, column);
+      backward_segment<Activation>(call, row, column, n, bias_segment<T>(call.bias, column, n, buffer), results);
+      if (streamed) cpu::finish_streaming();
+    });
+    return {};
+  }
+  const int64_t slab_cost = kCost * std::max<int64_t>(1, call.slabs.rows);
+  cpu::for_segments(context, call.slabs.count, call.size, slab_cost, [&](int64_t slab, int64_t column, int64_t n) {
+    A buffer[kBlock], sums[kBlock] = {};
+    const A* bias = bias_segment<T>(call.bias, column, n, buffer);
+    const int64_t first = slab * call.slabs.rows, last = std::min(first + call.slabs.rows, call.rows);
+    for (int64_t row = first; row < last; ++row) {
+      auto results = results_of(row, column);
+      backward_segment<Activation>(call, row, column, n, bias, results);
+      const A* dx = results.data();
+#pragma GCC ivdep
+      for (int64_t i = 0; i < n; ++i) sums[i] += dx[i];
+    }
+    std::copy_n(sums, n, call.partials + slab * call.size + column);
+    if (streamed) cpu::finish_streaming();
+  });
+  return cpu::sum_partials(context, call.partials, call.slabs.count, call.size, call.dbias);
+}
+
+Status forward_cpu(const Call& call) {
+  return dispatch(call.outputs[0].dtype, [&](auto tag) -> Status {
+    const BiasAct<typename decltype(tag)::type> of_type(call);
+    activations::dispatch(of_type.activation,
+                          [&](auto activation) { forward<decltype(activation)>(of_type, call.context); });
+    return {};
+  });
+}
+
+Status backward_cpu(const Call& call) {
+  return dispatch(call.inputs[BiasActBackward<float>::kX]->dtype, [&](auto tag) -> Status {
+    const BiasActBackward<typename decltype(tag)::type> of_type(call);
+    return activations::dispatch(of_type.activation, [&](auto activation) -> Status {
+      return backward<decltype(activation)>(of_type, call.context);
+    });
+  });
+}
+
+}  // namespace
+
+const Operator& bias_act() {
+  static const Operator op{
+      .name = "bias_act",
+      .inputs = {{.name = "x", .layout = Layout::rows}, {.name = "bias", .kind = Kind::optional, .parameter = true}},
+      .outputs = {{"y", "x"}},
+      .attributes = {{"activation", Type::string, "gelu", activations::kNames}},
+      .derivative = {{.op = "bias_act_backward",
+                      .inputs = {"dy", "x", "bias"},
+                      .gradients = {{"x", "dx"}, {"bias", "dbias"}}}},
+      .rule = forward_rule,
+      .cpu = forward_cpu,
+      .cuda = bias_act_cuda,
+      .batched = true,
+  };
+  return op;
+}
+
+const Operator& bias_act_backward() {
+  static const Operator op{
+      .name = "bias_act_backward",
+      .inputs = {{.name = "dy", .layout = Layout::rows},
+                 {.name = "x", .layout = Layout::rows},
+                 {.name = "bias", .kind = Kind::optional, .parameter = true}},
+      .outputs = {{"dx", "x"}, {"dbias", "bias"}},
+      .attributes = {{"activation", Type::string, "gelu", activations::kNames},
+                     {"need_dx", Type::boolean, "true"},
+                     {"need_dbias", Type::boolean, "true"}},
+      .rule = backward_rule,
+      .workspace = backward_workspace,
+      .cpu = backward_cpu,
+      .cuda = bias_act_backward_cuda,
+  };
+  return op;
+}
+
+}  // namespace fusedops

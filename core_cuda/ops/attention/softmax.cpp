@@ -1,0 +1,183 @@
+#include "ops/attention/softmax.h"
+
+#include "core/cpu/elementwise.h"
+#include "core/cpu/exp_sum.h"
+#include "core/cpu/sum.h"
+
+namespace fusedops {
+namespace {
+
+Status check_mask(Rule& rule) {
+  const Shape &x = rule.inputs[Softmax<float>::kX], &mask = rule.inputs[Softmax<float>::kMask];
+  if (!mask.present) return {};
+  if (mask.dtype != DType::boolean) return rule.must(Softmax<float>::kMask, "be bool", name_of(mask.dtype));
+  if (!mask.ranked || !x.ranked) return {};
+  bool fits = mask.rank <= x.rank;
+  for (int i = 1; fits && i <= mask.rank; ++i) {
+    const Dim size = mask.dims[mask.rank - i], of_x = x.dims[x.rank - i];
+    fits = size == 1 || size == of_x || size < 0 || of_x < 0;  // what is unknown is checked when it is known
+  }
+  if (fits) return {};
+  return rule.must(Softmax<float>::kMask, "be broadcastable to x's shape, " + rule.show(x), rule.show(mask));
+}
+
+Status forward_rule(Rule& rule) {
+  const Shape& x = rule.inputs[Softmax<float>::kX];
+  FUSEDOPS_TRY(rule.has_rows(Softmax<float>::kX));
+  if (rule.attributes[Softmax<float>::kCausal].i64 && x.ranked && x.rank < 2)
+    return rule.must(Softmax<float>::kX, "have at least two dimensions to be causal", "shape " + rule.show(x));
+  FUSEDOPS_TRY(check_mask(rule));
+  rule.outputs[0] = x;
+  return {};
+}
+
+// Exponentials of a row that are kept on the stack; those of a longer one stay in y, or, where it is narrower than they
+// are, are taken twice.
+constexpr int64_t kKept = 4096;
+
+// value or otherwise, by its bits: a choice that is vectorized, whatever the sizes of the two types.
+template <class T>
+T kept_or(T value, T otherwise, uint8_t is_kept) {
+  using Bits = std::conditional_t<sizeof(T) == 8, uint64_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
+  const Bits all = static_cast<Bits>(-static_cast<Bits>(is_kept != 0));
+  return std::bit_cast<T>(
+      static_cast<Bits>((std::bit_cast<Bits>(value) & all) | (std::bit_cast<Bits>(otherwise) & ~all)));
+}
+
+// One row. `mask` is null where there is none.
+template <class T>
+void softmax_row(const Softmax<T>& call, int64_t row, const uint8_t* mask, bool streamed) {
+  using A = compute_t<T>;
+  const T* x = call.x + row * call.x_stride;
+  T* y = call.y + row * call.cols;
+  const int64_t end = call.end(row);
+  const A sign = call.sign, factor = call.factor;
+
+  const auto block = [=](int64_t start, int64_t size, A* buffer) -> const A* {
+    const A* wide = cpu::widened(x + start, buffer, size);
+    if (!mask && sign == 1) return wide;
+    if (mask) {
+#pragma GCC ivdep
+      for (int64_t i = 0; i < size; ++i)
+        buffer[i] = kept_or(sign * wide[i], -std::numeric_limits<A>::infinity(), mask[start + i]);
+    } else {
+      for (int64_t i = 0; i < size; ++i) buffer[i] = sign * wide[i];
+    }
+    return buffer;
+  };
+  A stack[kKept];
+  A* terms = end <= kKept ? stack : nullptr;
+  if constexpr (std::is_same_v<T, A>)
+    if (!terms) terms = y, streamed = false;  // what is in the cache already is not stored past it
+  const auto [max, sum] = cpu::exp_sum(end, factor, terms, block);
+  const A reciprocal = 1 / sum;
+  const auto of_term = [=](A term) { return term * reciprocal; };
+  const auto of_value = [=, max = max](A v) { return cpu::scaled_exp2((v - max) * factor) * reciprocal; };
+
+  A buffer[cpu::kBlock];
+  for (int64_t start = 0; start < end; start += cpu::kBlock) {
+    const int64_t size = std::min(cpu::kBlock, end - start);
+    if (terms)
+      cpu::apply(of_term, streamed, size, y + start, terms + start);
+    else
+      cpu::apply(of_value, streamed, size, y + start, block(start, size, buffer));
+    if (!mask) continue;
+    // A NaN of the others stays theirs.
+#pragma GCC ivdep
+    for (int64_t i = start; i < start + size; ++i) y[i] = kept_or(y[i], T{}, mask[i]);
+  }
+  std::fill(y + end, y + call.cols, T{});
+}
+
+template <class T>
+Status softmax_rows(const Call& arguments) {
+  const Softmax<T> call(arguments);
+  const View* view = arguments.inputs[Softmax<T>::kMask];
+  const BroadcastMask mask = view ? BroadcastMask(*view, *arguments.inputs[Softmax<T>::kX]) : BroadcastMask();
+  const bool streamed = !view && cpu::is_streamed(call.rows * call.cols * sizeof(T));
+  arguments.context.parallel_for(call.rows, 20 + call.cols, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const uint8_t* kept = view ? mask.row(row) : nullptr;
+      if (!kept || mask.has_columns())
+        softmax_row(call, row, kept, streamed);
+      else if (*kept)  // one bool for the row
+        softmax_row(call, row, nullptr, streamed);
+      else
+        std::fill_n(call.y + row * call.cols, call.cols, T{});
+    }
+  });
+  return {};
+}
+
+Status softmax_cpu(const Call& call) {
+  return dispatch(call.outputs[0].dtype, [&](auto tag) { return softmax_rows<typename decltype(tag)::type>(call); });
+}
+
+Status backward_rule(Rule& rule) {
+  using Backward = SoftmaxBackward<float>;
+  FUSEDOPS_TRY(rule.has_rows(Backward::kY));
+  FUSEDOPS_TRY(rule.same_as(Backward::kDy, Backward::kY));
+  rule.outputs[0] = rule.inputs[Backward::kY];
+  return {};
+}
+
+template <class T>
+Status backward_rows(const SoftmaxBackward<T>& call, const Context& context) {
+  using A = compute_t<T>;
+  const bool streamed = cpu::is_streamed(call.rows * call.cols * sizeof(T));
+  context.parallel_for(call.rows, 20 + call.cols / 2, [&](int64_t begin, int64_t end) {
+    A dy_buffer[cpu::kBlock], y_buffer[cpu::kBlock];
+    for (int64_t row = begin; row < end; ++row) {
+      const T *dy = call.dy + row * call.dy_stride, *y = call.y + row * call.y_stride;
+      A sum = 0;
+      for (int64_t start = 0; start < call.cols; start += cpu::kBlock) {
+        const int64_t size = std::min(cpu::kBlock, call.cols - start);
+        const A* wide_dy = cpu::widened(dy + start, dy_buffer, size);
+        const A* wide_y = cpu::widened(y + start, y_buffer, size);
+        sum += cpu::lane_sum<A>(size, [=](int64_t i) { return wide_dy[i] * wide_y[i]; });
+      }
+      const auto slope = [=, scale = call.scale](A dy, A y) { return scale * y * (dy - sum); };
+      cpu::apply(slope, streamed, call.cols, call.dx + row * call.cols, dy, y);
+    }
+  });
+  return {};
+}
+
+Status softmax_backward_cpu(const Call& call) {
+  return dispatch(call.outputs[0].dtype, [&](auto tag) {
+    return backward_rows(SoftmaxBackward<typename decltype(tag)::type>(call), call.context);
+  });
+}
+
+}  // namespace
+
+const Operator& softmax() {
+  static const Operator op{
+      .name = "softmax",
+      .inputs = {{"x", Kind::tensor, Layout::rows}, {"mask", Kind::optional, Layout::contiguous, /*parameter=*/true}},
+      .outputs = {{"y", "x"}},
+      .attributes = {{"scale", Type::f64, "1.0"}, {"causal", Type::boolean, "false"}},
+      .derivative = {{.op = "softmax_backward", .inputs = {"dy", "y"}, .gradients = {{"x", "dx"}}}},
+      .rule = forward_rule,
+      .cpu = softmax_cpu,
+      .cuda = softmax_cuda,
+      .batched = true,
+  };
+  return op;
+}
+
+const Operator& softmax_backward() {
+  static const Operator op{
+      .name = "softmax_backward",
+      .inputs = {{"dy", Kind::tensor, Layout::rows}, {"y", Kind::tensor, Layout::rows}},
+      .outputs = {{"dx", "y"}},
+      .attributes = {{"scale", Type::f64, "1.0"}},
+      .rule = backward_rule,
+      .cpu = softmax_backward_cpu,
+      .cuda = softmax_backward_cuda,
+      .batched = true,
+  };
+  return op;
+}
+
+}  // namespace fusedops

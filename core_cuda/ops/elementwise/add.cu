@@ -1,0 +1,8 @@
+#include "core/cuda/elementwise.cuh"
+#include "ops/elementwise/add.h"
+
+namespace fusedops {
+
+Status add_cuda(const Call& call) { return cuda::elementwise(call, Add{}, Add::kX, Add::kY); }
+
+}  // namespace fusedops

@@ -1,0 +1,28 @@
+#include "ops/normalization/layer_norm.h"
+#include "ops/normalization/norm_backward.cuh"
+#include "ops/normalization/norm_forward.cuh"
+
+namespace fusedops {
+namespace {
+
+Status forward(const Call& call, const NormForwardPlaces& places) {
+  return dispatch(call.inputs[places.x]->dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    return cuda::norm_forward<true>(NormForward<T>(call, places), call.context);
+  });
+}
+
+}  // namespace
+
+Status layer_norm_cuda(const Call& call) { return forward(call, kLayerNorm); }
+
+Status add_layer_norm_cuda(const Call& call) { return forward(call, kAddLayerNorm); }
+
+Status layer_norm_backward_cuda(const Call& call) {
+  return dispatch(call.inputs[kLayerNormBackward.x]->dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    return cuda::norm_backward<true>(NormBackward<T>(call, kLayerNormBackward), call.context);
+  });
+}
+
+}  // namespace fusedops

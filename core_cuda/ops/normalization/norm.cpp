@@ -1,0 +1,41 @@
+#include "ops/normalization/norm.h"
+
+namespace fusedops {
+
+Status norm_forward_rule(Rule& rule, const NormForwardPlaces& at) {
+  FUSEDOPS_TRY(rule.has_rows(at.x));
+  if (at.residual != kNowhere) FUSEDOPS_TRY(rule.same_as(at.residual, at.x));
+  FUSEDOPS_TRY(rule.has_rows(at.x));  // again, with what the residual says of x
+  FUSEDOPS_TRY(rule.per_column(at.weight, at.x));
+  if (at.bias != kNowhere) FUSEDOPS_TRY(rule.per_column(at.bias, at.x));
+
+  const Shape &x = rule.inputs[at.x], statistic = rule.row_shape(at.x, compute_dtype(x.dtype));
+  rule.outputs[at.y] = x;
+  if (at.s != kNowhere) rule.outputs[at.s] = x;
+  if (at.mean != kNowhere) rule.outputs[at.mean] = statistic;
+  rule.outputs[at.rstd] = statistic;
+  return {};
+}
+
+Status norm_backward_rule(Rule& rule, const NormBackwardPlaces& at) {
+  FUSEDOPS_TRY(rule.has_rows(at.x));
+  FUSEDOPS_TRY(rule.same_as(at.dy, at.x));
+  FUSEDOPS_TRY(rule.has_rows(at.x));  // again, with what dy says of x
+  FUSEDOPS_TRY(rule.per_column(at.weight, at.x));
+  if (at.bias != kNowhere) FUSEDOPS_TRY(rule.per_column(at.bias, at.x));
+  if (at.mean != kNowhere) FUSEDOPS_TRY(rule.per_row(at.mean, at.x));
+  FUSEDOPS_TRY(rule.per_row(at.rstd, at.x));
+  if (rule.inputs[at.ds].present) FUSEDOPS_TRY(rule.same_as(at.ds, at.x));
+
+  const Shape& x = rule.inputs[at.x];
+  const auto gradient = [&](const Shape& input, int need) {
+    const bool needed = input.present && rule.attributes[need].i64;
+    return needed ? input : Shape::of(input.present ? input.dtype : x.dtype, {0});
+  };
+  rule.outputs[at.dx] = gradient(x, at.need_dx);
+  rule.outputs[at.dweight] = gradient(rule.inputs[at.weight], at.need_dweight);
+  if (at.bias != kNowhere) rule.outputs[at.dbias] = gradient(rule.inputs[at.bias], at.need_dbias);
+  return {};
+}
+
+}  // namespace fusedops

@@ -1,0 +1,28 @@
+#include "ops/normalization/norm_backward.cuh"
+#include "ops/normalization/norm_forward.cuh"
+#include "ops/normalization/rms_norm.h"
+
+namespace fusedops {
+namespace {
+
+Status forward(const Call& call, const NormForwardPlaces& places) {
+  return dispatch(call.inputs[places.x]->dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    return cuda::norm_forward<false>(NormForward<T>(call, places), call.context);
+  });
+}
+
+}  // namespace
+
+Status rms_norm_cuda(const Call& call) { return forward(call, kRmsNorm); }
+
+Status add_rms_norm_cuda(const Call& call) { return forward(call, kAddRmsNorm); }
+
+Status rms_norm_backward_cuda(const Call& call) {
+  return dispatch(call.inputs[kRmsNormBackward.x]->dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    return cuda::norm_backward<false>(NormBackward<T>(call, kRmsNormBackward), call.context);
+  });
+}
+
+}  // namespace fusedops

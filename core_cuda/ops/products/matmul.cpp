@@ -1,0 +1,149 @@
+#include "ops/products/matmul.h"
+
+#include <algorithm>
+
+namespace fusedops {
+namespace {
+
+enum : int { kA, kB };
+enum : int { kTransposeA, kTransposeB };
+
+Status at_least_a_matrix(const Rule& rule, int input) {
+  const Shape& shape = rule.inputs[input];
+  if (!shape.ranked || shape.rank >= 2) return {};
+  return rule.must(input, "have at least 2 dimensions", "shape " + rule.show(shape));
+}
+
+// The dimension of a matrix that is summed over, and the one that is kept.
+struct Sides {
+  Dim &summed, &kept;
+};
+
+Sides sides(Shape& matrix, bool rows_are_summed) {
+  Dim &rows = matrix.dims[matrix.rank - 2], &cols = matrix.dims[matrix.rank - 1];
+  return rows_are_summed ? Sides{rows, cols} : Sides{cols, rows};
+}
+
+Status same_leading(Rule& rule, int of_a, int of_b) {
+  Shape &a = rule.inputs[of_a], &b = rule.inputs[of_b];
+  if (b.rank == 2) return {};
+  bool equal = a.rank == b.rank;
+  for (int i = 0; equal && i < a.rank - 2; ++i) equal = rule.same(a.dims[i], b.dims[i]);
+  if (equal) return {};
+  Shape leading = a;
+  leading.rank -= 2;
+  return rule.must(
+      of_b,
+      std::string("have two dimensions or ") + rule.input_name(of_a) + "'s leading dimensions, " + rule.show(leading),
+      "shape " + rule.show(b));
+}
+
+Status matmul_rule(Rule& rule) {
+  const Value* attributes = rule.attributes;
+  return product_rule(rule, kA, kB, attributes[kTransposeA].i64, attributes[kTransposeB].i64, &rule.outputs[0]);
+}
+
+size_t matmul_workspace(const Call& call) { return call.context.cuda ? Matmul(call).workspace() : 0; }
+
+// Into how many slabs the CUDA kernels cut k: several if c has few tiles and k is long, for more blocks at work. A
+// function of the shape alone, as is the order of the sum.
+int64_t slabs_of(int64_t batch, int64_t m, int64_t n, int64_t k) {
+  constexpr int64_t kTile = 64, kBlocks = 256, kLeastSlabs = 4, kLeastDepth = 512;
+  if (batch != 1 || m == 0 || n == 0 || m > kTile * kBlocks || n > kTile * kBlocks) return 1;
+  const int64_t tiles = ((m + kTile - 1) / kTile) * ((n + kTile - 1) / kTile);
+  const int64_t slabs = std::min(kBlocks / tiles, k / kLeastDepth);
+  return slabs < kLeastSlabs ? 1 : slabs;
+}
+
+int64_t batch_of(const View& view) {
+  int64_t batch = 1;
+  for (int i = 0; i < view.rank - 2; ++i) batch *= view.sizes[i];
+  return batch;
+}
+
+int64_t rows_of(const View& view) { return view.sizes[view.rank - 2]; }
+int64_t cols_of(const View& view) { return view.sizes[view.rank - 1]; }
+
+}  // namespace
+
+Status product_rule(Rule& rule, int of_a, int of_b, bool transpose_a, bool transpose_b, Shape* c) {
+  FUSEDOPS_TRY(rule.floating(of_a));
+  FUSEDOPS_TRY(rule.same_dtype(of_b, of_a));
+  FUSEDOPS_TRY(at_least_a_matrix(rule, of_a));
+  FUSEDOPS_TRY(at_least_a_matrix(rule, of_b));
+  Shape &a = rule.inputs[of_a], &b = rule.inputs[of_b];
+  if (!a.ranked || !b.ranked) {
+    c->present = true;
+    c->dtype = a.dtype;
+    c->ranked = false;
+    return {};
+  }
+  FUSEDOPS_TRY(same_leading(rule, of_a, of_b));
+  const Sides sides_a = sides(a, transpose_a), sides_b = sides(b, !transpose_b);
+  if (!rule.same(sides_a.summed, sides_b.summed))
+    return rule.must(of_b,
+                     "have " + rule.show(sides_a.summed) + (transpose_b ? " columns" : " rows") + " to multiply " +
+                         rule.input_name(of_a) + " of shape " + rule.show(a),
+                     "shape " + rule.show(b));
+  *c = a;
+  c->dims[c->rank - 2] = sides_a.kept;
+  c->dims[c->rank - 1] = sides_b.kept;
+  return {};
+}
+
+// Nothing is read of a view without elements, whose strides may be any.
+Matmul::Matrix Matmul::Matrix::of(const View& view, bool transpose) {
+  const MatrixStrides strides = as_matrix(view).value_or(MatrixStrides{true, cols_of(view), 0});
+  return {view.data, transpose == strides.row_major, strides.stride, strides.batch_stride};
+}
+
+bool Matmul::Matrix::stack(int64_t batch, int64_t rows, int64_t cols) {
+  if (batch == 1) return true;
+  if (transposed) {
+    if (batch_stride != rows || stride < batch * rows) return false;
+    batch_stride = 0;
+    return true;
+  }
+  // The stride between rows of matrices of one row is that between the matrices.
+  const int64_t row_stride = rows == 1 ? batch_stride : stride;
+  if (batch_stride != rows * row_stride || row_stride < cols) return false;
+  stride = row_stride;
+  batch_stride = 0;
+  return true;
+}
+
+Matmul::Matmul(const Call& call)
+    : Matmul(call.outputs[0].dtype, batch_of(call.outputs[0]), rows_of(call.outputs[0]), cols_of(call.outputs[0]),
+             call.attributes[kTransposeA].i64 ? rows_of(*call.inputs[kA]) : cols_of(*call.inputs[kA]),
+             Matrix::of(*call.inputs[kA], call.attributes[kTransposeA].i64),
+             Matrix::of(*call.inputs[kB], call.attributes[kTransposeB].i64), call.outputs[0].data) {}
+
+Matmul::Matmul(DType dtype, int64_t batch, int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, void* c)
+    : dtype(dtype), batch(batch), m(m), n(n), k(k), slabs(slabs_of(batch, m, n, k)), a(a), b(b), c(c) {
+  // One b for all of a's matrices, lying one below the other: a single tall product.
+  if (b.batch_stride == 0 && this->a.stack(batch, m, k)) {
+    this->m = batch * m;
+    this->batch = 1;
+  }
+}
+
+size_t Matmul::workspace() const { return slabs == 1 ? 0 : slabs * m * n * size_of(compute_dtype(dtype)); }
+
+const Operator& matmul() {
+  static const Operator op{
+      .name = "matmul",
+      .inputs = {{"a", Kind::tensor, Layout::matrix}, {"b", Kind::tensor, Layout::matrix}},
+      .outputs = {{"c", "a"}},
+      .attributes = {{"transpose_a", Type::boolean, "false"}, {"transpose_b", Type::boolean, "false"}},
+      .derivative = {{.op = "matmul_backward", .inputs = {"dc", "a", "b"}, .gradients = {{"a", "da"}, {"b", "db"}}}},
+      .rule = matmul_rule,
+      .workspace = matmul_workspace,
+      .cpu = matmul_cpu,
+      .cuda = matmul_cuda,
+      .autocast = true,
+      .batched = true,
+  };
+  return op;
+}
+
+}  // namespace fusedops

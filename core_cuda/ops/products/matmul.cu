@@ -1,0 +1,69 @@
+// Chooses the kernel for a matrix product: by its shape, then by what the GPU and the alignment allow.
+#include <cuda_runtime.h>
+
+#include "core/cuda/launch.cuh"
+#include "ops/products/matmul_paths.h"
+
+namespace fusedops {
+namespace cuda {
+namespace {
+
+#ifdef FUSEDOPS_SM90
+
+// TMA wants 16-byte lines, in c too, and sizes of 32 bits. A product with few tiles of 128 x 256 is faster in smaller
+// ones.
+bool takes_sm90(const Matmul& product) {
+  constexpr int64_t kMost = int64_t(1) << 30;
+  return rows_aligned(product) && product.n % 8 == 0 && reinterpret_cast<uintptr_t>(product.c) % 16 == 0 &&
+         product.m < kMost && product.n < kMost && product.k < kMost && product.batch < kMost && !is_small(product);
+}
+
+// Whether the current device has compute capability 9.x.
+Status has_sm90(bool* result) {
+  int device = 0, major = 0;
+  FUSEDOPS_TRY(check(cudaGetDevice(&device), "cudaGetDevice"));
+  FUSEDOPS_TRY(
+      check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute"));
+  *result = major == 9;
+  return {};
+}
+
+#endif
+
+}  // namespace
+}  // namespace cuda
+
+Status matmul_cuda(const Call& call) { return multiply_cuda(Matmul(call), call.workspace, call.context); }
+
+Status multiply_cuda(const Matmul& product, void* workspace, const Context& context) {
+  if (product.batch == 0 || product.m == 0 || product.n == 0) return {};
+  if (product.k == 0) {
+    const size_t bytes = product.batch * product.m * product.n * size_of(product.dtype);  // zeros in every dtype
+    return cuda::check(cudaMemsetAsync(product.c, 0, bytes, static_cast<cudaStream_t>(context.stream)),
+                       "cudaMemsetAsync");
+  }
+  if (product.slabs > 1) return cuda::matmul_in_slabs(product, workspace, context);
+#ifdef FUSEDOPS_SM90
+  if (size_of(product.dtype) == 2 && cuda::takes_sm90(product)) {
+    bool has_sm90 = false;
+    FUSEDOPS_TRY(cuda::has_sm90(&has_sm90));
+    if (has_sm90)
+      return product.dtype == DType::f16 ? cuda::matmul_f16_sm90(product, context)
+                                         : cuda::matmul_bf16_sm90(product, context);
+  }
+#endif
+  switch (product.dtype) {
+    case DType::f64:
+      return cuda::matmul_f64(product, context);
+    case DType::f32:
+      return cuda::matmul_f32(product, context);
+    case DType::f16:
+      return cuda::matmul_f16(product, context);
+    case DType::bf16:
+      return cuda::matmul_bf16(product, context);
+    default:
+      return Status::error("fusedops: no matrix product computes in ", name_of(product.dtype));
+  }
+}
+
+}  // namespace fusedops

@@ -1,0 +1,47 @@
+// matmul: c = op(a) @ op(b), where op transposes the last two dimensions or not.
+#pragma once
+
+#include "core/declaration/operator.h"
+
+namespace fusedops {
+
+// (a, b, *, transpose_a, transpose_b) -> c
+const Operator& matmul();
+Status matmul_cpu(const Call& call);
+FUSEDOPS_CUDA_KERNEL Status matmul_cuda(const Call& call);
+
+// Checks that op(a) @ op(b) exists for two inputs, and says what dtype and shape it has.
+Status product_rule(Rule& rule, int a, int b, bool transpose_a, bool transpose_b, Shape* c);
+
+// One product per batch: c [batch, m, n] = a [batch, m, k] @ b [batch, k, n]. c is row-major without gaps.
+struct Matmul {
+  struct Matrix {
+    const void* data;
+    bool transposed;       // false: rows of unit stride; true: columns of unit stride
+    int64_t stride;        // between rows, or between columns if transposed
+    int64_t batch_stride;  // 0: the same matrix for every batch
+
+    static Matrix of(const View& view, bool transpose);  // op(view)
+
+    Matrix turned() const { return {data, !transposed, stride, batch_stride}; }
+
+    // Makes one matrix of `batch` matrices [rows, cols] that lie one below the other; false if they do not.
+    bool stack(int64_t batch, int64_t rows, int64_t cols);
+  };
+
+  explicit Matmul(const Call& call);  // of the operator matmul
+  Matmul(DType dtype, int64_t batch, int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, void* c);
+
+  size_t workspace() const;  // bytes that the CUDA kernels need for the slabs' products
+
+  DType dtype;
+  int64_t batch, m, n, k;
+  int64_t slabs;  // that the CUDA kernels cut k into
+  Matrix a, b;
+  void* c;
+};
+
+Status multiply_cpu(const Matmul& product, const Context& context);
+Status multiply_cuda(const Matmul& product, void* workspace, const Context& context);
+
+}  // namespace fusedops

@@ -1,0 +1,130 @@
+#include "ops/products/matmul_backward.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace fusedops {
+namespace {
+
+using Places = MatmulBackward;
+using Matrix = Matmul::Matrix;
+
+// dA is a product like any other, and has a's shape but for the transposition.
+Status backward_rule(Rule& rule) {
+  const Value* attributes = rule.attributes;
+  const bool need_db = attributes[Places::kNeedDb].i64;
+  Shape da;
+  FUSEDOPS_TRY(product_rule(rule, Places::kDc, Places::kB, false, !attributes[Places::kTransposeB].i64, &da));
+  if (da.ranked && attributes[Places::kTransposeA].i64) std::swap(da.dims[da.rank - 2], da.dims[da.rank - 1]);
+
+  const Shape &a = rule.inputs[Places::kA], &b = rule.inputs[Places::kB];
+  if (need_db && !a.present) return rule.must(Places::kA, "be a tensor if need_db is true", "nothing");
+  if (a.present) {
+    FUSEDOPS_TRY(rule.same_dtype(Places::kA, Places::kDc));
+    if (!da.ranked) da = a;
+    bool equal = !a.ranked || a.rank == da.rank;
+    for (int i = 0; equal && a.ranked && i < a.rank; ++i) equal = rule.same(da.dims[i], a.dims[i]);
+    if (!equal) return rule.must(Places::kA, "have shape " + rule.show(da) + ", as dc and b have it", rule.show(a));
+  }
+  rule.outputs[0] = attributes[Places::kNeedDa].i64 ? da : Shape::of(da.dtype, {0});
+  rule.outputs[1] = need_db ? b : Shape::of(b.dtype, {0});
+  return {};
+}
+
+// One product after the other has the memory behind the copies.
+size_t backward_workspace(const Call& call) {
+  const MatmulBackward backward(call);
+  if (!call.context.cuda) return backward.gathered_bytes;
+  const auto of = [](const std::optional<Matmul>& product) { return product ? product->workspace() : 0; };
+  return backward.gathered_bytes + std::max(of(backward.da), of(backward.db));
+}
+
+Status gather_cpu(const Gather& gather, const Context& context) {
+  context.parallel_for(gather.outer * gather.inner, 10 + gather.size / 8, [&](int64_t begin, int64_t end) {
+    for (int64_t line = begin; line < end; ++line) {
+      const int64_t at = line / gather.inner * gather.outer_stride + line % gather.inner * gather.inner_stride;
+      std::memcpy(static_cast<char*>(gather.to) + line * gather.size, static_cast<const char*>(gather.from) + at,
+                  gather.size);
+    }
+  });
+  return {};
+}
+
+}  // namespace
+
+MatmulBackward::MatmulBackward(const Call& call) {
+  const View &dc_view = *call.inputs[kDc], &b_view = *call.inputs[kB];
+  const bool transpose_a = call.attributes[kTransposeA].i64, transpose_b = call.attributes[kTransposeB].i64;
+  const DType dtype = dc_view.dtype;
+  const int64_t m = dc_view.sizes[dc_view.rank - 2], n = dc_view.sizes[dc_view.rank - 1];
+  const int64_t k = b_view.sizes[b_view.rank - (transpose_b ? 1 : 2)];
+  int64_t batch = 1;
+  for (int i = 0; i < dc_view.rank - 2; ++i) batch *= dc_view.sizes[i];
+  Matrix dc = Matrix::of(dc_view, false);
+
+  if (call.attributes[kNeedDa].i64) {
+    const Matrix b = Matrix::of(b_view, transpose_b);
+    void* to = call.outputs[0].data;
+    if (transpose_a)
+      da.emplace(dtype, batch, k, m, n, b, dc.turned(), to);
+    else
+      da.emplace(dtype, batch, m, k, n, dc, b.turned(), to);
+  }
+  if (call.attributes[kNeedDb].i64) {
+    Matrix a = Matrix::of(*call.inputs[kA], transpose_a);
+    int64_t rows = m;
+    if (b_view.rank == 2) {
+      a = stacked(call, a, batch, m, k);
+      dc = stacked(call, dc, batch, m, n);
+      rows = batch * m;
+      batch = 1;
+    }
+    void* to = call.outputs[1].data;
+    if (transpose_b)
+      db.emplace(dtype, batch, n, k, rows, dc.turned(), a, to);
+    else
+      db.emplace(dtype, batch, k, n, rows, a.turned(), dc, to);
+  }
+}
+
+Matrix MatmulBackward::stacked(const Call& call, Matrix matrix, int64_t batch, int64_t rows, int64_t cols) {
+  if (batch * rows * cols == 0 || matrix.stack(batch, rows, cols)) return matrix;
+  const int64_t size = size_of(call.inputs[kDc]->dtype);
+  const int64_t stride = matrix.stride * size, batch_stride = matrix.batch_stride * size;
+  void* to = call.workspace ? static_cast<char*>(call.workspace) + gathered_bytes : nullptr;
+  gathers[gathered++] = matrix.transposed ? Gather{matrix.data, to, cols, batch, stride, batch_stride, rows * size}
+                                          : Gather{matrix.data, to, batch, rows, batch_stride, stride, cols * size};
+  constexpr int64_t kAlignment = 16;
+  gathered_bytes += (batch * rows * cols * size + kAlignment - 1) / kAlignment * kAlignment;
+  return {to, matrix.transposed, matrix.transposed ? batch * rows : cols, 0};
+}
+
+Status matmul_backward_cpu(const Call& call) {
+  const MatmulBackward backward(call);
+  if (backward.da) FUSEDOPS_TRY(multiply_cpu(*backward.da, call.context));
+  for (int i = 0; i < backward.gathered; ++i) FUSEDOPS_TRY(gather_cpu(backward.gathers[i], call.context));
+  if (backward.db) FUSEDOPS_TRY(multiply_cpu(*backward.db, call.context));
+  return {};
+}
+
+const Operator& matmul_backward() {
+  static const Operator op{
+      .name = "matmul_backward",
+      .inputs = {{"dc", Kind::tensor, Layout::matrix},
+                 {.name = "a", .kind = Kind::optional, .layout = Layout::matrix, .only_for = "db"},
+                 {"b", Kind::tensor, Layout::matrix}},
+      .outputs = {{"da", "dc"}, {"db", "b"}},
+      .attributes = {{"transpose_a", Type::boolean, "false"},
+                     {"transpose_b", Type::boolean, "false"},
+                     {"need_da", Type::boolean, "true"},
+                     {"need_db", Type::boolean, "true"}},
+      .rule = backward_rule,
+      .workspace = backward_workspace,
+      .cpu = matmul_backward_cpu,
+      .cuda = matmul_backward_cuda,
+      .batched = true,
+  };
+  return op;
+}
+
+}  // namespace fusedops

@@ -1,0 +1,266 @@
+// matmul on the CPU: a blocked product of packed panels, the scheme of K. Goto and R. van de Geijn, "Anatomy of
+// high-performance matrix multiplication", ACM TOMS 34(3), 2008, with the names of BLIS (F. Van Zee and R. van de
+// Geijn, "BLIS: a framework for rapidly instantiating BLAS functionality", ACM TOMS 41(3), 2015).
+//
+// Reads a [m, k] and b [k, n] once per tile of c that needs them, computes m * n * k multiply-adds and writes c. They
+// limit the speed of a product of large matrices; reading memory limits one with a short side.
+//
+//   tiles of c [mc, nc]          the items of parallel_for; neighbours one below the other share the packed b
+//     blocks of kc of the sum    b [kc, nc] is packed, for the second-level cache
+//       tiles again              a [mc, kc] is packed, for the second-level cache
+//         panels of nr columns   b [kc, nr] stays in the first-level cache
+//           panels of mr rows    the micro-kernel: c [mr, nr] stays in registers over kc steps
+//
+// The order of a sum follows from k alone: kc products one by one, then the blocks one by one, which also keeps the
+// rounding error near kc + k / kc roundings instead of k. A product with a vector (m = 1 or n = 1) has an order of its
+// own, which follows from the shape too.
+#include "ops/products/matmul_cpu.h"
+
+#include <atomic>
+#include <memory>
+#include <new>
+
+#include "core/cpu/sum.h"
+#include "ops/products/matmul.h"
+
+namespace fusedops {
+namespace {
+
+using cpu::Lines;
+using cpu::MicroKernel;
+
+// In float32 a packed block of a takes 120 KiB and one of b 512 KiB, of the 1 to 2 MiB of a second-level cache.
+constexpr int64_t kMc = 120, kNc = 512, kKc = 256;
+constexpr int64_t kManyTiles = 32;   // fewer can leave threads idle: tiles are then made narrower, to kMinNc at least,
+constexpr int64_t kMinNc = 128;      // below which packing a would cost more than a tenth of the multiply-adds
+constexpr int64_t kTilesAtOnce = 4;  // that share a packed b, and the memory for their sums in 16-bit types
+
+constexpr int64_t kLinesAtOnce = 64, kVectorKc = 1024;  // of a product with a vector
+static_assert(kKc <= cpu::kBlock && kVectorKc <= cpu::kBlock && kLinesAtOnce <= cpu::kBlock);
+
+constexpr int64_t blocks(int64_t size, int64_t block) { return (size + block - 1) / block; }
+
+// Splits evenly into whole panels: 130 rows become 72 + 58 rather than 120 + 10.
+int64_t balanced(int64_t size, int64_t most, int64_t panel) {
+  const int64_t panels = blocks(size, panel);
+  return blocks(panels, blocks(panels, most / panel)) * panel;
+}
+
+template <class T>
+Lines<T> lines(const Matmul::Matrix& matrix, bool along_k, int64_t batch) {
+  return {static_cast<const T*>(matrix.data) + batch * matrix.batch_stride, along_k, matrix.stride};
+}
+
+template <class T>
+Lines<T> rows_of_a(const Matmul& call, int64_t batch) {
+  return lines<T>(call.a, !call.a.transposed, batch);
+}
+
+template <class T>
+Lines<T> cols_of_b(const Matmul& call, int64_t batch) {
+  return lines<T>(call.b, call.b.transposed, batch);
+}
+
+// ---- Matrix by matrix ----
+
+// c [rows, cols] (+)= a @ b. At the edges the micro-kernel computes more than is stored.
+template <class A>
+void multiply_panels(const MicroKernel<A>& kernel, int64_t rows, int64_t cols, int64_t k, const A* a, const A* b, A* c,
+                     int64_t c_stride, bool add) {
+  const int64_t mr = kernel.mr, nr = kernel.nr;
+  for (int64_t j = 0; j < cols; j += nr)
+    for (int64_t i = 0; i < rows; i += mr) {
+      A* to = c + i * c_stride + j;
+      if (i + mr <= rows && j + nr <= cols) {
+        kernel.multiply(k, a + i * k, b + j * k, to, c_stride, add);
+        continue;
+      }
+      A edge[cpu::kMaxMr * cpu::kMaxNr];
+      kernel.multiply(k, a + i * k, b + j * k, edge, nr, false);
+      for (int64_t y = 0; y < std::min(mr, rows - i); ++y)
+        for (int64_t x = 0; x < std::min(nr, cols - j); ++x)
+          to[y * c_stride + x] = add ? to[y * c_stride + x] + edge[y * nr + x] : edge[y * nr + x];
+    }
+}
+
+template <class T>
+class Product {
+ public:
+  using A = compute_t<T>;
+
+  explicit Product(const Matmul& call)
+      : call_(call),
+        kernel_(cpu::micro_kernel<A>(call.n)),
+        mc_(balanced(call.m, kMc, kernel_.mr)),
+        nc_(kNc),
+        kc_(std::min(call.k, kKc)),
+        row_tiles_(blocks(call.m, mc_)) {
+    while (nc_ > kMinNc && call.batch * row_tiles_ * blocks(call.n, nc_) < kManyTiles) nc_ /= 2;
+    nc_ = balanced(call.n, nc_, kernel_.nr);
+    col_tiles_ = blocks(call.n, nc_);
+  }
+
+  int64_t items() const { return call_.batch * row_tiles_ * col_tiles_; }
+
+  int64_t nanoseconds_per_item() const {
+    constexpr int64_t kMultiplyAdds = 256 / sizeof(A), kElements = 4;  // per nanosecond
+    return 30 + mc_ * nc_ * call_.k / kMultiplyAdds + (mc_ * nc_ + (mc_ + nc_) * call_.k) / kElements;
+  }
+
+  // Tiles are numbered down the columns of c, so that those of one task share the packed b.
+  [[nodiscard]] bool compute(int64_t begin, int64_t end) const {
+    const std::unique_ptr<A, Free> memory(allocate());
+    if (!memory) return false;
+    while (begin < end) {
+      const int64_t row_tile = begin % row_tiles_, col_tile = begin / row_tiles_ % col_tiles_;
+      const int64_t batch = begin / row_tiles_ / col_tiles_;
+      const int64_t count = std::min({kTilesAtOnce, row_tiles_ - row_tile, end - begin});
+      const int64_t row = row_tile * mc_, col = col_tile * nc_;
+      multiply_tiles(rows_of_a<T>(call_, batch).from(row, 0), std::min(count * mc_, call_.m - row),
+                     cols_of_b<T>(call_, batch).from(col, 0), std::min(nc_, call_.n - col),
+                     static_cast<T*>(call_.c) + (batch * call_.m + row) * call_.n + col, memory.get());
+      begin += count;
+    }
+    return true;
+  }
+
+ private:
+  static constexpr bool kRounds = !std::is_same_v<T, A>;  // sums are kept apart from c until they are rounded
+  static constexpr std::align_val_t kAlignment{64};
+
+  struct Free {
+    void operator()(A* memory) const { ::operator delete(memory, kAlignment); }
+  };
+
+  A* allocate() const {
+    const int64_t sums = kRounds ? std::min(kTilesAtOnce, row_tiles_) * mc_ * nc_ : 0;
+    const size_t bytes = (mc_ * kc_ + kc_ * nc_ + sums) * sizeof(A);
+    return static_cast<A*>(::operator new(bytes, kAlignment, std::nothrow));
+  }
+
+  void multiply_tiles(const Lines<T>& a, int64_t rows, const Lines<T>& b, int64_t cols, T* c, A* memory) const {
+    A *packed_a = memory, *packed_b = packed_a + mc_ * kc_, *buffer = packed_b + kc_ * nc_;
+    if constexpr (kRounds) {
+      sum_blocks(a, rows, b, cols, buffer, nc_, packed_a, packed_b);
+      for (int64_t i = 0; i < rows; ++i) cpu::narrow(buffer + i * nc_, c + i * call_.n, cols);
+    } else {
+      sum_blocks(a, rows, b, cols, c, call_.n, packed_a, packed_b);
+    }
+  }
+
+  void sum_blocks(const Lines<T>& a, int64_t rows, const Lines<T>& b, int64_t cols, A* sums, int64_t stride,
+                  A* packed_a, A* packed_b) const {
+    for (int64_t p = 0; p < call_.k; p += kc_) {
+      const int64_t k = std::min(kc_, call_.k - p);
+      cpu::pack(b.from(0, p), cols, k, packed_b, kernel_.nr);
+      for (int64_t i = 0; i < rows; i += mc_) {
+        const int64_t block_rows = std::min(mc_, rows - i);
+        cpu::pack(a.from(i, p), block_rows, k, packed_a, kernel_.mr);
+        multiply_panels(kernel_, block_rows, cols, k, packed_a, packed_b, sums + i * stride, stride, p > 0);
+      }
+    }
+  }
+
+  Matmul call_;
+  MicroKernel<A> kernel_;
+  int64_t mc_, nc_, kc_;
+  int64_t row_tiles_, col_tiles_;
+};
+
+// ---- Matrix by vector: nothing is used twice, so that packing would only add to the reading ----
+
+template <class T>
+class VectorProduct {
+ public:
+  using A = compute_t<T>;
+
+  explicit VectorProduct(const Matmul& call)
+      : call_(call),
+        one_column_(call.n == 1),
+        count_(one_column_ ? call.m : call.n),
+        groups_(blocks(count_, kLinesAtOnce)) {}
+
+  int64_t items() const { return call_.batch * groups_; }
+
+  int64_t nanoseconds_per_item() const { return 30 + std::min(count_, kLinesAtOnce) * call_.k / 8; }
+
+  [[nodiscard]] bool compute(int64_t begin, int64_t end) const {
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t batch = item / groups_, first = item % groups_ * kLinesAtOnce;
+      const Lines<T> rows = rows_of_a<T>(call_, batch), cols = cols_of_b<T>(call_, batch);
+      multiply(one_column_ ? rows.from(first, 0) : cols.from(first, 0), one_column_ ? cols : rows,
+               std::min(kLinesAtOnce, count_ - first), static_cast<T*>(call_.c) + batch * count_ + first);
+    }
+    return true;
+  }
+
+ private:
+  void multiply(const Lines<T>& matrix, const Lines<T>& vector, int64_t count, T* c) const {
+    A sums[kLinesAtOnce] = {}, x[kVectorKc];
+    for (int64_t p = 0; p < call_.k; p += kVectorKc) {
+      const int64_t k = std::min(kVectorKc, call_.k - p);
+      for (int64_t i = 0; i < k; ++i) x[i] = to_compute(*vector.at(0, p + i));
+      if (matrix.along_k)
+        add_dots(matrix.from(0, p), x, count, k, sums);
+      else
+        add_steps(matrix.from(0, p), x, count, k, sums);
+    }
+    for (int64_t i = 0; i < count; ++i) c[i] = from_compute<T>(sums[i]);
+  }
+
+  static void add_dots(const Lines<T>& matrix, const A* x, int64_t count, int64_t k, A* sums) {
+    A buffer[kVectorKc];
+    for (int64_t line = 0; line < count; ++line) {
+      const A* elements = cpu::widened(matrix.at(line, 0), buffer, k);
+      sums[line] += cpu::lane_sum<A>(k, [=](int64_t i) { return elements[i] * x[i]; });
+    }
+  }
+
+  // In the order of lane_sum, so that both layouts of a matrix give the same bits.
+  static void add_steps(const Lines<T>& matrix, const A* x, int64_t count, int64_t k, A* sums) {
+    A lanes[cpu::kLanes][kLinesAtOnce] = {}, buffer[kLinesAtOnce];
+    for (int64_t p = 0; p < k; ++p) {
+      const A* elements = cpu::widened(matrix.at(0, p), buffer, count);
+      A* lane = lanes[p % cpu::kLanes];
+      for (int64_t i = 0; i < count; ++i) lane[i] += elements[i] * x[p];
+    }
+    for (int width = cpu::kLanes / 2; width > 0; width /= 2)
+      for (int lane = 0; lane < width; ++lane)
+        for (int64_t i = 0; i < count; ++i) lanes[lane][i] += lanes[lane + width][i];
+    for (int64_t i = 0; i < count; ++i) sums[i] += lanes[0][i];
+  }
+
+  Matmul call_;
+  bool one_column_;
+  int64_t count_, groups_;
+};
+
+// A framework's thread must not see an exception, so that a task answers whether it had the memory it needs.
+template <class AnyProduct>
+Status run(const AnyProduct& product, const Context& context) {
+  std::atomic<bool> complete = true;
+  context.parallel_for(product.items(), product.nanoseconds_per_item(), [&](int64_t begin, int64_t end) {
+    if (!product.compute(begin, end)) complete = false;
+  });
+  return complete ? Status() : Status::error("fusedops: no memory left to pack the matrices of matmul");
+}
+
+}  // namespace
+
+Status matmul_cpu(const Call& call) { return multiply_cpu(Matmul(call), call.context); }
+
+Status multiply_cpu(const Matmul& product, const Context& context) {
+  const int64_t elements = product.batch * product.m * product.n;
+  if (elements == 0) return {};
+  if (product.k == 0) {
+    std::memset(product.c, 0, elements * size_of(product.dtype));
+    return {};
+  }
+  return dispatch(product.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    if (product.m == 1 || product.n == 1) return run(VectorProduct<T>(product), context);
+    return run(Product<T>(product), context);
+  });
+}
+
+}  // namespace fusedops

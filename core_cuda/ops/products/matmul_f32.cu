@@ -1,0 +1,89 @@
+// float32 without tensor cores, whose inputs would be rounded to TF32. Reads rows of op(a) and columns of op(b) once
+// per block tile and writes c once. Limit: multiply-adds; a thread's 16 x 8 sums reuse what it reads from shared memory
+// 8 or 16 times.
+//
+// CUTLASS's multistage SIMT kernel, one element a copy, so that any alignment will do.
+#include <algorithm>
+
+#include "core/cuda/launch.cuh"
+#include "cutlass/gemm/device/gemm_universal.h"
+#include "ops/products/matmul_paths.h"
+
+namespace fusedops::cuda {
+namespace {
+
+using RowMajor = cutlass::layout::RowMajor;
+using ColumnMajor = cutlass::layout::ColumnMajor;
+
+template <class LayoutA, class LayoutB, class BlockTile, class WarpTile, int kStages>
+using Gemm = cutlass::gemm::device::GemmUniversal<
+    float, LayoutA, float, LayoutB, float, RowMajor, float, cutlass::arch::OpClassSimt, cutlass::arch::Sm80, BlockTile,
+    WarpTile, cutlass::gemm::GemmShape<1, 1, 1>, cutlass::epilogue::thread::LinearCombination<float, 1, float, float>,
+    cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<8>, kStages, 1, 1>;
+
+template <class LayoutA, class LayoutB>
+using LargeGemm = Gemm<LayoutA, LayoutB, cutlass::gemm::GemmShape<256, 128, 8>, cutlass::gemm::GemmShape<64, 64, 8>, 4>;
+template <class LayoutA, class LayoutB>
+using SmallGemm = Gemm<LayoutA, LayoutB, cutlass::gemm::GemmShape<64, 64, 8>, cutlass::gemm::GemmShape<32, 32, 8>, 5>;
+
+// c = a @ b, or c += a @ b.
+template <class Gemm>
+Status run(const Matmul& part, int64_t c_stride, int64_t c_batch_stride, bool add, const Context& context) {
+  float* const c = static_cast<float*>(part.c);
+  const typename Gemm::Arguments arguments(
+      cutlass::gemm::GemmUniversalMode::kBatched, {int(part.m), int(part.n), int(part.k)}, int(part.batch),
+      {1.0f, add ? 1.0f : 0.0f}, part.a.data, part.b.data, c, c, part.a.batch_stride, part.b.batch_stride,
+      c_batch_stride, c_batch_stride, part.a.stride, part.b.stride, c_stride, c_stride);
+  const auto stream = static_cast<cudaStream_t>(context.stream);
+  Gemm gemm;
+  cutlass::Status status = gemm.initialize(arguments, nullptr, stream);
+  if (status == cutlass::Status::kSuccess) status = gemm.run(stream);
+  if (status == cutlass::Status::kSuccess) return {};
+  return Status::error("fusedops: a matrix product failed: ", cutlass::cutlassGetStatusString(status));
+}
+
+// CUTLASS counts in 32 bits, and a grid has at most 65535 blocks along its batches: larger products go in parts, those
+// along k one after the other. Nearly every product is one part.
+template <class Gemm>
+Status run_in_parts(const Matmul& product, const Context& context) {
+  constexpr int64_t kMostRows = int64_t(1) << 30, kMostColumns = int64_t(1) << 22, kMostBatches = 65535;
+  const auto matrix = [](const Matmul::Matrix& whole, int64_t batch, int64_t row, int64_t column) {
+    Matmul::Matrix part = whole;
+    part.data = static_cast<const float*>(whole.data) + batch * whole.batch_stride +
+                (whole.transposed ? column * whole.stride + row : row * whole.stride + column);
+    return part;
+  };
+  Matmul part = product;
+  for (int64_t batch = 0; batch < product.batch; batch += kMostBatches)
+    for (int64_t m = 0; m < product.m; m += kMostRows)
+      for (int64_t n = 0; n < product.n; n += kMostColumns)
+        for (int64_t k = 0; k < product.k; k += kMostRows) {
+          part.batch = std::min(product.batch - batch, kMostBatches);
+          part.m = std::min(product.m - m, kMostRows);
+          part.n = std::min(product.n - n, kMostColumns);
+          part.k = std::min(product.k - k, kMostRows);
+          part.a = matrix(product.a, batch, m, k);
+          part.b = matrix(product.b, batch, k, n);
+          part.c = static_cast<float*>(product.c) + (batch * product.m + m) * product.n + n;
+          FUSEDOPS_TRY(run<Gemm>(part, product.n, product.m * product.n, k > 0, context));
+        }
+  return {};
+}
+
+template <class LayoutA, class LayoutB>
+Status run_sized(const Matmul& product, const Context& context) {
+  return is_small(product) ? run_in_parts<SmallGemm<LayoutA, LayoutB>>(product, context)
+                           : run_in_parts<LargeGemm<LayoutA, LayoutB>>(product, context);
+}
+
+}  // namespace
+
+Status matmul_f32(const Matmul& product, const Context& context) {
+  if (product.a.transposed)
+    return product.b.transposed ? run_sized<ColumnMajor, ColumnMajor>(product, context)
+                                : run_sized<ColumnMajor, RowMajor>(product, context);
+  return product.b.transposed ? run_sized<RowMajor, ColumnMajor>(product, context)
+                              : run_sized<RowMajor, RowMajor>(product, context);
+}
+
+}  // namespace fusedops::cuda

@@ -1,0 +1,230 @@
+// A matrix product of any shape and alignment on tensor cores of compute capability 8.0 and later.
+//
+// Each block computes one tile of c. It reads the rows of op(a) and the columns of op(b) that belong to it, kK of k at
+// a time, into a ring of kStages stages in shared memory, and sums their products in registers, in the order of k; it
+// writes each element of c once. A matrix is read as it lies: what differs is whether its lines of unit stride run
+// along k, or along m (n).
+//
+// Limit: the tensor cores, if 16-byte copies keep the ring filled. Where lines of 16-bit elements are misaligned, the
+// load instructions: one for each element.
+//
+// `Mma` says what a warp does with its part of a tile: matmul_mma16.cuh, matmul_f64.cu.
+#pragma once
+
+#include <algorithm>
+
+#include "core/cuda/launch.cuh"
+#include "ops/products/matmul_paths.h"
+#include "ops/products/matmul_tile_loader.cuh"
+
+namespace fusedops::cuda {
+
+// kBlocks blocks fit on a multiprocessor together: the compiler then keeps to that share of its registers.
+template <int kM_, int kN_, int kK_, int kWarpM_, int kWarpN_, int kStages_, int kBlocks_>
+struct BlockTile {
+  static constexpr int kM = kM_, kN = kN_, kK = kK_;        // of a block
+  static constexpr int kWarpM = kWarpM_, kWarpN = kWarpN_;  // of a warp
+  static constexpr int kStages = kStages_, kBlocks = kBlocks_;
+  static constexpr int kThreads = 32 * (kM / kWarpM) * (kN / kWarpN);
+};
+
+template <class T>
+struct Operand {
+  const T* data;
+  int64_t stride, batch_stride;
+};
+
+// `Out` is what c holds: the element type, or the type of the sums for a partial product.
+template <class T, class Out>
+struct MultistageCall {
+  int64_t first;  // number of the first block's tile
+  int64_t tiles_m, tiles_n;
+  int64_t m, n, k;
+  Operand<T> a, b;
+  Out* c;
+  bool store_pairs;  // two neighbours in one access
+};
+
+// The tile of op(a), or of op(b) transposed: kRows rows of kK elements of k.
+template <class Mma, int kRows, int kK, int kThreads, int kBytes, bool kAlongK>
+struct OperandTile {
+  using T = typename Mma::Element;
+  static constexpr int kLines = kAlongK ? kRows : kK;
+  static constexpr int kWidth = kAlongK ? kK : kRows;
+  static constexpr int kPitch = kWidth + Mma::kPad;  // the pad keeps a warp's reads in different banks
+  static constexpr int kSize = kLines * kPitch;
+
+  TileLoader<T, kLines, kWidth, kPitch, kThreads, kBytes> loader;
+  const T* data;
+  int64_t stride;
+  int rows;  // that exist
+
+  __device__ OperandTile(const Operand<T>& operand, int64_t batch, int64_t row, int64_t count)
+      : data(operand.data + batch * operand.batch_stride + row * (kAlongK ? operand.stride : 1)),
+        stride(operand.stride),
+        rows(static_cast<int>(min(count - row, int64_t(kRows)))) {}
+
+  __device__ void fetch(T* to, int64_t at_k, int64_t k) {
+    const int depth = static_cast<int>(max(min(k - at_k, int64_t(kK)), int64_t(0)));
+    loader.fetch(to, data + at_k * (kAlongK ? 1 : stride), stride, kAlongK ? rows : depth, kAlongK ? depth : rows);
+  }
+
+  // The position of an element in shared memory.
+  static __device__ constexpr int at(int row, int k) { return kAlongK ? row * kPitch + k : k * kPitch + row; }
+};
+
+template <class Mma, class Tile, int kBytes, bool kAAlongK, bool kBAlongK>
+struct Multistage {
+  using T = typename Mma::Element;
+  using A = OperandTile<Mma, Tile::kM, Tile::kK, Tile::kThreads, kBytes, kAAlongK>;
+  using B = OperandTile<Mma, Tile::kN, Tile::kK, Tile::kThreads, kBytes, kBAlongK>;
+  static constexpr int kStageSize = A::kSize + B::kSize;
+  static constexpr int kSharedBytes = Tile::kStages * kStageSize * sizeof(T);
+};
+
+// Neighbouring blocks take tiles from a band of 8 rows of tiles, so that what they read meets in the L2 cache.
+struct TilePosition {
+  int64_t batch, m, n;
+
+  __device__ TilePosition(int64_t tile, int64_t tiles_m, int64_t tiles_n) {
+    constexpr int64_t kBand = 8;
+    batch = tile / (tiles_m * tiles_n);
+    tile -= batch * (tiles_m * tiles_n);
+    const int64_t first = tile / (kBand * tiles_n) * kBand, height = min(tiles_m - first, kBand);
+    tile -= first * tiles_n;
+    m = first + tile % height;
+    n = tile / height;
+  }
+};
+
+template <class Out, class Mma, class Tile, int kBytes, bool kAAlongK, bool kBAlongK>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
+    multistage_kernel(const MultistageCall<typename Mma::Element, Out> call) {
+  using Shape = Multistage<Mma, Tile, kBytes, kAAlongK, kBAlongK>;
+  using T = typename Mma::Element;
+  using A = typename Shape::A;
+  using B = typename Shape::B;
+  constexpr int kStages = Tile::kStages;
+  constexpr int kSteps = Tile::kK / Mma::kK, kCountM = Tile::kWarpM / Mma::kM, kCountN = Tile::kWarpN / Mma::kN;
+  extern __shared__ int4 shared[];
+  T* const ring = reinterpret_cast<T*>(shared);
+
+  const TilePosition tile(call.first + blockIdx.x, call.tiles_m, call.tiles_n);
+  A a(call.a, tile.batch, tile.m * Tile::kM, call.m);
+  B b(call.b, tile.batch, tile.n * Tile::kN, call.n);
+  const int warp = threadIdx.x / 32;
+  const int warp_m = warp % (Tile::kM / Tile::kWarpM) * Tile::kWarpM;
+  const int warp_n = warp / (Tile::kM / Tile::kWarpM) * Tile::kWarpN;
+
+  for (int stage = 0; stage < kStages - 1; ++stage) {
+    T* const to = ring + stage * Shape::kStageSize;
+    a.fetch(to, int64_t(stage) * Tile::kK, call.k);
+    b.fetch(to + A::kSize, int64_t(stage) * Tile::kK, call.k);
+    a.loader.store(to);
+    b.loader.store(to + A::kSize);
+    commit_copies();
+  }
+
+  typename Mma::Accumulator sums[kCountM][kCountN] = {};
+  int reading = 0, writing = kStages - 1;
+  for (int64_t k = 0; k < call.k; k += Tile::kK) {
+    wait_for_copies<kStages - 2>();
+    __syncthreads();  // the stage to read has arrived, and no one reads the stage to write any more
+    const T* const from = ring + reading * Shape::kStageSize;
+    T* const to = ring + writing * Shape::kStageSize;
+    const int64_t next = k + (kStages - 1) * Tile::kK;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      if (step == 0) a.fetch(to, next, call.k);
+      if (step == kSteps / 2) {
+        a.loader.store(to);
+        b.fetch(to + A::kSize, next, call.k);
+      }
+      typename Mma::FragmentA fragments_a[kCountM];
+      typename Mma::FragmentB fragments_b[kCountN];
+      Mma::template load_a<A>(fragments_a, from + A::at(warp_m, step * Mma::kK));
+      Mma::template load_b<B>(fragments_b, from + A::kSize + B::at(warp_n, step * Mma::kK));
+#pragma unroll
+      for (int i = 0; i < kCountM; ++i)
+#pragma unroll
+        for (int j = 0; j < kCountN; ++j) Mma::multiply_add(sums[i][j], fragments_a[i], fragments_b[j]);
+    }
+    b.loader.store(to + A::kSize);
+    commit_copies();
+    reading = reading + 1 == kStages ? 0 : reading + 1;
+    writing = writing + 1 == kStages ? 0 : writing + 1;
+  }
+
+  // Of each 16 x 8 sums of a warp, a thread holds two neighbours in row lane / 4 and two in the eighth row below.
+  struct alignas(2 * sizeof(Out)) Pair {
+    Out values[2];
+  };
+  const int lane = threadIdx.x % 32;
+  const int64_t row0 = tile.m * Tile::kM + warp_m + lane / 4, column0 = tile.n * Tile::kN + warp_n + lane % 4 * 2;
+  Out* const c = call.c + tile.batch * call.m * call.n;
+#pragma unroll
+  for (int i = 0; i < kCountM; ++i)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t row = row0 + i * Mma::kM + half * 8;
+      if (row >= call.m) continue;
+#pragma unroll
+      for (int j = 0; j < kCountN; ++j) {
+        const int64_t column = column0 + j * Mma::kN;
+        Out* const to = c + row * call.n + column;
+        const Pair pair = {{from_compute<Out>(sums[i][j][half * 2]), from_compute<Out>(sums[i][j][half * 2 + 1])}};
+        if (call.store_pairs) {
+          if (column < call.n) *reinterpret_cast<Pair*>(to) = pair;
+        } else {
+          if (column < call.n) to[0] = pair.values[0];
+          if (column + 1 < call.n) to[1] = pair.values[1];
+        }
+      }
+    }
+}
+
+template <class Out, class Mma, class Tile, int kBytes, bool kAAlongK, bool kBAlongK>
+Status launch_multistage(const Matmul& product, const Context& context) {
+  using T = typename Mma::Element;
+  const auto kernel = multistage_kernel<Out, Mma, Tile, kBytes, kAAlongK, kBAlongK>;
+  constexpr int kSharedBytes = Multistage<Mma, Tile, kBytes, kAAlongK, kBAlongK>::kSharedBytes;
+  FUSEDOPS_TRY(allow_shared_memory(kernel, kSharedBytes));
+  const auto operand = [](const Matmul::Matrix& matrix) {
+    return Operand<T>{static_cast<const T*>(matrix.data), matrix.stride, matrix.batch_stride};
+  };
+  MultistageCall<T, Out> call = {
+      .first = 0,
+      .tiles_m = (product.m + Tile::kM - 1) / Tile::kM,
+      .tiles_n = (product.n + Tile::kN - 1) / Tile::kN,
+      .m = product.m,
+      .n = product.n,
+      .k = product.k,
+      .a = operand(product.a),
+      .b = operand(product.b),
+      .c = static_cast<Out*>(product.c),
+      .store_pairs = product.n % 2 == 0 && reinterpret_cast<uintptr_t>(product.c) % (2 * sizeof(Out)) == 0,
+  };
+  cudaLaunchConfig_t config = {};
+  config.blockDim = dim3(Tile::kThreads);
+  config.dynamicSmemBytes = kSharedBytes;
+  config.stream = static_cast<cudaStream_t>(context.stream);
+  constexpr int64_t kMostBlocks = INT32_MAX;  // of one grid
+  for (const int64_t tiles = call.tiles_m * call.tiles_n * product.batch; call.first < tiles;
+       call.first += kMostBlocks) {
+    config.gridDim = dim3(static_cast<unsigned>(std::min(tiles - call.first, kMostBlocks)));
+    FUSEDOPS_TRY(check(cudaLaunchKernelEx(&config, kernel, call), "a kernel launch"));
+  }
+  return {};
+}
+
+template <class Out, class Mma, class Tile, int kBytes>
+Status launch_multistage(const Matmul& product, const Context& context) {
+  // op(a)'s lines run along k unless it is stored transposed; op(b)'s, if it is.
+  if (product.a.transposed)
+    return product.b.transposed ? launch_multistage<Out, Mma, Tile, kBytes, false, true>(product, context)
+                                : launch_multistage<Out, Mma, Tile, kBytes, false, false>(product, context);
+  return product.b.transposed ? launch_multistage<Out, Mma, Tile, kBytes, true, true>(product, context)
+                              : launch_multistage<Out, Mma, Tile, kBytes, true, false>(product, context);
+}
+
+}  // namespace fusedops::cuda

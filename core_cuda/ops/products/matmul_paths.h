@@ -1,0 +1,46 @@
+// The kernels that a matrix product can take. matmul.cu chooses; each of them takes what its comment says. The choice
+// follows from shapes, strides and alignment (and the GPU's architecture), so that equal calls give equal bits.
+#pragma once
+
+#include <cstdint>
+
+#include "core/declaration/context.h"
+#include "core/declaration/status.h"
+#include "ops/products/matmul.h"
+
+namespace fusedops::cuda {
+
+// Any shape, stride and alignment; k >= 1, and no dimension is 0.
+Status matmul_f64(const Matmul& product, const Context& context);
+Status matmul_f32(const Matmul& product, const Context& context);
+Status matmul_f16(const Matmul& product, const Context& context);
+Status matmul_bf16(const Matmul& product, const Context& context);
+
+// The same, with c in float32.
+Status matmul_f16_partial(const Matmul& product, const Context& context);
+Status matmul_bf16_partial(const Matmul& product, const Context& context);
+
+// A product that product.slabs cuts along k.
+Status matmul_in_slabs(const Matmul& product, void* workspace, const Context& context);
+
+// Compute capability 9.x and matrices that TMA can address: see takes_sm90 in matmul.cu.
+Status matmul_f16_sm90(const Matmul& product, const Context& context);
+Status matmul_bf16_sm90(const Matmul& product, const Context& context);
+
+// Whether 16-byte accesses can read the lines of a and of b.
+inline bool rows_aligned(const Matmul& product) {
+  const auto aligned = [&](const Matmul::Matrix& matrix) {
+    const int64_t size = size_of(product.dtype);
+    return reinterpret_cast<uintptr_t>(matrix.data) % 16 == 0 && matrix.stride * size % 16 == 0 &&
+           matrix.batch_stride * size % 16 == 0;
+  };
+  return aligned(product.a) && aligned(product.b);
+}
+
+// Whether tiles of 128 x 128 would be mostly empty, or too few to occupy a large GPU.
+inline bool is_small(const Matmul& product) {
+  const int64_t tiles_m = (product.m + 127) / 128, tiles_n = (product.n + 127) / 128;
+  return product.m <= 64 || product.n <= 64 || tiles_m * tiles_n * product.batch < 128;
+}
+
+}  // namespace fusedops::cuda

@@ -1,0 +1,67 @@
+// A product with few elements and a long k, such as the gradient of a small weight over many rows: k is cut into slabs,
+// so that there are enough blocks to occupy the GPU. Each slab's product is one matrix of a batch, in the type of the
+// sums; a second kernel adds them in their order, rounds once and writes c. Limit: reading a and b.
+#include "core/common/numeric.h"
+#include "core/cuda/launch.cuh"
+#include "ops/products/matmul_paths.h"
+
+namespace fusedops::cuda {
+namespace {
+
+// c[i] = the sum of the slabs' elements i.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    sum_slabs_kernel(const compute_t<T>* partials, int64_t slabs, int64_t count, T* c) {
+  begin_kernel();
+  const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= count) return;
+  compute_t<T> sum = 0;
+#pragma unroll 8
+  for (int64_t slab = 0; slab < slabs; ++slab) sum += partials[slab * count + i];
+  c[i] = from_compute<T>(sum);
+}
+
+template <class T>
+Status partial_product(const Matmul& part, const Context& context) {
+  if constexpr (std::is_same_v<T, double>) return matmul_f64(part, context);
+  if constexpr (std::is_same_v<T, float>) return matmul_f32(part, context);
+  if constexpr (std::is_same_v<T, f16>) return matmul_f16_partial(part, context);
+  if constexpr (std::is_same_v<T, bf16>) return matmul_bf16_partial(part, context);
+}
+
+template <class T>
+Status run(const Matmul& product, compute_t<T>* partials, const Context& context) {
+  constexpr int64_t kMultiple = 64;  // keeps each slab as well aligned as the whole
+  const int64_t count = product.m * product.n;
+  const int64_t depth = ((product.k - 1) / product.slabs / kMultiple + 1) * kMultiple;
+  const int64_t whole = product.k / depth, rest = product.k % depth;
+
+  Matmul part = product;
+  part.c = partials;
+  part.k = depth;
+  part.batch = whole;
+  part.a.batch_stride = depth * (product.a.transposed ? product.a.stride : 1);
+  part.b.batch_stride = depth * (product.b.transposed ? 1 : product.b.stride);
+  FUSEDOPS_TRY(partial_product<T>(part, context));
+  if (rest > 0) {
+    part.a.data = static_cast<const T*>(product.a.data) + whole * part.a.batch_stride;
+    part.b.data = static_cast<const T*>(product.b.data) + whole * part.b.batch_stride;
+    part.c = partials + whole * count;
+    part.k = rest;
+    part.batch = 1;
+    FUSEDOPS_TRY(partial_product<T>(part, context));
+  }
+  return launch(context, sum_slabs_kernel<T>, (count + kThreads - 1) / kThreads, kThreads, partials, whole + (rest > 0),
+                count, static_cast<T*>(product.c));
+}
+
+}  // namespace
+
+Status matmul_in_slabs(const Matmul& product, void* workspace, const Context& context) {
+  return dispatch(product.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    return run<T>(product, static_cast<compute_t<T>*>(workspace), context);
+  });
+}
+
+}  // namespace fusedops::cuda

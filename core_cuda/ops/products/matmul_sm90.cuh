@@ -1,0 +1,99 @@
+// The 16-bit product on compute capability 9.x. Reads a and b once per block tile through TMA, computes on the
+// warpgroup tensor cores (wgmma) in float32 over the whole of k, rounds once, writes c through TMA. Limit: the tensor
+// cores.
+//
+// CUTLASS's collective builders make the kernel: one warp copies tiles into a ring in shared memory, two warpgroups
+// multiply them. A tile of 128 x 256 is the largest whose sums fit into their registers, and so reads the least; a
+// cluster of two blocks shares each tile of b.
+#pragma once
+
+#include "core/cuda/launch.cuh"
+#include "cutlass/epilogue/collective/collective_builder.hpp"
+#include "cutlass/gemm/collective/collective_builder.hpp"
+#include "cutlass/gemm/device/gemm_universal_adapter.h"
+#include "cutlass/gemm/kernel/gemm_universal.hpp"
+#include "ops/products/matmul_paths.h"
+
+namespace fusedops::cuda {
+
+using RowMajor = cutlass::layout::RowMajor;
+using ColumnMajor = cutlass::layout::ColumnMajor;
+
+using Sm90Tile = cute::Shape<cute::_128, cute::_256, cute::_64>;
+using Sm90Cluster = cute::Shape<cute::_2, cute::_1, cute::_1>;
+template <class T>
+inline constexpr int kTmaAlignment = 16 / sizeof(T);  // elements
+
+// c is written, never read: void stands for the operand that CUTLASS would add to the product.
+template <class T>
+using Sm90Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
+    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Sm90Tile, Sm90Cluster,
+    cutlass::epilogue::collective::EpilogueTileAuto, float, float, void, RowMajor, kTmaAlignment<T>, T, RowMajor,
+    kTmaAlignment<T>, cutlass::epilogue::TmaWarpSpecializedCooperative>::CollectiveOp;
+
+// As many stages of the ring as fit into shared memory beside the epilogue.
+template <class T>
+inline constexpr int kSm90EpilogueBytes = sizeof(typename Sm90Epilogue<T>::SharedStorage);
+
+template <class T, class LayoutA, class LayoutB>
+using Sm90Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
+    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, T, LayoutA, kTmaAlignment<T>, T, LayoutB, kTmaAlignment<T>,
+    float, Sm90Tile, Sm90Cluster, cutlass::gemm::collective::StageCountAutoCarveout<kSm90EpilogueBytes<T>>,
+    cutlass::gemm::KernelTmaWarpSpecializedCooperative>::CollectiveOp;
+
+// The problem is m, n, k and the number of batches.
+template <class T, class LayoutA, class LayoutB>
+using Sm90Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>,
+                                                        Sm90Mainloop<T, LayoutA, LayoutB>, Sm90Epilogue<T>>;
+
+// CuTe's stride of a matrix in a batch: unit along the first mode (column-major), or along the second (row-major).
+template <class Stride>
+Stride sm90_stride(int64_t stride, int64_t batch_stride) {
+  Stride result;
+  if constexpr (cute::is_static_v<std::tuple_element_t<0, Stride>>)
+    cute::get<1>(result) = stride;
+  else
+    cute::get<0>(result) = stride;
+  cute::get<2>(result) = batch_stride;
+  return result;
+}
+
+template <class T, class LayoutA, class LayoutB>
+Status launch_sm90(const Matmul& product, const Context& context) {
+  using Kernel = Sm90Kernel<T, LayoutA, LayoutB>;
+  using Gemm = cutlass::gemm::device::GemmUniversalAdapter<Kernel>;
+  cutlass::KernelHardwareInfo device;
+  FUSEDOPS_TRY(check(cudaGetDevice(&device.device_id), "cudaGetDevice"));
+  FUSEDOPS_TRY(check(cudaDeviceGetAttribute(&device.sm_count, cudaDevAttrMultiProcessorCount, device.device_id),
+                     "cudaDeviceGetAttribute"));
+  const Matmul::Matrix &a = product.a, &b = product.b;
+  typename Gemm::Arguments arguments{
+      cutlass::gemm::GemmUniversalMode::kGemm,
+      {int(product.m), int(product.n), int(product.k), int(product.batch)},
+      {static_cast<const T*>(a.data), sm90_stride<typename Kernel::StrideA>(a.stride, a.batch_stride),
+       static_cast<const T*>(b.data), sm90_stride<typename Kernel::StrideB>(b.stride, b.batch_stride)},
+      {{1.0f, 0.0f},
+       nullptr,
+       {},
+       static_cast<T*>(product.c),
+       sm90_stride<typename Kernel::StrideD>(product.n, product.m * product.n)},
+      device};
+  const auto stream = static_cast<cudaStream_t>(context.stream);
+  Gemm gemm;
+  cutlass::Status status = gemm.initialize(arguments, nullptr, stream);
+  if (status == cutlass::Status::kSuccess) status = gemm.run(stream);
+  if (status == cutlass::Status::kSuccess) return {};
+  return Status::error("fusedops: a matrix product failed: ", cutlass::cutlassGetStatusString(status));
+}
+
+template <class T>
+Status matmul_sm90(const Matmul& product, const Context& context) {
+  // CUTLASS names a layout after op(a) and op(b): row-major is "not transposed" for both.
+  if (product.a.transposed)
+    return product.b.transposed ? launch_sm90<T, ColumnMajor, ColumnMajor>(product, context)
+                                : launch_sm90<T, ColumnMajor, RowMajor>(product, context);
+  return product.b.transposed ? launch_sm90<T, RowMajor, ColumnMajor>(product, context)
+                              : launch_sm90<T, RowMajor, RowMajor>(product, context);
+}
+
+}  // namespace fusedops::cuda

@@ -1,0 +1,87 @@
+// Copies tiles of a matrix from global to shared memory, at any alignment.
+#pragma once
+
+#include <cstdint>
+
+#include "core/common/numeric.h"
+
+namespace fusedops::cuda {
+
+// Copies kBytes without passing through registers; bytes beyond `valid` become zero and are not read.
+template <int kBytes>
+__device__ void copy_async(void* to, const void* from, int valid) {
+  const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  if constexpr (kBytes == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from), "r"(valid) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared), "l"(from), "n"(kBytes), "r"(valid)
+                 : "memory");
+}
+
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until all but the latest kPending groups of this thread's copies have arrived.
+template <int kPending>
+__device__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// A tile is kLines lines of kWidth elements of unit stride; in shared memory the lines are kPitch elements apart.
+// kBytes is the widest access that the matrix's alignment allows. Copies of 4 bytes or more are asynchronous; the
+// hardware has none of 2 bytes, so these go through registers: fetch() starts the loads, store() ends them.
+template <class T, int kLines, int kWidth, int kPitch, int kThreads, int kBytes>
+class TileLoader {
+ public:
+  // The tile at `from`, of which `lines` lines of `width` elements exist; the rest becomes zero.
+  __device__ void fetch(T* to, const T* from, int64_t stride, int lines, int width) {
+    const int line = threadIdx.x / kPerLine, column = threadIdx.x % kPerLine * kChunk;
+    from += line * stride + column;
+    const int64_t step = kLineStep * stride;
+    if constexpr (kAsync) {
+      to += line * kPitch + column;
+      const int row_bytes = min(max(width - column, 0), kChunk) * int(sizeof(T));
+#pragma unroll
+      for (int i = 0; i < kCount; ++i)
+        copy_async<kBytes>(to + i * kLineStep * kPitch, from + i * step, line + i * kLineStep < lines ? row_bytes : 0);
+    } else if (lines == kLines && width == kWidth) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i)
+#pragma unroll
+        for (int j = 0; j < kChunk; ++j) values_[i][j] = from[i * step + j];
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i)
+#pragma unroll
+        for (int j = 0; j < kChunk; ++j)
+          values_[i][j] = line + i * kLineStep < lines && column + j < width ? from[i * step + j] : T{};
+    }
+  }
+
+  __device__ void store(T* to) {
+    if constexpr (!kAsync) {
+      to += threadIdx.x / kPerLine * kPitch + threadIdx.x % kPerLine * kChunk;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        struct alignas(kChunk * sizeof(T)) Chunk {
+          T values[kChunk];
+        };
+        Chunk chunk;
+#pragma unroll
+        for (int j = 0; j < kChunk; ++j) chunk.values[j] = values_[i][j];
+        *reinterpret_cast<Chunk*>(to + i * kLineStep * kPitch) = chunk;
+      }
+    }
+  }
+
+ private:
+  static constexpr bool kAsync = kBytes >= 4;
+  static constexpr int kChunk = kAsync ? kBytes / sizeof(T) : 2;  // elements that a thread handles side by side
+  static constexpr int kPerLine = kWidth / kChunk;
+  static constexpr int kLineStep = kThreads / kPerLine;
+  static constexpr int kCount = kLines / kLineStep;
+  static_assert(kWidth % kChunk == 0 && kThreads % kPerLine == 0 && kLines % kLineStep == 0);
+
+  T values_[kAsync ? 1 : kCount][kAsync ? 1 : kChunk];
+};
+
+}  // namespace fusedops::cuda

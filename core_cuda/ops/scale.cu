@@ -1,8 +1,0 @@
-#include "core/elementwise.cuh"
-#include "ops/scale.h"
-
-namespace fusedops {
-
-Status scale_cuda(const Call& call) { return cuda::elementwise(call, Scale{scalar(call, Scale::kFactor)}, Scale::kX); }
-
-}  // namespace fusedops
