@@ -1,7 +1,7 @@
 """Runs a page and writes it as Markdown: its text, its code, and the output of the code. `make docs` runs it.
 
 A page is a Python file in cells, the format of editors and Jupyter: `# %%` begins code, `# %% [markdown]` begins text
-in comments. The code runs in the folder of the result, and saves its pictures there. Nothing is written if a cell fails.
+in comments. The code runs in the folder of the result, and saves pictures there. Nothing is written if a cell fails.
 
 python docs/build.py [PAGE] [--out FOLDER]    other arguments, such as --quick, are the page's: it reads sys.argv
 """
@@ -54,7 +54,7 @@ def built(page: Path) -> str:
         start = time.perf_counter()
         parts.append(f"```python\n{source}\n```")
         lines_before = cell.string.count("\n", 0, cell.start(2))
-        with contextlib.redirect_stdout(Copy(sys.stdout)) as output:  # empty lines first: tracebacks show the page's lines
+        with contextlib.redirect_stdout(Copy(sys.stdout)) as output:  # the empty lines keep line numbers in tracebacks
             exec(compile("\n" * lines_before + source, str(page), "exec"), namespace)
         if output.getvalue().strip():
             parts.append(f"```text\n{output.getvalue().rstrip()}\n```")
