@@ -8,6 +8,7 @@ from typing import Any
 
 import model
 import numpy as np
+from common.bits import differing
 from data import Text, windows
 from generating import greedy
 
@@ -26,8 +27,7 @@ class Written:
         return sum(np.count_nonzero(a != b) for a, b in zip(self.texts, other.texts, strict=True))
 
     def differing_bits(self, other: Written) -> int:
-        different = self.logits.view(np.int32) ^ other.logits.view(np.int32)
-        return int(np.unpackbits(different.view(np.uint8)).sum())
+        return int(differing(self.logits, other.logits).sum())
 
 
 def write(
