@@ -1,5 +1,5 @@
-// What the kernels over rows agree on, on the CPU and on the GPU: how sums over rows are cut into slabs, which rows are
-// one, and how many blocks share one.
+// What the kernels over rows share on the CPU and on the GPU: how sums over rows are cut into slabs, which rows can be
+// joined into one, and how many blocks share one.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,8 @@ struct Slabs {
 // At most 64 rows in a slab keep the error of the sequential part below that of the pairwise one. A multiple of 132
 // slabs, if there are enough rows, leaves no multiprocessor of an H100 or H200 idle in the last round.
 //
-// A kernel that sums several rows side by side may have `side_by_side` times as many in a slab: never more slabs then.
+// A kernel that sums several rows side by side may have `side_by_side` times as many in a slab: there are never more
+// slabs then.
 inline Slabs slabs_of(int64_t rows, int64_t side_by_side = 1) {
   constexpr int64_t kMultiprocessors = 132;
   const auto ceil_divide = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
@@ -30,13 +31,13 @@ inline Slabs slabs_of(int64_t rows, int64_t side_by_side = 1) {
 
 inline constexpr int kMostCluster = 8;  // blocks: what CUDA calls portable, and what fits on 8 multiprocessors
 
-// How many blocks share a row of `size` elements, of which each holds `chunk`: the least power of two that holds it, or
-// the most that there are. Their number follows from the length of the row alone, as the order of its sum does. Only
+// How many blocks share a row of `size` elements, of which each holds `tile`: the least power of two that holds it, or
+// the greatest cluster. Their number follows from the length of the row alone, as the order of its sum does. Only
 // where there are fewer multiprocessors than these blocks, as in a small slice of a GPU, they might never run at once:
 // one block takes the row then, as on a GPU without clusters.
-inline int cluster_of(int64_t size, int64_t chunk, int multiprocessors) {
+inline int cluster_of(int64_t size, int64_t tile, int multiprocessors) {
   int blocks = 1;
-  while (blocks * chunk < size && blocks < kMostCluster) blocks *= 2;
+  while (blocks * tile < size && blocks < kMostCluster) blocks *= 2;
   return blocks <= multiprocessors ? blocks : 1;
 }
 

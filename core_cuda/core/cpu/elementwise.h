@@ -1,12 +1,11 @@
 // The CPU engine of elementwise operators: one pass, on the framework's threads, vectorized by the compiler.
-//
-// A formula is a struct with prepared<T>(), which reads its scalars once and returns the function of one element in the
-// compute type. The CUDA engine (elementwise.cuh) runs the same formulas.
 #pragma once
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
+#include "core/common/elementwise.h"
 #include "core/common/numeric.h"
 #include "core/declaration/operator.h"
 
@@ -104,19 +103,22 @@ void apply(Function function, bool streamed, int64_t n, T* out, const Inputs*...
   if (streamed) finish_streaming();
 }
 
-// out = formula(inputs...), all of one dtype and size. `inputs` are positions in the declaration.
-template <class Formula, class... Position>
-Status elementwise(const Call& call, const Formula& formula, Position... inputs) {
-  const View& out = call.outputs[0];
+// The operator's result = formula(its tensors...), all of one dtype and size.
+template <const Signature& kOp, class Formula>
+Status elementwise(const Call& call, const Formula& formula) {
+  const View& out = result_of<kOp>(call);
   return dispatch(out.dtype, [&](auto tag) -> Status {
     using T = typename decltype(tag)::type;
     const auto function = formula.template prepared<T>();
+    const auto tensors = tensors_of<kOp, T>(call);
     const int64_t n = out.numel(), blocks = (n + kBlock - 1) / kBlock;
     constexpr int64_t kNanosecondsPerBlock = 250;
     call.context.parallel_for(blocks, kNanosecondsPerBlock, [&](int64_t begin, int64_t end) {
       const int64_t start = begin * kBlock, stop = std::min(end * kBlock, n);
-      apply(function, is_streamed(n * sizeof(T)), stop - start, static_cast<T*>(out.data) + start,
-            static_cast<const T*>(call.inputs[inputs]->data) + start...);
+      const auto compute = [&](const auto*... in) {
+        apply(function, is_streamed(n * sizeof(T)), stop - start, static_cast<T*>(out.data) + start, in + start...);
+      };
+      std::apply(compute, tensors);
     });
     return {};
   });

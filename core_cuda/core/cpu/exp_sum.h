@@ -10,19 +10,19 @@
 
 namespace fusedops::cpu {
 
-// The largest of values, -inf if there are none. A NaN is passed over: whoever subtracts it meets it again.
+// The largest of values, -inf if there are none. A NaN is skipped here, and shows up in the differences to the maximum.
 template <class A>
-A lane_max(const A* values, int64_t n) {
-  A lanes[kLanes];
-  std::fill_n(lanes, kLanes, -std::numeric_limits<A>::infinity());
+A interleaved_max(const A* values, int64_t n) {
+  A accumulators[kAccumulators];
+  std::fill_n(accumulators, kAccumulators, -std::numeric_limits<A>::infinity());
   const auto larger = [](A a, A b) { return a > b ? a : b; };
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes)
-    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = larger(values[i + lane], lanes[lane]);
-  for (int lane = 0; i < n; ++i, ++lane) lanes[lane] = larger(values[i], lanes[lane]);
-  for (int width = kLanes / 2; width > 0; width /= 2)
-    for (int lane = 0; lane < width; ++lane) lanes[lane] = larger(lanes[lane + width], lanes[lane]);
-  return lanes[0];
+  for (; i + kAccumulators <= n; i += kAccumulators)
+    for (int k = 0; k < kAccumulators; ++k) accumulators[k] = larger(values[i + k], accumulators[k]);
+  for (int k = 0; i < n; ++i, ++k) accumulators[k] = larger(values[i], accumulators[k]);
+  for (int width = kAccumulators / 2; width > 0; width /= 2)
+    for (int k = 0; k < width; ++k) accumulators[k] = larger(accumulators[k + width], accumulators[k]);
+  return accumulators[0];
 }
 
 // 2^x * kExpScale<A> for x <= 0. Scaled, no power above the smallest subnormal number is subnormal itself, and 2^n is
@@ -44,16 +44,16 @@ struct ExpSum {
   A sum = 0;  // of 2^((v - max) * factor) * kExpScale
 };
 
-// Over a row of n values v, of which block(start, size, buffer) returns `size` in the compute type: those in memory, or
-// made in the buffer. They are asked for twice, the second time out of the cache. The terms of the sum are left in
-// `terms`, [n], if it is not null.
+// Over a row of n values v, of which block(start, size, buffer) returns `size` in the compute type: either those in
+// memory or computed in the buffer. block is called twice, the second time on cached data. The terms of the sum are
+// left in `terms`, [n], if it is not null.
 template <class A, class Block>
 ExpSum<A> exp_sum(int64_t n, A factor, A* terms, Block&& block) {
   ExpSum<A> row;
   A v_buffer[kBlock], term_buffer[kBlock];
   for (int64_t start = 0; start < n; start += kBlock) {
     const int64_t size = std::min(kBlock, n - start);
-    row.max = std::max(row.max, lane_max(block(start, size, v_buffer), size));
+    row.max = std::max(row.max, interleaved_max(block(start, size, v_buffer), size));
   }
   const A max = row.max;
   for (int64_t start = 0; start < n; start += kBlock) {
@@ -62,7 +62,7 @@ ExpSum<A> exp_sum(int64_t n, A factor, A* terms, Block&& block) {
     A* of_block = terms ? terms + start : term_buffer;
 #pragma GCC ivdep
     for (int64_t i = 0; i < size; ++i) of_block[i] = scaled_exp2((v[i] - max) * factor);
-    row.sum += lane_sum<A>(size, [=](int64_t i) { return of_block[i]; });
+    row.sum += interleaved_sum<A>(size, [=](int64_t i) { return of_block[i]; });
   }
   return row;
 }

@@ -8,20 +8,20 @@
 
 namespace fusedops::cpu {
 
-inline constexpr int kLanes = 32;
+inline constexpr int kAccumulators = 32;
 
-// sum of term(i): term i goes to lane i % kLanes, which the compiler maps to vector registers; then half of the lanes
-// is added to the other half, and so on.
+// The sum of term(i): term i goes to accumulator i % kAccumulators, which the compiler maps to vector registers; then
+// one half of the accumulators is added to the other, and so on.
 template <class A, class Term>
-A lane_sum(int64_t n, Term term) {
-  A lanes[kLanes] = {};
+A interleaved_sum(int64_t n, Term term) {
+  A accumulators[kAccumulators] = {};
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes)
-    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += term(i + lane);
-  for (int lane = 0; i < n; ++i, ++lane) lanes[lane] += term(i);
-  for (int width = kLanes / 2; width > 0; width /= 2)
-    for (int lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
-  return lanes[0];
+  for (; i + kAccumulators <= n; i += kAccumulators)
+    for (int k = 0; k < kAccumulators; ++k) accumulators[k] += term(i + k);
+  for (int k = 0; i < n; ++i, ++k) accumulators[k] += term(i);
+  for (int width = kAccumulators / 2; width > 0; width /= 2)
+    for (int k = 0; k < width; ++k) accumulators[k] += accumulators[k + width];
+  return accumulators[0];
 }
 
 template <class A>
@@ -32,22 +32,22 @@ struct TwoSums {
 
 // Two sums in one pass, in the same order; terms(i) returns a term of each.
 template <class A, class Terms>
-TwoSums<A> lane_sums(int64_t n, Terms terms) {
-  A first[kLanes] = {}, second[kLanes] = {};
-  const auto add = [&](int64_t i, int lane) {
+TwoSums<A> interleaved_sums(int64_t n, Terms terms) {
+  A first[kAccumulators] = {}, second[kAccumulators] = {};
+  const auto add = [&](int64_t i, int k) {
     const TwoSums<A> term = terms(i);
-    first[lane] += term.first;
-    second[lane] += term.second;
+    first[k] += term.first;
+    second[k] += term.second;
   };
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes)
+  for (; i + kAccumulators <= n; i += kAccumulators)
 #pragma GCC ivdep
-    for (int lane = 0; lane < kLanes; ++lane) add(i + lane, lane);
-  for (int lane = 0; i < n; ++i, ++lane) add(i, lane);
-  for (int width = kLanes / 2; width > 0; width /= 2)
-    for (int lane = 0; lane < width; ++lane) {
-      first[lane] += first[lane + width];
-      second[lane] += second[lane + width];
+    for (int k = 0; k < kAccumulators; ++k) add(i + k, k);
+  for (int k = 0; i < n; ++i, ++k) add(i, k);
+  for (int width = kAccumulators / 2; width > 0; width /= 2)
+    for (int k = 0; k < width; ++k) {
+      first[k] += first[k + width];
+      second[k] += second[k + width];
     }
   return {first[0], second[0]};
 }
@@ -55,7 +55,7 @@ TwoSums<A> lane_sums(int64_t n, Terms terms) {
 // Pairwise, so that the error grows with log(n): Higham, "The accuracy of floating point summation", 1993.
 template <class A>
 A pairwise_sum(const A* values, int64_t n) {
-  if (n <= 128) return lane_sum<A>(n, [=](int64_t i) { return values[i]; });
+  if (n <= 128) return interleaved_sum<A>(n, [=](int64_t i) { return values[i]; });
   const int64_t half = n / 2;
   return pairwise_sum(values, half) + pairwise_sum(values + half, n - half);
 }

@@ -1,11 +1,12 @@
 // The CUDA engine of elementwise operators. Limit: memory bandwidth; every element is read and written once.
 #pragma once
 
+#include <algorithm>
 #include <utility>
 
+#include "core/common/elementwise.h"
 #include "core/cuda/launch.cuh"
 #include "core/cuda/pack.cuh"
-#include "core/declaration/operator.h"
 
 namespace fusedops::cuda {
 
@@ -33,17 +34,19 @@ __global__ void __launch_bounds__(kThreads)
   store_pack<kAligned>(result, out + at, n - at);
 }
 
-// out = formula(inputs...), all of one dtype and size. `inputs` are positions in the declaration.
-template <class Formula, class... Position>
-Status elementwise(const Call& call, const Formula& formula, Position... inputs) {
-  const View& out = call.outputs[0];
-  const bool aligned = is_aligned(out.data) && (is_aligned(call.inputs[inputs]->data) && ...);
+// The operator's result = formula(its tensors...), all of one dtype and size.
+template <const Signature& kOp, class Formula>
+Status elementwise(const Call& call, const Formula& formula) {
+  const View& out = result_of<kOp>(call);
   return dispatch(out.dtype, [&](auto tag) -> Status {
     using T = typename decltype(tag)::type;
-    constexpr int kArity = sizeof...(inputs);
+    constexpr int kArity = tensor_places<kOp>().size();
     constexpr int64_t kTile = kThreads * kPackSize<T>;
     const int64_t n = out.numel();
-    const Inputs<T, kArity> in = {{static_cast<const T*>(call.inputs[inputs]->data)...}};
+    const auto tensors = tensors_of<kOp, T>(call);
+    const bool aligned = is_aligned(out.data) && std::all_of(tensors.begin(), tensors.end(), is_aligned);
+    Inputs<T, kArity> in;
+    std::copy(tensors.begin(), tensors.end(), in.data);
     const auto kernel =
         aligned ? elementwise_kernel<true, T, kArity, Formula> : elementwise_kernel<false, T, kArity, Formula>;
     return launch(call.context, kernel, (n + kTile - 1) / kTile, kThreads, n, formula, static_cast<T*>(out.data), in);

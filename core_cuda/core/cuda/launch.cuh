@@ -15,13 +15,13 @@ inline constexpr int kThreads = 256;  // per block, where nothing asks for anoth
 
 inline Status check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return {};
-  (void)cudaGetLastError();  // or the next call that asks for it would be blamed
+  (void)cudaGetLastError();  // so that the next call does not report it
   return Status::error("fusedops: ", what, " failed: ", cudaGetErrorString(error));
 }
 
 // The first line of every kernel that launch() starts. Such a kernel may be scheduled while the one before it on the
 // stream is still running (CUDA Programming Guide, "Programmatic Dependent Launch"), which hides most of the launch:
-// here it lets the next one in, and waits until all that came before is done and visible.
+// here it lets the next kernel start, and waits until all work before it is done and visible.
 __device__ inline void begin_kernel() {
 #if __CUDA_ARCH__ >= 900
   cudaTriggerProgrammaticLaunchCompletion();
@@ -67,7 +67,7 @@ struct Grid {
   int threads;
   int shared_bytes = 0;   // of dynamic shared memory
   int cluster = 1;        // blocks that run at the same time and see each other's shared memory
-  bool resident = false;  // clusters: no more of them than run at once, the kernel does what is left
+  bool resident = false;  // clusters: no more of them than run at once; the kernel loops over the rest
 };
 
 // Launches on the caller's stream. Nothing is allocated and nothing waits, so that the call can be captured in a graph.

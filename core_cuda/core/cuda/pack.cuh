@@ -1,4 +1,4 @@
-// 16-byte accesses: the widest that a thread can make, and what it takes to reach memory speed.
+// Packs: accesses of 16 bytes, the widest that a thread can make, which it takes to reach the memory's bandwidth.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ struct alignas(16) Pack {
   T values[kPackSize<T>];
 };
 
-// Element i, which is known when the kernel is compiled. Of a word with two 16-bit elements, without moving them into
-// registers of their own.
+// Element i, which must be a compile-time constant. 16-bit elements are taken out of their word without a register of
+// their own.
 template <class T>
 __device__ compute_t<T> element(const Pack<T>& pack, int i) {
   if constexpr (sizeof(T) == 2) {
@@ -46,8 +46,8 @@ __device__ Pack<T> rounded(const compute_t<T> (&values)[kPackSize<T>]) {
   return pack;
 }
 
-// Makes the compiler forget what it knows of a pack: it would rather keep the converted elements, which take twice the
-// registers of 16-bit ones, than convert them again.
+// Hides the contents of a pack from the compiler, which would otherwise keep the converted elements, in twice the
+// registers of 16-bit ones, rather than convert them again.
 template <class T>
 __device__ void forget(Pack<T>& pack) {
   if constexpr (sizeof(T) == 2) {
@@ -126,7 +126,7 @@ __device__ void load_parameter(const Parameter& parameter, int64_t at, int64_t c
   for (int i = 0; i < kPack; ++i) values[i] = element(pack, i);
 }
 
-// Brings what load_parameter() will load into the L2 cache. No register waits for it.
+// Prefetches what load_parameter() will load into the L2 cache, which takes no register.
 template <class T>
 __device__ void prefetch_parameter(const Parameter& parameter, int64_t at) {
   if (!parameter.data) return;

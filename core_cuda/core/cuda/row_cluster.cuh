@@ -1,10 +1,11 @@
 // Rows that the registers of a block do not hold may be shared by a cluster of blocks (CUDA Programming Guide, "Thread
-// Block Clusters"), in equal parts. Of rows that a cluster does not hold either, each block takes every so many-th
-// chunk, and reads it anew whenever the row is walked through, mostly from the L2 cache. GPUs before 9.0 have no
-// clusters, and small slices of later ones no room for them: there, one block takes the row.
+// Block Clusters"), in equal shares. Of rows that a cluster does not hold either, the blocks take tiles in turn, and
+// read them again in each pass over the row, mostly from the L2 cache. GPUs before 9.0 have no clusters, and small
+// slices of later ones no room for them: there, one block takes the row.
 //
-// The blocks of a cluster wait for each other, and memory would be idle meanwhile. Of many rows, hence, each cluster
-// that fits on the GPU takes one after the other, and orders the next one before it sums the one at hand.
+// The blocks of a cluster wait for each other, and memory would be idle meanwhile. Where there are many rows, each
+// cluster that fits on the GPU therefore takes one row after the other, and prefetches the next before it sums the
+// present one.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -16,25 +17,25 @@
 namespace fusedops::cuda {
 
 // A block of at most `most` threads, if that holds the row; else a cluster of blocks, where the GPU has them, each of
-// which takes an equal part of a row that they hold.
+// which takes an equal share of a row that they hold.
 template <class T, int kPacks, class Kernel>
 RowGroups block_or_cluster(int64_t size, int most, Kernel kernel) {
   const RowGroups block = row_groups<T, kPacks>(size, kLeastBlockThreads, most);
   if (block.holds(size)) return block;
   RowGroups groups = row_groups<T, kPacks>(size, kLeastBlockThreads, kRowThreads);
   if (!runs_hopper_code(kernel) || !device_attribute(cudaDevAttrClusterLaunch)) return groups;
-  groups.cluster = cluster_of(size, groups.chunk, device_attribute(cudaDevAttrMultiProcessorCount));
+  groups.cluster = cluster_of(size, groups.tile, device_attribute(cudaDevAttrMultiProcessorCount));
   const int64_t of_all = int64_t(groups.cluster) * kPackSize<T>;
-  if (groups.holds(size)) groups.part = static_cast<int>((size + of_all - 1) / of_all * kPackSize<T>);
+  if (groups.holds(size)) groups.per_block = static_cast<int>((size + of_all - 1) / of_all * kPackSize<T>);
   return groups;
 }
 
-// Whether some blocks will wait for others to end, where two share a multiprocessor. Of smaller ones more do; many of
-// them are then as fast as few.
+// Whether some blocks will wait for others to end, where two share a multiprocessor. Smaller blocks fit in greater
+// number per SM; the variants for many and for few rows are then equally fast.
 inline bool are_many(int64_t blocks) { return blocks > 2 * device_attribute(cudaDevAttrMultiProcessorCount); }
 
 // For a kernel that goes from row to row if there are many (RowCluster::each_row), with room for the next row of a
-// block in shared memory. What is ordered has to be aligned: cp.async moves 16 bytes.
+// block in shared memory. What is prefetched must be aligned: cp.async moves 16 bytes.
 inline Grid cluster_grid(const RowGroups& groups, int64_t rows, bool aligned, int next_row_bytes) {
   Grid grid = groups.grid(rows);
   grid.resident = aligned && are_many(grid.blocks);
@@ -62,25 +63,25 @@ class RowCluster {
   }
 
   // Goes through the rows of this cluster, beginning with that of `me`. The first is loaded, each of the others is
-  // ordered while the one before is at hand: row.load(), row.order(index), row.take_ordered(). finish() does the rest,
-  // and comes to gather(), for which the blocks wait: what it has in shared memory otherwise may be used for each row.
+  // prefetched while the row before it is processed: row.load(), row.prefetch(index), row.wait(). finish() does the
+  // rest. It calls gather(), which synchronizes the blocks, so that it may reuse its shared memory for each row.
   template <bool kAligned, class Row, class Finish>
   __device__ void each_row(RowThread<kRowThreads>& me, int64_t rows, Row& row, Finish finish) {
-    const int64_t step = groups_.cluster_count();
+    const int64_t stride = groups_.cluster_count();
     row.load();
     for (bool goes_on = true; goes_on;) {
-      const int64_t next = me.row + step;
+      const int64_t next = me.row + stride;
       goes_on = kAligned && next < rows;  // misaligned rows have a cluster each: see cluster_grid()
-      if (goes_on) row.order(next);
+      if (goes_on) row.prefetch(next);
       finish();
       if (!goes_on) break;
       me.row = next;
-      row.take_ordered();
+      row.wait();
     }
   }
 
-  // What every block of several has found, which is the same in all of its threads, in the order of their ranks. Every
-  // thread must come here, as often as any other and at least once, and waits for all.
+  // The values of all blocks of the cluster, by rank; a value is the same in all threads of its block. Every thread
+  // must call this equally often, at least once, and waits for all others.
   template <class V>
   __device__ const V* gather(const V& value, V (&values)[2][kMostCluster]) {
     turn_ ^= 1;  // the others may still be reading what was gathered last

@@ -17,43 +17,45 @@ inline constexpr int kLeastBlockThreads = 128;
 inline constexpr int kMostRowThreads = 1024;  // of a block
 inline constexpr int kRowThreads = 512;       // two blocks of 64 registers a thread share a multiprocessor
 
-// How rows are dealt out to threads. Each thread holds kPacks packs of its row in registers; a longer row is walked in
-// several chunks (core/cuda/row_cluster.cuh).
+// How rows are distributed over threads. Each thread holds kPacks packs of its row in registers; a longer row is walked
+// in several tiles (row_cluster.cuh).
 struct RowGroups {
-  int threads;         // per row: a power of two
-  int shift;           // its logarithm
-  int block_threads;   // a multiple of threads
-  int rows_per_block;  // block_threads / threads
-  int chunk;           // elements that the threads of a row hold at once, in one block
-  int cluster = 1;     // blocks that share a row: a power of two
-  int part = chunk;    // elements that each of them takes at a time: all of its own, if together they hold the row
+  int threads;           // per row: a power of two
+  int shift;             // its logarithm
+  int block_threads;     // a multiple of threads
+  int rows_per_block;    // block_threads / threads
+  int tile;              // elements of a row that its threads hold at once, in one block
+  int cluster = 1;       // blocks that share a row: a power of two
+  int per_block = tile;  // elements that each of them takes at a time: all of its own, if together they hold the row
 
   int64_t blocks(int64_t rows) const { return (rows + rows_per_block - 1) / rows_per_block * cluster; }
   Grid grid(int64_t rows) const { return {blocks(rows), block_threads, 0, cluster}; }
 
   // Whether the row is in registers as a whole.
-  __host__ __device__ bool holds(int64_t size) const { return size <= static_cast<int64_t>(cluster) * chunk; }
+  __host__ __device__ bool holds(int64_t size) const { return size <= static_cast<int64_t>(cluster) * tile; }
 
-  // Calls body(chunk) for the first element of each chunk that is this block's: of one, if the row is held.
+  // Calls body(tile) with the first element of each tile that this block takes: only one, if the row is held.
   template <class Body>
-  __device__ void each_chunk(int64_t size, Body&& body) const {
-    const int64_t step = static_cast<int64_t>(cluster) * part;
-    for (int64_t at = first(); at < size; at += step) body(at);
+  __device__ void each_tile(int64_t size, Body&& body) const {
+    const int64_t stride = static_cast<int64_t>(cluster) * per_block;
+    for (int64_t at = first(); at < size; at += stride) body(at);
   }
 
-  // The columns [first, end) are this block's if the row is held.
-  __device__ int64_t first() const { return static_cast<int64_t>(rank()) * part; }
-  __device__ int64_t end(int64_t size) const { return holds(size) && cluster > 1 ? min(size, first() + part) : size; }
+  // This block takes the columns [first, end) if the row is held.
+  __device__ int64_t first() const { return static_cast<int64_t>(rank()) * per_block; }
+  __device__ int64_t end(int64_t size) const {
+    return holds(size) && cluster > 1 ? min(size, first() + per_block) : size;
+  }
 
-  // Of this block in its cluster, of the cluster, and how many clusters there are.
+  // The index of this block in its cluster, the index of the cluster, and the number of clusters.
   __device__ int rank() const { return blockIdx.x & (cluster - 1); }
   __device__ int64_t cluster_index() const { return blockIdx.x >> (__ffs(cluster) - 1); }
   __device__ int64_t cluster_count() const { return gridDim.x >> (__ffs(cluster) - 1); }
 };
 
-inline RowGroups groups_of(int threads, int least, int chunk) {
+inline RowGroups groups_of(int threads, int least, int tile) {
   const int block = std::max(threads, least);
-  return {threads, std::countr_zero(static_cast<unsigned>(threads)), block, block / threads, chunk};
+  return {threads, std::countr_zero(static_cast<unsigned>(threads)), block, block / threads, tile};
 }
 
 // The fewest threads that hold a row of `size` elements, kPacks packs each: many bytes in flight per thread are what
@@ -69,37 +71,37 @@ RowGroups row_groups(int64_t size, int least = kLeastBlockThreads, int most = kM
 // The same with half the packs in twice the threads, for few rows, whose time is latency. With RowThread::half(), and
 // with a sum for each half of a thread where there are whole ones, sums have the same bits.
 inline RowGroups with_half_the_packs(const RowGroups& groups) {
-  return groups_of(2 * groups.threads, kLeastBlockThreads, groups.chunk);
+  return groups_of(2 * groups.threads, kLeastBlockThreads, groups.tile);
 }
 
 // A thread's place: which row, and which of the row's threads. kThreads: how many there are, if the compiler is to
-// know, which spares it most of the arithmetic on addresses; else 0.
+// know, which saves most of the arithmetic on addresses; else 0.
 template <int kThreads = 0>
 struct RowThread {
   int64_t row;
-  int lane;     // which pack is its first: in [0, threads), but where blocks before this one have a part of the row
+  int index;    // its first pack: in [0, threads), plus the packs that the blocks before this one take
   int threads;  // of the row, in this block
 
   __device__ explicit RowThread(const RowGroups& groups, int64_t block = blockIdx.x, int packs_before = 0)
       : row(block * groups.rows_per_block + (threadIdx.x >> groups.shift)),
-        lane((threadIdx.x & (groups.threads - 1)) + packs_before),
+        index((threadIdx.x & (groups.threads - 1)) + packs_before),
         threads(kThreads ? kThreads : groups.threads) {}
 
   // Of two threads side by side, each with half the packs of one: that one's pack p is pack p / 2 of thread p % 2.
   static __device__ RowThread half(const RowGroups& groups) {
     RowThread me(groups);
-    me.lane = me.lane % 2 * (me.threads / 2) + me.lane / 2;
+    me.index = me.index % 2 * (me.threads / 2) + me.index / 2;
     return me;
   }
 
-  // The first element of this thread's pack p in a chunk.
+  // The first element of this thread's pack p in a tile.
   template <class T>
   __device__ int at(int p) const {
-    return (p * (kThreads ? kThreads : threads) + lane) * kPackSize<T>;
+    return (p * (kThreads ? kThreads : threads) + index) * kPackSize<T>;
   }
   template <class T>
-  __device__ int64_t at(int64_t chunk_start, int p) const {
-    return chunk_start + at<T>(p);
+  __device__ int64_t at(int64_t tile_start, int p) const {
+    return tile_start + at<T>(p);
   }
 };
 
@@ -132,7 +134,7 @@ __device__ Sums<A, kCount> exchanged(Sums<A, kCount> sums, int offset) {
 }
 
 // Combines the values of a row's threads, in the same order for every row; all of them get the result. `combine` is
-// commutative. Every thread of the block must come here. `scratch` has room for 32 values; between two calls with the
+// commutative. Every thread of the block must call this. `scratch` has room for 32 values; between two calls with the
 // same scratch there must be a __syncthreads().
 template <int kThreads, class V, class Combine>
 __device__ V row_reduce(const RowThread<kThreads>& me, V value, V* scratch, Combine combine) {

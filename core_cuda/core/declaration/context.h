@@ -1,4 +1,4 @@
-// What a framework lends to one call: its stream, or its thread pool.
+// What a framework provides for one call: its stream, or its thread pool.
 #pragma once
 
 #include <cstdint>

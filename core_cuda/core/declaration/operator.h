@@ -10,39 +10,11 @@
 
 #include "core/declaration/context.h"
 #include "core/declaration/rule.h"
+#include "core/declaration/signature.h"
 #include "core/declaration/status.h"
 #include "core/declaration/view.h"
 
 namespace fusedops {
-
-enum class Kind : uint8_t {
-  tensor,
-  optional,  // a tensor or nothing
-  scalar,    // one element: a tensor on the device, or a host double where the framework can pass one
-};
-
-struct Input {
-  const char* name;
-  Kind kind = Kind::tensor;
-  Layout layout = Layout::contiguous;
-  bool parameter = false;  // the same for all rows, such as a weight: vmap cannot fold a dimension of it into the rows
-  const char* only_for = nullptr;  // of an optional input of a backward operator: the output that it is read for alone
-};
-
-struct Output {
-  const char* name;
-  const char* dtype;   // an input's name, or "compute(name)": float64 for float64, else float32
-  bool saved = false;  // kept for the backward and hidden by the public function
-};
-
-enum class Type : uint8_t { f64, i64, boolean, string, f64s };
-
-struct Attribute {
-  const char* name;
-  Type type;
-  const char* value;                               // the default, as parse() reads it
-  std::span<const std::string_view> choices = {};  // all that a string may be; empty: anything
-};
 
 // A step towards the gradients of an operator's inputs: a call of another operator, or an upstream gradient handed on.
 //
@@ -63,21 +35,23 @@ struct Step {
   const char* negated = nullptr;    // a bool that `op` gets negated
 };
 
-// The value of an attribute; which member counts follows from its declared type.
-struct Value {
-  double f64 = 0;
-  int64_t i64 = 0;  // boolean too
-  std::string string;
-  std::vector<double> f64s;
-};
-
 struct Call {
   const View* inputs[kMaxInputs] = {};  // null: an absent optional, or a scalar passed as a number
   double scalars[kMaxInputs] = {};      // the number, where a scalar input is null
   View outputs[kMaxOutputs];
-  const Value* attributes = nullptr;
+  Attributes attributes;
   void* workspace = nullptr;  // 16-byte aligned, as every framework's memory is
   Context context;
+
+  // The elements of an input, null if it is absent, and those of an output.
+  template <class T>
+  const T* input(int place) const {
+    return inputs[place] ? static_cast<const T*>(inputs[place]->data) : nullptr;
+  }
+  template <class T>
+  T* output(int place) const {
+    return static_cast<T*>(outputs[place].data);
+  }
 };
 
 using Kernel = Status (*)(const Call&);
@@ -89,11 +63,8 @@ using Kernel = Status (*)(const Call&);
 #define FUSEDOPS_CUDA_KERNEL __attribute__((weak))
 #endif
 
-struct Operator {
-  const char* name;
-  std::vector<Input> inputs = {};
-  std::vector<Output> outputs = {};
-  std::vector<Attribute> attributes = {};
+// What implements a signature.
+struct Implementation {
   std::vector<Step> derivative = {};  // none: a formula in fusedops/gradients/, of a backward operator
 
   Status (*rule)(Rule&) = nullptr;  // all checks; output shapes and dtypes, over dimensions that may be unknown
@@ -105,7 +76,9 @@ struct Operator {
   bool batched = false;   // leading dimensions are independent: vmap may add one instead of looping
 };
 
-// What is seen outside of the library that it is linked into. A second library of TensorFlow's binding, for XLA, uses
+struct Operator : Signature, Implementation {};
+
+// Visible outside of the library that it is linked into. A second library of TensorFlow's binding, for XLA, uses
 // these functions of the first; PyTorch's binding hides them.
 #define FUSEDOPS_EXPORT __attribute__((visibility("default")))
 

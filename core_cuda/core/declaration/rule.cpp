@@ -47,8 +47,9 @@ Status Rule::check_rank(int input, int rank) const {
 Status Rule::known_choices() const {
   for (size_t i = 0; i < op.attributes.size(); ++i) {
     const auto [name, type, value, choices] = op.attributes[i];
-    const std::string& got = attributes[i].string;
-    if (choices.empty() || std::ranges::find(choices, got) != choices.end()) continue;
+    if (choices.empty()) continue;
+    const std::string& got = attributes[AttributePlace<std::string>{static_cast<int>(i)}];
+    if (std::ranges::find(choices, got) != choices.end()) continue;
     std::string names;
     for (const std::string_view choice : choices) names.append(names.empty() ? "" : ", ").append(choice);
     return Status::error("fusedops.", op.name, ": ", name, " must be one of ", names, "; got '", got, "'");

@@ -7,18 +7,15 @@
 #include <string>
 #include <string_view>
 
+#include "core/declaration/attributes.h"
 #include "core/declaration/dtype.h"
+#include "core/declaration/signature.h"
 #include "core/declaration/status.h"
 #include "core/declaration/view.h"
 
 namespace fusedops {
 
 struct Operator;
-struct Value;
-
-inline constexpr int kMaxInputs = 8;
-inline constexpr int kMaxOutputs = 4;
-inline constexpr int kMaxAttributes = 8;
 
 // A dimension: >= 0 is a known size; < 0 is a symbol that only the adaptor understands.
 using Dim = int64_t;
@@ -39,7 +36,7 @@ struct Shape {
 
 class Rule {
  public:
-  explicit Rule(const Operator& op, const Value* attributes) : op(op), attributes(attributes) {}
+  explicit Rule(const Operator& op, Attributes attributes) : op(op), attributes(attributes) {}
   virtual ~Rule() = default;
 
   // Whether two dimensions can be equal: false only if they are known to differ. May refine a to what both must be.
@@ -51,7 +48,7 @@ class Rule {
   Status infer();
 
   const Operator& op;
-  const Value* attributes;
+  const Attributes attributes;
   Shape inputs[kMaxInputs];
   Shape outputs[kMaxOutputs];
 

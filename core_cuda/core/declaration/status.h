@@ -11,11 +11,11 @@ class [[nodiscard]] Status {
  public:
   Status() = default;
 
-  // Joins the pieces of a sentence: Status::error("fusedops.", op, ": ...").
-  template <class... Pieces>
-  static Status error(const Pieces&... pieces) {
+  // Joins the texts of a sentence: Status::error("fusedops.", op, ": ...").
+  template <class... Texts>
+  static Status error(const Texts&... texts) {
     Status status;
-    (status.sentence_.append(std::string_view(pieces)), ...);
+    (status.sentence_.append(std::string_view(texts)), ...);
     return status;
   }
 

@@ -1,4 +1,4 @@
-// How the operators with an activation are dealt out to threads. A kernel is a struct with the call and
+// How the operators with an activation are distributed over threads. A kernel is a struct with the call and
 //
 //   template <class Activation, int kWidth> __device__ void run(int64_t row, int64_t column, int64_t count) const;
 //
@@ -44,7 +44,7 @@ __device__ void store_elements(const compute_t<T> (&from)[kWidth], T* to, int64_
     store_pack<true>(rounded<T>(from), to, count);
 }
 
-// A single row has no stride, and its last pack may be a part of one.
+// A single row has no stride, and its last pack may be incomplete.
 template <class T>
 bool is_row_aligned(int64_t rows, int64_t size, const T* data, int64_t stride) {
   return rows > 1 ? are_rows_aligned(size, data, stride) : is_aligned(data);

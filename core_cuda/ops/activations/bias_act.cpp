@@ -1,7 +1,7 @@
 // Limit: arithmetic, about 20 operations per element; memory for relu and identity.
 #include "ops/activations/bias_act.h"
 
-#include "core/cpu/segments.h"
+#include "core/cpu/row_blocks.h"
 #include "core/cpu/sum.h"
 
 namespace fusedops {
@@ -12,34 +12,37 @@ using cpu::kBlock;
 constexpr int64_t kCost = 400;  // nanoseconds per kBlock elements
 
 Status forward_rule(Rule& rule) {
-  using Places = BiasAct<float>;
-  FUSEDOPS_TRY(rule.inputs[Places::kBias].present ? rule.has_rows(Places::kX) : rule.floating(Places::kX));
-  FUSEDOPS_TRY(rule.per_column(Places::kBias, Places::kX));
-  rule.outputs[0] = rule.inputs[Places::kX];
+  constexpr int kX = input_of(kBiasAct, "x"), kBias = input_of(kBiasAct, "bias");
+  FUSEDOPS_TRY(rule.inputs[kBias].present ? rule.has_rows(kX) : rule.floating(kX));
+  FUSEDOPS_TRY(rule.per_column(kBias, kX));
+  rule.outputs[output_of(kBiasAct, "y")] = rule.inputs[kX];
   return {};
 }
 
 Status backward_rule(Rule& rule) {
-  using Places = BiasActBackward<float>;
-  const Shape &x = rule.inputs[Places::kX], &bias = rule.inputs[Places::kBias];
-  FUSEDOPS_TRY(bias.present ? rule.has_rows(Places::kX) : rule.floating(Places::kX));
-  FUSEDOPS_TRY(rule.same_as(Places::kDy, Places::kX));
-  FUSEDOPS_TRY(rule.per_column(Places::kBias, Places::kX));
-  const bool need_dbias = bias.present && rule.attributes[Places::kNeedDbias].i64;
-  rule.outputs[Places::kDx] = rule.attributes[Places::kNeedDx].i64 ? x : Shape::of(x.dtype, {0});
-  rule.outputs[Places::kDbias] = need_dbias ? bias : Shape::of(bias.present ? bias.dtype : x.dtype, {0});
+  constexpr int kX = input_of(kBiasActBackward, "x"), kBias = input_of(kBiasActBackward, "bias");
+  const Shape &x = rule.inputs[kX], &bias = rule.inputs[kBias];
+  FUSEDOPS_TRY(bias.present ? rule.has_rows(kX) : rule.floating(kX));
+  FUSEDOPS_TRY(rule.same_as(input_of(kBiasActBackward, "dy"), kX));
+  FUSEDOPS_TRY(rule.per_column(kBias, kX));
+  const bool need_dx = rule.attributes[attribute_of<bool>(kBiasActBackward, "need_dx")];
+  const bool need_dbias = bias.present && rule.attributes[attribute_of<bool>(kBiasActBackward, "need_dbias")];
+  rule.outputs[output_of(kBiasActBackward, "dx")] = need_dx ? x : Shape::of(x.dtype, {0});
+  rule.outputs[output_of(kBiasActBackward, "dbias")] =
+      need_dbias ? bias : Shape::of(bias.present ? bias.dtype : x.dtype, {0});
   return {};
 }
 
 size_t backward_workspace(const Call& call) {
-  const BiasActBackward<float> at(call);  // for its shapes only
-  const DType dtype = call.inputs[at.kX]->dtype;
-  return at.need_dbias ? at.slabs.count * at.size * size_of(compute_dtype(dtype)) : 0;
+  const BiasActBackward<float> backward(call);  // for its shapes only
+  if (!backward.need_dbias) return 0;
+  const DType dtype = call.inputs[input_of(kBiasActBackward, "x")]->dtype;
+  return backward.slabs.count * backward.size * size_of(compute_dtype(dtype));
 }
 
 // Elements [column, column + n) of the bias, in the compute type.
 template <class T, class A = compute_t<T>>
-const A* bias_segment(const Parameter& bias, int64_t column, int64_t n, A* buffer) {
+const A* bias_block(const Parameter& bias, int64_t column, int64_t n, A* buffer) {
   if (!bias.data) {
     std::fill_n(buffer, n, kNoBias<T>);
     return buffer;
@@ -49,7 +52,7 @@ const A* bias_segment(const Parameter& bias, int64_t column, int64_t n, A* buffe
   return static_cast<const A*>(bias.data) + column;
 }
 
-// Short rows without gaps are walked several at a time, beside as many copies of the bias.
+// Several short rows without gaps are computed at a time, with as many copies of the bias.
 template <class A>
 struct RepeatedBias {
   A values[kBlock];
@@ -72,23 +75,23 @@ void forward(const BiasAct<T>& call, const Context& context) {
   repeated.repeat(call);
   if (repeated.rows > 1) {
     const int64_t width = repeated.rows * call.size, total = call.rows * call.size;
-    cpu::for_segments(context, (total + width - 1) / width, width, kCost, [&](int64_t i, int64_t, int64_t) {
+    cpu::for_row_blocks(context, (total + width - 1) / width, width, kCost, [&](int64_t i, int64_t, int64_t) {
       const int64_t at = i * width;
       cpu::apply(act, streamed, std::min(width, total - at), call.y + at, call.x + at, repeated.values);
     });
     return;
   }
-  cpu::for_segments(context, call.rows, call.size, kCost, [&](int64_t row, int64_t column, int64_t n) {
+  cpu::for_row_blocks(context, call.rows, call.size, kCost, [&](int64_t row, int64_t column, int64_t n) {
     A buffer[kBlock];
-    const A* bias = bias_segment<T>(call.bias, column, n, buffer);
+    const A* bias = bias_block<T>(call.bias, column, n, buffer);
     cpu::apply(act, streamed, n, call.y + row * call.size + column, call.x + row * call.x_stride + column, bias);
   });
 }
 
-// dx of a segment; its values before they are rounded are left in `results`.
+// dx of a block. Its unrounded values remain in `results`.
 template <class Activation, class T, class A = compute_t<T>>
-void backward_segment(const BiasActBackward<T>& call, int64_t row, int64_t column, int64_t n, const A* bias,
-                      cpu::Results<T>& results) {
+void backward_block(const BiasActBackward<T>& call, int64_t row, int64_t column, int64_t n, const A* bias,
+                    cpu::Results<T>& results) {
   A dy_buffer[kBlock], x_buffer[kBlock], *dx = results.data();
   const A* dy = cpu::widened(call.dy + row * call.dy_stride + column, dy_buffer, n);
   const A* x = cpu::widened(call.x + row * call.x_stride + column, x_buffer, n);
@@ -106,22 +109,22 @@ Status backward(const BiasActBackward<T>& call, const Context& context) {
   };
   if (!call.need_dbias) {
     if (!call.dx) return {};
-    cpu::for_segments(context, call.rows, call.size, kCost, [&](int64_t row, int64_t column, int64_t n) {
+    cpu::for_row_blocks(context, call.rows, call.size, kCost, [&](int64_t row, int64_t column, int64_t n) {
       A buffer[kBlock];
       auto results = results_of(row, column);
-      backward_segment<Activation>(call, row, column, n, bias_segment<T>(call.bias, column, n, buffer), results);
+      backward_block<Activation>(call, row, column, n, bias_block<T>(call.bias, column, n, buffer), results);
       if (streamed) cpu::finish_streaming();
     });
     return {};
   }
   const int64_t slab_cost = kCost * std::max<int64_t>(1, call.slabs.rows);
-  cpu::for_segments(context, call.slabs.count, call.size, slab_cost, [&](int64_t slab, int64_t column, int64_t n) {
+  cpu::for_row_blocks(context, call.slabs.count, call.size, slab_cost, [&](int64_t slab, int64_t column, int64_t n) {
     A buffer[kBlock], sums[kBlock] = {};
-    const A* bias = bias_segment<T>(call.bias, column, n, buffer);
+    const A* bias = bias_block<T>(call.bias, column, n, buffer);
     const int64_t first = slab * call.slabs.rows, last = std::min(first + call.slabs.rows, call.rows);
     for (int64_t row = first; row < last; ++row) {
       auto results = results_of(row, column);
-      backward_segment<Activation>(call, row, column, n, bias, results);
+      backward_block<Activation>(call, row, column, n, bias, results);
       const A* dx = results.data();
 #pragma GCC ivdep
       for (int64_t i = 0; i < n; ++i) sums[i] += dx[i];
@@ -133,7 +136,7 @@ Status backward(const BiasActBackward<T>& call, const Context& context) {
 }
 
 Status forward_cpu(const Call& call) {
-  return dispatch(call.outputs[0].dtype, [&](auto tag) -> Status {
+  return dispatch(call.outputs[output_of(kBiasAct, "y")].dtype, [&](auto tag) -> Status {
     const BiasAct<typename decltype(tag)::type> of_type(call);
     activations::dispatch(of_type.activation,
                           [&](auto activation) { forward<decltype(activation)>(of_type, call.context); });
@@ -142,7 +145,7 @@ Status forward_cpu(const Call& call) {
 }
 
 Status backward_cpu(const Call& call) {
-  return dispatch(call.inputs[BiasActBackward<float>::kX]->dtype, [&](auto tag) -> Status {
+  return dispatch(call.inputs[input_of(kBiasActBackward, "x")]->dtype, [&](auto tag) -> Status {
     const BiasActBackward<typename decltype(tag)::type> of_type(call);
     return activations::dispatch(of_type.activation, [&](auto activation) -> Status {
       return backward<decltype(activation)>(of_type, call.context);
@@ -154,35 +157,22 @@ Status backward_cpu(const Call& call) {
 
 const Operator& bias_act() {
   static const Operator op{
-      .name = "bias_act",
-      .inputs = {{.name = "x", .layout = Layout::rows}, {.name = "bias", .kind = Kind::optional, .parameter = true}},
-      .outputs = {{"y", "x"}},
-      .attributes = {{"activation", Type::string, "gelu", activations::kNames}},
-      .derivative = {{.op = "bias_act_backward",
-                      .inputs = {"dy", "x", "bias"},
-                      .gradients = {{"x", "dx"}, {"bias", "dbias"}}}},
-      .rule = forward_rule,
-      .cpu = forward_cpu,
-      .cuda = bias_act_cuda,
-      .batched = true,
+      kBiasAct,
+      {.derivative = {{.op = "bias_act_backward",
+                       .inputs = {"dy", "x", "bias"},
+                       .gradients = {{"x", "dx"}, {"bias", "dbias"}}}},
+       .rule = forward_rule,
+       .cpu = forward_cpu,
+       .cuda = bias_act_cuda,
+       .batched = true},
   };
   return op;
 }
 
 const Operator& bias_act_backward() {
   static const Operator op{
-      .name = "bias_act_backward",
-      .inputs = {{.name = "dy", .layout = Layout::rows},
-                 {.name = "x", .layout = Layout::rows},
-                 {.name = "bias", .kind = Kind::optional, .parameter = true}},
-      .outputs = {{"dx", "x"}, {"dbias", "bias"}},
-      .attributes = {{"activation", Type::string, "gelu", activations::kNames},
-                     {"need_dx", Type::boolean, "true"},
-                     {"need_dbias", Type::boolean, "true"}},
-      .rule = backward_rule,
-      .workspace = backward_workspace,
-      .cpu = backward_cpu,
-      .cuda = bias_act_backward_cuda,
+      kBiasActBackward,
+      {.rule = backward_rule, .workspace = backward_workspace, .cpu = backward_cpu, .cuda = bias_act_backward_cuda},
   };
   return op;
 }

@@ -47,7 +47,7 @@ struct BiasActBackwardKernel {
   }
 };
 
-// kWidth elements as they lie in memory, which take fewer registers until their turn comes.
+// kWidth elements as they are in memory, which take fewer registers until they are needed.
 template <int kWidth, class T>
 struct Raw {
   T values[1];
@@ -68,8 +68,8 @@ struct Raw<kWidth, T> {
   }
 };
 
-// dx, and the sums of its columns over a slab of rows. A thread walks down kWidth columns; several rows are on their
-// way at once. In place of a row: the slab.
+// dx, and the sums of its columns over a slab of rows. A thread walks down kWidth columns; the loads of several
+// rows are in flight at once. In place of a row: the slab.
 template <class T>
 struct BiasActSlabKernel {
   static constexpr int kBlockThreads = 128;  // fewer, so that few rows reach all multiprocessors
@@ -116,7 +116,7 @@ struct BiasActSlabKernel {
   }
 };
 
-// A bias is read in whole packs, even beside a single row, which need not end with one.
+// A bias is read in whole packs, even with a single row, which need not end with a whole pack.
 template <class T>
 bool is_bias_aligned(const Parameter& bias, int64_t size) {
   return !bias.data || (is_aligned(bias.data) && size % kPackSize<T> == 0);
@@ -151,12 +151,12 @@ Status backward(const BiasActBackward<T>& call, const Context& context) {
 }  // namespace cuda
 
 Status bias_act_cuda(const Call& call) {
-  return dispatch(call.outputs[0].dtype,
+  return dispatch(call.outputs[output_of(kBiasAct, "y")].dtype,
                   [&](auto tag) { return cuda::forward(BiasAct<typename decltype(tag)::type>(call), call.context); });
 }
 
 Status bias_act_backward_cuda(const Call& call) {
-  return dispatch(call.inputs[BiasActBackward<float>::kX]->dtype, [&](auto tag) {
+  return dispatch(call.inputs[input_of(kBiasActBackward, "x")]->dtype, [&](auto tag) {
     return cuda::backward(BiasActBackward<typename decltype(tag)::type>(call), call.context);
   });
 }

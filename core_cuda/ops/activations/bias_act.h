@@ -7,11 +7,28 @@
 
 namespace fusedops {
 
-// (x, bias?; activation) -> y
+inline constexpr Signature kBiasAct{
+    .name = "bias_act",
+    .inputs = {{.name = "x", .layout = Layout::rows}, {.name = "bias", .kind = Kind::optional, .parameter = true}},
+    .outputs = {{"y", "x"}},
+    .attributes = {{"activation", Type::string, "gelu", activations::kNames}},
+};
+
 const Operator& bias_act();
 FUSEDOPS_CUDA_KERNEL Status bias_act_cuda(const Call& call);
 
-// (dy, x, bias?; activation, need_dx, need_dbias) -> (dx, dbias); what is not needed is returned empty.
+// What is not needed is returned empty.
+inline constexpr Signature kBiasActBackward{
+    .name = "bias_act_backward",
+    .inputs = {{.name = "dy", .layout = Layout::rows},
+               {.name = "x", .layout = Layout::rows},
+               {.name = "bias", .kind = Kind::optional, .parameter = true}},
+    .outputs = {{"dx", "x"}, {"dbias", "bias"}},
+    .attributes = {{"activation", Type::string, "gelu", activations::kNames},
+                   {"need_dx", Type::boolean, "true"},
+                   {"need_dbias", Type::boolean, "true"}},
+};
+
 const Operator& bias_act_backward();
 FUSEDOPS_CUDA_KERNEL Status bias_act_backward_cuda(const Call& call);
 
@@ -19,11 +36,9 @@ FUSEDOPS_CUDA_KERNEL Status bias_act_backward_cuda(const Call& call);
 template <class T>
 inline constexpr compute_t<T> kNoBias = compute_t<T>(-0.0);
 
-// The call of bias_act, its arguments by name.
+// The call of bias_act.
 template <class T>
 struct BiasAct {
-  enum : int { kX, kBias };
-
   explicit BiasAct(const Call& call);
 
   int activation;
@@ -36,10 +51,6 @@ struct BiasAct {
 
 template <class T>
 struct BiasActBackward {
-  enum : int { kDy, kX, kBias };
-  enum : int { kActivation, kNeedDx, kNeedDbias };  // of the attributes
-  enum : int { kDx, kDbias };                       // of the outputs
-
   explicit BiasActBackward(const Call& call);
 
   int activation;
@@ -56,26 +67,29 @@ struct BiasActBackward {
 
 template <class T>
 BiasAct<T>::BiasAct(const Call& call)
-    : activation(activations::index_of(call.attributes[0].string)),
-      x(static_cast<const T*>(call.inputs[kX]->data)),
-      bias(parameter(call, kBias)),
-      y(static_cast<T*>(call.outputs[0].data)) {
-  const Rows x_rows = as_rows(*call.inputs[kX]);
+    : activation(activations::index_of(call.attributes[attribute_of<std::string>(kBiasAct, "activation")])),
+      x(call.input<T>(input_of(kBiasAct, "x"))),
+      bias(parameter(call, input_of(kBiasAct, "bias"))),
+      y(call.output<T>(output_of(kBiasAct, "y"))) {
+  const Rows x_rows = as_rows(*call.inputs[input_of(kBiasAct, "x")]);
   rows = x_rows.count, size = x_rows.size, x_stride = x_rows.stride;
   if (!bias.data) join_rows(rows, size, {x_stride});
 }
 
 template <class T>
 BiasActBackward<T>::BiasActBackward(const Call& call)
-    : activation(activations::index_of(call.attributes[kActivation].string)),
-      dy(static_cast<const T*>(call.inputs[kDy]->data)),
-      x(static_cast<const T*>(call.inputs[kX]->data)),
-      bias(parameter(call, kBias)),
-      dx(call.attributes[kNeedDx].i64 ? static_cast<T*>(call.outputs[kDx].data) : nullptr),
-      need_dbias(bias.data && call.attributes[kNeedDbias].i64),
-      dbias(call.outputs[kDbias]),
+    : activation(activations::index_of(call.attributes[attribute_of<std::string>(kBiasActBackward, "activation")])),
+      dy(call.input<T>(input_of(kBiasActBackward, "dy"))),
+      x(call.input<T>(input_of(kBiasActBackward, "x"))),
+      bias(parameter(call, input_of(kBiasActBackward, "bias"))),
+      dx(call.attributes[attribute_of<bool>(kBiasActBackward, "need_dx")]
+             ? call.output<T>(output_of(kBiasActBackward, "dx"))
+             : nullptr),
+      need_dbias(bias.data && call.attributes[attribute_of<bool>(kBiasActBackward, "need_dbias")]),
+      dbias(call.outputs[output_of(kBiasActBackward, "dbias")]),
       partials(static_cast<compute_t<T>*>(call.workspace)) {
-  const Rows dy_rows = as_rows(*call.inputs[kDy]), x_rows = as_rows(*call.inputs[kX]);
+  const Rows dy_rows = as_rows(*call.inputs[input_of(kBiasActBackward, "dy")]);
+  const Rows x_rows = as_rows(*call.inputs[input_of(kBiasActBackward, "x")]);
   rows = x_rows.count, size = x_rows.size, dy_stride = dy_rows.stride, x_stride = x_rows.stride;
   if (!bias.data) join_rows(rows, size, {dy_stride, x_stride});
   slabs = slabs_of(rows);

@@ -1,7 +1,7 @@
 // Limit: arithmetic, about 20 operations per element; memory for relu and identity.
 #include "ops/activations/gated_act.h"
 
-#include "core/cpu/segments.h"
+#include "core/cpu/row_blocks.h"
 
 namespace fusedops {
 namespace {
@@ -10,7 +10,7 @@ using cpu::kBlock;
 
 constexpr int64_t kCost = 400;  // nanoseconds per kBlock elements
 
-// The checks of gate and up, and the shape of what comes out: gate's, or that of its halves.
+// Checks gate and up, and returns the shape of the result: gate's, or that of its halves.
 Status gated_shape(Rule& rule, int gate, int up, Shape* y) {
   const bool packed = !rule.inputs[up].present;
   FUSEDOPS_TRY(packed ? rule.has_rows(gate) : rule.floating(gate));
@@ -25,23 +25,26 @@ Status gated_shape(Rule& rule, int gate, int up, Shape* y) {
 }
 
 Status forward_rule(Rule& rule) {
-  return gated_shape(rule, GatedAct<float>::kGate, GatedAct<float>::kUp, &rule.outputs[0]);
+  return gated_shape(rule, input_of(kGatedAct, "gate"), input_of(kGatedAct, "up"),
+                     &rule.outputs[output_of(kGatedAct, "y")]);
 }
 
 Status backward_rule(Rule& rule) {
-  using Places = GatedActBackward<float>;
+  constexpr int kDy = input_of(kGatedActBackward, "dy"), kGate = input_of(kGatedActBackward, "gate");
+  constexpr int kUp = input_of(kGatedActBackward, "up");
   Shape y;
-  FUSEDOPS_TRY(gated_shape(rule, Places::kGate, Places::kUp, &y));
-  const Shape &gate = rule.inputs[Places::kGate], &up = rule.inputs[Places::kUp], &dy = rule.inputs[Places::kDy];
-  FUSEDOPS_TRY(rule.same_dtype(Places::kDy, Places::kGate));
+  FUSEDOPS_TRY(gated_shape(rule, kGate, kUp, &y));
+  const Shape &gate = rule.inputs[kGate], &up = rule.inputs[kUp], &dy = rule.inputs[kDy];
+  FUSEDOPS_TRY(rule.same_dtype(kDy, kGate));
   if (dy.ranked && y.ranked) {
     bool equal = dy.rank == y.rank;
     for (int i = 0; equal && i < y.rank; ++i) equal = rule.same(y.dims[i], dy.dims[i]);
-    if (!equal) return rule.must(Places::kDy, "have shape " + rule.show(y), rule.show(dy));
+    if (!equal) return rule.must(kDy, "have shape " + rule.show(y), rule.show(dy));
   }
-  const bool need_dup = up.present && rule.attributes[Places::kNeedDup].i64;
-  rule.outputs[Places::kDgate] = rule.attributes[Places::kNeedDgate].i64 ? gate : Shape::of(gate.dtype, {0});
-  rule.outputs[Places::kDup] = need_dup ? gate : Shape::of(gate.dtype, {0});
+  const bool need_dgate = rule.attributes[attribute_of<bool>(kGatedActBackward, "need_dgate")];
+  const bool need_dup = up.present && rule.attributes[attribute_of<bool>(kGatedActBackward, "need_dup")];
+  rule.outputs[output_of(kGatedActBackward, "dgate")] = need_dgate ? gate : Shape::of(gate.dtype, {0});
+  rule.outputs[output_of(kGatedActBackward, "dup")] = need_dup ? gate : Shape::of(gate.dtype, {0});
   return {};
 }
 
@@ -49,7 +52,7 @@ template <class Activation, class T, class A = compute_t<T>>
 void forward(const GatedAct<T>& call, const Context& context) {
   const bool streamed = cpu::is_streamed(call.rows * call.size * sizeof(T));
   const auto product = [](A gate, A up) { return Activation::at(gate).value * up; };
-  cpu::for_segments(context, call.rows, call.size, kCost, [&](int64_t row, int64_t column, int64_t n) {
+  cpu::for_row_blocks(context, call.rows, call.size, kCost, [&](int64_t row, int64_t column, int64_t n) {
     cpu::apply(product, streamed, n, call.y + row * call.size + column, call.gate + row * call.gate_stride + column,
                call.up + row * call.up_stride + column);
   });
@@ -61,7 +64,7 @@ void backward(const GatedActBackward<T>& call, const Context& context) {
   const auto results_of = [&](T* out, int64_t row, int64_t column) {
     return cpu::Results<T>(out ? out + row * call.out_stride + column : nullptr, streamed);
   };
-  cpu::for_segments(context, call.rows, call.size, 2 * kCost, [&](int64_t row, int64_t column, int64_t n) {
+  cpu::for_row_blocks(context, call.rows, call.size, 2 * kCost, [&](int64_t row, int64_t column, int64_t n) {
     A buffers[3][kBlock];
     const A* dy = cpu::widened(call.dy + row * call.dy_stride + column, buffers[0], n);
     const A* gate = cpu::widened(call.gate + row * call.gate_stride + column, buffers[1], n);
@@ -81,7 +84,7 @@ void backward(const GatedActBackward<T>& call, const Context& context) {
 }
 
 Status forward_cpu(const Call& call) {
-  return dispatch(call.outputs[0].dtype, [&](auto tag) -> Status {
+  return dispatch(call.outputs[output_of(kGatedAct, "y")].dtype, [&](auto tag) -> Status {
     const GatedAct<typename decltype(tag)::type> of_type(call);
     activations::dispatch(of_type.activation,
                           [&](auto activation) { forward<decltype(activation)>(of_type, call.context); });
@@ -90,7 +93,7 @@ Status forward_cpu(const Call& call) {
 }
 
 Status backward_cpu(const Call& call) {
-  return dispatch(call.inputs[GatedActBackward<float>::kGate]->dtype, [&](auto tag) -> Status {
+  return dispatch(call.inputs[input_of(kGatedActBackward, "gate")]->dtype, [&](auto tag) -> Status {
     const GatedActBackward<typename decltype(tag)::type> of_type(call);
     if (!of_type.dgate && !of_type.dup) return {};
     activations::dispatch(of_type.activation,
@@ -103,36 +106,22 @@ Status backward_cpu(const Call& call) {
 
 const Operator& gated_act() {
   static const Operator op{
-      .name = "gated_act",
-      .inputs = {{.name = "gate", .layout = Layout::rows},
-                 {.name = "up", .kind = Kind::optional, .layout = Layout::rows}},
-      .outputs = {{"y", "gate"}},
-      .attributes = {{"activation", Type::string, "silu", activations::kNames}},
-      .derivative = {{.op = "gated_act_backward",
-                      .inputs = {"dy", "gate", "up"},
-                      .gradients = {{"gate", "dgate"}, {"up", "dup"}}}},
-      .rule = forward_rule,
-      .cpu = forward_cpu,
-      .cuda = gated_act_cuda,
-      .batched = true,
+      kGatedAct,
+      {.derivative = {{.op = "gated_act_backward",
+                       .inputs = {"dy", "gate", "up"},
+                       .gradients = {{"gate", "dgate"}, {"up", "dup"}}}},
+       .rule = forward_rule,
+       .cpu = forward_cpu,
+       .cuda = gated_act_cuda,
+       .batched = true},
   };
   return op;
 }
 
 const Operator& gated_act_backward() {
   static const Operator op{
-      .name = "gated_act_backward",
-      .inputs = {{.name = "dy", .layout = Layout::rows},
-                 {.name = "gate", .layout = Layout::rows},
-                 {.name = "up", .kind = Kind::optional, .layout = Layout::rows}},
-      .outputs = {{"dgate", "gate"}, {"dup", "gate"}},
-      .attributes = {{"activation", Type::string, "silu", activations::kNames},
-                     {"need_dgate", Type::boolean, "true"},
-                     {"need_dup", Type::boolean, "true"}},
-      .rule = backward_rule,
-      .cpu = backward_cpu,
-      .cuda = gated_act_backward_cuda,
-      .batched = true,
+      kGatedActBackward,
+      {.rule = backward_rule, .cpu = backward_cpu, .cuda = gated_act_backward_cuda, .batched = true},
   };
   return op;
 }

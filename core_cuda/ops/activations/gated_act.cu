@@ -71,12 +71,12 @@ Status backward(const GatedActBackward<T>& call, const Context& context) {
 }  // namespace cuda
 
 Status gated_act_cuda(const Call& call) {
-  return dispatch(call.outputs[0].dtype,
+  return dispatch(call.outputs[output_of(kGatedAct, "y")].dtype,
                   [&](auto tag) { return cuda::forward(GatedAct<typename decltype(tag)::type>(call), call.context); });
 }
 
 Status gated_act_backward_cuda(const Call& call) {
-  return dispatch(call.inputs[GatedActBackward<float>::kGate]->dtype, [&](auto tag) {
+  return dispatch(call.inputs[input_of(kGatedActBackward, "gate")]->dtype, [&](auto tag) {
     return cuda::backward(GatedActBackward<typename decltype(tag)::type>(call), call.context);
   });
 }

@@ -9,11 +9,29 @@
 
 namespace fusedops {
 
-// (gate, up?; activation) -> y
+inline constexpr Signature kGatedAct{
+    .name = "gated_act",
+    .inputs = {{.name = "gate", .layout = Layout::rows},
+               {.name = "up", .kind = Kind::optional, .layout = Layout::rows}},
+    .outputs = {{"y", "gate"}},
+    .attributes = {{"activation", Type::string, "silu", activations::kNames}},
+};
+
 const Operator& gated_act();
 FUSEDOPS_CUDA_KERNEL Status gated_act_cuda(const Call& call);
 
-// (dy, gate, up?; activation, need_dgate, need_dup) -> (dgate, dup); what is not needed is returned empty.
+// What is not needed is returned empty.
+inline constexpr Signature kGatedActBackward{
+    .name = "gated_act_backward",
+    .inputs = {{.name = "dy", .layout = Layout::rows},
+               {.name = "gate", .layout = Layout::rows},
+               {.name = "up", .kind = Kind::optional, .layout = Layout::rows}},
+    .outputs = {{"dgate", "gate"}, {"dup", "gate"}},
+    .attributes = {{"activation", Type::string, "silu", activations::kNames},
+                   {"need_dgate", Type::boolean, "true"},
+                   {"need_dup", Type::boolean, "true"}},
+};
+
 const Operator& gated_act_backward();
 FUSEDOPS_CUDA_KERNEL Status gated_act_backward_cuda(const Call& call);
 
@@ -33,15 +51,13 @@ struct Gated {
   int64_t gate_stride, up_stride;
 };
 
-// The call of gated_act, its arguments by name.
+// The call of gated_act.
 template <class T>
 struct GatedAct : Gated<T> {
-  enum : int { kGate, kUp };
-
   explicit GatedAct(const Call& call)
-      : Gated<T>(*call.inputs[kGate], call.inputs[kUp]),
-        activation(activations::index_of(call.attributes[0].string)),
-        y(static_cast<T*>(call.outputs[0].data)) {
+      : Gated<T>(*call.inputs[input_of(kGatedAct, "gate")], call.inputs[input_of(kGatedAct, "up")]),
+        activation(activations::index_of(call.attributes[attribute_of<std::string>(kGatedAct, "activation")])),
+        y(call.output<T>(output_of(kGatedAct, "y"))) {
     join_rows(this->rows, this->size, {this->gate_stride, this->up_stride});
   }
 
@@ -51,22 +67,19 @@ struct GatedAct : Gated<T> {
 
 template <class T>
 struct GatedActBackward : Gated<T> {
-  enum : int { kDy, kGate, kUp };
-  enum : int { kActivation, kNeedDgate, kNeedDup };  // of the attributes
-  enum : int { kDgate, kDup };                       // of the outputs
-
   explicit GatedActBackward(const Call& call)
-      : Gated<T>(*call.inputs[kGate], call.inputs[kUp]),
-        activation(activations::index_of(call.attributes[kActivation].string)),
-        dy(static_cast<const T*>(call.inputs[kDy]->data)),
-        dy_stride(as_rows(*call.inputs[kDy]).stride) {
-    const bool packed = !call.inputs[kUp];
+      : Gated<T>(*call.inputs[input_of(kGatedActBackward, "gate")], call.inputs[input_of(kGatedActBackward, "up")]),
+        activation(activations::index_of(call.attributes[attribute_of<std::string>(kGatedActBackward, "activation")])),
+        dy(call.input<T>(input_of(kGatedActBackward, "dy"))),
+        dy_stride(as_rows(*call.inputs[input_of(kGatedActBackward, "dy")]).stride) {
+    const bool packed = !call.inputs[input_of(kGatedActBackward, "up")];
     out_stride = packed ? 2 * this->size : this->size;
-    if (call.attributes[kNeedDgate].i64) {
-      dgate = static_cast<T*>(call.outputs[kDgate].data);
+    if (call.attributes[attribute_of<bool>(kGatedActBackward, "need_dgate")]) {
+      dgate = call.output<T>(output_of(kGatedActBackward, "dgate"));
       if (packed) dup = dgate + this->size;
     }
-    if (!packed && call.attributes[kNeedDup].i64) dup = static_cast<T*>(call.outputs[kDup].data);
+    if (!packed && call.attributes[attribute_of<bool>(kGatedActBackward, "need_dup")])
+      dup = call.output<T>(output_of(kGatedActBackward, "dup"));
     join_rows(this->rows, this->size, {this->gate_stride, this->up_stride, dy_stride, out_stride});
   }
 

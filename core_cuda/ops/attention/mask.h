@@ -13,8 +13,8 @@ class BroadcastMask {
   BroadcastMask() = default;
   BroadcastMask(const View& mask, const View& x);  // contiguous, of no higher rank; each dimension is x's or 1
 
-  // The first element for a row of x. Dimensions were joined where that is possible: two or three are left of any
-  // usual mask.
+  // The first element for a row of x. Dimensions are joined where that is possible: a usual mask has two or
+  // three left.
   FUSEDOPS_HD const uint8_t* row(int64_t index) const {
     int64_t offset = 0;
     for (int i = 0; i + 1 < dimensions_; ++i) {
@@ -38,7 +38,7 @@ inline BroadcastMask::BroadcastMask(const View& mask, const View& x) : data_(sta
   const int missing = x.rank - mask.rank;
   const auto size = [&](int i) { return i < missing ? 1 : mask.sizes[i - missing]; };
   has_columns_ = size(x.rank - 1) != 1;
-  int64_t below = size(x.rank - 1);  // elements of the mask in one step of the dimension at hand
+  int64_t below = size(x.rank - 1);  // elements of the mask from one index of the present dimension to the next
   for (int i = x.rank - 2; i >= 0; --i) {
     const int64_t stride = size(i) == 1 ? 0 : below;
     below *= size(i);

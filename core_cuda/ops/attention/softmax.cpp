@@ -8,31 +8,33 @@ namespace fusedops {
 namespace {
 
 Status check_mask(Rule& rule) {
-  const Shape &x = rule.inputs[Softmax<float>::kX], &mask = rule.inputs[Softmax<float>::kMask];
+  constexpr int kMask = input_of(kSoftmax, "mask");
+  const Shape &x = rule.inputs[input_of(kSoftmax, "x")], &mask = rule.inputs[kMask];
   if (!mask.present) return {};
-  if (mask.dtype != DType::boolean) return rule.must(Softmax<float>::kMask, "be bool", name_of(mask.dtype));
+  if (mask.dtype != DType::boolean) return rule.must(kMask, "be bool", name_of(mask.dtype));
   if (!mask.ranked || !x.ranked) return {};
   bool fits = mask.rank <= x.rank;
   for (int i = 1; fits && i <= mask.rank; ++i) {
     const Dim size = mask.dims[mask.rank - i], of_x = x.dims[x.rank - i];
-    fits = size == 1 || size == of_x || size < 0 || of_x < 0;  // what is unknown is checked when it is known
+    fits = size == 1 || size == of_x || size < 0 || of_x < 0;  // unknown dimensions are checked once they are known
   }
   if (fits) return {};
-  return rule.must(Softmax<float>::kMask, "be broadcastable to x's shape, " + rule.show(x), rule.show(mask));
+  return rule.must(kMask, "be broadcastable to x's shape, " + rule.show(x), rule.show(mask));
 }
 
 Status forward_rule(Rule& rule) {
-  const Shape& x = rule.inputs[Softmax<float>::kX];
-  FUSEDOPS_TRY(rule.has_rows(Softmax<float>::kX));
-  if (rule.attributes[Softmax<float>::kCausal].i64 && x.ranked && x.rank < 2)
-    return rule.must(Softmax<float>::kX, "have at least two dimensions to be causal", "shape " + rule.show(x));
+  constexpr int kX = input_of(kSoftmax, "x");
+  const Shape& x = rule.inputs[kX];
+  FUSEDOPS_TRY(rule.has_rows(kX));
+  if (rule.attributes[attribute_of<bool>(kSoftmax, "causal")] && x.ranked && x.rank < 2)
+    return rule.must(kX, "have at least two dimensions to be causal", "shape " + rule.show(x));
   FUSEDOPS_TRY(check_mask(rule));
-  rule.outputs[0] = x;
+  rule.outputs[output_of(kSoftmax, "y")] = x;
   return {};
 }
 
-// Exponentials of a row that are kept on the stack; those of a longer one stay in y, or, where it is narrower than they
-// are, are taken twice.
+// Rows up to this length keep their exponentials on the stack; those of a longer row are kept in y, or, where y is
+// narrower than they are, computed twice.
 constexpr int64_t kKept = 4096;
 
 // value or otherwise, by its bits: a choice that is vectorized, whatever the sizes of the two types.
@@ -82,7 +84,7 @@ void softmax_row(const Softmax<T>& call, int64_t row, const uint8_t* mask, bool 
     else
       cpu::apply(of_value, streamed, size, y + start, block(start, size, buffer));
     if (!mask) continue;
-    // A NaN of the others stays theirs.
+    // Masked elements are zero, even in a row of NaN.
 #pragma GCC ivdep
     for (int64_t i = start; i < start + size; ++i) y[i] = kept_or(y[i], T{}, mask[i]);
   }
@@ -92,8 +94,8 @@ void softmax_row(const Softmax<T>& call, int64_t row, const uint8_t* mask, bool 
 template <class T>
 Status softmax_rows(const Call& arguments) {
   const Softmax<T> call(arguments);
-  const View* view = arguments.inputs[Softmax<T>::kMask];
-  const BroadcastMask mask = view ? BroadcastMask(*view, *arguments.inputs[Softmax<T>::kX]) : BroadcastMask();
+  const View* view = arguments.inputs[input_of(kSoftmax, "mask")];
+  const BroadcastMask mask = view ? BroadcastMask(*view, *arguments.inputs[input_of(kSoftmax, "x")]) : BroadcastMask();
   const bool streamed = !view && cpu::is_streamed(call.rows * call.cols * sizeof(T));
   arguments.context.parallel_for(call.rows, 20 + call.cols, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
@@ -110,14 +112,15 @@ Status softmax_rows(const Call& arguments) {
 }
 
 Status softmax_cpu(const Call& call) {
-  return dispatch(call.outputs[0].dtype, [&](auto tag) { return softmax_rows<typename decltype(tag)::type>(call); });
+  return dispatch(call.outputs[output_of(kSoftmax, "y")].dtype,
+                  [&](auto tag) { return softmax_rows<typename decltype(tag)::type>(call); });
 }
 
 Status backward_rule(Rule& rule) {
-  using Backward = SoftmaxBackward<float>;
-  FUSEDOPS_TRY(rule.has_rows(Backward::kY));
-  FUSEDOPS_TRY(rule.same_as(Backward::kDy, Backward::kY));
-  rule.outputs[0] = rule.inputs[Backward::kY];
+  constexpr int kY = input_of(kSoftmaxBackward, "y");
+  FUSEDOPS_TRY(rule.has_rows(kY));
+  FUSEDOPS_TRY(rule.same_as(input_of(kSoftmaxBackward, "dy"), kY));
+  rule.outputs[output_of(kSoftmaxBackward, "dx")] = rule.inputs[kY];
   return {};
 }
 
@@ -134,7 +137,7 @@ Status backward_rows(const SoftmaxBackward<T>& call, const Context& context) {
         const int64_t size = std::min(cpu::kBlock, call.cols - start);
         const A* wide_dy = cpu::widened(dy + start, dy_buffer, size);
         const A* wide_y = cpu::widened(y + start, y_buffer, size);
-        sum += cpu::lane_sum<A>(size, [=](int64_t i) { return wide_dy[i] * wide_y[i]; });
+        sum += cpu::interleaved_sum<A>(size, [=](int64_t i) { return wide_dy[i] * wide_y[i]; });
       }
       const auto slope = [=, scale = call.scale](A dy, A y) { return scale * y * (dy - sum); };
       cpu::apply(slope, streamed, call.cols, call.dx + row * call.cols, dy, y);
@@ -144,7 +147,7 @@ Status backward_rows(const SoftmaxBackward<T>& call, const Context& context) {
 }
 
 Status softmax_backward_cpu(const Call& call) {
-  return dispatch(call.outputs[0].dtype, [&](auto tag) {
+  return dispatch(call.outputs[output_of(kSoftmaxBackward, "dx")].dtype, [&](auto tag) {
     return backward_rows(SoftmaxBackward<typename decltype(tag)::type>(call), call.context);
   });
 }
@@ -153,29 +156,20 @@ Status softmax_backward_cpu(const Call& call) {
 
 const Operator& softmax() {
   static const Operator op{
-      .name = "softmax",
-      .inputs = {{"x", Kind::tensor, Layout::rows}, {"mask", Kind::optional, Layout::contiguous, /*parameter=*/true}},
-      .outputs = {{"y", "x"}},
-      .attributes = {{"scale", Type::f64, "1.0"}, {"causal", Type::boolean, "false"}},
-      .derivative = {{.op = "softmax_backward", .inputs = {"dy", "y"}, .gradients = {{"x", "dx"}}}},
-      .rule = forward_rule,
-      .cpu = softmax_cpu,
-      .cuda = softmax_cuda,
-      .batched = true,
+      kSoftmax,
+      {.derivative = {{.op = "softmax_backward", .inputs = {"dy", "y"}, .gradients = {{"x", "dx"}}}},
+       .rule = forward_rule,
+       .cpu = softmax_cpu,
+       .cuda = softmax_cuda,
+       .batched = true},
   };
   return op;
 }
 
 const Operator& softmax_backward() {
   static const Operator op{
-      .name = "softmax_backward",
-      .inputs = {{"dy", Kind::tensor, Layout::rows}, {"y", Kind::tensor, Layout::rows}},
-      .outputs = {{"dx", "y"}},
-      .attributes = {{"scale", Type::f64, "1.0"}},
-      .rule = backward_rule,
-      .cpu = softmax_backward_cpu,
-      .cuda = softmax_backward_cuda,
-      .batched = true,
+      kSoftmaxBackward,
+      {.rule = backward_rule, .cpu = softmax_backward_cpu, .cuda = softmax_backward_cuda, .batched = true},
   };
   return op;
 }

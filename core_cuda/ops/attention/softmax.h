@@ -1,5 +1,5 @@
-// softmax: y = softmax(scale * x) over the last dimension. A masked element counts as not there, whatever its value; a
-// row of which nothing is left is zeros.
+// softmax: y = softmax(scale * x) over the last dimension. Masked elements are ignored, whatever their values; a row
+// whose elements are all masked is zeros.
 //   backward: dx = scale * y * (dy - sum(dy * y))
 #pragma once
 
@@ -13,33 +13,43 @@
 
 namespace fusedops {
 
-// (x, mask?; scale, causal) -> y
+inline constexpr Signature kSoftmax{
+    .name = "softmax",
+    .inputs = {{"x", Kind::tensor, Layout::rows}, {"mask", Kind::optional, Layout::contiguous, /*parameter=*/true}},
+    .outputs = {{"y", "x"}},
+    .attributes = {{"scale", Type::f64, "1.0"}, {"causal", Type::boolean, "false"}},
+};
+
 const Operator& softmax();
 FUSEDOPS_CUDA_KERNEL Status softmax_cuda(const Call& call);
 
-// (dy, y; scale) -> dx
+inline constexpr Signature kSoftmaxBackward{
+    .name = "softmax_backward",
+    .inputs = {{"dy", Kind::tensor, Layout::rows}, {"y", Kind::tensor, Layout::rows}},
+    .outputs = {{"dx", "y"}},
+    .attributes = {{"scale", Type::f64, "1.0"}},
+};
+
 const Operator& softmax_backward();
 FUSEDOPS_CUDA_KERNEL Status softmax_backward_cuda(const Call& call);
 
-// The call of softmax, its arguments by name. A row is
+// The call of softmax. A row is
 //   v = sign * x,  y = 2^((v - max(v)) * factor) / the sum of these
-// The difference comes first: large x then lose nothing, and cannot overflow.
+// The difference is taken first, so that large x lose no accuracy and cannot overflow.
 template <class T>
 struct Softmax {
   using A = compute_t<T>;
-  enum : int { kX, kMask };
-  enum : int { kScale, kCausal };  // of the attributes
 
   explicit Softmax(const Call& call)
-      : x(static_cast<const T*>(call.inputs[kX]->data)), y(static_cast<T*>(call.outputs[0].data)) {
-    const View& view = *call.inputs[kX];
+      : x(call.input<T>(input_of(kSoftmax, "x"))), y(call.output<T>(output_of(kSoftmax, "y"))) {
+    const View& view = *call.inputs[input_of(kSoftmax, "x")];
     const Rows shape = as_rows(view);
     rows = shape.count, cols = shape.size, x_stride = shape.stride;
-    const double scale = call.attributes[kScale].f64;
+    const double scale = call.attributes[attribute_of<double>(kSoftmax, "scale")];
     sign = scale < 0 ? A(-1) : A(1);
     factor = static_cast<A>(std::fabs(scale) * kLog2E);
     if (factor == 0) sign = 0, factor = 1;  // 0 * x: numbers become equal, infinities NaN
-    if (call.attributes[kCausal].i64) height = view.sizes[view.rank - 2];
+    if (call.attributes[attribute_of<bool>(kSoftmax, "causal")]) height = view.sizes[view.rank - 2];
   }
 
   // Columns [0, end) of a row are not masked by causality.
@@ -60,16 +70,14 @@ struct Softmax {
 // The call of softmax_backward.
 template <class T>
 struct SoftmaxBackward {
-  enum : int { kDy, kY };
-
   explicit SoftmaxBackward(const Call& call)
-      : y(static_cast<const T*>(call.inputs[kY]->data)),
-        dx(static_cast<T*>(call.outputs[0].data)),
-        scale(static_cast<compute_t<T>>(call.attributes[0].f64)) {
-    const Rows dy_rows = as_rows(*call.inputs[kDy]), y_rows = as_rows(*call.inputs[kY]);
-    rows = dy_rows.count, cols = dy_rows.size;
-    dy = static_cast<const T*>(call.inputs[kDy]->data), dy_stride = dy_rows.stride;
-    y_stride = y_rows.stride;
+      : dy(call.input<T>(input_of(kSoftmaxBackward, "dy"))),
+        y(call.input<T>(input_of(kSoftmaxBackward, "y"))),
+        dx(call.output<T>(output_of(kSoftmaxBackward, "dx"))),
+        scale(static_cast<compute_t<T>>(call.attributes[attribute_of<double>(kSoftmaxBackward, "scale")])) {
+    const Rows dy_rows = as_rows(*call.inputs[input_of(kSoftmaxBackward, "dy")]);
+    rows = dy_rows.count, cols = dy_rows.size, dy_stride = dy_rows.stride;
+    y_stride = as_rows(*call.inputs[input_of(kSoftmaxBackward, "y")]).stride;
   }
 
   int64_t rows, cols;

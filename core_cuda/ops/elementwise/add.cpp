@@ -6,26 +6,25 @@ namespace fusedops {
 namespace {
 
 Status add_rule(Rule& rule) {
-  FUSEDOPS_TRY(rule.floating(Add::kX));
-  FUSEDOPS_TRY(rule.same_as(Add::kY, Add::kX));
-  rule.outputs[0] = rule.inputs[Add::kX];
+  constexpr int kX = input_of(kAdd, "x");
+  FUSEDOPS_TRY(rule.floating(kX));
+  FUSEDOPS_TRY(rule.same_as(input_of(kAdd, "y"), kX));
+  rule.outputs[output_of(kAdd, "sum")] = rule.inputs[kX];
   return {};
 }
 
-Status add_cpu(const Call& call) { return cpu::elementwise(call, Add{}, Add::kX, Add::kY); }
+Status add_cpu(const Call& call) { return cpu::elementwise<kAdd>(call, Add{}); }
 
 }  // namespace
 
 const Operator& add() {
   static const Operator op{
-      .name = "add",
-      .inputs = {{"x"}, {"y"}},
-      .outputs = {{"sum", "x"}},
-      .derivative = {{.gradients = {{"x", "dsum"}, {"y", "dsum"}}}},
-      .rule = add_rule,
-      .cpu = add_cpu,
-      .cuda = add_cuda,
-      .batched = true,
+      kAdd,
+      {.derivative = {{.gradients = {{"x", "dsum"}, {"y", "dsum"}}}},
+       .rule = add_rule,
+       .cpu = add_cpu,
+       .cuda = add_cuda,
+       .batched = true},
   };
   return op;
 }

@@ -3,6 +3,6 @@
 
 namespace fusedops {
 
-Status add_cuda(const Call& call) { return cuda::elementwise(call, Add{}, Add::kX, Add::kY); }
+Status add_cuda(const Call& call) { return cuda::elementwise<kAdd>(call, Add{}); }
 
 }  // namespace fusedops

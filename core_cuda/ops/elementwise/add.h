@@ -6,16 +6,15 @@
 
 namespace fusedops {
 
-struct Add {
-  enum : int { kX, kY };
+inline constexpr Signature kAdd{.name = "add", .inputs = {{"x"}, {"y"}}, .outputs = {{"sum", "x"}}};
 
+struct Add {
   template <class T>
   FUSEDOPS_HD auto prepared() const {
     return [](compute_t<T> x, compute_t<T> y) { return x + y; };
   }
 };
 
-// (x, y) -> sum
 const Operator& add();
 FUSEDOPS_CUDA_KERNEL Status add_cuda(const Call& call);
 

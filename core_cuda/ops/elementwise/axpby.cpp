@@ -8,32 +8,33 @@ namespace fusedops {
 namespace {
 
 Status axpby_rule(Rule& rule) {
-  FUSEDOPS_TRY(rule.floating(Axpby::kX));
-  FUSEDOPS_TRY(rule.one_element(Axpby::kA, Axpby::kX));
-  FUSEDOPS_TRY(rule.same_as(Axpby::kB, Axpby::kX));
-  rule.outputs[0] = rule.inputs[Axpby::kX];
+  constexpr int kX = input_of(kAxpby, "x");
+  FUSEDOPS_TRY(rule.floating(kX));
+  FUSEDOPS_TRY(rule.one_element(input_of(kAxpby, "a"), kX));
+  FUSEDOPS_TRY(rule.same_as(input_of(kAxpby, "b"), kX));
+  rule.outputs[output_of(kAxpby, "y")] = rule.inputs[kX];
   return {};
 }
 
 Status axpby_cpu(const Call& call) {
-  return cpu::elementwise(call, Axpby{scalar(call, Axpby::kA)}, Axpby::kX, Axpby::kB);
+  return cpu::elementwise<kAxpby>(call, Axpby{scalar(call, input_of(kAxpby, "a"))});
 }
 
 Status backward_rule(Rule& rule) {
-  using Backward = AxpbyBackwardPlaces;
-  FUSEDOPS_TRY(rule.floating(Backward::kX));
-  FUSEDOPS_TRY(rule.one_element(Backward::kA, Backward::kX));
-  FUSEDOPS_TRY(rule.same_as(Backward::kDy, Backward::kX));
-  const Shape &a = rule.inputs[Backward::kA], &x = rule.inputs[Backward::kX];
-  const bool need_dx = rule.attributes[0].i64;
-  rule.outputs[Backward::kDa] = a.present ? a : Shape::of(compute_dtype(x.dtype));
-  rule.outputs[Backward::kDx] = need_dx ? x : Shape::of(x.dtype, {0});
+  constexpr int kA = input_of(kAxpbyBackward, "a"), kX = input_of(kAxpbyBackward, "x");
+  FUSEDOPS_TRY(rule.floating(kX));
+  FUSEDOPS_TRY(rule.one_element(kA, kX));
+  FUSEDOPS_TRY(rule.same_as(input_of(kAxpbyBackward, "dy"), kX));
+  const Shape &a = rule.inputs[kA], &x = rule.inputs[kX];
+  const bool need_dx = rule.attributes[attribute_of<bool>(kAxpbyBackward, "need_dx")];
+  rule.outputs[output_of(kAxpbyBackward, "da")] = a.present ? a : Shape::of(compute_dtype(x.dtype));
+  rule.outputs[output_of(kAxpbyBackward, "dx")] = need_dx ? x : Shape::of(x.dtype, {0});
   return {};
 }
 
 // One partial sum per block of the CPU engine; the tiles of the CUDA kernel are larger.
 size_t backward_workspace(const Call& call) {
-  const View& x = *call.inputs[AxpbyBackwardPlaces::kX];
+  const View& x = *call.inputs[input_of(kAxpbyBackward, "x")];
   return (x.numel() / cpu::kBlock + 1) * size_of(compute_dtype(x.dtype));
 }
 
@@ -49,7 +50,7 @@ Status backward_cpu(const AxpbyBackward<T>& call, const Context& context) {
       const int64_t start = block * cpu::kBlock, size = std::min(cpu::kBlock, call.n - start);
       const A* dy = cpu::widened(call.dy + start, dy_buffer, size);
       const A* x = cpu::widened(call.x + start, x_buffer, size);
-      call.partials[block] = cpu::lane_sum<A>(size, [=](int64_t i) { return dy[i] * x[i]; });
+      call.partials[block] = cpu::interleaved_sum<A>(size, [=](int64_t i) { return dy[i] * x[i]; });
       if (!call.dx) continue;
       T buffer[cpu::kBlock];
       cpu::apply_block(times_a, size, streamed ? buffer : call.dx + start, call.dy + start);
@@ -66,7 +67,7 @@ Status backward_cpu(const AxpbyBackward<T>& call, const Context& context) {
 }
 
 Status axpby_backward_cpu(const Call& call) {
-  return dispatch(call.inputs[AxpbyBackwardPlaces::kX]->dtype, [&](auto tag) {
+  return dispatch(call.inputs[input_of(kAxpbyBackward, "x")]->dtype, [&](auto tag) {
     return backward_cpu(AxpbyBackward<typename decltype(tag)::type>(call), call.context);
   });
 }
@@ -75,33 +76,25 @@ Status axpby_backward_cpu(const Call& call) {
 
 const Operator& axpby() {
   static const Operator op{
-      .name = "axpby",
-      .inputs = {{"a", Kind::scalar}, {"x"}, {"b"}},
-      .outputs = {{"y", "x"}},
-      .derivative = {{.op = "axpby_backward",
-                      .inputs = {"dy", "a", "x"},
-                      .gradients = {{"a", "da"}, {"x", "dx"}},
-                      .if_wanted = "a"},
-                     {.op = "scale", .inputs = {"dy", "a"}, .gradients = {{"x", "y"}}},
-                     {.gradients = {{"b", "dy"}}}},
-      .rule = axpby_rule,
-      .cpu = axpby_cpu,
-      .cuda = axpby_cuda,
-      .batched = true,
+      kAxpby,
+      {.derivative = {{.op = "axpby_backward",
+                       .inputs = {"dy", "a", "x"},
+                       .gradients = {{"a", "da"}, {"x", "dx"}},
+                       .if_wanted = "a"},
+                      {.op = "scale", .inputs = {"dy", "a"}, .gradients = {{"x", "y"}}},
+                      {.gradients = {{"b", "dy"}}}},
+       .rule = axpby_rule,
+       .cpu = axpby_cpu,
+       .cuda = axpby_cuda,
+       .batched = true},
   };
   return op;
 }
 
 const Operator& axpby_backward() {
   static const Operator op{
-      .name = "axpby_backward",
-      .inputs = {{"dy"}, {"a", Kind::scalar}, {"x"}},
-      .outputs = {{"da", "a"}, {"dx", "x"}},
-      .attributes = {{"need_dx", Type::boolean, "true"}},
-      .rule = backward_rule,
-      .workspace = backward_workspace,
-      .cpu = axpby_backward_cpu,
-      .cuda = axpby_backward_cuda,
+      kAxpbyBackward,
+      {.rule = backward_rule, .workspace = backward_workspace, .cpu = axpby_backward_cpu, .cuda = axpby_backward_cuda},
   };
   return op;
 }

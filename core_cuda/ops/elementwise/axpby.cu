@@ -5,7 +5,7 @@
 namespace fusedops {
 
 Status axpby_cuda(const Call& call) {
-  return cuda::elementwise(call, Axpby{scalar(call, Axpby::kA)}, Axpby::kX, Axpby::kB);
+  return cuda::elementwise<kAxpby>(call, Axpby{scalar(call, input_of(kAxpby, "a"))});
 }
 
 namespace cuda {
@@ -15,8 +15,8 @@ constexpr int kPacks = 4;  // per thread: few partial sums, and no loop, which w
 template <class T>
 constexpr int kTile = kThreads * kPacks * kPackSize<T>;
 
-// One tile: dx is written, the sum of this thread's terms returned. Only the last tile has to count its elements; the
-// others load all their packs before the first is used.
+// One tile: writes dx, and returns the sum of this thread's terms. Only the last tile checks for its end; the others
+// load all their packs before the first is used.
 template <bool kAligned, bool kWhole, class T>
 __device__ compute_t<T> axpby_backward_tile(const AxpbyBackward<T>& call) {
   using A = compute_t<T>;
@@ -45,7 +45,7 @@ __device__ compute_t<T> axpby_backward_tile(const AxpbyBackward<T>& call) {
   return sum;
 }
 
-// Reads dy and x, writes dx: three tensors, at memory speed. Each block takes one tile, and leaves the sum of its
+// Reads dy and x, writes dx: three tensors, at memory speed. Each block takes one tile, and writes the sum of its
 // terms.
 template <bool kAligned, class T>
 __global__ void __launch_bounds__(kThreads) axpby_backward_kernel(AxpbyBackward<T> call) {
@@ -70,7 +70,7 @@ Status axpby_backward(const AxpbyBackward<T>& call, const Context& context) {
 }  // namespace cuda
 
 Status axpby_backward_cuda(const Call& call) {
-  return dispatch(call.inputs[AxpbyBackwardPlaces::kX]->dtype, [&](auto tag) {
+  return dispatch(call.inputs[input_of(kAxpbyBackward, "x")]->dtype, [&](auto tag) {
     return cuda::axpby_backward(AxpbyBackward<typename decltype(tag)::type>(call), call.context);
   });
 }

@@ -6,8 +6,13 @@
 
 namespace fusedops {
 
+inline constexpr Signature kAxpby{
+    .name = "axpby",
+    .inputs = {{"a", Kind::scalar}, {"x"}, {"b"}},
+    .outputs = {{"y", "x"}},
+};
+
 struct Axpby {
-  enum : int { kA, kX, kB };
   Scalar a;
 
   template <class T>
@@ -17,29 +22,32 @@ struct Axpby {
   }
 };
 
-// (a, x, b) -> y
 const Operator& axpby();
 FUSEDOPS_CUDA_KERNEL Status axpby_cuda(const Call& call);
 
-// (dy, a, x, *, need_dx) -> (da, dx); a dx that is not needed is returned empty.
+// A dx that is not needed is returned empty.
+inline constexpr Signature kAxpbyBackward{
+    .name = "axpby_backward",
+    .inputs = {{"dy"}, {"a", Kind::scalar}, {"x"}},
+    .outputs = {{"da", "a"}, {"dx", "x"}},
+    .attributes = {{"need_dx", Type::boolean, "true"}},
+};
+
 const Operator& axpby_backward();
 FUSEDOPS_CUDA_KERNEL Status axpby_backward_cuda(const Call& call);
 
-struct AxpbyBackwardPlaces {
-  enum : int { kDy, kA, kX };
-  enum : int { kDa, kDx };  // of the outputs
-};
-
-// The call of axpby_backward, its arguments by name.
+// The call of axpby_backward.
 template <class T>
-struct AxpbyBackward : AxpbyBackwardPlaces {
+struct AxpbyBackward {
   explicit AxpbyBackward(const Call& call)
-      : n(call.inputs[kX]->numel()),
-        dy(static_cast<const T*>(call.inputs[kDy]->data)),
-        x(static_cast<const T*>(call.inputs[kX]->data)),
-        a(scalar(call, kA)),
-        da(call.outputs[kDa]),
-        dx(call.attributes[0].i64 ? static_cast<T*>(call.outputs[kDx].data) : nullptr),
+      : n(call.inputs[input_of(kAxpbyBackward, "x")]->numel()),
+        dy(call.input<T>(input_of(kAxpbyBackward, "dy"))),
+        x(call.input<T>(input_of(kAxpbyBackward, "x"))),
+        a(scalar(call, input_of(kAxpbyBackward, "a"))),
+        da(call.outputs[output_of(kAxpbyBackward, "da")]),
+        dx(call.attributes[attribute_of<bool>(kAxpbyBackward, "need_dx")]
+               ? call.output<T>(output_of(kAxpbyBackward, "dx"))
+               : nullptr),
         partials(static_cast<compute_t<T>*>(call.workspace)) {}
 
   int64_t n;

@@ -13,67 +13,61 @@ std::vector<double> derivative(const std::vector<double>& coefficients) {
 
 namespace {
 
-Status few_coefficients(Rule& rule) {
-  const size_t count = rule.attributes[0].f64s.size();
+template <const Signature& kOp>
+Status few_coefficients(const Rule& rule) {
+  const size_t count = coefficients_of<kOp>(rule.attributes).size();
   if (count >= 1 && count <= kMostCoefficients) return {};
   return Status::error("fusedops.", rule.op.name, ": coefficients must be 1 to 8 numbers; got ", std::to_string(count));
 }
 
 Status forward_rule(Rule& rule) {
-  FUSEDOPS_TRY(rule.floating(PolynomialPlaces::kX));
-  FUSEDOPS_TRY(few_coefficients(rule));
-  rule.outputs[0] = rule.inputs[PolynomialPlaces::kX];
+  constexpr int kX = input_of(kPolynomialActivation, "x");
+  FUSEDOPS_TRY(rule.floating(kX));
+  FUSEDOPS_TRY(few_coefficients<kPolynomialActivation>(rule));
+  rule.outputs[output_of(kPolynomialActivation, "y")] = rule.inputs[kX];
   return {};
 }
 
 Status forward_cpu(const Call& call) {
-  return with_polynomial(call.attributes[0].f64s, [&](const auto& polynomial) {
-    return cpu::elementwise(call, polynomial, PolynomialPlaces::kX);
+  return with_polynomial(coefficients_of<kPolynomialActivation>(call.attributes), [&](const auto& polynomial) {
+    return cpu::elementwise<kPolynomialActivation>(call, polynomial);
   });
 }
 
 Status backward_rule(Rule& rule) {
-  FUSEDOPS_TRY(rule.floating(PolynomialBackwardPlaces::kX));
-  FUSEDOPS_TRY(few_coefficients(rule));
-  FUSEDOPS_TRY(rule.same_as(PolynomialBackwardPlaces::kDy, PolynomialBackwardPlaces::kX));
-  rule.outputs[0] = rule.inputs[PolynomialBackwardPlaces::kX];
+  constexpr int kX = input_of(kPolynomialActivationBackward, "x");
+  FUSEDOPS_TRY(rule.floating(kX));
+  FUSEDOPS_TRY(few_coefficients<kPolynomialActivationBackward>(rule));
+  FUSEDOPS_TRY(rule.same_as(input_of(kPolynomialActivationBackward, "dy"), kX));
+  rule.outputs[output_of(kPolynomialActivationBackward, "dx")] = rule.inputs[kX];
   return {};
 }
 
 Status backward_cpu(const Call& call) {
-  return with_polynomial(derivative(call.attributes[0].f64s), [&](const auto& slope) {
-    return cpu::elementwise(call, PolynomialBackward{slope}, PolynomialBackwardPlaces::kDy,
-                            PolynomialBackwardPlaces::kX);
-  });
+  return with_polynomial(derivative(coefficients_of<kPolynomialActivationBackward>(call.attributes)),
+                         [&](const auto& slope) {
+                           return cpu::elementwise<kPolynomialActivationBackward>(call, PolynomialBackward{slope});
+                         });
 }
 
 }  // namespace
 
 const Operator& polynomial_activation() {
   static const Operator op{
-      .name = "polynomial_activation",
-      .inputs = {{"x"}},
-      .outputs = {{"y", "x"}},
-      .attributes = {{"coefficients", Type::f64s, "[1.0, 1.0, 1.0]"}},
-      .derivative = {{.op = "polynomial_activation_backward", .inputs = {"dy", "x"}, .gradients = {{"x", "dx"}}}},
-      .rule = forward_rule,
-      .cpu = forward_cpu,
-      .cuda = polynomial_activation_cuda,
-      .batched = true,
+      kPolynomialActivation,
+      {.derivative = {{.op = "polynomial_activation_backward", .inputs = {"dy", "x"}, .gradients = {{"x", "dx"}}}},
+       .rule = forward_rule,
+       .cpu = forward_cpu,
+       .cuda = polynomial_activation_cuda,
+       .batched = true},
   };
   return op;
 }
 
 const Operator& polynomial_activation_backward() {
   static const Operator op{
-      .name = "polynomial_activation_backward",
-      .inputs = {{"dy"}, {"x"}},
-      .outputs = {{"dx", "x"}},
-      .attributes = {{"coefficients", Type::f64s, "[1.0, 1.0, 1.0]"}},
-      .rule = backward_rule,
-      .cpu = backward_cpu,
-      .cuda = polynomial_activation_backward_cuda,
-      .batched = true,
+      kPolynomialActivationBackward,
+      {.rule = backward_rule, .cpu = backward_cpu, .cuda = polynomial_activation_backward_cuda, .batched = true},
   };
   return op;
 }

@@ -4,16 +4,16 @@
 namespace fusedops {
 
 Status polynomial_activation_cuda(const Call& call) {
-  return with_polynomial(call.attributes[0].f64s, [&](const auto& polynomial) {
-    return cuda::elementwise(call, polynomial, PolynomialPlaces::kX);
+  return with_polynomial(coefficients_of<kPolynomialActivation>(call.attributes), [&](const auto& polynomial) {
+    return cuda::elementwise<kPolynomialActivation>(call, polynomial);
   });
 }
 
 Status polynomial_activation_backward_cuda(const Call& call) {
-  return with_polynomial(derivative(call.attributes[0].f64s), [&](const auto& slope) {
-    return cuda::elementwise(call, PolynomialBackward{slope}, PolynomialBackwardPlaces::kDy,
-                             PolynomialBackwardPlaces::kX);
-  });
+  return with_polynomial(derivative(coefficients_of<kPolynomialActivationBackward>(call.attributes)),
+                         [&](const auto& slope) {
+                           return cuda::elementwise<kPolynomialActivationBackward>(call, PolynomialBackward{slope});
+                         });
 }
 
 }  // namespace fusedops

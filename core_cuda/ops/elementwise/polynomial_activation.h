@@ -10,13 +10,24 @@
 
 namespace fusedops {
 
-struct PolynomialPlaces {
-  enum : int { kX };
+inline constexpr Signature kPolynomialActivation{
+    .name = "polynomial_activation",
+    .inputs = {{"x"}},
+    .outputs = {{"y", "x"}},
+    .attributes = {{"coefficients", Type::f64s, "[1.0, 1.0, 1.0]"}},
 };
 
-struct PolynomialBackwardPlaces {
-  enum : int { kDy, kX };
+inline constexpr Signature kPolynomialActivationBackward{
+    .name = "polynomial_activation_backward",
+    .inputs = {{"dy"}, {"x"}},
+    .outputs = {{"dx", "x"}},
+    .attributes = {{"coefficients", Type::f64s, "[1.0, 1.0, 1.0]"}},
 };
+
+template <const Signature& kOp>
+const std::vector<double>& coefficients_of(const Attributes& attributes) {
+  return attributes[attribute_of<std::vector<double>>(kOp, "coefficients")];
+}
 
 // The number of coefficients is part of the type: a run-time count would cost more than memory leaves time for, and
 // padding with zeros would turn an infinite x into NaN.
@@ -65,14 +76,12 @@ Status with_polynomial(const std::vector<double>& coefficients, Body&& body) {
   return Status::error("fusedops: no polynomial has ", std::to_string(coefficients.size()), " coefficients");
 }
 
-// Those of the derivative: [c1, 2 c2, ...]; of a constant, [0].
+// The coefficients of the derivative: [c1, 2 c2, ...]; those of a constant are [0].
 std::vector<double> derivative(const std::vector<double>& coefficients);
 
-// (x, *, coefficients) -> y
 const Operator& polynomial_activation();
 FUSEDOPS_CUDA_KERNEL Status polynomial_activation_cuda(const Call& call);
 
-// (dy, x, *, coefficients) -> dx
 const Operator& polynomial_activation_backward();
 FUSEDOPS_CUDA_KERNEL Status polynomial_activation_backward_cuda(const Call& call);
 

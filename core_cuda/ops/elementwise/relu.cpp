@@ -6,49 +6,42 @@ namespace fusedops {
 namespace {
 
 Status relu_rule(Rule& rule) {
-  FUSEDOPS_TRY(rule.floating(Relu::kX));
-  rule.outputs[0] = rule.inputs[Relu::kX];
+  constexpr int kX = input_of(kRelu, "x");
+  FUSEDOPS_TRY(rule.floating(kX));
+  rule.outputs[output_of(kRelu, "y")] = rule.inputs[kX];
   return {};
 }
 
-Status relu_cpu(const Call& call) { return cpu::elementwise(call, Relu{}, Relu::kX); }
+Status relu_cpu(const Call& call) { return cpu::elementwise<kRelu>(call, Relu{}); }
 
 Status relu_backward_rule(Rule& rule) {
-  FUSEDOPS_TRY(rule.floating(ReluBackward::kY));
-  FUSEDOPS_TRY(rule.same_as(ReluBackward::kDy, ReluBackward::kY));
-  rule.outputs[0] = rule.inputs[ReluBackward::kY];
+  constexpr int kY = input_of(kReluBackward, "y");
+  FUSEDOPS_TRY(rule.floating(kY));
+  FUSEDOPS_TRY(rule.same_as(input_of(kReluBackward, "dy"), kY));
+  rule.outputs[output_of(kReluBackward, "dx")] = rule.inputs[kY];
   return {};
 }
 
-Status relu_backward_cpu(const Call& call) {
-  return cpu::elementwise(call, ReluBackward{}, ReluBackward::kDy, ReluBackward::kY);
-}
+Status relu_backward_cpu(const Call& call) { return cpu::elementwise<kReluBackward>(call, ReluBackward{}); }
 
 }  // namespace
 
 const Operator& relu() {
   static const Operator op{
-      .name = "relu",
-      .inputs = {{"x"}},
-      .outputs = {{"y", "x"}},
-      .derivative = {{.op = "relu_backward", .inputs = {"dy", "y"}, .gradients = {{"x", "dx"}}}},
-      .rule = relu_rule,
-      .cpu = relu_cpu,
-      .cuda = relu_cuda,
-      .batched = true,
+      kRelu,
+      {.derivative = {{.op = "relu_backward", .inputs = {"dy", "y"}, .gradients = {{"x", "dx"}}}},
+       .rule = relu_rule,
+       .cpu = relu_cpu,
+       .cuda = relu_cuda,
+       .batched = true},
   };
   return op;
 }
 
 const Operator& relu_backward() {
   static const Operator op{
-      .name = "relu_backward",
-      .inputs = {{"dy"}, {"y"}},
-      .outputs = {{"dx", "y"}},
-      .rule = relu_backward_rule,
-      .cpu = relu_backward_cpu,
-      .cuda = relu_backward_cuda,
-      .batched = true,
+      kReluBackward,
+      {.rule = relu_backward_rule, .cpu = relu_backward_cpu, .cuda = relu_backward_cuda, .batched = true},
   };
   return op;
 }

@@ -3,10 +3,8 @@
 
 namespace fusedops {
 
-Status relu_cuda(const Call& call) { return cuda::elementwise(call, Relu{}, Relu::kX); }
+Status relu_cuda(const Call& call) { return cuda::elementwise<kRelu>(call, Relu{}); }
 
-Status relu_backward_cuda(const Call& call) {
-  return cuda::elementwise(call, ReluBackward{}, ReluBackward::kDy, ReluBackward::kY);
-}
+Status relu_backward_cuda(const Call& call) { return cuda::elementwise<kReluBackward>(call, ReluBackward{}); }
 
 }  // namespace fusedops

@@ -6,9 +6,13 @@
 
 namespace fusedops {
 
-struct Relu {
-  enum : int { kX };
+inline constexpr Signature kRelu{
+    .name = "relu",
+    .inputs = {{"x"}},
+    .outputs = {{"y", "x"}},
+};
 
+struct Relu {
   template <class T>
   FUSEDOPS_HD auto prepared() const {
     using A = compute_t<T>;
@@ -16,10 +20,14 @@ struct Relu {
   }
 };
 
+inline constexpr Signature kReluBackward{
+    .name = "relu_backward",
+    .inputs = {{"dy"}, {"y"}},
+    .outputs = {{"dx", "y"}},
+};
+
 // From y rather than x: the next layer keeps y anyway, so that x can be freed.
 struct ReluBackward {
-  enum : int { kDy, kY };
-
   template <class T>
   FUSEDOPS_HD auto prepared() const {
     using A = compute_t<T>;
@@ -27,11 +35,9 @@ struct ReluBackward {
   }
 };
 
-// x -> y
 const Operator& relu();
 FUSEDOPS_CUDA_KERNEL Status relu_cuda(const Call& call);
 
-// (dy, y) -> dx
 const Operator& relu_backward();
 FUSEDOPS_CUDA_KERNEL Status relu_backward_cuda(const Call& call);
 

@@ -3,6 +3,8 @@
 
 namespace fusedops {
 
-Status scale_cuda(const Call& call) { return cuda::elementwise(call, Scale{scalar(call, Scale::kFactor)}, Scale::kX); }
+Status scale_cuda(const Call& call) {
+  return cuda::elementwise<kScale>(call, Scale{scalar(call, input_of(kScale, "factor"))});
+}
 
 }  // namespace fusedops

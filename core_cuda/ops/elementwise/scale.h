@@ -6,8 +6,13 @@
 
 namespace fusedops {
 
+inline constexpr Signature kScale{
+    .name = "scale",
+    .inputs = {{"x"}, {"factor", Kind::scalar}},
+    .outputs = {{"y", "x"}},
+};
+
 struct Scale {
-  enum : int { kX, kFactor };
   Scalar factor;
 
   template <class T>
@@ -16,7 +21,6 @@ struct Scale {
   }
 };
 
-// (x, factor) -> y
 const Operator& scale();
 FUSEDOPS_CUDA_KERNEL Status scale_cuda(const Call& call);
 

@@ -15,25 +15,25 @@ std::string spelled(double number) {
   return {text, end};
 }
 
-Status check_smoothing(const Rule& rule) {
-  const double smoothing = rule.attributes[CrossEntropyRows<float>::kLabelSmoothing].f64;
+Status check_smoothing(const Rule& rule, const CrossEntropyPlaces& at) {
+  const double smoothing = rule.attributes[at.label_smoothing];
   if (smoothing >= 0 && smoothing <= 1) return {};
   return Status::error("fusedops.", rule.op.name, ": label_smoothing must be in [0, 1]; got ", spelled(smoothing));
 }
 
-Status check_labels(Rule& rule, int labels, int logits) {
-  Shape &got = rule.inputs[labels], &of_logits = rule.inputs[logits];
+Status check_labels(Rule& rule, const CrossEntropyPlaces& at) {
+  Shape &got = rule.inputs[at.labels], &of_logits = rule.inputs[at.logits];
   if (got.dtype != DType::i32 && got.dtype != DType::i64)
-    return rule.must(labels, "be int32 or int64", name_of(got.dtype));
+    return rule.must(at.labels, "be int32 or int64", name_of(got.dtype));
   if (!got.ranked || !of_logits.ranked) return {};
   bool equal = got.rank == of_logits.rank - 1;
   for (int i = 0; equal && i < got.rank; ++i) equal = rule.same(of_logits.dims[i], got.dims[i]);
   if (equal) return {};
-  const Shape expected = rule.row_shape(logits, got.dtype);
-  return rule.must(labels, "have shape " + rule.show(expected) + ", that of the rows of logits", rule.show(got));
+  const Shape expected = rule.row_shape(at.logits, got.dtype);
+  return rule.must(at.labels, "have shape " + rule.show(expected) + ", that of the rows of logits", rule.show(got));
 }
 
-bool is_per_row(const Rule& rule) { return rule.attributes[CrossEntropyRows<float>::kReduction].string == "none"; }
+bool is_per_row(const Rule& rule, const CrossEntropyPlaces& at) { return rule.attributes[at.reduction] == "none"; }
 
 // Two numbers for each row.
 Shape lse_shape(const Rule& rule, int logits) {
@@ -44,19 +44,19 @@ Shape lse_shape(const Rule& rule, int logits) {
 }
 
 Status forward_rule(Rule& rule) {
-  using Forward = CrossEntropy<float>;
-  FUSEDOPS_TRY(rule.has_rows(Forward::kLogits));
-  FUSEDOPS_TRY(check_labels(rule, Forward::kLabels, Forward::kLogits));
-  FUSEDOPS_TRY(check_smoothing(rule));
-  const DType dtype = compute_dtype(rule.inputs[Forward::kLogits].dtype);
-  Shape& loss = rule.outputs[Forward::kLoss];
-  loss = is_per_row(rule) ? rule.row_shape(Forward::kLogits, dtype) : Shape::of(dtype);
-  if (!loss.ranked) {  // the labels may tell
-    loss = rule.inputs[Forward::kLabels];
+  constexpr CrossEntropyPlaces at = kCrossEntropy;
+  FUSEDOPS_TRY(rule.has_rows(at.logits));
+  FUSEDOPS_TRY(check_labels(rule, at));
+  FUSEDOPS_TRY(check_smoothing(rule, at));
+  const DType dtype = compute_dtype(rule.inputs[at.logits].dtype);
+  Shape& loss = rule.outputs[output_of(kCrossEntropy, "loss")];
+  loss = is_per_row(rule, at) ? rule.row_shape(at.logits, dtype) : Shape::of(dtype);
+  if (!loss.ranked) {  // the shape of the labels may be known
+    loss = rule.inputs[at.labels];
     loss.dtype = dtype;
   }
-  rule.outputs[Forward::kLse] = lse_shape(rule, Forward::kLogits);
-  rule.outputs[Forward::kCount] = Shape::of(dtype);
+  rule.outputs[output_of(kCrossEntropy, "lse")] = lse_shape(rule, at.logits);
+  rule.outputs[output_of(kCrossEntropy, "count")] = Shape::of(dtype);
   return {};
 }
 
@@ -83,20 +83,20 @@ Status check_number(const Rule& rule, int input, DType dtype) {
 }
 
 Status backward_rule(Rule& rule) {
-  using Backward = CrossEntropyBackward<float>;
-  FUSEDOPS_TRY(rule.has_rows(Backward::kLogits));
-  FUSEDOPS_TRY(check_labels(rule, Backward::kLabels, Backward::kLogits));
-  FUSEDOPS_TRY(check_smoothing(rule));
-  FUSEDOPS_TRY(check_lse(rule, Backward::kLse, Backward::kLogits));
-  const DType dtype = compute_dtype(rule.inputs[Backward::kLogits].dtype);
-  FUSEDOPS_TRY(check_number(rule, Backward::kCount, dtype));
-  FUSEDOPS_TRY(is_per_row(rule) ? rule.per_row(Backward::kDloss, Backward::kLogits)
-                                : check_number(rule, Backward::kDloss, dtype));
-  rule.outputs[0] = rule.inputs[Backward::kLogits];
+  constexpr CrossEntropyPlaces at = kCrossEntropyBackward;
+  constexpr int kDloss = input_of(kCrossEntropyBackward, "dloss");
+  FUSEDOPS_TRY(rule.has_rows(at.logits));
+  FUSEDOPS_TRY(check_labels(rule, at));
+  FUSEDOPS_TRY(check_smoothing(rule, at));
+  FUSEDOPS_TRY(check_lse(rule, input_of(kCrossEntropyBackward, "lse"), at.logits));
+  const DType dtype = compute_dtype(rule.inputs[at.logits].dtype);
+  FUSEDOPS_TRY(check_number(rule, input_of(kCrossEntropyBackward, "count"), dtype));
+  FUSEDOPS_TRY(is_per_row(rule, at) ? rule.per_row(kDloss, at.logits) : check_number(rule, kDloss, dtype));
+  rule.outputs[output_of(kCrossEntropyBackward, "dlogits")] = rule.inputs[at.logits];
   return {};
 }
 
-// How many rows count, or a sentence about the first label that is no class.
+// The number of rows that are not ignored, or an error that names the first label that is no class.
 template <class T>
 Status count_rows(const CrossEntropyRows<T>& call, const char* op, int64_t* count) {
   *count = 0;
@@ -123,18 +123,18 @@ RowSums<compute_t<T>> row_sums(const T* x, int64_t classes, bool smooth) {
   for (int64_t start = 0; start < classes; start += cpu::kBlock) {
     const int64_t size = std::min(cpu::kBlock, classes - start);
     const A *wide = block(start, size, buffer), share = A(1) / static_cast<A>(classes);
-    sums.mean += cpu::lane_sum<A>(size, [=, max = max](int64_t i) { return (wide[i] - max) * share; });
+    sums.mean += cpu::interleaved_sum<A>(size, [=, max = max](int64_t i) { return (wide[i] - max) * share; });
   }
   return sums;
 }
 
-// On the GPU: RowSums of every segment, then the loss and the number of rows of every block. On the CPU less: the loss
-// of every row.
+// On the GPU: RowSums of every tile, then the loss and the number of rows of every block. The CPU needs less: the
+// loss of every row.
 size_t forward_workspace(const Call& call) {
-  const View& logits = *call.inputs[CrossEntropy<float>::kLogits];
+  const View& logits = *call.inputs[input_of(kCrossEntropy, "logits")];
   const Rows shape = as_rows(logits);
-  const CrossEntropyParts parts(shape.count, shape.size, logits.dtype);
-  return (3 * shape.count * parts.segments + 2 * parts.blocks) * size_of(compute_dtype(logits.dtype));
+  const CrossEntropyTiles tile_sums(shape.count, shape.size, logits.dtype);
+  return (3 * shape.count * tile_sums.tiles + 2 * tile_sums.blocks) * size_of(compute_dtype(logits.dtype));
 }
 
 template <class T>
@@ -160,7 +160,7 @@ Status forward_rows(const CrossEntropy<T>& call, const Context& context) {
 }
 
 Status cross_entropy_cpu(const Call& call) {
-  return dispatch(call.inputs[CrossEntropy<float>::kLogits]->dtype, [&](auto tag) {
+  return dispatch(call.inputs[input_of(kCrossEntropy, "logits")]->dtype, [&](auto tag) {
     return forward_rows(CrossEntropy<typename decltype(tag)::type>(call), call.context);
   });
 }
@@ -189,47 +189,31 @@ Status backward_rows(const CrossEntropyBackward<T>& call, const Context& context
 }
 
 Status cross_entropy_backward_cpu(const Call& call) {
-  return dispatch(call.outputs[0].dtype, [&](auto tag) {
+  return dispatch(call.outputs[output_of(kCrossEntropyBackward, "dlogits")].dtype, [&](auto tag) {
     return backward_rows(CrossEntropyBackward<typename decltype(tag)::type>(call), call.context);
   });
-}
-
-const std::vector<Attribute>& options() {
-  static constexpr std::string_view kReductions[] = {"mean", "sum", "none"};
-  static const std::vector<Attribute> attributes = {{"ignore_index", Type::i64, "-100"},
-                                                    {"label_smoothing", Type::f64, "0.0"},
-                                                    {"reduction", Type::string, "mean", kReductions}};
-  return attributes;
 }
 
 }  // namespace
 
 const Operator& cross_entropy() {
   static const Operator op{
-      .name = "cross_entropy",
-      .inputs = {{"logits", Kind::tensor, Layout::rows}, {"labels"}},
-      .outputs = {{"loss", "compute(logits)"}, {"lse", "compute(logits)", true}, {"count", "compute(logits)", true}},
-      .attributes = options(),
-      .derivative = {{.op = "cross_entropy_backward",
-                      .inputs = {"dloss", "logits", "labels", "lse", "count"},
-                      .gradients = {{"logits", "dlogits"}}}},
-      .rule = forward_rule,
-      .workspace = forward_workspace,
-      .cpu = cross_entropy_cpu,
-      .cuda = cross_entropy_cuda,
+      kCrossEntropy,
+      {.derivative = {{.op = "cross_entropy_backward",
+                       .inputs = {"dloss", "logits", "labels", "lse", "count"},
+                       .gradients = {{"logits", "dlogits"}}}},
+       .rule = forward_rule,
+       .workspace = forward_workspace,
+       .cpu = cross_entropy_cpu,
+       .cuda = cross_entropy_cuda},
   };
   return op;
 }
 
 const Operator& cross_entropy_backward() {
   static const Operator op{
-      .name = "cross_entropy_backward",
-      .inputs = {{"dloss"}, {"logits", Kind::tensor, Layout::rows}, {"labels"}, {"lse"}, {"count"}},
-      .outputs = {{"dlogits", "logits"}},
-      .attributes = options(),
-      .rule = backward_rule,
-      .cpu = cross_entropy_backward_cpu,
-      .cuda = cross_entropy_backward_cuda,
+      kCrossEntropyBackward,
+      {.rule = backward_rule, .cpu = cross_entropy_backward_cpu, .cuda = cross_entropy_backward_cuda},
   };
   return op;
 }

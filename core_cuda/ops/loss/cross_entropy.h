@@ -1,8 +1,8 @@
 // cross_entropy: loss = -log softmax(logits)[label], over the last dimension, with a share of label_smoothing spread
 // over all classes: (1 - smoothing) * (lse - x[label]) + smoothing * (lse - mean(x)), lse = log(sum(exp(x))).
 //   backward: dlogits = (exp(x - lse) - smoothing / classes - (1 - smoothing) * [label]) * slope of the row
-// lse is kept in two parts: the largest logit, and the logarithm of the sum relative to it. Their sum would lose the
-// digits of the logarithm beside a large logit.
+// lse is stored in two parts: the largest logit, and the logarithm of the sum relative to it. Their sum would lose
+// the digits of the logarithm beside a large logit.
 #pragma once
 
 #include <algorithm>
@@ -14,12 +14,31 @@
 
 namespace fusedops {
 
-// (logits, labels; ignore_index, label_smoothing, reduction) -> (loss, lse, count): lse is [..., 2], count the number
-// of rows that are not ignored.
+inline constexpr std::string_view kReductions[] = {"mean", "sum", "none"};
+inline constexpr AttributeList kCrossEntropyOptions = {
+    {"ignore_index", Type::i64, "-100"},
+    {"label_smoothing", Type::f64, "0.0"},
+    {"reduction", Type::string, "mean", kReductions},
+};
+
+// lse is [..., 2], count the number of rows that are not ignored.
+inline constexpr Signature kCrossEntropy{
+    .name = "cross_entropy",
+    .inputs = {{"logits", Kind::tensor, Layout::rows}, {"labels"}},
+    .outputs = {{"loss", "compute(logits)"}, {"lse", "compute(logits)", true}, {"count", "compute(logits)", true}},
+    .attributes = kCrossEntropyOptions,
+};
+
 const Operator& cross_entropy();
 FUSEDOPS_CUDA_KERNEL Status cross_entropy_cuda(const Call& call);
 
-// (dloss, logits, labels, lse, count; ignore_index, label_smoothing, reduction) -> dlogits
+inline constexpr Signature kCrossEntropyBackward{
+    .name = "cross_entropy_backward",
+    .inputs = {{"dloss"}, {"logits", Kind::tensor, Layout::rows}, {"labels"}, {"lse"}, {"count"}},
+    .outputs = {{"dlogits", "logits"}},
+    .attributes = kCrossEntropyOptions,
+};
+
 const Operator& cross_entropy_backward();
 FUSEDOPS_CUDA_KERNEL Status cross_entropy_backward_cuda(const Call& call);
 
@@ -40,20 +59,34 @@ struct Labels {
   }
 };
 
-// What forward and backward share: the logits' rows, their labels and the options.
+// Where forward and backward have what they share.
+struct CrossEntropyPlaces {
+  int logits, labels;
+  AttributePlace<int64_t> ignore_index;
+  AttributePlace<double> label_smoothing;
+  AttributePlace<std::string> reduction;
+
+  consteval CrossEntropyPlaces(const Signature& op)
+      : logits(input_of(op, "logits")),
+        labels(input_of(op, "labels")),
+        ignore_index(attribute_of<int64_t>(op, "ignore_index")),
+        label_smoothing(attribute_of<double>(op, "label_smoothing")),
+        reduction(attribute_of<std::string>(op, "reduction")) {}
+};
+
+// The logits' rows, their labels and the options.
 template <class T>
 struct CrossEntropyRows {
   using A = compute_t<T>;
-  enum : int { kIgnoreIndex, kLabelSmoothing, kReduction };  // of the attributes
 
-  CrossEntropyRows(const Call& call, int logits_input, int labels_input)
-      : logits(static_cast<const T*>(call.inputs[logits_input]->data)),
-        labels(*call.inputs[labels_input], call.attributes[kIgnoreIndex].i64),
-        smoothing(static_cast<A>(call.attributes[kLabelSmoothing].f64)),
-        sharpness(static_cast<A>(1 - call.attributes[kLabelSmoothing].f64)) {
-    const Rows shape = as_rows(*call.inputs[logits_input]);
+  CrossEntropyRows(const Call& call, const CrossEntropyPlaces& at)
+      : logits(call.input<T>(at.logits)),
+        labels(*call.inputs[at.labels], call.attributes[at.ignore_index]),
+        smoothing(static_cast<A>(call.attributes[at.label_smoothing])),
+        sharpness(static_cast<A>(1 - call.attributes[at.label_smoothing])) {
+    const Rows shape = as_rows(*call.inputs[at.logits]);
     rows = shape.count, classes = shape.size, stride = shape.stride;
-    const std::string& name = call.attributes[kReduction].string;
+    const std::string& name = call.attributes[at.reduction];
     reduction = name == "none" ? Reduction::none : name == "sum" ? Reduction::sum : Reduction::mean;
   }
 
@@ -68,12 +101,13 @@ struct CrossEntropyRows {
   Reduction reduction;
 };
 
-// What is known of a row, or of a segment of it.
+// The sums over a row, or over a tile of it.
 template <class A>
 struct RowSums {
   A max;
   A exponentials;  // the sum of exp(x - max)
-  A mean;          // the sum of (x - max) / classes, term by term: many cannot overflow. Only if labels are smoothed
+  A mean;  // the sum of (x - max) / classes, divided term by term, so that it cannot overflow; only if labels are
+           // smoothed
 };
 
 template <class A>
@@ -81,34 +115,32 @@ struct Lse {
   A max, log_sum;
 };
 
-// How the GPU cuts rows into segments, and rows into blocks whose losses are added: by the shape alone.
-struct CrossEntropyParts {
-  static constexpr int64_t kSegmentBytes = 32 << 10, kBlockRows = 256;
+// How the GPU cuts rows into tiles, and groups rows into blocks whose losses are added. It depends on the shape alone.
+struct CrossEntropyTiles {
+  static constexpr int64_t kTileBytes = 32 << 10, kBlockRows = 256;
 
-  CrossEntropyParts(int64_t rows, int64_t classes, DType dtype)
-      : segments(std::max<int64_t>((classes * size_of(dtype) + kSegmentBytes - 1) / kSegmentBytes, 1)),
+  CrossEntropyTiles(int64_t rows, int64_t classes, DType dtype)
+      : tiles(std::max<int64_t>((classes * size_of(dtype) + kTileBytes - 1) / kTileBytes, 1)),
         blocks((rows + kBlockRows - 1) / kBlockRows) {}
 
-  int64_t segments;  // of a row
+  int64_t tiles;  // of a row
   int64_t blocks;
 };
 
 template <class T>
 struct CrossEntropy : CrossEntropyRows<T> {
   using A = compute_t<T>;
-  enum : int { kLogits, kLabels };
-  enum : int { kLoss, kLse, kCount };  // of the outputs
 
   explicit CrossEntropy(const Call& call)
-      : CrossEntropyRows<T>(call, kLogits, kLabels),
-        loss(static_cast<A*>(call.outputs[kLoss].data)),
-        lse(static_cast<Lse<A>*>(call.outputs[kLse].data)),
-        count(static_cast<A*>(call.outputs[kCount].data)),
+      : CrossEntropyRows<T>(call, kCrossEntropy),
+        loss(call.output<A>(output_of(kCrossEntropy, "loss"))),
+        lse(call.output<Lse<A>>(output_of(kCrossEntropy, "lse"))),
+        count(call.output<A>(output_of(kCrossEntropy, "count"))),
         workspace(call.workspace) {}
 
   FUSEDOPS_HD Lse<A> row_lse(const RowSums<A>& sums) const { return {sums.max, std::log(sums.exponentials)}; }
 
-  // Of a row whose label is a class.
+  // The loss of a row whose label is a class.
   FUSEDOPS_HD A row_loss(const RowSums<A>& sums, const Lse<A>& lse, A of_label) const {
     const A loss = lse.log_sum + (lse.max - of_label);
     if (this->smoothing == 0) return loss;
@@ -124,23 +156,24 @@ struct CrossEntropy : CrossEntropyRows<T> {
 template <class T>
 struct CrossEntropyBackward : CrossEntropyRows<T> {
   using A = compute_t<T>;
-  enum : int { kDloss, kLogits, kLabels, kLse, kCount };
 
   explicit CrossEntropyBackward(const Call& call)
-      : CrossEntropyRows<T>(call, kLogits, kLabels),
-        dloss(static_cast<const A*>(call.inputs[kDloss]->data)),
-        lse(static_cast<const Lse<A>*>(call.inputs[kLse]->data)),
-        count(static_cast<const A*>(call.inputs[kCount]->data)),
-        dlogits(static_cast<T*>(call.outputs[0].data)),
-        uniform(static_cast<A>(call.attributes[this->kLabelSmoothing].f64 / static_cast<double>(this->classes))) {}
+      : CrossEntropyRows<T>(call, kCrossEntropyBackward),
+        dloss(call.input<A>(input_of(kCrossEntropyBackward, "dloss"))),
+        lse(call.input<Lse<A>>(input_of(kCrossEntropyBackward, "lse"))),
+        count(call.input<A>(input_of(kCrossEntropyBackward, "count"))),
+        dlogits(call.output<T>(output_of(kCrossEntropyBackward, "dlogits"))) {
+    const double smoothing = call.attributes[attribute_of<double>(kCrossEntropyBackward, "label_smoothing")];
+    uniform = static_cast<A>(smoothing / static_cast<double>(this->classes));
+  }
 
-  // What the row's part of the result is multiplied by.
+  // The factor of the row's gradient.
   FUSEDOPS_HD A slope(int64_t row) const {
     if (this->reduction == Reduction::none) return dloss[row];
     return this->reduction == Reduction::sum ? *dloss : *dloss / *count;
   }
 
-  // Of the logits of one row, but for the term of the label.
+  // The derivative by the logits of one row, without the term of the label.
   struct Row {
     A max, log2_sum, uniform, slope;
 
@@ -151,7 +184,7 @@ struct CrossEntropyBackward : CrossEntropyRows<T> {
     return {lse[row].max, lse[row].log_sum * A(kLog2E), uniform, slope};
   }
 
-  // With it.
+  // The same with the term of the label.
   FUSEDOPS_HD Row derivative_of_label(int64_t row, A slope) const {
     return {lse[row].max, lse[row].log_sum * A(kLog2E), uniform + this->sharpness, slope};
   }
@@ -160,7 +193,7 @@ struct CrossEntropyBackward : CrossEntropyRows<T> {
   const Lse<A>* lse;
   const A* count;
   T* dlogits;
-  A uniform;  // each class's part of the smoothing
+  A uniform;  // each class's share of the smoothing
 };
 
 }  // namespace fusedops

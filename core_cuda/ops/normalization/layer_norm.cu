@@ -19,7 +19,7 @@ Status layer_norm_cuda(const Call& call) { return forward(call, kLayerNorm); }
 Status add_layer_norm_cuda(const Call& call) { return forward(call, kAddLayerNorm); }
 
 Status layer_norm_backward_cuda(const Call& call) {
-  return dispatch(call.inputs[kLayerNormBackward.x]->dtype, [&](auto tag) {
+  return dispatch(call.inputs[input_of(kLayerNormBackward, "x")]->dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     return cuda::norm_backward<true>(NormBackward<T>(call, kLayerNormBackward), call.context);
   });

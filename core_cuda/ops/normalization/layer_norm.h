@@ -6,16 +6,49 @@
 
 namespace fusedops {
 
-// (x, weight?, bias?; eps) -> (y, mean, rstd)
+inline constexpr Signature kLayerNorm{
+    .name = "layer_norm",
+    .inputs = {{"x", Kind::tensor, Layout::rows},
+               {.name = "weight", .kind = Kind::optional, .parameter = true},
+               {.name = "bias", .kind = Kind::optional, .parameter = true}},
+    .outputs = {{"y", "x"}, {"mean", "compute(x)", true}, {"rstd", "compute(x)", true}},
+    .attributes = {{"eps", Type::f64, "1e-5"}},
+};
+
 const Operator& layer_norm();
 FUSEDOPS_CUDA_KERNEL Status layer_norm_cuda(const Call& call);
 
-// (x, residual, weight?, bias?; eps) -> (y, s, mean, rstd): s = x + residual, rounded, and its layer_norm.
+// s = x + residual, rounded, and its layer_norm.
+inline constexpr Signature kAddLayerNorm{
+    .name = "add_layer_norm",
+    .inputs = {{"x", Kind::tensor, Layout::rows},
+               {"residual", Kind::tensor, Layout::rows},
+               {.name = "weight", .kind = Kind::optional, .parameter = true},
+               {.name = "bias", .kind = Kind::optional, .parameter = true}},
+    .outputs = {{"y", "x"}, {"s", "x"}, {"mean", "compute(x)", true}, {"rstd", "compute(x)", true}},
+    .attributes = {{"eps", Type::f64, "1e-5"}},
+};
+
 const Operator& add_layer_norm();
 FUSEDOPS_CUDA_KERNEL Status add_layer_norm_cuda(const Call& call);
 
-// (dy, x, weight?, bias?, mean, rstd, ds?; need_dx, need_dweight, need_dbias) -> (dx, dweight, dbias), of either: x is
-// add_layer_norm's s, and ds what flows back to it. What is not needed, or has no input, is returned empty.
+// The gradient of both: for add_layer_norm, x is its s, and ds the upstream gradient of s. A gradient that is not
+// needed, or has no input, is returned empty.
+inline constexpr Signature kLayerNormBackward{
+    .name = "layer_norm_backward",
+    .inputs = {{"dy", Kind::tensor, Layout::rows},
+               {"x", Kind::tensor, Layout::rows},
+               {.name = "weight", .kind = Kind::optional, .parameter = true},
+               {.name = "bias", .kind = Kind::optional, .parameter = true},
+               {"mean"},
+               {"rstd"},
+               {"ds", Kind::optional, Layout::rows}},
+    .outputs = {{"dx", "x"}, {"dweight", "weight"}, {"dbias", "bias"}},
+    .attributes = {{"need_dx", Type::boolean, "true"},
+                   {"need_dweight", Type::boolean, "true"},
+                   {"need_dbias", Type::boolean, "true"}},
+};
+
 const Operator& layer_norm_backward();
 FUSEDOPS_CUDA_KERNEL Status layer_norm_backward_cuda(const Call& call);
 

@@ -28,8 +28,8 @@ Status norm_backward_rule(Rule& rule, const NormBackwardPlaces& at) {
   if (rule.inputs[at.ds].present) FUSEDOPS_TRY(rule.same_as(at.ds, at.x));
 
   const Shape& x = rule.inputs[at.x];
-  const auto gradient = [&](const Shape& input, int need) {
-    const bool needed = input.present && rule.attributes[need].i64;
+  const auto gradient = [&](const Shape& input, AttributePlace<bool> need) {
+    const bool needed = input.present && rule.attributes[need];
     return needed ? input : Shape::of(input.present ? input.dtype : x.dtype, {0});
   };
   rule.outputs[at.dx] = gradient(x, at.need_dx);

@@ -1,4 +1,4 @@
-// What RMSNorm and LayerNorm share: their calls with the arguments by name, for the CPU and the CUDA kernels.
+// What RMSNorm and LayerNorm share: their calls, for the CPU and the CUDA kernels.
 //
 //   forward    y = (x - mean) * rstd * (weight + offset) + bias     RMSNorm: mean 0, no bias
 //   backward   dx = rstd * (wdy - mean(wdy) - xhat * mean(wdy * xhat)) + ds     RMSNorm: without mean(wdy)
@@ -13,38 +13,66 @@
 
 namespace fusedops {
 
-// Where an operator's declaration has what the calls below need; kNowhere where it has no such thing.
-inline constexpr int kNowhere = -1;
-
+// Where the signature of a norm has what the calls below need. Some of it may be absent; a name that is not listed here
+// does not compile.
 struct NormForwardPlaces {
-  int x = 0, residual = kNowhere, weight = kNowhere, bias = kNowhere;  // inputs
-  int y = 0, s = kNowhere, mean = kNowhere, rstd = kNowhere;           // outputs
-  int eps = 0, offset = kNowhere;                                      // attributes
+  int x, residual, weight, bias;  // inputs
+  int y, s, mean, rstd;           // outputs
+  AttributePlace<double> eps, offset;
+
+  consteval NormForwardPlaces(const Signature& op)
+      : x(input_of(op, "x")),
+        residual(find_input(op, "residual")),
+        weight(input_of(op, "weight")),
+        bias(find_input(op, "bias")),
+        y(output_of(op, "y")),
+        s(find_output(op, "s")),
+        mean(find_output(op, "mean")),
+        rstd(output_of(op, "rstd")),
+        eps(attribute_of<double>(op, "eps")),
+        offset(find_attribute<double>(op, "weight_offset")) {
+    has_only(op, {x, residual, weight, bias}, {y, s, mean, rstd}, {eps.place, offset.place});
+  }
 };
 
 struct NormBackwardPlaces {
-  int dy = 0, x = 1, weight = 2, bias = kNowhere, mean = kNowhere, rstd, ds;  // inputs
-  int dx = 0, dweight = 1, dbias = kNowhere;                                  // outputs
-  int offset = kNowhere, need_dx, need_dweight, need_dbias = kNowhere;        // attributes
+  int dy, x, weight, bias, mean, rstd, ds;  // inputs
+  int dx, dweight, dbias;                   // outputs
+  AttributePlace<double> offset;
+  AttributePlace<bool> need_dx, need_dweight, need_dbias;
+
+  consteval NormBackwardPlaces(const Signature& op)
+      : dy(input_of(op, "dy")),
+        x(input_of(op, "x")),
+        weight(input_of(op, "weight")),
+        bias(find_input(op, "bias")),
+        mean(find_input(op, "mean")),
+        rstd(input_of(op, "rstd")),
+        ds(input_of(op, "ds")),
+        dx(output_of(op, "dx")),
+        dweight(output_of(op, "dweight")),
+        dbias(find_output(op, "dbias")),
+        offset(find_attribute<double>(op, "weight_offset")),
+        need_dx(attribute_of<bool>(op, "need_dx")),
+        need_dweight(attribute_of<bool>(op, "need_dweight")),
+        need_dbias(find_attribute<bool>(op, "need_dbias")) {
+    has_only(op, {dy, x, weight, bias, mean, rstd, ds}, {dx, dweight, dbias},
+             {offset.place, need_dx.place, need_dweight.place, need_dbias.place});
+  }
 };
 
-inline constexpr NormForwardPlaces kRmsNorm{.weight = 1, .rstd = 1, .offset = 1};
-inline constexpr NormForwardPlaces kAddRmsNorm{.residual = 1, .weight = 2, .s = 1, .rstd = 2, .offset = 1};
-inline constexpr NormForwardPlaces kLayerNorm{.weight = 1, .bias = 2, .mean = 1, .rstd = 2};
-inline constexpr NormForwardPlaces kAddLayerNorm{.residual = 1, .weight = 2, .bias = 3, .s = 1, .mean = 2, .rstd = 3};
-
-inline constexpr NormBackwardPlaces kRmsNormBackward{.rstd = 3, .ds = 4, .offset = 0, .need_dx = 1, .need_dweight = 2};
-inline constexpr NormBackwardPlaces kLayerNormBackward{
-    .bias = 3, .mean = 4, .rstd = 5, .ds = 6, .dbias = 2, .need_dx = 0, .need_dweight = 1, .need_dbias = 2};
+// The offset of RMSNorm's weight; LayerNorm has none.
+inline double weight_offset(const Call& call, AttributePlace<double> at) {
+  return at.place == kNowhere ? 0 : call.attributes[at];
+}
 
 // The rows of an optional input.
 template <class T>
 struct InputRows {
   InputRows(const Call& call, int place) {
-    const View* view = place == kNowhere ? nullptr : call.inputs[place];
-    if (!view) return;
-    data = static_cast<const T*>(view->data);
-    stride = as_rows(*view).stride;
+    if (place == kNowhere || !call.inputs[place]) return;
+    data = call.input<T>(place);
+    stride = as_rows(*call.inputs[place]).stride;
   }
 
   const T* data = nullptr;
@@ -61,12 +89,12 @@ struct NormForward {
     residual = residual_rows.data, residual_stride = residual_rows.stride;
     weight = parameter(call, at.weight);
     if (at.bias != kNowhere) bias = parameter(call, at.bias);
-    if (at.offset != kNowhere) offset = call.attributes[at.offset].f64;
-    eps = call.attributes[at.eps].f64;
-    y = static_cast<T*>(call.outputs[at.y].data);
-    if (at.s != kNowhere) s = static_cast<T*>(call.outputs[at.s].data);
-    if (at.mean != kNowhere) mean = static_cast<compute_t<T>*>(call.outputs[at.mean].data);
-    rstd = static_cast<compute_t<T>*>(call.outputs[at.rstd].data);
+    offset = weight_offset(call, at.offset);
+    eps = call.attributes[at.eps];
+    y = call.output<T>(at.y);
+    if (at.s != kNowhere) s = call.output<T>(at.s);
+    if (at.mean != kNowhere) mean = call.output<compute_t<T>>(at.mean);
+    rstd = call.output<compute_t<T>>(at.rstd);
   }
 
   int64_t rows, cols;
@@ -75,7 +103,7 @@ struct NormForward {
   const T* residual;  // null: none, and s is x itself
   int64_t residual_stride;
   Parameter weight, bias;  // absent: as if weight + offset were 1 and bias 0
-  double offset = 0;
+  double offset;
   double eps;
   T* y;
   T* s = nullptr;                // x + residual, rounded; what is normalized
@@ -93,14 +121,14 @@ struct NormBackward {
     x = x_rows.data, x_stride = x_rows.stride;
     ds = ds_rows.data, ds_stride = ds_rows.stride;
     weight = parameter(call, at.weight);
-    if (at.offset != kNowhere) offset = call.attributes[at.offset].f64;
-    if (at.mean != kNowhere) mean = static_cast<const compute_t<T>*>(call.inputs[at.mean]->data);
-    rstd = static_cast<const compute_t<T>*>(call.inputs[at.rstd]->data);
-    if (call.attributes[at.need_dx].i64) dx = static_cast<T*>(call.outputs[at.dx].data);
-    need_dweight = weight.data && call.attributes[at.need_dweight].i64;
+    offset = weight_offset(call, at.offset);
+    if (at.mean != kNowhere) mean = call.input<compute_t<T>>(at.mean);
+    rstd = call.input<compute_t<T>>(at.rstd);
+    if (call.attributes[at.need_dx]) dx = call.output<T>(at.dx);
+    need_dweight = weight.data && call.attributes[at.need_dweight];
     dweight = call.outputs[at.dweight];
     if (at.bias != kNowhere) {
-      need_dbias = call.inputs[at.bias] && call.attributes[at.need_dbias].i64;
+      need_dbias = call.inputs[at.bias] && call.attributes[at.need_dbias];
       dbias = call.outputs[at.dbias];
     }
     slabs = slabs_of(rows);
@@ -116,7 +144,7 @@ struct NormBackward {
   const T* ds;  // null: none
   int64_t ds_stride;
   Parameter weight;  // absent: as if weight + offset were 1
-  double offset = 0;
+  double offset;
   const compute_t<T>* mean = nullptr;  // null: RMSNorm
   const compute_t<T>* rstd;
   T* dx = nullptr;  // null: not needed

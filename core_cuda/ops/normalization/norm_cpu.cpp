@@ -15,7 +15,7 @@ using cpu::kBlock;
 // 16-bit rows of at most this length are widened once, for all passes over them.
 constexpr int64_t kWideRow = 4096;
 
-// The sum over the blocks of some rows, of the same length, of body(start, n, row...): it gets n elements of each row
+// The sum of body(start, n, row...) over the blocks of some rows of the same length: body gets n elements of each row,
 // from `start` on, in the compute type A.
 template <class A, class Sum, class Body, class... Rows>
 Sum sum_of_blocks(int64_t cols, Body body, const Rows*... rows) {
@@ -37,7 +37,7 @@ struct Moments {
 template <class T, class A = compute_t<T>>
 Moments<A> rms_of(const T* row, int64_t cols, double eps) {
   const auto squares = [](int64_t, int64_t n, const A* x) {
-    return cpu::lane_sum<A>(n, [=](int64_t i) { return x[i] * x[i]; });
+    return cpu::interleaved_sum<A>(n, [=](int64_t i) { return x[i] * x[i]; });
   };
   return {A(0), A(1) / std::sqrt(sum_of_blocks<A, A>(cols, squares, row) / A(cols) + A(eps))};
 }
@@ -46,10 +46,12 @@ Moments<A> rms_of(const T* row, int64_t cols, double eps) {
 // their own: added to it, it makes the mean of equal numbers exact.
 template <class T, class A = compute_t<T>>
 Moments<A> moments_of(const T* row, int64_t cols, double eps) {
-  const auto sum = [](int64_t, int64_t n, const A* x) { return cpu::lane_sum<A>(n, [=](int64_t i) { return x[i]; }); };
+  const auto sum = [](int64_t, int64_t n, const A* x) {
+    return cpu::interleaved_sum<A>(n, [=](int64_t i) { return x[i]; });
+  };
   const A mean = sum_of_blocks<A, A>(cols, sum, row) / A(cols);
   const auto deviations = [mean](int64_t, int64_t n, const A* x) {
-    return cpu::lane_sums<A>(n, [=](int64_t i) -> cpu::TwoSums<A> {
+    return cpu::interleaved_sums<A>(n, [=](int64_t i) -> cpu::TwoSums<A> {
       const A deviation = x[i] - mean;
       return {deviation, deviation * deviation};
     });
@@ -131,14 +133,15 @@ struct RowOfSlab {
 template <bool kWeight, bool kBias, class A>
 cpu::TwoSums<A> sums_of_block(const RowOfSlab<A>& row, int64_t start, int64_t n, const A* dy, const A* x,
                               const A* factor) {
-  return cpu::lane_sums<A>(n,
-                           [=, mean = row.mean, rstd = row.rstd, dweight = kWeight ? row.dweight + start : nullptr,
-                            dbias = kBias ? row.dbias + start : nullptr](int64_t i) -> cpu::TwoSums<A> {
-                             const A xhat = (x[i] - mean) * rstd, wdy = dy[i] * factor[i];
-                             if constexpr (kWeight) dweight[i] += dy[i] * xhat;
-                             if constexpr (kBias) dbias[i] += dy[i];
-                             return {wdy * xhat, wdy};
-                           });
+  return cpu::interleaved_sums<A>(
+      n,
+      [=, mean = row.mean, rstd = row.rstd, dweight = kWeight ? row.dweight + start : nullptr,
+       dbias = kBias ? row.dbias + start : nullptr](int64_t i) -> cpu::TwoSums<A> {
+        const A xhat = (x[i] - mean) * rstd, wdy = dy[i] * factor[i];
+        if constexpr (kWeight) dweight[i] += dy[i] * xhat;
+        if constexpr (kBias) dbias[i] += dy[i];
+        return {wdy * xhat, wdy};
+      });
 }
 
 template <class T>
@@ -198,7 +201,7 @@ size_t norm_forward_workspace(const Call& call, const NormForwardPlaces& at) {
   if (call.context.cuda) return 0;
   const View& x = *call.inputs[at.x];
   const View* bias = at.bias == kNowhere ? nullptr : call.inputs[at.bias];
-  const double offset = at.offset == kNowhere ? 0 : call.attributes[at.offset].f64;
+  const double offset = weight_offset(call, at.offset);
   const int copies = is_copied(call.inputs[at.weight], offset, x.dtype) + (bias && is_copied(bias, 0, x.dtype));
   return copies * as_rows(x).size * size_of(compute_dtype(x.dtype));
 }
@@ -211,11 +214,11 @@ Status norm_forward_cpu(const Call& call, const NormForwardPlaces& at) {
 size_t norm_backward_workspace(const Call& call, const NormBackwardPlaces& at) {
   const View& x = *call.inputs[at.x];
   const Rows rows = as_rows(x);
-  const double offset = at.offset == kNowhere ? 0 : call.attributes[at.offset].f64;
+  const double offset = weight_offset(call, at.offset);
   const bool copied = is_copied(call.inputs[at.weight], offset, x.dtype);
   const int64_t more = call.context.cuda ? 2 * rows.count : (copied ? rows.size : 0);
-  const auto needed = [&](int input, int attribute) {
-    return input != kNowhere && call.inputs[input] && call.attributes[attribute].i64;
+  const auto needed = [&](int input, AttributePlace<bool> need) {
+    return input != kNowhere && call.inputs[input] && call.attributes[need];
   };
   const int sums = needed(at.weight, at.need_dweight) + needed(at.bias, at.need_dbias);
   return (sums * slabs_of(rows.count).count * rows.size + more) * size_of(compute_dtype(x.dtype));

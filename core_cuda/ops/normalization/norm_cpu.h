@@ -1,4 +1,4 @@
-// Both norms on the CPU, each with its adjoint: what the operators of rms_norm.cpp and layer_norm.cpp are made of.
+// Both norms on the CPU, forward and backward, for rms_norm.cpp and layer_norm.cpp.
 #pragma once
 
 #include "ops/normalization/norm.h"

@@ -5,50 +5,50 @@
 // that neither a block nor a cluster holds is read for each sum and for the result.
 #pragma once
 
-#include "core/cuda/row_ways.cuh"
+#include "core/cuda/row_variants.cuh"
 #include "ops/normalization/norm_parameters.cuh"
 
 namespace fusedops::cuda {
 
-// A thread's part of a chunk of its row.
-template <bool kAligned, bool kCentered, bool kMixed, RowWay kWay, int kThreads, class T>
+// A thread's elements of a tile of its row.
+template <bool kAligned, bool kCentered, bool kMixed, RowVariant kVariant, int kThreads, class T>
 class NormRow {
  public:
   using A = compute_t<T>;
-  // Of a column: 64 bits take twice the instructions.
-  using Index = std::conditional_t<kWay == RowWay::chunks, int64_t, int>;
-  static constexpr int kPacks = packs_of(kWay), kPack = kPackSize<T>;
+  // The type of a column: 64 bits take twice the instructions.
+  using Index = std::conditional_t<kVariant == RowVariant::tiles, int64_t, int>;
+  static constexpr int kPacks = packs_of(kVariant), kPack = kPackSize<T>;
   using Partial = Sums<A, kPacks / 2>;  // pack p belongs to half p % 2 of a thread: see RowThread::half()
 
-  // `end`: the column behind the last one of this block.
+  // `end`: the column after the last one of this block.
   __device__ NormRow(const NormForward<T>& norm, const RowThread<kThreads>& me, int64_t end, bool is_first_block = true)
       : norm_(norm),
         me_(me),
         is_first_block_(is_first_block),
         columns_((me.row < norm.rows ? static_cast<Index>(end) : 0) - me.template at<T>(0)) {}
 
-  // x, or x + residual rounded to x's dtype; zeros behind the end of the row.
-  __device__ void load(Index chunk = 0) {
-    load_rows(x_, norm_.x, norm_.x_stride, chunk);
+  // x, or x + residual rounded to x's dtype; zeros past the end of the row.
+  __device__ void load(Index tile = 0) {
+    load_rows(x_, norm_.x, norm_.x_stride, tile);
     if (!norm_.residual) return;
     Pack<T> residual[kPacks];
-    load_rows(residual, norm_.residual, norm_.residual_stride, chunk);
+    load_rows(residual, norm_.residual, norm_.residual_stride, tile);
     add_residual(residual);
   }
 
-  // The same in two steps, the first of them early: for RowCluster::each_row.
-  __device__ void order(int64_t row) const {
-    order_tensor(0, norm_.x + row * norm_.x_stride);
-    if (norm_.residual) order_tensor(1, norm_.residual + row * norm_.residual_stride);
-    ordered(0).commit();
+  // The same in two parts, the first of them early: for RowCluster::each_row.
+  __device__ void prefetch(int64_t row) const {
+    prefetch_tensor(0, norm_.x + row * norm_.x_stride);
+    if (norm_.residual) prefetch_tensor(1, norm_.residual + row * norm_.residual_stride);
+    next_row(0).commit();
   }
 
-  __device__ void take_ordered() {
-    ordered(0).wait();
-    each(0, [&](int p, Index, Index) { x_[p] = ordered(0).get(0, p); });
+  __device__ void wait() {
+    next_row(0).wait();
+    each(0, [&](int p, Index, Index) { x_[p] = next_row(0).get(0, p); });
     if (!norm_.residual) return;
     Pack<T> residual[kPacks];
-    each(0, [&](int p, Index, Index) { residual[p] = ordered(1).get(0, p); });
+    each(0, [&](int p, Index, Index) { residual[p] = next_row(1).get(0, p); });
     add_residual(residual);
   }
 
@@ -56,7 +56,7 @@ class NormRow {
     each(0, [&](int p, Index at, Index count) { load_parameters(p, at, count); });
   }
 
-  // Into the L2 cache, without a register: few rows would wait for memory once for every pack.
+  // Into the L2 cache, which takes no register: with few rows, each pack would wait for memory otherwise.
   __device__ void prefetch_parameters() const {
     each(0, [&](int, Index at, Index count) {
       if (count <= 0) return;
@@ -66,20 +66,20 @@ class NormRow {
     });
   }
 
-  // What remains once the row is there. of_row(sum) gives the sum over the row, of that in this block.
+  // The rest of the work, once the row is loaded. of_row(sum) turns the sum in this block into that over the row.
   template <class OfRow>
   __device__ void normalize(A (&scratch)[2][32], A inverse_size, OfRow of_row) {
-    normalize_chunks(
+    normalize_tiles(
         inverse_size, [](auto body) { body(0, [] {}); },
         [&](const Partial& sums, int which) { return of_row(row_sum(sums, scratch[which])); });
   }
 
-  // Of a row that is not held: chunk by chunk, again and again.
+  // All of the work for a row that is not held: tile by tile, in each pass.
   template <class OfRow>
   __device__ void normalize_long(const RowGroups& groups, A (&scratch)[2][32], A inverse_size, OfRow of_row) {
-    normalize_chunks(
+    normalize_tiles(
         inverse_size,
-        [&](auto body) { groups.each_chunk(norm_.cols, [&](Index chunk) { body(chunk, [&] { load(chunk); }); }); },
+        [&](auto body) { groups.each_tile(norm_.cols, [&](Index tile) { body(tile, [&] { load(tile); }); }); },
         [&](const Partial& sums, int which) { return of_row(row_sum(sums, scratch[which])); });
   }
 
@@ -99,15 +99,15 @@ class NormRow {
     }
   }
 
-  // What was ordered of x, and of the residual.
-  static __device__ NextRow<T, kPacks> ordered(int tensor) {
-    extern __shared__ int4 next_rows[];
-    return NextRow<T, kPacks>(next_rows + tensor * NextRow<T, kPacks>::kBytes / sizeof(int4));
+  // What was prefetched of x, and of the residual.
+  static __device__ NextRow<T, kPacks> next_row(int tensor) {
+    extern __shared__ int4 next_rows_memory[];
+    return NextRow<T, kPacks>(next_rows_memory + tensor * NextRow<T, kPacks>::kBytes / sizeof(int4));
   }
 
-  __device__ void order_tensor(int tensor, const T* row) const {
+  __device__ void prefetch_tensor(int tensor, const T* row) const {
     row += me_.template at<T>(0);
-    each(0, [&](int p, Index at, Index count) { ordered(tensor).order(0, p, row + at, count > 0); });
+    each(0, [&](int p, Index at, Index count) { next_row(tensor).prefetch(0, p, row + at, count > 0); });
   }
 
   __device__ void load_parameters(int p, Index at, Index count) {
@@ -116,58 +116,58 @@ class NormRow {
     if constexpr (kCentered) bias_[p].load(norm_.bias, column, count, kAbsentBias);
   }
 
-  // for_chunks calls a body with the start of each chunk and what loads it; sum gives the row's sum: the first, the
-  // second.
-  template <class ForChunks, class Sum>
-  __device__ void normalize_chunks(A inverse_size, ForChunks for_chunks, Sum sum) {
+  // for_tiles calls a body with the start of each tile and a function that loads it; sum returns the first or the
+  // second sum over the row.
+  template <class ForTiles, class Sum>
+  __device__ void normalize_tiles(A inverse_size, ForTiles for_tiles, Sum sum) {
     Partial total, squares;
-    for_chunks([&](Index chunk, auto load) {
+    for_tiles([&](Index tile, auto load) {
       load();
-      if (norm_.residual) store_rows(x_, norm_.s, chunk);
+      if (norm_.residual) store_rows(x_, norm_.s, tile);
       if constexpr (kCentered)
-        add(total, chunk, [](A x, A sum) { return sum + x; });
+        add(total, tile, [](A x, A sum) { return sum + x; });
       else
-        add(squares, chunk, [](A x, A sum) { return fused(x, x, sum); });
+        add(squares, tile, [](A x, A sum) { return fused(x, x, sum); });
     });
     A mean = 0;
     if constexpr (kCentered) {
       mean = sum(total, 0) / static_cast<A>(norm_.cols);  // exact for a row of equal numbers
 
-      for_chunks([&](Index chunk, auto load) {  // around the mean: nothing cancels
+      for_tiles([&](Index tile, auto load) {  // around the mean: nothing cancels
         load();
-        add(squares, chunk, [=](A x, A sum) { return fused(x - mean, x - mean, sum); });
+        add(squares, tile, [=](A x, A sum) { return fused(x - mean, x - mean, sum); });
       });
     }
     const A variance = product(sum(squares, 1), inverse_size);
     const A rstd = rsqrt(variance + static_cast<A>(norm_.eps));
-    for_chunks([&](Index chunk, auto load) {
+    for_tiles([&](Index tile, auto load) {
       load();
-      store(chunk, mean, rstd);
+      store(tile, mean, rstd);
     });
-    if (me_.lane == 0 && me_.row < norm_.rows && is_first_block_) {
+    if (me_.index == 0 && me_.row < norm_.rows && is_first_block_) {
       norm_.rstd[me_.row] = rstd;
       if constexpr (kCentered) norm_.mean[me_.row] = mean;
     }
   }
 
-  // Adds this thread's elements: sum = step(x, sum) for each. An aligned row ends with a whole pack.
-  template <class Step>
-  __device__ void add(Partial& sums, Index chunk, Step step) {
-    each(chunk, [&](int p, Index, Index count) {
+  // Adds this thread's elements: sum = accumulate(x, sum) for each. An aligned row ends with a whole pack.
+  template <class Accumulate>
+  __device__ void add(Partial& sums, Index tile, Accumulate accumulate) {
+    each(tile, [&](int p, Index, Index count) {
       forget(x_[p]);
-      A part = 0;
+      A of_pack = 0;
 #pragma unroll
       for (int i = 0; i < kPack; ++i)
-        if (kAligned || i < count) part = step(element(x_[p], i), part);
-      sums[p % (kPacks / 2)] += !kAligned || count > 0 ? part : A(0);
+        if (kAligned || i < count) of_pack = accumulate(element(x_[p], i), of_pack);
+      sums[p % (kPacks / 2)] += !kAligned || count > 0 ? of_pack : A(0);
     });
   }
 
-  __device__ void store(Index chunk, A mean, A rstd) {
+  __device__ void store(Index tile, A mean, A rstd) {
     T* row = norm_.y + me_.row * norm_.cols + me_.template at<T>(0);
     const A offset = !kCentered && norm_.weight.data ? static_cast<A>(norm_.offset) : A(0);
-    each(chunk, [&](int p, Index at, Index count) {
-      if constexpr (kWay != RowWay::few) load_parameters(p, at, count);
+    each(tile, [&](int p, Index at, Index count) {
+      if constexpr (kVariant != RowVariant::few) load_parameters(p, at, count);
       forget(x_[p]);
       A y[kPack];
 #pragma unroll
@@ -180,48 +180,48 @@ class NormRow {
     });
   }
 
-  __device__ void load_rows(Pack<T> (&packs)[kPacks], const T* data, int64_t stride, Index chunk) const {
+  __device__ void load_rows(Pack<T> (&packs)[kPacks], const T* data, int64_t stride, Index tile) const {
     const T* row = data + me_.row * stride + me_.template at<T>(0);
-    each(chunk, [&](int p, Index at, Index count) { packs[p] = load_row_pack<kAligned>(row + at, count); });
+    each(tile, [&](int p, Index at, Index count) { packs[p] = load_row_pack<kAligned>(row + at, count); });
   }
 
-  __device__ void store_rows(const Pack<T> (&packs)[kPacks], T* data, Index chunk) const {
+  __device__ void store_rows(const Pack<T> (&packs)[kPacks], T* data, Index tile) const {
     T* row = data + me_.row * norm_.cols + me_.template at<T>(0);
-    each(chunk, [&](int p, Index at, Index count) { store_row_pack<kAligned>(packs[p], row + at, count); });
+    each(tile, [&](int p, Index at, Index count) { store_row_pack<kAligned>(packs[p], row + at, count); });
   }
 
   // body(p, its place, columns from there on) for this thread's packs. Places count from the thread's first column.
   template <class Body>
-  __device__ void each(Index chunk, Body body) const {
+  __device__ void each(Index tile, Body body) const {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      const Index at = chunk + p * (kThreads ? kThreads : me_.threads) * kPack;
+      const Index at = tile + p * (kThreads ? kThreads : me_.threads) * kPack;
       body(p, at, columns_ - at);
     }
   }
 
   const NormForward<T>& norm_;
   const RowThread<kThreads>& me_;
-  const bool is_first_block_;  // of those that share the row
-  const Index columns_;        // from the thread's first one on; none in a row behind the last
+  const bool is_first_block_;  // among the blocks that share the row
+  const Index columns_;        // from the thread's first one on; none past the last row
   Pack<T> x_[kPacks];
   HeldParameter<kAligned, kMixed, T> weight_[kPacks], bias_[kPacks];
 };
 
 // Four blocks of 256 threads, or two of 512, share a multiprocessor at 64 registers a thread; 1024 threads of a block
 // have 64. Misaligned rows would spill.
-template <bool kAligned, RowWay kWay>
-inline constexpr int kNormRegisters = kAligned || kWay == RowWay::few ? 64 : 80;
+template <bool kAligned, RowVariant kVariant>
+inline constexpr int kNormRegisters = kAligned || kVariant == RowVariant::few ? 64 : 80;
 
-template <bool kAligned, bool kCentered, bool kMixed, RowWay kWay, int kThreads, class T>
-__global__ void __maxnreg__((kNormRegisters<kAligned, kWay>))
+template <bool kAligned, bool kCentered, bool kMixed, RowVariant kVariant, int kThreads, class T>
+__global__ void __maxnreg__((kNormRegisters<kAligned, kVariant>))
     norm_forward_kernel(const __grid_constant__ NormForward<T> norm, const __grid_constant__ RowGroups groups,
                         compute_t<T> inverse_size) {
   begin_kernel();
   using A = compute_t<T>;
-  using Row = NormRow<kAligned, kCentered, kMixed, kWay, kThreads, T>;
+  using Row = NormRow<kAligned, kCentered, kMixed, kVariant, kThreads, T>;
   __shared__ A scratch[2][32];
-  if constexpr (kWay == RowWay::cluster) {
+  if constexpr (kVariant == RowVariant::cluster) {
     RowCluster cluster(groups);
     RowThread<kThreads> me = cluster.thread<T>();
     Row row(norm, me, groups.end(norm.cols));
@@ -230,7 +230,7 @@ __global__ void __maxnreg__((kNormRegisters<kAligned, kWay>))
     cluster.each_row<kAligned>(me, norm.rows, row, [&] {
       row.normalize(scratch, inverse_size, [&](A sum) { return cluster.sum(sum, of_blocks); });
     });
-  } else if constexpr (kWay == RowWay::chunks) {
+  } else if constexpr (kVariant == RowVariant::tiles) {
     RowCluster cluster(groups);
     const RowThread<kThreads> me(groups, groups.cluster_index());
     __shared__ A of_blocks[2][kMostCluster];
@@ -238,10 +238,10 @@ __global__ void __maxnreg__((kNormRegisters<kAligned, kWay>))
       return cluster.sum(sum, of_blocks);
     });
   } else {
-    const auto me = kWay == RowWay::few ? RowThread<kThreads>::half(groups) : RowThread<kThreads>(groups);
+    const auto me = kVariant == RowVariant::few ? RowThread<kThreads>::half(groups) : RowThread<kThreads>(groups);
     Row row(norm, me, norm.cols);
     row.load();
-    if constexpr (kWay == RowWay::few) row.load_parameters();  // many rows have no registers for them so early
+    if constexpr (kVariant == RowVariant::few) row.load_parameters();  // many rows have no registers for them so early
     row.normalize(scratch, inverse_size, [](A sum) { return sum; });
   }
 }
@@ -251,13 +251,13 @@ template <bool kCentered, bool kMixed, class T>
 auto norm_forward_kernel_for(int threads) {
   switch (threads) {
     case 128:
-      return norm_forward_kernel<true, kCentered, kMixed, RowWay::many, 128, T>;
+      return norm_forward_kernel<true, kCentered, kMixed, RowVariant::many, 128, T>;
     case 256:
-      return norm_forward_kernel<true, kCentered, kMixed, RowWay::many, 256, T>;
+      return norm_forward_kernel<true, kCentered, kMixed, RowVariant::many, 256, T>;
     case 512:
-      return norm_forward_kernel<true, kCentered, kMixed, RowWay::many, 512, T>;
+      return norm_forward_kernel<true, kCentered, kMixed, RowVariant::many, 512, T>;
     default:
-      return norm_forward_kernel<true, kCentered, kMixed, RowWay::many, 0, T>;
+      return norm_forward_kernel<true, kCentered, kMixed, RowVariant::many, 0, T>;
   }
 }
 
@@ -273,13 +273,14 @@ Status norm_forward(const NormForward<T>& norm, const Context& context) {
     return launch(context, kernel, grid, norm, groups, A(1) / static_cast<A>(norm.cols));
   };
   const auto run = [&](auto kernel, const RowGroups& groups) { return run_on(groups.grid(norm.rows), kernel, groups); };
-  constexpr RowWay kFew = RowWay::few, kMany = RowWay::many, kCluster = RowWay::cluster, kChunks = RowWay::chunks;
-  const auto chunks = aligned ? norm_forward_kernel<true, kCentered, true, kChunks, 0, T>
-                              : norm_forward_kernel<false, kCentered, true, kChunks, 0, T>;
-  const RowGroups groups = block_or_cluster<T, packs_of(kMany)>(norm.cols, kRowThreads, chunks);
-  const RowWay way = way_of(groups, norm.rows, norm.cols);
-  if (way == kChunks) return run(chunks, groups);
-  if (way == kCluster) {
+  constexpr RowVariant kFew = RowVariant::few, kMany = RowVariant::many, kCluster = RowVariant::cluster,
+                       kTiles = RowVariant::tiles;
+  const auto tiles = aligned ? norm_forward_kernel<true, kCentered, true, kTiles, 0, T>
+                             : norm_forward_kernel<false, kCentered, true, kTiles, 0, T>;
+  const RowGroups groups = block_or_cluster<T, packs_of(kMany)>(norm.cols, kRowThreads, tiles);
+  const RowVariant variant = variant_of(groups, norm.rows, norm.cols);
+  if (variant == kTiles) return run(tiles, groups);
+  if (variant == kCluster) {
     const int next_row_bytes = NextRow<T, packs_of(kCluster)>::kBytes * (norm.residual ? 2 : 1);
     return run_on(cluster_grid(groups, norm.rows, aligned, next_row_bytes),
                   !aligned ? norm_forward_kernel<false, kCentered, true, kCluster, kRowThreads, T>
@@ -289,7 +290,7 @@ Status norm_forward(const NormForward<T>& norm, const Context& context) {
   }
   if (!aligned) return run(norm_forward_kernel<false, kCentered, true, kMany, 0, T>, groups);
   if (mixed) return run(norm_forward_kernel_for<kCentered, kCanMix, T>(groups.threads), groups);
-  if (way == kMany) return run(norm_forward_kernel_for<kCentered, false, T>(groups.threads), groups);
+  if (variant == kMany) return run(norm_forward_kernel_for<kCentered, false, T>(groups.threads), groups);
   return run(norm_forward_kernel<true, kCentered, false, kFew, 0, T>, with_half_the_packs(groups));
 }
 

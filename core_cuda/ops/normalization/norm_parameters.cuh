@@ -6,7 +6,7 @@
 
 namespace fusedops::cuda {
 
-// What an absent parameter counts as: adding a negative zero changes nothing, not even the sign of a zero.
+// The values of absent parameters: adding a negative zero changes nothing, not even the sign of a zero.
 inline constexpr float kAbsentWeight = 1;
 inline constexpr float kAbsentBias = -0.0f;
 inline constexpr float kNoOffset = -0.0f;
@@ -15,7 +15,7 @@ inline constexpr float kNoOffset = -0.0f;
 // registers of 16-bit elements, because it may be float32 beside a 16-bit T, or to spare the conversions.
 template <bool kAligned, bool kWide, class T>
 class HeldParameter {
-  static_assert(kAligned || kWide);  // an absent parameter is known to packs as they lie only where these are whole
+  static_assert(kAligned || kWide);  // packs that are not widened must be whole, or an absent parameter is not seen
 
  public:
   using A = compute_t<T>;

@@ -6,59 +6,42 @@ namespace fusedops {
 
 const Operator& rms_norm() {
   static const Operator op{
-      .name = "rms_norm",
-      .inputs = {{"x", Kind::tensor, Layout::rows}, {.name = "weight", .kind = Kind::optional, .parameter = true}},
-      .outputs = {{"y", "x"}, {"rstd", "compute(x)", true}},
-      .attributes = {{"eps", Type::f64, "1e-6"}, {"weight_offset", Type::f64, "0.0"}},
-      .derivative = {{.op = "rms_norm_backward",
-                      .inputs = {"dy", "x", "weight", "rstd", nullptr},
-                      .gradients = {{"x", "dx"}, {"weight", "dweight"}}}},
-      .rule = [](Rule& rule) { return norm_forward_rule(rule, kRmsNorm); },
-      .workspace = [](const Call& call) { return norm_forward_workspace(call, kRmsNorm); },
-      .cpu = [](const Call& call) { return norm_forward_cpu(call, kRmsNorm); },
-      .cuda = rms_norm_cuda,
-      .batched = true,
+      kRmsNorm,
+      {.derivative = {{.op = "rms_norm_backward",
+                       .inputs = {"dy", "x", "weight", "rstd", nullptr},
+                       .gradients = {{"x", "dx"}, {"weight", "dweight"}}}},
+       .rule = [](Rule& rule) { return norm_forward_rule(rule, kRmsNorm); },
+       .workspace = [](const Call& call) { return norm_forward_workspace(call, kRmsNorm); },
+       .cpu = [](const Call& call) { return norm_forward_cpu(call, kRmsNorm); },
+       .cuda = rms_norm_cuda,
+       .batched = true},
   };
   return op;
 }
 
 const Operator& add_rms_norm() {
   static const Operator op{
-      .name = "add_rms_norm",
-      .inputs = {{"x", Kind::tensor, Layout::rows},
-                 {"residual", Kind::tensor, Layout::rows},
-                 {.name = "weight", .kind = Kind::optional, .parameter = true}},
-      .outputs = {{"y", "x"}, {"s", "x"}, {"rstd", "compute(x)", true}},
-      .attributes = {{"eps", Type::f64, "1e-6"}, {"weight_offset", Type::f64, "0.0"}},
-      .derivative = {{.op = "rms_norm_backward",
-                      .inputs = {"dy", "s", "weight", "rstd", "ds"},
-                      .gradients = {{"x", "dx"}, {"residual", "dx"}, {"weight", "dweight"}}},
-                     {.gradients = {{"x", "ds"}, {"residual", "ds"}}}},
-      .rule = [](Rule& rule) { return norm_forward_rule(rule, kAddRmsNorm); },
-      .workspace = [](const Call& call) { return norm_forward_workspace(call, kAddRmsNorm); },
-      .cpu = [](const Call& call) { return norm_forward_cpu(call, kAddRmsNorm); },
-      .cuda = add_rms_norm_cuda,
-      .batched = true,
+      kAddRmsNorm,
+      {.derivative = {{.op = "rms_norm_backward",
+                       .inputs = {"dy", "s", "weight", "rstd", "ds"},
+                       .gradients = {{"x", "dx"}, {"residual", "dx"}, {"weight", "dweight"}}},
+                      {.gradients = {{"x", "ds"}, {"residual", "ds"}}}},
+       .rule = [](Rule& rule) { return norm_forward_rule(rule, kAddRmsNorm); },
+       .workspace = [](const Call& call) { return norm_forward_workspace(call, kAddRmsNorm); },
+       .cpu = [](const Call& call) { return norm_forward_cpu(call, kAddRmsNorm); },
+       .cuda = add_rms_norm_cuda,
+       .batched = true},
   };
   return op;
 }
 
 const Operator& rms_norm_backward() {
   static const Operator op{
-      .name = "rms_norm_backward",
-      .inputs = {{"dy", Kind::tensor, Layout::rows},
-                 {"x", Kind::tensor, Layout::rows},
-                 {.name = "weight", .kind = Kind::optional, .parameter = true},
-                 {"rstd"},
-                 {"ds", Kind::optional, Layout::rows}},
-      .outputs = {{"dx", "x"}, {"dweight", "weight"}},
-      .attributes = {{"weight_offset", Type::f64, "0.0"},
-                     {"need_dx", Type::boolean, "true"},
-                     {"need_dweight", Type::boolean, "true"}},
-      .rule = [](Rule& rule) { return norm_backward_rule(rule, kRmsNormBackward); },
-      .workspace = [](const Call& call) { return norm_backward_workspace(call, kRmsNormBackward); },
-      .cpu = [](const Call& call) { return norm_backward_cpu(call, kRmsNormBackward); },
-      .cuda = rms_norm_backward_cuda,
+      kRmsNormBackward,
+      {.rule = [](Rule& rule) { return norm_backward_rule(rule, kRmsNormBackward); },
+       .workspace = [](const Call& call) { return norm_backward_workspace(call, kRmsNormBackward); },
+       .cpu = [](const Call& call) { return norm_backward_cpu(call, kRmsNormBackward); },
+       .cuda = rms_norm_backward_cuda},
   };
   return op;
 }

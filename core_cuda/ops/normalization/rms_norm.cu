@@ -19,7 +19,7 @@ Status rms_norm_cuda(const Call& call) { return forward(call, kRmsNorm); }
 Status add_rms_norm_cuda(const Call& call) { return forward(call, kAddRmsNorm); }
 
 Status rms_norm_backward_cuda(const Call& call) {
-  return dispatch(call.inputs[kRmsNormBackward.x]->dtype, [&](auto tag) {
+  return dispatch(call.inputs[input_of(kRmsNormBackward, "x")]->dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     return cuda::norm_backward<false>(NormBackward<T>(call, kRmsNormBackward), call.context);
   });

@@ -6,16 +6,44 @@
 
 namespace fusedops {
 
-// (x, weight?; eps, weight_offset) -> (y, rstd)
+inline constexpr Signature kRmsNorm{
+    .name = "rms_norm",
+    .inputs = {{"x", Kind::tensor, Layout::rows}, {.name = "weight", .kind = Kind::optional, .parameter = true}},
+    .outputs = {{"y", "x"}, {"rstd", "compute(x)", true}},
+    .attributes = {{"eps", Type::f64, "1e-6"}, {"weight_offset", Type::f64, "0.0"}},
+};
+
 const Operator& rms_norm();
 FUSEDOPS_CUDA_KERNEL Status rms_norm_cuda(const Call& call);
 
-// (x, residual, weight?; eps, weight_offset) -> (y, s, rstd): s = x + residual, rounded, and its rms_norm.
+// s = x + residual, rounded, and its rms_norm.
+inline constexpr Signature kAddRmsNorm{
+    .name = "add_rms_norm",
+    .inputs = {{"x", Kind::tensor, Layout::rows},
+               {"residual", Kind::tensor, Layout::rows},
+               {.name = "weight", .kind = Kind::optional, .parameter = true}},
+    .outputs = {{"y", "x"}, {"s", "x"}, {"rstd", "compute(x)", true}},
+    .attributes = {{"eps", Type::f64, "1e-6"}, {"weight_offset", Type::f64, "0.0"}},
+};
+
 const Operator& add_rms_norm();
 FUSEDOPS_CUDA_KERNEL Status add_rms_norm_cuda(const Call& call);
 
-// (dy, x, weight?, rstd, ds?; weight_offset, need_dx, need_dweight) -> (dx, dweight), of either: x is add_rms_norm's s,
-// and ds what flows back to it. What is not needed, or has no input, is returned empty.
+// The gradient of both: for add_rms_norm, x is its s, and ds the upstream gradient of s. A gradient that is not needed,
+// or has no input, is returned empty.
+inline constexpr Signature kRmsNormBackward{
+    .name = "rms_norm_backward",
+    .inputs = {{"dy", Kind::tensor, Layout::rows},
+               {"x", Kind::tensor, Layout::rows},
+               {.name = "weight", .kind = Kind::optional, .parameter = true},
+               {"rstd"},
+               {"ds", Kind::optional, Layout::rows}},
+    .outputs = {{"dx", "x"}, {"dweight", "weight"}},
+    .attributes = {{"weight_offset", Type::f64, "0.0"},
+                   {"need_dx", Type::boolean, "true"},
+                   {"need_dweight", Type::boolean, "true"}},
+};
+
 const Operator& rms_norm_backward();
 FUSEDOPS_CUDA_KERNEL Status rms_norm_backward_cuda(const Call& call);
 

@@ -5,9 +5,6 @@
 namespace fusedops {
 namespace {
 
-enum : int { kA, kB };
-enum : int { kTransposeA, kTransposeB };
-
 Status at_least_a_matrix(const Rule& rule, int input) {
   const Shape& shape = rule.inputs[input];
   if (!shape.ranked || shape.rank >= 2) return {};
@@ -39,20 +36,21 @@ Status same_leading(Rule& rule, int of_a, int of_b) {
 }
 
 Status matmul_rule(Rule& rule) {
-  const Value* attributes = rule.attributes;
-  return product_rule(rule, kA, kB, attributes[kTransposeA].i64, attributes[kTransposeB].i64, &rule.outputs[0]);
+  return product_rule(
+      rule, input_of(kMatmul, "a"), input_of(kMatmul, "b"), rule.attributes[attribute_of<bool>(kMatmul, "transpose_a")],
+      rule.attributes[attribute_of<bool>(kMatmul, "transpose_b")], &rule.outputs[output_of(kMatmul, "c")]);
 }
 
-size_t matmul_workspace(const Call& call) { return call.context.cuda ? Matmul(call).workspace() : 0; }
+size_t matmul_workspace(const Call& call) { return call.context.cuda ? Matmul::of(call).workspace() : 0; }
 
-// Into how many slabs the CUDA kernels cut k: several if c has few tiles and k is long, for more blocks at work. A
-// function of the shape alone, as is the order of the sum.
-int64_t slabs_of(int64_t batch, int64_t m, int64_t n, int64_t k) {
-  constexpr int64_t kTile = 64, kBlocks = 256, kLeastSlabs = 4, kLeastDepth = 512;
+// The number of splits of k in the CUDA kernels: several if c has few tiles and k is long, so that more blocks work. It
+// depends on the shape alone, and so does the order of the sum.
+int64_t splits_of(int64_t batch, int64_t m, int64_t n, int64_t k) {
+  constexpr int64_t kTile = 64, kBlocks = 256, kLeastSplits = 4, kLeastDepth = 512;
   if (batch != 1 || m == 0 || n == 0 || m > kTile * kBlocks || n > kTile * kBlocks) return 1;
   const int64_t tiles = ((m + kTile - 1) / kTile) * ((n + kTile - 1) / kTile);
-  const int64_t slabs = std::min(kBlocks / tiles, k / kLeastDepth);
-  return slabs < kLeastSlabs ? 1 : slabs;
+  const int64_t splits = std::min(kBlocks / tiles, k / kLeastDepth);
+  return splits < kLeastSplits ? 1 : splits;
 }
 
 int64_t batch_of(const View& view) {
@@ -91,7 +89,7 @@ Status product_rule(Rule& rule, int of_a, int of_b, bool transpose_a, bool trans
   return {};
 }
 
-// Nothing is read of a view without elements, whose strides may be any.
+// A view without elements may have any strides; nothing is read of it.
 Matmul::Matrix Matmul::Matrix::of(const View& view, bool transpose) {
   const MatrixStrides strides = as_matrix(view).value_or(MatrixStrides{true, cols_of(view), 0});
   return {view.data, transpose == strides.row_major, strides.stride, strides.batch_stride};
@@ -112,14 +110,23 @@ bool Matmul::Matrix::stack(int64_t batch, int64_t rows, int64_t cols) {
   return true;
 }
 
-Matmul::Matmul(const Call& call)
-    : Matmul(call.outputs[0].dtype, batch_of(call.outputs[0]), rows_of(call.outputs[0]), cols_of(call.outputs[0]),
-             call.attributes[kTransposeA].i64 ? rows_of(*call.inputs[kA]) : cols_of(*call.inputs[kA]),
-             Matrix::of(*call.inputs[kA], call.attributes[kTransposeA].i64),
-             Matrix::of(*call.inputs[kB], call.attributes[kTransposeB].i64), call.outputs[0].data) {}
+Matmul Matmul::of(const Call& call) {
+  const View &a = *call.inputs[input_of(kMatmul, "a")], &b = *call.inputs[input_of(kMatmul, "b")];
+  const View& c = call.outputs[output_of(kMatmul, "c")];
+  const bool transpose_a = call.attributes[attribute_of<bool>(kMatmul, "transpose_a")];
+  const bool transpose_b = call.attributes[attribute_of<bool>(kMatmul, "transpose_b")];
+  return {c.dtype,
+          batch_of(c),
+          rows_of(c),
+          cols_of(c),
+          transpose_a ? rows_of(a) : cols_of(a),
+          Matrix::of(a, transpose_a),
+          Matrix::of(b, transpose_b),
+          c.data};
+}
 
 Matmul::Matmul(DType dtype, int64_t batch, int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, void* c)
-    : dtype(dtype), batch(batch), m(m), n(n), k(k), slabs(slabs_of(batch, m, n, k)), a(a), b(b), c(c) {
+    : dtype(dtype), batch(batch), m(m), n(n), k(k), splits(splits_of(batch, m, n, k)), a(a), b(b), c(c) {
   // One b for all of a's matrices, lying one below the other: a single tall product.
   if (b.batch_stride == 0 && this->a.stack(batch, m, k)) {
     this->m = batch * m;
@@ -127,21 +134,18 @@ Matmul::Matmul(DType dtype, int64_t batch, int64_t m, int64_t n, int64_t k, Matr
   }
 }
 
-size_t Matmul::workspace() const { return slabs == 1 ? 0 : slabs * m * n * size_of(compute_dtype(dtype)); }
+size_t Matmul::workspace() const { return splits == 1 ? 0 : splits * m * n * size_of(compute_dtype(dtype)); }
 
 const Operator& matmul() {
   static const Operator op{
-      .name = "matmul",
-      .inputs = {{"a", Kind::tensor, Layout::matrix}, {"b", Kind::tensor, Layout::matrix}},
-      .outputs = {{"c", "a"}},
-      .attributes = {{"transpose_a", Type::boolean, "false"}, {"transpose_b", Type::boolean, "false"}},
-      .derivative = {{.op = "matmul_backward", .inputs = {"dc", "a", "b"}, .gradients = {{"a", "da"}, {"b", "db"}}}},
-      .rule = matmul_rule,
-      .workspace = matmul_workspace,
-      .cpu = matmul_cpu,
-      .cuda = matmul_cuda,
-      .autocast = true,
-      .batched = true,
+      kMatmul,
+      {.derivative = {{.op = "matmul_backward", .inputs = {"dc", "a", "b"}, .gradients = {{"a", "da"}, {"b", "db"}}}},
+       .rule = matmul_rule,
+       .workspace = matmul_workspace,
+       .cpu = matmul_cpu,
+       .cuda = matmul_cuda,
+       .autocast = true,
+       .batched = true},
   };
   return op;
 }

@@ -33,7 +33,7 @@ Status has_sm90(bool* result) {
 }  // namespace
 }  // namespace cuda
 
-Status matmul_cuda(const Call& call) { return multiply_cuda(Matmul(call), call.workspace, call.context); }
+Status matmul_cuda(const Call& call) { return multiply_cuda(Matmul::of(call), call.workspace, call.context); }
 
 Status multiply_cuda(const Matmul& product, void* workspace, const Context& context) {
   if (product.batch == 0 || product.m == 0 || product.n == 0) return {};
@@ -42,7 +42,7 @@ Status multiply_cuda(const Matmul& product, void* workspace, const Context& cont
     return cuda::check(cudaMemsetAsync(product.c, 0, bytes, static_cast<cudaStream_t>(context.stream)),
                        "cudaMemsetAsync");
   }
-  if (product.slabs > 1) return cuda::matmul_in_slabs(product, workspace, context);
+  if (product.splits > 1) return cuda::matmul_split_k(product, workspace, context);
 #ifdef FUSEDOPS_SM90
   if (size_of(product.dtype) == 2 && cuda::takes_sm90(product)) {
     bool has_sm90 = false;

@@ -5,12 +5,18 @@
 
 namespace fusedops {
 
-// (a, b, *, transpose_a, transpose_b) -> c
+inline constexpr Signature kMatmul{
+    .name = "matmul",
+    .inputs = {{"a", Kind::tensor, Layout::matrix}, {"b", Kind::tensor, Layout::matrix}},
+    .outputs = {{"c", "a"}},
+    .attributes = {{"transpose_a", Type::boolean, "false"}, {"transpose_b", Type::boolean, "false"}},
+};
+
 const Operator& matmul();
 Status matmul_cpu(const Call& call);
 FUSEDOPS_CUDA_KERNEL Status matmul_cuda(const Call& call);
 
-// Checks that op(a) @ op(b) exists for two inputs, and says what dtype and shape it has.
+// Checks that op(a) @ op(b) exists for two inputs, and returns its dtype and shape.
 Status product_rule(Rule& rule, int a, int b, bool transpose_a, bool transpose_b, Shape* c);
 
 // One product per batch: c [batch, m, n] = a [batch, m, k] @ b [batch, k, n]. c is row-major without gaps.
@@ -29,14 +35,14 @@ struct Matmul {
     bool stack(int64_t batch, int64_t rows, int64_t cols);
   };
 
-  explicit Matmul(const Call& call);  // of the operator matmul
+  static Matmul of(const Call& call);  // of the operator matmul
   Matmul(DType dtype, int64_t batch, int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, void* c);
 
-  size_t workspace() const;  // bytes that the CUDA kernels need for the slabs' products
+  size_t workspace() const;  // bytes that the CUDA kernels need for the products of the splits
 
   DType dtype;
   int64_t batch, m, n, k;
-  int64_t slabs;  // that the CUDA kernels cut k into
+  int64_t splits;  // of k, in the CUDA kernels
   Matrix a, b;
   void* c;
 };

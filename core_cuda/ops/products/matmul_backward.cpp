@@ -6,32 +6,37 @@
 namespace fusedops {
 namespace {
 
-using Places = MatmulBackward;
 using Matrix = Matmul::Matrix;
+
+constexpr int kDc = input_of(kMatmulBackward, "dc"), kA = input_of(kMatmulBackward, "a"),
+              kB = input_of(kMatmulBackward, "b");
+constexpr auto kTransposeA = attribute_of<bool>(kMatmulBackward, "transpose_a");
+constexpr auto kTransposeB = attribute_of<bool>(kMatmulBackward, "transpose_b");
+constexpr auto kNeedDa = attribute_of<bool>(kMatmulBackward, "need_da");
+constexpr auto kNeedDb = attribute_of<bool>(kMatmulBackward, "need_db");
 
 // dA is a product like any other, and has a's shape but for the transposition.
 Status backward_rule(Rule& rule) {
-  const Value* attributes = rule.attributes;
-  const bool need_db = attributes[Places::kNeedDb].i64;
+  const bool need_db = rule.attributes[kNeedDb];
   Shape da;
-  FUSEDOPS_TRY(product_rule(rule, Places::kDc, Places::kB, false, !attributes[Places::kTransposeB].i64, &da));
-  if (da.ranked && attributes[Places::kTransposeA].i64) std::swap(da.dims[da.rank - 2], da.dims[da.rank - 1]);
+  FUSEDOPS_TRY(product_rule(rule, kDc, kB, false, !rule.attributes[kTransposeB], &da));
+  if (da.ranked && rule.attributes[kTransposeA]) std::swap(da.dims[da.rank - 2], da.dims[da.rank - 1]);
 
-  const Shape &a = rule.inputs[Places::kA], &b = rule.inputs[Places::kB];
-  if (need_db && !a.present) return rule.must(Places::kA, "be a tensor if need_db is true", "nothing");
+  const Shape &a = rule.inputs[kA], &b = rule.inputs[kB];
+  if (need_db && !a.present) return rule.must(kA, "be a tensor if need_db is true", "nothing");
   if (a.present) {
-    FUSEDOPS_TRY(rule.same_dtype(Places::kA, Places::kDc));
+    FUSEDOPS_TRY(rule.same_dtype(kA, kDc));
     if (!da.ranked) da = a;
     bool equal = !a.ranked || a.rank == da.rank;
     for (int i = 0; equal && a.ranked && i < a.rank; ++i) equal = rule.same(da.dims[i], a.dims[i]);
-    if (!equal) return rule.must(Places::kA, "have shape " + rule.show(da) + ", as dc and b have it", rule.show(a));
+    if (!equal) return rule.must(kA, "have shape " + rule.show(da) + ", as dc and b have it", rule.show(a));
   }
-  rule.outputs[0] = attributes[Places::kNeedDa].i64 ? da : Shape::of(da.dtype, {0});
-  rule.outputs[1] = need_db ? b : Shape::of(b.dtype, {0});
+  rule.outputs[output_of(kMatmulBackward, "da")] = rule.attributes[kNeedDa] ? da : Shape::of(da.dtype, {0});
+  rule.outputs[output_of(kMatmulBackward, "db")] = need_db ? b : Shape::of(b.dtype, {0});
   return {};
 }
 
-// One product after the other has the memory behind the copies.
+// Both products use the memory after the copies, one at a time.
 size_t backward_workspace(const Call& call) {
   const MatmulBackward backward(call);
   if (!call.context.cuda) return backward.gathered_bytes;
@@ -54,7 +59,7 @@ Status gather_cpu(const Gather& gather, const Context& context) {
 
 MatmulBackward::MatmulBackward(const Call& call) {
   const View &dc_view = *call.inputs[kDc], &b_view = *call.inputs[kB];
-  const bool transpose_a = call.attributes[kTransposeA].i64, transpose_b = call.attributes[kTransposeB].i64;
+  const bool transpose_a = call.attributes[kTransposeA], transpose_b = call.attributes[kTransposeB];
   const DType dtype = dc_view.dtype;
   const int64_t m = dc_view.sizes[dc_view.rank - 2], n = dc_view.sizes[dc_view.rank - 1];
   const int64_t k = b_view.sizes[b_view.rank - (transpose_b ? 1 : 2)];
@@ -62,15 +67,15 @@ MatmulBackward::MatmulBackward(const Call& call) {
   for (int i = 0; i < dc_view.rank - 2; ++i) batch *= dc_view.sizes[i];
   Matrix dc = Matrix::of(dc_view, false);
 
-  if (call.attributes[kNeedDa].i64) {
+  if (call.attributes[kNeedDa]) {
     const Matrix b = Matrix::of(b_view, transpose_b);
-    void* to = call.outputs[0].data;
+    void* to = call.outputs[output_of(kMatmulBackward, "da")].data;
     if (transpose_a)
       da.emplace(dtype, batch, k, m, n, b, dc.turned(), to);
     else
       da.emplace(dtype, batch, m, k, n, dc, b.turned(), to);
   }
-  if (call.attributes[kNeedDb].i64) {
+  if (call.attributes[kNeedDb]) {
     Matrix a = Matrix::of(*call.inputs[kA], transpose_a);
     int64_t rows = m;
     if (b_view.rank == 2) {
@@ -79,7 +84,7 @@ MatmulBackward::MatmulBackward(const Call& call) {
       rows = batch * m;
       batch = 1;
     }
-    void* to = call.outputs[1].data;
+    void* to = call.outputs[output_of(kMatmulBackward, "db")].data;
     if (transpose_b)
       db.emplace(dtype, batch, n, k, rows, dc.turned(), a, to);
     else
@@ -109,20 +114,12 @@ Status matmul_backward_cpu(const Call& call) {
 
 const Operator& matmul_backward() {
   static const Operator op{
-      .name = "matmul_backward",
-      .inputs = {{"dc", Kind::tensor, Layout::matrix},
-                 {.name = "a", .kind = Kind::optional, .layout = Layout::matrix, .only_for = "db"},
-                 {"b", Kind::tensor, Layout::matrix}},
-      .outputs = {{"da", "dc"}, {"db", "b"}},
-      .attributes = {{"transpose_a", Type::boolean, "false"},
-                     {"transpose_b", Type::boolean, "false"},
-                     {"need_da", Type::boolean, "true"},
-                     {"need_db", Type::boolean, "true"}},
-      .rule = backward_rule,
-      .workspace = backward_workspace,
-      .cpu = matmul_backward_cpu,
-      .cuda = matmul_backward_cuda,
-      .batched = true,
+      kMatmulBackward,
+      {.rule = backward_rule,
+       .workspace = backward_workspace,
+       .cpu = matmul_backward_cpu,
+       .cuda = matmul_backward_cuda,
+       .batched = true},
   };
   return op;
 }

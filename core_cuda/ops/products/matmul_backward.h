@@ -9,8 +9,19 @@
 
 namespace fusedops {
 
-// (dc, a, b, *, transpose_a, transpose_b, need_da, need_db) -> (da, db); what is not needed is returned empty. a is
-// read for db only.
+// What is not needed is returned empty.
+inline constexpr Signature kMatmulBackward{
+    .name = "matmul_backward",
+    .inputs = {{"dc", Kind::tensor, Layout::matrix},
+               {.name = "a", .kind = Kind::optional, .layout = Layout::matrix, .only_for = "db"},
+               {"b", Kind::tensor, Layout::matrix}},
+    .outputs = {{"da", "dc"}, {"db", "b"}},
+    .attributes = {{"transpose_a", Type::boolean, "false"},
+                   {"transpose_b", Type::boolean, "false"},
+                   {"need_da", Type::boolean, "true"},
+                   {"need_db", Type::boolean, "true"}},
+};
+
 const Operator& matmul_backward();
 Status matmul_backward_cpu(const Call& call);
 FUSEDOPS_CUDA_KERNEL Status matmul_backward_cuda(const Call& call);
@@ -25,17 +36,14 @@ struct Gather {
 };
 
 struct MatmulBackward {
-  enum : int { kDc, kA, kB };
-  enum : int { kTransposeA, kTransposeB, kNeedDa, kNeedDb };
-
   explicit MatmulBackward(const Call& call);
 
   std::optional<Matmul> da, db;  // what is needed, to be computed in this order
-  // One b for many matrices: the sum over them is part of the product, which takes one tall matrix from each side. What
-  // does not lie that way is copied to the workspace before db is computed.
+  // One b for many matrices: the sum over them is part of the product, which takes one tall matrix from each side. A
+  // matrix with another layout is copied to the workspace before db is computed.
   Gather gathers[2];
   int gathered = 0;
-  size_t gathered_bytes = 0;  // at the start of the workspace; what the products need is behind them
+  size_t gathered_bytes = 0;  // at the start of the workspace; the products use what follows
 
  private:
   Matmul::Matrix stacked(const Call& call, Matmul::Matrix matrix, int64_t batch, int64_t rows, int64_t cols);

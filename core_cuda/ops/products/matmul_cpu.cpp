@@ -167,7 +167,7 @@ class Product {
   int64_t row_tiles_, col_tiles_;
 };
 
-// ---- Matrix by vector: nothing is used twice, so that packing would only add to the reading ----
+// ---- Matrix by vector: nothing is used twice, so that packing would only cost time ----
 
 template <class T>
 class VectorProduct {
@@ -212,22 +212,22 @@ class VectorProduct {
     A buffer[kVectorKc];
     for (int64_t line = 0; line < count; ++line) {
       const A* elements = cpu::widened(matrix.at(line, 0), buffer, k);
-      sums[line] += cpu::lane_sum<A>(k, [=](int64_t i) { return elements[i] * x[i]; });
+      sums[line] += cpu::interleaved_sum<A>(k, [=](int64_t i) { return elements[i] * x[i]; });
     }
   }
 
-  // In the order of lane_sum, so that both layouts of a matrix give the same bits.
+  // In the order of interleaved_sum, so that both layouts of a matrix give the same bits.
   static void add_steps(const Lines<T>& matrix, const A* x, int64_t count, int64_t k, A* sums) {
-    A lanes[cpu::kLanes][kLinesAtOnce] = {}, buffer[kLinesAtOnce];
+    A accumulators[cpu::kAccumulators][kLinesAtOnce] = {}, buffer[kLinesAtOnce];
     for (int64_t p = 0; p < k; ++p) {
       const A* elements = cpu::widened(matrix.at(0, p), buffer, count);
-      A* lane = lanes[p % cpu::kLanes];
-      for (int64_t i = 0; i < count; ++i) lane[i] += elements[i] * x[p];
+      A* accumulator = accumulators[p % cpu::kAccumulators];
+      for (int64_t i = 0; i < count; ++i) accumulator[i] += elements[i] * x[p];
     }
-    for (int width = cpu::kLanes / 2; width > 0; width /= 2)
-      for (int lane = 0; lane < width; ++lane)
-        for (int64_t i = 0; i < count; ++i) lanes[lane][i] += lanes[lane + width][i];
-    for (int64_t i = 0; i < count; ++i) sums[i] += lanes[0][i];
+    for (int width = cpu::kAccumulators / 2; width > 0; width /= 2)
+      for (int j = 0; j < width; ++j)
+        for (int64_t i = 0; i < count; ++i) accumulators[j][i] += accumulators[j + width][i];
+    for (int64_t i = 0; i < count; ++i) sums[i] += accumulators[0][i];
   }
 
   Matmul call_;
@@ -235,7 +235,7 @@ class VectorProduct {
   int64_t count_, groups_;
 };
 
-// A framework's thread must not see an exception, so that a task answers whether it had the memory it needs.
+// A framework's thread must not see an exception, so that a task returns whether it could allocate its memory.
 template <class AnyProduct>
 Status run(const AnyProduct& product, const Context& context) {
   std::atomic<bool> complete = true;
@@ -247,7 +247,7 @@ Status run(const AnyProduct& product, const Context& context) {
 
 }  // namespace
 
-Status matmul_cpu(const Call& call) { return multiply_cpu(Matmul(call), call.context); }
+Status matmul_cpu(const Call& call) { return multiply_cpu(Matmul::of(call), call.context); }
 
 Status multiply_cpu(const Matmul& product, const Context& context) {
   const int64_t elements = product.batch * product.m * product.n;

@@ -18,13 +18,13 @@ namespace fusedops::cpu {
 template <class A, int kVectorBytes, int mr, int kVectors>
 [[gnu::always_inline]] inline void multiply(int64_t k, const A* a, const A* b, A* c, int64_t c_stride, bool add) {
   typedef A Vector __attribute__((vector_size(kVectorBytes)));
-  constexpr int kLanes = kVectorBytes / sizeof(A), nr = kVectors * kLanes;
+  constexpr int kWidth = kVectorBytes / sizeof(A), nr = kVectors * kWidth;
   static_assert(mr % 4 == 0 && nr % 4 == 0, "packing interleaves four lines at a time");
   Vector sums[mr][kVectors] = {};
   for (int64_t p = 0; p < k; ++p, a += mr, b += nr) {
     Vector row[kVectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) std::memcpy(&row[v], b + v * kLanes, sizeof row[v]);
+    for (int v = 0; v < kVectors; ++v) std::memcpy(&row[v], b + v * kWidth, sizeof row[v]);
 #pragma GCC unroll 16
     for (int i = 0; i < mr; ++i)
 #pragma GCC unroll 4
@@ -34,7 +34,7 @@ template <class A, int kVectorBytes, int mr, int kVectors>
   for (int i = 0; i < mr; ++i)
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      A* to = c + i * c_stride + v * kLanes;
+      A* to = c + i * c_stride + v * kWidth;
       if (add) {
         Vector before;
         std::memcpy(&before, to, sizeof before);
@@ -74,21 +74,21 @@ template <class A, int mr, int kVectors>
 // in the same order, so that with fused multiply-adds the choice changes no bit.
 template <class A>
 MicroKernel<A> micro_kernel(int64_t n) {
-  constexpr int kLanes = 16 / sizeof(A);
+  constexpr int kWidth = 16 / sizeof(A);
 #ifdef __x86_64__
   if (__builtin_cpu_supports("avx512f")) {
-    if (n <= 4 * kLanes) return {12, 4 * kLanes, multiply_avx512<A, 12, 1>};
-    return {12, 8 * kLanes, multiply_avx512<A, 12, 2>};
+    if (n <= 4 * kWidth) return {12, 4 * kWidth, multiply_avx512<A, 12, 1>};
+    return {12, 8 * kWidth, multiply_avx512<A, 12, 2>};
   }
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-    if (n <= 2 * kLanes) return {8, 2 * kLanes, multiply_avx2<A, 8, 1>};
-    return {4, 6 * kLanes, multiply_avx2<A, 4, 3>};
+    if (n <= 2 * kWidth) return {8, 2 * kWidth, multiply_avx2<A, 8, 1>};
+    return {4, 6 * kWidth, multiply_avx2<A, 4, 3>};
   }
 #endif
 #ifdef __aarch64__
-  return {12, 2 * kLanes, multiply_portable<A, 12, 2>};
+  return {12, 2 * kWidth, multiply_portable<A, 12, 2>};
 #else
-  return {4, 2 * kLanes, multiply_portable<A, 4, 2>};
+  return {4, 2 * kWidth, multiply_portable<A, 4, 2>};
 #endif
 }
 
@@ -105,7 +105,7 @@ struct Lines {
   Lines from(int64_t line, int64_t p) const { return {at(line, p), along_k, stride}; }
 };
 
-// Elements kFrom of a followed by b. GCC before 12 spells it its own way.
+// Elements kFrom of a followed by b. GCC before 12 has a function of its own.
 template <int... kFrom, class Vector>
 Vector shuffled(Vector a, Vector b) {
 #if __has_builtin(__builtin_shufflevector)
@@ -116,7 +116,7 @@ Vector shuffled(Vector a, Vector b) {
 #endif
 }
 
-// Four contiguous lines become four lanes of a panel.
+// Four contiguous lines become four columns of a panel.
 template <class A>
 void interleave4(const A* const lines[4], int64_t k, A* panel, int width) {
   typedef A Vector __attribute__((vector_size(4 * sizeof(A))));
@@ -169,7 +169,7 @@ void pack_across_k(const Lines<T>& from, int lines, int64_t k, A* panel, int wid
   }
 }
 
-// Lanes beyond `count` are set to zero: they are computed with and never stored.
+// Lines beyond `count` are set to zero: they are computed with and never stored.
 template <class T, class A>
 void pack(const Lines<T>& from, int64_t count, int64_t k, A* panels, int width) {
   for (int64_t line = 0; line < count; line += width, panels += k * width) {

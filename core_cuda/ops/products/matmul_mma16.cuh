@@ -81,7 +81,7 @@ struct Mma16 {
 using LargeTile16 = BlockTile<128, 128, 32, 64, 64, 4, 2>;
 using SmallTile16 = BlockTile<64, 64, 32, 32, 32, 4, 4>;
 
-// For copies through registers, which have one tile in flight, whatever the number of stages. Twice the warps halve
+// For copies through registers, of which only one tile can be in flight. Twice the warps halve
 // what a thread holds, so that two blocks fit: one multiplies while the other waits for its loads.
 using LargeMisalignedTile16 = BlockTile<128, 128, 32, 64, 32, 2, 2>;
 using SmallMisalignedTile16 = BlockTile<64, 64, 32, 32, 32, 2, 4>;

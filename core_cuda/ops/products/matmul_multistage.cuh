@@ -2,13 +2,13 @@
 //
 // Each block computes one tile of c. It reads the rows of op(a) and the columns of op(b) that belong to it, kK of k at
 // a time, into a ring of kStages stages in shared memory, and sums their products in registers, in the order of k; it
-// writes each element of c once. A matrix is read as it lies: what differs is whether its lines of unit stride run
-// along k, or along m (n).
+// writes each element of c once. A matrix is read in its own layout: its lines of unit stride run along k, or along
+// m (n).
 //
 // Limit: the tensor cores, if 16-byte copies keep the ring filled. Where lines of 16-bit elements are misaligned, the
 // load instructions: one for each element.
 //
-// `Mma` says what a warp does with its part of a tile: matmul_mma16.cuh, matmul_f64.cu.
+// `Mma` defines what a warp does with its share of a tile: matmul_mma16.cuh, matmul_f64.cu.
 #pragma once
 
 #include <algorithm>
@@ -82,7 +82,7 @@ struct Multistage {
   static constexpr int kSharedBytes = Tile::kStages * kStageSize * sizeof(T);
 };
 
-// Neighbouring blocks take tiles from a band of 8 rows of tiles, so that what they read meets in the L2 cache.
+// Neighbouring blocks take tiles from a band of 8 rows of tiles, so that they share reads in the L2 cache.
 struct TilePosition {
   int64_t batch, m, n;
 
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     writing = writing + 1 == kStages ? 0 : writing + 1;
   }
 
-  // Of each 16 x 8 sums of a warp, a thread holds two neighbours in row lane / 4 and two in the eighth row below.
+  // Of the 16 x 8 sums of a warp, each thread holds two neighbours in row lane / 4, and two in the row 8 below.
   struct alignas(2 * sizeof(Out)) Pair {
     Out values[2];
   };
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 }
 
 template <class Out, class Mma, class Tile, int kBytes, bool kAAlongK, bool kBAlongK>
-Status launch_multistage(const Matmul& product, const Context& context) {
+Status launch_multistage_kernel(const Matmul& product, const Context& context) {
   using T = typename Mma::Element;
   const auto kernel = multistage_kernel<Out, Mma, Tile, kBytes, kAAlongK, kBAlongK>;
   constexpr int kSharedBytes = Multistage<Mma, Tile, kBytes, kAAlongK, kBAlongK>::kSharedBytes;
@@ -221,10 +221,10 @@ template <class Out, class Mma, class Tile, int kBytes>
 Status launch_multistage(const Matmul& product, const Context& context) {
   // op(a)'s lines run along k unless it is stored transposed; op(b)'s, if it is.
   if (product.a.transposed)
-    return product.b.transposed ? launch_multistage<Out, Mma, Tile, kBytes, false, true>(product, context)
-                                : launch_multistage<Out, Mma, Tile, kBytes, false, false>(product, context);
-  return product.b.transposed ? launch_multistage<Out, Mma, Tile, kBytes, true, true>(product, context)
-                              : launch_multistage<Out, Mma, Tile, kBytes, true, false>(product, context);
+    return product.b.transposed ? launch_multistage_kernel<Out, Mma, Tile, kBytes, false, true>(product, context)
+                                : launch_multistage_kernel<Out, Mma, Tile, kBytes, false, false>(product, context);
+  return product.b.transposed ? launch_multistage_kernel<Out, Mma, Tile, kBytes, true, true>(product, context)
+                              : launch_multistage_kernel<Out, Mma, Tile, kBytes, true, false>(product, context);
 }
 
 }  // namespace fusedops::cuda

@@ -1,5 +1,6 @@
-// The kernels that a matrix product can take. matmul.cu chooses; each of them takes what its comment says. The choice
-// follows from shapes, strides and alignment (and the GPU's architecture), so that equal calls give equal bits.
+// The kernels that a matrix product can take. matmul.cu chooses; each takes the products that its comment describes.
+// The choice follows from shapes, strides and alignment (and the GPU's architecture), so that equal calls give equal
+// bits.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,8 @@ Status matmul_bf16(const Matmul& product, const Context& context);
 Status matmul_f16_partial(const Matmul& product, const Context& context);
 Status matmul_bf16_partial(const Matmul& product, const Context& context);
 
-// A product that product.slabs cuts along k.
-Status matmul_in_slabs(const Matmul& product, void* workspace, const Context& context);
+// A product with more than one split of k.
+Status matmul_split_k(const Matmul& product, void* workspace, const Context& context);
 
 // Compute capability 9.x and matrices that TMA can address: see takes_sm90 in matmul.cu.
 Status matmul_f16_sm90(const Matmul& product, const Context& context);

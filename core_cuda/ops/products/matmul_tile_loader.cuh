@@ -34,54 +34,55 @@ class TileLoader {
  public:
   // The tile at `from`, of which `lines` lines of `width` elements exist; the rest becomes zero.
   __device__ void fetch(T* to, const T* from, int64_t stride, int lines, int width) {
-    const int line = threadIdx.x / kPerLine, column = threadIdx.x % kPerLine * kChunk;
+    const int line = threadIdx.x / kPerLine, column = threadIdx.x % kPerLine * kElements;
     from += line * stride + column;
-    const int64_t step = kLineStep * stride;
+    const int64_t step = kLineStride * stride;
     if constexpr (kAsync) {
       to += line * kPitch + column;
-      const int row_bytes = min(max(width - column, 0), kChunk) * int(sizeof(T));
+      const int row_bytes = min(max(width - column, 0), kElements) * int(sizeof(T));
 #pragma unroll
       for (int i = 0; i < kCount; ++i)
-        copy_async<kBytes>(to + i * kLineStep * kPitch, from + i * step, line + i * kLineStep < lines ? row_bytes : 0);
+        copy_async<kBytes>(to + i * kLineStride * kPitch, from + i * step,
+                           line + i * kLineStride < lines ? row_bytes : 0);
     } else if (lines == kLines && width == kWidth) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i)
 #pragma unroll
-        for (int j = 0; j < kChunk; ++j) values_[i][j] = from[i * step + j];
+        for (int j = 0; j < kElements; ++j) values_[i][j] = from[i * step + j];
     } else {
 #pragma unroll
       for (int i = 0; i < kCount; ++i)
 #pragma unroll
-        for (int j = 0; j < kChunk; ++j)
-          values_[i][j] = line + i * kLineStep < lines && column + j < width ? from[i * step + j] : T{};
+        for (int j = 0; j < kElements; ++j)
+          values_[i][j] = line + i * kLineStride < lines && column + j < width ? from[i * step + j] : T{};
     }
   }
 
   __device__ void store(T* to) {
     if constexpr (!kAsync) {
-      to += threadIdx.x / kPerLine * kPitch + threadIdx.x % kPerLine * kChunk;
+      to += threadIdx.x / kPerLine * kPitch + threadIdx.x % kPerLine * kElements;
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        struct alignas(kChunk * sizeof(T)) Chunk {
-          T values[kChunk];
+        struct alignas(kElements * sizeof(T)) Elements {
+          T values[kElements];
         };
-        Chunk chunk;
+        Elements elements;
 #pragma unroll
-        for (int j = 0; j < kChunk; ++j) chunk.values[j] = values_[i][j];
-        *reinterpret_cast<Chunk*>(to + i * kLineStep * kPitch) = chunk;
+        for (int j = 0; j < kElements; ++j) elements.values[j] = values_[i][j];
+        *reinterpret_cast<Elements*>(to + i * kLineStride * kPitch) = elements;
       }
     }
   }
 
  private:
   static constexpr bool kAsync = kBytes >= 4;
-  static constexpr int kChunk = kAsync ? kBytes / sizeof(T) : 2;  // elements that a thread handles side by side
-  static constexpr int kPerLine = kWidth / kChunk;
-  static constexpr int kLineStep = kThreads / kPerLine;
-  static constexpr int kCount = kLines / kLineStep;
-  static_assert(kWidth % kChunk == 0 && kThreads % kPerLine == 0 && kLines % kLineStep == 0);
+  static constexpr int kElements = kAsync ? kBytes / sizeof(T) : 2;  // elements that a thread handles side by side
+  static constexpr int kPerLine = kWidth / kElements;
+  static constexpr int kLineStride = kThreads / kPerLine;
+  static constexpr int kCount = kLines / kLineStride;
+  static_assert(kWidth % kElements == 0 && kThreads % kPerLine == 0 && kLines % kLineStride == 0);
 
-  T values_[kAsync ? 1 : kCount][kAsync ? 1 : kChunk];
+  T values_[kAsync ? 1 : kCount][kAsync ? 1 : kElements];
 };
 
 }  // namespace fusedops::cuda

@@ -5,12 +5,12 @@
 namespace fusedops {
 namespace {
 
-using Places = Rope<float, float>;
+constexpr int kX = input_of(kRope, "x"), kCos = input_of(kRope, "cos"), kSin = input_of(kRope, "sin");
 
 // Which dimension of x holds the positions, counted from its last; unknown (0) in a graph that does not know the rank.
 Status find_seq_dim(const Rule& rule, int* place) {
-  const Shape& x = rule.inputs[Places::kX];
-  const int64_t given = rule.attributes[Places::kSeqDim].i64;
+  const Shape& x = rule.inputs[kX];
+  const int64_t given = rule.attributes[attribute_of<int64_t>(kRope, "seq_dim")];
   *place = 0;
   if (given >= 0 && !x.ranked) return {};
   const int64_t from_last = given < 0 ? given : given - x.rank;
@@ -18,41 +18,39 @@ Status find_seq_dim(const Rule& rule, int* place) {
     return Status::error("fusedops.", rule.op.name, ": seq_dim must be -3 or -2; got ", std::to_string(given));
   *place = static_cast<int>(from_last);
   if (!x.ranked || x.rank >= -from_last) return {};
-  return rule.must(Places::kX, "have at least " + std::to_string(-from_last) + " dimensions", "shape " + rule.show(x));
+  return rule.must(kX, "have at least " + std::to_string(-from_last) + " dimensions", "shape " + rule.show(x));
 }
 
 // cos: [T, R/2] or [B, T, R/2], with T and B of x, R at most D.
 Status check_angles(Rule& rule, int place) {
-  Shape &x = rule.inputs[Places::kX], &cos = rule.inputs[Places::kCos];
+  Shape &x = rule.inputs[kX], &cos = rule.inputs[kCos];
   if (!cos.ranked) return {};
-  if (cos.rank != 2 && cos.rank != 3)
-    return rule.must(Places::kCos, "have shape [T, R/2] or [B, T, R/2]", rule.show(cos));
+  if (cos.rank != 2 && cos.rank != 3) return rule.must(kCos, "have shape [T, R/2] or [B, T, R/2]", rule.show(cos));
   if (!x.ranked || place == 0) return {};
   const bool batched = cos.rank == 3;
   Dim &time = x.dims[x.rank + place], &features = x.dims[x.rank - 1];
   if (batched && x.rank == -place)
-    return rule.must(Places::kCos, "have shape [T, R/2] beside x of shape " + rule.show(x), rule.show(cos));
+    return rule.must(kCos, "have shape [T, R/2] beside x of shape " + rule.show(x), rule.show(cos));
   const Dim half = cos.dims[cos.rank - 1];
   const bool narrow = half < 0 || features < 0 || half <= features / 2;
   if (narrow && rule.same(time, cos.dims[cos.rank - 2]) && (!batched || rule.same(x.dims[0], cos.dims[0]))) return {};
   const std::string most = features < 0 ? "R/2" : "R/2 <= " + rule.show(features / 2);
   const std::string batch = batched ? rule.show(x.dims[0]) + ", " : "";
-  return rule.must(Places::kCos,
-                   "have shape [" + batch + rule.show(time) + ", " + most + "] beside x of shape " + rule.show(x),
+  return rule.must(kCos, "have shape [" + batch + rule.show(time) + ", " + most + "] beside x of shape " + rule.show(x),
                    rule.show(cos));
 }
 
 Status rope_rule(Rule& rule) {
-  FUSEDOPS_TRY(rule.floating(Places::kX));
-  Shape& x = rule.inputs[Places::kX];
+  FUSEDOPS_TRY(rule.floating(kX));
+  Shape& x = rule.inputs[kX];
   const bool narrow = size_of(x.dtype) == 2;
-  FUSEDOPS_TRY(narrow ? rule.same_dtype_or_f32(Places::kCos, Places::kX) : rule.same_dtype(Places::kCos, Places::kX));
+  FUSEDOPS_TRY(narrow ? rule.same_dtype_or_f32(kCos, kX) : rule.same_dtype(kCos, kX));
   int place;
   FUSEDOPS_TRY(find_seq_dim(rule, &place));
   FUSEDOPS_TRY(check_angles(rule, place));
-  FUSEDOPS_TRY(rule.same_as(Places::kSin, Places::kCos));
+  FUSEDOPS_TRY(rule.same_as(kSin, kCos));
   FUSEDOPS_TRY(check_angles(rule, place));  // again, with what sin says of cos
-  rule.outputs[0] = x;
+  rule.outputs[output_of(kRope, "y")] = x;
   return {};
 }
 
@@ -153,19 +151,15 @@ Status rope_cpu(const Call& call) {
 
 const Operator& rope() {
   static const Operator op{
-      .name = "rope",
-      .inputs = {{"x", Kind::tensor, Layout::heads},
-                 {"cos", Kind::tensor, Layout::contiguous, true},
-                 {"sin", Kind::tensor, Layout::contiguous, true}},
-      .outputs = {{"y", "x"}},
-      .attributes = {{"seq_dim", Type::i64, "-3"},
-                     {"interleaved", Type::boolean, "false"},
-                     {"inverse", Type::boolean, "false"}},
-      .derivative = {{.op = "rope", .inputs = {"dy", "cos", "sin"}, .gradients = {{"x", "y"}}, .negated = "inverse"}},
-      .rule = rope_rule,
-      .cpu = rope_cpu,
-      .cuda = rope_cuda,
-      // Not batched: the first dimension of x has a meaning, where cos and sin have a batch.
+      kRope,
+      {
+          .derivative =
+              {{.op = "rope", .inputs = {"dy", "cos", "sin"}, .gradients = {{"x", "y"}}, .negated = "inverse"}},
+          .rule = rope_rule,
+          .cpu = rope_cpu,
+          .cuda = rope_cuda,
+          // Not batched: the first dimension of x has a meaning, where cos and sin have a batch.
+      },
   };
   return op;
 }

@@ -37,7 +37,7 @@ __device__ void store(const compute_t<T> (&from)[kCount], T* to) {
   }
 }
 
-// What takes x apart: the index of an item is divided by these, from the last to the first.
+// The divisors that turn the index of an item into a position in x, applied from the last to the first.
 template <class T, class Angle>
 struct Items {
   Rope<T, Angle> rope;

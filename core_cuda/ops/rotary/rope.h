@@ -9,16 +9,23 @@
 
 namespace fusedops {
 
-// (x, cos, sin; seq_dim, interleaved, inverse) -> y
+inline constexpr Signature kRope{
+    .name = "rope",
+    .inputs = {{"x", Kind::tensor, Layout::heads},
+               {"cos", Kind::tensor, Layout::contiguous, true},
+               {"sin", Kind::tensor, Layout::contiguous, true}},
+    .outputs = {{"y", "x"}},
+    .attributes = {{"seq_dim", Type::i64, "-3"},
+                   {"interleaved", Type::boolean, "false"},
+                   {"inverse", Type::boolean, "false"}},
+};
+
 const Operator& rope();
 FUSEDOPS_CUDA_KERNEL Status rope_cuda(const Call& call);
 
-// The call of rope, its arguments by name. Angle is the type of cos and sin: T, or float beside 16 bits.
+// The call of rope. Angle is the type of cos and sin: T, or float beside 16 bits.
 template <class T, class Angle>
 struct Rope {
-  enum : int { kX, kCos, kSin };
-  enum : int { kSeqDim, kInterleaved, kInverse };  // of the attributes
-
   explicit Rope(const Call& call);
 
   // The row of cos and sin for row (i, j, k) of x; batch is i / per_batch.
@@ -38,18 +45,18 @@ struct Rope {
 
 template <class T, class Angle>
 Rope<T, Angle>::Rope(const Call& call)
-    : x(static_cast<const T*>(call.inputs[kX]->data)),
-      cos(static_cast<const Angle*>(call.inputs[kCos]->data)),
-      sin(static_cast<const Angle*>(call.inputs[kSin]->data)),
-      y(static_cast<T*>(call.outputs[0].data)),
-      rows(as_heads(*call.inputs[kX])),
+    : x(call.input<T>(input_of(kRope, "x"))),
+      cos(call.input<Angle>(input_of(kRope, "cos"))),
+      sin(call.input<Angle>(input_of(kRope, "sin"))),
+      y(call.output<T>(output_of(kRope, "y"))),
+      rows(as_heads(*call.inputs[input_of(kRope, "x")])),
       per_batch(1),
       angle_strides{0, 0, 0},
-      half(call.inputs[kCos]->sizes[call.inputs[kCos]->rank - 1]),
-      interleaved(call.attributes[kInterleaved].i64),
-      inverse(call.attributes[kInverse].i64) {
-  const View &input = *call.inputs[kX], &angles = *call.inputs[kCos];
-  const int64_t seq_dim = call.attributes[kSeqDim].i64;
+      interleaved(call.attributes[attribute_of<bool>(kRope, "interleaved")]),
+      inverse(call.attributes[attribute_of<bool>(kRope, "inverse")]) {
+  const View &input = *call.inputs[input_of(kRope, "x")], &angles = *call.inputs[input_of(kRope, "cos")];
+  half = angles.sizes[angles.rank - 1];
+  const int64_t seq_dim = call.attributes[attribute_of<int64_t>(kRope, "seq_dim")];
   const bool time_is_last = (seq_dim < 0 ? seq_dim : seq_dim - input.rank) == -2;
   angle_strides[time_is_last ? 2 : 1] = 1;
   if (angles.rank == 2) return;
@@ -62,8 +69,8 @@ Rope<T, Angle>::Rope(const Call& call)
 // Calls body(Rope) with the types of the call.
 template <class Body>
 Status dispatch_rope(const Call& call, Body&& body) {
-  const DType angle = call.inputs[1]->dtype;
-  return dispatch(call.outputs[0].dtype, [&](auto tag) -> Status {
+  const DType angle = call.inputs[input_of(kRope, "cos")]->dtype;
+  return dispatch(call.outputs[output_of(kRope, "y")].dtype, [&](auto tag) -> Status {
     using T = typename decltype(tag)::type;
     if constexpr (sizeof(T) == 2)
       if (angle == DType::f32) return body(Rope<T, float>(call));

@@ -1,4 +1,4 @@
-// Rows on the CPU, cut into segments that stay in the first-level cache: the work that threads are given.
+// Rows on the CPU, cut into blocks that stay in the first-level cache: the work that threads are given.
 #pragma once
 
 #include <algorithm>
@@ -32,10 +32,10 @@ void run_widest(Function function) {
 }
 #endif
 
-// Calls body(row, column, n) for segments of n <= kBlock elements that cover all rows. `cost` is the rough price of
+// Calls body(row, column, n) for blocks of n <= kBlock elements that cover all rows. `cost` is the rough price of
 // kBlock elements in nanoseconds.
 template <class Body>
-void for_segments(const Context& context, int64_t rows, int64_t size, int64_t cost, Body&& body) {
+void for_row_blocks(const Context& context, int64_t rows, int64_t size, int64_t cost, Body&& body) {
   const int64_t per_row = (size + kBlock - 1) / kBlock;
   const int64_t price = std::max<int64_t>(1, cost * std::min(size, kBlock) / kBlock);
   context.parallel_for(rows * per_row, price, [&](int64_t begin, int64_t end) {
@@ -48,7 +48,7 @@ void for_segments(const Context& context, int64_t rows, int64_t size, int64_t co
   });
 }
 
-// A segment of results on its way to memory: they are computed where data() points and kept by keep(). In the compute
+// A block of results on its way to memory: they are computed where data() points and stored by keep(). In the compute
 // type and with nothing to stream, that is the place itself.
 template <class T>
 class Results {

@@ -1,6 +1,7 @@
-// A product with few elements and a long k, such as the gradient of a small weight over many rows: k is cut into slabs,
-// so that there are enough blocks to occupy the GPU. Each slab's product is one matrix of a batch, in the type of the
-// sums; a second kernel adds them in their order, rounds once and writes c. Limit: reading a and b.
+// Split-K, for a product with few elements and a long k, such as the gradient of a small weight over many rows: k is
+// cut into splits, so that there are enough blocks to occupy the GPU. The product of each split is one matrix of a
+// batch, in the type of the sums; a second kernel adds them in a fixed order, rounds once and writes c. Limit: reading
+// a and b.
 #include "core/common/numeric.h"
 #include "core/cuda/launch.cuh"
 #include "ops/products/matmul_paths.h"
@@ -8,16 +9,16 @@
 namespace fusedops::cuda {
 namespace {
 
-// c[i] = the sum of the slabs' elements i.
+// c[i] = the sum of element i over the splits.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    sum_slabs_kernel(const compute_t<T>* partials, int64_t slabs, int64_t count, T* c) {
+    sum_splits_kernel(const compute_t<T>* partials, int64_t splits, int64_t count, T* c) {
   begin_kernel();
   const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= count) return;
   compute_t<T> sum = 0;
 #pragma unroll 8
-  for (int64_t slab = 0; slab < slabs; ++slab) sum += partials[slab * count + i];
+  for (int64_t split = 0; split < splits; ++split) sum += partials[split * count + i];
   c[i] = from_compute<T>(sum);
 }
 
@@ -31,9 +32,9 @@ Status partial_product(const Matmul& part, const Context& context) {
 
 template <class T>
 Status run(const Matmul& product, compute_t<T>* partials, const Context& context) {
-  constexpr int64_t kMultiple = 64;  // keeps each slab as well aligned as the whole
+  constexpr int64_t kMultiple = 64;  // keeps each split as well aligned as the whole
   const int64_t count = product.m * product.n;
-  const int64_t depth = ((product.k - 1) / product.slabs / kMultiple + 1) * kMultiple;
+  const int64_t depth = ((product.k - 1) / product.splits / kMultiple + 1) * kMultiple;
   const int64_t whole = product.k / depth, rest = product.k % depth;
 
   Matmul part = product;
@@ -51,13 +52,13 @@ Status run(const Matmul& product, compute_t<T>* partials, const Context& context
     part.batch = 1;
     FUSEDOPS_TRY(partial_product<T>(part, context));
   }
-  return launch(context, sum_slabs_kernel<T>, (count + kThreads - 1) / kThreads, kThreads, partials, whole + (rest > 0),
-                count, static_cast<T*>(product.c));
+  return launch(context, sum_splits_kernel<T>, (count + kThreads - 1) / kThreads, kThreads, partials,
+                whole + (rest > 0), count, static_cast<T*>(product.c));
 }
 
 }  // namespace
 
-Status matmul_in_slabs(const Matmul& product, void* workspace, const Context& context) {
+Status matmul_split_k(const Matmul& product, void* workspace, const Context& context) {
   return dispatch(product.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     return run<T>(product, static_cast<compute_t<T>*>(workspace), context);

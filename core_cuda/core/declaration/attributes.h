@@ -1,0 +1,35 @@
+// The values of a call's attributes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/declaration/signature.h"
+
+namespace fusedops {
+
+// The declared type tells which member is used.
+struct Value {
+  double f64 = 0;
+  int64_t i64 = 0;  // boolean too
+  std::string string;
+  std::vector<double> f64s;
+};
+
+// They are in the order of the declaration.
+class Attributes {
+ public:
+  Attributes(const Value* values = nullptr) : values_(values) {}
+
+  double operator[](AttributePlace<double> at) const { return values_[at.place].f64; }
+  int64_t operator[](AttributePlace<int64_t> at) const { return values_[at.place].i64; }
+  bool operator[](AttributePlace<bool> at) const { return values_[at.place].i64 != 0; }
+  const std::string& operator[](AttributePlace<std::string> at) const { return values_[at.place].string; }
+  const std::vector<double>& operator[](AttributePlace<std::vector<double>> at) const { return values_[at.place].f64s; }
+
+ private:
+  const Value* values_;
+};
+
+}  // namespace fusedops

@@ -1,0 +1,147 @@
+// What an operator takes and returns, by name. The signature stands in the operator's header, so that kernels and rules
+// can ask it where an argument is. They ask at compile time: a name that is not declared does not compile, nor does
+// reading an attribute as another type than the declared one.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/declaration/view.h"
+
+namespace fusedops {
+
+inline constexpr int kMaxInputs = 8;
+inline constexpr int kMaxOutputs = 4;
+inline constexpr int kMaxAttributes = 8;
+
+enum class Kind : uint8_t {
+  tensor,
+  optional,  // a tensor or nothing
+  scalar,    // one element: a tensor on the device, or a host double where the framework can pass one
+};
+
+struct Input {
+  const char* name = nullptr;
+  Kind kind = Kind::tensor;
+  Layout layout = Layout::contiguous;
+  bool parameter = false;  // the same for all rows, such as a weight: vmap cannot fold a dimension of it into the rows
+  const char* only_for = nullptr;  // of an optional input of a backward operator: the output that it is read for alone
+};
+
+struct Output {
+  const char* name = nullptr;
+  const char* dtype = nullptr;  // an input's name, or "compute(name)": float64 for float64, else float32
+  bool saved = false;           // kept for the backward and hidden by the public function
+};
+
+enum class Type : uint8_t { f64, i64, boolean, string, f64s };
+
+// The C++ type in which an attribute is read.
+template <class V>
+inline constexpr Type kTypeOf = Type();
+template <>
+inline constexpr Type kTypeOf<double> = Type::f64;
+template <>
+inline constexpr Type kTypeOf<int64_t> = Type::i64;
+template <>
+inline constexpr Type kTypeOf<bool> = Type::boolean;
+template <>
+inline constexpr Type kTypeOf<std::string> = Type::string;
+template <>
+inline constexpr Type kTypeOf<std::vector<double>> = Type::f64s;
+
+struct Attribute {
+  const char* name = nullptr;
+  Type type = Type::f64;
+  const char* value = nullptr;                     // the default, as parse() reads it
+  std::span<const std::string_view> choices = {};  // all that a string may be; empty: anything
+};
+
+// A vector that a constant can hold.
+template <class Item, size_t kCapacity>
+class ShortList {
+ public:
+  constexpr ShortList() = default;
+  constexpr ShortList(std::initializer_list<Item> items) : size_(items.size()) {
+    std::copy(items.begin(), items.end(), items_);
+  }
+
+  constexpr size_t size() const { return size_; }
+  constexpr const Item* begin() const { return items_; }
+  constexpr const Item* end() const { return items_ + size_; }
+  constexpr const Item& operator[](size_t i) const { return items_[i]; }
+
+ private:
+  Item items_[kCapacity];
+  size_t size_ = 0;
+};
+
+using AttributeList = ShortList<Attribute, kMaxAttributes>;
+
+// The place of what an operator does not have.
+inline constexpr int kNowhere = -1;
+
+// The place of an attribute whose value is a V.
+template <class V>
+struct AttributePlace {
+  int place = kNowhere;
+};
+
+struct Signature {
+  const char* name = nullptr;
+  ShortList<Input, kMaxInputs> inputs = {};
+  ShortList<Output, kMaxOutputs> outputs = {};
+  AttributeList attributes = {};
+};
+
+// Where an operator has something, by its name. What is found may be absent, and is nowhere then. (Not members: GCC 11
+// calls no consteval member in a template.)
+template <class Items>
+consteval int find(const Items& items, std::string_view name) {
+  for (size_t i = 0; i < items.size(); ++i)
+    if (items[i].name == name) return static_cast<int>(i);
+  return kNowhere;
+}
+
+consteval int find_input(const Signature& op, std::string_view name) { return find(op.inputs, name); }
+consteval int find_output(const Signature& op, std::string_view name) { return find(op.outputs, name); }
+
+template <class V>
+consteval AttributePlace<V> find_attribute(const Signature& op, std::string_view name) {
+  const int place = find(op.attributes, name);
+  if (place != kNowhere && op.attributes[place].type != kTypeOf<V>) throw "the attribute is declared with another type";
+  return {place};
+}
+
+consteval int declared(int place) {
+  if (place == kNowhere) throw "the operator declares no such name";
+  return place;
+}
+
+consteval int input_of(const Signature& op, std::string_view name) { return declared(find_input(op, name)); }
+consteval int output_of(const Signature& op, std::string_view name) { return declared(find_output(op, name)); }
+
+template <class V>
+consteval AttributePlace<V> attribute_of(const Signature& op, std::string_view name) {
+  return {declared(find_attribute<V>(op, name).place)};
+}
+
+// Code that serves several operators says what it has found of one: a name that it does not know does not compile.
+consteval void has_only(const Signature& op, std::initializer_list<int> inputs, std::initializer_list<int> outputs,
+                        std::initializer_list<int> attributes) {
+  const auto all_found = [](const auto& declared, std::initializer_list<int> places) {
+    size_t count = 0;
+    for (const int place : places) count += place != kNowhere;
+    return count == declared.size();
+  };
+  if (!all_found(op.inputs, inputs) || !all_found(op.outputs, outputs) || !all_found(op.attributes, attributes))
+    throw "the operator declares a name that is not known here";
+}
+
+}  // namespace fusedops

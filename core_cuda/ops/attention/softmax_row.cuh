@@ -1,0 +1,249 @@
+// What a thread does with its elements of a row of softmax: loads it, reduces it and writes the result.
+#pragma once
+
+#include <limits>
+
+#include "core/cuda/rounding.cuh"
+#include "core/cuda/row_cluster.cuh"
+#include "core/cuda/row_variants.cuh"
+#include "ops/attention/softmax.h"
+
+namespace fusedops::cuda {
+
+struct NoMask {};
+
+// Bit i: whether element i of `count` is kept.
+template <int kSize>
+__device__ uint32_t kept_bits(const uint8_t* mask, int64_t count) {
+  uint32_t bits = 0;
+  if (count >= kSize && reinterpret_cast<uintptr_t>(mask) % kSize == 0) {
+    if constexpr (kSize == 2) {
+      const uint16_t bytes = *reinterpret_cast<const uint16_t*>(mask);
+      bits = uint32_t((bytes & 0xff) != 0) | uint32_t(bytes > 0xff) << 1;
+    } else {
+#pragma unroll
+      for (int word = 0; word < kSize / 4; ++word) {
+        const uint32_t bytes = reinterpret_cast<const uint32_t*>(mask)[word];
+        bits |= (__vsetne4(bytes, 0) * 0x01020408u >> 24) << 4 * word;  // the product moves 4 bytes to 4 bits
+      }
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kSize; ++i)
+      if (i < count && mask[i]) bits |= 1u << i;
+  }
+  return bits;
+}
+
+template <class A>
+inline constexpr A kNothing = -std::numeric_limits<A>::infinity();
+
+// The base that exponentials are relative to. -inf is no base: -inf minus -inf would be NaN.
+template <class A>
+__device__ A base_of(A max) {
+  return max == kNothing<A> ? A(0) : max;
+}
+
+// The factor that makes exponentials relative to `max` relative to a larger maximum.
+template <class A>
+__device__ A share_of(A max, A larger, A factor) {
+  return exp2_((max - base_of(larger)) * factor);
+}
+
+// The maximum of some elements of a row, and the sum of the exponentials relative to it.
+template <class A>
+struct MaxSum {
+  A max, sum;
+};
+
+// The maximum and sum over `count` blocks, a power of two. Each lane of a warp starts with one block.
+template <class A>
+__device__ MaxSum<A> joined(const MaxSum<A>* of_blocks, int count, A factor) {
+  const MaxSum<A> mine = of_blocks[threadIdx.x & (count - 1)];
+  MaxSum<A> all = mine;
+  for (int offset = 1; offset < count; offset *= 2) all.max = fmax(all.max, exchanged(all.max, offset));
+  all.sum = product(mine.sum, share_of(mine.max, all.max, factor));
+  for (int offset = 1; offset < count; offset *= 2) all.sum += exchanged(all.sum, offset);
+  return all;
+}
+
+// This thread's elements of a row, or of a tile of it. Elements that are masked, or past the end, are held as -inf.
+//
+// Each thread computes its exponentials relative to the largest value that it has seen itself, and scales its sum once
+// the maximum of the row is known. Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
+//
+// The two halves of a thread have a sum each, but share a maximum. In the variant for few rows they are two
+// neighbouring threads, which exchange their maxima: the bits are the same.
+template <RowVariant kVariant, bool kAligned, int kThreads, class T, class Mask>
+class SoftmaxRow {
+ public:
+  using A = compute_t<T>;
+
+  // `end`: the column after the last one of this block.
+  __device__ SoftmaxRow(const Softmax<T>& call, const Mask& masks, const RowThread<kThreads>& me, int64_t end)
+      : call_(call), masks_(masks), me_(me), end_(end) {
+    find_row();
+  }
+
+  __device__ void load(int64_t tile = 0) {
+    const T* x = call_.x + me_.row * call_.x_stride;
+    set_values(tile, [&](int, int64_t at, int64_t count) { return load_row_pack<kAligned>(x + at, count); });
+  }
+
+  // The same in two parts, the first of them early: for RowCluster::each_row.
+  __device__ void prefetch(int64_t row) const {
+    const T* x = call_.x + row * call_.x_stride;
+    const int64_t end = min(end_, call_.end(row));
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) next_row().prefetch(0, p, x + me_.template at<T>(p), me_.template at<T>(p) < end);
+    next_row().commit();
+  }
+
+  __device__ void wait() {
+    find_row();
+    next_row().wait();
+    set_values(0, [&](int p, int64_t, int64_t) { return next_row().get(0, p); });
+  }
+
+  // The rest of the work, once the row is loaded. of_row joins the results of the blocks that share the row.
+  template <class OfRow>
+  __device__ void finish(A (&scratch)[2][32], OfRow of_row) {
+    Seen seen;
+    see(seen);
+    const MaxSum<A> row = of_row(of_block(seen, scratch));
+    store(0, share_of(seen.max, row.max, call_.factor) / row.sum);
+  }
+
+  // All of the work for a row that is not held.
+  template <class OfRow>
+  __device__ void finish_long(const RowGroups& groups, A (&scratch)[2][32], OfRow of_row) {
+    Seen seen;
+    groups.each_tile(call_.cols, [&](int64_t tile) {
+      load(tile);
+      see(seen);
+    });
+    const MaxSum<A> row = of_row(of_block(seen, scratch));
+    groups.each_tile(call_.cols, [&](int64_t tile) {
+      load(tile);
+      exponentials(row.max);
+      store(tile, A(1) / row.sum);
+    });
+  }
+
+ private:
+  static constexpr int kPacks = packs_of(kVariant), kSize = kPackSize<T>, kHalves = kPacks / 2;
+  static constexpr uint32_t kAll = (1u << kSize) - 1;
+
+  static __device__ NextRow<T, kPacks> next_row() {
+    extern __shared__ int4 next_row_memory[];
+    return NextRow<T, kPacks>(next_row_memory);
+  }
+
+  __device__ void find_row() {
+    unmasked_ = 0, mask_ = nullptr;
+    if (me_.row >= call_.rows) return;
+    unmasked_ = min(end_, call_.end(me_.row));
+    if constexpr (std::is_same_v<Mask, BroadcastMask>) {
+      mask_ = masks_.row(me_.row);
+      if (masks_.has_columns()) return;
+      if (!*mask_) unmasked_ = 0;  // one bool for the row
+      mask_ = nullptr;
+    }
+  }
+
+  template <class GetPack>
+  __device__ void set_values(int64_t tile, GetPack get_pack) {
+    Pack<T> packs[kPacks];
+    kept_ = 0;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int64_t at = me_.template at<T>(tile, p), count = unmasked_ - at;
+      packs[p] = get_pack(p, at, count);
+      uint32_t bits = count >= kSize ? kAll : count > 0 ? (1u << count) - 1 : 0;
+      if constexpr (std::is_same_v<Mask, BroadcastMask>)
+        if (mask_ && count > 0) bits &= kept_bits<kSize>(mask_ + at, count);
+      kept_ |= bits << p * kSize;
+    }
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) values_[p][i] = call_.sign * element(packs[p], i);
+      if (are_all_kept(p)) continue;
+#pragma unroll
+      for (int i = 0; i < kSize; ++i)
+        if (!is_kept(p, i)) values_[p][i] = kNothing<A>;
+    }
+  }
+
+  // What this thread has seen of the row.
+  struct Seen {
+    A max = kNothing<A>, sums[kHalves] = {};
+  };
+
+  // Replaces the values by their exponentials, and adds these.
+  __device__ void see(Seen& seen) {
+    const A before = seen.max;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p)
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) seen.max = fmax(seen.max, values_[p][i]);
+    if constexpr (kVariant == RowVariant::few) seen.max = fmax(seen.max, exchanged(seen.max, 1));
+    if constexpr (kVariant == RowVariant::tiles) {
+      const A share = share_of(before, seen.max, call_.factor);
+#pragma unroll
+      for (A& sum : seen.sums) sum = product(sum, share);
+    }
+    exponentials(base_of(seen.max));
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p)
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) seen.sums[p % kHalves] += values_[p][i];
+  }
+
+  __device__ void exponentials(A base) {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p)
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) values_[p][i] = exp2_((values_[p][i] - base) * call_.factor);
+  }
+
+  // The maximum and sum over the threads of the row in this block.
+  __device__ MaxSum<A> of_block(const Seen& seen, A (&scratch)[2][32]) const {
+    const A max = row_reduce(me_, seen.max, scratch[0], [](A a, A b) { return fmax(a, b); });
+    const A share = share_of(seen.max, max, call_.factor);
+    A sum = product(seen.sums[0], share);
+    if constexpr (kHalves == 2) sum += product(seen.sums[1], share);
+    return {max, row_reduce(me_, sum, scratch[1], [](A a, A b) { return a + b; })};
+  }
+
+  __device__ void store(int64_t tile, A factor) const {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int64_t at = me_.template at<T>(tile, p), count = me_.row < call_.rows ? end_ - at : 0;
+      if (count <= 0) return;
+      A shares[kSize];
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) shares[i] = values_[p][i] * factor;
+      if (!are_all_kept(p)) {  // zero, even in a row of NaN
+#pragma unroll
+        for (int i = 0; i < kSize; ++i)
+          if (!is_kept(p, i)) shares[i] = 0;
+      }
+      store_row_pack<kAligned>(rounded<T>(shares), call_.y + me_.row * call_.cols + at, count);
+    }
+  }
+
+  __device__ bool is_kept(int p, int i) const { return kept_ >> (p * kSize + i) & 1; }
+  __device__ bool are_all_kept(int p) const { return (kept_ >> p * kSize & kAll) == kAll; }
+
+  const Softmax<T>& call_;
+  const Mask& masks_;
+  const RowThread<kThreads>& me_;
+  const int64_t end_;
+  int64_t unmasked_;     // columns from here on are masked, and not read
+  const uint8_t* mask_;  // null: no other is masked
+  A values_[kPacks][kSize];
+  uint32_t kept_;  // a bit for each value
+};
+
+}  // namespace fusedops::cuda
