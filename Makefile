@@ -41,7 +41,7 @@ help:
 	@echo 'make soak          build what is stale, check random calls against float64, for a minute'
 	@echo 'make docs          build what is stale, convert and measure a Keras transformer, write docs/keras.md'
 	@echo 'make reference     write docs/api.md from the docstrings'
-	@echo 'make stubs         write the types of the public functions, fusedops/*/functions.pyi'
+	@echo 'make stubs         write fusedops/*/functions.py and the types of the operators'
 	@echo 'make format        format Python and C++'
 	@echo 'make lint          check formatting, style and types'
 	@echo 'make clean         remove everything that was built, except .venv'
@@ -125,7 +125,7 @@ docs: build
 reference: build
 	@$(python) -m build_tools.reference
 
-stubs: $(environment)
+stubs: build
 	@$(python) -m build_tools.stubs
 
 format: $(environment)

@@ -24,10 +24,11 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.cases.case import GROWTH, OPERATORS, SECTIONS, SIZES, Case
+from benchmarks.cases import all_cases
+from benchmarks.cases.case import GROWTH, SECTIONS, SIZES, Case
 from benchmarks.cases.selection import Selection, parse_shape
-from benchmarks.cases.tables import cases
 from benchmarks.measuring import runner
+from benchmarks.operators import OPERATORS
 from benchmarks.results import compare, report
 from benchmarks.results.schema import Run
 
@@ -125,7 +126,7 @@ def _chosen(options: argparse.Namespace) -> list[Case]:
     selection = Selection(options.op, options.section, options.dtype, options.shape, options.quick)
     return selection.of(
         case
-        for case in cases()
+        for case in all_cases()
         if (not options.device or case.device == options.device)
         and (not options.framework or options.framework in case.frameworks)
     )

@@ -1,63 +1,174 @@
-"""`make stubs`: what type checkers and editors know of the public functions, in either framework."""
+"""`make stubs`: the files of the package that are written from others, for readers, editors and type checkers.
+
+fusedops/functions/operators.py   the types of the operators, of the table in the compiled library
+fusedops/torch/functions.py       the public functions for each framework, of those in fusedops/functions/
+fusedops/tf/functions.py
+"""
 
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
+import re
 import subprocess
 import sys
+import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
+from typing import Any
 
-from fusedops import functions
-from fusedops.functions import common
-from fusedops.functions.signatures import signature
+from fusedops import functions, loading
+from fusedops.declarations import Attribute, Input, Operator
 
-FRAMEWORKS = ("torch", "tf")
+PACKAGE = Path(functions.__file__).parents[1]
+
+# Where names of fusedops/functions/common.py come from instead.
+_OWN = {
+    "torch": {
+        "Tensor": "from torch import Tensor",
+        "ops": "from fusedops.torch.operators import OPERATORS as ops",
+        "renamed": "from fusedops.torch.errors import renamed",
+    },
+    "tf": {
+        "Tensor": "from fusedops.tf.tensors import Tensor",
+        "TensorLike": "from fusedops.tf.tensors import TensorLike",
+        "ops": "from fusedops.tf.operators import OPERATORS as ops",
+        **{name: f"from fusedops.tf.naming import {name}" for name in ("are_symbolic", "call_symbolic", "named")},
+    },
+}
+
+_NAMED = """\
+if name is not None:
+    return named(name, {function}, {arguments})
+try:
+{body}
+except TypeError:  # asked only now, so that other calls do not wait for the answer
+    if not are_symbolic({parameters}):
+        raise
+return call_symbolic({function}, None, {arguments})
+"""
 
 
-def path(framework: str) -> Path:
-    return Path(functions.__file__).parents[1] / framework / "functions.pyi"
-
-
-def stub(framework: str) -> str:
-    """The text of functions.pyi."""
-    lines, imports = ["ops: SimpleNamespace"], {"from types import SimpleNamespace"}
+def public_functions(framework: str) -> str:
+    """The text of functions.py."""
+    imports, lines = {"from __future__ import annotations"}, []
     for function in functions.PUBLIC:
-        head = signature(function, framework)
-        lines.append(f"def {function.__name__}{head}: ...")
-        for annotation in (head.return_annotation, *(p.annotation for p in head.parameters.values())):
-            imports.update(filter(None, (_import(name, function, framework) for name in _names(annotation))))
-    title = f"# Written by `make stubs`, from fusedops/functions/: the functions of fusedops.{framework}."
-    text = "\n".join([title, *imports, f"__all__ = {functions.__all__}", *lines])
+        head = _signature(function, framework)
+        text = f"def {function.__name__}{head}:\n{textwrap.indent(_body(function, framework), '    ')}"
+        lines.append(text)
+        annotations = [head.return_annotation, *(p.annotation for p in head.parameters.values())]
+        names = set.union(*map(_names, (text, *annotations)))
+        imports.update(filter(None, (_import(name, function, framework) for name in names)))
+    title = f'"""The public functions of fusedops.{framework}; `make stubs` writes them, from fusedops/functions/."""'
+    return _formatted("\n".join([title, *sorted(imports), f"__all__ = {functions.__all__}", *lines]))
+
+
+def _signature(function: Callable[..., Any], framework: str) -> inspect.Signature:
+    """The function's own; TensorFlow's functions take all that is made a tensor of, and a name for its operations."""
+    own = inspect.signature(function)
+    if framework != "tf":
+        return own
+    parameters = [
+        p.replace(annotation=re.sub(r"\bTensor\b", "TensorLike", p.annotation)) for p in own.parameters.values()
+    ]
+    name = inspect.Parameter("name", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="str | None")
+    return own.replace(parameters=[*parameters, name])
+
+
+def _names(text: str) -> set[str]:
+    return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+
+
+def _body(function: FunctionType, framework: str) -> str:
+    source = textwrap.dedent(inspect.getsource(function))
+    definition = ast.parse(source).body[0]
+    assert isinstance(definition, ast.FunctionDef)
+    description, first, *_ = definition.body
+    lines = source.splitlines()
+    described = textwrap.dedent("\n".join(lines[description.lineno - 1 : description.end_lineno]))
+    body = textwrap.dedent("\n".join(lines[first.lineno - 1 :]))
+    if framework == "tf":
+        parameters = inspect.signature(function).parameters.values()
+        body = _NAMED.format(
+            function=function.__name__,
+            body=textwrap.indent(body, "    "),
+            parameters=", ".join(p.name for p in parameters),
+            arguments=", ".join(f"{p.name}={p.name}" if p.kind is p.KEYWORD_ONLY else p.name for p in parameters),
+        )
+    return f"{described}\n{body}\n"
+
+
+def _import(name: str, function: FunctionType, framework: str) -> str | None:
+    """Where a function has the name from; None for what is built in or its own."""
+    if name in _OWN[framework]:
+        return _OWN[framework][name]
+    value: Any = function.__globals__.get(name)
+    if value is None or value is function:
+        return None
+    if isinstance(value, ModuleType):
+        return f"import {value.__name__} as {name}"
+    module = getattr(value, "__module__", None)
+    return f"from {module if module not in (None, 'typing') else 'fusedops.functions.common'} import {name}"
+
+
+def operators() -> str:
+    """The text of operators.py."""
+    built = next(framework.name for framework in loading.FRAMEWORKS.values() if not loading.fault(framework))
+    table: dict[str, Operator] = importlib.import_module(f"fusedops.{built}.library").TABLE
+    return _formatted("\n".join(_operators(table)))
+
+
+def _operators(table: dict[str, Operator]) -> Iterator[str]:
+    yield '"""The types of the operators; `make stubs` writes them, from the table of the compiled library."""'
+    yield "from __future__ import annotations"
+    yield "from collections.abc import Sequence"
+    yield "from typing import Any, Protocol"
+    yield "Tensor = Any"
+    yield '''
+class Operators(Protocol):
+    """The functions that fusedops/torch/operators.py and fusedops/tf/operators.py make of the table, one for each row.
+
+    A call of one goes on in torch_binding/ or tf_binding/, which run the row's rule and kernel: core_cuda/ops/.
+    """
+'''
+    for name, row in table.items():
+        result = ", ".join(["Tensor"] * len(row.outputs))
+        options = ["*", *map(_option, row.attributes)] if row.attributes else []
+        parameters = ", ".join(["self", *map(_parameter, row.inputs), *options])
+        yield f"    def {name}({parameters}) -> {result if len(row.outputs) == 1 else f'tuple[{result}]'}: ..."
+
+
+def _parameter(x: Input) -> str:
+    return f"{x.name}: {'float | ' * (x.kind == 'scalar')}Tensor{' | None' * (x.kind == 'optional')}"
+
+
+def _option(x: Attribute) -> str:
+    default = tuple(x.default) if x.type == "floats" else x.default
+    return f"{x.name}: {'Sequence[float]' if x.type == 'floats' else x.type} = {default!r}"
+
+
+def _formatted(text: str) -> str:
+    """Imports in order, annotations without quotes; lines of the length of all others."""
     return _ruff("format", text=_ruff("check", "--select=I,UP", "--fix-only", text=text))
 
 
 def _ruff(*command: str, text: str) -> str:
-    """Imports in order, annotations without quotes; lines of the length of all others."""
-    arguments = [sys.executable, "-m", "ruff", *command, "--quiet", "--stdin-filename=functions.pyi", "-"]
+    arguments = [sys.executable, "-m", "ruff", *command, "--quiet", "--stdin-filename=functions.py", "-"]
     return subprocess.run(arguments, input=text, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
-def _names(annotation: str) -> set[str]:
-    return {node.id for node in ast.walk(ast.parse(annotation)) if isinstance(node, ast.Name)}
-
-
-def _import(name: str, function: FunctionType, framework: str) -> str | None:
-    """Where an annotation has the name from; None for what is built in."""
-    if name in ("Tensor", "TensorLike"):
-        module = "torch" if framework == "torch" else "fusedops.tf.tensors"
-    elif name in vars(common):
-        module = common.__name__
-    elif name in function.__globals__:
-        module = function.__globals__[name].__module__
-    else:
-        return None
-    return f"from {module} import {name}"
+FILES = {
+    PACKAGE / "functions/operators.py": operators,
+    PACKAGE / "torch/functions.py": lambda: public_functions("torch"),
+    PACKAGE / "tf/functions.py": lambda: public_functions("tf"),
+}
 
 
 def main() -> None:
-    for framework in FRAMEWORKS:
-        path(framework).write_text(stub(framework))
+    for path, text in {path: make() for path, make in FILES.items()}.items():
+        path.write_text(text)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-
 from fusedops.config import show_config
+from fusedops.version import VERSION as __version__
 
 __all__ = ["__version__", "show_config"]
 

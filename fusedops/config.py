@@ -5,11 +5,10 @@ from __future__ import annotations
 import platform
 import sys
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
-import fusedops
-from fusedops.loading import FRAMEWORKS, Framework, autograd_fault, fault, other_copies
+from fusedops.loading import FRAMEWORKS, PACKAGE, Framework, autograd_fault, fault, other_copies
+from fusedops.version import VERSION
 
 
 def show_config() -> None:
@@ -17,7 +16,7 @@ def show_config() -> None:
 
     Neither framework is imported.
     """
-    print(f"fusedops {fusedops.__version__} in {Path(__file__).parent}")
+    print(f"fusedops {VERSION} in {PACKAGE}")
     for folder in other_copies():
         print(f"another one, which is not the one imported, in {folder}")
     print(f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")

@@ -1,4 +1,4 @@
-"""The table of operators as the compiled core declares it, read from a binding's library."""
+"""What the compiled core declares, read from a binding's library: the table of operators, and what calls of it need."""
 
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ class Step:
 @dataclass(frozen=True)
 class Operator:
     name: str
+    type: str  # what graphs show of it: rms_norm is FusedopsRmsNorm
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
     attributes: tuple[Attribute, ...]
@@ -68,22 +69,25 @@ class Operator:
     autocast: bool
     batched: bool  # leading dimensions are independent of each other
 
-    @property
-    def op_type(self) -> str:
-        """What TensorFlow calls it: rms_norm is FusedopsRmsNorm."""
-        return "Fusedops" + "".join(part[:1].upper() + part[1:] for part in self.name.split("_"))
+
+@dataclass(frozen=True)
+class Core:
+    table: dict[str, Operator]  # by name
+    dtypes: tuple[str, ...]  # in the order of the core's numbers for them, as both frameworks spell them
+    half_symbol: int  # half of a symbol, of a dimension that a tracer knows by symbol only, is the symbol less this
 
 
-def read(library: ctypes.CDLL) -> dict[str, Operator]:
-    """Every operator of the library, by name."""
+def read(library: ctypes.CDLL) -> Core:
     library.fusedops_describe.restype = ctypes.c_char_p
-    rows = json.loads(library.fusedops_describe())
-    return {row["name"]: _operator(row) for row in rows}
+    described = json.loads(library.fusedops_describe())
+    table = {row["name"]: _operator(row) for row in described["operators"]}
+    return Core(table, tuple(described["dtypes"]), described["half_symbol"])
 
 
 def _operator(row: dict[str, Any]) -> Operator:
     return Operator(
         name=row["name"],
+        type=row["type"],
         inputs=tuple(Input(**item) for item in row["inputs"]),
         outputs=tuple(Output(**item) for item in row["outputs"]),
         attributes=tuple(_attribute(**item) for item in row["attributes"]),

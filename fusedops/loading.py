@@ -14,7 +14,9 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-import fusedops
+from fusedops.version import VERSION
+
+PACKAGE = Path(__file__).parent
 
 FACTS = {
     "fusedops": str,
@@ -44,7 +46,7 @@ class Framework:
 
     @property
     def folder(self) -> Path:
-        return _folders.get(self.name) or Path(__file__).parent / self.name
+        return _folders.get(self.name) or PACKAGE / self.name
 
     def build(self, folder: Path | None = None) -> dict[str, Any] | None:
         """What the library was built for: see fusedops/building/facts.py. None if that is not known."""
@@ -132,8 +134,8 @@ def fault(framework: Framework, file: str | None = None, folder: Path | None = N
     elif library.stat().st_size != build["bytes"].get(library.name):
         expected, size = build["bytes"].get(library.name), library.stat().st_size
         problem, run = f"is damaged: {library} must have {expected} bytes; it has {size}", make
-    elif build["fusedops"] != fusedops.__version__:
-        problem, run = f"was built from fusedops {build['fusedops']}; this is {fusedops.__version__}; {here}", make
+    elif build["fusedops"] != VERSION:
+        problem, run = f"was built from fusedops {build['fusedops']}; this is {VERSION}; {here}", make
     elif not framework.stable and abi(build["framework"]) != abi(installed):
         problem, run = f"was {against}, and {here}", make
     elif missing:
@@ -144,7 +146,7 @@ def fault(framework: Framework, file: str | None = None, folder: Path | None = N
     else:
         return None
     copies = ", ".join(map(str, other_copies()))
-    note = f" This is the fusedops in {Path(fusedops.__file__).parent}; another one is in {copies}." if copies else ""
+    note = f" This is the fusedops in {PACKAGE}; another one is in {copies}." if copies else ""
     return f"{what} {problem}.{note} Run: {run}"
 
 
@@ -156,7 +158,7 @@ def other_copies() -> list[Path]:
     specs = [finder.find_spec("fusedops", None) for finder in finders]
     specs += [PathFinder.find_spec("fusedops", [place]) for place in (*sys.path, "")]
     found = [Path(spec.origin).resolve().parent for spec in specs if spec and spec.origin]
-    return [folder for folder in dict.fromkeys(found) if folder != Path(fusedops.__file__).resolve().parent]
+    return [folder for folder in dict.fromkeys(found) if folder != PACKAGE.resolve()]
 
 
 def release(version: str) -> tuple[int, int]:

@@ -1,1 +1,21 @@
-"""What is measured: a case is one row of the tables, before anything is measured."""
+"""What is measured. A case is a row of the tables before anything is measured."""
+
+from collections.abc import Iterator
+
+from benchmarks.cases import calls, elementwise, growth, models, over_rows, products
+from benchmarks.cases.case import Case
+
+
+def all_cases() -> Iterator[Case]:
+    """In the order of the tables."""
+    yield from elementwise.stream()
+    yield from elementwise.launch()
+    yield from products.matmul()
+    yield from over_rows.cases_over_rows()
+    yield from growth.growth_cases()
+    yield from elementwise.seeds()
+    yield from calls.call_cases()
+    yield from elementwise.cpu()
+    yield from products.cpu()
+    yield from models.keras()
+    yield from models.transformers()

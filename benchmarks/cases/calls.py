@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.cases.case import BACKWARD, BOTH, ELEMENTWISE, RECORDED, ROWS, Case, Goal, moving, product
-
-SHAPES = {"cross_entropy": (4, 16), "rope": (1, 4, 1, 16)}  # of the others over rows: (4, 16)
-WITH_GOALS = ("rms_norm", "layer_norm", "softmax", "bias_act", "swiglu", *ELEMENTWISE)  # in TensorFlow
+from benchmarks.cases.case import BOTH, RECORDED, Case, Goal, moving, product
+from benchmarks.operators import ELEMENTWISE, OVER_ROWS
 
 ADD = Goal("tf", "tf.add", 1.0, as_time=True)
 STEP = Goal("tf", "bare tape", 1 / 1.05, as_time=True)  # over as many tensors: what the tape takes depends on these
@@ -18,17 +16,18 @@ def call_cases() -> Iterator[Case]:
     for section, device in (("call", "cpu"), ("call-gpu", "cuda")):
         for operator in ELEMENTWISE:
             cpu = (Goal("torch", "addcmul", 1 / 3.2, as_time=True), RAW) if device == "cpu" else ()
-            yield moving(section, device, operator, "forward", "float32", (16,), ADD, *cpu)
+            name, shape = operator.name, operator.smallest
+            yield moving(section, device, name, "forward", "float32", shape, ADD, *cpu)
             both: tuple[Goal, ...] = (STEP,)
-            if operator == "axpby" and device == "cpu":
+            if name == "axpby" and device == "cpu":
                 recorded = Goal("torch", "addcmul", 1 / 4, as_time=True)
-                yield moving(section, device, operator, RECORDED, "float32", (16,), recorded, frameworks=("torch",))
+                yield moving(section, device, name, RECORDED, "float32", shape, recorded, frameworks=("torch",))
                 both = (STEP, Goal("torch", "addcmul", 1 / 1.4, as_time=True))
             # PyTorch's autograd hands the upstream gradient through add: there is no step to measure.
-            frameworks = ("torch", "tf") if operator in BACKWARD else ("tf",)
-            yield moving(section, device, operator, BOTH, "float32", (16,), *both, frameworks=frameworks)
-        for operator in ROWS:
+            frameworks = ("torch", "tf") if operator.moves[1] else ("tf",)
+            yield moving(section, device, name, BOTH, "float32", shape, *both, frameworks=frameworks)
+        for operator in OVER_ROWS:
             for variant, goal in (("forward", ADD), (BOTH, STEP)):
-                goals = (goal,) if operator in WITH_GOALS else ()
-                yield moving(section, device, operator, variant, "float32", SHAPES.get(operator, (4, 16)), *goals)
+                goals = (goal,) if operator.tf_calls else ()
+                yield moving(section, device, operator.name, variant, "float32", operator.smallest, *goals)
         yield product(section, device, "NN", "float32", (8, 8, 8))

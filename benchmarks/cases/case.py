@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from benchmarks.operators import OPERATORS
+
 SIZES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}  # bytes
 
 # Section -> title of its table.
@@ -39,65 +41,6 @@ PUBLISHED = {
 
 BOTH = "forward + backward"
 RECORDED = "forward, recorded"  # by autograd, for a backward that is not called
-
-# Contenders that do the same work by other means, in either framework.
-PEERS = ("eager", "compiled", "Liger", "QuACK", "graph", "XLA")
-
-# Operator -> tensors of the first input's size that the forward and the backward move: each input read once, each
-# output written once. The gradients of add, and of axpby's b, are the upstream gradient itself: nothing to measure.
-FORWARD = {
-    "axpby": 3,
-    "add": 3,
-    "scale": 2,
-    "relu": 2,
-    "polynomial_activation": 2,
-    "rms_norm": 2,
-    "layer_norm": 2,
-    "add_rms_norm": 4,
-    "add_layer_norm": 4,
-    "softmax": 2,
-    "cross_entropy": 1,
-    "bias_act": 2,
-    "swiglu": 3,
-    "rope": 2,
-}
-BACKWARD = {
-    "axpby": 3,
-    "scale": 2,
-    "relu": 3,
-    "polynomial_activation": 3,
-    "rms_norm": 3,
-    "layer_norm": 3,
-    "add_rms_norm": 4,  # both upstream gradients and the sum; the gradients of both summands are one tensor
-    "add_layer_norm": 4,
-    "softmax": 3,
-    "cross_entropy": 2,
-    "bias_act": 3,
-    "swiglu": 5,
-    "rope": 2,
-}
-# Operator -> arithmetic operations per element of the first input, of the forward and the backward. A function such as
-# exp counts as one, as do the comparison of a maximum and each term of a sum.
-OPERATIONS = {
-    "axpby": (2, 3),
-    "add": (1, 0),
-    "scale": (1, 1),
-    "relu": (1, 1),
-    "polynomial_activation": (4, 3),
-    "rms_norm": (4, 9),
-    "layer_norm": (7, 13),
-    "add_rms_norm": (5, 10),
-    "add_layer_norm": (8, 14),
-    "softmax": (5, 4),
-    "cross_entropy": (4, 3),
-    "bias_act": (10, 18),
-    "swiglu": (3, 9),
-    "rope": (3, 3),
-}
-ELEMENTWISE = ("axpby", "add", "scale", "relu", "polynomial_activation")
-ROWS = tuple(operator for operator in FORWARD if operator not in ELEMENTWISE)
-LLAMA = "llama"  # no operator: a model
-OPERATORS = (*FORWARD, "matmul", LLAMA)
 
 
 @dataclass(frozen=True)
@@ -145,7 +88,7 @@ class Case:
     def flops(self) -> float:
         if self.unit != "B":
             return self.work if self.unit == "FLOP" else 0.0
-        forward, backward = OPERATIONS[self.operator]
+        forward, backward = OPERATORS[self.operator].operations
         each = backward if self.variant == "backward" else forward
         return float((each + backward if self.variant == BOTH else each) * prod(self.shape))
 
@@ -156,6 +99,14 @@ class Case:
             return ""
         warm = self.device == "cpu" or self.section == "seeds" or self.variant.endswith("one buffer")
         return "warm" if warm else "cold"
+
+    @property
+    def is_product(self) -> bool:
+        return self.unit == "FLOP"
+
+    @property
+    def is_model(self) -> bool:
+        return self.unit == "token"
 
     @property
     def transposes(self) -> tuple[bool, bool]:
@@ -174,8 +125,8 @@ def moving(
     parameters: str = "",
 ) -> Case:
     """A case whose work is the memory that it moves; weights and other parameters are too small to count."""
-    tensors = BACKWARD[operator] if variant == "backward" else FORWARD[operator]
-    tensors += BACKWARD.get(operator, 0) if variant == BOTH else 0
+    forward, backward = OPERATORS[operator].moves
+    tensors = backward if variant == "backward" else forward + backward if variant == BOTH else forward
     work = float(tensors * prod(shape) * SIZES[dtype])
     return Case(section, device, operator, variant, dtype, shape, work, "B", frameworks, goals, parameters)
 

@@ -10,11 +10,11 @@ from benchmarks.cases.case import Case, moving
 # Powers of two; the last is beyond what 32-bit signed indices count.
 POWERS = {"cuda": (6, 10, 14, 18, 20, 22, 25, 28, 31), "cpu": (6, 10, 14, 18, 22, 26)}
 DTYPES = {"cuda": "bfloat16", "cpu": "float32"}
-ROW = 2**10  # elements; fewer are one row
-ROWS = 2**6
+COLUMNS = 2**10  # fewer elements are one row
+FEW = 2**6  # rows, of any length
 
-# Section -> operators that stand for the others: one that is elementwise, one and two passes over a row, many classes.
-OPERATORS = {
+# Section -> those that stand for the others: one that is elementwise, one and two passes over a row, many classes.
+SHOWN = {
     "growth": ("axpby",),
     "growth-rows": ("rms_norm", "softmax"),
     "growth-length": ("rms_norm", "softmax", "cross_entropy"),
@@ -23,7 +23,7 @@ OPERATORS = {
 
 def growth_cases() -> Iterator[Case]:
     for device, powers in POWERS.items():
-        for section, operators in OPERATORS.items():
+        for section, operators in SHOWN.items():
             for operator in operators:
                 for power in powers:
                     shape = _shape(section, 2**power)
@@ -35,7 +35,7 @@ def growth_cases() -> Iterator[Case]:
 def _shape(section: str, elements: int) -> tuple[int, ...]:
     match section:
         case "growth-rows":
-            return max(1, elements // ROW), min(elements, ROW)
+            return max(1, elements // COLUMNS), min(elements, COLUMNS)
         case "growth-length":
-            return ROWS, elements // ROWS
+            return FEW, elements // FEW
     return (elements,)

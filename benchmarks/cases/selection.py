@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import prod
 
-from benchmarks.cases.case import ELEMENTWISE, GROWTH, Case, moving, product
-from benchmarks.cases.rows import shape_of
+from benchmarks.cases.case import GROWTH, Case, moving, product
+from benchmarks.operators import OPERATORS
 
 Shape = tuple[int, ...]
 
@@ -43,7 +44,7 @@ class Selection:
         if not fitting:
             return []
         dtypes = self.dtypes or (case.dtype,)
-        if case.operator == "matmul":
+        if case.is_product:
             m, n, k = fitting
             return [product(case.section, case.device, case.variant, dtype, (m, n, k)) for dtype in dtypes]
         where = (case.section, case.device, case.operator, case.variant)
@@ -60,11 +61,13 @@ def parse_shape(text: str) -> Shape:
 
 def _fitting(case: Case, shape: Shape) -> Shape | None:
     """What the operator makes of it: three numbers are a matrix product's, one is that of elements."""
-    if (len(shape) == 3) != (case.operator == "matmul"):
-        return None
-    if case.operator == "rope":
-        return shape_of("rope", *shape) if len(shape) == 2 and shape[0] % 4 == shape[1] % 128 == 0 else None
-    return shape if len(shape) >= 2 or case.operator in ELEMENTWISE else None
+    if len(shape) == 3 or case.is_product:
+        return shape if len(shape) == 3 and case.is_product else None
+    operator = OPERATORS[case.operator]
+    if len(shape) == 1:
+        return shape if operator.elementwise else None
+    fitting = operator.shape(*shape)
+    return fitting if prod(fitting) == prod(shape) else None
 
 
 def _one_each(cases: Iterable[Case]) -> list[Case]:
@@ -72,7 +75,7 @@ def _one_each(cases: Iterable[Case]) -> list[Case]:
     found: dict[tuple[str, ...], Case] = {}
     for case in sorted(cases, key=lambda case: case.dtype != "bfloat16"):
         size = str(case.shape) if case.section in GROWTH else ""
-        variant = "" if case.operator == "matmul" else case.variant
+        variant = "" if case.is_product else case.variant
         found.setdefault((case.section, case.device, case.operator, variant, size), case)
     return list(found.values())
 

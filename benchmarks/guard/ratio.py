@@ -13,12 +13,12 @@ import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from math import prod
 from typing import Any
 
-from benchmarks.cases.case import CALLS, ROWS, Case, moving
-from benchmarks.cases.rows import shape_of
+from benchmarks.cases.case import CALLS, Case, moving, product
+from benchmarks.cases.products import PRODUCTS
 from benchmarks.measuring.timing import Call, Effort, take_turns
+from benchmarks.operators import OPERATORS, OVER_ROWS
 
 # To be set before a framework is imported.
 ENVIRONMENT = {
@@ -32,20 +32,19 @@ ENVIRONMENT = {
 EFFORT = Effort(round=0.5e-3, total=0.4, least_rounds=25, most_rounds=300)
 VARIANTS = ("forward", "backward")
 OF_CALLS = {"torch": "addcmul", "tf": "tf.add"}  # framework -> with what a call on 16 floats is compared
-PRODUCT = (256, 256, 256)
 
 
 def pairs(framework: str) -> Iterator[tuple[Case, str]]:
     """A case, and the contender that fusedops is compared with."""
-    for operator in ("axpby", "relu"):
-        yield moving("call", "cpu", operator, "forward", "float32", (16,)), OF_CALLS[framework]
-    for operator in ("axpby", "relu", *ROWS):
-        shape = shape_of(operator, 128, 1024)
+    elementwise = (OPERATORS["axpby"], OPERATORS["relu"])
+    for operator in elementwise:
+        yield moving("call", "cpu", operator.name, "forward", "float32", (16,)), OF_CALLS[framework]
+    for operator in (*elementwise, *OVER_ROWS):
+        section = "cpu" if operator.elementwise else "cpu-rows"
         for variant in VARIANTS:
-            section = "cpu-rows" if operator in ROWS else "cpu"
-            yield moving(section, "cpu", operator, variant, "float32", shape), "eager"
-    for variant in ("NN", "NT", "TN"):  # a product, and those of its backward
-        yield Case("cpu", "cpu", "matmul", variant, "float32", PRODUCT, 2.0 * prod(PRODUCT), "FLOP"), "eager"
+            yield moving(section, "cpu", operator.name, variant, "float32", operator.shape(128, 1024)), "eager"
+    for variant in PRODUCTS:
+        yield product("cpu", "cpu", variant, "float32", (256, 256, 256)), "eager"
 
 
 def measured(side: Any, case: Case, against: str) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.cases.case import PUBLISHED, Case
 from benchmarks.cases.selection import COMPILED
-from benchmarks.measuring.reference import Expected, check, expected
+from benchmarks.measuring.reference import Expected, expected, problem_with
 from benchmarks.measuring.timing import Build, Contender, Effort, Failed, take_turns
 from benchmarks.results.schema import Row
 
@@ -16,15 +16,15 @@ from benchmarks.results.schema import Row
 def measured(side: Any, case: Case, effort: Effort, quick: bool, crashed: Mapping[str, str] | None = None) -> Row:
     """A row; `crashed`: what was wrong with contenders that are left out."""
     about = {"bytes": case.bytes, "flops": case.flops, "cache": case.cache}
-    result: Any = {"key": case.key, **asdict(case), **about, "contenders": {}}
+    row: Any = {"key": case.key, **asdict(case), **about, "contenders": {}}
     if case.key in PUBLISHED:
-        result["published"] = PUBLISHED[case.key]
+        row["published"] = PUBLISHED[case.key]
     right: dict[str, Contender] = {}
 
     def failed(name: str, problem: str) -> None:
-        result["contenders"][name]["problem"] = problem
+        row["contenders"][name]["problem"] = problem
         if not is_usable(side, case.device):
-            result["contenders"][name]["crashed"] = True
+            row["contenders"][name]["crashed"] = True
             raise RuntimeError(f"{name} has left the GPU unusable: {problem}")
 
     try:
@@ -35,19 +35,19 @@ def measured(side: Any, case: Case, effort: Effort, quick: bool, crashed: Mappin
                 if quick and name in COMPILED:
                     continue
                 if crashed and name in crashed:
-                    result["contenders"][name] = {"work": case.work, "problem": crashed[name], "crashed": True}
+                    row["contenders"][name] = {"work": case.work, "problem": crashed[name], "crashed": True}
                     continue
                 contender, outputs, problem = tried(side, case.device, build)
                 if contender and contender.checked and wanted and not problem:
                     problem = _problem(side, case, outputs, wanted)
                 del outputs
-                result["contenders"][name] = {"work": (contender and contender.work) or case.work, "problem": None}
+                row["contenders"][name] = {"work": (contender and contender.work) or case.work, "problem": None}
                 if problem:
                     failed(name, problem)
                 elif contender:
                     right[name] = contender
             for name, samples in _contest(right, effort, failed).items():
-                found = result["contenders"][name]
+                found = row["contenders"][name]
                 found["samples"] = samples
                 share = getattr(right[name].clock, "host_share", None)
                 if share is not None:
@@ -55,10 +55,10 @@ def measured(side: Any, case: Case, effort: Effort, quick: bool, crashed: Mappin
             if case.device == "cuda":
                 for name in right:
                     if name != "copy":
-                        _probe(side, case, right[name], result["contenders"][name])
+                        _probe(side, case, right[name], row["contenders"][name])
     except Exception as error:  # out of memory, say: the other cases can still be measured
-        result["problem"] = _sentence(error)
-    return result
+        row["problem"] = _sentence(error)
+    return row
 
 
 def is_usable(side: Any, device: str) -> bool:
@@ -108,7 +108,7 @@ def _problem(side: Any, case: Case, outputs: Any, wanted: Expected) -> str | Non
     """Why a contender's time does not count."""
     try:
         outputs = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
-        return check(side, case, outputs, wanted)
+        return problem_with(side, case, outputs, wanted)
     except Exception as error:
         return _sentence(error)
 

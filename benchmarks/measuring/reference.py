@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cases.case import Case
-from benchmarks.operators.layouts import Function, layouts, results
+from benchmarks.operators import OPERATORS
+from benchmarks.operators.layouts import layouts, results
+from benchmarks.operators.record import Function
 
 # float32 leaves no room for TF32 (3e-4); the 16-bit types leave room for peers that round after every step.
 TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
@@ -31,7 +33,7 @@ class Expected:
 def expected(side: Any, case: Case, values: Mapping[str, Any]) -> Expected:
     """`side` is the framework's module: it draws, cuts and evaluates."""
     rows = next(x.shape[x.rows] for x in layouts(case).values() if x.rows is not None)
-    row = max(1, prod(case.shape[:2] if case.operator == "matmul" else case.shape) // rows)
+    row = max(1, prod(case.shape[:2] if case.is_product else case.shape) // rows)
     few = min(16, max(1, PART // row))
     places = np.random.default_rng(0).integers(rows, size=min(rows, 4096, max(few, SAMPLE // row)))
     places[-1] = rows - 1
@@ -56,7 +58,7 @@ def expected(side: Any, case: Case, values: Mapping[str, Any]) -> Expected:
     return Expected(places, found, scales)
 
 
-def check(side: Any, case: Case, outputs: Sequence[Any], right: Expected) -> str | None:
+def problem_with(side: Any, case: Case, outputs: Sequence[Any], right: Expected) -> str | None:
     """What is wrong with a contender's outputs, in a sentence; or None."""
     wanted = results(case)
     if len(outputs) != len(wanted):
@@ -82,7 +84,7 @@ def _evaluate(
     for name, layout in layouts(case).items():
         cut[name] = side.wide(values[name], None if layout.rows is None else places, layout.rows)
     function: Function = side.formula(case)
-    if case.operator == "cross_entropy":
+    if OPERATORS[case.operator].mean:
         found = side.call(case, lambda *inputs: function(*inputs) * share, cut)()
     else:
         found = side.call(case, function, cut)()

@@ -1,1 +1,11 @@
-"""What the benchmark knows of each operator."""
+"""What the benchmark knows of each operator: one record, in the file of its family."""
+
+from benchmarks.operators import activations, attention, elementwise, loss, models, normalization, products, rotary
+from benchmarks.operators.record import Operator
+
+# In the order of the tables.
+FAMILIES = (elementwise, normalization, attention, loss, activations, rotary, products, models)
+
+OPERATORS: dict[str, Operator] = {operator.name: operator for family in FAMILIES for operator in family.OPERATORS}
+ELEMENTWISE = tuple(operator for operator in OPERATORS.values() if operator.elementwise)
+OVER_ROWS = tuple(operator for operator in OPERATORS.values() if any(operator.moves) and not operator.elementwise)

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cases.case import CALLS
-from benchmarks.results.goals import NOT_SLOWER, Run, fastest_peer, seconds, times_of
+from benchmarks.results.figures import NOT_SLOWER, fastest_peer, seconds, times_of
+from benchmarks.results.schema import Row, Run
 
-Row = Mapping[str, Any]
 OURS = "fusedops"
 
 

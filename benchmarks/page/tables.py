@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.cases.case import SECTIONS
-from benchmarks.page.summary import OURS, Row, compared, names_of, rows_of, slower, time_of
-from benchmarks.results.goals import TITLES, Run, fastest_peer, floor_of, is_of_host, spread, times_of
+from benchmarks.page.summary import OURS, compared, names_of, rows_of, slower, time_of
+from benchmarks.results.figures import TITLES, fastest_peer, floor_of, is_of_host, spread, times_of
 from benchmarks.results.report import memory_text, time_text
+from benchmarks.results.schema import Row, Run
 
 SEEDS = ("seeds", "seeds-cpu")
 OPEN = ("rows", "cpu-rows")  # sections whose tables are not folded

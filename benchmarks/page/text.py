@@ -9,7 +9,8 @@ from typing import Any
 
 from benchmarks.page.pictures import PICTURES
 from benchmarks.page.tables import losses, seeds, tables
-from benchmarks.results.goals import TITLES, Run
+from benchmarks.results.figures import TITLES
+from benchmarks.results.schema import Run
 
 FRAMEWORKS = ("torch", "tensorflow")  # packages; their runs say more of their version
 BUSY = 0.5  # of the cores, by the load average before anything was measured

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from benchmarks.results.goals import TITLES, fastest_peer, seconds, spread
+from benchmarks.results.figures import TITLES, fastest_peer, seconds, spread
 from benchmarks.results.report import time_text
 from benchmarks.results.schema import Row, Run
 

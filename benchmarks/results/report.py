@@ -10,17 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.cases.case import CALLS, SECTIONS
-from benchmarks.results.goals import (
-    TITLES,
-    Run,
-    fastest_peer,
-    floor_of,
-    not_slower,
-    seconds,
-    spread,
-    times_of,
-    verdicts,
-)
+from benchmarks.results.figures import TITLES, fastest_peer, floor_of, seconds, spread, times_of
+from benchmarks.results.goals import not_slower, verdicts
+from benchmarks.results.schema import Row, Run
 
 COLOURS = {"met": "green", "within noise": "yellow", "missed": "red", "not measured": "dim"}
 FLOOR = "floor"
@@ -34,20 +26,20 @@ def time_text(value: float) -> str:
     return f"{value * 1e9:.4g} ns"
 
 
-def _rate(work: float, result: Mapping[str, Any], time: float) -> str:
-    if result["section"] in CALLS:
+def _rate(work: float, row: Row, time: float) -> str:
+    if row["section"] in CALLS:
         return ""
-    size, unit = UNITS[result["unit"]]
+    size, unit = UNITS[row["unit"]]
     return f"{work / time / size:.4g} {unit}"
 
 
-def _cell(contender: Mapping[str, Any] | None, result: Mapping[str, Any]) -> str:
+def _cell(contender: Mapping[str, Any] | None, row: Row) -> str:
     if not contender:
         return ""
     time = seconds(contender)
     if not time:
         return (contender["problem"] or "")[:60]
-    lines = [_measured(contender), _rate(contender["work"], result, time), memory_text(contender)]
+    lines = [_measured(contender), _rate(contender["work"], row, time), memory_text(contender)]
     return "\n".join(filter(None, lines))
 
 
@@ -65,38 +57,38 @@ def memory_text(contender: Mapping[str, Any]) -> str:
     return ""
 
 
-def _floor(result: Mapping[str, Any]) -> str:
+def _floor(row: Row) -> str:
     """The time in which the copy moves as much, and its bandwidth."""
-    time = floor_of(result)
-    return f"{time_text(time)}\n{_rate(result['work'], result, time)}" if time else ""
+    time = floor_of(row)
+    return f"{time_text(time)}\n{_rate(row['work'], row, time)}" if time else ""
 
 
-def _ours(result: Mapping[str, Any]) -> str:
-    cell, times = _cell(result["contenders"].get("fusedops"), result), times_of(result, "copy")
+def _ours(row: Row) -> str:
+    cell, times = _cell(row["contenders"].get("fusedops"), row), times_of(row, "copy")
     return f"{cell}\n{times:.3g} × floor" if times else cell
 
 
-def _peer(result: Mapping[str, Any]) -> str:
+def _peer(row: Row) -> str:
     """The fastest, and how many times its time fusedops takes."""
-    name = fastest_peer(result)
-    times = times_of(result, name) if name else None
+    name = fastest_peer(row)
+    times = times_of(row, name) if name else None
     return f"{name}\nours: {times:.3g} ×" if times else name or ""
 
 
-def _name(result: Mapping[str, Any]) -> str:
-    shape = "×".join(map(str, result["shape"]))
-    dtype = result["dtype"] + (f", parameters {result['parameters']}" if result["parameters"] else "")
-    moved = f", {result['work'] * 1e-6:.3g} MB" if result["unit"] == "B" and result["section"] not in CALLS else ""
-    return f"{result['operator']} {result['variant']}\n{dtype} {shape}{moved}"
+def _name(row: Row) -> str:
+    shape = "×".join(map(str, row["shape"]))
+    dtype = row["dtype"] + (f", parameters {row['parameters']}" if row["parameters"] else "")
+    moved = f", {row['work'] * 1e-6:.3g} MB" if row["unit"] == "B" and row["section"] not in CALLS else ""
+    return f"{row['operator']} {row['variant']}\n{dtype} {shape}{moved}"
 
 
-def line(run: Run, result: Mapping[str, Any]) -> str:
+def line(run: Run, row: Row) -> str:
     """One case, as it comes."""
-    name = _name(result).replace("\n", " ")
-    if "problem" in result:
-        return f"{name}: {result['problem']}"
-    cells = [f"{contender} {_cell(x, result)}" for contender, x in result["contenders"].items()]
-    found = [f"{x.text} ({x.goal}): {x.verdict}" for x in verdicts([run], run, result)]
+    name = _name(row).replace("\n", " ")
+    if "problem" in row:
+        return f"{name}: {row['problem']}"
+    cells = [f"{contender} {_cell(x, row)}" for contender, x in row["contenders"].items()]
+    found = [f"{x.text} ({x.goal}): {x.verdict}" for x in verdicts([run], run, row)]
     return f"{name}: {'; '.join([*cells, *found])}".replace("\n", ", ")
 
 
@@ -105,9 +97,9 @@ def show(console: Console, runs: Sequence[Run]) -> None:
     count: dict[str, int] = dict.fromkeys(COLOURS, 0)
     for section, title in SECTIONS.items():
         for run in runs:
-            results = [x for x in run["results"] if x["section"] == section]
-            if results:
-                console.print(_table(f"{title} ({TITLES[run['framework']]})", runs, run, results, count))
+            rows = [x for x in run["results"] if x["section"] == section]
+            if rows:
+                console.print(_table(f"{title} ({TITLES[run['framework']]})", runs, run, rows, count))
                 console.print()
     for run in runs:
         for note in run["notes"]:
@@ -122,10 +114,8 @@ def show(console: Console, runs: Sequence[Run]) -> None:
             console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 
-def _table(
-    title: str, runs: Sequence[Run], run: Run, results: Sequence[Mapping[str, Any]], count: dict[str, int]
-) -> Table:
-    names = list(dict.fromkeys(name for result in results for name in result["contenders"]))
+def _table(title: str, runs: Sequence[Run], run: Run, rows: Sequence[Row], count: dict[str, int]) -> Table:
+    names = list(dict.fromkeys(name for row in rows for name in row["contenders"]))
     others = [name for name in names if name not in ("fusedops", "copy")]
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("", no_wrap=True)
@@ -133,18 +123,18 @@ def _table(
     columns = ([FLOOR] if "copy" in names else []) + ["fusedops", "fastest peer", *others]
     for name in columns:
         table.add_column(name, justify="right")
-    goals_of = [verdicts(runs, run, result) for result in results]
+    goals_of = [verdicts(runs, run, row) for row in rows]
     for heading in ("measured", "goal") if any(goals_of) else ():
         table.add_column(heading)
-    for result, found in zip(results, goals_of, strict=True):
+    for row, found in zip(rows, goals_of, strict=True):
         for verdict in found:
             count[verdict.verdict] += 1
-        cells = [_floor(result)] if "copy" in names else []
-        cells += [_ours(result), _peer(result)]
-        cells += [_cell(result["contenders"].get(name), result) for name in others]
+        cells = [_floor(row)] if "copy" in names else []
+        cells += [_ours(row), _peer(row)]
+        cells += [_cell(row["contenders"].get(name), row) for name in others]
         measured = "\n".join(f"[{COLOURS[x.verdict]}]{x.text or x.verdict}[/]" for x in found)
         goals = "\n".join(f"[{COLOURS[x.verdict]}]{x.goal}: {x.verdict}[/]" for x in found)
-        label = _name(result) + (f"\n{result['problem']}" if "problem" in result else "")
+        label = _name(row) + (f"\n{row['problem']}" if "problem" in row else "")
         table.add_row(escape(label), *map(escape, cells), *((measured, goals) if any(goals_of) else ()))
     return table
 

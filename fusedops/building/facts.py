@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-import fusedops
 from fusedops.building.core import Cuda
 from fusedops.building.options import Options
+from fusedops.version import VERSION
 
 
 def remove_facts(folder: Path) -> None:
@@ -22,7 +22,7 @@ def write_facts(
 ) -> None:
     """`version`: the framework's. `reason`: why it is without CUDA."""
     facts = {
-        "fusedops": fusedops.__version__,
+        "fusedops": VERSION,
         "framework": version,
         "cuda": cuda.toolkit.version if cuda else None,
         "without_cuda": reason,

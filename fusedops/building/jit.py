@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-import fusedops
 from fusedops import loading
 from fusedops.building import binding
 from fusedops.building.autograd import AUTOGRAD, add_autograd
@@ -27,6 +26,7 @@ from fusedops.building.facts import remove_facts, write_facts
 from fusedops.building.ninja import NinjaFile, Show, alone
 from fusedops.building.options import BuildError, Options
 from fusedops.building.progress import progress
+from fusedops.version import VERSION
 
 PACKAGE = "fusedops.torch"
 FRAMEWORK = loading.FRAMEWORKS["torch"]
@@ -89,7 +89,7 @@ def _built(version: str, say: Callable[[str], None], verbose: bool) -> Path:
     """The folder of the library, which is built first if it is not there."""
     options, cuda, reason = _wanted()
     sources = _sources()
-    cache = _cache() / f"fusedops_{fusedops.__version__}_torch_{version}_{_key(sources, options, cuda)}"
+    cache = _cache() / f"fusedops_{VERSION}_torch_{version}_{_key(sources, options, cuda)}"
     if loading.fault(FRAMEWORK, folder=cache):
         say(announcement(cuda, reason))
         say(f"fusedops: in {cache}")

@@ -26,7 +26,8 @@ class Unbuilt:
 
 def torch() -> Any:
     """The package fusedops.torch, or what stands for it."""
-    # `from fusedops import torch` asks for the attribute before it imports, and must go on to raise ImportError.
+    # `from fusedops import torch` asks for the attribute before it imports the module, and must then raise ImportError;
+    # `fusedops.torch.jit` asks for it in the same way, and must find it. Only the frame that asks tells them apart.
     if sys._getframe(2).f_code.co_name == "_handle_fromlist":
         raise AttributeError("torch")
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusedops.functions.common import Activation, Approximation, Tensor, ops
+from fusedops.functions.common import Activation, Approximation, Tensor, ops, renamed
 
 
 def bias_act(x: Tensor, bias: Tensor | None = None, activation: Activation = "gelu") -> Tensor:
@@ -106,7 +106,7 @@ def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
     try:
         return ops.gated_act(gate, up, activation="silu")
     except Exception as error:
-        raise ops.renamed(error, "gated_act", "swiglu") from None
+        raise renamed(error, "gated_act", "swiglu") from None
 
 
 def geglu(gate: Tensor, up: Tensor | None = None, *, approximate: Approximation = "none") -> Tensor:
@@ -143,7 +143,7 @@ def geglu(gate: Tensor, up: Tensor | None = None, *, approximate: Approximation 
     try:
         return ops.gated_act(gate, up, activation="gelu_tanh" if approximate == "tanh" else "gelu")
     except Exception as error:
-        raise ops.renamed(error, "gated_act", "geglu") from None
+        raise renamed(error, "gated_act", "geglu") from None
 
 
 def reglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
@@ -176,4 +176,4 @@ def reglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
     try:
         return ops.gated_act(gate, up, activation="relu")
     except Exception as error:
-        raise ops.renamed(error, "gated_act", "reglu") from None
+        raise renamed(error, "gated_act", "reglu") from None

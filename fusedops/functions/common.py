@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
+
+from fusedops.checks import renamed as renamed
+from fusedops.functions.operators import Operators
 
 Tensor = Any
-ops: Any = None  # a framework's set of operators, and renamed(): checks.py
+ops: Operators = cast(Operators, None)  # a framework's
 
 Activation: TypeAlias = Literal["identity", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"]
 Approximation: TypeAlias = Literal["none", "tanh"]

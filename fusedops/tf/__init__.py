@@ -12,20 +12,22 @@ from fusedops import lazy, loading
 
 loading.library("tf")  # says what is missing before TensorFlow is imported
 
-# Formulas, mapping and xla for their effect: they tell TensorFlow of gradients, tf.vectorized_map and XLA.
-from fusedops.tf import formulas, functions, mapping, operators, xla  # noqa: E402, F401
+# Derivatives, mapping and xla for their effect: they tell TensorFlow of gradients, tf.vectorized_map and XLA.
+from fusedops.tf import derivatives, functions, library, mapping, text, xla  # noqa: E402, F401
 from fusedops.tf.functions import *  # noqa: E402, F403
 from fusedops.tf.naming import has_keras  # noqa: E402
+from fusedops.tf.operators import OPERATORS as ops  # noqa: E402, F401
 
 if TYPE_CHECKING:
     from fusedops.tf import keras as keras
 
-ops = functions.ops
+for _name in functions.__all__:
+    text.unconverted(getattr(functions, _name)).__module__ = __name__  # by which it pickles
 
 
 def library_path() -> str:
     """The path of the compiled operators, for `tf.load_op_library`."""
-    return str(operators.LIBRARY)
+    return str(library.LIBRARY)
 
 
 _LAZY = {"keras": "fusedops.tf.keras"}  # it needs Keras 3 over TensorFlow, which the operators do not

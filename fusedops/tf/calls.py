@@ -11,18 +11,13 @@ import tensorflow as tf
 
 from fusedops import checks
 from fusedops.declarations import Attribute, Input, Operator
-from fusedops.tf import text
+from fusedops.tf import internals, text
 
 _ADVICE = {  # for what is a tensor to some of TensorFlow's functions
     tf.RaggedTensor: "call tf.ragged.map_flat_values(function, ...), or give to_tensor() of it",
     tf.SparseTensor: "give tf.sparse.to_dense of it",
 }
-Eager = tf.__internal__.EagerTensor
 KNOWN = {"_Float64": tf.float64}  # to the lines of `execution`
-
-# Of an eager tensor. The public way, x.shape.num_elements(), makes an object for the shape of each new tensor, which
-# takes longer than a small kernel.
-_size: Callable[[tf.Tensor], int] = getattr(Eager, "_num_elements", lambda x: x.shape.num_elements())
 _LARGEST_KEPT_ZEROS = 10_000  # elements
 
 
@@ -42,9 +37,9 @@ _SPELLED = _Spelled()
 def function(operator: Operator, raw: Callable[..., Any], keep: Callable[..., Any]) -> Callable[..., Any]:
     """`raw` is the Python function that TensorFlow generates: inputs, attributes, then dtypes of outputs."""
     known: dict[str, Any] = {
-        "_Eager": Eager,
+        "_Eager": internals.EagerTensor,
         "_keep": partial(_keep, operator, keep),
-        "_size": _size,
+        "_size": internals.size,
         "_spelled": _SPELLED,
         **KNOWN,
         raw_name(operator): raw,
@@ -165,5 +160,5 @@ def _keep(operator: Operator, keep: Callable[..., Any], results: Any) -> Any:
     step; others it makes anew, with a scalar that goes to the GPU behind all the work queued there: each step waits.
     Behind FusedopsKeep(y, saved...), which is y, they have a gradient, of one element, that no formula looks at.
     """
-    large = [results[i] for i in _saved(operator) if _size(results[i]) > _LARGEST_KEPT_ZEROS]
+    large = [results[i] for i in _saved(operator) if internals.size(results[i]) > _LARGEST_KEPT_ZEROS]
     return keep(results[0], large), *results[1:]

@@ -9,18 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from fusedops.declarations import Operator
-from fusedops.tf.operators import DECLARED
-
-try:
-    from tensorflow.python.ops.parallel_for.pfor import RegisterPFor, _create_op, _fallback_converter, wrap
-except ImportError:
-    RegisterPFor = None
+from fusedops.tf.internals import converted, converted_by_loop, new_operation, register_converter
+from fusedops.tf.library import TABLE
 
 
 def _register(operator: Operator) -> None:
     shared = {x.name for x in operator.inputs if x.kind == "scalar" or x.parameter}
 
-    @RegisterPFor(operator.op_type)
+    @register_converter(operator.type)
     def convert(call: Any) -> Any:
         """An input of `call` is stacked along a new first dimension, or the same for all."""
         names = [x.name for x in operator.inputs if x.kind != "optional" or call.get_attr(f"N_{x.name}") == 1]
@@ -28,12 +24,12 @@ def _register(operator: Operator) -> None:
         ranks = {_rank(call.input(i)) for i in rows}
         foldable = operator.batched and len(ranks) == 1 and None not in ranks
         if not foldable or any(call.input(i).is_stacked for i in range(len(names)) if i not in rows):
-            return _fallback_converter(call)
+            return converted_by_loop(call)
         call.stack_inputs(rows)
         dtypes = [output.dtype for output in call.outputs]
-        made = _create_op(call.op_type, [x.t for x in call.inputs], dtypes, call.op.node_def.attr)
+        made = new_operation(call.op_type, [x.t for x in call.inputs], dtypes, call.op.node_def.attr)
         # An output that is not needed has no elements and one dimension, however many calls there are.
-        return [wrap(y, y.shape.rank > one.shape.rank) for y, one in zip(made.outputs, call.outputs, strict=True)]
+        return [converted(y, y.shape.rank > one.shape.rank) for y, one in zip(made.outputs, call.outputs, strict=True)]
 
 
 def _rank(input: Any) -> int | None:
@@ -42,6 +38,6 @@ def _rank(input: Any) -> int | None:
     return None if rank is None else rank - input.is_stacked
 
 
-if RegisterPFor is not None:
-    for _operator in DECLARED.values():
+if register_converter is not None:
+    for _operator in TABLE.values():
         _register(_operator)

@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from fusedops.declarations import Attribute, Operator
 from fusedops.derivatives import Derivative, Taken
-from fusedops.tf import calls, text
-from fusedops.tf.operators import DECLARED, RAW
+from fusedops.tf import calls, internals, text
+from fusedops.tf.library import RAW, TABLE
 
-_DERIVATIVES = {name: Derivative(DECLARED, operator) for name, operator in DECLARED.items() if operator.derivative}
+_DERIVATIVES = {name: Derivative(TABLE, operator) for name, operator in TABLE.items() if operator.derivative}
 
 
 def evaluation(
@@ -23,10 +23,10 @@ def evaluation(
     outputs = zip(derivative.upstream, operator.outputs, strict=True)
     flowing = tuple(name for name, output in outputs if not output.saved)  # TensorFlow makes zeros of what is absent
     taken = derivative.taken(tuple(wanted), flowing)
-    known: dict[str, Any] = {"_Eager": calls.Eager, "_dense": dense, "_identity": tf.identity, **calls.KNOWN}
+    known: dict[str, Any] = {"_Eager": internals.EagerTensor, "_dense": dense, "_identity": tf.identity, **calls.KNOWN}
     for i, step in enumerate(taken):
         if step.op is not None:
-            op = DECLARED[step.op]
+            op = TABLE[step.op]
             known |= {f"_{x.name}{i}": _value(op, x, step, attributes) for x in op.attributes}
             known[calls.raw_name(op)] = RAW[op.name]
     name = f"gradient_of_{operator.name}"
@@ -45,7 +45,7 @@ def _lines(operator: Operator, inputs: Sequence[str], flowing: Sequence[str], ta
     for i, step in enumerate(taken):
         values = tensors
         if step.op is not None:
-            op = DECLARED[step.op]
+            op = TABLE[step.op]
             for x, read in zip(op.inputs, step.inputs, strict=True):
                 tensor = tensors.get(read or "")
                 yield f"{x.name} = [{tensor or ''}]" if x.kind == "optional" else f"{x.name} = {tensor}"

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 import fusedops.tf
 from fusedops import functions
+from fusedops.tf import internals
 
 
 class _Operation(keras.Operation):
@@ -26,7 +27,7 @@ class _Operation(keras.Operation):
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
         # As Keras's own does, which would put advice for the author of an operation before the core's sentence.
-        with tf.__internal__.FuncGraph(self.name).as_default():
+        with internals.FuncGraph(self.name).as_default():
             args, kwargs = keras.tree.map_structure(_placeholder, (args, kwargs))
             outputs = self.call(*args, **kwargs)
         return keras.tree.map_structure(lambda y: keras.KerasTensor(y.shape, y.dtype.name), outputs)

@@ -23,7 +23,12 @@ def function(text: str, name: str, module: dict[str, Any], known: dict[str, Any]
     exec(compile(outer, f"<fusedops.tf.{name}>", "exec", dont_inherit=True), module, made)
     result = made["make"](**known)
     result.__qualname__ = name
-    # AutoGraph's mark alone: the wrapper that do_not_convert makes costs a fifth of a small operator's call.
-    result.__dict__.update(vars(tf.autograph.experimental.do_not_convert(result)))
-    del result.__wrapped__
-    return result
+    return unconverted(result)
+
+
+def unconverted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself, which AutoGraph leaves alone: the wrapper that do_not_convert makes costs a fifth of a small
+    operator's call."""
+    function.__dict__.update(vars(tf.autograph.experimental.do_not_convert(function)))
+    del function.__wrapped__  # type: ignore[attr-defined]
+    return function

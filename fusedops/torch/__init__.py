@@ -15,6 +15,7 @@ loading.library("torch")  # says what is missing before torch is imported
 
 from fusedops.torch import functions  # noqa: E402
 from fusedops.torch.functions import *  # noqa: E402, F403
+from fusedops.torch.operators import OPERATORS as ops  # noqa: E402, F401
 
 if TYPE_CHECKING:
     from fusedops.torch import jit as jit
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from fusedops.torch.conversion import convert as convert
     from fusedops.torch.conversion import revert as revert
 
-ops = functions.ops
+for _name in functions.__all__:
+    getattr(functions, _name).__module__ = __name__  # by which it pickles
 
 _LAZY = {
     "convert": "fusedops.torch.conversion",

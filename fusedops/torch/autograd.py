@@ -1,166 +1,34 @@
-"""Autograd of every operator: one torch.autograd.Function over its gradient formula, in reverse and forward mode.
+"""Autograd of every operator: one torch.autograd.Function over its derivative, in reverse and forward mode.
 
-The kernel that the dispatcher calls where autograd is on applies it: for `torch.ops.fusedops.<name>`, as does the front
-in eager code, past the dispatcher; or where that has a kernel in C++, for `_<name>`. `fusedops/derivatives.py` and
-`fusedops/gradients/` have the formulas.
+The kernel that the dispatcher calls where autograd is on applies it: for `torch.ops.fusedops.<name>`, as does
+operators.py in eager code, past the dispatcher; or where that has a kernel in C++, for `_<name>`.
 """
 
 from __future__ import annotations
 
-import functools
-from collections import namedtuple
-from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
-from types import SimpleNamespace
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.autograd.forward_ad as forward_ad
-from torch.autograd.function import _SingleLevelFunction
 
-from fusedops.gradients import REFUSED, Gradient
-from fusedops.torch import neutral
-from fusedops.torch.operators import Signature, overload
+from fusedops.torch import internals
+from fusedops.torch.arguments import Arguments
+from fusedops.torch.derivatives import Derivative, alive
+from fusedops.torch.library import Signature, overload
 
-Arguments = tuple[Any, ...]  # in the order of the schema
-
-# What formulas see as `f`: every operator, which the front adds, and what else they need of tensors.
-OF_FORMULAS = SimpleNamespace(**neutral.FUNCTIONS)
+_LIBRARY = torch.library.Library("fusedops", "IMPL")
 
 
-def _alive(x: Any) -> Any:
-    """Without the wrappers of transforms that have ended. torch itself takes off only one, and fails on the next."""
-    while isinstance(x, torch.Tensor) and x is not (inner := torch._C._functorch.unwrap_if_dead(x)):
-        x = inner
-    return x
-
-
-def _picker(places: Sequence[int]) -> Callable[[Arguments], Arguments]:
-    """A function that picks the items at these places; operator.itemgetter, but always a tuple."""
-    return itemgetter(*places) if len(places) > 1 else lambda values: tuple(values[i] for i in places)
-
-
-class Derivative:
-    """Applies an operator's gradient formula to what torch hands around.
-
-    On small tensors a backward costs what Python does around the kernel: what can be known of an operator beforehand
-    is looked up here, once.
-    """
-
-    def __init__(self, signature: Signature, gradient: Gradient) -> None:
-        self.signature = signature
-        self.formula = gradient.formula
-        declaration = signature.declaration
-        self.names = [x.name for x in declaration.inputs]
-        self.all_wanted = dict.fromkeys(self.names, True)
-        self.differentiable = [i for i, x in enumerate(declaration.outputs) if not x.saved]
-        self.constants = [i for i, x in enumerate(declaration.outputs) if x.saved]
-        tensors = [*self.names, *(x.name for x in declaration.outputs)]
-        self.saved = [tensors.index(name) for name in gradient.saves]
-        self.pick_saved = _picker(self.saved)
-        self.is_read = self._reader(gradient)
-        numbers = [f"{self.names[i]}_value" for i in signature.scalars]
-        attributes = [x.name for x in declaration.attributes]
-        read = [*gradient.saves, *numbers, *attributes]
-        self.context_type: Any = namedtuple("Context", (*read, "wanted"))  # type: ignore[misc]
-        # Where the formula's scalar inputs stand, and the numbers that stand in for them.
-        scalars = [(self.names[i], number) for i, number in zip(signature.scalars, numbers, strict=True)]
-        self.numbers = [(read.index(x), read.index(number)) for x, number in scalars if x in gradient.saves]
-        self.defaults = (*(0.0 for _ in numbers), *(x.default for x in declaration.attributes))
-
-    def _reader(self, gradient: Gradient) -> Callable[[tuple[bool, ...]], tuple[bool, ...]] | None:
-        """Of which inputs' gradients are wanted: which of `saves` are read for them. None: always all."""
-        reads = gradient.reads
-        if reads is None:
-            return None
-
-        @functools.cache
-        def is_read(needed: tuple[bool, ...]) -> tuple[bool, ...]:
-            names = reads(name for name, is_needed in zip(self.names, needed, strict=True) if is_needed)
-            return tuple(name in names for name in gradient.saves)
-
-        return is_read
-
-    def save(self, ctx: Any, inputs: Sequence[Any], rest: Arguments, outputs: Any, forward_mode: bool) -> None:
-        """Keeps what the formula reads: tensors where autograd can see them, numbers and attributes beside them."""
-        outputs = outputs if type(outputs) is tuple else (outputs,)
-        tensors = self.pick_saved((*inputs, *outputs))
-        if self.is_read and not forward_mode:  # which does not say yet what it wants
-            is_read = self.is_read(ctx.needs_input_grad[:-1])
-            tensors = tuple(x if kept else None for x, kept in zip(tensors, is_read, strict=True))
-        ctx.save_for_backward(*tensors)
-        ctx.set_materialize_grads(False)
-        if self.constants:
-            ctx.mark_non_differentiable(*[outputs[i] for i in self.constants])
-        ctx.rest = rest
-        if forward_mode:
-            ctx.save_for_forward(*tensors)
-            ctx.outputs = [(outputs[i].shape, outputs[i].dtype) for i in self.differentiable]
-
-    def context(self, ctx: Any, saved: Arguments, wanted: Mapping[str, bool]) -> Any:
-        """The formula's `c`."""
-        values = [*saved, *ctx.rest]
-        for i, number in self.numbers:
-            if values[i] is None:
-                values[i] = values[number]
-        values.append(wanted.__getitem__)
-        return tuple.__new__(self.context_type, values)  # half the time of the named tuple's own constructor
-
-    def evaluate(self, ctx: Any, saved: Arguments, needed: Sequence[bool], dy: Arguments) -> list[Any]:
-        """The gradient of every input; None where it is not needed or nothing flows."""
-        if dy[0] is None and all(x is None for x in dy):
-            return [None] * len(needed)
-        wanted = dict(zip(self.names, needed, strict=True)) if False in needed else self.all_wanted
-        gradients = self.formula(OF_FORMULAS, self.context(ctx, saved, wanted), *dy)
-        result = []
-        for name, is_needed in wanted.items():
-            gradient = gradients.get(name) if is_needed else None
-            if gradient is REFUSED:
-                raise RuntimeError(f"fusedops.{self.signature.declaration.name}: {name} has no gradient; detach it")
-            result.append(gradient() if callable(gradient) else gradient)
-        return result
-
-    def jvp(self, ctx: Any, *tangents: Any) -> Any:
-        """Forward mode: the formula is linear in dy, and its transpose maps tangents of inputs to those of outputs."""
-        tangents = tangents[: self.signature.inputs]
-        wanted = [tangent is not None for tangent in tangents]
-        given = tuple(tangent for tangent in tangents if tangent is not None)
-
-        def pull_back(*flowing: Any) -> Arguments:
-            dy = self.of_all_outputs(flowing)
-            gradients = [g for g, w in zip(self.evaluate(ctx, saved, wanted, dy), wanted, strict=True) if w]
-            return tuple(torch.zeros_like(t) if g is None else g for g, t in zip(gradients, given, strict=True))
-
-        # torch turns forward mode off here, which would cut off the transforms around this one as well. Turned on, it
-        # must not see the tangents of what is saved: the formula is differentiated with respect to dy alone.
-        with forward_ad._set_fwd_grad_enabled(True):
-            saved = tuple(
-                x if x is None else forward_ad.unpack_dual(_alive(x), level=0).primal for x in ctx.saved_tensors
-            )
-            zeros = [given[0].new_zeros(shape, dtype=dtype) for shape, dtype in ctx.outputs]
-            results = self.of_all_outputs(neutral.vjp(pull_back, zeros, given))
-        return results[0] if len(results) == 1 else results
-
-    def of_all_outputs(self, of_differentiable: Sequence[Any]) -> Arguments:
-        """With None for the saved outputs, which have neither gradient nor tangent."""
-        if not self.constants:
-            return tuple(of_differentiable)
-        values: list[Any] = [None] * (len(self.differentiable) + len(self.constants))
-        for i, value in zip(self.differentiable, of_differentiable, strict=True):
-            values[i] = value
-        return tuple(values)
-
-
-def autograd_functions(name: str, bare: Callable[..., Any], derivative: Derivative) -> tuple[Any, Any]:
+def autograd_functions(derivative: Derivative, bare: Callable[..., Any]) -> tuple[Any, Any]:
     """What applies the operator with a node of autograd: over the bare kernel, and over the registered operator."""
-    registered = overload(name)
+    registered = overload(derivative.signature.declaration.name)
 
-    class Eager(_SingleLevelFunction):
+    class Eager(internals.SingleLevelFunction):
         @staticmethod
         def forward(ctx: Any, *arguments: Any) -> Any:
             *inputs, rest = arguments
             outputs = bare(*inputs, *rest)
-            derivative.save(ctx, inputs, rest, outputs, forward_mode=forward_ad._current_level >= 0)
+            derivative.save(ctx, inputs, rest, outputs, forward_mode=internals.forward_ad._current_level >= 0)
             return outputs
 
         @staticmethod
@@ -168,25 +36,25 @@ def autograd_functions(name: str, bare: Callable[..., Any], derivative: Derivati
             return (*derivative.evaluate(ctx, ctx.saved_tensors, ctx.needs_input_grad[:-1], dy), None)
 
         jvp = staticmethod(derivative.jvp)
-        _compiled_autograd_key = staticmethod(torch.autograd.Function._compiled_autograd_key)
+        _compiled_autograd_key = staticmethod(internals.compiled_autograd_key)
 
     class Registered(Eager):
         @staticmethod
         def forward(ctx: Any, *arguments: Any) -> Any:
             *inputs, (keys, rest) = arguments
             # torch turns both modes off here, and the transforms of torch.func below this one have need of them.
-            with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
+            with torch.enable_grad(), internals.forward_mode(True):
                 outputs = _below_autograd(registered, keys, (*inputs, *rest))
             derivative.save(ctx, inputs, rest, outputs, forward_mode=True)
             return outputs
 
         @staticmethod
         def backward(ctx: Any, *dy: Any) -> Arguments:
-            saved, dy = tuple(map(_alive, ctx.saved_tensors)), tuple(map(_alive, dy))
+            saved, dy = tuple(map(alive, ctx.saved_tensors)), tuple(map(alive, dy))
             return (*derivative.evaluate(ctx, saved, ctx.needs_input_grad[:-1], dy), None)
 
-    # grad_fn and torch.profiler show the name of the class: TensorFlow's for the same operator, FusedopsRmsNorm.
-    title = "Fusedops" + name.title().replace("_", "")
+    # grad_fn and torch.profiler show the name of the class.
+    title = derivative.signature.declaration.type
     both: list[Any] = [type(title, (base,), {}) for base in (Eager, Registered)]
     # No torch.autograd.Function, whose apply looks for transforms and for a setup_context: it does not know that the
     # kernel below is called by one transform at a time, and since torch 2.15 refuses it there.
@@ -194,8 +62,8 @@ def autograd_functions(name: str, bare: Callable[..., Any], derivative: Derivati
 
 
 def _below_autograd(registered: Any, keys: Any, arguments: Sequence[Any]) -> Any:
-    with torch._C._AutoDispatchBelowAutograd():
-        return registered.redispatch(keys & torch._C._after_autograd_keyset, *arguments)
+    with internals.below_autograd():
+        return registered.redispatch(keys & internals.after_autograd_keys, *arguments)
 
 
 def _is_watched(inputs: Sequence[Any]) -> bool:
@@ -208,9 +76,9 @@ def _is_watched(inputs: Sequence[Any]) -> bool:
         for x in inputs:
             if x is not None and x.requires_grad:
                 return True
-    if torch._C._is_fwd_grad_enabled():
+    if internals.is_forward_mode_enabled():
         for x in inputs:
-            if x is not None and x.is_floating_point() and torch._VF._unpack_dual(x, 0)[1] is not None:
+            if x is not None and x.is_floating_point() and internals.unpack_dual(x, 0)[1] is not None:
                 return True
     return False
 
@@ -228,11 +96,16 @@ def autograd_kernel(signature: Signature, defaults: Arguments, apply: Callable[.
             return _below_autograd(registered, keys, arguments)
         inputs, rest = signature.padded(arguments), arguments[count:]
         rest = (*rest, *defaults[len(rest) :])  # torch leaves trailing defaults out
-        allowed = torch._C._functorch.get_single_level_autograd_function_allowed()
-        torch._C._functorch.set_single_level_autograd_function_allowed(True)
+        allowed = internals.is_single_level_function_allowed()
+        internals.allow_single_level_function(True)
         try:
             return apply(*inputs, (keys, rest))
         finally:
-            torch._C._functorch.set_single_level_autograd_function_allowed(allowed)
+            internals.allow_single_level_function(allowed)
 
     return kernel
+
+
+def register(name: str, kernel: Callable[..., Any]) -> None:
+    """The kernel is what the dispatcher calls for `torch.ops.fusedops.<name>` where autograd is on."""
+    _LIBRARY.impl(name, kernel, "Autograd", with_keyset=True)

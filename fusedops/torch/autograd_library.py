@@ -10,7 +10,7 @@ import ctypes
 import torch
 
 from fusedops import loading
-from fusedops.torch import operators  # noqa: F401  # their library first
+from fusedops.torch import library  # noqa: F401  # their library first
 
 
 def _load() -> str | None:

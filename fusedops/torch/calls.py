@@ -24,6 +24,7 @@ import torch
 
 from fusedops import checks
 from fusedops.declarations import Attribute, Input, Operator
+from fusedops.torch import internals
 
 
 def _input_test(x: Input) -> str:
@@ -86,7 +87,7 @@ def spelled_out(
         "Tensor": torch.Tensor,
         "copysign": math.copysign,
         "is_compiling": torch.compiler.is_compiling,
-        "is_any_autocast_enabled": torch._C._is_any_autocast_enabled,
+        "is_any_autocast_enabled": internals.is_any_autocast_enabled,
         "operator": operator,
         "checked": checked,
         "explain": explain,

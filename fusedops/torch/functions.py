@@ -1,14 +1,686 @@
-"""The public functions over torch's tensors; their types are in functions.pyi, which `make stubs` writes."""
+"""The public functions of fusedops.torch; `make stubs` writes them, from fusedops/functions/."""
 
-from typing import TYPE_CHECKING
+from __future__ import annotations
 
-from torch import Tensor  # noqa: F401
+from collections.abc import Sequence
 
-from fusedops.functions import public
-from fusedops.torch.front import FUNCTIONS as ops  # noqa: F401
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from fusedops.functions import *  # noqa: F403  where editors find descriptions
+from fusedops.functions.common import Activation, Approximation, Reduction
+from fusedops.torch.errors import renamed
+from fusedops.torch.operators import OPERATORS as ops
 
-globals().update(_public := public(globals()))
-__all__ = list(_public)
+__all__ = [
+    "add",
+    "add_layer_norm",
+    "add_rms_norm",
+    "axpby",
+    "bias_act",
+    "cross_entropy",
+    "gated_act",
+    "geglu",
+    "layer_norm",
+    "matmul",
+    "polynomial_activation",
+    "reglu",
+    "relu",
+    "rms_norm",
+    "rope",
+    "scale",
+    "softmax",
+    "swiglu",
+]
+
+
+def add(x: Tensor, y: Tensor) -> Tensor:
+    """x + y.
+
+    Args:
+        x: float64, float32, float16 or bfloat16, any shape.
+        y: x's shape and dtype; there is no broadcasting.
+
+    Returns:
+        A tensor of x's shape and dtype.
+
+    Gradient:
+        dx = dy and, for y, the same.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+
+    PyTorch:
+        >>> fo.add(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]))
+        tensor([4., 6.])
+
+    TensorFlow:
+        >>> fo.add(tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0])).numpy()
+        array([4., 6.], dtype=float32)
+    """
+    return ops.add(x, y)
+
+
+def add_layer_norm(
+    x: Tensor, residual: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-05
+) -> tuple[Tensor, Tensor]:
+    """(layer_norm(s), s) with s = x + residual, in one pass.
+
+    s is rounded to x's dtype before it is normalized, as if both steps were separate operators.
+
+    Args:
+        x: [..., columns], float64, float32, float16 or bfloat16. Rows may be strided: they are read in place.
+        residual: x's shape and dtype.
+        weight: [columns], of x's dtype, or float32 beside a 16-bit x; None means a factor of 1.
+        bias: [columns], of x's dtype, or float32 beside a 16-bit x; None adds nothing.
+        eps: added to the variance, in the compute dtype.
+
+    Returns:
+        The normalized sum, and the sum itself for the next residual connection: two tensors of x's shape and dtype.
+
+    Gradient:
+        x and residual have the same gradient: that of `layer_norm` at s, plus the gradient of the second result.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+
+    PyTorch:
+        `eps` is a constant of compiled code: torch.compile compiles again for each value.
+
+        >>> fo.add_layer_norm(torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 2.0]]))
+        (tensor([[-1.0000,  1.0000]]), tensor([[3., 4.]]))
+
+    TensorFlow:
+        >>> y, s = fo.add_layer_norm(tf.constant([[1.0, 2.0]]), tf.constant([[2.0, 2.0]]))
+        >>> y.numpy().round(4), s.numpy()
+        (array([[-1.,  1.]], dtype=float32), array([[3., 4.]], dtype=float32))
+
+    Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
+    """
+    y, s, _, _ = ops.add_layer_norm(x, residual, weight, bias, eps=eps)
+    return y, s
+
+
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor | None = None, *, eps: float = 1e-06, weight_offset: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """(rms_norm(s), s) with s = x + residual, in one pass.
+
+    s is rounded to x's dtype before it is normalized, as if both steps were separate operators.
+
+    Args:
+        x: [..., columns], float64, float32, float16 or bfloat16. Rows may be strided: they are read in place.
+        residual: x's shape and dtype.
+        weight: [columns], of x's dtype, or float32 beside a 16-bit x; None means a factor of 1.
+        eps: added to the mean of squares, in the compute dtype.
+        weight_offset: added to the weight in the compute dtype; 1 for weights that are stored as the difference from 1,
+            as in Gemma. Unused without a weight.
+
+    Returns:
+        The normalized sum, and the sum itself for the next residual connection: two tensors of x's shape and dtype.
+
+    Gradient:
+        x and residual have the same gradient: that of `rms_norm` at s, plus the gradient of the second result.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+
+    PyTorch:
+        `eps` is a constant of compiled code: torch.compile compiles again for each value.
+
+        >>> fo.add_rms_norm(torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 2.0]]))
+        (tensor([[0.8485, 1.1314]]), tensor([[3., 4.]]))
+
+    TensorFlow:
+        >>> y, s = fo.add_rms_norm(tf.constant([[1.0, 2.0]]), tf.constant([[2.0, 2.0]]))
+        >>> y.numpy().round(4), s.numpy()
+        (array([[0.8485, 1.1314]], dtype=float32), array([[3., 4.]], dtype=float32))
+
+    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
+    """
+    y, s, _ = ops.add_rms_norm(x, residual, weight, eps=eps, weight_offset=weight_offset)
+    return y, s
+
+
+def axpby(a: float | Tensor, x: Tensor, b: Tensor) -> Tensor:
+    """a·x + b, in one pass.
+
+    Args:
+        a: a number, used unrounded in the compute dtype, or a tensor with one element, of x's dtype or float32.
+        x: float64, float32, float16 or bfloat16, any shape.
+        b: x's shape and dtype.
+
+    Returns:
+        A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once.
+
+    Gradient:
+        da = Σ dy·x, dx = a·dy and db = dy. One pass over dy and x computes da and dx.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+
+    PyTorch:
+        Under torch.compile a number that varies does not cause a recompilation.
+
+        >>> fo.axpby(0.5, torch.tensor([2.0, 4.0]), torch.tensor([1.0, 1.0]))
+        tensor([2., 3.])
+
+    TensorFlow:
+        >>> fo.axpby(0.5, tf.constant([2.0, 4.0]), tf.constant([1.0, 1.0])).numpy()
+        array([2., 3.], dtype=float32)
+
+    Source: BLAS's axpy, with a second vector instead of an update in place.
+    """
+    return ops.axpby(a, x, b)
+
+
+def bias_act(x: Tensor, bias: Tensor | None = None, activation: Activation = "gelu") -> Tensor:
+    """act(x + bias).
+
+    Args:
+        x: float64, float32, float16 or bfloat16, any shape.
+        bias: [D] for x of shape [..., D]; of x's dtype, or float32 beside a 16-bit x.
+        activation: `identity`, `relu`, `gelu` (exact, by erf), `gelu_tanh` (its approximation by tanh), `silu`,
+            `sigmoid` or `tanh`.
+
+    Returns:
+        A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once. At infinities the
+        formula decides: `gelu`, `gelu_tanh` and `silu` give -inf · 0 = NaN at -inf.
+
+    Gradient:
+        dx = dy · act'(x + bias); dbias is the sum of dx over all dimensions but the last.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+        ValueError: `activation` is not one of those above.
+
+    PyTorch:
+        >>> fo.bias_act(torch.tensor([[-1.0, 1.0]]), torch.tensor([1.0, 1.0]), "silu")
+        tensor([[0.0000, 1.7616]])
+
+    TensorFlow:
+        >>> fo.bias_act(tf.constant([[-1.0, 1.0]]), tf.constant([1.0, 1.0]), "silu").numpy().round(4)
+        array([[0.    , 1.7616]], dtype=float32)
+
+    Sources: Hendrycks and Gimpel, "Gaussian error linear units (GELUs)", 2016; Elfwing, Uchibe and Doya,
+        "Sigmoid-weighted linear units for neural network function approximation in reinforcement learning", 2017.
+    """
+    return ops.bias_act(x, bias, activation=activation)
+
+
+def cross_entropy(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """-log softmax(logits)[label], over the last dimension.
+
+    The logits are read once, and no probabilities are stored except for second derivatives. With label smoothing s, the
+    loss of a row is (1 - s) times this, plus s times its mean over all classes as labels.
+
+    Args:
+        logits: float64, float32, float16 or bfloat16, [..., classes].
+        labels: int32 or int64, [...]: a class in [0, classes) for each row, or ignore_index.
+        ignore_index: rows with this label have zero loss and zero gradient, and do not count in the mean.
+        label_smoothing: in [0, 1].
+        reduction: "mean" over the rows that are not ignored, NaN if all are; "sum"; or "none", one loss per row.
+
+    Returns:
+        The loss, in float64 for float64 logits and in float32 for all others: of the labels' shape for "none",
+        otherwise a scalar.
+
+    Gradient:
+        softmax(logits) - onehot(label) for each row, times the upstream gradient, and divided by the number of rows
+        that count for "mean"; with smoothing, the target is (1 - s)·onehot + s / classes. It has the logits' dtype. It
+        can be differentiated again with respect to the upstream gradient only.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+        RuntimeError, InvalidArgumentError, ValueError: `label_smoothing` is outside [0, 1]; on a CPU also: a label is
+            neither a class nor ignore_index. A GPU cannot raise: there, such a label makes its loss and its gradient
+            NaN.
+        ValueError: `reduction` is not one of those above.
+
+    PyTorch:
+        >>> fo.cross_entropy(torch.tensor([[2.0, 1.0], [0.0, 0.0]]), torch.tensor([0, -100]))
+        tensor(0.3133)
+
+    TensorFlow:
+        >>> loss = fo.cross_entropy(tf.constant([[2.0, 1.0], [0.0, 0.0]]), tf.constant([0, -100]))
+        >>> print(loss.numpy().round(4))
+        0.3133
+
+    Source: Szegedy et al., "Rethinking the Inception architecture for computer vision", 2016, for label smoothing.
+    """
+    loss, _, _ = ops.cross_entropy(
+        logits, labels, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction
+    )
+    return loss
+
+
+def gated_act(gate: Tensor, up: Tensor | None = None, activation: Activation = "silu") -> Tensor:
+    """act(gate) · up.
+
+    Rows may be strided, such as the halves of a larger tensor: they are read in place.
+
+    Args:
+        gate: float64, float32, float16 or bfloat16, any shape. Without `up` it is packed, [..., 2D]: the first half of
+            the last dimension is the gate, the second half is `up`.
+        up: gate's shape and dtype.
+        activation: as in `bias_act`.
+
+    Returns:
+        A tensor of gate's shape, or [..., D] if it is packed, and of its dtype. 16-bit inputs are computed in float32
+        and rounded once.
+
+    Gradient:
+        dgate = dy · up · act'(gate) and dup = dy · act(gate). The gradient of a packed gate is packed.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+        ValueError: `activation` is not one of those of `bias_act`.
+
+    PyTorch:
+        >>> fo.gated_act(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), activation="relu")
+        tensor([[3., 8.]])
+
+    TensorFlow:
+        >>> fo.gated_act(tf.constant([[1.0, 2.0, 3.0, 4.0]]), activation="relu").numpy().round(4)
+        array([[3., 8.]], dtype=float32)
+
+    Source: Shazeer, "GLU variants improve transformer", 2020.
+    """
+    return ops.gated_act(gate, up, activation=activation)
+
+
+def geglu(gate: Tensor, up: Tensor | None = None, *, approximate: Approximation = "none") -> Tensor:
+    """gelu(gate) · up: `gated_act` with `gelu` or `gelu_tanh`.
+
+    Args:
+        gate: as in `gated_act`; without `up` packed, [..., 2D].
+        up: gate's shape and dtype.
+        approximate: "none" for `gelu`, "tanh" for `gelu_tanh`.
+
+    Returns:
+        A tensor of gate's shape, or [..., D] if it is packed, and of its dtype.
+
+    Gradient:
+        As in `gated_act`.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+        ValueError: `approximate` is neither of the two.
+
+    PyTorch:
+        >>> fo.geglu(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
+        tensor([[2.5240, 7.8180]])
+
+    TensorFlow:
+        >>> fo.geglu(tf.constant([[1.0, 2.0, 3.0, 4.0]])).numpy().round(4)
+        array([[2.524, 7.818]], dtype=float32)
+
+    Source: Shazeer, "GLU variants improve transformer", 2020.
+    """
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f"fusedops.geglu: approximate must be 'none' or 'tanh'; got {approximate!r}")
+    try:
+        return ops.gated_act(gate, up, activation="gelu_tanh" if approximate == "tanh" else "gelu")
+    except Exception as error:
+        raise renamed(error, "gated_act", "geglu") from None
+
+
+def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-05) -> Tensor:
+    """(x − mean(x)) · rsqrt(var(x) + eps) · weight + bias, over the last dimension.
+
+    The variance is the biased one. It is computed from the deviations from the mean, so that a large mean causes no
+    cancellation. A row's result does not depend on the other rows.
+
+    Args:
+        x: [..., columns], float64, float32, float16 or bfloat16. Rows may be strided: they are read in place.
+        weight: [columns], of x's dtype, or float32 beside a 16-bit x; None means a factor of 1.
+        bias: [columns], of x's dtype, or float32 beside a 16-bit x; None adds nothing.
+        eps: added to the variance, in the compute dtype.
+
+    Returns:
+        A tensor of x's shape and dtype. 16-bit inputs are computed and summed in float32 and rounded once.
+
+    Gradient:
+        With r = rsqrt(var(x) + eps), n = (x − mean(x))·r and g = dy·weight: dx = r·(g − mean(g) − n·mean(g·n)); dweight
+        is the sum of dy·n over the rows, dbias that of dy. One pass computes all three.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+
+    PyTorch:
+        `eps` is a constant of compiled code: torch.compile compiles again for each value.
+
+        >>> fo.layer_norm(torch.tensor([[1.0, 2.0, 3.0]]))
+        tensor([[-1.2247,  0.0000,  1.2247]])
+
+    TensorFlow:
+        >>> fo.layer_norm(tf.constant([[1.0, 2.0, 3.0]])).numpy().round(4)
+        array([[-1.2247,  0.    ,  1.2247]], dtype=float32)
+
+    Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
+    """
+    y, _, _ = ops.layer_norm(x, weight, bias, eps=eps)
+    return y
+
+
+def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
+    """a @ b; each matrix may be transposed.
+
+    Transposed matrices and strided rows are read in place: nothing is copied.
+
+    Args:
+        a: [..., M, K], or [..., K, M] with `transpose_a`; float64, float32, float16 or bfloat16.
+        b: [..., K, N], or [..., N, K] with `transpose_b`; of a's dtype. Its leading dimensions are a's, or it has none.
+        transpose_a: whether a's last two dimensions are exchanged.
+        transpose_b: whether b's last two dimensions are exchanged.
+
+    Returns:
+        [..., M, N], of a's dtype. 16-bit inputs are summed in float32 over all of K and rounded once. float32 is
+        computed in float32, without TF32.
+
+    Gradient:
+        da = dy @ bᵀ and db = aᵀ @ dy, for matrices that are not transposed. The gradient of one b for a batch of a is
+        summed over the batch.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+
+    PyTorch:
+        Under autocast both inputs are cast to its dtype first, unless they are float64.
+
+        >>> fo.matmul(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0]]), transpose_b=True)
+        tensor([[11.]])
+
+    TensorFlow:
+        >>> fo.matmul(tf.constant([[1.0, 2.0]]), tf.constant([[3.0, 4.0]]), transpose_b=True).numpy()
+        array([[11.]], dtype=float32)
+    """
+    return ops.matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
+
+
+def polynomial_activation(x: Tensor, coefficients: Sequence[float] = (1.0, 1.0, 1.0)) -> Tensor:
+    """c₀ + c₁·x + c₂·x² + ..., by Horner's rule.
+
+    Args:
+        x: float64, float32, float16 or bfloat16, any shape.
+        coefficients: 1 to 8 numbers, from the constant term up, used unrounded in the compute dtype.
+
+    Returns:
+        A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once.
+
+    Gradient:
+        dx = dy · (c₁ + 2·c₂·x + 3·c₃·x² + ...). The coefficients have no gradient.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): x has the wrong dtype, or there are no
+            coefficients or more than 8.
+
+    PyTorch:
+        >>> fo.polynomial_activation(torch.tensor([1.0, 2.0]), (1.0, 0.0, 3.0))
+        tensor([ 4., 13.])
+
+    TensorFlow:
+        >>> fo.polynomial_activation(tf.constant([1.0, 2.0]), (1.0, 0.0, 3.0)).numpy()
+        array([ 4., 13.], dtype=float32)
+
+    Source: Horner, "A new method of solving numerical equations of all orders, by continuous approximation", 1819.
+    """
+    return ops.polynomial_activation(x, coefficients=coefficients)
+
+
+def reglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
+    """relu(gate) · up: `gated_act` with `relu`.
+
+    Args:
+        gate: as in `gated_act`; without `up` packed, [..., 2D].
+        up: gate's shape and dtype.
+
+    Returns:
+        A tensor of gate's shape, or [..., D] if it is packed, and of its dtype.
+
+    Gradient:
+        As in `gated_act`.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+
+    PyTorch:
+        >>> fo.reglu(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
+        tensor([[3., 8.]])
+
+    TensorFlow:
+        >>> fo.reglu(tf.constant([[1.0, 2.0, 3.0, 4.0]])).numpy().round(4)
+        array([[3., 8.]], dtype=float32)
+
+    Source: Shazeer, "GLU variants improve transformer", 2020.
+    """
+    try:
+        return ops.gated_act(gate, up, activation="relu")
+    except Exception as error:
+        raise renamed(error, "gated_act", "reglu") from None
+
+
+def relu(x: Tensor) -> Tensor:
+    """max(x, 0).
+
+    Args:
+        x: float64, float32, float16 or bfloat16, any shape.
+
+    Returns:
+        A tensor of x's shape and dtype. A NaN stays NaN.
+
+    Gradient:
+        dx = dy where x > 0, and 0 elsewhere, also at 0. A NaN passes its gradient on.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): x has the wrong dtype.
+
+    PyTorch:
+        >>> fo.relu(torch.tensor([-1.0, 2.0]))
+        tensor([0., 2.])
+
+    TensorFlow:
+        >>> fo.relu(tf.constant([-1.0, 2.0])).numpy()
+        array([0., 2.], dtype=float32)
+
+    Source: Nair and Hinton, "Rectified linear units improve restricted Boltzmann machines", 2010.
+    """
+    return ops.relu(x)
+
+
+def rms_norm(x: Tensor, weight: Tensor | None = None, *, eps: float = 1e-06, weight_offset: float = 0.0) -> Tensor:
+    """x · rsqrt(mean(x²) + eps) · (weight + weight_offset), over the last dimension.
+
+    A row's result does not depend on the other rows.
+
+    Args:
+        x: [..., columns], float64, float32, float16 or bfloat16. Rows may be strided: they are read in place.
+        weight: [columns], of x's dtype, or float32 beside a 16-bit x; None means a factor of 1.
+        eps: added to the mean of squares, in the compute dtype.
+        weight_offset: added to the weight in the compute dtype; 1 for weights that are stored as the difference from 1,
+            as in Gemma. Unused without a weight.
+
+    Returns:
+        A tensor of x's shape and dtype. 16-bit inputs are computed and summed in float32 and rounded once.
+
+    Gradient:
+        With r = rsqrt(mean(x²) + eps), n = x·r and g = dy·(weight + weight_offset): dx = r·(g - n·mean(g·n)), and
+        dweight is the sum of dy·n over the rows. One pass computes both.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+
+    PyTorch:
+        `eps` is a constant of compiled code: torch.compile compiles again for each value.
+
+        >>> fo.rms_norm(torch.tensor([[3.0, 4.0]]))
+        tensor([[0.8485, 1.1314]])
+
+    TensorFlow:
+        >>> fo.rms_norm(tf.constant([[3.0, 4.0]])).numpy().round(4)
+        array([[0.8485, 1.1314]], dtype=float32)
+
+    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
+    """
+    y, _ = ops.rms_norm(x, weight, eps=eps, weight_offset=weight_offset)
+    return y
+
+
+def rope(x: Tensor, cos: Tensor, sin: Tensor, *, seq_dim: int = -3, interleaved: bool = False) -> Tensor:
+    """Rotary embedding: each pair of features (x₁, x₂) becomes (x₁·cos − x₂·sin, x₂·cos + x₁·sin).
+
+    Slices of a packed tensor and transposed heads are read in place: nothing is copied.
+
+    Args:
+        x: [..., T, H, D]: T positions of H heads with D features; with `seq_dim=-2` [..., T, D], such as [B, H, T, D].
+            float64, float32, float16 or bfloat16.
+        cos: [T, R/2] or [B, T, R/2], where B is x's first dimension and R ≤ D; features from R on pass unchanged. Of
+            x's dtype, or float32 beside a 16-bit x.
+        sin: cos's shape and dtype.
+        seq_dim: the dimension of x that holds the positions, -3 or -2.
+        interleaved: whether pair i is features 2i and 2i + 1, as in GPT-J, instead of i and i + R/2, as in GPT-NeoX.
+
+    Returns:
+        A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once.
+
+    Gradient:
+        dx is dy, rotated by the opposite angles. cos and sin have no gradient.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+
+    PyTorch:
+        >>> quarter_turn = torch.tensor([[0.0]]), torch.tensor([[1.0]])
+        >>> fo.rope(torch.tensor([[[1.0, 2.0]]]), *quarter_turn)
+        tensor([[[-2.,  1.]]])
+
+    TensorFlow:
+        >>> quarter_turn = tf.constant([[0.0]]), tf.constant([[1.0]])
+        >>> fo.rope(tf.constant([[[1.0, 2.0]]]), *quarter_turn).numpy()
+        array([[[-2.,  1.]]], dtype=float32)
+
+    Source: Su et al., "RoFormer: enhanced transformer with rotary position embedding", 2021.
+    """
+    return ops.rope(x, cos, sin, seq_dim=seq_dim, interleaved=interleaved)
+
+
+def scale(x: Tensor, factor: float | Tensor) -> Tensor:
+    """x · factor.
+
+    Args:
+        x: float64, float32, float16 or bfloat16, any shape.
+        factor: a number, used unrounded in the compute dtype, or a tensor with one element, of x's dtype or float32.
+
+    Returns:
+        A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once.
+
+    Gradient:
+        dx = factor·dy and dfactor = Σ dy·x.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+
+    PyTorch:
+        Under torch.compile a number that varies does not cause a recompilation.
+
+        >>> fo.scale(torch.tensor([1.0, 2.0]), 0.5)
+        tensor([0.5000, 1.0000])
+
+    TensorFlow:
+        >>> fo.scale(tf.constant([1.0, 2.0]), 0.5).numpy()
+        array([0.5, 1. ], dtype=float32)
+    """
+    return ops.scale(x, factor)
+
+
+def softmax(x: Tensor, *, scale: float = 1.0, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+    """exp(scale·x) / Σ exp(scale·x), over the last dimension.
+
+    Elements that are masked take no part: their probability and their gradient are zero, whatever their value. A row in
+    which every element is masked is all zeros. Elements above the causal diagonal are not even read.
+
+    Args:
+        x: float64, float32, float16 or bfloat16, [..., columns].
+        scale: a number, used unrounded in the compute dtype.
+        mask: bool, of x's shape or broadcastable to it; True keeps an element.
+        causal: keeps column j of row i where j ≤ i + columns - rows, on the last two dimensions, so that the last row
+            sees all columns. x then needs two dimensions. An element must be kept by both the mask and causality.
+
+    Returns:
+        A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once. A row's bits do not
+        depend on the other rows.
+
+    Gradient:
+        dx = scale · y · (dy - Σ dy·y), with the sum over the row.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+
+    PyTorch:
+        `scale` is a constant of compiled code: torch.compile compiles again for each value.
+
+        >>> fo.softmax(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), causal=True)
+        tensor([[1.0000, 0.0000],
+                [0.2689, 0.7311]])
+
+    TensorFlow:
+        >>> fo.softmax(tf.constant([[1.0, 2.0], [3.0, 4.0]]), causal=True).numpy().round(4)
+        array([[1.    , 0.    ],
+               [0.2689, 0.7311]], dtype=float32)
+
+    Source: Bridle, "Probabilistic interpretation of feedforward classification network outputs", 1990.
+    """
+    return ops.softmax(x, mask, scale=scale, causal=causal)
+
+
+def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
+    """silu(gate) · up: `gated_act` with `silu`.
+
+    Args:
+        gate: as in `gated_act`; without `up` packed, [..., 2D].
+        up: gate's shape and dtype.
+
+    Returns:
+        A tensor of gate's shape, or [..., D] if it is packed, and of its dtype.
+
+    Gradient:
+        As in `gated_act`.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+
+    PyTorch:
+        >>> fo.swiglu(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
+        tensor([[2.1932, 7.0464]])
+
+    TensorFlow:
+        >>> fo.swiglu(tf.constant([[1.0, 2.0, 3.0, 4.0]])).numpy().round(4)
+        array([[2.1932, 7.0464]], dtype=float32)
+
+    Source: Shazeer, "GLU variants improve transformer", 2020.
+    """
+    try:
+        return ops.gated_act(gate, up, activation="silu")
+    except Exception as error:
+        raise renamed(error, "gated_act", "swiglu") from None

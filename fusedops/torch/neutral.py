@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._functorch.eager_transforms import enable_inplace_requires_grad
+
+from fusedops.torch import internals
 
 
 def _compute(x: Tensor) -> Tensor:
@@ -23,13 +24,13 @@ def _one_hot(labels: Tensor, like: Tensor) -> Tensor:
 
 
 def vjp(function: Callable[..., Any], inputs: Sequence[Tensor], upstream: Any) -> Sequence[Tensor]:
-    if not torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode):
+    if not internals.is_within_kernel_of_torch_func():
         _, pull_back = torch.func.vjp(function, *inputs)
         return pull_back(upstream)
     # torch.func has called a kernel, and cannot begin another transform in there. Aliases keep the graph and the
     # tangents of the inputs, and tell this use of them from others.
     differentiable_again = torch.is_grad_enabled()
-    with torch.enable_grad(), enable_inplace_requires_grad(True):
+    with torch.enable_grad(), internals.enable_inplace_requires_grad(True):
         aliases = [x.view_as(x) for x in inputs]
         for alias in aliases:
             if not alias.requires_grad:

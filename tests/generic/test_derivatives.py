@@ -15,7 +15,7 @@ from tests.specifications import SPECIFICATIONS
 
 @pytest.fixture
 def table() -> Mapping[str, Operator]:
-    return pytest.importorskip("fusedops.torch.operators").DECLARATIONS
+    return pytest.importorskip("fusedops.torch.library").TABLE
 
 
 def faults(table: Mapping[str, Operator], operator: Operator) -> Iterator[str]:

@@ -102,11 +102,11 @@ def test_raw_operators_know_the_choices(torch_backend, operator, bad):
 
 
 def test_every_declared_choice_is_tested(torch_cpu):
-    from fusedops.torch.operators import DECLARATIONS
+    from fusedops.torch.library import TABLE
 
     declared = {
         (name, attribute.name)
-        for name, operator in DECLARATIONS.items()
+        for name, operator in TABLE.items()
         for attribute in operator.attributes
         if attribute.choices and not name.endswith("_backward")
     }

@@ -97,13 +97,13 @@ def test_second_order_in_16_bits(any_backend, spec, narrow, random):
 def test_saved_outputs_have_no_gradient(torch_cpu, spec, random):
     """They are hidden by the public function; the bare operator returns them, without a history."""
     torch = torch_cpu.torch
-    from fusedops.torch.operators import DECLARATIONS
+    from fusedops.torch.library import TABLE
 
     sample = spec.sample((2, 3), random)
     leaves = torch_cpu.leaves(torch_cpu.tensors(sample, "float32"), spec.differentiable(sample))
     public = torch_cpu.call(spec.name, leaves, sample.options)
     assert all(type(y) is torch.Tensor and y.requires_grad for y in public)
-    declared = DECLARATIONS[spec.name]
+    declared = TABLE[spec.name]
     names = [input.name for input in declared.inputs]
     options = {**{name: x for name, x in leaves.items() if name in names}, **sample.options}
     outputs = getattr(torch.ops.fusedops, spec.name)(**options)

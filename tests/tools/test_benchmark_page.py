@@ -23,13 +23,13 @@ pytest.importorskip("matplotlib")
 from PIL import Image
 from rich.console import Console
 
+from benchmarks.cases import all_cases
 from benchmarks.cases.case import CALLS, PUBLISHED, Case
-from benchmarks.cases.tables import cases
 from benchmarks.page import __main__ as command_line
 from benchmarks.page import summary, tables
 from benchmarks.page import text as page
 from benchmarks.page.pictures import PICTURES, style
-from benchmarks.results import compare, goals, report
+from benchmarks.results import compare, figures, report
 
 DOCS = ROOT / "docs"
 MOST_BYTES = 200_000  # of a picture
@@ -62,7 +62,7 @@ def run_of(framework: str, device: str) -> dict[str, Any]:
     """Such as a benchmark writes, without what not every version of it has written."""
     machine = {"fusedops": "0.1.0", "python": "3.12.0", "cpu": "A CPU", "cores": 8, "version": "2.0"}
     machine |= {"gpu": "A GPU", "driver": "1"} if device == "cuda" else {}
-    rows = [row_of(case, framework) for case in cases() if case.device == device and framework in case.frameworks]
+    rows = [row_of(case, framework) for case in all_cases() if case.device == device and framework in case.frameworks]
     run = {"framework": framework, "environment": machine, "results": rows, "notes": ["QuACK is not compared."]}
     return json.loads(json.dumps(run))
 
@@ -144,8 +144,8 @@ def test_what_was_trimmed_has_the_same_median_and_spread(runs):
             for name, contender in row["contenders"].items():
                 found = little["contenders"][name]
                 assert len(found["samples"]) == 5
-                assert goals.seconds(found) == pytest.approx(statistics.median(contender["samples"]), rel=1e-3)
-                assert goals.spread(found) == pytest.approx(goals.spread(contender), abs=2e-3)
+                assert figures.seconds(found) == pytest.approx(statistics.median(contender["samples"]), rel=1e-3)
+                assert figures.spread(found) == pytest.approx(figures.spread(contender), abs=2e-3)
     assert summary.trimmed(trimmed) == trimmed
 
 

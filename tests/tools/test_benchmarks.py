@@ -29,14 +29,16 @@ from rich.console import Console
 
 from benchmarks import __main__ as command_line
 from benchmarks.__main__ import main
-from benchmarks.cases.case import BOTH, FORWARD, SECTIONS, Case, moving, product
+from benchmarks.cases import all_cases
+from benchmarks.cases.case import BOTH, SECTIONS, Case, moving, product
 from benchmarks.cases.selection import Selection, parse_shape
-from benchmarks.cases.tables import cases
 from benchmarks.contenders import side_of
 from benchmarks.guard.judging import RATIOS
 from benchmarks.measuring import contest, runner
+from benchmarks.measuring.efforts import EFFORTS
 from benchmarks.measuring.environment import environment
 from benchmarks.measuring.timing import Contender, Effort, HostClock
+from benchmarks.operators import ELEMENTWISE, OPERATORS, OVER_ROWS, models
 from benchmarks.results import compare, report, schema
 
 QUICK = Effort(round=0.0, total=0.0, least_rounds=3)
@@ -266,7 +268,7 @@ def test_a_time_counts_without_its_memory(any_backend, measured, monkeypatch):
     assert all("samples" in x and "memory" not in x for x in row["contenders"].values())
 
 
-@pytest.mark.parametrize("operator", FORWARD)
+@pytest.mark.parametrize("operator", [*ELEMENTWISE, *OVER_ROWS], ids=lambda operator: operator.name)
 def test_calls_leave_no_tensor_behind(tf_cpu, frozen, operator):
     """Gradients that TensorFlow never frees fill a GPU within a run."""
     side = side_of("tf")
@@ -275,7 +277,7 @@ def test_calls_leave_no_tensor_behind(tf_cpu, frozen, operator):
         gc.collect()
         return sum(issubclass(type(x), side.tf.Tensor) for x in gc.get_objects())
 
-    case = moving("cpu-rows", "cpu", operator, BOTH, "float32", (2, 4, 2, 16) if operator == "rope" else (8, 32))
+    case = moving("cpu-rows", "cpu", operator.name, BOTH, "float32", operator.smallest)
     for function in (side.public(side.fo, case), side.formula(case)):
         call = side.call(case, function, side.inputs(case))
         call()
@@ -294,23 +296,23 @@ def test_calls_leave_no_tensor_behind(tf_cpu, frozen, operator):
     ],
 )
 def test_a_library_that_cannot_be_compared_is_named_in_a_line(torch_cpu, monkeypatch, library, sentence):
-    def load():
+    def functions(name, module):
         raise RuntimeError("it does not fit\nand here is why")
 
-    peers = importlib.import_module("benchmarks.contenders.torch.libraries")
-    monkeypatch.setattr(peers, "LIBRARIES", [(*library, load)])
-    monkeypatch.setattr(peers, "FUNCTIONS", {})
+    libraries = importlib.import_module("benchmarks.contenders.torch.libraries")
+    monkeypatch.setattr(libraries, "LIBRARIES", [(*library, "a.module")])
+    monkeypatch.setattr(libraries, "FUNCTIONS", {})
+    monkeypatch.setattr(libraries, "_functions", functions)
     monkeypatch.setattr(torch_cpu.torch.cuda, "get_device_capability", lambda: (8, 6))
-    assert peers.load() == [sentence] and not peers.FUNCTIONS
+    assert libraries.load() == [sentence] and not libraries.FUNCTIONS
 
 
 def small_cases(device: str) -> list[Case]:
     """Every operator, forward and backward, in a section whose inputs may have any size."""
     section = "cpu-rows" if device == "cpu" else "rows"
-    shapes = {"rope": (2, 4, 2, 16), "cross_entropy": (8, 32)}
     found = [
-        moving(section, device, operator, variant, "float32", shapes.get(operator, (8, 32)))
-        for operator in FORWARD
+        moving(section, device, operator.name, variant, "float32", operator.smallest)
+        for operator in (*ELEMENTWISE, *OVER_ROWS)
         for variant in ("forward", BOTH)
     ]
     return [*found, *(product(section, device, variant, "float32", (8, 16, 32)) for variant in ("NN", "NT", "TN"))]
@@ -334,7 +336,7 @@ def test_small_inputs_on_a_gpu(torch_gpu, section):
     """By graphs, profiler and host, with the cache as the section wants it."""
     side = side_of("torch")
     case = next(
-        case for case in cases() if case.section == section and case.device == "cuda" and "torch" in case.frameworks
+        case for case in all_cases() if case.section == section and case.device == "cuda" and "torch" in case.frameworks
     )
     row = contest.measured(side, case, QUICK, quick=True)
     assert "problem" not in row and row["contenders"]["fusedops"]["problem"] is None
@@ -394,21 +396,21 @@ def test_inputs_that_a_cache_holds_rotate(torch_gpu):
 
 
 def test_options_choose_rows():
-    chosen = Selection(operators=["relu", "softmax"], sections=["stream", "rows"], dtypes=["bfloat16"]).of(cases())
+    chosen = Selection(operators=["relu", "softmax"], sections=["stream", "rows"], dtypes=["bfloat16"]).of(all_cases())
     assert {(case.operator, case.section, case.dtype) for case in chosen} == {
         ("relu", "stream", "bfloat16"),
         ("softmax", "rows", "bfloat16"),
     }
-    assert len({case.key for case in cases()}) == len(list(cases()))
+    assert len({case.key for case in all_cases()}) == len(list(all_cases()))
 
 
 def test_a_shape_replaces_the_tables_own():
-    chosen = Selection(shapes=[parse_shape("512x256")], dtypes=["float16", "float64"]).of(cases())
+    chosen = Selection(shapes=[parse_shape("512x256")], dtypes=["float16", "float64"]).of(all_cases())
     assert {case.dtype for case in chosen} == {"float16", "float64"}
     assert {case.shape for case in chosen} == {(512, 256), (4, 128, 2, 128)}  # the latter is rope's
-    assert {case.operator for case in chosen} == {*FORWARD}
+    assert {case.operator for case in chosen} == OPERATORS.keys() - {"matmul", models.LLAMA}
     assert not any(case.goals for case in chosen)
-    assert {case.operator for case in Selection(shapes=[parse_shape("64x32x16")]).of(cases())} == {"matmul"}
+    assert {case.operator for case in Selection(shapes=[parse_shape("64x32x16")]).of(all_cases())} == {"matmul"}
     assert {case.work for case in chosen if case.operator == "relu" and case.dtype == "float16"} == {
         2 * 2 * 512 * 256.0,
         3 * 2 * 512 * 256.0,
@@ -416,15 +418,15 @@ def test_a_shape_replaces_the_tables_own():
 
 
 def test_a_quick_run_has_every_operator_once():
-    quick = Selection(quick=True).of(cases())
+    quick = Selection(quick=True).of(all_cases())
     for device, sections in (("cpu", ("cpu", "cpu-rows")), ("cuda", ("stream", "rows", "matmul"))):
         found = [(case.operator, case.variant) for case in quick if case.device == device and case.section in sections]
         assert len(found) == len(set(found))
-        assert {operator for operator, _ in found} == {*FORWARD, "matmul"}
+        assert {operator for operator, _ in found} == OPERATORS.keys() - {models.LLAMA}
 
 
 def test_every_section_has_cases_and_an_effort():
-    assert {case.section for case in cases()} == set(SECTIONS) == set(runner.EFFORTS)
+    assert {case.section for case in all_cases()} == set(SECTIONS) == set(EFFORTS)
 
 
 @pytest.mark.parametrize(

@@ -68,11 +68,11 @@ def test_no_python_runs_in_a_backward(in_cpp, case):
 
 
 def test_only_what_is_read_for_the_wanted_gradients_is_kept(case, torch_backend, spec):
-    from fusedops.torch.operators import DECLARATIONS
+    from fusedops.torch.library import TABLE
 
     torch, function, inputs, names = case
-    declared = DECLARATIONS[spec.name]
-    read = derivative_of(DECLARATIONS, declared)
+    declared = TABLE[spec.name]
+    read = derivative_of(TABLE, declared)
     absent = {x.name for x in declared.inputs}.difference(names)
     for place in [i for i, x in enumerate(inputs) if x.requires_grad]:
         fresh, kept = only(inputs, place), []

@@ -41,9 +41,9 @@ def check_compiled(torch, function, tensors, compiler, names=None):
 
 def bare(torch, spec, sample, inputs, names):
     """The registered operator as a function of the named inputs."""
-    from fusedops.torch.operators import DECLARATIONS
+    from fusedops.torch.library import TABLE
 
-    declaration = DECLARATIONS[spec.name]
+    declaration = TABLE[spec.name]
     public = [i for i, output in enumerate(declaration.outputs) if not output.saved]
 
     def function(*tensors):

@@ -10,15 +10,12 @@ import keras
 import tensorflow as tf
 
 import fusedops.tf.keras as fk
-from benchmarks.cases.case import LLAMA, Case
+from benchmarks.cases.case import Case
 from benchmarks.measuring.timing import Build, Call, Clock, Contender
+from benchmarks.operators import OPERATORS
 
 tf.get_logger().setLevel("ERROR")  # it warns of the many functions that are traced here, each of them once
 
-LAYERS = {
-    "rms_norm": ("RMSNormalization", 1e-6),
-    "layer_norm": ("LayerNormalization", 1e-5),
-}
 VOCABULARY = 1024
 LLAMAS = {
     "cuda": {
@@ -41,7 +38,7 @@ LLAMAS = {
 
 
 def contenders(case: Case, values: Mapping[str, Any], clock: Callable[[], Clock]) -> dict[str, Build]:
-    if case.operator == LLAMA:
+    if case.is_model:
         return _of_llama(case, clock)
     wraps = {
         "": lambda function: function,
@@ -62,7 +59,9 @@ def contenders(case: Case, values: Mapping[str, Any], clock: Callable[[], Clock]
 
 def _call(case: Case, layers: Any, values: Mapping[str, Any], wrap: Callable[..., Any]) -> Call:
     """A layer's output; or that, and the gradients of its input and its weights."""
-    name, epsilon = LAYERS[case.operator]
+    keras_layer = OPERATORS[case.operator].keras
+    assert keras_layer  # of other operators there are no such cases
+    name, epsilon = keras_layer
     policy = f"mixed_{case.dtype}" if case.parameters else case.dtype
     layer = getattr(layers, name)(epsilon=epsilon, dtype=policy)
     layer.build(case.shape)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from math import prod
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,14 @@ os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 import tensorflow as tf
 
 import fusedops.tf as fo
-from benchmarks.cases.case import BOTH, CALLS, ELEMENTWISE, GROWTH, ROWS, Case
-from benchmarks.contenders.tf.formulas import FORMULAS
+from benchmarks.cases.case import BOTH, CALLS, GROWTH, Case
+from benchmarks.contenders.tf.functions import FUNCTIONS, matmul
 from benchmarks.measuring.timing import Build, Call, Contender, HostClock
-from benchmarks.operators.layouts import INPUTS, NUMBERS, WANTED, Function, Layout, angles, drawn, dtype_of, public
+from benchmarks.operators import OPERATORS, OVER_ROWS
+from benchmarks.operators.layouts import drawn, dtype_of, public
+from benchmarks.operators.record import Function, Input, Layout
 
 NAME, TITLE = "tf", "TensorFlow"
-SUMS = ("add", "add_rms_norm", "add_layer_norm")  # whose first two inputs have one gradient
 
 _GRAPH = partial(tf.function, autograph=False)
 _XLA = partial(tf.function, autograph=False, jit_compile=True)
@@ -80,14 +82,14 @@ def inputs(case: Case) -> dict[str, Any]:
     return drawn(case, _draw)
 
 
-def _draw(case: Case, name: str, layout: Layout) -> tf.Tensor:
-    dtype = dtype_of(case, name)
-    if name == "labels":
+def _draw(case: Case, x: Input, layout: Layout) -> tf.Tensor:
+    dtype = dtype_of(case, x)
+    if x.classes:
         return tf.random.uniform(layout.shape, maxval=case.shape[-1], dtype=tf.int64)
-    if name in ("cos", "sin"):
-        return tf.cast(tf.constant(angles(name, layout)), dtype)
-    if not layout.shape:
-        return tf.constant(NUMBERS[name], dtype)
+    if callable(x.values):
+        return tf.cast(tf.constant(x.values(layout.shape)), dtype)
+    if x.values is not None:
+        return tf.constant(x.values, dtype)
     drawn = "float64" if dtype == "float64" else "float32"
     return tf.cast(tf.random.normal(layout.shape, dtype=drawn), dtype)
 
@@ -106,22 +108,21 @@ def numpy(tensor: tf.Tensor) -> np.ndarray:
 
 
 def formula(case: Case) -> Function:
-    if case.operator != "matmul":
-        return FORMULAS[case.operator]
-    transpose_a, transpose_b = case.transposes
-    return partial(tf.matmul, transpose_a=transpose_a, transpose_b=transpose_b)
+    formula = OPERATORS[case.operator].formula
+    assert formula  # only a model has none
+    return formula(SimpleNamespace(**FUNCTIONS, matmul=matmul(*case.transposes)))
 
 
 def call(
     case: Case, function: Function, values: Mapping[str, Any], wrap: Callable[[Function], Function] = lambda f: f
 ) -> Call:
     """What a clock sees: a call that returns outputs, gradients, or both."""
-    given = {name: values[name] for name in INPUTS[case.operator]}
+    operator = OPERATORS[case.operator]
+    given = {name: values[name] for name in operator.names}
     arguments = list(given.values())
     if "backward" not in case.variant:
         return partial(wrap(function), *arguments)
-    names = list(given)
-    places = [names.index(name) for name in WANTED[case.operator]]
+    places = [place for place, x in enumerate(operator.inputs) if x.gradient]
     upstream = [value for name, value in values.items() if name not in given] or None
     if case.variant == "backward":  # alone, over a tape that stays
         wanted = [arguments[place] for place in places]
@@ -144,7 +145,7 @@ def call(
 
 def _gradients(case: Case, tape: tf.GradientTape, outputs: Any, wanted: list[Any], upstream: Any) -> list[Any]:
     """TensorFlow 2.21 never frees a gradient that a tape gives for two sources: of two summands it is asked once."""
-    if case.operator not in SUMS:
+    if not OPERATORS[case.operator].sums:
         return list(tape.gradient(outputs, wanted, upstream))
     x, _, *others = wanted
     dx, *gradients = tape.gradient(outputs, [x, *others], upstream)
@@ -163,9 +164,9 @@ def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
     result = {"fusedops": timed(ours), "eager": timed(plain)}
     if case.section in CALLS:
         return result | _of_calls(case, values)
-    if case.operator != "matmul":
+    if not case.is_product:
         result["copy"] = lambda: _copy(case, values)
-    if case.operator in ROWS and case.section not in GROWTH:
+    if OPERATORS[case.operator] in OVER_ROWS and case.section not in GROWTH:
         result["fusedops, graph"] = timed(ours, _GRAPH)
         result["graph"] = timed(plain, _GRAPH)
         result["XLA"] = timed(plain, _XLA)
@@ -189,7 +190,7 @@ def _of_calls(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
     result = {"tf.add": lambda: Contender(adding, _clock(case), checked=False)}
     if case.variant == BOTH:
         result["bare tape"] = lambda: Contender(_bare_tape(case), _clock(case), checked=False)
-    if case.device == "cpu" and case.variant == "forward" and case.operator in ELEMENTWISE:
+    if case.device == "cpu" and case.variant == "forward" and OPERATORS[case.operator].elementwise:
         x = tf.random.normal(case.shape)
         result["raw"] = lambda: Contender(_raw(case, values), _clock(case))
         result["raw_ops.AddV2"] = lambda: Contender(partial(tf.raw_ops.AddV2, x=x, y=x), _clock(case), checked=False)
@@ -198,7 +199,7 @@ def _of_calls(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
 
 def _bare_tape(case: Case) -> Call:
     """A step over as many tensors, all of them watched: the gradient function of Pack does nothing but call Unpack."""
-    tensors = [tf.random.normal(case.shape) for _ in INPUTS[case.operator]]
+    tensors = [tf.random.normal(case.shape) for _ in OPERATORS[case.operator].inputs]
     upstream = tf.random.normal((len(tensors), *case.shape))
 
     def step() -> list[Any]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,14 @@ import torch
 import torch._inductor.config as inductor
 
 import fusedops.torch as fo
-from benchmarks.cases.case import BOTH, CALLS, ELEMENTWISE, GROWTH, LLAMA, RECORDED, Case
+from benchmarks.cases.case import BOTH, CALLS, GROWTH, RECORDED, Case
 from benchmarks.contenders.torch import caches, libraries, llama
 from benchmarks.contenders.torch.clocks import EventClock, graph, profiler_clock
-from benchmarks.contenders.torch.formulas import EAGER, FORMULAS
+from benchmarks.contenders.torch.functions import FUNCTIONS, matmul
 from benchmarks.measuring.timing import Build, Call, Clock, Contender, HostClock
-from benchmarks.operators.layouts import INPUTS, NUMBERS, WANTED, Function, Layout, angles, drawn, dtype_of, public
+from benchmarks.operators import OPERATORS
+from benchmarks.operators.layouts import drawn, dtype_of, public
+from benchmarks.operators.record import Function, Input, Layout
 
 NAME, TITLE = "torch", "PyTorch"
 GRAPH_CALLS = 128  # where they rotate, over as many buffers: a GiB, of which no cache holds much
@@ -82,13 +85,13 @@ def inputs(case: Case) -> dict[str, Any]:
     return drawn(case, _draw)
 
 
-def _draw(case: Case, name: str, layout: Layout) -> torch.Tensor:
-    options: dict[str, Any] = {"dtype": getattr(torch, dtype_of(case, name)), "device": case.device}
-    if name == "labels":
+def _draw(case: Case, x: Input, layout: Layout) -> torch.Tensor:
+    options: dict[str, Any] = {"dtype": getattr(torch, dtype_of(case, x)), "device": case.device}
+    if x.classes:
         return torch.randint(case.shape[-1], layout.shape, device=case.device)
-    if name in ("cos", "sin"):
-        return torch.from_numpy(angles(name, layout)).to(**options)
-    return torch.randn(layout.shape, **options) if layout.shape else torch.tensor(NUMBERS[name], **options)
+    if callable(x.values):
+        return torch.from_numpy(x.values(layout.shape)).to(**options)
+    return torch.randn(layout.shape, **options) if x.values is None else torch.tensor(x.values, **options)
 
 
 def wide(tensor: torch.Tensor, places: np.ndarray | slice | None, axis: int | None) -> torch.Tensor:
@@ -106,19 +109,25 @@ def numpy(tensor: torch.Tensor) -> np.ndarray:
 
 
 def formula(case: Case) -> Function:
-    if case.operator != "matmul":
-        return FORMULAS[case.operator]
-    transpose_a, transpose_b = case.transposes
-    return lambda a, b: torch.matmul(a.mT if transpose_a else a, b.mT if transpose_b else b)
+    formula = OPERATORS[case.operator].formula
+    assert formula  # only a model has none
+    return formula(SimpleNamespace(**FUNCTIONS, matmul=matmul(*case.transposes)))
+
+
+def _eager(case: Case) -> Function:
+    """PyTorch's own operator; where it has none, the formula."""
+    own = OPERATORS[case.operator].torch
+    return own(torch) if own else formula(case)
 
 
 def call(case: Case, function: Function, values: Mapping[str, Any]) -> Call:
     """What a clock sees: a call that returns outputs, gradients, or both."""
-    given = {name: values[name] for name in INPUTS[case.operator]}
+    operator = OPERATORS[case.operator]
+    given = {name: values[name] for name in operator.names}
     if "backward" not in case.variant and case.variant != RECORDED:
         return partial(function, *given.values())
-    given.update({name: given[name].detach().requires_grad_() for name in WANTED[case.operator]})
-    leaves = [given[name] for name in WANTED[case.operator]]
+    given.update({name: given[name].detach().requires_grad_() for name in operator.wanted})
+    leaves = [given[name] for name in operator.wanted]
     upstream = [value for name, value in values.items() if name not in given] or None
     arguments = tuple(given.values())
     if case.variant == RECORDED:
@@ -137,7 +146,7 @@ def call(case: Case, function: Function, values: Mapping[str, Any]) -> Call:
 def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
     if case.section == "launch":
         return _launch(case, values)
-    if case.operator == LLAMA:
+    if case.is_model:
         return llama.contenders(case, partial(_clock, case))
     turns = caches.copies(case, values)
 
@@ -147,13 +156,13 @@ def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
 
     result = {
         "fusedops": timed(lambda: public(fo, case)),
-        "eager": timed(lambda: EAGER.get(case.operator, formula(case))),
+        "eager": timed(partial(_eager, case)),
     }
     if case.section in CALLS:
         return result | _of_calls(case, values)
     if case.device == "cpu" and (case.operator, case.variant) == ("axpby", "forward"):
         result["addcmul"] = lambda: Contender(_addcmul(case), _clock(case), checked=False)
-    if case.operator != "matmul" and case.section != "python":
+    if not case.is_product and case.section != "python":
         result["copy"] = lambda: _copy(case, turns)
     if case.device == "cpu":
         return result
@@ -162,7 +171,7 @@ def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
         result["fusedops, host clock"] = lambda: Contender(call(case, public(fo, case), values), synchronized)
     if case.section in GROWTH:  # compilers, and other libraries, would compile anew for every length of row
         return result
-    if case.operator != "matmul":
+    if not case.is_product:
         result["compiled"] = timed(lambda: torch.compile(formula(case), dynamic=False))
     for name, library in libraries.FUNCTIONS.items():
         if case.operator in library:
@@ -174,7 +183,7 @@ def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
 def _of_calls(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
     """What torch itself needs for a call, and the registered operator for one."""
     result = {"addcmul": lambda: Contender(_addcmul(case), _clock(case), checked=False)}
-    if case.variant == "forward" and case.operator in ELEMENTWISE:
+    if case.variant == "forward" and OPERATORS[case.operator].elementwise:
         result["torch.ops"] = lambda: Contender(_raw(case, values), _clock(case))
     return result
 
@@ -217,16 +226,9 @@ def _addcmul(case: Case) -> Call:
 
 
 def _raw(case: Case, values: Mapping[str, Any]) -> Call:
-    """The registered operator without the function before it: `a` is a tensor and a number, of which one is used."""
-    operator = getattr(torch.ops.fusedops, case.operator).default
-    match case.operator:
-        case "axpby":
-            return partial(operator, *values.values(), 0.0)
-        case "scale":
-            return partial(operator, values["x"], None, values["factor"])
-        case "polynomial_activation":
-            return partial(operator, values["x"], [1.0, 1.0, 1.0])
-    return partial(operator, *values.values())
+    """The registered operator without the function before it."""
+    arguments = OPERATORS[case.operator].registered or (lambda *inputs: inputs)
+    return partial(getattr(torch.ops.fusedops, case.operator).default, *arguments(*values.values()))
 
 
 def _launch(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.page.pictures import calls, floor, growth, roofline
-from benchmarks.results.goals import Run
+from benchmarks.results.schema import Run
 
 Draw = Callable[[Sequence[Run], Path], str | None]
 

@@ -10,8 +10,9 @@ from matplotlib.ticker import FuncFormatter
 from benchmarks.cases.case import CALLS
 from benchmarks.page.pictures import style
 from benchmarks.page.pictures.dots import lines, panels
-from benchmarks.page.summary import OURS, Row, names_of, rows_of, time_of
-from benchmarks.results.goals import TITLES, Run
+from benchmarks.page.summary import OURS, names_of, rows_of, time_of
+from benchmarks.results.figures import TITLES
+from benchmarks.results.schema import Row, Run
 
 
 def draw(runs: Sequence[Run], path: Path) -> str | None:

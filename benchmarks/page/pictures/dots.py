@@ -7,13 +7,13 @@ from typing import Any
 
 from matplotlib import pyplot as plt
 
-from benchmarks.cases.case import ELEMENTWISE, OPERATORS
+from benchmarks.operators import OPERATORS
 from benchmarks.page.pictures import style
-from benchmarks.page.summary import Row
+from benchmarks.results.schema import Row
 
 Values = Mapping[str, float]  # contender -> where its dot is
 Line = tuple[str, str]  # operator, variant
-ORDER = [*ELEMENTWISE, *(operator for operator in OPERATORS if operator not in ELEMENTWISE)]
+ORDER = list(OPERATORS)
 
 
 def lines(rows: Sequence[Row]) -> dict[Line, Row]:

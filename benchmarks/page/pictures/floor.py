@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.cases.case import PEERS
 from benchmarks.page.pictures import style
 from benchmarks.page.pictures.dots import lines, panels
-from benchmarks.page.summary import OURS, Row, names_of, rows_of, time_of
-from benchmarks.results.goals import TITLES, Run, floor_of
+from benchmarks.page.summary import OURS, names_of, rows_of, time_of
+from benchmarks.results.figures import PEERS, TITLES, floor_of
+from benchmarks.results.schema import Row, Run
 
 SECTIONS = ("rows", "stream", "cpu-rows", "cpu")
 

@@ -10,8 +10,9 @@ from matplotlib import pyplot as plt
 
 from benchmarks.cases.case import GROWTH
 from benchmarks.page.pictures import style
-from benchmarks.page.summary import Row, names_of, rows_of, time_of
-from benchmarks.results.goals import TITLES, Run, floor_of
+from benchmarks.page.summary import names_of, rows_of, time_of
+from benchmarks.results.figures import TITLES, floor_of
+from benchmarks.results.schema import Row, Run
 
 COLUMNS = 3
 COPY = {"color": style.GREY, "linestyle": "--", "linewidth": 1}

@@ -14,8 +14,9 @@ from matplotlib.text import OffsetFrom
 
 from benchmarks.cases.case import SIZES
 from benchmarks.page.pictures import style
-from benchmarks.page.summary import OURS, Row, time_of
-from benchmarks.results.goals import TITLES, Run, fastest_peer
+from benchmarks.page.summary import OURS, time_of
+from benchmarks.results.figures import TITLES, fastest_peer
+from benchmarks.results.schema import Row, Run
 
 LEADER = {"arrowstyle": "-", "color": "#AAAAAA", "linewidth": 0.7}
 SECTIONS = ("stream", "rows", "dtypes", "matmul", "cpu", "cpu-rows")

@@ -18,7 +18,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from benchmarks.page.summary import OURS
-from benchmarks.results.goals import Run
+from benchmarks.results.schema import Run
 
 # Okabe and Ito's colours, which colour-blind readers tell apart, but for the yellow, too pale on white. Markers tell
 # contenders apart in grey, too.

@@ -1,13 +1,17 @@
 // The declarations and the shape rules for callers that are not C++: the Python package reads both through ctypes.
 #include <algorithm>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/declaration/names.h"
 #include "core/declaration/operator.h"
 
 namespace fusedops {
 namespace {
+
+constexpr Dim kHalfSymbol = Dim(1) << 40;  // half of symbol s is s less this
 
 std::string quoted(std::string_view text) { return '"' + std::string(text) + '"'; }
 
@@ -44,11 +48,18 @@ std::string json(const Operator& op) {
            ", \"gradients\": " + json_list(s.gradients, gradient) + ", \"if_wanted\": " + text(s.if_wanted) +
            ", \"negated\": " + text(s.negated) + "}";
   };
-  return "{\"name\": " + quoted(op.name) + ", \"inputs\": " + json_list(op.inputs, input) +
-         ", \"outputs\": " + json_list(op.outputs, output) +
+  return "{\"name\": " + quoted(op.name) + ", \"type\": " + quoted(type_name(op.name)) +
+         ", \"inputs\": " + json_list(op.inputs, input) + ", \"outputs\": " + json_list(op.outputs, output) +
          ", \"attributes\": " + json_list(op.attributes, attribute) +
          ", \"derivative\": " + json_list(op.derivative, step) + ", \"autocast\": " + (op.autocast ? "true" : "false") +
          ", \"batched\": " + (op.batched ? "true" : "false") + "}";
+}
+
+std::string described() {
+  const auto name = [](const DTypeInfo& dtype) { return quoted(dtype.name); };
+  const auto row = [](const Operator* op) { return json(*op); };
+  return "{\"dtypes\": " + json_list(std::span(kDTypes).first(size_t(DType::other)), name) +
+         ", \"half_symbol\": " + std::to_string(kHalfSymbol) + ", \"operators\": " + json_list(operators(), row) + "}";
 }
 
 // Dimensions that a tracer knows by symbol only. Every equality that a check needs is handed back to it.
@@ -62,12 +73,9 @@ class SymbolicRule : public Rule {
     if (a < 0 && b >= 0) a = b;
     return true;
   }
-  Dim half(Dim dim) override { return dim < 0 ? dim - kHalf : dim / 2; }
+  Dim half(Dim dim) override { return dim < 0 ? dim - kHalfSymbol : dim / 2; }
 
   std::vector<std::pair<Dim, Dim>> equalities;
-
- private:
-  static constexpr Dim kHalf = Dim(1) << 40;  // fusedops/torch/operators.py knows it as _HALF
 };
 
 // Holds the sentence until the thread's next.
@@ -80,17 +88,16 @@ const char* said(std::string sentence) {
 }  // namespace
 }  // namespace fusedops
 
-// The table as JSON; see json() above for its keys.
+// The names of the dtypes in the order of DType, the half symbol and the table, as JSON; see described() and json().
 extern "C" FUSEDOPS_EXPORT const char* fusedops_describe() {
-  static const std::string text =
-      fusedops::json_list(fusedops::operators(), [](const fusedops::Operator* op) { return fusedops::json(*op); });
+  static const std::string text = fusedops::described();
   return text.c_str();
 }
 
 // Runs a shape rule. `inputs` holds for each input: 0, or 1, dtype, rank, dims (negative: a symbol). `attributes` are
 // texts, in the order of the declaration. `result` receives: the number of equalities and their pairs, then for each
-// output dtype, rank, dims; half of symbol s is s - 2^40. Returns null, or a sentence that lasts until the thread's
-// next.
+// output dtype, rank, dims; half of symbol s is s - kHalfSymbol. Returns null, or a sentence that lasts until the
+// thread's next.
 extern "C" FUSEDOPS_EXPORT const char* fusedops_infer(const char* name, const int64_t* inputs,
                                                       const char* const* attributes, int64_t* result,
                                                       int64_t result_capacity) {

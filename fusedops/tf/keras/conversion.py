@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from types import MethodType
 from typing import Any, TypeVar
 from weakref import WeakSet
 
 import keras
 
-from fusedops.report import subclass_of
+from fusedops import conversion
 from fusedops.tf import xla
-from fusedops.tf.keras import hub, traces
-from fusedops.tf.keras.attention import MultiHeadAttention
-from fusedops.tf.keras.dense import Dense
-from fusedops.tf.keras.layer import FusedLayer
-from fusedops.tf.keras.losses import SparseCategoricalCrossentropy
-from fusedops.tf.keras.normalization import LayerNormalization, RMSNormalization
-from fusedops.tf.keras.report import Report
-from fusedops.tf.keras.softmax import Softmax
+from fusedops.tf.keras import hub, internals, traces
+from fusedops.tf.keras.counterparts import RULES
 
 _Model = TypeVar("_Model", bound=keras.layers.Layer)
 
-_COUNTERPARTS: dict[type, type] = {
-    keras.layers.Dense: Dense,
-    keras.layers.LayerNormalization: LayerNormalization,
-    keras.layers.MultiHeadAttention: MultiHeadAttention,
-    keras.layers.RMSNormalization: RMSNormalization,
-    keras.layers.Softmax: Softmax,
-    keras.losses.SparseCategoricalCrossentropy: SparseCategoricalCrossentropy,
-}
-_UNKNOWN = (ImportError, AttributeError)  # what a KerasHub raises whose modules or classes have other names
 _without_xla: WeakSet[keras.Model] = WeakSet()  # whose XLA was turned off, and is turned on again by `revert`
 
 
@@ -64,13 +48,12 @@ def convert(model: _Model, verbose: bool = True) -> _Model:
     """
     layers = _layers("convert", model)
     losses = _losses(layers)
-    report = Report(model.name)
+    report = conversion.Report(RULES, model.name)
     try:
         hub.learn_activations()
-    except _UNKNOWN as error:
+    except (ImportError, AttributeError) as error:
         report.notes.append(f"this version of KerasHub has other activation functions: {error}")
-    for thing in [*layers, *losses]:
-        _convert(thing, report)
+    conversion.convert([*layers, *losses], RULES, report)
     if _resolve_xla(layers):
         report.notes.append(f"XLA is turned off for this model: {xla.fault}")
     report.notes += traces.forget(layers)
@@ -94,10 +77,7 @@ def revert(model: _Model) -> _Model:
         TypeError: it is not a Keras model or layer.
     """
     layers = _layers("revert", model)
-    for thing in [*layers, *_losses(layers)]:
-        original = _original(type(thing))
-        if original:
-            _become(thing, original)
+    conversion.revert([*layers, *_losses(layers)], RULES)
     _resolve_xla(layers)
     for fault in traces.forget(layers):
         warnings.warn(f"fusedops.tf.keras.revert: {fault}", stacklevel=2)
@@ -108,7 +88,7 @@ def _layers(function: str, model: Any) -> list[keras.layers.Layer]:
     """The model and every layer in it, each once."""
     if not isinstance(model, keras.layers.Layer):
         raise TypeError(f"fusedops.tf.keras.{function}: model must be a Keras 3 model or layer; got {type(model)}")
-    return list(dict.fromkeys(model._flatten_layers()))
+    return internals.layers(model)
 
 
 def _losses(layers: list[keras.layers.Layer]) -> list[keras.losses.Loss]:
@@ -118,83 +98,13 @@ def _losses(layers: list[keras.layers.Layer]) -> list[keras.losses.Loss]:
     return [loss for loss in dict.fromkeys(losses) if isinstance(loss, keras.losses.Loss)]
 
 
-def _convert(thing: Any, report: Report) -> None:
-    kind = type(thing)
-    if _is_ours(kind):
-        reason = thing.why_not()
-        if reason:
-            report.keep(thing, reason)
-        else:
-            report.find(thing, _condition(thing))
-        return
-    try:
-        counterpart = _counterpart(kind)
-    except _UNKNOWN as error:
-        report.keep(thing, f"this version of KerasHub is not known: {error}")
-        return
-    if not counterpart:
-        bases = [base.__name__ for base in kind.__mro__[1:] if _is_known(base)]
-        if bases:
-            report.keep(thing, subclass_of(bases[0]))
-        else:
-            report.ignore(thing)
-        return
-    _become(thing, counterpart)
-    reason = thing.why_not()
-    if reason:
-        _become(thing, kind)
-        report.keep(thing, reason)
-    else:
-        report.replace(thing, kind, type(thing), _condition(thing))
-
-
-def _condition(thing: Any) -> str:
-    """What it depends on whether the kernel computes a layer that is ours, if only its input will tell."""
-    axis = keras.tree.flatten(getattr(thing, "axis", -1))[0]
-    unknown = isinstance(thing, keras.layers.Layer) and axis >= 0 and not thing.get_build_config()
-    return f"if axis {axis} is the last of its input" if unknown else ""
-
-
-def _counterpart(kind: type) -> type | None:
-    return _COUNTERPARTS.get(kind) or hub.counterpart(kind)
-
-
-def _is_known(kind: type) -> bool:
-    return kind in _COUNTERPARTS or hub.is_known(kind)
-
-
-def _original(kind: type) -> type | None:
-    """The class that this one is the counterpart of."""
-    return next((base for base in kind.__mro__ if _counterpart(base) is kind), None) if _is_ours(kind) else None
-
-
-def _is_ours(kind: type) -> bool:
-    return issubclass(kind, (FusedLayer, SparseCategoricalCrossentropy))
-
-
-def _become(thing: Any, kind: type) -> None:
-    object.__setattr__(thing, "__class__", kind)  # past Keras, which would track the value
-    for name in ("build", "quantize"):
-        _rebind(vars(thing).get(name), thing, getattr(kind, name, None))
-
-
-def _rebind(wrapper: Any, thing: Any, function: Any) -> None:
-    """Has what Keras wraps each layer's own method in call that of the class that the layer has now."""
-    method = getattr(wrapper, "__wrapped__", None)
-    if not isinstance(method, MethodType) or method.__self__ is not thing:
-        return
-    for cell in wrapper.__closure__ or ():
-        if cell.cell_contents is method:
-            wrapper.__wrapped__ = cell.cell_contents = MethodType(function, thing)
-
-
 def _resolve_xla(layers: list[keras.layers.Layer]) -> bool:
     """Turns XLA off for compiled models one of whose layers XLA does not know, or on again; whether any went off."""
     turned_off = False
     for model in layers:
         if not isinstance(model, keras.Model) or not model.compiled:
             continue
-        able = all(layer.supports_jit for layer in model._flatten_layers())
+        able = all(layer.supports_jit for layer in internals.layers(model))
         if model.jit_compile and not able:
             _without_xla.add(model)
             model.jit_compile, turned_off = False, True

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
+from fusedops.tf.internals import EagerTensor
 from fusedops.tf.keras.internals import get_keras_mask
 from fusedops.tf.keras.layer import FusedLayer
 
-_EagerTensor = tf.__internal__.EagerTensor
 _KERAS_CALL = keras.layers.Layer.__call__
 
 
@@ -83,5 +83,5 @@ class DirectLayer(FusedLayer):
         return (
             len(inputs) == self._arity
             and tf.executing_eagerly()
-            and all(type(x) is _EagerTensor and x.dtype.name == dtype and get_keras_mask(x) is None for x in inputs)
+            and all(type(x) is EagerTensor and x.dtype.name == dtype and get_keras_mask(x) is None for x in inputs)
         )

@@ -1,5 +1,12 @@
 """What is taken from Keras's own modules, because it is not part of what Keras promises to keep."""
 
+from __future__ import annotations
+
+from types import MethodType
+from typing import Any
+
+import keras
+
 from fusedops.tf.keras import versions
 
 try:
@@ -8,4 +15,37 @@ try:
 except ImportError as error:
     raise versions.unknown(error) from error
 
-__all__ = ["AutocastScope", "get_keras_mask", "reduce_weighted_values", "set_keras_mask"]
+__all__ = [
+    "AutocastScope",
+    "become",
+    "get_keras_mask",
+    "has_layers",
+    "layers",
+    "reduce_weighted_values",
+    "set_keras_mask",
+]
+
+
+def layers(model: keras.layers.Layer) -> list[keras.layers.Layer]:
+    """The model and every layer in it, each once."""
+    return list(dict.fromkeys(model._flatten_layers()))
+
+
+def has_layers(thing: Any) -> bool:
+    return bool(getattr(thing, "_layers", None))
+
+
+def become(thing: Any, kind: type) -> None:
+    """Gives a layer or a loss another class.
+
+    Keras wraps two methods of each layer when it is made, and the wrappers hold the method of the class that it had
+    then: in a closure, which nothing public reaches.
+    """
+    object.__setattr__(thing, "__class__", kind)  # past Keras, which would track the value
+    for name in ("build", "quantize"):
+        wrapper = vars(thing).get(name)
+        method = getattr(wrapper, "__wrapped__", None)
+        if isinstance(method, MethodType) and method.__self__ is thing:
+            for cell in getattr(wrapper, "__closure__", None) or ():
+                if cell.cell_contents is method:
+                    wrapper.__wrapped__ = cell.cell_contents = MethodType(getattr(kind, name), thing)

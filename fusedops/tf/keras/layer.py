@@ -9,9 +9,10 @@ import tensorflow as tf
 
 from fusedops.tf import xla
 from fusedops.tf.keras.internals import AutocastScope
+from fusedops.tf.library import DTYPES
 
-DTYPES = frozenset({tf.float64, tf.float32, tf.float16, tf.bfloat16})
-_HALF = frozenset({tf.float16, tf.bfloat16})
+FLOATING = frozenset(dtype for dtype in DTYPES if dtype.is_floating)
+_HALF = frozenset(dtype for dtype in FLOATING if dtype.size == 2)
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -52,7 +53,7 @@ def unfused_input(inputs: Any) -> str | None:
     if not isinstance(inputs, (tf.Tensor, tf.Variable, keras.Variable)):
         return f"the input is a {type(inputs).__name__}"
     dtype = tf.as_dtype(inputs.dtype)  # a string, of a keras.Variable
-    return None if dtype in DTYPES else f"the input is {dtype.name}"
+    return None if dtype in FLOATING else f"the input is {dtype.name}"
 
 
 def unfused_axis(layer: Any, inputs: Any) -> str | None:

@@ -11,7 +11,7 @@ import tensorflow as tf
 import fusedops.tf as fo
 from fusedops.tf import xla
 from fusedops.tf.keras.internals import get_keras_mask, reduce_weighted_values, set_keras_mask
-from fusedops.tf.keras.layer import DTYPES, register
+from fusedops.tf.keras.layer import FLOATING, register
 
 _NO_CLASS = -(2**63)  # an ignore_index that is no label
 
@@ -54,7 +54,7 @@ class SparseCategoricalCrossentropy(keras.losses.SparseCategoricalCrossentropy):
 
     def _unfused(self, y_true: Any, y_pred: Any) -> str | None:
         """What is unusual of the tensors or of the axis."""
-        if not (tf.is_tensor(y_true) and tf.is_tensor(y_pred)) or y_pred.dtype not in DTYPES:
+        if not (tf.is_tensor(y_true) and tf.is_tensor(y_pred)) or y_pred.dtype not in FLOATING:
             return "these are no tensors of labels and logits"
         if hasattr(y_pred, "_keras_logits"):
             return "y_pred came out of a softmax"  # Keras warns of it, and uses the logits before it

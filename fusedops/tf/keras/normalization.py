@@ -48,6 +48,10 @@ class RMSNormalization(_Normalization, keras.layers.RMSNormalization):
     def _fused(self, x: tf.Tensor) -> tf.Tensor:
         return fo.rms_norm(x, parameter(self.scale, x), eps=self.epsilon)
 
+    def fused_add(self, x: tf.Tensor, residual: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """(self(s), s) with s = x + residual, in one pass, for inputs that the kernel takes."""
+        return fo.add_rms_norm(x, residual, parameter(self.scale, x), eps=self.epsilon)
+
 
 @register
 class LayerNormalization(_Normalization, keras.layers.LayerNormalization):
@@ -82,3 +86,7 @@ class LayerNormalization(_Normalization, keras.layers.LayerNormalization):
 
     def _fused(self, x: tf.Tensor) -> tf.Tensor:
         return fo.layer_norm(x, parameter(self.gamma, x), parameter(self.beta, x), eps=self.epsilon)
+
+    def fused_add(self, x: tf.Tensor, residual: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """(self(s), s) with s = x + residual, in one pass, for inputs that the kernel takes."""
+        return fo.add_layer_norm(x, residual, parameter(self.gamma, x), parameter(self.beta, x), eps=self.epsilon)

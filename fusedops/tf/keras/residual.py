@@ -8,8 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-import fusedops.tf as fo
-from fusedops.tf.keras.layer import parameter, register
+from fusedops.tf.keras.layer import register
 from fusedops.tf.keras.normalization import LayerNormalization, RMSNormalization
 
 
@@ -103,8 +102,7 @@ class AddRMSNormalization(_AddNormalization, RMSNormalization):
         (array([[0.8485, 1.1314]], dtype=float32), array([[3., 4.]], dtype=float32))
     """
 
-    def _fused(self, x: tf.Tensor, residual: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:  # type: ignore[override]
-        return fo.add_rms_norm(x, residual, parameter(self.scale, x), eps=self.epsilon)
+    _fused = RMSNormalization.fused_add  # type: ignore[assignment]
 
 
 @register
@@ -127,5 +125,4 @@ class AddLayerNormalization(_AddNormalization, LayerNormalization):
         (array([[-1.,  1.]], dtype=float32), array([[3., 4.]], dtype=float32))
     """
 
-    def _fused(self, x: tf.Tensor, residual: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:  # type: ignore[override]
-        return fo.add_layer_norm(x, residual, parameter(self.gamma, x), parameter(self.beta, x), eps=self.epsilon)
+    _fused = LayerNormalization.fused_add  # type: ignore[assignment]

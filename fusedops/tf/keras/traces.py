@@ -8,6 +8,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from fusedops.tf import internals
+
 _COMPILED = ("train_function", "test_function", "predict_function", "generate_function")  # the last is KerasHub's
 
 
@@ -29,7 +31,7 @@ def forget(layers: Iterable[keras.layers.Layer]) -> list[str]:
                 make()
             elif _is_traced(value):  # self.step = tf.function(...)
                 try:
-                    setattr(layer, name, value._clone(None))
+                    setattr(layer, name, internals.untraced(value))
                 except (AttributeError, TypeError):
                     stale.append(f"{layer.name}.{name}")
         kind = type(layer)
@@ -37,7 +39,7 @@ def forget(layers: Iterable[keras.layers.Layer]) -> list[str]:
             methods[kind] = [item for base in kind.__mro__ for item in vars(base).items() if _is_traced(item[1])]
         for name, method in methods[kind]:
             try:
-                method._descriptor_cache.pop(layer, None)  # @tf.function over a method: one function for each object
+                internals.forget(method, layer)  # @tf.function over a method: one function for each object
             except (AttributeError, TypeError):
                 stale.append(f"{layer.name}.{name}")
     return [f"this version of TensorFlow keeps the old traces of {', '.join(stale)}"] if stale else []

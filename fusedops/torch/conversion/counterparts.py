@@ -1,11 +1,16 @@
-"""Which class a module of a known class becomes, and which it was."""
+"""Which class a module of a known class becomes, which it was, and why others are kept."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from typing import Any
+
 import torch
 
+from fusedops import conversion
 from fusedops.torch import nn
 from fusedops.torch.conversion import hf
+from fusedops.torch.nn.layer import FusedLayer
 
 _OF_TORCH: dict[type, type] = {
     torch.nn.CrossEntropyLoss: nn.CrossEntropyLoss,
@@ -15,21 +20,63 @@ _OF_TORCH: dict[type, type] = {
 }
 _ORIGINALS = {counterpart: kind for kind, counterpart in _OF_TORCH.items()}
 
+_SERVED = "torch's own kernel serves as well"
+_OF_NORMS = "only its norms have counterparts"
+_KEPT: dict[type, str] = {
+    torch.nn.GELU: _SERVED,
+    torch.nn.MultiheadAttention: "its attention is a kernel of torch's own",
+    torch.nn.ReLU: _SERVED,
+    torch.nn.SiLU: _SERVED,
+    torch.nn.Sigmoid: _SERVED,
+    torch.nn.Tanh: _SERVED,
+    torch.nn.TransformerDecoderLayer: _OF_NORMS,
+    torch.nn.TransformerEncoderLayer: _OF_NORMS,
+}
 
-def counterpart(kind: type) -> type | None:
-    """What stands in for this class, if something does.
 
-    Raises:
-        ImportError, AttributeError: this version of transformers lacks something that the counterpart relies on.
-        hf.layer.UnknownClass: the class is another than in the versions that are known.
-    """
-    return _OF_TORCH.get(kind) or hf.counterpart(kind)
+class Modules(conversion.Rules):
+    noun = "modules"
+    library = "transformers"
 
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._names = {module: path or type(model).__name__ for path, module in model.named_modules()}
 
-def is_known(kind: type) -> bool:
-    return kind in _OF_TORCH or hf.is_known(kind)
+    def is_ours(self, thing: Any) -> bool:
+        return isinstance(thing, FusedLayer)
 
+    def is_known(self, kind: type) -> bool:
+        return kind in _OF_TORCH or hf.is_known(kind)
 
-def original(kind: type) -> type | None:
-    """The class that this one is the counterpart of."""
-    return _ORIGINALS.get(kind) or vars(kind).get("original")
+    def counterpart(self, kind: type) -> type:
+        return _OF_TORCH.get(kind) or hf.counterpart(kind)
+
+    def original(self, kind: type) -> type | None:
+        return _ORIGINALS.get(kind) or vars(kind).get("original")
+
+    def become(self, thing: Any, kind: type) -> None:
+        thing.__class__ = kind
+
+    def condition(self, thing: Any) -> str:
+        dim = thing.dim if isinstance(thing, torch.nn.Softmax) else None
+        return "" if dim is None or dim < 0 else f"if dim {dim} is the last of its input"
+
+    def name(self, thing: Any) -> str:
+        return self._names[thing]
+
+    def is_container(self, thing: Any) -> bool:
+        return next(thing.children(), None) is not None
+
+    def fixed(self, thing: Any) -> str | None:
+        return "its forward is an attribute of its own, which somebody has set" if "forward" in vars(thing) else None
+
+    def kept(self, thing: Any) -> str | None:
+        if isinstance(thing, torch.jit.ScriptModule):
+            return "TorchScript has compiled it"
+        subclass = super().kept(thing)
+        if subclass and any(base.__name__ == "FSDPModule" for base in type(thing).__mro__):
+            return "sharded by fully_shard: convert the model before"
+        return subclass or _KEPT.get(type(thing))
+
+    def computed(self, things: Sequence[Any]) -> Collection[Any]:
+        ours = [thing for thing in things if self.is_ours(thing) and not thing.why_not()]
+        return {getattr(thing, name) for thing in ours for name in getattr(thing, "computes", ())}

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 
-_HALF = (torch.float16, torch.bfloat16)
-DTYPES = frozenset({torch.float64, torch.float32, *_HALF})
+from fusedops.torch.library import DTYPES
+
+FLOATING = frozenset(dtype for dtype in DTYPES if dtype.is_floating_point)
+_HALF = frozenset(dtype for dtype in FLOATING if dtype.itemsize == 2)
 
 
 _Forward = TypeVar("_Forward", covariant=True)
@@ -51,7 +53,7 @@ def unfused_input(x: Any) -> str | None:
     """The kernels take dense tensors of floats. Of what is no tensor, the operator says that it must be one."""
     if not isinstance(x, torch.Tensor):
         return None
-    if x.dtype not in DTYPES:
+    if x.dtype not in FLOATING:
         return f"the input is {name(x.dtype)}"
     if x.layout is not torch.strided:
         return f"the input is {name(x.layout)}"

@@ -14,6 +14,8 @@ from __future__ import annotations
 import importlib
 import sys
 
+from fusedops.conversion import full_name
+
 MODULES = {
     "keras_hub.src.layers.modeling.rotary_embedding.RotaryEmbedding": "rotary",
     "keras_hub.src.layers.modeling.transformer_encoder.TransformerEncoder": "transformer",
@@ -36,23 +38,13 @@ MODULES = {
 """Where the counterpart of each class is: under the class's own name in a module here."""
 
 
-def counterpart(kind: type) -> type | None:
-    """What stands in for this class, if something here does.
-
-    Raises:
-        ImportError, AttributeError: this KerasHub lacks something beside it.
-    """
-    if not is_known(kind):
-        return None
-    return getattr(importlib.import_module(f"{__name__}.{MODULES[_full_name(kind)]}"), kind.__name__)
+def counterpart(kind: type) -> type:
+    """What stands in for this class, which is known; it may raise what `conversion.Rules.counterpart` does."""
+    return getattr(importlib.import_module(f"{__name__}.{MODULES[full_name(kind)]}"), kind.__name__)
 
 
 def is_known(kind: type) -> bool:
-    return _full_name(kind) in MODULES
-
-
-def _full_name(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
+    return full_name(kind) in MODULES
 
 
 def learn_activations() -> None:

@@ -12,8 +12,9 @@ from keras_hub.src.models.gemma import gemma_attention, gemma_decoder_block, rms
 
 import fusedops.tf as fo
 from fusedops.tf.keras.hub import causal
-from fusedops.tf.keras.hub.layer import HubLayer, add_norm
+from fusedops.tf.keras.hub.layer import HubLayer
 from fusedops.tf.keras.hub.norms import FusedRMSNorm
+from fusedops.tf.keras.hub.residual import add_norm
 
 
 @keras.saving.register_keras_serializable("fusedops.hub.gemma")

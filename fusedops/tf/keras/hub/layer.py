@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import tensorflow as tf
-
-import fusedops.tf as fo
-from fusedops.tf.keras.layer import FusedLayer, parameter
-from fusedops.tf.keras.normalization import LayerNormalization
+from fusedops.tf.keras.layer import FusedLayer
 
 
 class HubLayer(FusedLayer):
@@ -21,13 +17,3 @@ class HubLayer(FusedLayer):
             return "not built yet: call the model once, then convert it"
         missing = [name for name in self.needs if not hasattr(self, name)]
         return f"this version of KerasHub's has no attribute {missing[0]}" if missing else None
-
-
-def add_norm(norm: Any, x: tf.Tensor, residual: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """(norm(s), s) with s = x + residual: in one pass, if the norm is one of ours."""
-    if isinstance(norm, HubLayer):
-        return norm.add_norm(x, residual)
-    if type(norm) is LayerNormalization and not norm.why_not(x):
-        return fo.add_layer_norm(x, residual, parameter(norm.gamma, x), parameter(norm.beta, x), eps=norm.epsilon)
-    s = x + residual
-    return norm(s), s

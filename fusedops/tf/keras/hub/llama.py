@@ -12,7 +12,8 @@ from keras_hub.src.models.llama import llama_attention, llama_decoder, llama_rot
 import fusedops.tf as fo
 from fusedops.tf.keras import activations
 from fusedops.tf.keras.hub import causal
-from fusedops.tf.keras.hub.layer import HubLayer, add_norm
+from fusedops.tf.keras.hub.layer import HubLayer
+from fusedops.tf.keras.hub.residual import add_norm
 from fusedops.tf.keras.hub.rotary import FusedRotation
 
 

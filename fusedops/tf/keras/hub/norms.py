@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from typing import ClassVar
 
 import keras
@@ -21,15 +22,27 @@ class FusedRMSNorm(HubLayer):
     def call(self, x: tf.Tensor) -> tf.Tensor:
         return fo.rms_norm(x, parameter(self.scale, x), eps=self.epsilon, weight_offset=self.weight_offset)
 
-    def add_norm(self, x: tf.Tensor, residual: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def fused_add(self, x: tf.Tensor, residual: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         scale = parameter(self.scale, x)
         return fo.add_rms_norm(x, residual, scale, eps=self.epsilon, weight_offset=self.weight_offset)
 
 
-for _name in (name for name, module in MODULES.items() if module == "norms"):
-    _module, _, _kind = _name.rpartition(".")
-    try:
-        _base = getattr(importlib.import_module(_module), _kind)
-    except (ImportError, AttributeError):  # another version of KerasHub has no such model, and no layer of it
-        continue
-    globals()[_kind] = keras.saving.register_keras_serializable("fusedops.hub")(type(_kind, (FusedRMSNorm, _base), {}))
+def _made() -> Iterator[type]:
+    """A counterpart of each class, with its name, by which Keras finds it in a saved model."""
+    for place in (place for place, module in MODULES.items() if module == "norms"):
+        module, _, name = place.rpartition(".")
+        try:
+            base = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError):  # another version of KerasHub has no such model, and no layer of it
+            continue
+        kind = type(name, (FusedRMSNorm, base), {"__module__": __name__})
+        yield keras.saving.register_keras_serializable("fusedops.hub")(kind)
+
+
+_NORMS = {kind.__name__: kind for kind in _made()}
+
+
+def __getattr__(name: str) -> type:
+    if name not in _NORMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _NORMS[name]

@@ -9,7 +9,8 @@ import tensorflow as tf
 from keras_hub.src.layers.modeling import transformer_encoder
 from keras_hub.src.layers.modeling.transformer_layer_utils import merge_padding_and_attention_mask
 
-from fusedops.tf.keras.hub.layer import HubLayer, add_norm
+from fusedops.tf.keras.hub.layer import HubLayer
+from fusedops.tf.keras.hub.residual import add_norm
 
 
 @keras.saving.register_keras_serializable("fusedops.hub")

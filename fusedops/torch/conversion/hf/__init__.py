@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 import importlib
 
+from fusedops.conversion import full_name
+
 _LLAMA = {
     "RMSNorm": "norms.RMSNorm",
     "MLP": "mlp.GatedMLP",
@@ -64,18 +66,13 @@ _MIXINS = {
 }
 
 
-def counterpart(kind: type) -> type | None:
-    """What stands in for this class, if something here does.
-
-    Raises:
-        ImportError, AttributeError: this version of transformers lacks something that the mixin relies on.
-        hf.layer.UnknownClass: the class is another than in the versions that are known.
-    """
-    return _made(kind, _MIXINS[_full_name(kind)]) if is_known(kind) else None
+def counterpart(kind: type) -> type:
+    """What stands in for this class, which is known; it may raise what `conversion.Rules.counterpart` does."""
+    return _made(kind, _MIXINS[full_name(kind)])
 
 
 def is_known(kind: type) -> bool:
-    return _full_name(kind) in _MIXINS and not hasattr(kind, "original")
+    return full_name(kind) in _MIXINS and not hasattr(kind, "original")
 
 
 @functools.cache
@@ -83,7 +80,3 @@ def _made(kind: type, mixin: str) -> type:
     file, _, name = mixin.partition(".")
     made: type = getattr(importlib.import_module(f"{__name__}.{file}"), name).over(kind)
     return made
-
-
-def _full_name(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch.nn import functional
-from transformers import activations
 
 from fusedops.functions.common import Activation
+from fusedops.torch.conversion.hf.internals import activations
 
 # transformers has many ways to write one formula.
 _NAMES: dict[str, Activation] = {

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers.pytorch_utils import Conv1D
 
 import fusedops.torch as fo
 from fusedops.torch.conversion.hf.activations import fused_name, unfused_activation
-from fusedops.torch.conversion.hf.layer import HFLayer, is_watched, stays_half, unknown_forward
+from fusedops.torch.conversion.hf.code import unknown_forward
+from fusedops.torch.conversion.hf.internals import Conv1D
+from fusedops.torch.conversion.hf.layer import HFLayer, stays_half
+from fusedops.torch.internals import is_watched
 from fusedops.torch.nn.layer import unfused_input
 
 

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Collection
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch.nn.modules.module import _has_any_global_hook
 
+from fusedops.conversion import UnknownClass
 from fusedops.torch.nn.layer import FusedLayer, is_mixed
-
-
-class UnknownClass(Exception):
-    """Says why no counterpart of a class of transformers' can be made: another version may have another class."""
 
 
 class HFLayer(FusedLayer, torch.nn.Module if TYPE_CHECKING else object):  # type: ignore[misc]
@@ -71,48 +64,12 @@ class HFLayer(FusedLayer, torch.nn.Module if TYPE_CHECKING else object):  # type
 
 def _blank(kind: type) -> Any:
     """A module without state of the class's counterpart; of the class where transformers is another than it was."""
-    from fusedops.torch.conversion.hf import counterpart
+    from fusedops.torch.conversion import hf
 
     try:
-        return object.__new__(counterpart(kind) or kind)
+        return object.__new__(hf.counterpart(kind) if hf.is_known(kind) else kind)
     except (ImportError, AttributeError, UnknownClass):
         return object.__new__(kind)
-
-
-def unknown_forward(kind: type, names: Collection[str], variables: Collection[str] = ()) -> str | None:
-    """The reason not to stand in for a class's forward, unless it reads these names and has these variables of its own.
-
-    Another version of transformers may do more there, or return more.
-    """
-    forward = inspect.unwrap(kind.forward)  # type: ignore[attr-defined]
-    if isinstance(forward, FunctionType) and set(forward.__code__.co_names) == set(names):
-        own = set(forward.__code__.co_varnames) - set(inspect.signature(forward).parameters)
-        if own <= set(variables):
-            return None
-    return f"this version of transformers' {kind.__name__} computes in another way"
-
-
-def with_global(function: FunctionType, name: str, value: Any) -> FunctionType:
-    """The same function with another value under one of its global names.
-
-    The others are those of this moment: what somebody exchanges in the function's module later on, it does not see.
-    Without a `__name__` among its globals: torch.compile would take those of the module that has that name.
-    """
-    names = {**function.__globals__, name: value}
-    del names["__name__"]
-    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
-    copy.__kwdefaults__, copy.__annotations__ = function.__kwdefaults__, function.__annotations__
-    copy.__qualname__, copy.__module__, copy.__doc__ = function.__qualname__, function.__module__, function.__doc__
-    return copy
-
-
-def is_watched(module: torch.nn.Module) -> bool:
-    """Whether somebody would notice that the module is not called: by hooks, or by a forward that they set.
-
-    Hooks may be the module's or those of all modules.
-    """
-    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return any(hooks) or "forward" in module.__dict__ or _has_any_global_hook()  # type: ignore[no-untyped-call]
 
 
 def stays_half(x: torch.Tensor, parameter: torch.Tensor) -> bool:

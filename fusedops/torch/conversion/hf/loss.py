@@ -8,11 +8,12 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from transformers.loss.loss_utils import ForCausalLMLoss, ForMaskedLMLoss
-from transformers.utils import can_return_tuple
 
 import fusedops.torch as fo
-from fusedops.torch.conversion.hf.layer import HFLayer, UnknownClass, with_global
+from fusedops.conversion import UnknownClass
+from fusedops.torch.conversion.hf.code import with_global
+from fusedops.torch.conversion.hf.internals import ForCausalLMLoss, ForMaskedLMLoss, can_return_tuple
+from fusedops.torch.conversion.hf.layer import HFLayer
 from fusedops.torch.nn import CrossEntropyLoss
 from fusedops.torch.nn.layer import as_original, unfused_input
 

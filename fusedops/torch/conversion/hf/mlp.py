@@ -7,8 +7,11 @@ from typing import Any
 import torch
 
 import fusedops.torch as fo
+from fusedops.torch.conversion.hf import internals
 from fusedops.torch.conversion.hf.activations import fused_name, unfused_activation
-from fusedops.torch.conversion.hf.layer import HFLayer, is_watched, unknown_forward
+from fusedops.torch.conversion.hf.code import unknown_forward
+from fusedops.torch.conversion.hf.layer import HFLayer
+from fusedops.torch.internals import is_watched
 from fusedops.torch.nn.layer import unfused_input
 
 
@@ -63,9 +66,9 @@ class GatedExperts(HFLayer):
     computes = ("act_fn",)
 
     def unfused(self) -> str | None:
-        if self.original._apply_gate.__name__ != "_default_apply_gate":  # type: ignore[attr-defined]
+        if internals.has_own_gate(self.original):
             return "it has a gate of its own"
-        if getattr(self.config, "_experts_implementation", None) == "eager":  # one expert after the other
+        if internals.are_experts_eager(self.config):
             return "experts_implementation is 'eager'"
         return unfused_activation(self.act_fn)
 

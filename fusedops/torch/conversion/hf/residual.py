@@ -8,8 +8,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from fusedops.torch.conversion.counterparts import original
-from fusedops.torch.conversion.hf.layer import HFLayer, is_watched, unknown_forward
+from fusedops.torch.conversion.hf.code import unknown_forward
+from fusedops.torch.conversion.hf.layer import HFLayer
+from fusedops.torch.internals import is_watched
+from fusedops.torch.nn import LayerNorm, RMSNorm
 from fusedops.torch.nn.residual import add_norm as add_fused_norm
 
 
@@ -23,7 +25,8 @@ def add_norm(norm: Any, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.
 
 def can_add(norm: Any) -> bool:
     """Whether it is a counterpart with such a pass; a subclass of one may compute something else."""
-    return original(type(norm)) is not None and hasattr(norm, "fused_add")
+    kind = type(norm)
+    return kind in (LayerNorm, RMSNorm) or ("original" in vars(kind) and hasattr(kind, "fused_add"))
 
 
 def unfused_norm(module: Any, name: str) -> str | None:

@@ -10,7 +10,9 @@ from typing import Any
 import torch
 
 import fusedops.torch as fo
-from fusedops.torch.conversion.hf.layer import HFLayer, UnknownClass, stays_half, with_global
+from fusedops.conversion import UnknownClass
+from fusedops.torch.conversion.hf.code import with_global
+from fusedops.torch.conversion.hf.layer import HFLayer, stays_half
 from fusedops.torch.nn.layer import unfused_input
 
 _NAME = "apply_rotary_pos_emb"  # the function that each of transformers' modules has under this name

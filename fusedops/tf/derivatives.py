@@ -14,7 +14,8 @@ from fusedops.declarations import Attribute, Operator
 from fusedops.gradients import gradient_of
 from fusedops.tf import neutral, steps
 from fusedops.tf.calls import is_constant
-from fusedops.tf.operators import DECLARED, OPERATORS
+from fusedops.tf.library import TABLE
+from fusedops.tf.operators import OPERATORS
 
 _FUNCTIONS = SimpleNamespace(**vars(OPERATORS), **neutral.FUNCTIONS)
 _Evaluation = Callable[..., Sequence[Any]]
@@ -33,7 +34,7 @@ def _register(operator: Operator) -> None:
         make = steps.evaluation if operator.derivative else _of_formula
         return make(operator, attributes, inputs, wanted)
 
-    @tf.RegisterGradient(operator.op_type)
+    @tf.RegisterGradient(operator.type)
     def gradient(op: Any, *upstream: Any) -> Sequence[Any]:
         pairs = getattr(op, "attrs", None)  # a tape has them at hand: names and values in turn
         if not isinstance(pairs, tuple):
@@ -85,5 +86,5 @@ def _of_keep(op: Any, dy: tf.Tensor) -> Sequence[Any]:
     return [dy, *[_unread()] * (len(op.inputs) - 1)]
 
 
-for _operator in DECLARED.values():
+for _operator in TABLE.values():
     _register(_operator)

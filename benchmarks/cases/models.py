@@ -1,0 +1,63 @@
+"""What is measured: layers of Keras's, and models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from benchmarks.cases.case import BOTH, Case, Goal, moving
+from benchmarks.cases.over_rows import VARIANTS
+from benchmarks.operators import OPERATORS
+from benchmarks.operators.models import LLAMA
+
+
+def keras() -> Iterator[Case]:
+    """Layers with weights of the same dtype, and of float32, as mixed precision has them."""
+    ahead = (Goal("tf", "XLA"), Goal("tf", "XLA", contender="fusedops, XLA"))
+    for operator in (x.name for x in OPERATORS.values() if x.keras):
+        for variant in VARIANTS:
+            goals = (*ahead, Goal("tf", "eager", 10.0)) if variant == BOTH else ahead
+            for parameters in ("", "float32"):
+                yield moving(
+                    "keras",
+                    "cuda",
+                    operator,
+                    variant,
+                    "bfloat16",
+                    (16384, 8192),
+                    *goals,
+                    frameworks=("tf",),
+                    parameters=parameters,
+                )
+            yield moving("keras", "cpu", operator, variant, "float32", (1024, 1024), frameworks=("tf",))
+    goals = (
+        Goal("tf", "graph", 1.5, contender="fusedops, graph"),
+        Goal("tf", "XLA", contender="fusedops, XLA"),
+    )
+    step = ("training step", ("tf",))
+    yield _llama("keras", "cuda", *step, "bfloat16", (1, 4096), *goals, parameters="float32")
+    yield _llama("keras", "cpu", *step, "float32", (2, 64))
+
+
+def transformers() -> Iterator[Case]:
+    goals = (
+        Goal("torch", "eager", 1.08),
+        Goal("torch", "Liger"),
+        Goal("torch", "compiled", contender="fusedops, compiled"),
+    )
+    yield _llama("transformers", "cuda", BOTH, ("torch",), "bfloat16", (1, 4096), *goals)
+    yield _llama("transformers", "cpu", BOTH, ("torch",), "float32", (2, 64))
+
+
+def _llama(
+    section: str,
+    device: str,
+    variant: str,
+    frameworks: tuple[str, ...],
+    dtype: str,
+    shape: tuple[int, int],
+    *goals: Goal,
+    parameters: str = "",
+) -> Case:
+    tokens = float(prod(shape))
+    return Case(section, device, LLAMA, variant, dtype, shape, tokens, "token", frameworks, goals, parameters)

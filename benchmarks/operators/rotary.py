@@ -1,0 +1,85 @@
+"""rope, on (batch, sequence, heads, features)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from benchmarks.operators.record import Function, Input, Layout, Operator, Shape
+
+HEAD = 128  # features
+
+
+def _of_positions(case: Any) -> Layout:
+    return Layout((case.shape[1], case.shape[3] // 2), 0)
+
+
+def _positions_as_rows(case: Any) -> Layout:
+    return Layout(case.shape, 1)
+
+
+def _turned(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[Shape], np.ndarray]:
+    """The cosines or sines of its angles."""
+
+    def values(shape: Shape) -> np.ndarray:
+        positions, pairs = shape
+        return function(np.outer(np.arange(positions), 10000.0 ** (-np.arange(pairs) / pairs)))
+
+    return values
+
+
+def _rope(n: Any) -> Function:
+    def rope(x: Any, cos: Any, sin: Any) -> Any:
+        half = x.shape[-1] // 2
+        a, b = n.wide(x[..., :half]), n.wide(x[..., half:])
+        c, s = n.wide(cos)[:, None, :], n.wide(sin)[:, None, :]
+        return n.like(n.join(a * c - b * s, b * c + a * s), x)
+
+    return rope
+
+
+def _torch_rope(torch: Any) -> Function:
+    def rope(x: Any, cos: Any, sin: Any) -> Any:
+        a, b = x.chunk(2, -1)
+        cos, sin = cos[:, None, :], sin[:, None, :]
+        return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+    return rope
+
+
+def _liger_rope(ops: Any) -> Function:
+    def rope(x: Any, cos: Any, sin: Any) -> Any:
+        # It rotates queries and keys in place: here, one half of the batch each, so that both are contiguous.
+        if x.requires_grad:
+            raise NotImplementedError("rotates in place")
+        half = x.shape[0] // 2
+        queries, keys = x[:half].transpose(1, 2), x[half:].transpose(1, 2)
+        ops.LigerRopeFunction.apply(queries, keys, cos, sin, None, 1, x.shape[-1])
+        return x
+
+    return rope
+
+
+OPERATORS = (
+    Operator(
+        "rope",
+        inputs=(
+            Input("x", _positions_as_rows),
+            Input("cos", _of_positions, gradient=False, values=_turned(np.cos)),
+            Input("sin", _of_positions, gradient=False, values=_turned(np.sin)),
+        ),
+        outputs={"out": _positions_as_rows},
+        moves=(2, 2),
+        operations=(3, 3),
+        formula=_rope,
+        torch=_torch_rope,
+        liger=_liger_rope,
+        quack=lambda quack: import_module("quack.rotary").apply_rotary_emb,
+        shape=lambda rows, columns: (4, rows // 4, columns // HEAD, HEAD),
+        smallest=(1, 4, 1, 16),
+        floors=(1.06, 0.0),
+    ),
+)

@@ -1,0 +1,188 @@
+"""The walk of `convert` over a model and what it reports, the same for PyTorch's modules and for Keras's layers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+
+class UnknownClass(Exception):
+    """Says why no counterpart of a class can be made: another version of its library may have another class."""
+
+
+def full_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+class Rules(ABC):
+    """What the things of a model are, modules or layers and losses, and what they become."""
+
+    noun: str
+    library: str  # whose classes are found by name, in versions that may be unknown
+
+    @abstractmethod
+    def is_ours(self, thing: Any) -> bool:
+        """Whether it is one of fusedops's, which has `why_not`."""
+
+    @abstractmethod
+    def is_known(self, kind: type) -> bool:
+        """Whether there is a counterpart of this class."""
+
+    @abstractmethod
+    def counterpart(self, kind: type) -> type:
+        """Of a class that is known.
+
+        Raises:
+            ImportError, AttributeError: this version of the library lacks something that the counterpart relies on.
+            UnknownClass: the class is another than in the versions that are known.
+        """
+
+    @abstractmethod
+    def original(self, kind: type) -> type | None:
+        """The class that this one is the counterpart of."""
+
+    @abstractmethod
+    def become(self, thing: Any, kind: type) -> None:
+        """Gives the thing this class."""
+
+    @abstractmethod
+    def condition(self, thing: Any) -> str:
+        """What it depends on whether the kernel computes a thing that is ours, if only its input will tell."""
+
+    @abstractmethod
+    def name(self, thing: Any) -> str: ...
+
+    @abstractmethod
+    def is_container(self, thing: Any) -> bool:
+        """Whether it is made of others, and not spoken of unless it is replaced."""
+
+    def is_counted(self, thing: Any) -> bool:
+        return True
+
+    def fixed(self, thing: Any) -> str | None:
+        """Why a thing of a known class must keep it, if it must."""
+        return None
+
+    def kept(self, thing: Any) -> str | None:
+        """Why a thing of a class that is not known is kept, if there is more to say than that."""
+        known = next((base for base in type(thing).__mro__ if self.is_known(base)), None)
+        return f"a subclass of {known.__name__}, which may compute something else" if known else None
+
+    def computed(self, things: Sequence[Any]) -> Collection[Any]:
+        """The things whose work the kernel of a thing around them does as well."""
+        return ()
+
+
+class Report:
+    """What `convert` prints: of everything that was replaced, kept or found.
+
+    A condition is a sentence that says when the kernel computes the thing, where that is not known yet: such a thing is
+    not counted among those replaced.
+    """
+
+    def __init__(self, rules: Rules, name: str) -> None:
+        self.rules, self.name = rules, name
+        self.all = self.replaced_ones = self.found_ones = 0
+        self.replaced: Counter[tuple[str, str, str]] = Counter()  # class, counterpart, condition
+        self.kept: dict[tuple[str, str], list[str]] = defaultdict(list)  # class and reason: names
+        self.ignored: Counter[str] = Counter()
+        self.notes: list[str] = []
+
+    def replace(self, thing: Any, kind: type) -> None:
+        """A thing of this class has become one of its counterpart."""
+        condition = self.rules.condition(thing)
+        counterpart = getattr(type(thing), "mixin", type(thing))
+        self.replaced[kind.__name__, full_name(counterpart), condition] += 1
+        self.replaced_ones += self._count(thing) and not condition
+
+    def find(self, thing: Any) -> None:
+        """What is fusedops's already."""
+        self.found_ones += self._count(thing) and not self.rules.condition(thing)
+
+    def keep(self, thing: Any, reason: str) -> None:
+        self.kept[type(thing).__name__, reason].append(self.rules.name(thing))
+        self._count(thing)
+
+    def ignore(self, thing: Any) -> None:
+        if not self.rules.is_container(thing) and self._count(thing):
+            self.ignored[type(thing).__name__] += 1
+
+    def _count(self, thing: Any) -> bool:
+        counted = self.rules.is_counted(thing)
+        self.all += counted
+        return counted
+
+    def __str__(self) -> str:
+        lines = [f"fusedops: {self.replaced_ones} of {self.all} {self.rules.noun} of {self.name!r} replaced"]
+        if self.found_ones:
+            lines[0] += f", {self.found_ones} are fusedops's already"
+        width = max((len(kind) for kind, *_ in self.replaced), default=0)
+        for (kind, counterpart, condition), count in sorted(self.replaced.items()):
+            line = f"  {count:4} {kind:{width}} -> {counterpart}"
+            lines.append(f"{line}, {condition}" if condition else line)
+        for (kind, reason), names in sorted(self.kept.items()):
+            which = repr(names[0]) if len(names) == 1 else f"({len(names)})"
+            lines.append(f"  kept {kind} {which}: {reason}")
+        if self.ignored:
+            counts = ", ".join(f"{name} ({count})" for name, count in sorted(self.ignored.items()))
+            lines.append(f"  no counterpart for {counts}")
+        return "\n".join(lines + [f"  {note}" for note in self.notes])
+
+
+def convert(things: Sequence[Any], rules: Rules, report: Report) -> None:
+    """Has every thing that is known become its counterpart, in this order."""
+    rest = [thing for thing in things if not _convert(thing, rules, report)]
+    computed = rules.computed(things)
+    for thing in rest:
+        if thing in computed:
+            continue
+        reason = rules.kept(thing)
+        if reason:
+            report.keep(thing, reason)
+        else:
+            report.ignore(thing)
+
+
+def revert(things: Iterable[Any], rules: Rules) -> None:
+    """Gives every counterpart its original class back."""
+    for thing in things:
+        kind = rules.original(type(thing))
+        if kind:
+            rules.become(thing, kind)
+
+
+def _convert(thing: Any, rules: Rules, report: Report) -> bool:
+    """Whether there was something to do or to say."""
+    kind = type(thing)
+    if rules.is_ours(thing):
+        reason = thing.why_not()
+        if reason:
+            report.keep(thing, reason)
+        else:
+            report.find(thing)
+        return True
+    if not rules.is_known(kind):
+        return False
+    reason = rules.fixed(thing) or _become_counterpart(thing, rules)
+    if reason:
+        report.keep(thing, reason)
+    else:
+        report.replace(thing, kind)
+    return True
+
+
+def _become_counterpart(thing: Any, rules: Rules) -> str | None:
+    """Gives the thing the class of its counterpart; or leaves it its own, for the reason that is returned."""
+    kind = type(thing)
+    try:
+        rules.become(thing, rules.counterpart(kind))
+        reason: str | None = thing.why_not()
+    except UnknownClass as error:
+        reason = str(error)
+    except (ImportError, AttributeError) as error:
+        reason = f"this version of {rules.library} is not known: {error}"
+    if reason and type(thing) is not kind:
+        rules.become(thing, kind)
+    return reason

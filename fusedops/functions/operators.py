@@ -1,0 +1,133 @@
+"""The types of the operators; `make stubs` writes them, from the table of the compiled library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+Tensor = Any
+
+
+class Operators(Protocol):
+    """The functions that fusedops/torch/operators.py and fusedops/tf/operators.py make of the table, one for each row.
+
+    A call of one goes on in torch_binding/ or tf_binding/, which run the row's rule and kernel: core_cuda/ops/.
+    """
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor: ...
+    def add_layer_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, *, eps: float = 1e-05
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+    def add_rms_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor | None, *, eps: float = 1e-06, weight_offset: float = 0.0
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+    def axpby(self, a: float | Tensor, x: Tensor, b: Tensor) -> Tensor: ...
+    def axpby_backward(
+        self, dy: Tensor, a: float | Tensor, x: Tensor, *, need_dx: bool = True
+    ) -> tuple[Tensor, Tensor]: ...
+    def bias_act(self, x: Tensor, bias: Tensor | None, *, activation: str = "gelu") -> Tensor: ...
+    def bias_act_backward(
+        self,
+        dy: Tensor,
+        x: Tensor,
+        bias: Tensor | None,
+        *,
+        activation: str = "gelu",
+        need_dx: bool = True,
+        need_dbias: bool = True,
+    ) -> tuple[Tensor, Tensor]: ...
+    def cross_entropy(
+        self,
+        logits: Tensor,
+        labels: Tensor,
+        *,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+    def cross_entropy_backward(
+        self,
+        dloss: Tensor,
+        logits: Tensor,
+        labels: Tensor,
+        lse: Tensor,
+        count: Tensor,
+        *,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+    ) -> Tensor: ...
+    def gated_act(self, gate: Tensor, up: Tensor | None, *, activation: str = "silu") -> Tensor: ...
+    def gated_act_backward(
+        self,
+        dy: Tensor,
+        gate: Tensor,
+        up: Tensor | None,
+        *,
+        activation: str = "silu",
+        need_dgate: bool = True,
+        need_dup: bool = True,
+    ) -> tuple[Tensor, Tensor]: ...
+    def layer_norm(
+        self, x: Tensor, weight: Tensor | None, bias: Tensor | None, *, eps: float = 1e-05
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+    def layer_norm_backward(
+        self,
+        dy: Tensor,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        mean: Tensor,
+        rstd: Tensor,
+        ds: Tensor | None,
+        *,
+        need_dx: bool = True,
+        need_dweight: bool = True,
+        need_dbias: bool = True,
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+    def matmul(self, a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool = False) -> Tensor: ...
+    def matmul_backward(
+        self,
+        dc: Tensor,
+        a: Tensor | None,
+        b: Tensor,
+        *,
+        transpose_a: bool = False,
+        transpose_b: bool = False,
+        need_da: bool = True,
+        need_db: bool = True,
+    ) -> tuple[Tensor, Tensor]: ...
+    def polynomial_activation(self, x: Tensor, *, coefficients: Sequence[float] = (1.0, 1.0, 1.0)) -> Tensor: ...
+    def polynomial_activation_backward(
+        self, dy: Tensor, x: Tensor, *, coefficients: Sequence[float] = (1.0, 1.0, 1.0)
+    ) -> Tensor: ...
+    def relu(self, x: Tensor) -> Tensor: ...
+    def relu_backward(self, dy: Tensor, y: Tensor) -> Tensor: ...
+    def rms_norm(
+        self, x: Tensor, weight: Tensor | None, *, eps: float = 1e-06, weight_offset: float = 0.0
+    ) -> tuple[Tensor, Tensor]: ...
+    def rms_norm_backward(
+        self,
+        dy: Tensor,
+        x: Tensor,
+        weight: Tensor | None,
+        rstd: Tensor,
+        ds: Tensor | None,
+        *,
+        weight_offset: float = 0.0,
+        need_dx: bool = True,
+        need_dweight: bool = True,
+    ) -> tuple[Tensor, Tensor]: ...
+    def rope(
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        *,
+        seq_dim: int = -3,
+        interleaved: bool = False,
+        inverse: bool = False,
+    ) -> Tensor: ...
+    def scale(self, x: Tensor, factor: float | Tensor) -> Tensor: ...
+    def softmax(self, x: Tensor, mask: Tensor | None, *, scale: float = 1.0, causal: bool = False) -> Tensor: ...
+    def softmax_backward(self, dy: Tensor, y: Tensor, *, scale: float = 1.0) -> Tensor: ...

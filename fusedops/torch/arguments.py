@@ -1,0 +1,66 @@
+"""From what a user passes to the arguments of an operator's schema, with all types checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fusedops import checks
+from fusedops.torch.library import Signature
+
+Arguments = tuple[Any, ...]  # in the order of the schema
+
+_PLAIN = {"float": float, "int": int, "bool": bool, "str": str}
+
+
+def arrangement(signature: Signature) -> Callable[[Arguments, dict[str, Any]], tuple[Arguments, Arguments]]:
+    """A function from a call's inputs and attributes to the inputs, and the rest, of the schema."""
+    declaration = signature.declaration
+    kinds = [(i, declared, declared.kind) for i, declared in enumerate(declaration.inputs)]
+    count, like = len(kinds), next(i for i, _, kind in kinds if kind == "tensor")
+    attributes = [(a.name, a.default, _PLAIN.get(a.type), a.choices) for a in declaration.attributes]
+
+    def arranged(inputs: Arguments, keywords: dict[str, Any]) -> tuple[Arguments, Arguments]:
+        if len(inputs) < count:
+            inputs += (None,) * (count - len(inputs))
+        rest: list[Any] = []
+        for i, declared, kind in kinds:
+            x = inputs[i]
+            if isinstance(x, torch.Tensor):
+                if kind == "scalar":
+                    rest.append(0.0)
+            elif kind == "scalar":
+                number, x = _number(checks.number(declaration, declared, x), inputs[like])
+                rest.append(number)
+                inputs = (*inputs[:i], x, *inputs[i + 1 :])
+            elif kind == "tensor" or x is not None:
+                raise checks.not_a_tensor(declaration, declared, x)
+        for name, default, plain, choices in attributes:
+            value = keywords.get(name, default)
+            if plain is None:
+                if type(value) not in (tuple, list) or any(type(number) is not float for number in value):
+                    checks.check_attributes(declaration, {name: value})
+                value = [float(number) for number in value]
+            elif (
+                type(value) is not plain
+                or (choices and value not in choices)
+                or (plain is int and not checks.is_integer(value))
+            ):
+                checks.check_attributes(declaration, {name: value})
+                value = str.__str__(value) if plain is str else plain(value)  # of an enum, its value
+            rest.append(value)
+        return inputs, tuple(rest)
+
+    return arranged
+
+
+def _number(value: float, like: Any) -> tuple[float, torch.Tensor | None]:
+    """A number as the schema takes it, beside a scalar input that is absent: as that input while the compiler traces,
+    which would compile again for every value of a number."""
+    if not (torch.compiler.is_compiling() and isinstance(like, torch.Tensor)):
+        return value, None
+    # A product, since the compiler makes a constant of what scalar_tensor() and its like are given.
+    dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+    return 0.0, value * torch.ones((), dtype=dtype, device=like.device)

@@ -1,0 +1,69 @@
+"""What is taken from torch beyond its public API: the one place to look at when a new version of torch appears.
+
+They are torch's own objects under other names: what is called for each operator would be slower behind a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.utils._pytree
+from torch._functorch.eager_transforms import enable_inplace_requires_grad as enable_inplace_requires_grad
+from torch.autograd import forward_ad as forward_ad  # for the variable _current_level: -1 outside of forward mode
+from torch.autograd.function import _SingleLevelFunction
+from torch.nn.modules.module import _has_any_global_hook
+
+# Where a call is made.
+is_any_autocast_enabled = torch._C._is_any_autocast_enabled
+are_transforms_active = torch._C._are_functorch_transforms_active
+without_subclasses = torch._C.DisableTorchFunctionSubclass
+
+# Dispatch.
+below_autograd = torch._C._AutoDispatchBelowAutograd
+after_autograd_keys = torch._C._after_autograd_keyset
+
+# Forward mode.
+forward_mode = forward_ad._set_fwd_grad_enabled
+is_forward_mode_enabled = torch._C._is_fwd_grad_enabled
+unpack_dual = torch._VF._unpack_dual
+
+# torch.func.
+unwrap_if_dead = torch._C._functorch.unwrap_if_dead
+is_single_level_function_allowed = torch._C._functorch.get_single_level_autograd_function_allowed
+allow_single_level_function = torch._C._functorch.set_single_level_autograd_function_allowed
+
+# Nodes: torch.autograd.Function without its look for transforms.
+SingleLevelFunction: Any = _SingleLevelFunction
+compiled_autograd_key = torch.autograd.Function._compiled_autograd_key
+
+check = torch._check  # becomes a guard of the compiler
+tree_map = torch.utils._pytree.tree_map
+
+
+def is_within_kernel_of_torch_func() -> bool:
+    """Whether torch.func has called a kernel, in which no further transform can begin."""
+    return torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode)
+
+
+def in_cpp(overload: Callable[..., Any]) -> Callable[..., Any]:
+    """A registered operator without the Python around it."""
+    return getattr(overload, "_op", overload)
+
+
+def is_watched(module: torch.nn.Module) -> bool:
+    """Whether somebody would notice that the module is not called: by hooks, or by a forward that they set.
+
+    Hooks may be the module's or those of all modules.
+    """
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return any(hooks) or "forward" in module.__dict__ or _has_any_global_hook()  # type: ignore[no-untyped-call]
+
+
+def forget_compiled(modules: Iterable[torch.nn.Module]) -> None:
+    """Before torch 2.13, what was compiled for a module is not compiled anew when the module's class changes."""
+    # torch.compile(module) holds it as _orig_mod; module.compile() leaves _compiled_call_impl. To ask for the class of
+    # the former would import torch's compiler, which takes seconds.
+    if any(hasattr(module, "_orig_mod") or module._compiled_call_impl is not None for module in modules):
+        torch.compiler.reset()

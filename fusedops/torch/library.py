@@ -1,0 +1,58 @@
+"""The operators of the compiled library as torch knows them, and the table that it was made of."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fusedops import declarations, loading
+
+
+def _load() -> ctypes.CDLL:
+    path = str(loading.library("torch"))
+    torch.ops.load_library(path)
+    return ctypes.CDLL(path)
+
+
+LIBRARY = _load()
+CORE = declarations.read(LIBRARY)
+TABLE = CORE.table
+DTYPES = tuple(getattr(torch, name) for name in CORE.dtypes)  # by the core's numbers
+
+
+@dataclass(frozen=True)
+class Signature:
+    """An operator's arguments in the order of its schema: inputs, the numbers of scalar inputs, attributes."""
+
+    declaration: declarations.Operator
+    scalars: tuple[int, ...]  # positions of the scalar inputs
+
+    @staticmethod
+    def of(declaration: declarations.Operator) -> Signature:
+        return Signature(declaration, tuple(i for i, x in enumerate(declaration.inputs) if x.kind == "scalar"))
+
+    @property
+    def inputs(self) -> int:
+        return len(self.declaration.inputs)
+
+    def padded(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """The inputs, of arguments that may be more or fewer; torch leaves trailing defaults, absent inputs, out."""
+        given = tuple(inputs[: self.inputs])
+        return given + (None,) * (self.inputs - len(given))
+
+    def attributes(self, rest: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The attributes among the arguments behind the inputs; torch leaves trailing defaults out."""
+        given = tuple(rest[len(self.scalars) :])
+        return given + tuple(a.default for a in self.declaration.attributes[len(given) :])
+
+
+def overload(name: str) -> Callable[..., Any]:
+    """The registered operator; `_<name>` is its twin for autograd: see operators.py."""
+    return getattr(torch.ops.fusedops, name).default
+
+
+SIGNATURES = {name: Signature.of(declaration) for name, declaration in TABLE.items()}

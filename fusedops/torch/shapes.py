@@ -1,0 +1,101 @@
+"""The kernels for fake tensors, which have a shape and no data: shapes and dtypes of outputs by the core's own rule."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+
+from fusedops import checks
+from fusedops.torch import internals
+from fusedops.torch.library import CORE, DTYPES, LIBRARY, SIGNATURES, Signature
+
+LIBRARY.fusedops_infer.restype = ctypes.c_char_p
+
+
+def infer(signature: Signature, arguments: tuple[Any, ...]) -> list[tuple[torch.dtype, list[Any]]]:
+    """The dtype and shape of every output, by the core's rule, over sizes that may be symbols."""
+    symbols: list[Any] = []
+
+    def token(size: Any) -> int:
+        if isinstance(size, int):
+            return size
+        symbols.append(size)
+        return -len(symbols)
+
+    def size(token: int) -> Any:
+        if token >= 0:
+            return token
+        if token > -CORE.half_symbol:
+            return symbols[-token - 1]
+        whole = symbols[-(token + CORE.half_symbol) - 1]
+        internals.check(whole % 2 == 0)  # type: ignore[no-untyped-call]
+        return whole // 2
+
+    declaration = signature.declaration
+    tokens: list[int] = []
+    for tensor in signature.padded(arguments):
+        if tensor is None:
+            tokens.append(0)
+        else:
+            place = DTYPES.index(tensor.dtype) if tensor.dtype in DTYPES else len(DTYPES)
+            tokens += [1, place, tensor.dim(), *map(token, tensor.shape)]
+    texts = [
+        attribute.spelled(value).encode()
+        for attribute, value in zip(
+            declaration.attributes, signature.attributes(arguments[signature.inputs :]), strict=True
+        )
+    ]
+    result = (ctypes.c_int64 * 1024)()
+    refused = LIBRARY.fusedops_infer(
+        declaration.name.encode(),
+        (ctypes.c_int64 * len(tokens))(*tokens),
+        (ctypes.c_char_p * max(1, len(texts)))(*texts),
+        result,
+        ctypes.c_int64(len(result)),
+    )
+    if refused is not None:
+        raise RuntimeError(refused.decode())
+    words = iter(result)
+    for _ in range(next(words)):
+        left, right = size(next(words)), size(next(words))
+        internals.check(left == right)  # type: ignore[no-untyped-call]  # it becomes a guard
+    outputs = []
+    for _ in declaration.outputs:
+        dtype, rank = DTYPES[next(words)], next(words)
+        outputs.append((dtype, [size(next(words)) for _ in range(rank)]))
+    return outputs
+
+
+def _register_fake(name: str, signature: Signature) -> None:
+    first = next(i for i, x in enumerate(signature.declaration.inputs) if x.kind == "tensor")
+
+    def fake(*arguments: Any, **keywords: Any) -> Any:
+        arguments = _positional(signature, arguments, keywords)
+        like = arguments[first]
+        for declared, tensor in zip(signature.declaration.inputs, arguments, strict=False):
+            if tensor is not None and tensor.device != like.device:
+                raise checks.other_device(signature.declaration, declared, first, like.device, tensor.device)
+        outputs = [like.new_empty(shape, dtype=dtype) for dtype, shape in infer(signature, arguments)]
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    torch.library.register_fake(f"fusedops::{name}", fake)
+
+
+def _positional(signature: Signature, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, ...]:
+    if not keywords:
+        return arguments
+    declaration = signature.declaration
+    names = [x.name for x in declaration.inputs]
+    names += [f"{names[i]}_value" for i in signature.scalars]
+    defaults = [None] * signature.inputs + [0.0] * len(signature.scalars)
+    names += [a.name for a in declaration.attributes]
+    defaults += [a.default for a in declaration.attributes]
+    rest = zip(names[len(arguments) :], defaults[len(arguments) :], strict=True)
+    return arguments + tuple(keywords.get(name, default) for name, default in rest)
+
+
+for _name, _signature in SIGNATURES.items():
+    for _registered in (_name, f"_{_name}"):
+        _register_fake(_registered, _signature)
