@@ -1,4 +1,4 @@
-"""What an example asks of and shows in the terminal: options, progress, lines."""
+"""The terminal of an example: options, progress bars, lines."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def compare(first: Any, second: Any, parameters: Mapping[str, np.ndarray], digit
     """Runs the same weights and images in both frameworks, with fusedops and with the frameworks' own operators."""
     batch = digits.train_images[:BATCH]
     labels = digits.train_labels[:BATCH]
-    # The loss is each framework's own, and not part of the comparison: both sides get one gradient of the logits.
+    # The loss is each framework's own, so it is not compared: both sides get the same gradient of the logits.
     upstream = first.upstream(first.logits(first.fused, parameters, batch, compiled=False), labels)
     result = []
     for operators, fo, other in (

@@ -59,7 +59,7 @@ class TensorFlowSide(Side):
             with tf.GradientTape() as tape:
                 tape.watch(tensors)
                 y = fo.axpby(*tensors)
-            return y, tape.gradient(y, tensors, upstream)  # y too, or the graph would leave it out
+            return y, tape.gradient(y, tensors, upstream)  # also y, or the graph would not compute it
 
         call = self.function(gradients if backward else fo.axpby, compiled)
         return lambda: call(*tensors)

@@ -67,7 +67,7 @@ def _losses(axes: Axes, losses: Sequence[float], accuracies: Sequence[float]) ->
 def _confusion(axes: Axes, logits: np.ndarray, labels: np.ndarray) -> None:
     counts = np.zeros((10, 10), int)
     np.add.at(counts, (labels, logits.argmax(axis=1)), 1)
-    axes.imshow(np.sqrt(counts), cmap="GnBu")  # the root lets single mistakes be seen beside forty right answers
+    axes.imshow(np.sqrt(counts), cmap="GnBu")  # the root makes single mistakes visible beside forty right answers
     for row, column in zip(*np.nonzero(counts), strict=True):
         color = "white" if row == column else INK
         axes.text(column, row, counts[row, column], ha="center", va="center", color=color, size=9)

@@ -1,4 +1,4 @@
-"""Trains a network of fusedops' operators in PyTorch, moves it to TensorFlow, and compares the two bit by bit.
+"""Trains a network of fusedops's operators in PyTorch, moves it to TensorFlow, and compares the two bit by bit.
 
 `python examples/digits/train.py` needs no download and less than a minute.
 """

@@ -1,4 +1,4 @@
-"""Both frameworks with the same weights: the text that they write, and the bits of their logits."""
+"""Compares both frameworks with the same weights: the text that they generate, and the bits of their logits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write(
     count: int,
     report: Callable[[str], None],
 ) -> list[Written]:
-    """By each framework, eager and as a graph: with fusedops' operators."""
+    """Generates text in each framework with fusedops's operators, eagerly and as a graph."""
     starts = np.linspace(0, len(text.test) - model.CONTEXT - 1, 8).astype(int)
     tokens, _ = windows(text.test, starts, model.CONTEXT)
     encoded = [text.encoded(prompt) for prompt in prompts]

@@ -1,4 +1,4 @@
-"""Trains a small language model of fusedops' operators in PyTorch, moves it to TensorFlow, and lets both write.
+"""Trains a small language model of fusedops's operators in PyTorch, moves it to TensorFlow, and generates text in both.
 
 `python examples/transformer/train.py` needs no download, and a few minutes on two CPU cores.
 """
