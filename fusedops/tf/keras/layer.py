@@ -57,7 +57,7 @@ def unfused_input(inputs: Any) -> str | None:
 
 
 def unfused_axis(layer: Any, inputs: Any) -> str | None:
-    """Why the kernel does not take this axis, if so: it works over the last dimension, of the inputs if there are any."""
+    """Why the kernel does not take this axis, if so: it works over the last dimension (of the inputs, if given)."""
     axis = layer.axis
     if isinstance(axis, (list, tuple)):
         if len(axis) != 1:

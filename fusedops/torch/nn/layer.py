@@ -51,7 +51,7 @@ def as_original(error: RuntimeError, original: Callable[..., Any], *inputs: Any)
 
 
 def unfused_input(x: Any) -> str | None:
-    """Why the kernel does not take x, if so: it takes dense floating-point tensors. The operator rejects non-tensors."""
+    """Why the kernel does not take x, if so: it takes dense floating-point tensors. The operator refuses the rest."""
     if not isinstance(x, torch.Tensor):
         return None
     if x.dtype not in FLOATING:
