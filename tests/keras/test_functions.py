@@ -207,8 +207,8 @@ def test_among_layers_that_are_trained(tf_backend, keras, fk, random):
         assert losses[-1] < losses[0]
 
 
-def test_the_example_in_the_readme(tf_backend, keras):
-    (code,) = (block for block in blocks("python", (ROOT / "README.md").read_text()) if "keras.Input(" in block)
+def test_the_example_in_the_guide(tf_backend, keras):
+    (code,) = (block for block in blocks("python", (ROOT / "docs/layers.md").read_text()) if "keras.Input(" in block)
     names = {"keras": keras}
     exec(code, names)
     assert names["model"](tf_backend.tf.ones([2, 3, 256])).shape == (2, 3, 256)
