@@ -1,12 +1,12 @@
-# fusedops: `make` alone prints what there is.
+# fusedops: `make` alone lists the targets.
 #
-# Paths are relative and quoted, because make itself knows no names with spaces.
+# Paths are relative and quoted, because make cannot handle names with spaces.
 
 SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
-# PYTHON given: that interpreter and what it has. Otherwise .venv, made on first need.
+# With PYTHON: that interpreter and its packages. Otherwise .venv, which the first target that needs it creates.
 ifdef PYTHON
 python := "$(PYTHON)"
 environment :=
@@ -19,7 +19,7 @@ endif
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
 cpp_files := find core_cuda torch_binding torch_autograd tf_binding -name '*.cpp' -o -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh'
-# Every core, where pytest-xdist is there to divide the tests among them.
+# On every core, if pytest-xdist is installed to divide the tests among them.
 pytest := $(python) -m pytest $$($(python) -c 'import xdist; print("-n auto --dist worksteal")' 2>/dev/null)
 clang_format := $(python) -c 'from clang_format import clang_format; clang_format()'
 
@@ -30,36 +30,36 @@ help:
 	@echo 'make build-torch   build the binding of PyTorch      (fusedops/torch/_C.abi3.so, _autograd.*.so)'
 	@echo 'make build-tf      build the binding of TensorFlow   (fusedops/tf/_ops.so, _xla.so)'
 	@echo 'make wheel         build a wheel for many GPUs into dist/, check it with auditwheel and abi3audit'
-	@echo 'make test          build what is stale, run the tests but the slow ones, on every core'
+	@echo 'make test          build what is stale, run all but the slow tests, on every core'
 	@echo 'make test-all      build what is stale, run every test'
 	@echo 'make test-compat   run the tests of PyTorch on a wheel, with four versions of torch and of Python'
-	@echo 'make demo          build what is stale, train a classifier of digits, show a picture'
-	@echo 'make example       build what is stale, train a language model, let both frameworks write with it'
-	@echo 'make bench         build what is stale, compare with the frameworks and other peers'
+	@echo 'make demo          build what is stale, train a digit classifier, draw a picture'
+	@echo 'make example       build what is stale, train a language model, generate text with it in both frameworks'
+	@echo 'make bench         build what is stale, compare speed with the frameworks and other libraries'
 	@echo 'make bench-check   build what is stale, fail if an operator has become slower on the CPU'
-	@echo 'make bench-report  write docs/benchmarks.md from runs, as in ARGS="here=build/bench/results.json"'
-	@echo 'make soak          build what is stale, make random calls and check them against float64, for a minute'
+	@echo 'make bench-report  write docs/benchmarks.md from runs, such as ARGS="here=build/bench/results.json"'
+	@echo 'make soak          build what is stale, check random calls against float64, for a minute'
 	@echo 'make docs          build what is stale, convert and measure a Keras transformer, write docs/keras.md'
 	@echo 'make reference     write docs/api.md from the docstrings'
 	@echo 'make stubs         write fusedops/*/functions.py and the types of the operators'
 	@echo 'make format        format Python and C++'
 	@echo 'make lint          check formatting, style and types'
-	@echo 'make clean         remove everything that was built (.venv stays)'
+	@echo 'make clean         remove everything that was built, except .venv'
 	@echo
-	@echo 'Options, as in make build CUDA=0'
-	@echo '  PYTHON=/path/to/python3     use that interpreter and what it has; nothing is installed'
-	@echo '                              (otherwise the first target that needs it makes .venv)'
-	@echo '  FUSEDOPS_CUDA_ARCHS="8.0;9.0+PTX"   GPU architectures; by default the GPUs here, else 9.0+PTX if'
-	@echo '                              a framework here has CUDA; for a wheel 8.0 to 12.0+PTX'
-	@echo '                              (TORCH_CUDA_ARCH_LIST works too)'
+	@echo 'Options, such as in make build CUDA=0'
+	@echo '  PYTHON=/path/to/python3     use that interpreter and its packages; nothing is installed'
+	@echo '                              (without it, the first target that needs .venv creates it)'
+	@echo '  FUSEDOPS_CUDA_ARCHS="8.0;9.0+PTX"   GPU architectures; by default those of the GPUs here; without'
+	@echo '                              a GPU 9.0+PTX if a framework has CUDA; for a wheel 8.0 to'
+	@echo '                              12.0+PTX (TORCH_CUDA_ARCH_LIST works too)'
 	@echo '  FUSEDOPS_CPU_FLAGS=-march=native    by default -march=x86-64-v3 on x86-64'
-	@echo '  CUDA=0                      no kernels for GPUs, though nvcc is there'
-	@echo '  DEBUG=1                     -G -g -O0 and assertions, in a build folder of its own'
-	@echo '  MAX_JOBS=2                  compilers at once; by default one per core'
-	@echo '  ARGS="-k relu"              more arguments for test; for demo, example, bench, docs: ARGS=--quick;'
-	@echo '                              for soak ARGS="--seed 2 --calls 100000"'
+	@echo '  CUDA=0                      no kernels for GPUs, even if nvcc is installed'
+	@echo '  DEBUG=1                     -G -g -O0 and assertions, in a separate build folder'
+	@echo '  MAX_JOBS=2                  compilers in parallel; by default one per core'
+	@echo '  ARGS="-k relu"              more arguments for test; ARGS=--quick for demo, example, bench and'
+	@echo '                              docs; for soak ARGS="--seed 2 --calls 100000"'
 
-# TensorFlow and PyTorch both have wheels for these versions of Python.
+# The versions of Python for which both TensorFlow and PyTorch have wheels.
 .venv/.installed: requirements.txt requirements-cuda.txt requirements-headers.txt requirements-keras-hub.txt
 	@for python in python3 python3.12 python3.11 python3.13 python3.10; do \
 	  if "$$python" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' 2>/dev/null; then \

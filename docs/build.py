@@ -1,10 +1,9 @@
-"""Runs a page and writes it down as Markdown: its text, its code, and what the code printed. `make docs` runs it.
+"""Runs a page and writes it as Markdown: its text, its code, and the output of the code. `make docs` runs it.
 
-A page is a Python file in cells, as editors and Jupyter know them: `# %%` begins code, `# %% [markdown]` begins text in
-comments. The code runs in the folder that the result is written to, and saves its pictures there. Nothing is written if
-a cell fails.
+A page is a Python file in cells, the format of editors and Jupyter: `# %%` begins code, `# %% [markdown]` begins text
+in comments. The code runs in the folder of the result, and saves pictures there. Nothing is written if a cell fails.
 
-python docs/build.py [PAGE] [--out FOLDER]    other arguments are the page's, as --quick is: it finds them in sys.argv
+python docs/build.py [PAGE] [--out FOLDER]    other arguments, such as --quick, are the page's: it reads sys.argv
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if importlib.util.find_spec("fusedops") is None:  # not installed: the in-place 
 
 
 class Copy(io.StringIO):
-    """Keeps what is printed, and shows it as it comes."""
+    """Keeps what is printed, and prints it at once."""
 
     def __init__(self, terminal: TextIO) -> None:
         super().__init__()
@@ -55,7 +54,7 @@ def built(page: Path) -> str:
         start = time.perf_counter()
         parts.append(f"```python\n{source}\n```")
         lines_before = cell.string.count("\n", 0, cell.start(2))
-        with contextlib.redirect_stdout(Copy(sys.stdout)) as output:  # tracebacks know the page's own lines
+        with contextlib.redirect_stdout(Copy(sys.stdout)) as output:  # the empty lines keep line numbers in tracebacks
             exec(compile("\n" * lines_before + source, str(page), "exec"), namespace)
         if output.getvalue().strip():
             parts.append(f"```text\n{output.getvalue().rstrip()}\n```")

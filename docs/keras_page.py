@@ -1,11 +1,11 @@
 # %% [markdown]
 # # A Keras transformer, converted
 #
-# `fusedops.tf.keras.convert(model)` has the layers of a Keras model computed by fusedops's kernels: in place, with the
-# same weights, names and optimizer. This page converts two transformers, one of Keras's own layers and a Llama of
-# KerasHub's, and measures both before and after.
+# `fusedops.tf.keras.convert(model)` switches the layers of a Keras model to fusedops's kernels: in place, with the same
+# weights, names and optimizer. This page converts two transformers, one made of Keras's own layers and KerasHub's
+# Llama, and measures both before and after.
 #
-# `make docs` runs the page from top to bottom; what stands below a piece of code is what it printed. With
+# `make docs` runs the page from top to bottom; the output of each piece of code is below it. With
 # `make docs ARGS=--quick`, and without a GPU, all sizes are small.
 
 # %%
@@ -45,8 +45,8 @@ print(f"Python {platform.python_version()}")
 # %% [markdown]
 # ## A model of Keras's own layers
 #
-# A decoder-only transformer that reads bytes and predicts the next one. It has no position embedding: that it sees
-# nothing of what follows is enough to tell positions apart.
+# A decoder-only transformer that reads bytes and predicts the next one. It has no position embedding: the causal mask
+# is enough to tell positions apart.
 
 # %%
 VOCABULARY = 256
@@ -75,8 +75,7 @@ model.compile(
 print(f"{model.count_params():,} weights")
 
 # %% [markdown]
-# The text that it learns from is Python's own help. On a GPU, Keras has XLA compile the training step unless it is told
-# otherwise.
+# The training text is Python's own help. On a GPU, Keras compiles the training step with XLA by default.
 
 # %%
 text = np.frombuffer("\n\n".join(topics[name] for name in sorted(topics)).encode(), np.uint8)
@@ -103,7 +102,7 @@ train(model)
 # %% [markdown]
 # ## One line
 #
-# `convert` prints what it replaced, and what not, and why.
+# `convert` prints what it replaced, what it did not, and why.
 
 # %%
 exact = transformer("float64")
@@ -124,7 +123,7 @@ assert after < 2 * before
 del exact
 
 # %% [markdown]
-# The optimizer kept its state: training goes on where it was.
+# The optimizer kept its state, so training continues.
 
 # %%
 train(model)
@@ -133,8 +132,8 @@ train(model)
 # ## Step time and memory
 #
 # A training step, as `fit` and `train_on_batch` run it: eagerly, as a graph, and compiled by XLA. Keras's layers and
-# fusedops's take turns on the same weights and the same batch: `revert` undoes `convert`. Both have the model forget
-# the functions that Keras traced for it; these are kept here, so that each is traced once.
+# fusedops's take turns on the same weights and the same batch: `revert` undoes `convert`. Both drop the functions that
+# Keras traced for the model; they are kept here, so that each is traced once.
 
 # %%
 MODES = {"eager": {"run_eagerly": True}, "graph": {"jit_compile": False}, "XLA": {"jit_compile": True}}
@@ -181,7 +180,7 @@ if not gpus:
 # %% [markdown]
 # ## A Llama
 #
-# Two layers of the size that Llama 3 has with eight billion parameters, and a short vocabulary. The backbone is
+# Two layers of the size of Llama 3 8B, with a small vocabulary. The backbone is
 # [KerasHub's](https://keras.io/keras_hub/), made from a config, with random weights.
 
 # %%

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from common.bits import differing
 from data import Digits
 
 BATCH = 128
@@ -23,8 +24,7 @@ class Comparison:
     @property
     def differing_bits(self) -> np.ndarray:
         """How many of each value's 32 bits differ."""
-        different = self.first.view(np.int32) ^ self.second.view(np.int32)
-        return np.unpackbits(different.view(np.uint8)).reshape(*different.shape, 32).sum(axis=-1)
+        return differing(self.first, self.second)
 
     @property
     def bits(self) -> int:
@@ -32,10 +32,10 @@ class Comparison:
 
 
 def compare(first: Any, second: Any, parameters: Mapping[str, np.ndarray], digits: Digits) -> list[Comparison]:
-    """The same weights and images on two sides; with fusedops, and with the frameworks' own operators."""
+    """Runs the same weights and images in both frameworks, with fusedops and with the frameworks' own operators."""
     batch = digits.train_images[:BATCH]
     labels = digits.train_labels[:BATCH]
-    # The loss is each framework's own, and not part of the comparison: both sides get one gradient of the logits.
+    # The loss is each framework's own, so it is not compared: both sides get the same gradient of the logits.
     upstream = first.upstream(first.logits(first.fused, parameters, batch, compiled=False), labels)
     result = []
     for operators, fo, other in (

@@ -21,7 +21,7 @@ def load(seed: int = 0) -> Digits:
     """Three quarters to train on, one quarter to test, the same on every run."""
     digits = load_digits()
     pixels = digits.data / 16
-    # A column of ones makes the first row of products with the weights' last row, a bias: matmul is all it takes.
+    # With a column of ones, the weights' last row is a bias, so matmul is enough.
     images = np.hstack([pixels, np.ones((len(pixels), 1))]).astype(np.float32)
     labels = digits.target.astype(np.int64)
     split = train_test_split(images, labels, test_size=0.25, random_state=seed, stratify=labels)

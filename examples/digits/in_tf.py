@@ -9,41 +9,11 @@ import network
 import numpy as np
 import plain_tf
 import tensorflow as tf
-
-import fusedops.tf
-
-tf.get_logger().setLevel("ERROR")  # or it warns that many graphs are traced: each is a function of its own here
+from common.tf_side import Side
 
 
-class TensorFlowSide:
-    title = "TensorFlow"
-    fused = fusedops.tf
+class TensorFlowSide(Side):
     plain = plain_tf
-    compiled = (False, True)  # eager, and as a graph
-
-    def __init__(self, device: str) -> None:
-        self.device = f"/{device}:0"
-
-    @staticmethod
-    def has_gpu() -> bool:
-        return bool(tf.config.list_physical_devices("GPU"))
-
-    def tensor(self, array: np.ndarray) -> tf.Tensor:
-        with tf.device(self.device):
-            return tf.identity(array)
-
-    def parameters(self, arrays: Mapping[str, np.ndarray]) -> dict[str, tf.Variable]:
-        with tf.device(self.device):
-            return {name: tf.Variable(array) for name, array in arrays.items()}
-
-    def function(self, function: Callable[..., Any], compiled: bool) -> Callable[..., Any]:
-        """On the device, and as a graph if wanted."""
-
-        def placed(*tensors: Any) -> Any:
-            with tf.device(self.device):
-                return function(*tensors)
-
-        return tf.function(placed) if compiled else placed
 
     def logits(self, fo: Any, arrays: Mapping[str, np.ndarray], images: np.ndarray, compiled: bool) -> np.ndarray:
         parameters = self.parameters(arrays)
@@ -89,12 +59,7 @@ class TensorFlowSide:
             with tf.GradientTape() as tape:
                 tape.watch(tensors)
                 y = fo.axpby(*tensors)
-            return y, tape.gradient(y, tensors, upstream)  # y too, or the graph would leave it out
+            return y, tape.gradient(y, tensors, upstream)  # also y, or the graph would not compute it
 
         call = self.function(gradients if backward else fo.axpby, compiled)
         return lambda: call(*tensors)
-
-    def wait(self) -> None:
-        """Until the GPU has done what was asked."""
-        if "GPU" in self.device:
-            tf.test.experimental.sync_devices()

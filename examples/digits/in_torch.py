@@ -9,28 +9,11 @@ import network
 import numpy as np
 import plain_torch
 import torch
+from common.torch_side import Side
 
-import fusedops.torch
 
-
-class TorchSide:
-    title = "PyTorch"
-    fused = fusedops.torch
+class TorchSide(Side):
     plain = plain_torch
-    compiled = (False,)
-
-    def __init__(self, device: str) -> None:
-        self.device = {"GPU": "cuda", "CPU": "cpu"}[device]
-
-    @staticmethod
-    def has_gpu() -> bool:
-        return torch.cuda.is_available()
-
-    def tensor(self, array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(array.copy()).to(self.device)
-
-    def parameters(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
-        return {name: self.tensor(array).requires_grad_() for name, array in arrays.items()}
 
     def logits(self, fo: Any, arrays: Mapping[str, np.ndarray], images: np.ndarray, compiled: bool) -> np.ndarray:
         with torch.no_grad():
@@ -74,8 +57,3 @@ class TorchSide:
         for tensor in tensors:
             tensor.requires_grad_()
         return lambda: torch.autograd.grad(fo.axpby(*tensors), tensors, upstream)
-
-    def wait(self) -> None:
-        """Until the GPU has done what was asked."""
-        if self.device == "cuda":
-            torch.cuda.synchronize()

@@ -1,38 +1,20 @@
-"""What was found, as one picture."""
+"""The results, as one picture."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
 import numpy as np
+from common import picture
+from common.picture import FUSED, INK, OWN
+from common.stopwatch import Times
 from comparing import Comparison
 from data import Digits
-from stopwatch import Times
-
-matplotlib.use("Agg")  # no window is wanted, and there may be no screen
-
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import SubFigure
 
-FUSED, OWN, INK = "#0b7a75", "#d9a441", "#2b2d42"
 DIFFERENCES = LinearSegmentedColormap.from_list("differences", ["white", OWN, "#7a2e0e"])
-STYLE = {
-    "font.size": 10,
-    "axes.titlesize": 12,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-}
 
 
 def save(
@@ -44,9 +26,7 @@ def save(
     comparisons: Sequence[Comparison],
     measured: Sequence[Times],
 ) -> None:
-    with plt.rc_context(STYLE):
-        figure = plt.figure(figsize=(15, 9.5), layout="constrained")
-        figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12)
+    with picture.saved(path, (15, 9.5)) as figure:
         top, bottom = figure.subfigures(2, 1, height_ratios=(0.92, 1), hspace=0.03)
         left, middle, right = top.subplots(1, 3)
         _losses(left, losses, accuracies)
@@ -62,10 +42,7 @@ def save(
             maps.suptitle("Bits of test logits that differ", x=0.02, ha="left", size=12, weight="bold")
         else:
             bars = bottom
-        _times(bars, measured)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=110)
-        plt.close(figure)
+        picture.times(bars, measured)
 
 
 def _losses(axes: Axes, losses: Sequence[float], accuracies: Sequence[float]) -> None:
@@ -90,7 +67,7 @@ def _losses(axes: Axes, losses: Sequence[float], accuracies: Sequence[float]) ->
 def _confusion(axes: Axes, logits: np.ndarray, labels: np.ndarray) -> None:
     counts = np.zeros((10, 10), int)
     np.add.at(counts, (labels, logits.argmax(axis=1)), 1)
-    axes.imshow(np.sqrt(counts), cmap="GnBu")  # the root lets single mistakes be seen beside forty right answers
+    axes.imshow(np.sqrt(counts), cmap="GnBu")  # the root makes single mistakes visible beside forty right answers
     for row, column in zip(*np.nonzero(counts), strict=True):
         color = "white" if row == column else INK
         axes.text(column, row, counts[row, column], ha="center", va="center", color=color, size=9)
@@ -124,24 +101,3 @@ def _bits(axes: Axes, comparison: Comparison) -> None:
     axes.set_title(f"{comparison.operators}: {bits.sum():,} bits", size=10, weight="normal")
     axes.set(xlabel="logit of digit", xticks=range(0, 10, 3))
     axes.spines[:].set_visible(True)
-
-
-def _times(figure: SubFigure, measured: Sequence[Times]) -> None:
-    """One row of bars for each piece of work, each with its own scale."""
-    works = list(dict.fromkeys(t.work for t in measured))
-    rows = figure.subplots(len(works), 1)
-    for axes, work in zip(rows, works, strict=True):
-        times = [t for t in measured if t.work == work]
-        y = np.arange(len(times))
-        for offset, color, label, values in (
-            (-0.19, FUSED, "fusedops", [t.fused * 1e3 for t in times]),
-            (0.19, OWN, "the framework's own operators", [t.own * 1e3 for t in times]),
-        ):
-            bars = axes.barh(y + offset, values, 0.36, color=color, label=label)
-            axes.bar_label(bars, fmt="%.2f", padding=3, size=9)
-        axes.set_yticks(y, [t.where for t in times])
-        axes.invert_yaxis()
-        axes.margins(x=0.12)
-        axes.tick_params(axis="y", length=0)
-        axes.set_title(f"{work}, ms (shorter is better)")
-    rows[0].legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0)

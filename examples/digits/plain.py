@@ -1,4 +1,4 @@
-"""The two operators that no framework has, as a user writes them from Python's own: for plain_torch and plain_tf."""
+"""The two operators that no framework has, written with Python's operators: for plain_torch and plain_tf."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch's own operators under fusedops' names: what a network is made of without fusedops."""
+"""PyTorch's own operators under fusedops's names, for comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was found, as tables for a terminal."""
+"""The results, as tables for a terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 from comparing import Comparison
 from data import accuracy
 from rich.table import Table
-from stopwatch import Times
 
 
 def bits(comparisons: Sequence[Comparison]) -> Table:
@@ -35,25 +34,6 @@ def accuracies(comparisons: Sequence[Comparison], labels: np.ndarray) -> Table:
     for c in comparisons:
         if c.what == "test logits" and not c.compiled:
             table.add_row(c.operators, *(percent(accuracy(logits, labels)) for logits in (c.first, c.second)))
-    return table
-
-
-def times(measured: Sequence[Times]) -> Table:
-    table = Table(title="Times in milliseconds, medians", title_justify="left")
-    for heading in ("work", "where", "fusedops", "their own", "fusedops is"):
-        table.add_column(heading, justify="left" if heading in ("work", "where") else "right")
-    for i, t in enumerate(measured):
-        ratio = t.own / t.fused
-        verdict = f"{ratio:.2f} × faster" if ratio >= 1 else f"{1 / ratio:.2f} × slower"
-        table.add_row(
-            t.work,
-            t.where,
-            f"{t.fused * 1e3:.2f}",
-            f"{t.own * 1e3:.2f}",
-            verdict,
-            style="green" if ratio > 1.05 else "yellow" if ratio < 0.95 else "",
-            end_section=i + 1 < len(measured) and measured[i + 1].work != t.work,
-        )
     return table
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from common.stopwatch import Work
 from data import Digits
-from stopwatch import Work
 
 BATCH = 128
 LARGE = 1 << 22  # floats: 16 MiB, more than most caches hold

@@ -1,4 +1,4 @@
-"""Trains the network in PyTorch, as any other network of PyTorch is trained."""
+"""Trains the network in PyTorch, like any other network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both frameworks with the same weights: the text that they write, and the bits of their logits."""
+"""Compares both frameworks with the same weights: the text that they generate, and the bits of their logits."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import model
 import numpy as np
+from common.bits import differing
 from data import Text, windows
 from generating import greedy
 
@@ -26,8 +27,7 @@ class Written:
         return sum(np.count_nonzero(a != b) for a, b in zip(self.texts, other.texts, strict=True))
 
     def differing_bits(self, other: Written) -> int:
-        different = self.logits.view(np.int32) ^ other.logits.view(np.int32)
-        return int(np.unpackbits(different.view(np.uint8)).sum())
+        return int(differing(self.logits, other.logits).sum())
 
 
 def write(
@@ -38,7 +38,7 @@ def write(
     count: int,
     report: Callable[[str], None],
 ) -> list[Written]:
-    """By each framework, eager and as a graph: with fusedops' operators."""
+    """Generates text in each framework with fusedops's operators, eagerly and as a graph."""
     starts = np.linspace(0, len(text.test) - model.CONTEXT - 1, 8).astype(int)
     tokens, _ = windows(text.test, starts, model.CONTEXT)
     encoded = [text.encoded(prompt) for prompt in prompts]

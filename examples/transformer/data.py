@@ -1,4 +1,4 @@
-"""The text of Python's own help on its language, which is part of Python: characters, as numbers."""
+"""The text of Python's own help on its language, as numbers that stand for characters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Text:
 
 
 def load() -> Text:
-    """All topics by name. Every twentieth page is for testing: the end alone would be of one kind."""
+    """All topics by name. Every twentieth page is for testing, because the end alone would be too uniform."""
     text = "\n\n\n".join(topics[name] for name in sorted(topics))
     alphabet = "".join(sorted(set(text)))
     tokens = Text(alphabet, np.array([]), np.array([])).encoded(text)

@@ -1,4 +1,4 @@
-"""Writes text with a model: the likeliest character, again and again."""
+"""Generates text with a model, always with the most likely next character."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 def greedy(predict: Callable[[np.ndarray], np.ndarray], prompts: Sequence[np.ndarray], count: int) -> list[np.ndarray]:
     """Each prompt and `count` more tokens. `predict` gives the logits of [prompts, CONTEXT] tokens.
 
-    The last CONTEXT tokens are what the model sees. A shorter text is filled up behind its end, where it does not look.
+    The model sees the last CONTEXT tokens. A shorter text is padded at its end, which causality hides.
     """
     texts = [list(prompt) for prompt in prompts]
     for _ in range(count):

@@ -10,8 +10,7 @@ import model
 import numpy as np
 import plain_torch
 import torch
-
-import fusedops.torch
+from common.torch_side import Side
 
 SHAPES = SimpleNamespace(
     gather=lambda table, tokens: torch.nn.functional.embedding(tokens, table),
@@ -21,25 +20,12 @@ SHAPES = SimpleNamespace(
 )
 
 
-class TorchSide:
-    title = "PyTorch"
-    fused = fusedops.torch
+class TorchSide(Side):
     plain = plain_torch
-    compiled = (False,)
 
     def __init__(self, device: str) -> None:
-        self.device = {"GPU": "cuda", "CPU": "cpu"}[device]
+        super().__init__(device)
         self.angles = tuple(map(self.tensor, model.angles()))
-
-    @staticmethod
-    def has_gpu() -> bool:
-        return torch.cuda.is_available()
-
-    def tensor(self, array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(array.copy()).to(self.device)
-
-    def parameters(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
-        return {name: self.tensor(array).requires_grad_() for name, array in arrays.items()}
 
     def logits(self, fo: Any, parameters: Mapping[str, torch.Tensor], tokens: torch.Tensor) -> torch.Tensor:
         return model.logits(fo, SHAPES, parameters, self.angles, tokens)
@@ -68,8 +54,3 @@ class TorchSide:
             return torch.autograd.grad(loss, list(parameters.values()))
 
         return step
-
-    def wait(self) -> None:
-        """Until the GPU has done what was asked."""
-        if self.device == "cuda":
-            torch.cuda.synchronize()

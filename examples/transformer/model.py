@@ -1,7 +1,7 @@
 """The language model, written once.
 
-`fo` is `fusedops.torch`, `fusedops.tf`, or a framework's own operators so named; `shapes` is how the framework spells
-what only moves numbers: gather, reshape, transpose, unstack.
+`fo` is `fusedops.torch`, `fusedops.tf`, or a framework's own operators by these names. `shapes` has the framework's
+functions that only move numbers: gather, reshape, transpose, unstack.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CONTEXT = 128  # characters that the model sees
 
 
 def logits(fo: Any, shapes: Any, parameters: Mapping[str, Any], angles: tuple[Any, Any], tokens: Any) -> Any:
-    """The scores of every character as the next one, at each place of [batch, CONTEXT] tokens."""
+    """The scores of every character as the next one, at each position of [batch, CONTEXT] tokens."""
     residual = shapes.gather(parameters["embedding"], tokens)
     x = fo.rms_norm(residual, parameters["norm"])
     for layer in range(LAYERS):
@@ -32,7 +32,7 @@ def logits(fo: Any, shapes: Any, parameters: Mapping[str, Any], angles: tuple[An
 
 
 def attention(fo: Any, shapes: Any, p: Mapping[str, Any], angles: tuple[Any, Any], x: Any) -> Any:
-    """Every place looks at those before it, in HEADS ways."""
+    """Causal attention with HEADS heads."""
     batch = x.shape[0]
     packed = shapes.reshape(fo.matmul(x, p["qkv"]), (batch, CONTEXT, 3, HEADS, SIZE))
     q, k, v = shapes.unstack(shapes.transpose(packed, (2, 0, 3, 1, 4)))  # [batch, HEADS, CONTEXT, SIZE]
@@ -43,14 +43,14 @@ def attention(fo: Any, shapes: Any, p: Mapping[str, Any], angles: tuple[Any, Any
 
 
 def angles() -> tuple[np.ndarray, np.ndarray]:
-    """Cosine and sine of every place's angles, [CONTEXT, SIZE / 2]: computed once, the same for both frameworks."""
+    """Cosine and sine of the angles of every position, [CONTEXT, SIZE / 2]: computed once, for both frameworks."""
     frequencies = 10000.0 ** (-np.arange(0, SIZE, 2) / SIZE)
     angle = np.outer(np.arange(CONTEXT), frequencies)
     return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
 
 
 def initial_parameters(vocabulary: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Random weights, as float32 arrays that belong to no framework."""
+    """Random weights, as float32 arrays of numpy."""
     random = np.random.default_rng(seed)
 
     def weights(rows: int, columns: int, gain: float = 1.0) -> np.ndarray:
@@ -59,7 +59,7 @@ def initial_parameters(vocabulary: int, seed: int = 0) -> dict[str, np.ndarray]:
     def ones() -> np.ndarray:
         return np.ones(WIDTH, np.float32)
 
-    into_residual = (2 * LAYERS) ** -0.5  # what many branches add stays of one size
+    into_residual = (2 * LAYERS) ** -0.5  # keeps the size of the residual independent of the depth
     parameters = {"embedding": weights(WIDTH, vocabulary).T.copy(), "norm": ones()}
     for layer in range(LAYERS):
         parameters[f"qkv{layer}"] = weights(WIDTH, 3 * WIDTH)

@@ -1,4 +1,4 @@
-"""TensorFlow's own operators under fusedops' names: what a model is made of without fusedops."""
+"""TensorFlow's own operators under fusedops's names, for comparison."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def matmul(a: Tensor, b: Tensor, *, transpose_b: bool = False) -> Tensor:
 
 
 def _rows(a: Tensor, b: Tensor, transpose_b: bool) -> Tensor:
-    """One matrix for all of a, as Keras's dense layers do: a single tall product."""
+    """One matrix for all of a, as in Keras's dense layers: a single tall product."""
     return tf.tensordot(a, b, [[2], [1 if transpose_b else 0]])
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import model
 import numpy as np
+from common.stopwatch import Work
 from data import Text, windows
-from stopwatch import Work
 
 BATCH = 16
 

@@ -1,50 +1,39 @@
-"""Trains a small language model of fusedops' operators in PyTorch, moves it to TensorFlow, and lets both write.
+"""Trains a small language model of fusedops's operators in PyTorch, moves it to TensorFlow, and generates text in both.
 
 `python examples/transformer/train.py` needs no download, and a few minutes on two CPU cores.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import data
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.text import Text
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for common
 
-EXAMPLES = Path(__file__).resolve().parents[1]
-PICTURE = EXAMPLES.parent / "build" / "transformer.png"
+import comparing
+import data
+import picture
+import tables
+from common.stopwatch import Stopwatch
+from common.tables import times
+from common.terminal import found_sides, measure_with_bar, options, progress_bar, say
+from rich.console import Console
+from rich.progress import Progress
+from timing import timed_work
+
 PROMPTS = ('The "with" statement', "A function ", "Strings ", "Changed in version 3")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer steps, less text and shorter measurements")
-    parser.add_argument("--picture", type=Path, default=PICTURE, help="where to save the picture [%(default)s]")
-    options = parser.parse_args()
-    steps, characters, seconds, wanted_loss = (60, 20, 0.1, 3.0) if options.quick else (2000, 110, 2.0, 1.5)
+    given = options(__doc__, "fewer steps, less text and shorter measurements", "transformer.png")
+    steps, characters, seconds, wanted_loss = (60, 20, 0.1, 3.0) if given.quick else (2000, 110, 2.0, 1.5)
 
     start = time.perf_counter()
     console = Console(highlight=False)
-    with console.status("importing PyTorch and TensorFlow"):
-        device, found, missing = load_sides()
-    for reason in missing:
-        say(console, f"missing: {reason}", "yellow")
-    if not found or found[0].title != "PyTorch":
-        say(console, "The model is trained in PyTorch: without it there is nothing to show.", "red")
-        return 1
-
-    import comparing
-    import picture  # needs PyTorch, as do training and what it imports
-    import tables  # needs the digits' folder, as does timing
-    from stopwatch import Stopwatch
-    from timing import timed_work
-
+    device, found = found_sides(console, "model")
     text = data.load()
     titles = " and ".join(side.title for side in found)
     say(console, f"{titles} on the {device}: {len(text.train):,} characters of Python's help to train on")
@@ -66,30 +55,17 @@ def main() -> int:
         say(console, f"\nwritten by {one.where}{': the same' if same else ':'}", "bold")
         for tokens in [] if same else one.texts:
             say(console, text.decoded(tokens) + "\n")
-    for table in [*([tables.agreement(written)] if len(written) > 1 else []), tables.times(measured)]:
+    for table in [*([tables.agreement(written)] if len(written) > 1 else []), times(measured)]:
         console.print("", table, sep="\n")
-    picture.save(options.picture, trained, text, written, measured)
-    say(console, f"\npicture: {options.picture}")
+    picture.save(given.picture, trained, text, written, measured)
+    say(console, f"\npicture: {given.picture}")
     loss = trained.test_losses[-1][1]
     say(console, f"{time.perf_counter() - start:.0f} seconds; test loss {loss:.3f} nats per character")
     return verdict(console, loss, wanted_loss, written)
 
 
-def load_sides() -> tuple[str, list[Any], list[str]]:
-    """As for the digits, whose module finds the frameworks; `in_torch` and `in_tf` are those beside this file."""
-    sys.path.append(str(EXAMPLES / "digits"))
-    import sides
-
-    return sides.load()
-
-
-def progress_bar(console: Console) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"), TimeRemainingColumn())
-    return Progress(*columns, console=console, disable=not console.is_terminal)
-
-
 def train_with_bar(progress: Progress, side: Any, text: data.Text, steps: int) -> Any:
-    """Training, with a bar in a terminal and a line now and then elsewhere."""
+    """Trains, with a progress bar in a terminal, and with four lines elsewhere."""
     import training  # needs PyTorch, which may be missing when this file is read
 
     task = progress.add_task("training", total=steps, now="")
@@ -103,21 +79,8 @@ def train_with_bar(progress: Progress, side: Any, text: data.Text, steps: int) -
     return training.train(side, text, steps, report)
 
 
-def measure_with_bar(progress: Progress, stopwatch: Any, found: Sequence[Any]) -> list[Any]:
-    cases = stopwatch.cases(found)
-    task = progress.add_task("timing", total=len(cases), now="")
-    if not progress.console.is_terminal:
-        say(progress.console, "timing")
-    measured = []
-    for work, side, compiled in cases:
-        progress.update(task, now=f"{work}, {side.title}")
-        measured.append(stopwatch.measure(work, side, compiled))
-        progress.update(task, advance=1)
-    return measured
-
-
 def verdict(console: Console, loss: float, wanted_loss: float, written: Sequence[Any]) -> int:
-    """The last line, and the exit code: 1 if the example did not show what it is for."""
+    """Prints the last line, and returns the exit code: 1 if the texts or a bit differ, or the loss is too high."""
     first, *others = written
     too_high = loss > wanted_loss
     if too_high:
@@ -132,11 +95,6 @@ def verdict(console: Console, loss: float, wanted_loss: float, written: Sequence
         )
         say(console, line, "bold green" if same and bits == 0 else "red")
     return int(too_high or not same or bits > 0)
-
-
-def say(console: Console, line: str, style: str = "") -> None:
-    """One line, never folded, never read as markup."""
-    console.print(Text(line, style=style), soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Trains the model in PyTorch, as any other model of PyTorch is trained."""
+"""Trains the model in PyTorch, like any other model."""
 
 from __future__ import annotations
 

@@ -1,39 +1,26 @@
 """The public functions: one signature, one description and one body each, for every framework.
 
-They are written over `ops`, a framework's set of operators. `make stubs` makes of them the modules that users call,
+They are written over `ops`, a framework's set of operators. `make stubs` writes from them the modules that users call,
 `fusedops/torch/functions.py` and `fusedops/tf/functions.py`, each with its own `ops` and types of tensors.
 """
 
 from __future__ import annotations
 
+from inspect import isfunction
 from typing import Any
 
-from fusedops.functions.activations import bias_act, gated_act, geglu, reglu, swiglu
-from fusedops.functions.attention import softmax
-from fusedops.functions.elementwise import add, axpby, polynomial_activation, relu, scale
-from fusedops.functions.loss import cross_entropy
-from fusedops.functions.normalization import add_layer_norm, add_rms_norm, layer_norm, rms_norm
-from fusedops.functions.products import matmul
-from fusedops.functions.rotary import rope
+from fusedops.functions import activations, attention, elementwise, loss, normalization, products, rotary
 
-PUBLIC: tuple[Any, ...] = (
-    add,
-    add_layer_norm,
-    add_rms_norm,
-    axpby,
-    bias_act,
-    cross_entropy,
-    gated_act,
-    geglu,
-    layer_norm,
-    matmul,
-    polynomial_activation,
-    reglu,
-    relu,
-    rms_norm,
-    rope,
-    scale,
-    softmax,
-    swiglu,
+_FAMILIES = (activations, attention, elementwise, loss, normalization, products, rotary)
+PUBLIC: tuple[Any, ...] = tuple(
+    sorted(
+        (
+            member
+            for family in _FAMILIES
+            for member in vars(family).values()
+            if isfunction(member) and member.__module__ == family.__name__
+        ),
+        key=lambda function: function.__name__,
+    )
 )
 __all__ = [function.__name__ for function in PUBLIC]

@@ -1,4 +1,4 @@
-"""Activations, with what is multiplied or added beside them."""
+"""Activations, with the bias that is added first or the gate that is multiplied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What attention is made of, beside matrix products."""
+"""The parts of attention other than matrix products."""
 
 from __future__ import annotations
 

@@ -10,14 +10,12 @@ import sys
 import numpy as np
 import pytest
 
-from tests.generic.test_api import SIGNATURES
-from tests.generic.test_errors import CASES, arguments, of_any_size
+from tests.helpers.bad_calls import CASES, arguments, of_any_size
 from tests.helpers.numerics import DTYPES, assert_same_bits
-from tests.helpers.running import ROOT, environment
+from tests.helpers.running import ROOT, blocks, environment
 from tests.helpers.specification import Like
-from tests.specifications import SPECIFICATIONS
-from tests.tf.test_graphs import blurred, value_and_gradients
-from tests.tools.test_docs import blocks
+from tests.helpers.tf_functions import blurred, value_and_gradients
+from tests.specifications import SIGNATURES, SPECIFICATIONS
 
 SHAPE = (3, 5, 8)
 
@@ -209,8 +207,8 @@ def test_among_layers_that_are_trained(tf_backend, keras, fk, random):
         assert losses[-1] < losses[0]
 
 
-def test_the_example_in_the_readme(tf_backend, keras):
-    (code,) = (block for block in blocks("python", (ROOT / "README.md").read_text()) if "keras.Input(" in block)
+def test_the_example_in_the_guide(tf_backend, keras):
+    (code,) = (block for block in blocks("python", (ROOT / "docs/layers.md").read_text()) if "keras.Input(" in block)
     names = {"keras": keras}
     exec(code, names)
     assert names["model"](tf_backend.tf.ones([2, 3, 256])).shape == (2, 3, 256)

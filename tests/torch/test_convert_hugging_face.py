@@ -35,11 +35,11 @@ def assert_close(got, expected):
         np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-5 * y.abs().max().item())
 
 
-def test_the_readme_shows_what_is_printed(fo, llama, capsys):
+def test_the_guide_shows_what_is_printed(fo, llama, capsys):
     fo.convert(llama)
     printed = capsys.readouterr().out
     assert printed.startswith("fusedops: 12 of 29 modules of 'LlamaForCausalLM' replaced")
-    assert printed in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert printed in (ROOT / "docs/converting.md").read_text(encoding="utf-8")
     fo.convert(llama)
     assert "0 of 29 modules of 'LlamaForCausalLM' replaced, 12 are fusedops's already" in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""Which of Keras's activation functions the kernels have."""
+"""The activation functions of Keras that the kernels have."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def gelu_tanh(x: Any) -> Any:
     return keras.activations.gelu(x, approximate=True)
 
 
-# What `fusedops.tf.bias_act` and `gated_act` call them.
+# Their names in `fusedops.tf.bias_act` and `gated_act`.
 FUSED: dict[FunctionType, Activation] = {
     keras.activations.linear: "identity",
     keras.activations.relu: "relu",
@@ -27,7 +27,7 @@ FUSED: dict[FunctionType, Activation] = {
     keras.activations.sigmoid: "sigmoid",
     keras.activations.tanh: "tanh",
     keras.ops.relu: "relu",
-    keras.ops.gelu: "gelu_tanh",  # approximate, unless told otherwise
+    keras.ops.gelu: "gelu_tanh",  # approximate by default
     keras.ops.silu: "silu",
     keras.ops.sigmoid: "sigmoid",
     keras.ops.tanh: "tanh",
@@ -35,7 +35,7 @@ FUSED: dict[FunctionType, Activation] = {
 
 
 def fused_name(activation: Any) -> Activation | None:
-    """The kernels' name of an activation function, None if they do not have it."""
+    """The kernels' name for an activation function; None if they do not have it."""
     if isinstance(activation, FunctionType):
         return FUSED.get(activation)
     if isinstance(activation, functools.partial):
@@ -46,11 +46,11 @@ def fused_name(activation: Any) -> Activation | None:
 
 
 def unfused_activation(activation: Any) -> str:
-    """The reason why a layer with this activation is left to Keras."""
+    """The reason why Keras computes a layer with this activation."""
     name = getattr(activation, "__name__", None) or type(activation).__name__
     return f"activation {name} is not among those of the kernel"
 
 
 def get(activation: Any) -> Any:
-    """As `keras.activations.get`, which does not know gelu_tanh."""
+    """Like `keras.activations.get`, but knows gelu_tanh."""
     return gelu_tanh if activation == "gelu_tanh" else keras.activations.get(activation)

@@ -38,7 +38,7 @@ class MultiHeadAttention(FusedLayer, keras.layers.MultiHeadAttention):
 
     def _compute_attention_mask(self, query: tf.Tensor, value: tf.Tensor, **options: Any) -> Any:
         masks = [options.get(name) for name in ("query_mask", "value_mask", "key_mask", "attention_mask")]
-        window = getattr(self, "_sliding_window", None)  # before Keras 3.15 there is none
+        window = getattr(self, "_sliding_window", None)  # Keras before 3.15 has none
         square = query is value or (query.shape[1] is not None and query.shape[1] == value.shape[1])
         if (
             options.get("use_causal_mask")
@@ -46,7 +46,7 @@ class MultiHeadAttention(FusedLayer, keras.layers.MultiHeadAttention):
             and square
             and len(query.shape) == 3
             and not self.why_not()
-            and type(self)._compute_attention is MultiHeadAttention._compute_attention  # which alone knows it
+            and type(self)._compute_attention is MultiHeadAttention._compute_attention  # only this one knows _CAUSAL
         ):
             return _CAUSAL
         return super()._compute_attention_mask(query, value, **options)
@@ -77,4 +77,4 @@ class MultiHeadAttention(FusedLayer, keras.layers.MultiHeadAttention):
         return keras.ops.einsum(self._combine_equation, dropped, value), shares
 
 
-_CAUSAL = "causal"  # instead of a mask, where causality is the only one
+_CAUSAL = "causal"  # used instead of a mask if causality is the only one

@@ -1,4 +1,4 @@
-"""A short way past `keras.layers.Layer.__call__`, which may take longer than the kernel."""
+"""Calls that bypass `keras.layers.Layer.__call__`, which may take longer than the kernel."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ _KERAS_CALL = keras.layers.Layer.__call__
 
 
 def _is_keras_known() -> bool:
-    """Whether calls of layers are Keras's own, and layers have what `_is_plain` asks for."""
+    """Whether calls of layers are Keras's own, and layers have the attributes that `_is_plain` reads."""
     layer = keras.layers.Layer(name="layer")
     needed = ("_called", "_layers", "_loss_ids", "_losses", "_remat_mode", "built", "input_spec", "quantization_mode")
-    module = getattr(_KERAS_CALL, "__globals__", {}).get("__name__", "")  # a wrapper's own, whatever it calls itself
+    module = getattr(_KERAS_CALL, "__globals__", {}).get(
+        "__name__", ""
+    )  # of the wrapper, if it is wrapped, whatever its __name__
     return module.startswith("keras.") and all(hasattr(layer, name) for name in needed)
 
 
@@ -27,14 +29,14 @@ _KERAS_IS_KNOWN = _is_keras_known()
 
 
 class DirectLayer(FusedLayer):
-    """A layer that is computed at once where nothing that Keras does around `call` would have an effect.
+    """A layer that is computed directly if nothing that Keras does around `call` would have an effect.
 
-    A subclass has `_fused`, which computes what the kernel does from tensors of the layer's compute dtype, returns that
-    dtype, and reads weights by `parameter`: the dtype that Keras casts other reads to does not matter to it.
+    A subclass has `_fused`, which calls the kernel with tensors of the layer's compute dtype, returns that dtype, and
+    reads weights by `parameter`, so that Keras's casts of weights do not matter.
     """
 
-    _arity: ClassVar[int] = 1  # tensors that it takes
-    _known_call: ClassVar[Any] = None  # the `call` that `_fused` stands for
+    _arity: ClassVar[int] = 1  # the number of input tensors
+    _known_call: ClassVar[Any] = None  # the `call` that `_fused` replaces
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -50,14 +52,14 @@ class DirectLayer(FusedLayer):
             try:
                 return self._fused(*inputs)
             except (tf.errors.InvalidArgumentError, TypeError, ValueError):
-                pass  # bad input: Keras meets the same, and tells in which layer and of what
+                pass  # invalid input: Keras gets the same error, and adds the layer and its inputs
         return super().__call__(*args, **kwargs)
 
     def _is_plain(self) -> bool:
-        """Whether Keras would do nothing for this layer but call it, and check and convert what it is given."""
+        """Whether Keras would only call this layer, and check and convert its inputs."""
         return (
             _KERAS_IS_KNOWN
-            # Nobody wraps the calls of all layers, nor those of this one.
+            # Neither the calls of all layers nor those of this one are wrapped.
             and keras.layers.Layer.__call__ is _KERAS_CALL
             and type(self).call is type(self)._known_call
             and vars(self).keys().isdisjoint(("call", "compute_mask"))
@@ -65,17 +67,17 @@ class DirectLayer(FusedLayer):
             and self._called
             and self.built
             and not self.input_spec
-            # Where another way to compute it is chosen.
+            # No other way to compute it is chosen.
             and self.quantization_mode is None
             and self._remat_mode is None
             and keras.distribution.distribution() is None
-            # An outermost call clears the losses of the one before.
+            # There are no losses, which an outermost call would clear.
             and self.activity_regularizer is None
             and not (self._losses or self._loss_ids or self._layers)
         )
 
     def _are_plain(self, inputs: Sequence[Any]) -> bool:
-        """Whether Keras would hand these on as they are.
+        """Whether Keras would pass these inputs on unchanged.
 
         Eagerly, no operator has a name that the layer's would be a part of, and no node of a model is to be made.
         """

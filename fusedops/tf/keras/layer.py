@@ -38,16 +38,16 @@ class FusedLayer(keras.layers.Layer if TYPE_CHECKING else object):  # type: igno
 
     @supports_jit.setter
     def supports_jit(self, value: bool) -> None:
-        self.__dict__["supports_jit"] = value  # where Keras's own layers have it
+        self.__dict__["supports_jit"] = value  # where Keras's own layers store it
 
 
 def register(layer: _Class) -> _Class:
-    """Gives the class a name in saved models, `fusedops>` and its own."""
+    """Registers the class for saved models, as `fusedops>` and its name."""
     return keras.saving.register_keras_serializable(package="fusedops")(layer)
 
 
 def unfused_input(inputs: Any) -> str | None:
-    """The kernels take dense tensors of floats."""
+    """Why the kernel does not take these inputs, if so: it takes dense floating-point tensors."""
     if inputs is None:
         return None
     if not isinstance(inputs, (tf.Tensor, tf.Variable, keras.Variable)):
@@ -57,7 +57,7 @@ def unfused_input(inputs: Any) -> str | None:
 
 
 def unfused_axis(layer: Any, inputs: Any) -> str | None:
-    """The kernels work over the last dimension; of inputs with a rank, if any are given."""
+    """Why the kernel does not take this axis, if so: it works over the last dimension (of the inputs, if given)."""
     axis = layer.axis
     if isinstance(axis, (list, tuple)):
         if len(axis) != 1:
@@ -66,7 +66,7 @@ def unfused_axis(layer: Any, inputs: Any) -> str | None:
     rank = _built_rank(layer) if inputs is None else inputs.shape.rank
     if axis == -1 or axis + 1 == rank:
         return None
-    if inputs is None and rank is None and axis >= 0:  # never built, as a softmax in Keras's attention
+    if inputs is None and rank is None and axis >= 0:  # never built, like the softmax in Keras's attention
         return None
     return f"axis {axis} is not the last"
 
@@ -77,7 +77,7 @@ def _built_rank(layer: Any) -> int | None:
 
 
 def parameter(variable: Any, x: tf.Tensor) -> Any:
-    """A weight as the kernel takes it beside x: as it is stored, or of x's dtype.
+    """A weight as the kernel takes it with x: as it is stored, or cast to x's dtype.
 
     Under a mixed policy Keras rounds float32 weights to x's 16 bits; the kernel computes with all of their bits.
     """

@@ -13,7 +13,7 @@ from fusedops.tf import xla
 from fusedops.tf.keras.internals import get_keras_mask, reduce_weighted_values, set_keras_mask
 from fusedops.tf.keras.layer import FLOATING, register
 
-_NO_CLASS = -(2**63)  # an ignore_index that is no label
+_NO_CLASS = -(2**63)  # an ignore_index that no label has
 
 
 @register
@@ -53,17 +53,17 @@ class SparseCategoricalCrossentropy(keras.losses.SparseCategoricalCrossentropy):
         return None if y_pred is None else self._unfused(y_true, y_pred)
 
     def _unfused(self, y_true: Any, y_pred: Any) -> str | None:
-        """What is unusual of the tensors or of the axis."""
+        """Why the kernel does not take the tensors or the axis, if so."""
         if not (tf.is_tensor(y_true) and tf.is_tensor(y_pred)) or y_pred.dtype not in FLOATING:
             return "these are no tensors of labels and logits"
         if hasattr(y_pred, "_keras_logits"):
-            return "y_pred came out of a softmax"  # Keras warns of it, and uses the logits before it
+            return "y_pred came out of a softmax"  # Keras warns, and uses the logits before it
         rank = y_pred.shape.rank
         if rank is None or y_true.shape.rank not in ((rank - 1,) if not _is_column(y_true, rank) else (rank,)):
             return "y_true has another rank than the rows of y_pred"
         if self._fn_kwargs["axis"] not in (-1, rank - 1):
             return "axis is not the last"
-        return "there is one class" if y_pred.shape[-1] == 1 else None  # Keras would take it for no dimension
+        return "there is one class" if y_pred.shape[-1] == 1 else None  # Keras would squeeze it
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tf.Tensor:
         y_true, y_pred = _tensor(y_true), _tensor(y_pred)
@@ -93,7 +93,7 @@ def _is_column(y_true: tf.Tensor, rank: int) -> bool:
 
 
 def _tensor(value: Any) -> Any:
-    """An array as a tensor; what has a structure stays as it is."""
+    """An array as a tensor; nested structures unchanged."""
     if tf.is_tensor(value) or isinstance(value, (list, tuple, dict)):
         return value
     return keras.ops.convert_to_tensor(value)

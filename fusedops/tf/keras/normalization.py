@@ -82,7 +82,7 @@ class LayerNormalization(_Normalization, keras.layers.LayerNormalization):
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         if self.why_not(inputs):
             return super().call(inputs)
-        return tf.cast(self._fused(inputs), self.compute_dtype)  # Keras does not cast what it is given
+        return tf.cast(self._fused(inputs), self.compute_dtype)  # Keras does not cast its inputs
 
     def _fused(self, x: tf.Tensor) -> tf.Tensor:
         return fo.layer_norm(x, parameter(self.gamma, x), parameter(self.beta, x), eps=self.epsilon)

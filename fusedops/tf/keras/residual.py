@@ -19,7 +19,7 @@ class _AddNormalization:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.autocast = True  # both inputs get one dtype
+        self.autocast = True  # both inputs are cast to one dtype
 
     def build(self, input_shape: Any) -> None:
         super().build(_one(input_shape))  # type: ignore[misc]
@@ -72,13 +72,13 @@ def _two(inputs: Any) -> Sequence[Any]:
 
 
 def _check_shapes(x: Any, residual: Any) -> None:
-    """As the kernel does, of what is known before it runs."""
+    """The kernel's check, as far as shapes are known before it runs."""
     if not tf.TensorShape(x).is_compatible_with(residual):
         raise ValueError(f"an added normalization: residual must have x's shape, {list(x)}; got {list(residual)}")
 
 
 def _sum(x: tf.Tensor, residual: tf.Tensor) -> tf.Tensor:
-    """Of dense tensors without broadcasting, whatever is known of their shapes."""
+    """The sum. Dense tensors are not broadcast, even if their shapes are unknown."""
     return tf.add_n([x, residual]) if isinstance(x, tf.Tensor) else x + residual
 
 

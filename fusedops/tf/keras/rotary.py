@@ -60,7 +60,7 @@ class RotaryEmbedding(FusedLayer, keras.layers.Layer):
         self.feature_axis = feature_axis
         self.supports_masking = True
         self.built = True
-        # Keras would round positions as well to the layer's dtype, and 16 bits do not have all of them.
+        # Keras would round positions, too, to the layer's dtype, and 16 bits cannot represent all of them.
         self._convert_input_args = False
         self._allow_non_tensor_positional_args = True
 
@@ -78,7 +78,7 @@ class RotaryEmbedding(FusedLayer, keras.layers.Layer):
         return _from_heads(fo.rope(x, cos, sin), inputs, sequence, feature)
 
     def _axes(self, shape: tf.TensorShape) -> tuple[int, int]:
-        """Where the positions and the features are, counted from the front."""
+        """The dimensions of the positions and of the features, counted from the front."""
         rank = shape.rank
         if rank is None:
             raise ValueError("fusedops.tf.keras.RotaryEmbedding: the rank of the input must be known; set its shape")
@@ -134,7 +134,7 @@ def _as_heads(x: tf.Tensor, sequence: int, feature: int) -> tf.Tensor:
 
 
 def _from_heads(heads: tf.Tensor, like: tf.Tensor, sequence: int, feature: int) -> tf.Tensor:
-    """What `_as_heads` made of `like`, in its order again."""
+    """Undoes `_as_heads`, whose argument was `like`."""
     moved = keras.ops.moveaxis(like, (sequence, feature), (1, -1))
     y = keras.ops.moveaxis(tf.reshape(heads, tf.shape(moved)), (1, -1), (sequence, feature))
     y.set_shape(like.shape)

@@ -12,7 +12,7 @@ from fusedops import loading
 from fusedops.tf.keras.direct import DirectLayer
 from fusedops.tf.keras.layer import register, unfused_axis, unfused_input
 
-_NUMBERS_ARE_FACTORS = not loading.at_least(keras.__version__, "3.13")  # in masks, which later became choices
+_NUMBERS_ARE_FACTORS = not loading.at_least(keras.__version__, "3.13")  # in masks; later versions compare them with 0.5
 
 
 @register
@@ -55,5 +55,5 @@ class Softmax(DirectLayer, keras.layers.Softmax):
 
     def _fused(self, x: tf.Tensor) -> tf.Tensor:
         y = fo.softmax(x)
-        y._keras_logits = x  # as Keras's softmax does: its losses use them in place of log(y)
+        y._keras_logits = x  # like Keras's softmax: its losses use them instead of log(y)
         return y

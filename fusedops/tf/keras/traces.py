@@ -1,4 +1,4 @@
-"""What a model remembers of its own code: functions traced before its layers changed."""
+"""Functions that were traced before a model's layers changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COMPILED = ("train_function", "test_function", "predict_function", "generate_fu
 def forget(layers: Iterable[keras.layers.Layer]) -> list[str]:
     """Drops every trace that these layers hold, whether Keras made it or a `tf.function` of theirs.
 
-    Keras's are made anew at once: a callback of `fit` may have asked, whose next step calls them.
+    Keras's functions are made again at once: if a callback of `fit` converts the model, the next step calls them.
 
     Returns:
         What could not be dropped, in at most one sentence: a `tf.function` has no public way to forget.

@@ -1,10 +1,10 @@
-"""Which versions of Keras the layers are for. Keras itself is imported here by nothing but `require`."""
+"""The versions of Keras that the layers support. Only `require` imports Keras here."""
 
 from __future__ import annotations
 
 from fusedops import loading
 
-OLDEST, NEWEST = "3.12", "3.15"  # that were tested; newer ones are not refused
+OLDEST, NEWEST = "3.12", "3.15"  # tested; newer versions are not refused
 
 
 def require() -> None:
@@ -30,7 +30,7 @@ def require() -> None:
 
 
 def unknown(error: ImportError) -> ImportError:
-    """What to say of a Keras whose own modules have changed."""
+    """The error for a Keras whose private modules have changed."""
     import keras
 
     return ImportError(

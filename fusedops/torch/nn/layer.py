@@ -27,7 +27,7 @@ class FusedLayer(torch.nn.Module if TYPE_CHECKING else object):  # type: ignore[
     It has no state of its own, so a layer of torch.nn's becomes one of these by a change of its class alone.
     """
 
-    if TYPE_CHECKING:  # torch.nn.Module's own takes and returns anything
+    if TYPE_CHECKING:  # torch.nn.Module's takes and returns anything
 
         @property
         def __call__(self: _HasForward[_Forward]) -> _Forward: ...
@@ -42,15 +42,16 @@ class FusedLayer(torch.nn.Module if TYPE_CHECKING else object):  # type: ignore[
 
 
 def as_original(error: RuntimeError, original: Callable[..., Any], *inputs: Any) -> Any:
-    """What the original makes of inputs with which our operator has failed: mostly an error, about what it was called
-    with, of the class that its users know."""
-    if torch.compiler.is_compiling() or not str(error).startswith("fusedops."):  # as for want of memory or of a kernel
+    """Calls the original after our operator has failed: mostly it raises an error of its own, which its users know."""
+    if torch.compiler.is_compiling() or not str(error).startswith(
+        "fusedops."
+    ):  # such as out of memory, or a missing kernel
         raise error
     return original(*inputs)
 
 
 def unfused_input(x: Any) -> str | None:
-    """The kernels take dense tensors of floats. Of what is no tensor, the operator says that it must be one."""
+    """Why the kernel does not take x, if so: it takes dense floating-point tensors. The operator refuses the rest."""
     if not isinstance(x, torch.Tensor):
         return None
     if x.dtype not in FLOATING:
@@ -59,15 +60,15 @@ def unfused_input(x: Any) -> str | None:
         return f"the input is {name(x.layout)}"
     if x.is_nested:
         return "the input is nested"
-    if type(x).__name__ == "DTensor":  # whose class only torch.distributed knows
+    if type(x).__name__ == "DTensor":  # its class is in torch.distributed, which is not imported here
         return "the input is a DTensor"
-    if x.is_cpu or x.is_cuda or x.is_meta:  # much faster than to ask for x.device.type
+    if x.is_cpu or x.is_cuda or x.is_meta:  # much faster than x.device.type
         return None
     return f"the input is on {x.device.type}"
 
 
 def is_mixed(x: torch.Tensor, parameter: torch.Tensor) -> bool:
-    """Whether x has 16 bits and the parameter beside it float32, which the kernels take, with a result of 16 bits."""
+    """Whether x has 16 bits and the parameter is float32: the kernels accept this and return 16 bits."""
     return x.dtype in _HALF and parameter.dtype is torch.float32
 
 

@@ -12,14 +12,14 @@ from torch.types import Device
 import fusedops.torch as fo
 from fusedops.torch.nn.layer import FusedLayer, as_original, is_mixed, joined, of_two_dtypes, options, unfused_input
 
-_EPS = torch.finfo(torch.float32).eps  # also beside 16 bits, which are computed in float32
+_EPS = torch.finfo(torch.float32).eps  # for 16 bits, too, which are computed in float32
 _EPS_OF_DOUBLE = torch.finfo(torch.float64).eps
 
 
 class _Norm(FusedLayer):
     normalized_shape: tuple[int, ...]
     elementwise_affine: bool
-    weight: nn.Parameter  # or None, as torch's own annotation does not say
+    weight: nn.Parameter  # or None, which torch's own annotation leaves out
 
     def why_not(self, *inputs: Any) -> str | None:
         return unfused_input(inputs[0]) or self._unfused_weight(inputs[0]) if inputs else None
@@ -31,10 +31,10 @@ class _Norm(FusedLayer):
         return of_two_dtypes(x, weight)
 
     def _rows(self, x: Any, name: str = "x") -> Any:
-        """x with its normalized dimensions as one, which is what the operator takes."""
+        """x with its normalized dimensions flattened into one, as the operator takes it."""
         shape = self.normalized_shape
         if len(shape) == 1 and self.elementwise_affine:
-            return x  # the operator compares it with the weight
+            return x  # the operator checks it against the weight
         if not isinstance(x, Tensor):
             return x
         if x.shape[-len(shape) :] != shape:
@@ -89,7 +89,7 @@ class RMSNorm(_Norm, nn.RMSNorm):
         *,
         weight_offset: float = 0.0,
     ) -> None:
-        shape: Any = normalized_shape  # any sequence, which torch's own annotation does not say
+        shape: Any = normalized_shape  # any sequence, which torch's own annotation leaves out
         super().__init__(shape, eps, elementwise_affine, device, dtype)
         if weight_offset:
             self.weight_offset = weight_offset
@@ -162,7 +162,9 @@ class LayerNorm(_Norm, nn.LayerNorm):
     def extra_repr(self) -> str:
         shown = super().extra_repr()
         has_no_bias = self.elementwise_affine and self.bias is None
-        return joined(shown, "bias=False" if has_no_bias and "bias=" not in shown else "")  # torch 2.10 leaves it out
+        return joined(
+            shown, "bias=False" if has_no_bias and "bias=" not in shown else ""
+        )  # torch 2.10 does not show it
 
     def forward(self, input: Tensor) -> Tensor:
         if self.why_not(input):

@@ -14,7 +14,7 @@ def add_norm(
 ) -> tuple[Tensor, Tensor]:
     """(norm(s), s) with s = x + residual, in one pass if both have one dtype, which autocast may change.
 
-    `of_sum` computes what the kernel does not: the norm, from s.
+    `of_sum` computes the norm of s if the kernel does not.
     """
     mixed = isinstance(x, Tensor) and isinstance(residual, Tensor) and x.dtype is not residual.dtype
     if not mixed and norm.why_not(x) is None:

@@ -81,7 +81,7 @@ class RotaryEmbedding(FusedLayer, nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Computes the tables where they are: in float64, since 24 bits of a large angle leave few to its cosine."""
+        """Computes the tables on their device, in float64: a large angle in float32 has too few bits for its cosine."""
         device = self.cos.device
         dtype = torch.float64 if self.cos.dtype == torch.float64 else torch.float32
         pairs = torch.arange(0, self.dim, 2, device=device, dtype=torch.float64)
@@ -91,7 +91,7 @@ class RotaryEmbedding(FusedLayer, nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RotaryEmbedding:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self.reset_parameters()  # of to_empty and skip_init as well
+        self.reset_parameters()  # also after to_empty and skip_init
         return self
 
     def extra_repr(self) -> str:
@@ -106,7 +106,7 @@ class RotaryEmbedding(FusedLayer, nn.Module):
         return fo.rope(x, cos, sin, seq_dim=self.seq_dim, interleaved=self.interleaved)
 
     def _first(self, x: Any) -> tuple[Tensor, Tensor]:
-        """The rows of the tables for positions from 0 on; all of them for what the operator will refuse."""
+        """The rows of the tables for positions from 0 on; all rows for inputs that the operator will refuse."""
         if not isinstance(x, Tensor) or x.dim() < -self.seq_dim:
             return self.cos, self.sin
         length = x.shape[self.seq_dim]

@@ -54,7 +54,7 @@ class Softmax(FusedLayer, nn.Softmax):
         return unfused_input(x) or self._unfused_dim(x.dim() if isinstance(x, Tensor) else None)
 
     def _unfused_dim(self, rank: int | None) -> str | None:
-        """Of inputs of this rank; None: of any."""
+        """For inputs of this rank; None: for any."""
         dim = self.dim
         if dim is None:
             return "dim is None"
@@ -82,4 +82,4 @@ class Softmax(FusedLayer, nn.Softmax):
         if mask is None:
             return super().forward(x)
         y = super().forward(x.masked_fill(~mask, -torch.inf))
-        return y.masked_fill(~mask, 0.0)  # where nothing is kept, torch's is NaN
+        return y.masked_fill(~mask, 0.0)  # where every element is masked, torch's result is NaN

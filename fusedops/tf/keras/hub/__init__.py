@@ -1,11 +1,11 @@
-"""KerasHub's layers with code of their own that the kernels replace: what `convert` puts in their place.
+"""The counterparts of KerasHub's layers with code of their own, for `convert`.
 
 A counterpart is found by the name of the layer's class, and its module is imported only when a model has such a layer:
-without KerasHub nothing here is needed, and nothing of it imported. Counterparts rely on attributes and methods of the
+without KerasHub, nothing here is imported. Counterparts rely on attributes and methods of the
 layers of KerasHub 0.32; a layer of another version that lacks one is kept as it is.
 
 KerasHub's models save themselves by their own config, and load as they were before `convert`. A counterpart that is a
-layer of somebody's own model, such as a TransformerEncoder, is found by `keras.models.load_model` after its module has
+layer of your own model, such as a TransformerEncoder, is found by `keras.models.load_model` after its module has
 been imported: `import fusedops.tf.keras.hub.transformer`.
 """
 
@@ -35,7 +35,7 @@ MODULES = {
     "keras_hub.src.models.qwen3_moe.qwen3_moe_layernorm.Qwen3MoeLayerNorm": "norms",
     "keras_hub.src.models.qwen_moe.qwen_moe_layernorm.QwenMoeLayerNorm": "norms",
 }
-"""Where the counterpart of each class is: under the class's own name in a module here."""
+"""The module here that has the counterpart of each class, under the class's own name."""
 
 
 def counterpart(kind: type) -> type:

@@ -1,4 +1,4 @@
-"""Attention to what came before, without a mask of every pair of positions.
+"""Causal attention, without a mask of all pairs of positions.
 
 A decoder of KerasHub makes a mask [B, T, S] of padding and causality, and its attention applies it to scores
 [B, H, T, S]. Ours hands on what the padding keeps alone, with a dimension more, [B, 1, 1 or T, S]; the fourth dimension
@@ -17,7 +17,7 @@ import fusedops.tf as fo
 
 
 def beside_causality(inputs: tf.Tensor, padding_mask: Any, attention_mask: Any = None) -> tf.Tensor:
-    """What the masks keep, bool, [B, 1, 1 or T, S]: one element that keeps all where there is no mask."""
+    """The masks combined, bool, [B, 1, 1 or T, S]; without a mask, one element that keeps everything."""
     kept = merge_padding_and_attention_mask(inputs, padding_mask, attention_mask)
     return tf.ones([1, 1, 1, 1], tf.bool) if kept is None else tf.cast(kept, tf.bool)[:, None]
 
@@ -27,7 +27,7 @@ def is_beside_causality(mask: Any) -> bool:
 
 
 def probabilities(scores: tf.Tensor, scale: float, mask: Any) -> tf.Tensor:
-    """softmax(scale · scores) of what a mask keeps, in one pass, in the dtype of the scores.
+    """softmax(scale · scores) with a mask, in one pass, in the dtype of the scores.
 
     Args:
         scores: [B, ..., T, S].

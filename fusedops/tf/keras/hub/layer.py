@@ -1,4 +1,4 @@
-"""What counterparts of KerasHub's layers have in common."""
+"""The base of the counterparts of KerasHub's layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Root mean square normalization, which every family of models has under a name of its own."""
+"""Root mean square normalization, which each family of models has under its own name."""
 
 from __future__ import annotations
 

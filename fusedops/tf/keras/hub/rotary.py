@@ -11,7 +11,7 @@ from fusedops.tf.keras.hub.layer import HubLayer
 
 
 class FusedRotation(HubLayer):
-    """The rotation itself. Frequencies, and with them every kind of scaling, stay KerasHub's."""
+    """The rotation itself. KerasHub computes the frequencies, with every kind of scaling."""
 
     needs = ("_compute_cos_sin_embedding",)
 
@@ -23,7 +23,7 @@ class FusedRotation(HubLayer):
 
 
 def _table(embedding: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
-    """KerasHub's [1 or B, T, (1,) D], which has everything twice, as [T, D/2] or [B, T, D/2]."""
+    """KerasHub's [1 or B, T, (1,) D], which repeats each value, as [T, D/2] or [B, T, D/2]."""
     if len(embedding.shape) == 4:
         embedding = tf.squeeze(embedding, 2)
     half = embedding[..., : embedding.shape[-1] // 2]

@@ -1,4 +1,4 @@
-"""keras_hub.layers.TransformerEncoder, which BERT and its kin are made of."""
+"""keras_hub.layers.TransformerEncoder, the layer of BERT and similar models."""
 
 from __future__ import annotations
 

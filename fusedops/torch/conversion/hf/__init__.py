@@ -1,7 +1,7 @@
-"""What `convert` makes of the modules of Hugging Face's transformers.
+"""The counterparts of the modules of Hugging Face's transformers, for `convert`.
 
-A module is known by the name of its class, and the mixin for it is imported only when a model has such a module:
-without transformers nothing here is needed, and nothing of it imported. Mixins rely on attributes of the modules of
+A module is known by the name of its class, and its mixin is imported only when a model has such a module: without
+transformers, nothing here is imported. Mixins rely on attributes of the modules of
 transformers 5; a module of another version that lacks one, or whose `forward` does more, is kept as it is.
 """
 

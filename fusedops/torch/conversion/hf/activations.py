@@ -1,4 +1,4 @@
-"""Which activation functions the kernels have."""
+"""The activation functions that the kernels have."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _FUSED: dict[Any, Activation] = {
 
 
 def fused_name(activation: Any) -> Activation | None:
-    """The kernels' name of an activation function or module, None if they do not have it."""
+    """The kernels' name for an activation function or module; None if they do not have it."""
     if not isinstance(activation, torch.nn.Module):
         return _FUSED.get(activation)
     if type(activation) is torch.nn.GELU:

@@ -1,4 +1,4 @@
-"""A product, the sum with its bias, and an activation: the last two are one pass."""
+"""A product, its bias and an activation: the bias and the activation in one pass."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class BertPredictionHeadTransform(ActivatedDense):
 
 
 def activated(activation: Any, dense: Any, x: torch.Tensor) -> torch.Tensor:
-    """act(dense(x)), the bias and the activation by the kernel if it can and if nobody would notice."""
+    """act(dense(x)); the kernel computes bias and activation if it can and if no hook or subclass is in the way."""
     name = fused_name(activation)
     if name is None or unfused_dense(dense) or is_watched(dense) or is_watched(activation) or unfused_input(x):
         return activation(dense(x))
@@ -62,7 +62,7 @@ def activated(activation: Any, dense: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def unfused_dense(dense: torch.nn.Module) -> str | None:
-    """A subclass, or what an adapter or a quantizer puts in its place, may compute something else."""
+    """A subclass, or the replacement of an adapter or a quantizer, may compute something else."""
     if type(dense) not in (torch.nn.Linear, Conv1D):
         return f"its product is a {type(dense).__module__}.{type(dense).__name__}"
     return "its product has no bias" if dense.bias is None else None

@@ -1,4 +1,4 @@
-"""What the counterparts of transformers' modules have in common."""
+"""The base of the counterparts of transformers' modules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fusedops.torch.nn.layer import FusedLayer, is_mixed
 
 
 class HFLayer(FusedLayer, torch.nn.Module if TYPE_CHECKING else object):  # type: ignore[misc]
-    """Stands before a class of transformers' among the bases of its counterpart, and has the faster methods."""
+    """Comes before a class of transformers' among the bases of its counterpart, and has the faster methods."""
 
     original: ClassVar[type]
     mixin: ClassVar[type]
@@ -53,11 +53,11 @@ class HFLayer(FusedLayer, torch.nn.Module if TYPE_CHECKING else object):  # type
         return self.unfused()
 
     def unfused(self) -> str | None:
-        """What else of the module, as it is configured, the methods do not know."""
+        """Another reason why the methods do not support the module as it is configured, if there is one."""
         return None
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """As an instance of the original class that is to be converted: pickle finds no class that was made."""
+        """As an instance of the original class, to be converted again: pickle cannot find a class made at run time."""
         _, (kind, *_), *state = super().__reduce_ex__(max(protocol, 2))
         return (_blank, (kind.original,), *state)
 

@@ -1,4 +1,4 @@
-"""The loss of a language model, from the logits as they are."""
+"""The loss of a language model, without a copy of the logits."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class HeadWithLoss(HFLayer):
 
 
 def _unknown_head(kind: type) -> str | None:
-    """Why the loss is not to be exchanged in the forward of this class, if it is not."""
+    """Why the loss must not be replaced in the forward of this class, if so."""
     forward = kind.forward  # type: ignore[attr-defined]
     plain = getattr(forward, "__wrapped__", None)
     is_known = isinstance(plain, FunctionType) and not hasattr(plain, "__wrapped__")
@@ -110,7 +110,7 @@ def masked_loss(
 
 
 def _fused(loss: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Ours, for a loss of transformers'; any other as it is."""
+    """Our loss for one of transformers'; any other unchanged."""
     if loss is ForCausalLMLoss:
         return causal_loss
     return masked_loss if loss is ForMaskedLMLoss else loss

@@ -52,7 +52,7 @@ def gated_halves(activation: Any, packed: torch.Tensor) -> torch.Tensor:
 
 
 def gated(activation: Any, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """act(gate) · up, by the kernel if it can and if nobody would notice."""
+    """act(gate) · up, by the kernel if it can and if no hook or subclass is in the way."""
     name = fused_name(activation)
     if name is None or gate.dtype is not up.dtype or unfused_input(gate) or is_watched(activation):
         return activation(gate) * up

@@ -1,4 +1,4 @@
-"""Root mean square normalization, which every family of models has under a name of its own."""
+"""Root mean square normalization, which each family of models has under its own name."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RMSNorm(HFLayer):
         return fo.rms_norm(x, self.weight, eps=self._eps, weight_offset=self.weight_offset)
 
     def fused_add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(self(s), s) with s = x + residual, in one pass; without hooks, and of what the kernel takes alone."""
+        """(self(s), s) with s = x + residual, in one pass; without hooks, and only for inputs that the kernel takes."""
         return fo.add_rms_norm(x, residual, self.weight, eps=self._eps, weight_offset=self.weight_offset)
 
 

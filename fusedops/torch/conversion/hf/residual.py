@@ -16,7 +16,7 @@ from fusedops.torch.nn.residual import add_norm as add_fused_norm
 
 
 def add_norm(norm: Any, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(norm(s), s) with s = x + residual: in one pass, if the norm is ours, takes both, and nobody watches it."""
+    """(norm(s), s) with s = x + residual: in one pass, if the norm is ours, takes both, and has no hooks."""
     if can_add(norm) and not is_watched(norm):
         return add_fused_norm(norm, x, residual, norm)
     s = x + residual
@@ -57,7 +57,7 @@ class PreNormBlock(HFLayer):
         return self._finish(attended, hidden_states)
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The arguments behind the hidden states, by name, as Python binds them to the original forward."""
+        """The arguments after the hidden states, by name, as Python binds them to the original forward."""
         given = dict(zip(self.arguments, args, strict=False))
         if len(given) < len(args) or given.keys() & kwargs.keys():
             raise TypeError(f"{type(self).__name__}.forward() got too many arguments, or one of them twice")

@@ -41,7 +41,7 @@ class RotaryAttention(HFLayer):
 
 
 def _fault(kind: type) -> str | None:
-    """Why the function is not to be exchanged in the forward of this class, if it is not."""
+    """Why the function must not be replaced in the forward of this class, if so."""
     forward = kind.forward  # type: ignore[attr-defined]
     if not isinstance(forward, FunctionType) or hasattr(forward, "__wrapped__"):
         return "its forward is not a plain function"
@@ -55,7 +55,7 @@ def _fault(kind: type) -> str | None:
 
 
 def fused(plain: FunctionType) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
-    """A function like apply_rotary_pos_emb, which leaves to `plain` what the kernel does not take."""
+    """A function like apply_rotary_pos_emb, which calls `plain` for inputs that the kernel does not take."""
     is_partial = "cat" in plain.__code__.co_names
 
     @functools.wraps(plain)

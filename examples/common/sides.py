@@ -1,4 +1,4 @@
-"""Finds the frameworks that are here, and the device that all of them can use."""
+"""Finds the installed frameworks, and the device that all of them can use."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# Threads of PyTorch that wait for each other sleep instead of spinning: where other programs want the same cores,
-# spinning makes every operator, of whatever origin, a hundred times slower.
+# PyTorch's threads sleep while they wait for each other. If other programs use the same cores, spinning makes every
+# operator, fusedops's or not, a hundred times slower.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # both frameworks share the GPU
@@ -21,7 +21,10 @@ if importlib.util.find_spec("fusedops") is None:  # not installed: the in-place 
 
 
 def load() -> tuple[str, list[Any], list[str]]:
-    """The device, one side per framework that is here (PyTorch first), and why another is not."""
+    """The device, one side for each installed framework (PyTorch first), and the reasons why others are missing.
+
+    Each comes from the module `in_torch` or `in_tf` of the example that runs.
+    """
     classes, missing = [], []
     with _quiet():
         for module, name, title in (("in_torch", "TorchSide", "PyTorch"), ("in_tf", "TensorFlowSide", "TensorFlow")):
@@ -44,7 +47,7 @@ def _on_gpu(side: Any) -> bool:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what C++ writes to the terminal: TensorFlow's libraries do so before they read the settings above."""
+    """Hides what C++ code writes to the terminal: TensorFlow's libraries do so before they read the settings above."""
     sys.stderr.flush()
     terminal = os.dup(2)
     with open(os.devnull, "w") as nowhere:

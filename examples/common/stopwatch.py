@@ -1,4 +1,4 @@
-"""Times pieces of work with fusedops beside each framework's own operators, for both examples."""
+"""Times work with fusedops and with each framework's own operators."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Times:
 
 
 class Stopwatch:
-    """Measures one piece of work at a time: `measure(*case)` for each of `cases(sides)`."""
+    """Measures one kind of work at a time: `measure(*case)` for each of `cases(sides)`."""
 
     def __init__(self, work: Mapping[str, Work], seconds: float) -> None:
         self.work = work
@@ -37,7 +37,7 @@ class Stopwatch:
 
 
 def _medians(calls: Sequence[Callable[[], Any]], wait: Callable[[], None], seconds: float) -> list[float]:
-    """The median time of each call. They run in turns, so that all meet the same noise, and five times at least."""
+    """The median time of each call. They take turns, so that all see the same noise, at least five times."""
     for call in [*calls] * 3:  # warm-up: tracing, caches, allocators
         call()
     wait()

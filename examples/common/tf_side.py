@@ -1,0 +1,50 @@
+"""TensorFlow, as the examples use it: tensors from numpy arrays and functions, on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import fusedops.tf
+
+tf.get_logger().setLevel("ERROR")  # it warns of many traced graphs: here each is a separate function
+
+
+class Side:
+    """An example's subclass has the functions that it compares, and `plain`, TensorFlow's own operators."""
+
+    title = "TensorFlow"
+    fused = fusedops.tf
+    compiled = (False, True)  # eager, and as a graph
+
+    def __init__(self, device: str) -> None:
+        self.device = f"/{device}:0"
+
+    @staticmethod
+    def has_gpu() -> bool:
+        return bool(tf.config.list_physical_devices("GPU"))
+
+    def tensor(self, array: np.ndarray) -> tf.Tensor:
+        with tf.device(self.device):
+            return tf.identity(array)
+
+    def parameters(self, arrays: Mapping[str, np.ndarray]) -> dict[str, tf.Variable]:
+        with tf.device(self.device):
+            return {name: tf.Variable(array) for name, array in arrays.items()}
+
+    def function(self, function: Callable[..., Any], compiled: bool) -> Callable[..., Any]:
+        """The function on the device, as a graph if `compiled`."""
+
+        def placed(*tensors: Any) -> Any:
+            with tf.device(self.device):
+                return function(*tensors)
+
+        return tf.function(placed) if compiled else placed
+
+    def wait(self) -> None:
+        """Until the GPU has finished."""
+        if "GPU" in self.device:
+            tf.test.experimental.sync_devices()

@@ -1,0 +1,36 @@
+"""PyTorch, as the examples use it: tensors from numpy arrays, on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+import fusedops.torch
+
+
+class Side:
+    """An example's subclass has the functions that it compares, and `plain`, torch's own operators."""
+
+    title = "PyTorch"
+    fused = fusedops.torch
+    compiled = (False,)
+
+    def __init__(self, device: str) -> None:
+        self.device = {"GPU": "cuda", "CPU": "cpu"}[device]
+
+    @staticmethod
+    def has_gpu() -> bool:
+        return torch.cuda.is_available()
+
+    def tensor(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array.copy()).to(self.device)
+
+    def parameters(self, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+        return {name: self.tensor(array).requires_grad_() for name, array in arrays.items()}
+
+    def wait(self) -> None:
+        """Until the GPU has finished."""
+        if self.device == "cuda":
+            torch.cuda.synchronize()
