@@ -12,9 +12,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-import fusedops.tf
-from fusedops import functions
-from fusedops.tf import internals
+from fusedops.tf import functions, internals
 
 
 class _Operation(keras.Operation):
@@ -23,7 +21,7 @@ class _Operation(keras.Operation):
     function: ClassVar[str]
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        return getattr(fusedops.tf, self.function)(*args, **kwargs)
+        return getattr(functions, self.function)(*args, **kwargs)
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
         # As Keras's own does, which would put advice for the author of an operation before the core's sentence.

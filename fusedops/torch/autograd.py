@@ -14,6 +14,7 @@ import torch
 from fusedops.torch import internals
 from fusedops.torch.arguments import Arguments
 from fusedops.torch.derivatives import Derivative, alive
+from fusedops.torch.internals import forward_ad
 from fusedops.torch.library import Signature, overload
 
 _LIBRARY = torch.library.Library("fusedops", "IMPL")
@@ -28,7 +29,7 @@ def autograd_functions(derivative: Derivative, bare: Callable[..., Any]) -> tupl
         def forward(ctx: Any, *arguments: Any) -> Any:
             *inputs, rest = arguments
             outputs = bare(*inputs, *rest)
-            derivative.save(ctx, inputs, rest, outputs, forward_mode=internals.forward_ad._current_level >= 0)
+            derivative.save(ctx, inputs, rest, outputs, forward_mode=forward_ad._current_level >= 0)
             return outputs
 
         @staticmethod

@@ -13,11 +13,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
 from fusedops.gradients import REFUSED, Gradient
 from fusedops.torch import internals, neutral
 from fusedops.torch.arguments import Arguments
+from fusedops.torch.internals import forward_ad
 from fusedops.torch.library import Signature
 
 # What formulas see as `f`: every operator, which operators.py adds, and what else they need of tensors.

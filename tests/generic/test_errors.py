@@ -10,27 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.helpers.bad_calls import CASES, arguments, of_any_size, of_tensors
 from tests.helpers.frameworks import Backend
-from tests.helpers.specification import Bad, Like, Sample, Specification
+from tests.helpers.specification import Sample, Specification
 from tests.specifications import SPECIFICATIONS, WITH_SCALARS, scalars
-
-CASES = [pytest.param(spec, bad, id=f"{spec.name}-{bad}") for spec in SPECIFICATIONS for bad in spec.bad]
-
-
-def arguments(backend: Backend, bad: Bad) -> dict:
-    return {name: backend.like(value) for name, value in bad.inputs.items()}
-
-
-def of_tensors(backend: Backend, operator: Specification, bad: Bad) -> tuple[Callable[..., Any], list[Any]]:
-    """The bad call as a function of its tensors, and these."""
-    inputs = arguments(backend, bad)
-    names = [name for name, value in bad.inputs.items() if isinstance(value, Like)]
-
-    def function(*tensors: Any) -> Any:
-        given = {**inputs, **dict(zip(names, tensors, strict=True))}
-        return backend.call(operator.name, given, bad.options)
-
-    return function, [inputs[name] for name in names]
 
 
 @pytest.mark.parametrize(("operator", "bad"), CASES)
@@ -58,12 +41,6 @@ def test_traced_with_unknown_shapes(tf_backend, operator, bad, known):
     sentence = of_any_size(bad.sentence) if known == "rank" else re.escape(bad.sentence)
     with pytest.raises(tf_backend.errors, match=sentence):
         tf.function(function, input_signature=signature)(*tensors)
-
-
-def of_any_size(sentence: str) -> str:
-    """A pattern of the sentence in which each size in [...] may be a question mark."""
-    marked = re.sub(r"\[[\d, ]+\]", lambda shape: re.sub(r"\d+", "<size>", shape[0]), sentence)
-    return re.escape(marked).replace("<size>", r"(\d+|\?)")
 
 
 CHOICES = [case for case in CASES if "must be one of" in case.values[1].sentence]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.generic.test_special_values import special_values
 from tests.helpers.checks import assert_same, results
-from tests.helpers.numerics import assert_same_bits
+from tests.helpers.numerics import assert_same_bits, special_values
 from tests.helpers.specification import Sample
 from tests.specifications import WITH_PARAMETERS
 

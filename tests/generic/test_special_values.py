@@ -8,24 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
 from tests.helpers.checks import check_forward, storage_roundings, tuples
 from tests.helpers.frameworks import Backend
-from tests.helpers.numerics import LONGEST, bits, compute_dtype, numpy_dtype, rounded, tolerance
+from tests.helpers.numerics import LONGEST, bits, compute_dtype, numpy_dtype, rounded, special_values, tolerance
 from tests.helpers.specification import Sample, Specification
 from tests.specifications import WITH_SCALARS, scalars
-
-
-def special_values(dtype: str) -> np.ndarray:
-    """In float64, every one representable in dtype."""
-    info = ml_dtypes.finfo(numpy_dtype(dtype))
-    largest, normal, subnormal = (float(x) for x in (info.max, info.smallest_normal, info.smallest_subnormal))
-    between = float(numpy_dtype(dtype).type(normal / 2 + subnormal))
-    finite = np.array([0.0, 1.0, 2.0, 0.5, largest, largest / 2, normal, subnormal, between])
-    return np.concatenate([finite, -finite, [np.inf, -np.inf, np.nan]])
 
 
 def kind(values: np.ndarray) -> np.ndarray:

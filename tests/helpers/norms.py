@@ -12,8 +12,8 @@ from tests.helpers.specification import Array, Bad, Like, Sample, Specification,
 class Norm(Specification):
     least_rank = 1
 
-    def __init__(self, name: str, *, centered: bool, eps: float) -> None:
-        self.name = name
+    def __init__(self, name: str, *, signature: str, centered: bool, eps: float) -> None:
+        self.name, self.signature = name, signature
         self.centered = centered  # layer_norm: less the mean, plus a bias
         self.added = name.startswith("add_")
         self.eps = eps

@@ -110,3 +110,12 @@ def assert_same_bits(got: np.ndarray, expected: np.ndarray, label: str = "") -> 
             f"{label}: {different.sum()} of {different.size} differ; at {tuple(map(int, first))}: "
             f"{got[first]!r} and {expected[first]!r}"
         )
+
+
+def special_values(dtype: str) -> np.ndarray:
+    """In float64, every one representable in dtype."""
+    info = ml_dtypes.finfo(numpy_dtype(dtype))
+    largest, normal, subnormal = (float(x) for x in (info.max, info.smallest_normal, info.smallest_subnormal))
+    between = float(numpy_dtype(dtype).type(normal / 2 + subnormal))
+    finite = np.array([0.0, 1.0, 2.0, 0.5, largest, largest / 2, normal, subnormal, between])
+    return np.concatenate([finite, -finite, [np.inf, -np.inf, np.nan]])

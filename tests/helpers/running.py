@@ -1,13 +1,15 @@
-"""Running an example, or a piece of code, as a user runs it, whatever is installed."""
+"""Running an example, a piece of code or a program of the tests in a process of its own, whatever is installed."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,3 +79,16 @@ def skip_without(modules: tuple[str, ...]) -> None:
     for module in modules:
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"the example needs {module}")
+
+
+def run_elsewhere(backend: Any, program: str, *arguments: Any, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """In a process that does not find the package."""
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    elsewhere = [folder for folder in folders if folder and not Path(folder, "fusedops").exists()]
+    variables = {"PYTHONPATH": os.pathsep.join(elsewhere)}
+    return run_program(program, *arguments, device=backend.device, cwd=cwd, **variables)
+
+
+def blocks(kind: str, markdown: str) -> list[str]:
+    """The code of a page, of one language."""
+    return re.findall(rf"^```{kind}\n(.*?)\n```$", markdown, re.M | re.S)

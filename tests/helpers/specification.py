@@ -1,4 +1,4 @@
-"""What a specification of an operator must say. Every suite in this directory runs over all of them."""
+"""What a specification of an operator must say. Every suite in `generic` runs over all of them."""
 
 from __future__ import annotations
 
@@ -55,13 +55,15 @@ class Bad:
 
 
 class Specification:
-    """Subclassed once per operator, in `specifications/`.
+    """Subclassed once per operator, in `tests/specifications/`.
 
     The functions that take inputs get them by keyword, as arrays of one floating type or numbers. They work in any
     floating type: in the longest they are the reference, in the compute dtype they say what becomes of NaN and inf.
     """
 
     name: str
+    signature: str  # of the public function
+    short_names: Mapping[str, str] = {}  # functions that are this one with some options: name -> signature
     outputs: tuple[str, ...] = ("y",)
     wide_outputs: tuple[str, ...] = ()  # in the compute dtype
     parameters: tuple[str, ...] = ()  # inputs that may be float32 beside a 16-bit x

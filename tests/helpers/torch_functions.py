@@ -88,3 +88,65 @@ def called_in_eager_code(name: str) -> str:
 def assert_same(torch: Any, got: Any, expected: Any) -> None:
     for left, right in zip(tuples(got), tuples(expected), strict=True):
         torch.testing.assert_close(left, right, rtol=0, atol=0, equal_nan=True)
+
+
+def function_and_leaves(backend, spec, sample, wanted=None):
+    inputs = backend.tensors(sample, "float64")
+    names = wanted or spec.differentiable(sample)
+    inputs = backend.leaves(inputs, names)
+
+    def function(*tensors):
+        outputs = backend.call(spec.name, {**inputs, **dict(zip(names, tensors, strict=True))}, sample.options)
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    return function, tuple(inputs[name] for name in names)
+
+
+def recorded_calls(backend, spec, random, dtype="float64") -> dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]]:
+    """A call of every operator that the forward, backward and double backward reach, with all arguments."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    torch = backend.torch
+    calls: dict[str, Any] = {}
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func.namespace == "fusedops":
+                given = tuple(name is not None for name in args)
+                calls[f"{func} {given} {kwargs}"] = (func, args, kwargs or {})
+            return func(*args, **(kwargs or {}))
+
+    for sample in (spec.sample((3, 4), random), *spec.more_samples(random)):
+        inputs = backend.leaves(
+            backend.tensors(sample, dtype, spec if dtype == "bfloat16" else None), spec.differentiable(sample)
+        )
+        leaves = [inputs[name] for name in spec.differentiable(sample)]
+        with Recorder():
+            outputs = backend.call(spec.name, inputs, sample.options)
+            upstream = [dy.requires_grad_() for dy in backend.upstream(outputs)]
+            gradients = torch.autograd.grad(outputs, leaves, upstream, create_graph=True)
+            total = sum((gradient**2).sum() for gradient in gradients)
+            torch.autograd.grad(total, [*leaves, *upstream], allow_unused=True)
+    return calls
+
+
+def public_name(func) -> str:
+    return func._schema.name.removeprefix("fusedops::").removeprefix("_")
+
+
+def prepared(backend, spec: Specification, random, shape=(2, 3)):
+    """A function of the differentiable inputs, and these; detached, as torch.func takes them."""
+    function, leaves = function_and_leaves(backend, spec, spec.sample(shape, random))
+    return function, tuple(leaf.detach() for leaf in leaves)
+
+
+def total(function):
+    def summed(*tensors):
+        outputs = function(*tensors)
+        return sum((y * y).sum() for y in tuples(outputs))
+
+    return summed
+
+
+def close(torch, got, expected):
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)

@@ -10,14 +10,12 @@ import sys
 import numpy as np
 import pytest
 
-from tests.generic.test_api import SIGNATURES
-from tests.generic.test_errors import CASES, arguments, of_any_size
+from tests.helpers.bad_calls import CASES, arguments, of_any_size
 from tests.helpers.numerics import DTYPES, assert_same_bits
-from tests.helpers.running import ROOT, environment
+from tests.helpers.running import ROOT, blocks, environment
 from tests.helpers.specification import Like
-from tests.specifications import SPECIFICATIONS
-from tests.tf.test_graphs import blurred, value_and_gradients
-from tests.tools.test_docs import blocks
+from tests.helpers.tf_functions import blurred, value_and_gradients
+from tests.specifications import SIGNATURES, SPECIFICATIONS
 
 SHAPE = (3, 5, 8)
 

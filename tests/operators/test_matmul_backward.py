@@ -11,7 +11,7 @@ import re
 import numpy as np
 import pytest
 
-from tests.torch.test_layout import LAYOUTS, compact, expanded, misaligned, rows_spaced_by_one, spaced_batches
+from tests.helpers.torch_layouts import LAYOUTS, compact, expanded, misaligned, rows_spaced_by_one, spaced_batches
 
 TRANSPOSES = list(itertools.product((False, True), repeat=2))
 

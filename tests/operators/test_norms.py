@@ -9,7 +9,7 @@ from tests.helpers.checks import tuples
 from tests.helpers.numerics import assert_same_bits, reference_dtype
 from tests.helpers.rows import check, named, rows, with_exact_sum, with_x
 from tests.helpers.specification import Sample, pairwise
-from tests.torch.test_layout import misaligned
+from tests.helpers.torch_layouts import misaligned
 
 NORMS = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm")
 

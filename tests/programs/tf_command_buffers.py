@@ -7,8 +7,8 @@ import numpy as np
 
 from tests.helpers.frameworks import TensorFlow
 from tests.helpers.numerics import assert_same_bits
+from tests.helpers.tf_functions import tensor_function, value_and_gradients
 from tests.specifications import SPECIFICATIONS
-from tests.tf.test_graphs import tensor_function, value_and_gradients
 
 backend = TensorFlow("cuda")
 tf = backend.tf

@@ -11,6 +11,13 @@ SPECIFICATIONS: tuple[Specification, ...] = tuple(
     importlib.import_module(f"{__name__}.{module.name}").SPECIFICATION for module in pkgutil.iter_modules(__path__)
 )
 
+# Public function -> its signature.
+SIGNATURES = {
+    name: signature
+    for spec in SPECIFICATIONS
+    for name, signature in {spec.name: spec.signature, **spec.short_names}.items()
+}
+
 WITH_PARAMETERS = tuple(spec for spec in SPECIFICATIONS if spec.parameters)
 
 

@@ -5,6 +5,7 @@ from tests.helpers.specification import Bad, Like, Sample, Specification
 
 class Add(Specification):
     name = "add"
+    signature = "(x, y)"
 
     def sample(self, shape, random):
         return Sample({"x": random.normal(size=shape), "y": random.normal(size=shape)})

@@ -1,3 +1,5 @@
 from tests.helpers.norms import Norm
 
-SPECIFICATION = Norm("add_layer_norm", centered=True, eps=1e-5)
+SPECIFICATION = Norm(
+    "add_layer_norm", signature="(x, residual, weight=None, bias=None, *, eps=1e-05)", centered=True, eps=1e-5
+)

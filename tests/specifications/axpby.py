@@ -5,6 +5,7 @@ from tests.helpers.specification import Bad, Like, Sample, Specification, pairwi
 
 class Axpby(Specification):
     name = "axpby"
+    signature = "(a, x, b)"
     parameters = ("a",)
 
     def sample(self, shape, random):

@@ -8,6 +8,7 @@ NAMES = "identity, relu, gelu, gelu_tanh, silu, sigmoid, tanh"
 
 class BiasAct(Specification):
     name = "bias_act"
+    signature = "(x, bias=None, activation='gelu')"
     parameters = ("bias",)
     least_rank = 1
 

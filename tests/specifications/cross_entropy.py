@@ -10,6 +10,7 @@ IGNORED = -100
 
 class CrossEntropy(Specification):
     name = "cross_entropy"
+    signature = "(logits, labels, *, ignore_index=-100, label_smoothing=0.0, reduction='mean')"
     outputs = ("loss",)
     wide_outputs = ("loss",)
     least_rank = 1

@@ -1,3 +1,5 @@
+from collections.abc import Mapping
+
 import numpy as np
 
 from tests.helpers.activations import ACTIVATIONS
@@ -8,6 +10,12 @@ NAMES = "identity, relu, gelu, gelu_tanh, silu, sigmoid, tanh"
 
 class GatedAct(Specification):
     name = "gated_act"
+    signature = "(gate, up=None, activation='silu')"
+    short_names: Mapping[str, str] = {
+        "swiglu": "(gate, up=None)",
+        "geglu": "(gate, up=None, *, approximate='none')",
+        "reglu": "(gate, up=None)",
+    }
 
     def sample(self, shape, random):
         return Sample({"gate": random.normal(size=shape), "up": random.normal(size=shape)})

@@ -8,6 +8,7 @@ from tests.helpers.specification import Bad, Like, Sample, Specification, any_or
 
 class Matmul(Specification):
     name = "matmul"
+    signature = "(a, b, *, transpose_a=False, transpose_b=False)"
     least_rank = 2
     autocast = True
     rows_are_independent = False

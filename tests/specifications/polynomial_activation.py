@@ -5,6 +5,7 @@ from tests.helpers.specification import Bad, Like, Sample, Specification, pick
 
 class PolynomialActivation(Specification):
     name = "polynomial_activation"
+    signature = "(x, coefficients=(1.0, 1.0, 1.0))"
 
     def sample(self, shape, random):
         return Sample({"x": random.normal(size=shape)})

@@ -5,6 +5,7 @@ from tests.helpers.specification import Bad, Like, Sample, Specification
 
 class Relu(Specification):
     name = "relu"
+    signature = "(x)"
 
     def sample(self, shape, random):
         return Sample({"x": random.normal(size=shape)})

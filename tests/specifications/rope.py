@@ -5,6 +5,7 @@ from tests.helpers.specification import Bad, Like, Sample, Specification, pick
 
 class Rope(Specification):
     name = "rope"
+    signature = "(x, cos, sin, *, seq_dim=-3, interleaved=False)"
     parameters = ("cos", "sin")
     not_differentiable = ("cos", "sin")
     least_rank = 2

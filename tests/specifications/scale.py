@@ -5,6 +5,7 @@ from tests.helpers.specification import Bad, Like, Sample, Specification, pairwi
 
 class Scale(Specification):
     name = "scale"
+    signature = "(x, factor)"
     parameters = ("factor",)
 
     def sample(self, shape, random):

@@ -5,6 +5,7 @@ from tests.helpers.specification import Bad, Like, Sample, Specification, pairwi
 
 class Softmax(Specification):
     name = "softmax"
+    signature = "(x, *, scale=1.0, mask=None, causal=False)"
     least_rank = 1
 
     def sample(self, shape, random):

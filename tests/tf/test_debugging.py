@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from tests.helpers.running import run_program
+from tests.helpers.tf_functions import assert_all_same_bits, plainly, tensor_function, values_and_gradients
 from tests.specifications import SPECIFICATIONS
-from tests.tf.test_graphs import tensor_function
-from tests.tf.test_ways import assert_all_same_bits, plainly, values_and_gradients
 
 
 @contextmanager

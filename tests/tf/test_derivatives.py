@@ -8,50 +8,10 @@ import gc
 import numpy as np
 import pytest
 
+from tests.helpers.checks import small_samples
 from tests.helpers.numerics import assert_same_bits
+from tests.helpers.tf_functions import flat, function_and_tensors, gradient_of, jvp, weighted
 from tests.specifications import SPECIFICATIONS
-from tests.torch.test_derivatives import small_samples
-
-
-def function_and_tensors(backend, spec, sample, dtype="float64"):
-    inputs = backend.tensors(sample, dtype)
-    names = spec.differentiable(sample)
-
-    def function(*tensors):
-        outputs = backend.call(spec.name, {**inputs, **dict(zip(names, tensors, strict=True))}, sample.options)
-        return outputs if len(outputs) > 1 else outputs[0]
-
-    return function, [inputs[name] for name in names]
-
-
-def flat(tf, function):
-    """With all outputs in one."""
-    return lambda *tensors: tf.concat([tf.reshape(y, [-1]) for y in tf.nest.flatten(function(*tensors))], 0)
-
-
-def weighted(tf, outputs):
-    """One number of all outputs, every element of which counts differently."""
-    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-    total = tf.constant(0.0, tf.float64)
-    for y in outputs:
-        weights = tf.sin(tf.range(tf.size(y, tf.int64), dtype=y.dtype) + 1)
-        total += tf.reduce_sum(weights * tf.reshape(y, [-1]) ** 2)
-    return total
-
-
-def gradient_of(tf, first, tensors):
-    """Of one number, made of all that `first` gives."""
-    with tf.GradientTape() as tape:
-        tape.watch(tensors)
-        total = tf.add_n([tf.reduce_sum(tf.sin(g)) for g in tf.nest.flatten(first(tensors))])
-    return tape.gradient(total, tensors)
-
-
-def jvp(tf, function, tensors, tangents):
-    """The derivative along the tangents, by forward mode."""
-    with tf.autodiff.ForwardAccumulator(tensors, tangents) as accumulator:
-        outputs = function(*tensors)
-    return accumulator.jvp(outputs)
 
 
 def assert_numeric(tf, function, tensors):

@@ -8,40 +8,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.numerics import assert_same_bits
-
-
-def tensor_function(backend, spec, sample, dtype="float32"):
-    """A function of all tensors, and these."""
-    inputs = backend.tensors(sample, dtype)
-    names = sample.tensors
-
-    def function(*tensors):
-        outputs = backend.call(spec.name, {**inputs, **dict(zip(names, tensors, strict=True))}, sample.options)
-        return outputs if len(outputs) > 1 else outputs[0]
-
-    return function, [inputs[name] for name in names]
-
-
-def value_and_gradients(tf, spec, sample, function, tensors):
-    wanted = spec.differentiable(sample)
-    watched = [x for name, x in zip(sample.tensors, tensors, strict=True) if name in wanted]
-    with tf.GradientTape() as tape:
-        tape.watch(watched)
-        outputs = function(*tensors)
-    return [*tf.nest.flatten(outputs), *tape.gradient(outputs, watched)]
-
-
-def steps(backend, spec, samples, dtype):
-    """One function of all inputs of all samples, forward and backward, and these inputs: it is compiled once."""
-    calls = [(sample, *tensor_function(backend, spec, sample, dtype)) for sample in samples]
-
-    def compute(inputs):
-        return [
-            value_and_gradients(backend.tf, spec, sample, function, tensors)
-            for (sample, function, _), tensors in zip(calls, inputs, strict=True)
-        ]
-
-    return compute, [tensors for *_, tensors in calls]
+from tests.helpers.tf_functions import blurred, steps, tensor_function, value_and_gradients
 
 
 def test_function_has_the_bits_of_eager(tf_backend, spec, dtype, random):
@@ -51,15 +18,6 @@ def test_function_has_the_bits_of_eager(tf_backend, spec, dtype, random):
     for sample, found, wanted in zip(samples, tf.function(compute)(inputs), compute(inputs), strict=True):
         for got, expected in zip(found, wanted, strict=True):
             assert_same_bits(got.numpy(), expected.numpy(), str(sample))
-
-
-def blurred(shape: tuple[int, ...], known: str) -> tuple[int | None, ...] | None:
-    """What a signature tells of a shape."""
-    if known == "none":
-        return None
-    if known == "rank":
-        return (None,) * len(shape)
-    return (None, *shape[1:]) if known == "batch-free" and shape else shape
 
 
 @pytest.mark.parametrize("known", ["batch-free", "rank", "none"])

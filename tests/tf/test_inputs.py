@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.tf.test_graphs import tensor_function
-from tests.tf.test_ways import assert_all_same_bits
+from tests.helpers.tf_functions import assert_all_same_bits, tensor_function
 
 
 def results(backend, spec, sample, inputs, watched):

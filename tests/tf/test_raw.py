@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.numerics import assert_same_bits
-from tests.helpers.running import run_program
+from tests.helpers.running import run_elsewhere
 from tests.specifications import SPECIFICATIONS
 
 
@@ -67,14 +65,6 @@ def of_node(node, inputs, results) -> Call:
     flat = [name for given in names.values() for name in (given if isinstance(given, list) else [given])]
     function = re.sub(r"(?<!^)(?=[A-Z])", "_", definition.name).lower()
     return Call(function, names, attributes, dict(zip(flat, inputs, strict=True)), results)
-
-
-def run_elsewhere(backend: Any, program: str, *arguments: Any, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """In a process that does not find the package."""
-    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    elsewhere = [folder for folder in folders if folder and not Path(folder, "fusedops").exists()]
-    variables = {"PYTHONPATH": os.pathsep.join(elsewhere)}
-    return run_program(program, *arguments, device=backend.device, cwd=cwd, **variables)
 
 
 @pytest.mark.slow

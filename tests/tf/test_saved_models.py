@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from tests.helpers.numerics import assert_same_bits
-from tests.helpers.running import run_program
+from tests.helpers.running import run_elsewhere, run_program
 from tests.specifications import SPECIFICATIONS
-from tests.tf.test_raw import run_elsewhere
 
 PROGRAM = "tf_saved_model.py"
 

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from tests.helpers.numerics import assert_same_bits
-from tests.tf.test_derivatives import function_and_tensors
-from tests.tf.test_graphs import tensor_function
-
-
-def plainly(tf, function, tensors):
-    return function(*tensors)
+from tests.helpers.tf_functions import (
+    assert_all_same_bits,
+    function_and_tensors,
+    plainly,
+    tensor_function,
+    values_and_gradients,
+)
 
 
 def autograph(tf, function, tensors):
@@ -81,19 +82,6 @@ WAYS = (
     recompute_grad,
     custom_gradient,
 )
-
-
-def values_and_gradients(tf, spec, sample, function, tensors, way):
-    wanted = [x for name, x in zip(sample.tensors, tensors, strict=True) if name in spec.differentiable(sample)]
-    with tf.GradientTape() as tape:
-        tape.watch(wanted)
-        results = tf.nest.flatten(way(tf, function, tensors))
-    return [*results, *tape.gradient(results, wanted)]
-
-
-def assert_all_same_bits(got, expected, label=""):
-    for left, right in zip(got, expected, strict=True):
-        assert_same_bits(left.numpy(), right.numpy(), label)
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)

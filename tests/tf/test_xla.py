@@ -12,14 +12,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.generic.test_errors import CASES, of_tensors
-from tests.generic.test_special_values import special_values
+from tests.helpers.bad_calls import CASES, of_tensors
 from tests.helpers.checks import SHAPE
-from tests.helpers.numerics import assert_same_bits
+from tests.helpers.numerics import assert_same_bits, special_values
 from tests.helpers.running import environment, python_path, run_program
+from tests.helpers.tf_functions import (
+    blurred,
+    flat,
+    function_and_tensors,
+    gradient_of,
+    jvp,
+    steps,
+    tensor_function,
+    value_and_gradients,
+    weighted,
+)
 from tests.specifications import SPECIFICATIONS, WITH_PARAMETERS
-from tests.tf.test_derivatives import flat, function_and_tensors, gradient_of, jvp, weighted
-from tests.tf.test_graphs import blurred, steps, tensor_function, value_and_gradients
 
 
 def compiled(tf, function, **options):

@@ -43,8 +43,7 @@ FACTS = {
 @pytest.fixture
 def environment(tmp_path, monkeypatch):
     """A function that pretends: these frameworks are installed, those bindings are built against these versions."""
-    monkeypatch.setattr(loading, "PACKAGE", tmp_path)
-    monkeypatch.setattr(loading, "other_copies", list)  # the package itself would be one
+    monkeypatch.setattr(loading, "_folders", {name: tmp_path / name for name in loading.FRAMEWORKS})
     monkeypatch.setattr(loading.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(loading, "_missing_instructions", lambda cpu_flags: "")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.running import ROOT, run, skip_without
+from tests.helpers.running import ROOT, blocks, run, skip_without
 
 BUILD = ROOT / "docs" / "build.py"
 PAGE = ROOT / "docs" / "keras_page.py"
@@ -67,10 +67,6 @@ Path("picture.txt").write_text("drawn")
 
 def build(page: Path, out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return run(str(BUILD), str(page), "--out", str(out), *arguments, cwd=ROOT)
-
-
-def blocks(kind: str, markdown: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)\n```$", markdown, re.M | re.S)
 
 
 def code_cells() -> list[str]:

@@ -4,25 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers.specification import Sample, Specification
-
-
-def small_samples(spec: Specification, random) -> list[Sample]:
-    samples = (spec.sample((2, 3), random), spec.sample((2, 2, 3), random), *spec.more_samples(random))
-    sizes = ([sample.inputs[name].size for name in sample.tensors] for sample in samples)
-    return [sample for sample, size in zip(samples, sizes, strict=True) if min(size) > 0 and sum(size) <= 130]
-
-
-def function_and_leaves(backend, spec, sample, wanted=None):
-    inputs = backend.tensors(sample, "float64")
-    names = wanted or spec.differentiable(sample)
-    inputs = backend.leaves(inputs, names)
-
-    def function(*tensors):
-        outputs = backend.call(spec.name, {**inputs, **dict(zip(names, tensors, strict=True))}, sample.options)
-        return outputs if len(outputs) > 1 else outputs[0]
-
-    return function, tuple(inputs[name] for name in names)
+from tests.helpers.checks import small_samples
+from tests.helpers.torch_functions import function_and_leaves
 
 
 def test_gradcheck(torch_backend, spec, random):

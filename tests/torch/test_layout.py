@@ -2,88 +2,24 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from tests.helpers.checks import check_backward, check_forward
 from tests.helpers.numerics import assert_same_bits
 from tests.helpers.rows import BY_ROWS, rows
-from tests.specifications import SPECIFICATIONS
-
-
-def transposed(x):
-    return x.mT.contiguous().mT if x.dim() > 1 else x
-
-
-def permuted(x):
-    """Stored in the reverse order of its dimensions."""
-    order = tuple(reversed(range(x.dim())))
-    return x.permute(order).contiguous().permute(order)
-
-
-def every_second(x):
-    return x.repeat_interleave(2, -1)[..., ::2] if x.dim() else x
-
-
-def holes(x, *shape):
-    """Memory to lay x out in, which holds what must not be read."""
-    return x.new_full(shape, math.nan if x.is_floating_point() else True if x.dtype.itemsize == 1 else 2**31 - 1)
-
-
-def spaced_rows(x):
-    """Contiguous rows, 16 elements apart: as far as alignment matters, rows are as before."""
-    return holes(x, *x.shape[:-1], x.shape[-1] + 16)[..., :-16].copy_(x) if x.dim() else x
-
-
-def rows_spaced_by_one(x):
-    return holes(x, *x.shape[:-1], x.shape[-1] + 1)[..., :-1].copy_(x) if x.dim() else x
-
-
-def spaced_batches(x):
-    return x.repeat_interleave(2, 0)[::2] if x.dim() > 2 else x
-
-
-def misaligned(x):
-    """One element away from where vector loads could start."""
-    return holes(x, x.numel() + 1)[1:].view(x.shape).copy_(x)
-
-
-def offset_by_a_row(x):
-    return holes(x, x.shape[0] + 1, *x.shape[1:])[1:].copy_(x) if x.dim() else x
-
-
-def expanded(x):
-    """The same values for all of the first dimension, which is stored once."""
-    return x[:1].expand(x.shape) if x.dim() else x
-
-
-def negated(x):
-    """The same values, stored with the other sign behind torch's negative bit, as the imaginary part of x.conj() is."""
-    return x.neg()._neg_view() if x.is_floating_point() else x
-
-
-LAYOUTS = (
-    transposed,
-    permuted,
-    every_second,
-    spaced_rows,
+from tests.helpers.torch_layouts import (
+    LAYOUTS,
+    compact,
+    misaligned,
     rows_spaced_by_one,
     spaced_batches,
-    misaligned,
-    offset_by_a_row,
-    expanded,
-    negated,
+    spaced_rows,
 )
+from tests.specifications import SPECIFICATIONS
 
 
 def laid_out(torch, layout, inputs):
     return {name: layout(x) if isinstance(x, torch.Tensor) else x for name, x in inputs.items()}
-
-
-def compact(x):
-    """A contiguous and aligned copy."""
-    return x.contiguous().clone()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)

@@ -2,40 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from tests.helpers.torch_functions import call_and_leaves, outputs_and_gradients
+from tests.helpers.torch_functions import call_and_leaves, outputs_and_gradients, public_name, recorded_calls
 from tests.specifications import SPECIFICATIONS
-
-
-def recorded_calls(backend, spec, random, dtype="float64") -> dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]]:
-    """A call of every operator that the forward, backward and double backward reach, with all arguments."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    torch = backend.torch
-    calls: dict[str, Any] = {}
-
-    class Recorder(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            if func.namespace == "fusedops":
-                given = tuple(name is not None for name in args)
-                calls[f"{func} {given} {kwargs}"] = (func, args, kwargs or {})
-            return func(*args, **(kwargs or {}))
-
-    for sample in (spec.sample((3, 4), random), *spec.more_samples(random)):
-        inputs = backend.leaves(
-            backend.tensors(sample, dtype, spec if dtype == "bfloat16" else None), spec.differentiable(sample)
-        )
-        leaves = [inputs[name] for name in spec.differentiable(sample)]
-        with Recorder():
-            outputs = backend.call(spec.name, inputs, sample.options)
-            upstream = [dy.requires_grad_() for dy in backend.upstream(outputs)]
-            gradients = torch.autograd.grad(outputs, leaves, upstream, create_graph=True)
-            total = sum((gradient**2).sum() for gradient in gradients)
-            torch.autograd.grad(total, [*leaves, *upstream], allow_unused=True)
-    return calls
 
 
 def registered_operators() -> set[str]:
@@ -43,10 +13,6 @@ def registered_operators() -> set[str]:
 
     names = torch._C._dispatch_get_all_op_names()
     return {name.removeprefix("fusedops::") for name in names if name.startswith("fusedops::")}
-
-
-def public_name(func) -> str:
-    return func._schema.name.removeprefix("fusedops::").removeprefix("_")
 
 
 def test_opcheck(torch_backend, spec, random):

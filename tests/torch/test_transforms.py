@@ -4,35 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers.checks import tuples
-from tests.helpers.specification import Specification
+from tests.helpers.checks import small_samples, tuples
+from tests.helpers.torch_functions import close, function_and_leaves, prepared, total
 from tests.specifications import SPECIFICATIONS
-from tests.torch.test_derivatives import function_and_leaves, small_samples
 
 AUTOCAST = [spec for spec in SPECIFICATIONS if spec.autocast]
 NO_AUTOCAST = [spec for spec in SPECIFICATIONS if not spec.autocast]
 
 
-def prepared(backend, spec: Specification, random, shape=(2, 3)):
-    """A function of the differentiable inputs, and these; detached, as torch.func takes them."""
-    function, leaves = function_and_leaves(backend, spec, spec.sample(shape, random))
-    return function, tuple(leaf.detach() for leaf in leaves)
-
-
-def total(function):
-    def summed(*tensors):
-        outputs = function(*tensors)
-        return sum((y * y).sum() for y in tuples(outputs))
-
-    return summed
-
-
 def stacked(torch, calls):
     return torch.utils._pytree.tree_map(lambda *ys: torch.stack(ys), *calls)
-
-
-def close(torch, got, expected):
-    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_grad(torch_backend, spec, random):

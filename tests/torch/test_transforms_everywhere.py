@@ -8,10 +8,8 @@ from __future__ import annotations
 import pytest
 
 from tests.helpers.checks import tuples
+from tests.helpers.torch_functions import close, function_and_leaves, prepared, public_name, recorded_calls, total
 from tests.helpers.torch_layers import CASES, ours, set_random_parameters
-from tests.torch.test_derivatives import function_and_leaves
-from tests.torch.test_registration import public_name, recorded_calls
-from tests.torch.test_transforms import close, prepared, total
 
 ONE_OF_EACH_LAYER = list({case.layer: case for case in CASES}.values())
 

@@ -1,0 +1,37 @@
+"""The calls that must be refused, as specifications name them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.helpers.frameworks import Backend
+from tests.helpers.specification import Bad, Like, Specification
+from tests.specifications import SPECIFICATIONS
+
+CASES = [pytest.param(spec, bad, id=f"{spec.name}-{bad}") for spec in SPECIFICATIONS for bad in spec.bad]
+
+
+def arguments(backend: Backend, bad: Bad) -> dict:
+    return {name: backend.like(value) for name, value in bad.inputs.items()}
+
+
+def of_tensors(backend: Backend, operator: Specification, bad: Bad) -> tuple[Callable[..., Any], list[Any]]:
+    """The bad call as a function of its tensors, and these."""
+    inputs = arguments(backend, bad)
+    names = [name for name, value in bad.inputs.items() if isinstance(value, Like)]
+
+    def function(*tensors: Any) -> Any:
+        given = {**inputs, **dict(zip(names, tensors, strict=True))}
+        return backend.call(operator.name, given, bad.options)
+
+    return function, [inputs[name] for name in names]
+
+
+def of_any_size(sentence: str) -> str:
+    """A pattern of the sentence in which each size in [...] may be a question mark."""
+    marked = re.sub(r"\[[\d, ]+\]", lambda shape: re.sub(r"\d+", "<size>", shape[0]), sentence)
+    return re.escape(marked).replace("<size>", r"(\d+|\?)")
