@@ -64,7 +64,12 @@ ENDING = """\
 def page(folder: Path) -> str:
     """The text; draws the pictures beside the runs in `folder`."""
     machines = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
-    names = sorted(machines, key=lambda name: "gpu" not in _environment(machines[name]))
+
+    def first(name: str) -> tuple[bool, int]:  # GPUs; of these what has been measured whole, then parts
+        runs = machines[name]
+        return "gpu" not in _environment(runs), -sum(len(run["results"]) for run in runs)
+
+    names = sorted(machines, key=first)
     return "\n".join([BEGINNING, *(_machine(name, machines[name], folder) for name in names), ENDING])
 
 
