@@ -15,8 +15,8 @@ def bias_act(x: Tensor, bias: Tensor | None = None, activation: Activation = "ge
             `sigmoid` or `tanh`.
 
     Returns:
-        A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once. At infinities the
-        formula decides: `gelu`, `gelu_tanh` and `silu` give -inf · 0 = NaN at -inf.
+        A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once. Infinities
+        are no special case: `gelu`, `gelu_tanh` and `silu` of -inf are -inf · 0 = NaN.
 
     Gradient:
         dx = dy · act'(x + bias); dbias is the sum of dx over all dimensions but the last.

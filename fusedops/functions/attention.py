@@ -8,8 +8,8 @@ from fusedops.functions.common import Tensor, ops
 def softmax(x: Tensor, *, scale: float = 1.0, mask: Tensor | None = None, causal: bool = False) -> Tensor:
     """exp(scale·x) / Σ exp(scale·x), over the last dimension.
 
-    Elements that are masked take no part: their probability and their gradient are zero, whatever their value. A row in
-    which every element is masked is all zeros. Elements above the causal diagonal are not even read.
+    Masked elements are ignored, even NaN and infinity: their probability and their gradient are zero. A row in which
+    every element is masked is all zeros. Elements above the causal diagonal are not even read.
 
     Args:
         x: float64, float32, float16 or bfloat16, [..., columns].

@@ -51,7 +51,7 @@ def add(x: Tensor, y: Tensor) -> Tensor:
         A tensor of x's shape and dtype.
 
     Gradient:
-        dx = dy and, for y, the same.
+        Of x and of y, the upstream gradient.
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or

@@ -16,7 +16,7 @@ def cross_entropy(
     """-log softmax(logits)[label], over the last dimension.
 
     The logits are read once, and no probabilities are stored except for second derivatives. With label smoothing s, the
-    loss of a row is (1 - s) times this, plus s times its mean over all classes as labels.
+    loss of a row is (1 - s) · loss(label) + s · (mean of the loss over all classes).
 
     Args:
         logits: float64, float32, float16 or bfloat16, [..., classes].

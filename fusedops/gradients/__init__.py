@@ -2,7 +2,7 @@
 
 A formula is a vector-Jacobian product: `formula(f, c, *dy)` gets the upstream gradient of each output and returns the
 gradient of each differentiable input by name. A value may be a function, which is called only if that gradient is
-wanted; a missing name means zero. Saved outputs get no gradient: a formula is total in the inputs.
+wanted; a missing name means zero. Saved outputs get no gradient: a formula treats them as functions of the inputs.
 
 `c` holds what the operator was called with, by the names of its declaration: the inputs and outputs named in `saves`,
 the attributes, and `c.wanted(input)`. An absent input is None, and so is an upstream gradient where nothing flows back.

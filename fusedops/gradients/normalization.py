@@ -1,6 +1,6 @@
 """Normalizations of rows.
 
-The statistics follow from x: the formulas are total in it, and give them no gradient. Where the forward adds a
+The formulas treat the statistics as functions of x, and give them no gradient of their own. Where the forward adds a
 residual, x is the sum, whose upstream gradient `ds` is added to dx.
 """
 

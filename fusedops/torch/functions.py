@@ -43,7 +43,7 @@ def add(x: Tensor, y: Tensor) -> Tensor:
         A tensor of x's shape and dtype.
 
     Gradient:
-        dx = dy and, for y, the same.
+        Of x and of y, the upstream gradient.
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
@@ -186,8 +186,8 @@ def bias_act(x: Tensor, bias: Tensor | None = None, activation: Activation = "ge
             `sigmoid` or `tanh`.
 
     Returns:
-        A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once. At infinities the
-        formula decides: `gelu`, `gelu_tanh` and `silu` give -inf · 0 = NaN at -inf.
+        A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once. Infinities
+        are no special case: `gelu`, `gelu_tanh` and `silu` of -inf are -inf · 0 = NaN.
 
     Gradient:
         dx = dy · act'(x + bias); dbias is the sum of dx over all dimensions but the last.
@@ -222,7 +222,7 @@ def cross_entropy(
     """-log softmax(logits)[label], over the last dimension.
 
     The logits are read once, and no probabilities are stored except for second derivatives. With label smoothing s, the
-    loss of a row is (1 - s) times this, plus s times its mean over all classes as labels.
+    loss of a row is (1 - s) · loss(label) + s · (mean of the loss over all classes).
 
     Args:
         logits: float64, float32, float16 or bfloat16, [..., classes].
@@ -615,8 +615,8 @@ def scale(x: Tensor, factor: float | Tensor) -> Tensor:
 def softmax(x: Tensor, *, scale: float = 1.0, mask: Tensor | None = None, causal: bool = False) -> Tensor:
     """exp(scale·x) / Σ exp(scale·x), over the last dimension.
 
-    Elements that are masked take no part: their probability and their gradient are zero, whatever their value. A row in
-    which every element is masked is all zeros. Elements above the causal diagonal are not even read.
+    Masked elements are ignored, even NaN and infinity: their probability and their gradient are zero. A row in which
+    every element is masked is all zeros. Elements above the causal diagonal are not even read.
 
     Args:
         x: float64, float32, float16 or bfloat16, [..., columns].
