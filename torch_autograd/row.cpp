@@ -34,8 +34,7 @@ class Binding {
     if (declared_.if_wanted) step_.if_wanted = bit(*place_of(row_.op.inputs, declared_.if_wanted));
     if (declared_.op) {
       step_.op = find(declared_.op);
-      called_ = *std::find_if(operators().begin(), operators().end(),
-                              [&](const Operator* op) { return std::string_view(op->name) == declared_.op; });
+      called_ = find_operator(declared_.op);
     }
     for (const auto& gradient : declared_.gradients) add(gradient);
     if (called_) bind_arguments();
