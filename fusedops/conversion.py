@@ -20,6 +20,7 @@ class Rules(ABC):
     """What the things of a model are, modules or layers and losses, and what they become."""
 
     noun: str
+    own: Collection[type]  # classes of the framework itself, which are known in every version
     library: str  # whose classes are found by name, in versions that may be unknown
 
     @abstractmethod
@@ -182,6 +183,8 @@ def _become_counterpart(thing: Any, rules: Rules) -> str | None:
     except UnknownClass as error:
         reason = str(error)
     except (ImportError, AttributeError) as error:
+        if kind in rules.own:
+            raise
         reason = f"this version of {rules.library} is not known: {error}"
     if reason and type(thing) is not kind:
         rules.become(thing, kind)

@@ -1,5 +1,6 @@
 // Registers every operator of the core's table with torch, twice: torch.ops.fusedops.<op> is the public one, to which
-// torch_autograd/, or Python, adds autograd; _<op> is the same kernel bare, for callers that have settled autograd themselves.
+// torch_autograd/, or Python, adds autograd; _<op> is the same kernel bare, for callers that have settled autograd
+// themselves.
 #include <torch/csrc/stable/library.h>
 
 #include <array>

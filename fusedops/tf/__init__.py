@@ -1,7 +1,8 @@
 """Fused operators for TensorFlow: the functions of `fusedops.functions` over TensorFlow tensors.
 
-They are differentiable to any order, in reverse and forward mode, and work eagerly, in `tf.function` and in SavedModels.
-The bare operators are in `tf.load_op_library(library_path())`, named `Fusedops...`, and need no import of this package.
+They are differentiable to any order, in reverse and forward mode, and work eagerly, in `tf.function` and in
+SavedModels. The bare operators are in `tf.load_op_library(library_path())`, named `Fusedops...`, and need no import of
+this package.
 """
 
 from __future__ import annotations

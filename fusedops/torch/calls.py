@@ -37,6 +37,7 @@ def _input_test(x: Input) -> str:
 def _default_test(attribute: Attribute) -> str:
     name, default = attribute.name, attribute.default
     if attribute.type == "floats":
+        assert 0.0 not in default  # see below
         return f"tuple({name}) == {tuple(default)!r}"
     test = f"{name} == {default!r}"
     if attribute.type == "float" and default == 0:  # -0.0 equals 0.0, and added to -0.0 gives another bit

@@ -74,18 +74,6 @@ def test_kernels_and_functions():
         assert (ROOT / file).is_file(), file
 
 
-def test_links():
-    headings = {
-        re.sub(r"[^\w -]", "", x).strip().lower().replace(" ", "-") for x in re.findall(r"^#+ (.*)$", PAGE, re.M)
-    }
-    for target in named(r"\]\(([^)]+)\)"):
-        path, _, heading = target.partition("#")
-        if path:
-            assert (ROOT / "docs" / path).is_file(), target
-        else:
-            assert heading in headings, target
-
-
 def test_sentences_of_errors():
     folders = (Path(fusedops.__file__).parent, ROOT / "torch_binding")
     sources = [path for folder in folders for path in folder.rglob("*")]

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.running import ROOT, python
+from tests.helpers.running import ROOT, blocks, python
 
 GUIDES = ("README.md", "docs/layers.md", "docs/converting.md")
 PROGRAMS = [
     pytest.param(code, id=f"{guide}-{number}")
     for guide in GUIDES
-    for number, code in enumerate(re.findall(r"^```python\n(.*?)^```", (ROOT / guide).read_text(), re.M | re.S))
+    for number, code in enumerate(blocks("python", (ROOT / guide).read_text()))
 ]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 

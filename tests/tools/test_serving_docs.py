@@ -19,7 +19,7 @@ from fusedops.building.core import CORE, Cuda, add_core
 from fusedops.building.cuda import CUTLASS, Cutlass, Toolkit
 from fusedops.building.ninja import NinjaFile
 from fusedops.building.options import Options
-from tests.helpers.running import ROOT
+from tests.helpers.running import ROOT, blocks
 
 PAGE = (ROOT / "docs/serving.md").read_text()
 Target = Mapping[str, Any]
@@ -48,7 +48,7 @@ def targets(build_file: str, variables: dict[str, Any]) -> Targets:
 @pytest.fixture(scope="module")
 def cpu_and_gpu() -> tuple[Targets, Targets]:
     """The targets of both BUILD files: the second page's replace those of the first."""
-    cpu, gpu = (block for block in re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S) if "cc_library(" in block)
+    cpu, gpu = (block for block in blocks("python", PAGE) if "cc_library(" in block)
     variables: dict[str, Any] = {}
     of_cpu = targets(cpu, variables)
     return of_cpu, {**of_cpu, **targets(gpu, variables)}

@@ -27,6 +27,7 @@ _OF_KERAS: dict[type, type] = {
 
 class _Layers(conversion.Rules):
     noun = "layers"
+    own = _OF_KERAS
     library = "KerasHub"
 
     def is_ours(self, thing: Any) -> bool:

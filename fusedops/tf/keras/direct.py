@@ -19,9 +19,8 @@ def _is_keras_known() -> bool:
     """Whether calls of layers are Keras's own, and layers have the attributes that `_is_plain` reads."""
     layer = keras.layers.Layer(name="layer")
     needed = ("_called", "_layers", "_loss_ids", "_losses", "_remat_mode", "built", "input_spec", "quantization_mode")
-    module = getattr(_KERAS_CALL, "__globals__", {}).get(
-        "__name__", ""
-    )  # of the wrapper, if it is wrapped, whatever its __name__
+    # Of the wrapper, if it is wrapped: its own __name__ may be that of what it wraps.
+    module = getattr(_KERAS_CALL, "__globals__", {}).get("__name__", "")
     return module.startswith("keras.") and all(hasattr(layer, name) for name in needed)
 
 

@@ -36,6 +36,7 @@ _KEPT: dict[type, str] = {
 
 class Modules(conversion.Rules):
     noun = "modules"
+    own = _OF_TORCH
     library = "transformers"
 
     def __init__(self, model: torch.nn.Module) -> None:
