@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
 from tests.helpers.frameworks import Backend, import_tensorflow, installed
 from tests.helpers.keras_models import exact_products
+from tests.helpers.numerics import numbers
 
 POLICIES = ("float64", "float32", "float16", "bfloat16", "mixed_float16", "mixed_bfloat16")
 
@@ -110,11 +110,6 @@ def reference(case: Case, dtype: str, **arguments: Any) -> Any:
 
     made_of = keras_references if hasattr(keras_references, case.layer) else load_keras().layers
     return getattr(made_of, case.layer)(**case.arguments, **arguments, dtype=dtype)
-
-
-def numbers(shape: Sequence[int], random: np.random.Generator) -> np.ndarray:
-    """Random numbers that every floating dtype has, so that no policy rounds what it is given."""
-    return random.normal(size=tuple(shape)).astype(ml_dtypes.bfloat16).astype(np.float64)
 
 
 def tensors(case: Case, backend: Backend, dtype: str, random: np.random.Generator) -> Any:

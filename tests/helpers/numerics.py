@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -119,3 +120,8 @@ def special_values(dtype: str) -> np.ndarray:
     between = float(numpy_dtype(dtype).type(normal / 2 + subnormal))
     finite = np.array([0.0, 1.0, 2.0, 0.5, largest, largest / 2, normal, subnormal, between])
     return np.concatenate([finite, -finite, [np.inf, -np.inf, np.nan]])
+
+
+def numbers(shape: Sequence[int], random: np.random.Generator) -> np.ndarray:
+    """Random numbers that every floating dtype has, so that no dtype rounds what it is given."""
+    return random.normal(size=tuple(shape)).astype(ml_dtypes.bfloat16).astype(np.float64)

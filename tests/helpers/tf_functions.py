@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.helpers.calls import function_of
 from tests.helpers.numerics import assert_same_bits
 
 
@@ -9,12 +10,7 @@ def tensor_function(backend, spec, sample, dtype="float32"):
     """A function of all tensors, and these."""
     inputs = backend.tensors(sample, dtype)
     names = sample.tensors
-
-    def function(*tensors):
-        outputs = backend.call(spec.name, {**inputs, **dict(zip(names, tensors, strict=True))}, sample.options)
-        return outputs if len(outputs) > 1 else outputs[0]
-
-    return function, [inputs[name] for name in names]
+    return function_of(backend, spec, sample, inputs, names), [inputs[name] for name in names]
 
 
 def value_and_gradients(tf, spec, sample, function, tensors):
@@ -51,12 +47,7 @@ def blurred(shape: tuple[int, ...], known: str) -> tuple[int | None, ...] | None
 def function_and_tensors(backend, spec, sample, dtype="float64"):
     inputs = backend.tensors(sample, dtype)
     names = spec.differentiable(sample)
-
-    def function(*tensors):
-        outputs = backend.call(spec.name, {**inputs, **dict(zip(names, tensors, strict=True))}, sample.options)
-        return outputs if len(outputs) > 1 else outputs[0]
-
-    return function, [inputs[name] for name in names]
+    return function_of(backend, spec, sample, inputs, names), [inputs[name] for name in names]
 
 
 def flat(tf, function):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.helpers.calls import function_of
 from tests.helpers.checks import tuples
 from tests.helpers.frameworks import Backend
 from tests.helpers.specification import Sample, Specification
@@ -20,13 +21,7 @@ def tensor_function(
 ) -> tuple[Function, tuple[Any, ...]]:
     """The sample's call as a function of its tensors, and these."""
     names = sample.tensors
-
-    def function(*tensors: Any) -> Any:
-        given = {**inputs, **dict(zip(names, tensors, strict=True))}
-        outputs = backend.call(spec.name, given, sample.options)
-        return outputs if len(outputs) > 1 else outputs[0]
-
-    return function, tuple(inputs[name] for name in names)
+    return function_of(backend, spec, sample, inputs, names), tuple(inputs[name] for name in names)
 
 
 def leaves(spec: Specification, sample: Sample, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -94,12 +89,7 @@ def function_and_leaves(backend, spec, sample, wanted=None):
     inputs = backend.tensors(sample, "float64")
     names = wanted or spec.differentiable(sample)
     inputs = backend.leaves(inputs, names)
-
-    def function(*tensors):
-        outputs = backend.call(spec.name, {**inputs, **dict(zip(names, tensors, strict=True))}, sample.options)
-        return outputs if len(outputs) > 1 else outputs[0]
-
-    return function, tuple(inputs[name] for name in names)
+    return function_of(backend, spec, sample, inputs, names), tuple(inputs[name] for name in names)
 
 
 def recorded_calls(backend, spec, random, dtype="float64") -> dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]]:

@@ -7,17 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from tests.helpers.frameworks import Backend
+from tests.helpers.numerics import numbers
 
 Arrays = Sequence[np.ndarray]
-
-
-def numbers(shape: Sequence[int], random: np.random.Generator) -> np.ndarray:
-    """Random numbers that every floating dtype has, so that no dtype rounds what it is given."""
-    return random.normal(size=tuple(shape)).astype(ml_dtypes.bfloat16).astype(np.float64)
 
 
 def of_shapes(*shapes: tuple[int, ...]) -> Callable[[np.random.Generator], Arrays]:
