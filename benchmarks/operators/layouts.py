@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.cases.case import Case
@@ -41,6 +42,13 @@ def _tensors(case: Case) -> list[Input]:
 
 def dtype_of(case: Case, x: Input) -> str:
     return case.parameters if case.parameters and x.parameter else case.dtype
+
+
+def formula(functions: dict[str, Any], matmul: Callable[[bool, bool], Function], case: Case) -> Function:
+    """The operator's formula over a framework's functions; `matmul` makes the product of what may be transposed."""
+    of_operator = OPERATORS[case.operator].formula
+    assert of_operator  # only a model has none
+    return of_operator(SimpleNamespace(**functions, matmul=matmul(*case.transposes)))
 
 
 def public(package: Any, case: Case) -> Function:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from math import prod
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ import fusedops.tf as fo
 from benchmarks.cases.case import BOTH, CALLS, GROWTH, Case
 from benchmarks.contenders.tf.functions import FUNCTIONS, matmul
 from benchmarks.measuring.timing import Build, Call, Contender, HostClock
-from benchmarks.operators import OPERATORS, OVER_ROWS
+from benchmarks.operators import OPERATORS, OVER_ROWS, layouts
 from benchmarks.operators.layouts import drawn, dtype_of, public
 from benchmarks.operators.record import Function, Input, Layout
 
@@ -108,9 +107,7 @@ def numpy(tensor: tf.Tensor) -> np.ndarray:
 
 
 def formula(case: Case) -> Function:
-    formula = OPERATORS[case.operator].formula
-    assert formula  # only a model has none
-    return formula(SimpleNamespace(**FUNCTIONS, matmul=matmul(*case.transposes)))
+    return layouts.formula(FUNCTIONS, matmul, case)
 
 
 def call(

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from benchmarks.contenders.torch import caches, libraries, llama
 from benchmarks.contenders.torch.clocks import EventClock, graph, profiler_clock
 from benchmarks.contenders.torch.functions import FUNCTIONS, matmul
 from benchmarks.measuring.timing import Build, Call, Clock, Contender, HostClock
-from benchmarks.operators import OPERATORS
+from benchmarks.operators import OPERATORS, layouts
 from benchmarks.operators.layouts import drawn, dtype_of, public
 from benchmarks.operators.record import Function, Input, Layout
 
@@ -109,9 +108,7 @@ def numpy(tensor: torch.Tensor) -> np.ndarray:
 
 
 def formula(case: Case) -> Function:
-    formula = OPERATORS[case.operator].formula
-    assert formula  # only a model has none
-    return formula(SimpleNamespace(**FUNCTIONS, matmul=matmul(*case.transposes)))
+    return layouts.formula(FUNCTIONS, matmul, case)
 
 
 def _eager(case: Case) -> Function:
