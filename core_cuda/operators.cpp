@@ -1,4 +1,4 @@
-// The table of operators: add a line here for a new one.
+// The operators that are built in: add a line here for a new one.
 #include "core/declaration/operator.h"
 #include "ops/activations/bias_act.h"
 #include "ops/activations/gated_act.h"
@@ -17,7 +17,7 @@
 
 namespace fusedops {
 
-std::span<const Operator* const> operators() {
+std::span<const Operator* const> built_in_operators() {
   static const Operator* const table[] = {
       &add(),
       &add_layer_norm(),

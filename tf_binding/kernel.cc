@@ -28,7 +28,7 @@ class Execution {
  public:
   Execution(const Operator& op, const Value* attributes, const bool* present, bool cuda,
             tensorflow::OpKernelContext* context)
-      : op_(op), present_(present), context_(context), rule_(op, attributes) {
+      : op_(op), present_(present), context_(context), rule_(op, attributes), call_(op) {
     call_.attributes = attributes;
     call_.context.cuda = cuda;
   }

@@ -27,6 +27,12 @@ class GraphRule : public Rule {
     return true;
   }
 
+  bool broadcast(Dim& a, Dim b) override {
+    if ((a >= 0 && b >= 0) || a == b || a == 1 || b == 1) return Rule::broadcast(a, b);
+    if (a < 0) a = b >= 0 ? b : dim(graph_->UnknownDim());  // an unknown dimension may be 1
+    return true;
+  }
+
   Dim half(Dim whole) override {
     DimensionHandle halved;
     return graph_->Divide(handle(whole), 2, true, &halved).ok() ? dim(halved) : dim(graph_->UnknownDim());

@@ -92,7 +92,7 @@ void call(const Operator& op, StableIValue* stack) {
   std::optional<torch::stable::accelerator::DeviceGuard> guard;
   if (device.type == aoti_torch_device_type_cuda()) guard.emplace(device.index);
 
-  Call call;
+  Call call(op);
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     call.scalars[i] = arguments.scalars[i];
     if (!arguments.inputs[i]) continue;

@@ -42,7 +42,7 @@ DType core_dtype(ffi::DataType dtype) {
 // The buffers of a call as the core sees them.
 class Execution {
  public:
-  Execution(const Operator& op, const Context& context) : op_(op) {
+  Execution(const Operator& op, const Context& context) : op_(op), call_(op) {
     call_.attributes = attributes_;
     call_.context = context;
   }

@@ -135,7 +135,7 @@ class Lowering : public tensorflow::XlaOpKernel {
       return made;
     };
     View inputs[kMaxInputs];
-    Call call;
+    Call call(op_);
     call.attributes = values_;
     call.context.cuda = context->compiler()->options().device_type == tensorflow::DEVICE_GPU_XLA_JIT;
     for (size_t i = 0, position = 0; i < op_.inputs.size(); ++i) {

@@ -55,11 +55,14 @@ std::string json(const Operator& op) {
          ", \"batched\": " + (op.batched ? "true" : "false") + "}";
 }
 
+std::string json(std::span<const Operator* const> rows) {
+  return json_list(rows, [](const Operator* op) { return json(*op); });
+}
+
 std::string described() {
   const auto name = [](const DTypeInfo& dtype) { return quoted(dtype.name); };
-  const auto row = [](const Operator* op) { return json(*op); };
   return "{\"dtypes\": " + json_list(std::span(kDTypes).first(size_t(DType::other)), name) +
-         ", \"half_symbol\": " + std::to_string(kHalfSymbol) + ", \"operators\": " + json_list(operators(), row) + "}";
+         ", \"half_symbol\": " + std::to_string(kHalfSymbol) + ", \"operators\": " + json(operators()) + "}";
 }
 
 // Dimensions that a tracer knows by symbol only. Every equality that a check needs is handed back to it.
@@ -78,10 +81,10 @@ class SymbolicRule : public Rule {
   std::vector<std::pair<Dim, Dim>> equalities;
 };
 
-// Holds the sentence until the thread's next.
-const char* said(std::string sentence) {
+// Holds the text until the thread's next.
+const char* said(std::string text) {
   thread_local std::string last;
-  last = std::move(sentence);
+  last = std::move(text);
   return last.c_str();
 }
 
@@ -92,6 +95,11 @@ const char* said(std::string sentence) {
 extern "C" FUSEDOPS_EXPORT const char* fusedops_describe() {
   static const std::string text = fusedops::described();
   return text.c_str();
+}
+
+// The rows of the table from `first` on, as JSON. It lasts until the thread's next.
+extern "C" FUSEDOPS_EXPORT const char* fusedops_describe_operators(int64_t first) {
+  return fusedops::said(fusedops::json(fusedops::operators().subspan(static_cast<size_t>(first))));
 }
 
 // Runs a shape rule. `inputs` holds for each input: 0, or 1, dtype, rank, dims (negative: a symbol). `attributes` are

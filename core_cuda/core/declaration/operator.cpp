@@ -53,12 +53,6 @@ Status run(const Operator& op, const Call& call) {
                        " was called on a GPU, and this build has no CUDA kernels; install nvcc and run: make build");
 }
 
-const Operator* find_operator(std::string_view name) {
-  for (const Operator* op : operators())
-    if (name == op->name) return op;
-  return nullptr;
-}
-
 bool parse(Type type, std::string_view text, Value* value) {
   switch (type) {
     case Type::f64:

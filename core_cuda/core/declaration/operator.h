@@ -35,7 +35,12 @@ struct Step {
   const char* negated = nullptr;    // a bool that `op` gets negated
 };
 
+struct Operator;
+
 struct Call {
+  explicit Call(const Operator& op) : op(op) {}
+
+  const Operator& op;
   const View* inputs[kMaxInputs] = {};  // null: an absent optional, or a scalar passed as a number
   double scalars[kMaxInputs] = {};      // the number, where a scalar input is null
   View outputs[kMaxOutputs];
@@ -85,8 +90,16 @@ struct Operator : Signature, Implementation {};
 // Runs the operator's kernel for the device of the call.
 FUSEDOPS_EXPORT Status run(const Operator& op, const Call& call);
 
-// The one table that the adaptors walk.
+// The one table that the adaptors walk. It grows: rows are added, and stay where they are.
 FUSEDOPS_EXPORT std::span<const Operator* const> operators();
+
+inline constexpr size_t kMostOperators = 4096;
+
+// Adds rows to the table, all of them or, with a sentence, none. They must last as long as the process.
+FUSEDOPS_EXPORT Status add_operators(std::span<const Operator* const> rows);
+
+// What the table starts with: core_cuda/operators.cpp.
+std::span<const Operator* const> built_in_operators();
 
 // The input whose device is the call's, and whose shape stands for it: not a mere scalar, and never absent.
 inline size_t first_tensor(const Operator& op) {

@@ -24,6 +24,14 @@ Shape Shape::of(DType dtype, std::initializer_list<Dim> dims) {
   return shape;
 }
 
+// A symbol counts as another size than 1: PyTorch's tracers give that one as a number.
+bool Rule::broadcast(Dim& a, Dim b) {
+  if (b == 1) return true;
+  if (a != 1) return same(a, b);
+  a = b;
+  return true;
+}
+
 const char* Rule::input_name(int input) const { return op.inputs[input].name; }
 
 std::string Rule::show(Dim dim) const { return dim < 0 ? "?" : std::to_string(dim); }

@@ -42,6 +42,9 @@ class Rule {
   // Whether two dimensions can be equal: false only if they are known to differ. May refine a to what both must be.
   virtual bool same(Dim& a, Dim b) { return a == b; }
 
+  // Whether two dimensions broadcast, as NumPy's do; a becomes what they broadcast to.
+  virtual bool broadcast(Dim& a, Dim b);
+
   virtual Dim half(Dim dim) { return dim / 2; }  // of an even dimension
 
   // What an adaptor calls once the inputs are filled in: all checks, and the outputs.

@@ -16,9 +16,10 @@
 
 namespace fusedops {
 
-inline constexpr int kMaxInputs = 8;
-inline constexpr int kMaxOutputs = 4;
-inline constexpr int kMaxAttributes = 8;
+// Enough for the second derivative of an expression with eight inputs and four results.
+inline constexpr int kMaxInputs = 24;
+inline constexpr int kMaxOutputs = 12;
+inline constexpr int kMaxAttributes = 12;
 
 enum class Kind : uint8_t {
   tensor,
@@ -71,6 +72,9 @@ class ShortList {
   constexpr ShortList(std::initializer_list<Item> items) : size_(items.size()) {
     std::copy(items.begin(), items.end(), items_);
   }
+
+  // There must be room.
+  constexpr void add(const Item& item) { items_[size_++] = item; }
 
   constexpr size_t size() const { return size_; }
   constexpr const Item* begin() const { return items_; }

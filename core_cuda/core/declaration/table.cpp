@@ -1,0 +1,62 @@
+// The table of operators: what is built in, and behind it what a process adds.
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+
+#include "core/declaration/operator.h"
+
+namespace fusedops {
+namespace {
+
+class Table {
+ public:
+  Table() { add_all(built_in_operators()); }
+
+  // Without a lock: the rows before `count_` are written and stay.
+  std::span<const Operator* const> rows() const { return {rows_, count_.load(std::memory_order_acquire)}; }
+
+  const Operator* find(std::string_view name) const {
+    const std::shared_lock lock(mutex_);
+    const auto found = by_name_.find(name);
+    return found == by_name_.end() ? nullptr : found->second;
+  }
+
+  Status add(std::span<const Operator* const> rows) {
+    const std::unique_lock lock(mutex_);
+    if (rows.size() > kMostOperators - count_.load())
+      return Status::error("fusedops: a process can have at most ", std::to_string(kMostOperators), " operators");
+    for (const Operator* row : rows)
+      if (by_name_.contains(row->name)) return Status::error("fusedops: an operator is already named ", row->name);
+    add_all(rows);
+    return {};
+  }
+
+ private:
+  void add_all(std::span<const Operator* const> rows) {
+    size_t count = count_.load();
+    for (const Operator* row : rows) by_name_[row->name] = rows_[count++] = row;
+    count_.store(count, std::memory_order_release);
+  }
+
+  const Operator* rows_[kMostOperators];
+  std::atomic<size_t> count_ = 0;
+  std::unordered_map<std::string_view, const Operator*> by_name_;
+  mutable std::shared_mutex mutex_;
+};
+
+Table& table() {
+  static Table* const table = new Table();  // never destroyed: threads of a framework may outlive static objects
+  return *table;
+}
+
+}  // namespace
+
+std::span<const Operator* const> operators() { return table().rows(); }
+
+const Operator* find_operator(std::string_view name) { return table().find(name); }
+
+Status add_operators(std::span<const Operator* const> rows) { return table().add(rows); }
+
+}  // namespace fusedops
