@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "core/common/numeric.h"
+#include "core/common/element.h"
 
 namespace fusedops {
 

@@ -7,6 +7,7 @@
 
 #include "core/declaration/names.h"
 #include "core/declaration/operator.h"
+#include "core/declaration/said.h"
 
 namespace fusedops {
 namespace {
@@ -80,13 +81,6 @@ class SymbolicRule : public Rule {
 
   std::vector<std::pair<Dim, Dim>> equalities;
 };
-
-// Holds the text until the thread's next.
-const char* said(std::string text) {
-  thread_local std::string last;
-  last = std::move(text);
-  return last.c_str();
-}
 
 }  // namespace
 }  // namespace fusedops

@@ -1,0 +1,81 @@
+#include "core/program/define.h"
+
+#include <deque>
+#include <mutex>
+
+#include "core/declaration/said.h"
+
+namespace fusedops::program {
+namespace {
+
+// Names last as long as the process, as the rows do.
+const char* kept(std::string text) {
+  static std::deque<std::string>& texts = *new std::deque<std::string>();
+  return texts.emplace_back(std::move(text)).c_str();
+}
+
+void declare_arguments(const FusedopsDefinition& given, ProgramOperator& op) {
+  op.name = kept(given.name);
+  const char* leading = nullptr;
+  for (int i = 0; i < given.inputs; ++i) {
+    const auto kind = static_cast<Kind>(given.input[i].kind);
+    op.inputs.add({.name = kept(given.input[i].name), .kind = kind});
+    if (!leading && kind == Kind::tensor) leading = op.inputs[i].name;
+  }
+  for (int i = 0; i < given.results; ++i) {
+    const int like = given.result[i].result.like;
+    op.outputs.add({kept(given.result[i].name), like == kLikeAll ? leading : op.inputs[like].name});
+    if (given.needs) op.attributes.add({kept(std::string("need_") + given.result[i].name), Type::boolean, "true"});
+  }
+}
+
+// The backward takes the inputs and the upstream gradients, in this order.
+Step derivative(const FusedopsDefinition& given, const ProgramOperator& op) {
+  Step step{.op = kept(given.backward), .gradients = {}};
+  for (const Input& input : op.inputs) {
+    step.inputs.push_back(input.name);
+    if (input.kind != Kind::optional) step.gradients.push_back({input.name, kept(std::string("d") + input.name)});
+  }
+  for (const Output& output : op.outputs) step.inputs.push_back(kept(std::string("d") + output.name));
+  return step;
+}
+
+void copy_program(const FusedopsDefinition& given, Program& program) {
+  program.reductions.assign(given.reduction, given.reduction + given.reductions);
+  for (int i = 0; i < given.results; ++i) program.results.push_back(given.result[i].result);
+  const Instruction* code = given.code;
+  for (int i = 0; i < given.stages; code += given.stage_size[i], ++i)
+    program.stages.emplace_back(code, code + given.stage_size[i]);
+  program.has_needs = given.needs != 0;
+  program.source = given.source;
+}
+
+Status define(const FusedopsDefinition& given) {
+  if (given.inputs > kMaxInputs || given.results > kMaxOutputs)
+    return Status::error("fusedops.", given.name, ": a program must have at most ", std::to_string(kMaxInputs),
+                         " inputs and ", std::to_string(kMaxOutputs), " results; got ", std::to_string(given.inputs),
+                         " and ", std::to_string(given.results));
+  auto op = std::make_unique<ProgramOperator>();
+  declare_arguments(given, *op);
+  copy_program(given, op->program);
+  if (given.backward) op->derivative = {derivative(given, *op)};
+  op->rule = rule;
+  op->workspace = workspace;
+  op->cpu = cpu;
+  op->cuda = cuda;
+  op->batched = true;
+  const Operator* const row = op.get();
+  FUSEDOPS_TRY(add_operators({&row, 1}));
+  (void)op.release();  // it is the table's
+  return {};
+}
+
+}  // namespace
+}  // namespace fusedops::program
+
+const char* fusedops_define(const FusedopsDefinition* definition) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  const fusedops::Status status = fusedops::program::define(*definition);
+  return status.ok() ? nullptr : fusedops::said(status.sentence());
+}

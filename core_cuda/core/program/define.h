@@ -1,0 +1,36 @@
+// How the Python package hands a program over: plain C, for ctypes. fusedops/expressions/structs.py has the same
+// structs.
+#pragma once
+
+#include <cstdint>
+
+#include "core/program/program.h"
+
+extern "C" {
+
+struct FusedopsInput {
+  const char* name;
+  int32_t kind;  // as fusedops::Kind
+};
+
+struct FusedopsResult {
+  const char* name;
+  fusedops::program::Result result;
+};
+
+struct FusedopsDefinition {
+  const char* name;
+  const char* source;
+  int32_t inputs, results, reductions, stages;
+  const FusedopsInput* input;
+  const FusedopsResult* result;
+  const fusedops::program::Reduction* reduction;
+  const int32_t* stage_size;
+  const fusedops::program::Instruction* code;
+  int32_t needs;
+  const char* backward;  // the row that gives the derivative, or null
+};
+
+// Adds a row for the program. Returns null, or a sentence that lasts until the thread's next.
+FUSEDOPS_EXPORT const char* fusedops_define(const FusedopsDefinition* definition);
+}

@@ -1,0 +1,109 @@
+// A program: what an expression computes, as the core runs it. The Python package makes it of the expression's text
+// (fusedops/expressions/), and its derivative likewise.
+//
+// The values of a program are those of one element of a row, or of the row as a whole: sums and the like over the last
+// dimension. It is computed in stages. Each stage but the last gives the terms of reductions over the row, which the
+// later stages read; the last stage gives the results. A stage is a list of instructions, each of which names earlier
+// ones of the same stage as its operands.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/declaration/operator.h"
+
+namespace fusedops::program {
+
+enum class Op : int32_t {
+  input,     // a: which
+  constant,  // value
+  reduced,   // a: which reduction
+  neg,
+  add,
+  sub,
+  mul,
+  div,
+  pow,
+  lt,
+  le,
+  gt,
+  ge,
+  eq,
+  ne,
+  where,
+  min,
+  max,
+  exp,
+  log,
+  log1p,
+  expm1,
+  sqrt,
+  rsqrt,
+  sin,
+  cos,
+  tanh,
+  sigmoid,
+  erf,
+  cdf,  // of the normal distribution
+  pdf,
+  abs,
+  floor,
+  sign,
+};
+
+struct Instruction {
+  Op op;
+  int32_t a, b, c;
+  double value;
+};
+
+enum class Fold : int32_t { sum, mean, max, min };
+
+struct Reduction {
+  Fold fold;
+  int32_t stage;
+  int32_t value;  // the place of its terms' instruction in the stage
+};
+
+inline constexpr int32_t kLikeAll = -1;
+
+struct Result {
+  int32_t value;  // the place of its instruction in the last stage
+  int32_t like;   // the input to whose shape it is summed, or kLikeAll: of the shape to which all inputs broadcast
+};
+
+struct Program {
+  std::vector<std::vector<Instruction>> stages;
+  std::vector<Reduction> reductions;
+  std::vector<Result> results;
+  bool has_needs = false;  // whether an attribute for each result says if it is wanted
+  std::string source;      // the same in C++: `struct Program` of kernel.cuh
+
+  bool is_wanted(const Call& call, size_t result) const {
+    return !has_needs || call.attributes[AttributePlace<bool>{static_cast<int>(result)}];
+  }
+};
+
+// A row of the table that runs a program.
+struct ProgramOperator : Operator {
+  Program program;
+};
+
+inline const Program& program_of(const Operator& op) { return static_cast<const ProgramOperator&>(op).program; }
+
+Status rule(Rule& rule);
+size_t workspace(const Call& call);
+Status cpu(const Call& call);
+FUSEDOPS_CUDA_KERNEL Status cuda(const Call& call);
+
+// The shape to which the inputs of a call broadcast.
+struct Broadcast {
+  int rank = 0;
+  int64_t sizes[kMaxRank];
+
+  explicit Broadcast(const Call& call);
+};
+
+}  // namespace fusedops::program

@@ -1,0 +1,76 @@
+// The rule of all programs: dtypes follow the first tensor, and shapes broadcast as NumPy's.
+#include <algorithm>
+
+#include "core/program/program.h"
+
+namespace fusedops::program {
+namespace {
+
+Status check_dtypes(const Rule& rule, int leading) {
+  FUSEDOPS_TRY(rule.floating(leading));
+  const bool narrow = size_of(rule.inputs[leading].dtype) == 2;
+  for (int i = 0; i < static_cast<int>(rule.op.inputs.size()); ++i) {
+    if (!rule.inputs[i].present) continue;
+    FUSEDOPS_TRY(narrow ? rule.same_dtype_or_f32(i, leading) : rule.same_dtype(i, leading));
+  }
+  return {};
+}
+
+// Broadcasts `to` with the shape of an input.
+Status broadcast(Rule& rule, int input, Shape& to) {
+  const Shape& shape = rule.inputs[input];
+  if (!shape.ranked || !to.ranked) {
+    to.ranked = false;
+    return {};
+  }
+  Shape wider = to;
+  if (shape.rank > to.rank) {
+    const int more = shape.rank - to.rank;
+    wider.rank = shape.rank;
+    std::fill_n(wider.dims, more, 1);
+    std::copy_n(to.dims, to.rank, wider.dims + more);
+  }
+  const int skipped = wider.rank - shape.rank;
+  for (int i = 0; i < shape.rank; ++i)
+    if (!rule.broadcast(wider.dims[skipped + i], shape.dims[i]))
+      return rule.must(input, "broadcast with the inputs before it, which have shape " + rule.show(to),
+                       rule.show(shape));
+  to = wider;
+  return {};
+}
+
+}  // namespace
+
+Status rule(Rule& rule) {
+  const Program& program = program_of(rule.op);
+  const int leading = static_cast<int>(first_tensor(rule.op));
+  FUSEDOPS_TRY(check_dtypes(rule, leading));
+  Shape all = Shape::of(rule.inputs[leading].dtype);
+  for (int i = 0; i < static_cast<int>(rule.op.inputs.size()); ++i)
+    if (rule.inputs[i].present) FUSEDOPS_TRY(broadcast(rule, i, all));
+  if (!program.reductions.empty() && all.ranked && all.rank == 0)
+    return rule.must(leading, "have at least one dimension, to be reduced over the last one", "shape []");
+  for (size_t i = 0; i < program.results.size(); ++i) {
+    const int like = program.results[i].like;
+    Shape& result = rule.outputs[i];
+    result = like == kLikeAll ? all : rule.inputs[like];
+    const bool wanted = !program.has_needs || rule.attributes[AttributePlace<bool>{static_cast<int>(i)}];
+    const DType dtype = result.present ? result.dtype : all.dtype;  // the gradient of a number is not wanted
+    if (!wanted || !result.present) result = Shape::of(dtype, {0});
+  }
+  return {};
+}
+
+Broadcast::Broadcast(const Call& call) {
+  for (const View* input : call.inputs)
+    if (input) rank = std::max(rank, input->rank);
+  std::fill_n(sizes, rank, 1);
+  for (const View* input : call.inputs) {
+    if (!input) continue;
+    int64_t* const to = sizes + (rank - input->rank);
+    for (int i = 0; i < input->rank; ++i)
+      if (input->sizes[i] != 1) to[i] = input->sizes[i];
+  }
+}
+
+}  // namespace fusedops::program
