@@ -1,0 +1,44 @@
+// How a call's tensors lie over its elements, for the CPU and the GPU alike: as rows and columns.
+#pragma once
+
+#include <cstdint>
+
+#include "core/program/program.h"
+
+namespace fusedops::program {
+
+inline constexpr int kMaxRowDims = 8;
+
+enum class Access : uint8_t {
+  number,  // no tensor: a number, or an absent optional
+  single,  // one element
+  column,  // all columns, the same in each row
+  row,     // an element for each row
+  full,    // all elements
+  some,    // the rows of some leading dimensions, with columns or without
+};
+
+// How a tensor is walked: element (row, column) is at the sum of the row's index in each leading dimension times its
+// stride, plus the column if it extends along the columns.
+struct Walk {
+  Access access;
+  bool along_columns;
+  int64_t strides[kMaxRowDims];  // in elements; 0 where the tensor is broadcast
+};
+
+// The shape to which the inputs broadcast, without dimensions of one element, and with neighbouring dimensions as one
+// where each input has all of them or none. The last dimension that is left are the columns; in a program with
+// reductions, that is the last dimension itself, whatever its size.
+struct Geometry {
+  int64_t rows, cols;
+  int dims;                    // leading dimensions
+  int64_t sizes[kMaxRowDims];  // of these; their product is `rows`
+  Walk inputs[kMaxInputs];     // for the operator's inputs
+  Walk all;                    // of a result of the broadcast shape; one like an input is walked as that
+
+  const Walk& of(const Result& result) const { return result.like == kLikeAll ? all : inputs[result.like]; }
+
+  static Status of(const Call& call, Geometry* geometry);
+};
+
+}  // namespace fusedops::program
