@@ -3,20 +3,12 @@
 
 #include <cstdint>
 
+#include "core/program/arguments.h"
 #include "core/program/program.h"
 
 namespace fusedops::program {
 
-inline constexpr int kMaxRowDims = 8;
-
-enum class Access : uint8_t {
-  number,  // no tensor: a number, or an absent optional
-  single,  // one element
-  column,  // all columns, the same in each row
-  row,     // an element for each row
-  full,    // all elements
-  some,    // the rows of some leading dimensions, with columns or without
-};
+inline constexpr int kMaxRowDims = kMostRowDims;
 
 // How a tensor is walked: element (row, column) is at the sum of the row's index in each leading dimension times its
 // stride, plus the column if it extends along the columns.

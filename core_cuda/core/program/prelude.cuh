@@ -1,0 +1,18 @@
+// What a program's C++ is written in, for NVRTC: kernel.cuh comes behind it.
+#pragma once
+
+#include "core/common/element.h"
+#include "core/program/arguments.h"
+#include "core/program/functions.h"
+
+#define FN __device__ __forceinline__
+
+namespace fusedops::program {
+
+enum { kSum, kMean, kMax, kMin };
+
+struct Reduction {
+  int kind, stage;
+};
+
+}  // namespace fusedops::program

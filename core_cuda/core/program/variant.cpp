@@ -1,0 +1,207 @@
+#include "core/program/variant.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace fusedops::program {
+namespace {
+
+constexpr int kMostHeld = 4;
+constexpr int64_t kEnoughBlocks = 1024;  // for all multiprocessors of the largest GPU
+
+int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
+
+Type type_of(const View& view, DType leading) {
+  return view.dtype == DType::f32 && size_of(leading) == 2 ? kFloat32 : kElement;
+}
+
+class Planner {
+ public:
+  Planner(const Call& call, Plan& plan)
+      : call_(call), program_(program_of(call.op)), plan_(plan), g_(plan.geometry), v_(plan.variant) {}
+
+  void plan() {
+    v_.dtype = call_.inputs[first_tensor(call_.op)]->dtype;
+    pack_ = static_cast<int64_t>(16 / size_of(v_.dtype));
+    packs_ = ceil_divide(g_.cols, pack_);
+    v_.dims = static_cast<uint16_t>(g_.dims);
+    read_inputs();
+    if (needs_whole_rows())
+      share_rows();
+    else
+      share_columns();
+    read_results();
+    share_slabs();
+    place_sums();
+    settle_alignment();
+  }
+
+ private:
+  bool is_wanted(size_t result) const {
+    return program_.is_wanted(call_, result) && walk(result).access != Access::number;
+  }
+
+  const Walk& walk(size_t result) const { return g_.of(program_.results[result]); }
+
+  bool has_sums(Access access) const {
+    for (size_t i = 0; i < program_.results.size(); ++i)
+      if (is_wanted(i) && walk(i).access == access) return true;
+    return false;
+  }
+
+  bool needs_whole_rows() const {
+    if (!program_.reductions.empty()) return true;
+    for (size_t i = 0; i < program_.results.size(); ++i) {
+      const Walk& walk = this->walk(i);
+      if (is_wanted(i) && (walk.access == Access::row || (walk.access == Access::some && !walk.along_columns)))
+        return true;
+    }
+    return false;
+  }
+
+  void read_inputs() {
+    for (size_t i = 0; i < call_.op.inputs.size(); ++i) {
+      v_.input[i] = g_.inputs[i].access;
+      v_.along_columns[i] = g_.inputs[i].along_columns;
+      if (call_.inputs[i]) v_.input_type[i] = type_of(*call_.inputs[i], v_.dtype);
+    }
+  }
+
+  // A row belongs to a part of a warp, to a warp or to a block.
+  void share_rows() {
+    plan_.tiles = 1;
+    if (packs_ <= 32) {
+      share(256, static_cast<int>(std::bit_ceil(static_cast<uint64_t>(packs_))), 1);
+    } else if (packs_ <= 32 * kMostHeld) {
+      share(256, 32, static_cast<int>(ceil_divide(packs_, 32)));
+    } else {
+      int threads = 128;
+      while (threads < 1024 && packs_ > 2 * threads) threads *= 2;
+      const int64_t held = ceil_divide(packs_, threads);
+      v_.chunked = held > kMostHeld;
+      share(threads, threads, static_cast<int>(v_.chunked ? 2 : held));
+    }
+  }
+
+  // Columns are independent: a block has a tile of them.
+  void share_columns() {
+    const int across = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(std::clamp<int64_t>(packs_, 1, 256))));
+    share(256, across, g_.rows == 1 && has_sums(Access::single) ? kMostHeld : 1);
+    plan_.tiles = ceil_divide(packs_, int64_t(v_.across) * v_.held);
+  }
+
+  void share(int threads, int across, int held) {
+    v_.threads = static_cast<uint16_t>(threads);
+    v_.across = static_cast<uint16_t>(across);
+    v_.held = static_cast<uint16_t>(held);
+  }
+
+  void read_results() {
+    for (size_t i = 0; i < program_.results.size(); ++i) {
+      plan_.rest[i] = Plan::Rest::none;
+      if (!is_wanted(i)) continue;  // Access::number
+      const Walk& walk = this->walk(i);
+      v_.output[i] = walk.access;
+      v_.output_type[i] = type_of(call_.outputs[i], v_.dtype);
+      if (walk.access == Access::single) {
+        plan_.rest[i] = Plan::Rest::partials;
+      } else if (walk.access == Access::column && !v_.chunked) {
+        plan_.rest[i] = Plan::Rest::slabs;
+      } else if (walk.access == Access::column || walk.access == Access::some) {
+        plan_.rest[i] = Plan::Rest::folded;
+        v_.output[i] = walk.along_columns ? Access::full : Access::row;
+      }
+      if (plan_.rest[i] != Plan::Rest::none) v_.output_type[i] = kCompute;
+    }
+  }
+
+  // Sums over rows stay in registers for as many rows as still leave enough blocks.
+  void share_slabs() {
+    const int64_t groups = v_.threads / v_.across, turns = ceil_divide(g_.rows, groups);
+    const bool sums = std::any_of(plan_.rest, plan_.rest + program_.results.size(), [](Plan::Rest rest) {
+      return rest == Plan::Rest::slabs || rest == Plan::Rest::partials;
+    });
+    int64_t per_slab = 1;
+    if (sums)
+      per_slab = ceil_divide(turns * plan_.tiles, kEnoughBlocks * 256 / v_.threads);
+    else if (program_.reductions.empty())
+      per_slab = std::clamp<int64_t>(turns * plan_.tiles / (8 * kEnoughBlocks), 1, 4);
+    plan_.rows_per_slab = per_slab * groups;
+    v_.several = per_slab > 1;
+    plan_.slabs = ceil_divide(g_.rows, plan_.rows_per_slab);
+  }
+
+  void place_sums() {
+    const auto size = static_cast<int64_t>(size_of(compute_dtype(v_.dtype)));
+    for (size_t i = 0; i < program_.results.size(); ++i) {
+      if (plan_.rest[i] == Plan::Rest::none) continue;
+      int64_t count = plan_.slabs * (plan_.rest[i] == Plan::Rest::slabs ? g_.cols : plan_.tiles);
+      if (plan_.rest[i] == Plan::Rest::folded) count = g_.rows * (v_.output[i] == Access::full ? g_.cols : 1);
+      plan_.offset[i] = plan_.workspace;
+      plan_.workspace += (count * size + 15) / 16 * 16;
+    }
+  }
+
+  void settle_alignment() {
+    v_.whole = g_.cols % pack_ == 0;
+    v_.aligned = v_.whole || g_.rows == 1;
+    for (size_t i = 0; i < call_.op.inputs.size(); ++i)
+      if (v_.along_columns[i]) v_.aligned = v_.aligned && is_aligned(call_.inputs[i]->data);
+    for (size_t i = 0; i < program_.results.size(); ++i)
+      if (v_.output[i] == Access::full && plan_.rest[i] == Plan::Rest::none)
+        v_.aligned = v_.aligned && is_aligned(call_.outputs[i].data);
+  }
+
+  const Call& call_;
+  const Program& program_;
+  Plan& plan_;
+  Geometry& g_;
+  Variant& v_;
+  int64_t pack_ = 0, packs_ = 0;
+};
+
+template <class Item, class Name>
+std::string list(const Item* items, size_t count, Name&& name) {
+  std::string text;
+  for (size_t i = 0; i < count; ++i) text += (i ? ", " : "") + std::string(name(items[i]));
+  return "{" + text + "}";
+}
+
+}  // namespace
+
+Status Plan::make(const Call& call, Plan* plan) {
+  FUSEDOPS_TRY(Geometry::of(call, &plan->geometry));
+  Planner(call, *plan).plan();
+  return {};
+}
+
+size_t cuda_workspace(const Call& call) {
+  Plan plan;
+  return Plan::make(call, &plan).ok() ? static_cast<size_t>(plan.workspace) : 0;
+}
+
+std::string Variant::source(const Program& program) const {
+  static constexpr const char* kAccess[] = {"number", "single", "column", "row", "full", "some"};
+  static constexpr const char* kTypes[] = {"kElement", "kFloat32", "kCompute"};
+  static constexpr const char* kElements[] = {"double", "float", "f16", "bf16"};
+  const auto access = [](Access access) { return std::string("Access::") + kAccess[static_cast<int>(access)]; };
+  const auto type = [](Type type) { return kTypes[type]; };
+  const auto flag = [](bool value) { return value ? "true" : "false"; };
+  // All places, since what the program does not have is not looked at.
+  std::string text = "#include \"core/program/prelude.cuh\"\n\nnamespace fusedops::program {\n\nstruct Variant {\n";
+  text += std::string("  using T = ") + kElements[static_cast<int>(dtype)] + ";\n";
+  text += "  static constexpr int kThreads = " + std::to_string(threads) + ", kAcross = " + std::to_string(across) +
+          ", kHeld = " + std::to_string(held) + ", kDims = " + std::to_string(dims) + ";\n";
+  text += std::string("  static constexpr bool kAligned = ") + flag(aligned) + ", kWhole = " + flag(whole) +
+          ", kChunked = " + flag(chunked) + ", kSeveral = " + flag(several) + ";\n";
+  text += "  static constexpr Access kInput[] = " + list(input, kMaxInputs, access) + ";\n";
+  text += "  static constexpr bool kAlongColumns[] = " + list(along_columns, kMaxInputs, flag) + ";\n";
+  text += "  static constexpr Type kInputType[] = " + list(input_type, kMaxInputs, type) + ";\n";
+  text += "  static constexpr Access kOutput[] = " + list(output, kMaxOutputs, access) + ";\n";
+  text += "  static constexpr Type kOutputType[] = " + list(output_type, kMaxOutputs, type) + ";\n};\n\n";
+  return text + program.source + "\n}  // namespace fusedops::program\n\n#include \"core/program/kernel.cuh\"\n";
+}
+
+}  // namespace fusedops::program
