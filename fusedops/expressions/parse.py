@@ -105,7 +105,7 @@ class _Parser:
         for name in inputs or ():
             self.add_input(name)
         self.tokens = self.read()
-        self.before = self.token = next(self.tokens)
+        self.before, self.token = _Token("symbol", "\n", 0), next(self.tokens)
 
     def parse(self) -> Parsed:
         last: Node | None = None
@@ -123,13 +123,13 @@ class _Parser:
             else:
                 results = [(self.expression(), None)]
             if self.token.text == ",":
-                self.fail("only return has several results, as in: return a, b", self.token)
+                self.fail("unexpected ','", self.token, "several results are written as: return a, b")
             if results and self.skip_separators().kind != "end":
                 self.fail("a value without a name must come last", first)
         if last and not results:
             results = [(last, None)]
         if not results:
-            self.fail("an expression is expected", self.token)
+            self.fail("expected an expression", self.token)
         for name in self.declared or ():
             if name not in self.used:
                 fail(f"the input {name!r} is not used in the expression")
@@ -149,7 +149,7 @@ class _Parser:
             if self.token.text != ",":
                 return found
             if len(found) == MOST_RESULTS:
-                self.fail(f"an expression must have at most {MOST_RESULTS} results; got more", self.token)
+                self.fail(f"an expression must have at most {MOST_RESULTS} results", self.token, "got more")
             self.advance()
 
     def expression(self) -> Node:
@@ -164,7 +164,7 @@ class _Parser:
             elif token.text == "," and self.open:
                 self.reduce(1)
                 if self.waiting[-1].token.kind != "name":
-                    self.fail("a comma must be between arguments or results", token)
+                    self.fail("unexpected ','", token, "it must be between arguments or results")
             elif not self.open and (token.kind == "end" or token.text in ("\n", ";", ",")):
                 self.reduce(1)
                 return self.values.pop()
@@ -185,7 +185,7 @@ class _Parser:
                     self.values.append(self.named(token))
                     return self.advance()
                 if token.text not in FUNCTIONS:
-                    self.fail(f"there is no function {token.text!r}; there are {_FUNCTION_NAMES}", token)
+                    self.fail(f"unknown function {token.text!r}", token, f"there are {_FUNCTION_NAMES}")
                 self.open += 1
                 self.advance()
                 self.waiting.append(_Pending(token, 0, len(self.values)))
@@ -202,7 +202,7 @@ class _Parser:
         if token.text in _COMPARISONS:
             self.reduce(2)
             if self.waiting and self.waiting[-1].token.text in _COMPARISONS:
-                self.fail("comparisons must not be chained; write (a < b) * (b < c)", token)
+                self.fail("comparisons must not be chained", token, "write (a < b) * (b < c)")
         strength = _STRENGTH[token.text]
         self.reduce(strength + (token.text == "**"))  # the only one that starts from the right
         self.waiting.append(_Pending(token, strength))
@@ -235,7 +235,7 @@ class _Parser:
     def apply(self, token: _Token, operation: str, operands: list[Node]) -> None:
         self.operations += 1
         if self.operations > MOST_OPERATIONS:
-            self.fail(f"an expression must have at most {MOST_OPERATIONS} operations; got more", token)
+            self.fail(f"an expression must have at most {MOST_OPERATIONS} operations", token, "got more")
         del self.values[-len(operands) :]
         made_of_others = expand.AT_ONCE.get(operation)
         self.values.append(
@@ -247,14 +247,14 @@ class _Parser:
         if name in self.assigned:
             return self.assigned[name]
         if name in FUNCTIONS:
-            self.fail(f"{name!r} is a function, which must be called with arguments", token)
+            self.fail(f"the function {name!r} must have arguments", token)
         if name not in self.inputs:
             if name in CONSTANTS:
                 return self.graph.constant(CONSTANTS[name])
             if self.declared is not None:
-                self.fail(f"there is no input {name!r}; there are {', '.join(self.inputs)}", token)
+                self.fail(f"unknown input {name!r}", token, f"there are {', '.join(self.inputs)}")
             if len(self.inputs) == MOST_INPUTS:
-                self.fail(f"an expression must have at most {MOST_INPUTS} inputs; got more", token)
+                self.fail(f"an expression must have at most {MOST_INPUTS} inputs", token, "got more")
             self.add_input(name)
         self.used.add(name)
         return self.inputs[name]
@@ -265,13 +265,13 @@ class _Parser:
 
     def check_word(self, token: _Token) -> None:
         if keyword.iskeyword(token.text):
-            advice = "; where(c, a, b) chooses" if token.text in ("if", "else", "and", "or", "not") else ""
-            self.fail(f"{token.text!r} is a word of Python that expressions do not have{advice}", token)
+            advice = "where(c, a, b) chooses" if token.text in ("if", "else", "and", "or", "not") else ""
+            self.fail(f"unexpected word {token.text!r}", token, advice)
 
     def check_assignable(self, token: _Token) -> None:
         self.check_word(token)
         if token.text in FUNCTIONS:
-            self.fail(f"{token.text!r} is a function, and must not be assigned", token)
+            self.fail(f"the function {token.text!r} must not be assigned", token)
 
     def no_operand(self, token: _Token) -> NoReturn:
         opened = self.waiting[-1] if self.waiting else None
@@ -287,16 +287,18 @@ class _Parser:
         self.check_word(token)
         if token.kind == "end" or token.text == ";":
             opened = next(pending.token for pending in reversed(self.waiting) if not pending.strength)
-            self.fail(f"{opened.text.rstrip('(')}( is never closed", opened)
+            which = f"the '(' of {opened.text!r}" if opened.kind == "name" else "this '('"
+            self.fail(f"{which} is never closed", opened)
         if token.text == "=":
-            what = "an argument must not have a name" if self.open else "'=' must follow a name that begins a statement"
-            self.fail(what, token)
+            advice = "arguments have no names" if self.open else "it must follow a name that begins a statement"
+            self.fail("unexpected '='", token, advice)
         self.fail(f"expected an operator before {token.text!r}", token)
 
     def wrong_arguments(self, token: _Token, got: int) -> NoReturn:
         counts = list(FUNCTIONS[token.text])
         plural = "" if counts == [1] else "s"
-        self.fail(f"{token.text} takes {' or '.join(map(str, counts))} argument{plural}; got {got}", token)
+        expected = f"{' or '.join(map(str, counts))} argument{plural}"
+        self.fail(f"the function {token.text!r} must have {expected}", token, f"got {got}")
 
     def advance(self) -> None:
         self.before, self.token = self.token, next(self.tokens)
@@ -323,15 +325,16 @@ class _Parser:
         while True:
             yield _Token("end", "", at)
 
-    def fail(self, sentence: str, token: _Token) -> NoReturn:
+    def fail(self, sentence: str, token: _Token, more: str = "") -> NoReturn:
         """Names the place, and shows it in as much of the line as is easily read."""
         start = self.text.rfind("\n", 0, token.at) + 1
         line = self.text[start:].partition("\n")[0]
         column = token.at - start
         left = max(0, min(column - _SHOWN // 2, len(line) - _SHOWN))
-        shown = "".join(c if c.isprintable() else " " for c in line[left : left + _SHOWN])
+        shown = "".join(c if c.isprintable() else " " for c in line[left : left + _SHOWN]).rstrip()
         where = f"at column {column + 1} of line {self.text.count(chr(10), 0, token.at) + 1}"
-        fail(f"{sentence} {where}\n    {shown}\n    {' ' * (column - left)}^")
+        more = f"; {more}" if more else ""
+        fail(f"{sentence} {where}{more}\n    {shown}\n    {' ' * (column - left)}^")
 
 
 def _described(character: str) -> str:
