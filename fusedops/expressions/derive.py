@@ -1,0 +1,191 @@
+"""The derivative of a graph, in reverse.
+
+An adjoint of a uniform node is that of the node's copies, one for each element of the row: whoever needs one number for
+the row sums them. So sums are taken only where a reduction ends, and of the simplest terms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from fusedops.expressions.expand import gelu_tanh_argument, gelu_tanh_argument_slope
+from fusedops.expressions.graph import COMPARISONS, Graph, Node, needed
+from fusedops.expressions.terms import Term, divided, product, row, total
+
+_CONSTANT = (*COMPARISONS, "floor", "sign")  # wherever they have a slope, it is zero
+
+Rule = Callable[[Graph, Node, Term], tuple[Term | None, ...]]
+
+
+def vjp(graph: Graph, results: Sequence[Node], upstream: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:
+    """The derivative with respect to each input, of the sum of results times upstream."""
+    nodes = needed(results)
+    graph.given = len(graph.nodes)
+    moving = _depending(nodes, inputs)
+    adjoints: dict[Node, Term] = {}
+
+    def add(node: Node, term: Term) -> None:
+        if node in moving:
+            adjoints[node] = total(graph, adjoints[node], term) if node in adjoints else term
+
+    for result, adjoint in zip(results, upstream, strict=True):
+        add(result, Term(1.0, adjoint))
+    for node in reversed(nodes):
+        if node.op == "input" or node not in adjoints or not adjoints[node].scale:
+            continue
+        parts: dict[Node, Term] = {}  # those of one operand meet first: x * x has 2 * x
+        for operand, term in zip(node.operands, RULES[node.op](graph, node, adjoints[node]), strict=True):
+            if term:
+                parts[operand] = total(graph, parts[operand], term) if operand in parts else term
+        for operand, term in parts.items():
+            add(operand, term)
+    return [adjoints[node].value(graph) if node in adjoints else graph.constant(0) for node in inputs]
+
+
+def _depending(nodes: Sequence[Node], inputs: Sequence[Node]) -> set[Node]:
+    moving = set(inputs)
+    for node in nodes:
+        if node.op in _CONSTANT:
+            continue
+        if any(operand in moving for operand in node.operands[node.op == "where" :]):
+            moving.add(node)
+    return moving
+
+
+def _neg(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
+    return (-v,)
+
+
+def _add(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
+    return v, v
+
+
+def _sub(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
+    return v, -v
+
+
+def _mul(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
+    a, b = y.operands
+    return product(g, v, b), product(g, v, a)
+
+
+def _div(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
+    by_a = divided(g, v, y.operands[1])
+    return by_a, -product(g, by_a, y)
+
+
+def _pow(g: Graph, y: Node, v: Term) -> tuple[Term | None, ...]:
+    a, b = y.operands
+    one, zero = g.constant(1), g.constant(0)
+    by_a = product(g, product(g, v, b), g.apply("pow", a, g.apply("sub", b, one)))
+    if b.op == "constant":
+        return by_a, None
+    by_a = _chosen(g, g.apply("eq", b, zero), None, by_a)
+    by_b = product(g, product(g, v, y), g.apply("log", a))
+    flat = g.apply("mul", g.apply("eq", a, zero), g.apply("ge", b, zero))  # 0 ** b, as for every b beside it
+    return by_a, _chosen(g, flat, None, by_b)
+
+
+def _where(g: Graph, y: Node, v: Term) -> tuple[Term | None, ...]:
+    condition = y.operands[0]
+    return None, _chosen(g, condition, v, None), _chosen(g, condition, None, v)
+
+
+def _chosen(g: Graph, condition: Node, yes: Term | None, no: Term | None) -> Term:
+    """One of the terms, or zero: what is not chosen may be NaN."""
+    zero = g.constant(0)
+    if yes:
+        return Term(yes.scale, g.apply("where", condition, yes.node, zero))
+    assert no
+    return Term(no.scale, g.apply("where", condition, zero, no.node))
+
+
+def _largest(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
+    """Of max and min: half for each where both are equal, all for both where one is NaN."""
+    a, b = y.operands
+    half = g.apply("mul", g.constant(0.5), v.node)
+    shared = Term(v.scale, g.apply("where", g.apply("eq", a, b), half, v.node))
+    less, more = g.apply("lt", a, b), g.apply("lt", b, a)
+    not_a, not_b = (less, more) if y.op == "max" else (more, less)
+    return _chosen(g, not_a, None, shared), _chosen(g, not_b, None, shared)
+
+
+def _row_sum(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
+    return (row(g, "row_sum", v),)
+
+
+def _row_mean(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
+    return (row(g, "row_mean", v),)
+
+
+def _row_largest(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
+    """Shared by all elements that are the largest, or the smallest."""
+    where = g.apply("eq", y.operands[0], y)
+    share = divided(g, row(g, "row_sum", v), g.apply("row_sum", where))
+    return (_chosen(g, where, share, None),)
+
+
+def _rsqrt(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
+    cube = g.apply("mul", g.apply("mul", y, y), y)
+    return (product(g, v, cube) * -0.5,)
+
+
+def _erf(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
+    (a,) = y.operands
+    slope = g.apply("exp", g.apply("neg", g.apply("mul", a, a)))
+    return (product(g, v, slope) * (2 / math.sqrt(math.pi)),)
+
+
+def _tanh(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
+    twice = g.apply("mul", g.constant(2), y.operands[0])
+    return (product(g, v, _sigmoid_slope(g, twice)) * 4,)
+
+
+def _sigmoid(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
+    return (product(g, v, _sigmoid_slope(g, y.operands[0])),)
+
+
+def _sigmoid_slope(g: Graph, a: Node) -> Node:
+    """Not s - s * s, which is zero for large a."""
+    return g.apply("mul", g.apply("sigmoid", a), g.apply("sigmoid", g.apply("neg", a)))
+
+
+def _gelu_tanh(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
+    (x,) = y.operands
+    z = gelu_tanh_argument(g, x)
+    bend = g.apply("mul", g.apply("mul", x, _sigmoid_slope(g, z)), gelu_tanh_argument_slope(g, x))
+    return (product(g, v, g.apply("add", g.apply("sigmoid", z), bend)),)
+
+
+RULES: dict[str, Rule] = {
+    "neg": _neg,
+    "add": _add,
+    "sub": _sub,
+    "mul": _mul,
+    "div": _div,
+    "pow": _pow,
+    "where": _where,
+    "min": _largest,
+    "max": _largest,
+    "exp": lambda g, y, v: (product(g, v, y),),
+    "log": lambda g, y, v: (divided(g, v, y.operands[0]),),
+    "log1p": lambda g, y, v: (divided(g, v, g.apply("add", g.constant(1), y.operands[0])),),
+    "expm1": lambda g, y, v: (product(g, v, g.apply("exp", y.operands[0])),),
+    "sqrt": lambda g, y, v: (divided(g, v, y) * 0.5,),
+    "rsqrt": _rsqrt,
+    "sin": lambda g, y, v: (product(g, v, g.apply("cos", y.operands[0])),),
+    "cos": lambda g, y, v: (-product(g, v, g.apply("sin", y.operands[0])),),
+    "tanh": _tanh,
+    "sigmoid": _sigmoid,
+    "erf": _erf,
+    "cdf": lambda g, y, v: (product(g, v, g.apply("pdf", y.operands[0])),),
+    "pdf": lambda g, y, v: (-product(g, product(g, v, y.operands[0]), y),),
+    "abs": lambda g, y, v: (product(g, v, g.apply("sign", y.operands[0])),),
+    "softplus": lambda g, y, v: (product(g, v, g.apply("sigmoid", y.operands[0])),),
+    "gelu_tanh": _gelu_tanh,
+    "row_sum": _row_sum,
+    "row_mean": _row_mean,
+    "row_max": _row_largest,
+    "row_min": _row_largest,
+}

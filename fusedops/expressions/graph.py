@@ -1,0 +1,113 @@
+"""The graph of an expression: nodes that never change, and of which there is one for each value that is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from fusedops.expressions import folding, simplify
+
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+ELEMENTWISE = (
+    *("neg", "add", "sub", "mul", "div", "pow"),
+    *COMPARISONS,
+    *("where", "min", "max", "exp", "log", "log1p", "expm1", "sqrt", "rsqrt", "sin", "cos", "tanh"),
+    *("sigmoid", "erf", "cdf", "pdf", "abs", "floor", "sign"),
+)
+ROWS = ("row_sum", "row_mean", "row_max", "row_min")  # over the last dimension, which stays with one element
+
+_SYMMETRIC = {"add", "mul", "min", "max", "eq", "ne"}
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Node:
+    index: int  # operands have smaller ones
+    op: str  # "input", "constant", or what makes the value of the operands
+    operands: tuple[Node, ...]
+    value: float  # of a constant
+    place: int  # of an input
+    uniform: bool  # the same for all elements of a row
+    depth: int  # how many reductions over rows come one after the other up to here
+
+
+class Graph:
+    """Makes nodes."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.inputs: list[Node] = []
+        self.given = 0  # how many of the nodes were there before a derivative was added
+        self._known: dict[tuple[object, ...], Node] = {}
+
+    def input(self, uniform: bool = False) -> Node:
+        node = self._add("input", (), place=len(self.inputs), uniform=uniform)
+        self.inputs.append(node)
+        return node
+
+    def constant(self, value: float) -> Node:
+        key = ("constant", float(value).hex())  # -0.0 is another than 0.0, and nan the same as nan
+        if key not in self._known:
+            self._known[key] = self._add("constant", (), value=float(value), uniform=True)
+        return self._known[key]
+
+    def apply(self, op: str, *operands: Node) -> Node:
+        """The node for the value, simplified."""
+        if all(operand.op == "constant" for operand in operands):
+            value = folding.fold(op, *(operand.value for operand in operands))
+            if value is not None:
+                return self.constant(value)
+        return simplify.simplified(self, op, operands) or self._intern(op, operands)
+
+    def _intern(self, op: str, operands: tuple[Node, ...]) -> Node:
+        places = [operand.index for operand in operands]
+        key = (op, *(sorted(places) if op in _SYMMETRIC else places))
+        if key not in self._known:
+            row = op in ROWS
+            uniform = row or all(operand.uniform for operand in operands)
+            depth = max(operand.depth for operand in operands) + row
+            self._known[key] = self._add(op, operands, uniform=uniform, depth=depth)
+        return self._known[key]
+
+    def _add(
+        self,
+        op: str,
+        operands: tuple[Node, ...],
+        value: float = 0.0,
+        place: int = 0,
+        uniform: bool = False,
+        depth: int = 0,
+    ) -> Node:
+        node = Node(len(self.nodes), op, operands, value, place, uniform, depth)
+        self.nodes.append(node)
+        return node
+
+
+def needed(nodes: Iterable[Node], within_stage: bool = False) -> list[Node]:
+    """These nodes and all that they are made of, each behind its operands; within a stage, reductions are made of
+    nothing."""
+    found: dict[int, Node] = {}
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        if node.index not in found:
+            found[node.index] = node
+            if not (within_stage and node.op in ROWS):
+                pending.extend(node.operands)
+    return [found[index] for index in sorted(found)]
+
+
+def copied(
+    graph: Graph, nodes: Sequence[Node], replace: Callable[[Graph, str, Node], Node | None] | None = None
+) -> list[Node]:
+    """The nodes in another graph, whose inputs are the same; `replace` can give another value for (op, operand)."""
+    copies: dict[Node, Node] = {}
+    for node in needed(nodes):
+        if node.op == "input":
+            copies[node] = graph.inputs[node.place]
+        elif node.op == "constant":
+            copies[node] = graph.constant(node.value)
+        else:
+            operands = [copies[operand] for operand in node.operands]
+            other = replace(graph, node.op, operands[0]) if replace else None
+            copies[node] = other or graph.apply(node.op, *operands)
+    return [copies[node] for node in nodes]

@@ -1,0 +1,344 @@
+"""Text to graph. Nothing of the text is ever run: it is read token by token, and what is not known here is refused."""
+
+from __future__ import annotations
+
+import keyword
+import math
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, NoReturn
+
+from fusedops.expressions import expand
+from fusedops.expressions.graph import Graph, Node
+
+MOST_CHARACTERS = 10_000
+MOST_INPUTS = 8
+MOST_RESULTS = 4
+MOST_OPERATIONS = 500
+
+CONSTANTS = {"pi": math.pi, "e": math.e, "inf": math.inf, "nan": math.nan}
+_OF_ONE = (
+    *("exp", "log", "log1p", "expm1", "sqrt", "rsqrt", "sin", "cos", "tanh", "sigmoid", "erf", "abs", "floor", "sign"),
+    *("relu", "gelu", "gelu_tanh", "silu", "softplus"),
+)
+# The numbers of arguments that each takes, and the operation that it is with so many.
+FUNCTIONS: dict[str, dict[int, str]] = {
+    **{name: {1: name} for name in _OF_ONE},
+    "where": {3: "where"},
+    "min": {1: "row_min", 2: "min"},
+    "max": {1: "row_max", 2: "max"},
+    "sum": {1: "row_sum"},
+    "mean": {1: "row_mean"},
+}
+_COMPARISONS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
+_BINARY = {**_COMPARISONS, "+": "add", "-": "sub", "*": "mul", "/": "div", "**": "pow"}
+_SIGN, _POWER = 4, 5
+_STRENGTH = {**dict.fromkeys(_COMPARISONS, 1), "+": 2, "-": 2, "*": 3, "/": 3, "**": _POWER}
+
+_FUNCTION_NAMES = ", ".join(sorted(FUNCTIONS))
+_SHOWN = 100  # characters of a line
+
+_TOKEN = re.compile(
+    r"(?P<space>[ \t\r\f]+|#[^\n]*)"
+    r"|(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
+    r"|(?P<name>[A-Za-z_][A-Za-z_0-9]*)"
+    r"|(?P<symbol>\*\*|[<>=!]=|[-+*/<>=(),;\n])",
+    re.ASCII,
+)
+_WORD = re.compile(r"[A-Za-z_0-9.]")
+_ASSIGNED = re.compile(r"\w+[ \t]*=(?!=)")
+_CALLED = re.compile(r"\w+[ \t]*\(")
+
+
+class Parsed(NamedTuple):
+    graph: Graph
+    inputs: tuple[str, ...]
+    results: tuple[Node, ...]
+    names: tuple[str | None, ...]  # of results that are plain names
+
+
+class _Token(NamedTuple):
+    kind: str  # number, name, symbol, end
+    text: str
+    at: int
+
+    @property
+    def shown(self) -> str:
+        return {"": "the end", "\n": "the end of the line"}.get(self.text, repr(self.text))
+
+
+class _Pending(NamedTuple):
+    """What waits for its last operand: an operator, or, with strength 0, a parenthesis."""
+
+    token: _Token
+    strength: int
+    operands: int = 0  # of a call or parenthesis: how many values lie below its own
+
+
+def fail(sentence: str) -> NoReturn:
+    raise ValueError(f"fusedops.elementwise: {sentence}")
+
+
+def parse(text: str, inputs: Sequence[str] | None = None, numbers: Sequence[bool] = ()) -> Parsed:
+    """The graph of an expression. Without `inputs`, the names that are not assigned are the inputs, in their order.
+
+    Where `numbers` says so, an input is a number, the same for all elements.
+    """
+    if len(text) > MOST_CHARACTERS:
+        fail(f"an expression must have at most {MOST_CHARACTERS} characters; got {len(text)}")
+    return _Parser(text, inputs, numbers).parse()
+
+
+class _Parser:
+    """Precedence by two stacks, of values and of what waits for its last operand: no depth of nesting is too much."""
+
+    def __init__(self, text: str, inputs: Sequence[str] | None, numbers: Sequence[bool]) -> None:
+        self.text, self.declared, self.numbers = text, inputs, numbers
+        self.graph = Graph()
+        self.inputs: dict[str, Node] = {}
+        self.used: set[str] = set()
+        self.assigned: dict[str, Node] = {}
+        self.operations = self.open = 0  # open: how many parentheses
+        self.values: list[Node] = []
+        self.waiting: list[_Pending] = []
+        for name in inputs or ():
+            self.add_input(name)
+        self.tokens = self.read()
+        self.before, self.token = _Token("symbol", "\n", 0), next(self.tokens)
+
+    def parse(self) -> Parsed:
+        last: Node | None = None
+        results: list[tuple[Node, str | None]] = []
+        while self.skip_separators().kind != "end":
+            first = self.token
+            if first.text == "return":
+                self.advance()
+                results = self.results()
+            elif first.kind == "name" and _ASSIGNED.match(self.text, first.at):
+                self.check_assignable(first)
+                self.advance()
+                self.advance()
+                last = self.assigned[first.text] = self.expression()
+            else:
+                results = [(self.expression(), None)]
+            if self.token.text == ",":
+                self.fail("unexpected ','", self.token, "several results are written as: return a, b")
+            if results and self.skip_separators().kind != "end":
+                self.fail("a value without a name must come last", first)
+        if last and not results:
+            results = [(last, None)]
+        if not results:
+            self.fail("expected an expression", self.token)
+        for name in self.declared or ():
+            if name not in self.used:
+                fail(f"the input {name!r} is not used in the expression")
+        if not self.inputs:
+            fail("an expression must have an input; got none")
+        return Parsed(
+            self.graph, tuple(self.inputs), tuple(node for node, _ in results), tuple(name for _, name in results)
+        )
+
+    def results(self) -> list[tuple[Node, str | None]]:
+        found: list[tuple[Node, str | None]] = []
+        while True:
+            first = self.token
+            node = self.expression()
+            plain = first.kind == "name" and self.before is first
+            found.append((node, first.text if plain else None))
+            if self.token.text != ",":
+                return found
+            if len(found) == MOST_RESULTS:
+                self.fail(f"an expression must have at most {MOST_RESULTS} results", self.token, "got more")
+            self.advance()
+
+    def expression(self) -> Node:
+        """Up to the end of the statement, or to a comma between results."""
+        while True:
+            self.operand()
+            while self.token.text == ")":
+                self.close()
+            token = self.token
+            if token.text in _BINARY:
+                self.operator(token)
+            elif token.text == "," and self.open:
+                self.reduce(1)
+                if self.waiting[-1].token.kind != "name":
+                    self.fail("unexpected ','", token, "it must be between arguments or results")
+            elif not self.open and (token.kind == "end" or token.text in ("\n", ";", ",")):
+                self.reduce(1)
+                return self.values.pop()
+            else:
+                self.no_operator(token)
+            self.advance()
+
+    def operand(self) -> None:
+        """Reads signs, parentheses and names of functions up to a number or a name, which it reads as well."""
+        while True:
+            token = self.token
+            if token.kind == "number":
+                self.values.append(self.graph.constant(float(token.text)))
+                return self.advance()
+            if token.kind == "name":
+                self.check_word(token)
+                if not _CALLED.match(self.text, token.at):
+                    self.values.append(self.named(token))
+                    return self.advance()
+                if token.text not in FUNCTIONS:
+                    self.fail(f"unknown function {token.text!r}", token, f"there are {_FUNCTION_NAMES}")
+                self.open += 1
+                self.advance()
+                self.waiting.append(_Pending(token, 0, len(self.values)))
+            elif token.text == "(":
+                self.open += 1
+                self.waiting.append(_Pending(token, 0, len(self.values)))
+            elif token.text == "-":
+                self.waiting.append(_Pending(token, _SIGN))
+            else:
+                self.no_operand(token)
+            self.advance()
+
+    def operator(self, token: _Token) -> None:
+        if token.text in _COMPARISONS:
+            self.reduce(2)
+            if self.waiting and self.waiting[-1].token.text in _COMPARISONS:
+                self.fail("comparisons must not be chained", token, "write (a < b) * (b < c)")
+        strength = _STRENGTH[token.text]
+        self.reduce(strength + (token.text == "**"))  # the only one that starts from the right
+        self.waiting.append(_Pending(token, strength))
+
+    def close(self) -> None:
+        if not self.open:
+            self.fail("this ')' has no '('", self.token)
+        self.reduce(1)
+        opened = self.waiting.pop()
+        if opened.token.kind == "name":
+            self.call(opened.token, self.values[opened.operands :])
+        self.open -= 1
+        self.advance()
+
+    def call(self, token: _Token, arguments: list[Node]) -> None:
+        operations = FUNCTIONS[token.text]
+        if len(arguments) not in operations:
+            self.wrong_arguments(token, len(arguments))
+        self.apply(token, operations[len(arguments)], arguments)
+
+    def reduce(self, weakest: int) -> None:
+        """Applies the operators that wait, of at least this strength, within the innermost parenthesis."""
+        while self.waiting and self.waiting[-1].strength >= weakest:
+            token, strength, _ = self.waiting.pop()
+            if strength == _SIGN:
+                self.apply(token, "neg", self.values[-1:])
+            else:
+                self.apply(token, _BINARY[token.text], self.values[-2:])
+
+    def apply(self, token: _Token, operation: str, operands: list[Node]) -> None:
+        self.operations += 1
+        if self.operations > MOST_OPERATIONS:
+            self.fail(f"an expression must have at most {MOST_OPERATIONS} operations", token, "got more")
+        del self.values[-len(operands) :]
+        made_of_others = expand.AT_ONCE.get(operation)
+        self.values.append(
+            made_of_others(self.graph, *operands) if made_of_others else self.graph.apply(operation, *operands)
+        )
+
+    def named(self, token: _Token) -> Node:
+        name = token.text
+        if name in self.assigned:
+            return self.assigned[name]
+        if name in FUNCTIONS:
+            self.fail(f"the function {name!r} must have arguments", token)
+        if name not in self.inputs:
+            if name in CONSTANTS:
+                return self.graph.constant(CONSTANTS[name])
+            if self.declared is not None:
+                self.fail(f"unknown input {name!r}", token, f"there are {', '.join(self.inputs)}")
+            if len(self.inputs) == MOST_INPUTS:
+                self.fail(f"an expression must have at most {MOST_INPUTS} inputs", token, "got more")
+            self.add_input(name)
+        self.used.add(name)
+        return self.inputs[name]
+
+    def add_input(self, name: str) -> None:
+        place = len(self.inputs)
+        self.inputs[name] = self.graph.input(uniform=place < len(self.numbers) and self.numbers[place])
+
+    def check_word(self, token: _Token) -> None:
+        if keyword.iskeyword(token.text):
+            advice = "where(c, a, b) chooses" if token.text in ("if", "else", "and", "or", "not") else ""
+            self.fail(f"unexpected word {token.text!r}", token, advice)
+
+    def check_assignable(self, token: _Token) -> None:
+        self.check_word(token)
+        if token.text in FUNCTIONS:
+            self.fail(f"the function {token.text!r} must not be assigned", token)
+
+    def no_operand(self, token: _Token) -> NoReturn:
+        opened = self.waiting[-1] if self.waiting else None
+        if token.text == ")" and opened and opened.token.kind == "name" and self.before.text == "(":
+            self.wrong_arguments(opened.token, 0)
+        if self.before.text in ("", "\n", ";"):
+            self.fail(f"expected an operand before {token.shown}", token)
+        ended = token.kind == "end" or token.text in ("\n", ";")
+        got = "" if ended else f", not {token.shown},"
+        self.fail(f"expected an operand after {self.before.text!r}{got}", self.before if ended else token)
+
+    def no_operator(self, token: _Token) -> NoReturn:
+        self.check_word(token)
+        if token.kind == "end" or token.text == ";":
+            opened = next(pending.token for pending in reversed(self.waiting) if not pending.strength)
+            which = f"the '(' of {opened.text!r}" if opened.kind == "name" else "this '('"
+            self.fail(f"{which} is never closed", opened)
+        if token.text == "=":
+            advice = "arguments have no names" if self.open else "it must follow a name that begins a statement"
+            self.fail("unexpected '='", token, advice)
+        self.fail(f"expected an operator before {token.text!r}", token)
+
+    def wrong_arguments(self, token: _Token, got: int) -> NoReturn:
+        counts = list(FUNCTIONS[token.text])
+        plural = "" if counts == [1] else "s"
+        expected = f"{' or '.join(map(str, counts))} argument{plural}"
+        self.fail(f"the function {token.text!r} must have {expected}", token, f"got {got}")
+
+    def advance(self) -> None:
+        self.before, self.token = self.token, next(self.tokens)
+        while self.open and self.token.text == "\n":
+            self.token = next(self.tokens)
+
+    def skip_separators(self) -> _Token:
+        while self.token.text in ("\n", ";"):
+            self.advance()
+        return self.token
+
+    def read(self) -> Iterator[_Token]:
+        at = 0
+        while at < len(self.text):
+            found = _TOKEN.match(self.text, at)
+            if not found:
+                self.fail(f"unexpected {_described(self.text[at])}", _Token("", "", at))
+            kind, text = str(found.lastgroup), found.group()
+            if kind == "number" and _WORD.match(self.text, found.end()):
+                self.fail(f"expected an operator after the number {text[:40]}", _Token("", "", found.end()))
+            if kind != "space":
+                yield _Token(kind, text, at)
+            at = found.end()
+        while True:
+            yield _Token("end", "", at)
+
+    def fail(self, sentence: str, token: _Token, more: str = "") -> NoReturn:
+        """Names the place, and shows it in as much of the line as is easily read."""
+        start = self.text.rfind("\n", 0, token.at) + 1
+        line = self.text[start:].partition("\n")[0]
+        column = token.at - start
+        left = max(0, min(column - _SHOWN // 2, len(line) - _SHOWN))
+        shown = "".join(c if c.isprintable() else " " for c in line[left : left + _SHOWN]).rstrip()
+        where = f"at column {column + 1} of line {self.text.count(chr(10), 0, token.at) + 1}"
+        more = f"; {more}" if more else ""
+        fail(f"{sentence} {where}{more}\n    {shown}\n    {' ' * (column - left)}^")
+
+
+def _described(character: str) -> str:
+    if character.isascii() and character.isprintable():
+        return f'"{character}"' if character == "'" else f"'{character}'"
+    name = unicodedata.name(character, "").lower()
+    return f"U+{ord(character):04X}" + (f" ({name})" if name else "")

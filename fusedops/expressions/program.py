@@ -1,0 +1,210 @@
+"""What the core gets of an expression: instructions, stage by stage, and the names around them.
+
+A stage has the terms of the reductions that depend on those of earlier stages alone; the last one has the results. It
+computes again what it needs of earlier ones, but for reductions: nothing else is kept between two passes over a row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from fusedops.expressions import source, text
+from fusedops.expressions.derive import vjp
+from fusedops.expressions.expand import expanded
+from fusedops.expressions.graph import ELEMENTWISE, ROWS, Graph, Node, copied, needed
+
+OPERATIONS = ("input", "constant", "reduced", *ELEMENTWISE)  # by the core's numbers
+_NUMBERS = {name: number for number, name in enumerate(OPERATIONS)}
+
+TENSOR, OPTIONAL, NUMBER = range(3)  # kinds of inputs; an optional one that is absent is zero
+DIFFERENTIATED = (TENSOR, NUMBER)  # kinds of inputs that a derivative has a result for
+
+MOST_INPUTS, MOST_RESULTS = 24, 12  # that an operator has in the core: no derivative has more
+
+
+@dataclass(frozen=True)
+class Input:
+    name: str
+    kind: int
+
+
+@dataclass(frozen=True)
+class Result:
+    name: str
+    value: int  # place in the last stage
+    like: int | None  # the input to whose shape it is summed; None: all have the shape to which the inputs broadcast
+
+
+@dataclass(frozen=True)
+class Reduction:
+    kind: int  # sum, mean, max, min
+    stage: int
+    value: int  # place in its stage
+
+
+@dataclass(frozen=True)
+class Instruction:
+    op: int
+    a: int = 0
+    b: int = 0
+    c: int = 0
+    value: float = 0.0
+
+
+@dataclass(frozen=True)
+class Program:
+    stages: tuple[tuple[Instruction, ...], ...]
+    reductions: tuple[Reduction, ...]
+    values: tuple[int, ...]  # of the results, in the last stage
+
+
+def program(results: Sequence[Node]) -> Program:
+    """Of a graph of primitives."""
+    rows = sorted((node for node in needed(results) if node.op in ROWS), key=lambda node: (node.depth, node.index))
+    numbers = {node: number for number, node in enumerate(rows)}
+    stages = max((node.depth for node in rows), default=0)
+    code, reductions = list[tuple[Instruction, ...]](), list[Reduction]()
+    for stage in range(stages):
+        here = [node for node in rows if node.depth == stage + 1]
+        instructions, places = _stage([node.operands[0] for node in here], numbers)
+        code.append(instructions)
+        reductions += [Reduction(ROWS.index(node.op), stage, places[node.operands[0]]) for node in here]
+    instructions, places = _stage(results, numbers)
+    return Program((*code, instructions), tuple(reductions), tuple(places[node] for node in results))
+
+
+def _stage(wanted: Sequence[Node], numbers: dict[Node, int]) -> tuple[tuple[Instruction, ...], dict[Node, int]]:
+    places: dict[Node, int] = {}
+    code: list[Instruction] = []
+    for node in needed(wanted, within_stage=True):
+        if node.op == "input":
+            instruction = Instruction(_NUMBERS["input"], node.place)
+        elif node.op == "constant":
+            instruction = Instruction(_NUMBERS["constant"], value=node.value)
+        elif node.op in ROWS:
+            instruction = Instruction(_NUMBERS["reduced"], numbers[node])
+        else:
+            instruction = Instruction(_NUMBERS[node.op], *(places[operand] for operand in node.operands))
+        places[node] = len(code)
+        code.append(instruction)
+    return tuple(code), places
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A row of the table of operators."""
+
+    name: str
+    inputs: tuple[Input, ...]
+    results: tuple[Result, ...]
+    program: Program
+    needs: bool  # whether an attribute need_<result> says of each result that it is wanted
+    backward_name: str | None  # of the row that has the derivative
+    graph: Graph
+    nodes: tuple[Node, ...]  # the results', before they were expanded
+
+    @property
+    def source(self) -> str:
+        """In C++, as a GPU runs it."""
+        return source.source(self)
+
+    @property
+    def text(self) -> str:
+        """As an expression."""
+        return text.text(self)
+
+    def backward(self) -> Definition:
+        """The row that has the derivative. It takes this row's inputs, then a d<result> for each result: an optional
+        one if there are several. Its results are d<input>, of the shapes of the inputs.
+
+        Raises:
+            ValueError: An operator cannot have as many inputs.
+        """
+        return self._backward
+
+    @cached_property
+    def _backward(self) -> Definition:
+        if self.backward_name is None:
+            raise ValueError(f"fusedops.{self.name}: a derivative must have at most {MOST_INPUTS} inputs; got more")
+        graph, inputs, upstream = Graph(), list(self.inputs), list[Node]()
+        for node in self.graph.inputs:
+            graph.input(node.uniform)
+        results = copied(graph, self.nodes)
+        names = _Names(input.name for input in inputs)
+        for result in self.results:
+            inputs.append(Input(names.new(f"d{result.name}"), TENSOR if len(self.results) == 1 else OPTIONAL))
+            upstream.append(graph.input())
+        wanted = [place for place, input in enumerate(self.inputs) if input.kind in DIFFERENTIATED]
+        derivatives = vjp(graph, results, upstream, [graph.inputs[place] for place in wanted])
+        return define(
+            self.backward_name,
+            graph,
+            tuple(inputs),
+            derivatives,
+            [names.new(f"d{self.inputs[place].name}", result=True) for place in wanted],
+            wanted,
+            needs=True,
+        )
+
+
+def define(
+    name: str,
+    graph: Graph,
+    inputs: tuple[Input, ...],
+    nodes: Sequence[Node],
+    results: Sequence[str],
+    like: Sequence[int | None],
+    needs: bool = False,
+) -> Definition:
+    found = program(expanded(graph, nodes))
+    wanted = sum(input.kind in DIFFERENTIATED for input in inputs)
+    differentiable = len(inputs) + len(results) <= MOST_INPUTS and 0 < wanted <= MOST_RESULTS
+    return Definition(
+        name,
+        inputs,
+        tuple(map(Result, results, found.values, like)),
+        found,
+        needs,
+        f"{name}_backward" if differentiable else None,
+        graph,
+        tuple(nodes),
+    )
+
+
+def digest(inputs: Sequence[Input], results: Sequence[str], graph: Graph, nodes: Sequence[Node]) -> str:
+    """Of all that defines a row: the same in every process."""
+    found = program(expanded(graph, nodes))
+    return hashlib.sha256(repr((inputs, results, found)).encode()).hexdigest()[:8]
+
+
+class _Names:
+    """Names of inputs and results that are not taken, nor their attribute's that says whether a result is wanted."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self.taken = set(taken)
+
+    def new(self, name: str, result: bool = False) -> str:
+        chosen, number = name, 1
+        while not self._free(chosen, result):
+            number += 1
+            chosen = f"{name}_{number}"
+        self.taken.add(chosen)
+        if result:
+            self.taken.add(f"need_{chosen}")
+        return chosen
+
+    def _free(self, name: str, result: bool) -> bool:
+        return name not in self.taken and not (result and f"need_{name}" in self.taken)
+
+
+def result_names(inputs: Collection[str], plain: Sequence[str | None]) -> list[str]:
+    """The results' own names where they have some; else y, or y0, y1 and so on."""
+    names = _Names([*inputs, *filter(None, plain)])
+    found: list[str] = []
+    for place, name in enumerate(plain):
+        own = name if name and name not in inputs and name not in found and len(plain) > 1 else None
+        found.append(own or names.new("y" if len(plain) == 1 else f"y{place}"))
+    return found

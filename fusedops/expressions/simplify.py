@@ -1,0 +1,130 @@
+"""What is simpler and the same, but for the sign of a zero: x + 0, 1 * x, --x, x ** 2. What can be NaN stays: 0 * x."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fusedops.expressions.graph import Graph, Node
+
+
+def simplified(graph: Graph, op: str, operands: tuple[Node, ...]) -> Node | None:
+    """The node that can stand for the operation, if there is one."""
+    rule = _RULES.get(op)
+    return rule(graph, *operands) if rule else None
+
+
+def _is(node: Node, value: float) -> bool:
+    return node.op == "constant" and node.value == value
+
+
+def _neg(g: Graph, a: Node) -> Node | None:
+    return a.operands[0] if a.op == "neg" else None
+
+
+def _add(g: Graph, a: Node, b: Node) -> Node | None:
+    if _is(a, 0):
+        return b
+    if _is(b, 0):
+        return a
+    if b.op == "neg":
+        return g.apply("sub", a, b.operands[0])
+    if a.op == "neg":
+        return g.apply("sub", b, a.operands[0])
+    return None
+
+
+def _sub(g: Graph, a: Node, b: Node) -> Node | None:
+    if _is(b, 0):
+        return a
+    if _is(a, 0):
+        return g.apply("neg", b)
+    if b.op == "neg":
+        return g.apply("add", a, b.operands[0])
+    return None
+
+
+def _mul(g: Graph, a: Node, b: Node) -> Node | None:
+    for one, other in ((a, b), (b, a)):
+        if _is(one, 1):
+            return other
+        if _is(one, -1):
+            return g.apply("neg", other)
+    return _without_signs(g, "mul", a, b)
+
+
+def _div(g: Graph, a: Node, b: Node) -> Node | None:
+    if _is(b, 1):
+        return a
+    if _is(b, -1):
+        return g.apply("neg", a)
+    return _without_signs(g, "div", a, b)
+
+
+def _without_signs(g: Graph, op: str, a: Node, b: Node) -> Node | None:
+    """A negation comes last, where it may meet another one."""
+    if a.op == "neg":
+        return g.apply("neg", g.apply(op, a.operands[0], b))
+    if b.op == "neg":
+        return g.apply("neg", g.apply(op, a, b.operands[0]))
+    return None
+
+
+def _pow(g: Graph, a: Node, b: Node) -> Node | None:
+    if b.op != "constant":
+        return None
+    if b.value == 0:
+        return g.constant(1)
+    if b.value == 1:
+        return a
+    if b.value == 2:
+        return g.apply("mul", a, a)
+    if b.value == 3:
+        return g.apply("mul", g.apply("mul", a, a), a)
+    if b.value == 0.5:
+        return g.apply("sqrt", a)
+    if b.value == -0.5:
+        return g.apply("rsqrt", a)
+    if b.value == -1:
+        return g.apply("div", g.constant(1), a)
+    return None
+
+
+def _where(g: Graph, c: Node, a: Node, b: Node) -> Node | None:
+    if a is b:
+        return a
+    if c.op == "constant" and not math.isnan(c.value):
+        return a if c.value else b
+    return None
+
+
+def _same(g: Graph, a: Node, b: Node) -> Node | None:
+    return a if a is b else None
+
+
+def _row(g: Graph, a: Node) -> Node | None:
+    return a if a.uniform else None
+
+
+def _row_sum(g: Graph, a: Node) -> Node | None:
+    """As many times the mean as it is of elements."""
+    return g.apply("row_sum", a.operands[0]) if a.op == "row_mean" else None
+
+
+_RULES: dict[str, Callable[..., Node | None]] = {
+    "neg": _neg,
+    "add": _add,
+    "sub": _sub,
+    "mul": _mul,
+    "div": _div,
+    "pow": _pow,
+    "where": _where,
+    "min": _same,
+    "max": _same,
+    "row_sum": _row_sum,
+    "row_mean": _row,
+    "row_max": _row,
+    "row_min": _row,
+}

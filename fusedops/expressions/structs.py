@@ -1,0 +1,69 @@
+"""A definition as C has it: fusedops_define(const Definition*)."""
+
+from __future__ import annotations
+
+from ctypes import POINTER, Structure, c_char_p, c_double, c_int32
+
+from fusedops.expressions.program import Definition
+
+
+class Instruction(Structure):
+    _fields_ = (("op", c_int32), ("a", c_int32), ("b", c_int32), ("c", c_int32), ("value", c_double))
+
+
+class Reduction(Structure):
+    _fields_ = (("kind", c_int32), ("stage", c_int32), ("value", c_int32))
+
+
+class Result(Structure):
+    _fields_ = (("name", c_char_p), ("value", c_int32), ("like", c_int32))
+
+
+class InputText(Structure):
+    _fields_ = (("name", c_char_p), ("kind", c_int32))
+
+
+class DefinitionStruct(Structure):
+    _fields_ = (
+        ("name", c_char_p),
+        ("source", c_char_p),
+        ("inputs", c_int32),
+        ("results", c_int32),
+        ("reductions", c_int32),
+        ("stages", c_int32),
+        ("input", POINTER(InputText)),
+        ("result", POINTER(Result)),
+        ("reduction", POINTER(Reduction)),
+        ("stage_size", POINTER(c_int32)),
+        ("code", POINTER(Instruction)),
+        ("needs", c_int32),
+        ("backward", c_char_p),
+    )
+
+
+def packed(definition: Definition) -> DefinitionStruct:
+    """It keeps what its pointers point to."""
+    program = definition.program
+    inputs = [InputText(input.name.encode(), input.kind) for input in definition.inputs]
+    results = [
+        Result(result.name.encode(), result.value, -1 if result.like is None else result.like)
+        for result in definition.results
+    ]
+    reductions = [Reduction(x.kind, x.stage, x.value) for x in program.reductions]
+    code = [Instruction(i.op, i.a, i.b, i.c, i.value) for stage in program.stages for i in stage]
+    backward = definition.backward_name
+    return DefinitionStruct(
+        definition.name.encode(),
+        definition.source.encode(),
+        len(inputs),
+        len(results),
+        len(reductions),
+        len(program.stages),
+        (InputText * len(inputs))(*inputs),
+        (Result * len(results))(*results),
+        (Reduction * len(reductions))(*reductions),
+        (c_int32 * len(program.stages))(*map(len, program.stages)),
+        (Instruction * len(code))(*code),
+        definition.needs,
+        backward.encode() if backward else None,
+    )
