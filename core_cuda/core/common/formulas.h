@@ -91,26 +91,30 @@ FUSEDOPS_HD Activated<float> normal(float x) {
   return {choose(x < 0, tail, 1 - tail), kDensity * bell};
 }
 
-FUSEDOPS_HD Activated<double> tanh_(double x) {
-  const double t = exp(-2 * fabs(x)), r = 1 / (1 + t);
-  return {tanh(x), 4 * t * r * r};
-}
-
-// tanh|x| = (1 - t) / (1 + t) with t = e^(-2|x|) = 2^n 2^f. For small x the difference cancels, and is taken apart
-// before: 1 - t = (1 - 2^n) - 2^n (2^f - 1). 2^f - 1 is f times a polynomial of least relative error, 2.1e-8, found by
-// Remez' algorithm.
-FUSEDOPS_HD Activated<float> tanh_(float x) {
-  constexpr float kHigh = float(2 * kLog2E), kLow = float(2 * kLog2E - double(kHigh)), kRound = 0x1.8p23f;
-  const float a = choose(magnitude(x) > 44, 44.0f, magnitude(x));  // 2^n is zero there
-  const float shifted = kRound - kHigh * a, n = shifted - kRound;
-  const float f = (-n - kHigh * a) - kLow * a;
+// 2^f - 1 for |f| <= 1/2: f times a polynomial of least relative error, 2.1e-8, found by Remez' algorithm.
+FUSEDOPS_HD float exp2m1_fraction(float f) {
   float p = 0x1.430904p-13f;
   p = p * f + 0x1.5f07b4p-10f;
   p = p * f + 0x1.3b2ba0p-7f;
   p = p * f + 0x1.c6af6ep-5f;
   p = p * f + 0x1.ebfbdep-3f;
   p = p * f + 0x1.62e430p-1f;
-  p = p * f;
+  return p * f;
+}
+
+FUSEDOPS_HD Activated<double> tanh_(double x) {
+  const double t = exp(-2 * fabs(x)), r = 1 / (1 + t);
+  return {tanh(x), 4 * t * r * r};
+}
+
+// tanh|x| = (1 - t) / (1 + t) with t = e^(-2|x|) = 2^n 2^f. For small x the difference cancels, and is taken apart
+// before: 1 - t = (1 - 2^n) - 2^n (2^f - 1).
+FUSEDOPS_HD Activated<float> tanh_(float x) {
+  constexpr float kHigh = float(2 * kLog2E), kLow = float(2 * kLog2E - double(kHigh)), kRound = 0x1.8p23f;
+  const float a = choose(magnitude(x) > 44, 44.0f, magnitude(x));  // 2^n is zero there
+  const float shifted = kRound - kHigh * a, n = shifted - kRound;
+  const float f = (-n - kHigh * a) - kLow * a;
+  const float p = exp2m1_fraction(f);
   const float power = std::bit_cast<float>((std::bit_cast<uint32_t>(shifted) << 23) + std::bit_cast<uint32_t>(1.0f));
   const float t = power * p + power, r = reciprocal(1 + t);
   return {copysignf(((1 - power) - power * p) * r, x), 4 * t * r * r};

@@ -1,0 +1,176 @@
+// The functions of programs for one element, for the host and the device alike. On the host, loops over most of them
+// are vectorized by the compiler: nothing in those is a call or a branch.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "core/common/element.h"
+#include "core/common/exp.h"
+#include "core/common/formulas.h"
+
+#ifndef __CUDA_ARCH__
+namespace fusedops::host {
+
+// x log2(e) = n + f, for |x| < 1000.
+struct Powers {
+  float shifted, f;
+  int32_t n() const { return integer_of(shifted); }
+};
+
+inline Powers powers_of_e(float x) {
+  constexpr float kHigh = float(kLog2E), kLow = float(kLog2E - double(kHigh));
+  const float shifted = x * kHigh + kRoundToInteger, n = shifted - kRoundToInteger;
+  return {shifted, (x * kHigh - n) + x * kLow};
+}
+
+// log(1 + f) + k log(2) + c for 1 + f between the roots of 1/2 and 2, and a small c: the series of fdlibm's logf
+// ("Freely Distributable LIBM", Sun Microsystems, 1993), within 1 ulp.
+inline float log_of(float f, float k, float c) {
+  constexpr float kHigh = 6.9313812256e-01f, kLow = 9.0580006145e-06f;  // log(2)
+  const float s = f / (2 + f), z = s * s, w = z * z;
+  const float odd = w * (0.40000972152f + w * 0.24279078841f), even = z * (0.66666662693f + w * 0.28498786688f);
+  const float half = 0.5f * f * f;
+  return s * (half + (odd + even)) + (k * kLow + c) - half + f + k * kHigh;
+}
+
+// x = 2^k (1 + f), for x > 0 that is not subnormal.
+struct Parts {
+  float k, f;
+};
+
+inline Parts parts_of(float x) {
+  constexpr uint32_t kRootHalf = 0x3f3504f3;
+  const uint32_t bits = std::bit_cast<uint32_t>(x) + (0x3f800000 - kRootHalf);
+  const auto k = static_cast<float>(static_cast<int32_t>(bits >> 23) - 127);
+  return {k, std::bit_cast<float>((bits & 0x7fffff) + kRootHalf) - 1};
+}
+
+// What a logarithm is where its argument x is not a positive number.
+inline float log_or_limit(float log, float x) {
+  log = choose(x < INFINITY, log, x);  // infinity and NaN stay
+  log = choose(x == 0, -INFINITY, log);
+  return choose(x < 0, NAN, log);
+}
+
+}  // namespace fusedops::host
+#endif
+
+namespace fusedops::program {
+
+FUSEDOPS_HD double exp_(double x) { return exp(x); }
+FUSEDOPS_HD double log_(double x) { return log(x); }
+FUSEDOPS_HD double log1p_(double x) { return log1p(x); }
+FUSEDOPS_HD double expm1_(double x) { return expm1(x); }
+
+#ifdef __CUDA_ARCH__
+FUSEDOPS_HD float exp_(float x) { return expf(x); }
+FUSEDOPS_HD float log_(float x) { return logf(x); }
+FUSEDOPS_HD float log1p_(float x) { return log1pf(x); }
+FUSEDOPS_HD float expm1_(float x) { return expm1f(x); }
+#else
+// Within 1.5 ulp.
+FUSEDOPS_HD float exp_(float x) {
+  x = host::clamped(x, -105, 89);
+  const host::Powers powers = host::powers_of_e(x);
+  return host::scaled(host::exp2_fraction(powers.f), powers.n());
+}
+
+// Within 1 ulp.
+FUSEDOPS_HD float log_(float x) {
+  const bool subnormal = x < 0x1p-126f;
+  const host::Parts parts = host::parts_of(host::choose(subnormal, x * 0x1p25f, x));
+  return host::log_or_limit(host::log_of(parts.f, parts.k - host::choose(subnormal, 25, 0), 0), x);
+}
+
+// Within 1.5 ulp. 1 + x is rounded; what it lost is added to the logarithm.
+FUSEDOPS_HD float log1p_(float x) {
+  const float u = 1 + x;
+  const host::Parts parts = host::parts_of(u);
+  const float lost = host::choose(x > 1, 1 - (u - x), x - (u - 1)) / u;
+  const bool small = parts.k == 0;
+  const float log = host::log_of(host::choose(small, x, parts.f), parts.k, host::choose(small, 0, lost));
+  return host::choose(x == 0, x, host::log_or_limit(log, u));
+}
+
+// Within 3 ulp. As in activations::tanh_, 2^n 2^f - 1 is taken apart; half of it, since 2^n may be out of range.
+FUSEDOPS_HD float expm1_(float x) {
+  const host::Powers powers = host::powers_of_e(host::clamped(x, -20, 89));
+  const float power = host::power_of_two(powers.n() - 1);
+  const float p = activations::exp2m1_fraction(powers.f);
+  return copysignf((power * p + (power - 0.5f)) * 2, x);
+}
+#endif
+
+FUSEDOPS_HD double sqrt_(double x) { return sqrt(x); }
+FUSEDOPS_HD double sin_(double x) { return sin(x); }
+FUSEDOPS_HD double cos_(double x) { return cos(x); }
+FUSEDOPS_HD double erf_(double x) { return erf(x); }
+FUSEDOPS_HD double floor_(double x) { return floor(x); }
+FUSEDOPS_HD double pow_(double x, double y) { return pow(x, y); }
+FUSEDOPS_HD float sqrt_(float x) { return sqrtf(x); }
+FUSEDOPS_HD float sin_(float x) { return sinf(x); }
+FUSEDOPS_HD float cos_(float x) { return cosf(x); }
+FUSEDOPS_HD float erf_(float x) { return erff(x); }
+FUSEDOPS_HD float floor_(float x) { return floorf(x); }
+FUSEDOPS_HD float pow_(float x, float y) { return powf(x, y); }
+
+#ifdef __CUDA_ARCH__
+FUSEDOPS_HD double rsqrt_(double x) { return rsqrt(x); }
+FUSEDOPS_HD float rsqrt_(float x) { return rsqrtf(x); }
+#else
+FUSEDOPS_HD double rsqrt_(double x) { return 1 / sqrt(x); }
+FUSEDOPS_HD float rsqrt_(float x) { return 1 / sqrtf(x); }
+#endif
+
+template <class A>
+FUSEDOPS_HD A abs_(A x) {
+  return activations::magnitude(x);
+}
+
+template <class A>
+FUSEDOPS_HD A tanh_(A x) {
+  return activations::tanh_(x).value;
+}
+
+template <class A>
+FUSEDOPS_HD A sigmoid_(A x) {
+  return activations::logistic(x, activations::decay(x)).value;
+}
+
+// The normal distribution's function and density.
+template <class A>
+FUSEDOPS_HD A cdf_(A x) {
+  return activations::normal(x).value;
+}
+
+template <class A>
+FUSEDOPS_HD A pdf_(A x) {
+  return activations::normal(x).slope;
+}
+
+template <class A>
+FUSEDOPS_HD A where_(A condition, A a, A b) {
+  return activations::choose(condition != 0, a, b);
+}
+
+// Zeros and NaN stay.
+template <class A>
+FUSEDOPS_HD A sign_(A x) {
+  return activations::choose(x > 0, A(1), activations::choose(x < 0, A(-1), x));
+}
+
+// A NaN among the two is the result.
+template <class A>
+FUSEDOPS_HD A min_(A a, A b) {
+  return activations::choose((a < b) | (a != a), a, b);
+}
+
+template <class A>
+FUSEDOPS_HD A max_(A a, A b) {
+  return activations::choose((a > b) | (a != a), a, b);
+}
+
+}  // namespace fusedops::program
