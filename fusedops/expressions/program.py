@@ -20,7 +20,6 @@ OPERATIONS = ("input", "constant", "reduced", *ELEMENTWISE)  # by the core's num
 _NUMBERS = {name: number for number, name in enumerate(OPERATIONS)}
 
 TENSOR, OPTIONAL, NUMBER = range(3)  # kinds of inputs; an optional one that is absent is zero
-DIFFERENTIATED = (TENSOR, NUMBER)  # kinds of inputs that a derivative has a result for
 
 MOST_INPUTS, MOST_RESULTS = 24, 12  # that an operator has in the core: no derivative has more
 
@@ -118,7 +117,7 @@ class Definition:
 
     def backward(self) -> Definition:
         """The row that has the derivative. It takes this row's inputs, then a d<result> for each result: an optional
-        one if there are several. Its results are d<input>, of the shapes of the inputs.
+        one if there are several. Its results are d<input> for each input, of the shapes of the inputs.
 
         Raises:
             ValueError: An operator cannot have as many inputs.
@@ -137,15 +136,14 @@ class Definition:
         for result in self.results:
             inputs.append(Input(names.new(f"d{result.name}"), TENSOR if len(self.results) == 1 else OPTIONAL))
             upstream.append(graph.input())
-        wanted = [place for place, input in enumerate(self.inputs) if input.kind in DIFFERENTIATED]
-        derivatives = vjp(graph, results, upstream, [graph.inputs[place] for place in wanted])
+        derivatives = vjp(graph, results, upstream, graph.inputs[: len(self.inputs)])
         return define(
             self.backward_name,
             graph,
             tuple(inputs),
             derivatives,
-            [names.new(f"d{self.inputs[place].name}", result=True) for place in wanted],
-            wanted,
+            [names.new(f"d{input.name}", result=True) for input in self.inputs],
+            range(len(self.inputs)),
             needs=True,
         )
 
@@ -160,8 +158,7 @@ def define(
     needs: bool = False,
 ) -> Definition:
     found = program(expanded(graph, nodes))
-    wanted = sum(input.kind in DIFFERENTIATED for input in inputs)
-    differentiable = len(inputs) + len(results) <= MOST_INPUTS and 0 < wanted <= MOST_RESULTS
+    differentiable = len(inputs) + len(results) <= MOST_INPUTS and len(inputs) <= MOST_RESULTS
     return Definition(
         name,
         inputs,
@@ -181,30 +178,29 @@ def digest(inputs: Sequence[Input], results: Sequence[str], graph: Graph, nodes:
 
 
 class _Names:
-    """Names of inputs and results that are not taken, nor their attribute's that says whether a result is wanted."""
+    """Names that are not taken. Beside a result's own, those of its gradient and of the attribute that says whether it
+    is wanted are taken too."""
 
     def __init__(self, taken: Iterable[str]) -> None:
         self.taken = set(taken)
 
     def new(self, name: str, result: bool = False) -> str:
         chosen, number = name, 1
-        while not self._free(chosen, result):
+        while not self.taken.isdisjoint(_all_names(chosen, result)):
             number += 1
             chosen = f"{name}_{number}"
-        self.taken.add(chosen)
-        if result:
-            self.taken.add(f"need_{chosen}")
+        self.taken.update(_all_names(chosen, result))
         return chosen
 
-    def _free(self, name: str, result: bool) -> bool:
-        return name not in self.taken and not (result and f"need_{name}" in self.taken)
+
+def _all_names(name: str, result: bool) -> tuple[str, ...]:
+    return (name, f"d{name}", f"need_{name}") if result else (name,)
 
 
 def result_names(inputs: Collection[str], plain: Sequence[str | None]) -> list[str]:
-    """The results' own names where they have some; else y, or y0, y1 and so on."""
-    names = _Names([*inputs, *filter(None, plain)])
-    found: list[str] = []
-    for place, name in enumerate(plain):
-        own = name if name and name not in inputs and name not in found and len(plain) > 1 else None
-        found.append(own or names.new("y" if len(plain) == 1 else f"y{place}"))
-    return found
+    """The results' own names where they have some that are free; else y, or y0, y1 and so on."""
+    names = _Names(inputs)
+    given = {place: name for place, name in enumerate(plain) if name and len(plain) > 1}
+    own = {place: name for place, name in given.items() if names.new(name, result=True) == name}
+    others = "y" if len(plain) == 1 else "y{}"
+    return [own.get(place) or names.new(others.format(place), result=True) for place in range(len(plain))]

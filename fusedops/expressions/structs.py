@@ -38,6 +38,7 @@ class DefinitionStruct(Structure):
         ("code", POINTER(Instruction)),
         ("needs", c_int32),
         ("backward", c_char_p),
+        ("gradients", POINTER(c_char_p)),
     )
 
 
@@ -51,7 +52,8 @@ def packed(definition: Definition) -> DefinitionStruct:
     ]
     reductions = [Reduction(x.kind, x.stage, x.value) for x in program.reductions]
     code = [Instruction(i.op, i.a, i.b, i.c, i.value) for stage in program.stages for i in stage]
-    backward = definition.backward_name
+    backward = definition.backward() if definition.backward_name else None
+    gradients = [result.name.encode() for result in backward.results] if backward else []
     return DefinitionStruct(
         definition.name.encode(),
         definition.source.encode(),
@@ -65,5 +67,6 @@ def packed(definition: Definition) -> DefinitionStruct:
         (c_int32 * len(program.stages))(*map(len, program.stages)),
         (Instruction * len(code))(*code),
         definition.needs,
-        backward.encode() if backward else None,
+        backward.name.encode() if backward else None,
+        (c_char_p * len(gradients))(*gradients),
     )

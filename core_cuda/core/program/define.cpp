@@ -32,9 +32,9 @@ void declare_arguments(const FusedopsDefinition& given, ProgramOperator& op) {
 // The backward takes the inputs and the upstream gradients, in this order.
 Step derivative(const FusedopsDefinition& given, const ProgramOperator& op) {
   Step step{.op = kept(given.backward), .gradients = {}};
-  for (const Input& input : op.inputs) {
-    step.inputs.push_back(input.name);
-    if (input.kind != Kind::optional) step.gradients.push_back({input.name, kept(std::string("d") + input.name)});
+  for (int i = 0; i < given.inputs; ++i) {
+    step.inputs.push_back(op.inputs[i].name);
+    step.gradients.push_back({op.inputs[i].name, kept(given.gradients[i])});
   }
   for (const Output& output : op.outputs) step.inputs.push_back(kept(std::string("d") + output.name));
   return step;

@@ -29,6 +29,7 @@ struct FusedopsDefinition {
   const fusedops::program::Instruction* code;
   int32_t needs;
   const char* backward;  // the row that gives the derivative, or null
+  const char* const* gradients;  // its results, one for each input
 };
 
 // Adds a row for the program. Returns null, or a sentence that lasts until the thread's next.

@@ -1,0 +1,75 @@
+"""How an expression's definitions become rows of the table of a binding, with their second derivatives."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fusedops.expressions import compiler
+from fusedops.expressions.program import Definition
+from fusedops.expressions.structs import packed
+from fusedops.gradients.registry import GRADIENTS, Gradient, Tensor
+
+
+class Rows:
+    """Of one binding.
+
+    Args:
+        library: the binding's.
+        added: makes operators of the rows that the core has added.
+        operators: has every operator as an attribute.
+    """
+
+    def __init__(self, library: ctypes.CDLL, added: Callable[[], None], operators: Any) -> None:
+        self.library, self.added, self.operators = library, added, operators
+        self.lock = threading.RLock()
+        self.knows_compiler = False
+
+    def operator(self, definition: Definition) -> Callable[..., Any]:
+        """The function of a definition's row, which is added to the table if it is not there."""
+        if not hasattr(self.operators, definition.name):
+            with self.lock:
+                self._add(definition)
+        function: Callable[..., Any] = getattr(self.operators, definition.name)
+        return function
+
+    def _add(self, definition: Definition) -> None:
+        if not self.knows_compiler:
+            compiler.use(self.library)
+            self.knows_compiler = True
+        # A derivative's row comes first: it is looked up when what it is the derivative of becomes an operator.
+        rows = [definition.backward(), definition] if definition.backward_name else [definition]
+        for row in rows:
+            if hasattr(self.operators, row.name):
+                continue
+            self.library.fusedops_define.restype = ctypes.c_char_p
+            refused = self.library.fusedops_define(ctypes.byref(packed(row)))
+            if refused is not None:
+                raise RuntimeError(refused.decode())
+            if row.needs:
+                GRADIENTS[row.name] = second_derivative(row)
+        self.added()
+
+
+def second_derivative(backward: Definition) -> Gradient:
+    """Of a row that is itself a derivative: a row of its own, which is added when it is first needed."""
+    names = tuple(x.name for x in backward.inputs)
+
+    def formula(f: Any, c: Any, *upstream: Tensor | None) -> Mapping[str, Any]:
+        flowing = [
+            gradient if getattr(c, f"need_{result.name}") else None
+            for result, gradient in zip(backward.results, upstream, strict=True)
+        ]
+        if all(gradient is None for gradient in flowing):
+            return {}
+        derivative = backward.backward()
+        inputs = [getattr(c, name) for name in names]
+        needs = {f"need_{x.name}": c.wanted(name) for x, name in zip(derivative.results, names, strict=True)}
+        results = f.row(derivative)(*inputs, *flowing, **needs)
+        if len(names) == 1:
+            results = (results,)
+        return {name: y for name, y in zip(names, results, strict=True) if c.wanted(name)}
+
+    return Gradient(formula, names)
