@@ -8,7 +8,8 @@ from pathlib import Path
 import setuptools
 
 from build_tools.build import build as build_bindings
-from fusedops.building.jit import FOLDERS, SOURCES
+from fusedops.building.jit import FOLDERS
+from fusedops.sources import INSTALLED
 from fusedops.loading import FRAMEWORKS, release
 
 if int(setuptools.__version__.split(".")[0]) < 77:
@@ -26,7 +27,7 @@ class Build(build):
         shutil.rmtree(package, ignore_errors=True)
         super().run()
         for folder in FOLDERS:  # for the build at run time
-            shutil.copytree(folder, package / SOURCES / folder)
+            shutil.copytree(folder, package / INSTALLED / folder)
 
 
 class BuildBindings(build_ext):

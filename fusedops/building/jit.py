@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-from fusedops import loading
+from fusedops import loading, sources
 from fusedops.building import binding
 from fusedops.building.autograd import AUTOGRAD, add_autograd
 from fusedops.building.core import CORE, Cuda, add_core, announcement
@@ -31,8 +31,7 @@ from fusedops.version import VERSION
 PACKAGE = "fusedops.torch"
 FRAMEWORK = loading.FRAMEWORKS["torch"]
 LIBRARY = FRAMEWORK.files[0]
-SOURCES = "_sources"  # where an installed package has these
-FOLDERS = (CORE, binding.BINDING, AUTOGRAD)
+FOLDERS = (CORE, binding.BINDING, AUTOGRAD)  # of the sources, that an installed package has
 
 
 def load(verbose: bool = True) -> ModuleType:
@@ -120,12 +119,10 @@ def _wanted() -> tuple[Options, Cuda | None, str | None]:
 
 
 def _sources() -> Path:
-    """The folder that holds FOLDERS: in an installed package, or around the package in a checkout."""
-    package = Path(__file__).parents[1]
-    for folder in (package / SOURCES, package.parent):
-        if all((folder / name).is_dir() for name in FOLDERS):
-            return folder
-    raise BuildError(f"the sources are not in {package / SOURCES}. Run: pip install --force-reinstall fusedops")
+    try:
+        return sources.folder()
+    except FileNotFoundError as error:
+        raise BuildError(str(error).removeprefix("fusedops: ")) from None
 
 
 def _cache() -> Path:

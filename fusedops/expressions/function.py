@@ -27,7 +27,9 @@ class Elementwise:
         self._of_tensors = operator(expression.definition())
         self._with_numbers: dict[tuple[bool, ...], Callable[..., Any]] = {}
         self.__name__ = self.__qualname__ = expression.name or "elementwise"
-        self.__doc__ = f"{expression.text}\n\nTakes {', '.join(expression.inputs)}: tensors, or numbers for some of them."
+        self.__doc__ = (
+            f"{expression.text}\n\nTakes {', '.join(expression.inputs)}: tensors, or numbers for some of them."
+        )
 
     @property
     def expression(self) -> str:
