@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,6 +85,12 @@ def read(library: ctypes.CDLL) -> Core:
     return Core(table, tuple(described["dtypes"]), described["half_symbol"])
 
 
+def read_from(library: ctypes.CDLL, first: int) -> list[Operator]:
+    """The rows of the table from this place on."""
+    library.fusedops_describe_operators.restype = ctypes.c_char_p
+    return [_operator(row) for row in json.loads(library.fusedops_describe_operators(ctypes.c_int64(first)))]
+
+
 def _operator(row: dict[str, Any]) -> Operator:
     return Operator(
         name=row["name"],
@@ -102,4 +109,13 @@ def _step(inputs: list[str | None], gradients: list[dict[str, str]], **rest: Any
 
 
 def _attribute(name: str, type: str, default: str, choices: list[str]) -> Attribute:
-    return Attribute(name, type, default if type == "str" else json.loads(default), tuple(choices))
+    return Attribute(name, type, _READ[type](default), tuple(choices))
+
+
+_READ: dict[str, Callable[[str], Any]] = {
+    "float": float,
+    "int": int,
+    "bool": lambda text: text == "true",
+    "str": str,
+    "floats": lambda text: [float(number) for number in text.strip("[] ").split(",") if number],
+}
