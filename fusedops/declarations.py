@@ -84,6 +84,12 @@ def read(library: ctypes.CDLL) -> Core:
     return Core(table, tuple(described["dtypes"]), described["half_symbol"])
 
 
+def read_from(library: ctypes.CDLL, first: int) -> list[Operator]:
+    """The rows of the table from this place on."""
+    library.fusedops_describe_operators.restype = ctypes.c_char_p
+    return [_operator(row) for row in json.loads(library.fusedops_describe_operators(ctypes.c_int64(first)))]
+
+
 def _operator(row: dict[str, Any]) -> Operator:
     return Operator(
         name=row["name"],
