@@ -1,8 +1,9 @@
-// Registers one kernel class for every declared operator, on the CPU and on the GPU. A build without CUDA kernels says
-// so when one is called: unregistered, it would be copied to the CPU and back in silence.
+// One kernel class for every declared operator, on the CPU and on the GPU. A build without CUDA kernels says so when
+// one is called: unregistered, it would be copied to the CPU and back in silence.
 #include "attributes.h"
 #include "dense.h"
 #include "registration.h"
+#include "table.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tsl/platform/denormal.h"
 #include "xla/stream_executor/stream.h"
@@ -134,17 +135,17 @@ class Kernel : public tensorflow::OpKernel {
   bool present_[kMaxInputs];
 };
 
-[[maybe_unused]] const bool registered = [] {
-  register_kernels(tensorflow::DEVICE_CPU,
-                   [](const Operator& op, tensorflow::OpKernelConstruction* node) -> tensorflow::OpKernel* {
-                     return new Kernel(op, false, node);
-                   });
-  register_kernels(tensorflow::DEVICE_GPU,
-                   [](const Operator& op, tensorflow::OpKernelConstruction* node) -> tensorflow::OpKernel* {
-                     return new Kernel(op, true, node);
-                   });
-  return true;
-}();
-
 }  // namespace
+
+void register_kernels(const Operator& op) {
+  register_kernel(op, tensorflow::DEVICE_CPU,
+                  [](const Operator& op, tensorflow::OpKernelConstruction* node) -> tensorflow::OpKernel* {
+                    return new Kernel(op, false, node);
+                  });
+  register_kernel(op, tensorflow::DEVICE_GPU,
+                  [](const Operator& op, tensorflow::OpKernelConstruction* node) -> tensorflow::OpKernel* {
+                    return new Kernel(op, true, node);
+                  });
+}
+
 }  // namespace fusedops::tf_binding

@@ -1,8 +1,9 @@
-// Registers kernels with TensorFlow.
+// Registers kernels with TensorFlow, and each row of the table once: the built-in ones while a library is loaded,
+// others when a process has added them.
 #pragma once
 
-#include <algorithm>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -24,9 +25,9 @@ class KernelFactory : public tensorflow::kernel_factory::OpKernelFactory {
 };
 
 inline bool has_kernel(const std::string& op, const char* device) {
-  const tensorflow::KernelList known = tensorflow::GetRegisteredKernelsForOp(op);
-  return std::any_of(known.kernel().begin(), known.kernel().end(),
-                     [device](const tensorflow::KernelDef& kernel) { return kernel.device_type() == device; });
+  tensorflow::NodeDef node;
+  node.set_op(op);
+  return tensorflow::KernelDefAvailable(tensorflow::DeviceType(device), node);
 }
 
 inline void register_kernel(const std::string& op, const char* device,
@@ -35,12 +36,32 @@ inline void register_kernel(const std::string& op, const char* device,
                                                 std::move(factory));
 }
 
-// Of every operator for one device. Nothing, if a copy of this library did so before: of two kernels TensorFlow would
-// run neither.
-inline void register_kernels(const char* device, MakeKernel make) {
-  if (has_kernel(type_name(operators().front()->name), device)) return;
-  for (const Operator* op : operators())
-    register_kernel(type_name(op->name), device, std::make_unique<KernelFactory>(*op, make));
+// Of an operator for one device. Nothing, if a copy of this library did so before: of two kernels TensorFlow would run
+// neither.
+inline void register_kernel(const Operator& op, const char* device, MakeKernel make) {
+  const std::string type = type_name(op.name);
+  if (!has_kernel(type, device)) register_kernel(type, device, std::make_unique<KernelFactory>(op, make));
 }
+
+// The rows that a library has not registered yet.
+class NewRows {
+ public:
+  // Calls `add` once for each, and leaves out what it refuses. Returns null or the first refusal, which lasts until the
+  // thread's next.
+  const char* registered(Status (*add)(const Operator& op)) {
+    thread_local std::string refusal;
+    refusal.clear();
+    const std::lock_guard lock(mutex_);
+    for (const Operator* op : operators().subspan(known_)) {
+      ++known_;
+      if (const Status status = add(*op); !status.ok() && refusal.empty()) refusal = status.sentence();
+    }
+    return refusal.empty() ? nullptr : refusal.c_str();
+  }
+
+ private:
+  std::mutex mutex_;
+  size_t known_ = 0;
+};
 
 }  // namespace fusedops::tf_binding

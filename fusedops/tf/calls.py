@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -49,32 +51,40 @@ def function(operator: Operator, raw: Callable[..., Any], keep: Callable[..., An
     for attribute in operator.attributes:
         known[f"_default_{attribute.name}"] = attribute.default
         known[f"_encode_{attribute.name}"] = partial(encode, operator, attribute)
-    return text.function("\n    ".join(_lines(operator)), operator.name, {}, known)
+    made = text.function("\n    ".join(_lines(operator)), operator.name, {}, known)
+    others = {x.name: variable(x) for x in operator.attributes if variable(x) != x.name}
+    if not others:
+        return made
+    return text.unconverted(lambda *inputs, **options: made(*inputs, **{others.get(x, x): options[x] for x in options}))
+
+
+def variable(argument: Input | Attribute) -> str:
+    """What the lines of a function call an argument: not as something of Python's, which the lines may speak of."""
+    return f"{argument.name}_" if hasattr(builtins, argument.name) else argument.name
 
 
 def _lines(operator: Operator) -> Iterator[str]:
-    inputs = [x.name for x in operator.inputs]
-    attributes = [x.name for x in operator.attributes]
-    options = ["*", *(f"{name}=_default_{name}" for name in attributes)] if attributes else []
+    inputs = list(map(variable, operator.inputs))
+    options = ["*", *(f"{variable(x)}=_default_{x.name}" for x in operator.attributes)] if operator.attributes else []
     yield f"def {operator.name}({', '.join([*inputs, '/', *options])}):"
 
-    leading = next(x.name for x in operator.inputs if x.kind == "tensor")
+    leading = next(variable(x) for x in operator.inputs if x.kind == "tensor")
     for x in sorted(operator.inputs, key=lambda x: x.kind == "scalar"):  # numbers become tensors like the leading one
-        name = x.name
+        name, tensor = variable(x), f"_tensor_{x.name}"
         if x.kind == "optional":
-            yield f"{name} = [] if {name} is None else [{name} if type({name}) is _Eager else _tensor_{name}({name})]"
+            yield f"{name} = [] if {name} is None else [{name} if type({name}) is _Eager else {tensor}({name})]"
         else:
             more = f", {leading}" if x.kind == "scalar" else ""
-            yield f"if type({name}) is not _Eager: {name} = _tensor_{name}({name}{more})"
+            yield f"if type({name}) is not _Eager: {name} = {tensor}({name}{more})"
 
     for attribute in operator.attributes:
-        name = attribute.name
+        name, encode = variable(attribute), f"_encode_{attribute.name}"
         if attribute.type == "float":
-            yield f"{name} = _spelled[{name}] if type({name}) is float else _encode_{name}({name})"
+            yield f"{name} = _spelled[{name}] if type({name}) is float else {encode}({name})"
         elif attribute.type == "floats":
-            yield f"{name} = _encode_{name}({name})"
+            yield f"{name} = {encode}({name})"
         else:
-            yield f"if not ({checks.plain_attribute(attribute)}): {name} = _encode_{name}({name})"
+            yield f"if not ({checks.plain_attribute(replace(attribute, name=name))}): {name} = {encode}({name})"
 
     yield from execution(operator, "_results")
 
@@ -88,13 +98,13 @@ def _lines(operator: Operator) -> Iterator[str]:
 def execution(operator: Operator, results: str) -> Iterator[str]:
     """The lines that call the generated function and name its results.
 
-    Inputs are tensors, of an optional input a list of at most one, and attributes are encoded, under their own names.
+    Inputs are tensors, of an optional input a list of at most one, and attributes are encoded, each in its `variable`.
     """
     dtypes = _dtypes(operator)
     names = {dtype: f"_dtype{i}" for i, dtype in enumerate(dict.fromkeys(dtypes))}
     for dtype, name in names.items():
         yield f"{name} = {dtype}"
-    arguments = [*(x.name for x in operator.inputs), *(x.name for x in operator.attributes)]
+    arguments = [*map(variable, operator.inputs), *map(variable, operator.attributes)]
     yield f"{results} = {raw_name(operator)}({', '.join([*arguments, *map(names.__getitem__, dtypes)])})"
 
 
@@ -108,9 +118,10 @@ def _dtypes(operator: Operator) -> list[str]:
     float32, float64 = tf.float32.as_datatype_enum, tf.float64.as_datatype_enum
     rules = {}
     for x in operator.inputs:
-        rules[f"compute({x.name})"] = f"{float64} if {x.name}.dtype is _Float64 else {float32}"
+        name = variable(x)
+        rules[f"compute({x.name})"] = f"{float64} if {name}.dtype is _Float64 else {float32}"
         if x.kind == "optional":
-            rules[x.name] = f"{x.name}[0].dtype.as_datatype_enum if {x.name} else {float32}"
+            rules[x.name] = f"{name}[0].dtype.as_datatype_enum if {name} else {float32}"
     return [rules[x.dtype] for x in operator.outputs if x.dtype in rules]
 
 

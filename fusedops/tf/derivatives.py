@@ -14,14 +14,15 @@ from fusedops.declarations import Attribute, Operator
 from fusedops.gradients import gradient_of
 from fusedops.tf import neutral, steps
 from fusedops.tf.calls import is_constant
-from fusedops.tf.library import TABLE
+from fusedops.tf.library import for_each
 from fusedops.tf.operators import OPERATORS
 
-_FUNCTIONS = SimpleNamespace(**vars(OPERATORS), **neutral.FUNCTIONS)
+_FUNCTIONS = SimpleNamespace(**neutral.FUNCTIONS)  # and every operator
 _Evaluation = Callable[..., Sequence[Any]]
 
 
 def _register(operator: Operator) -> None:
+    vars(_FUNCTIONS).setdefault(operator.name, getattr(OPERATORS, operator.name))
     optional = [f"N_{x.name}" for x in operator.inputs if x.kind == "optional"]
     asked = [*optional, *(x.name for x in operator.attributes)]
 
@@ -86,5 +87,4 @@ def _of_keep(op: Any, dy: tf.Tensor) -> Sequence[Any]:
     return [dy, *[_unread()] * (len(op.inputs) - 1)]
 
 
-for _operator in TABLE.values():
-    _register(_operator)
+for_each(_register)

@@ -7,6 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
+try:  # of tf.load_op_library
+    from tensorflow.python.framework._pywrap_python_op_gen import GetPythonWrappers as _functions_of
+except ImportError:
+    _functions_of = None
+
 try:  # of tf.vectorized_map
     from tensorflow.python.ops.parallel_for import pfor
 
@@ -31,3 +36,14 @@ def untraced(function: Any) -> Any:
 def forget(method: Any, owner: Any) -> None:
     """Drops the traces that a `tf.function` over a method has for an object, or raises as `untraced` does."""
     method._descriptor_cache.pop(owner, None)
+
+
+def generated(type: str, op_list: bytes) -> Callable[..., Any]:
+    """The Python function of an operator that no library has brought, as `tf.load_op_library` makes it of a serialized
+    OpList: there is no public way."""
+    if _functions_of is None:
+        raise NotImplementedError(f"fusedops.tf: TensorFlow {tf.__version__} cannot have operators of one's own yet")
+    module: dict[str, Any] = {"__name__": f"fusedops.tf.raw.{type}"}
+    exec(_functions_of(op_list), module)
+    # Its name has underscores, which the type, RmsNorm, tells except for those before digits.
+    return next(function for name, function in module.items() if name.replace("_", "") == type.lower())

@@ -1,16 +1,26 @@
-"""The compiled library, as TensorFlow loads it, and the table that it was made of."""
+"""The compiled library, as TensorFlow loads it, and the table that it was made of.
+
+The table grows. What must be done for an operator is done by `for_each`, for those that there are and for those that a
+process adds.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import threading
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
 from fusedops import declarations, loading
+from fusedops.declarations import Operator
+from fusedops.tf import internals, text
 
 LIBRARY = loading.library("tf")
 _RAW = tf.load_op_library(str(LIBRARY))  # first: TensorFlow lists the operators that appear while it loads a library
-_CORE = declarations.read(ctypes.CDLL(str(LIBRARY)))
+_CDLL = ctypes.CDLL(str(LIBRARY))
+_CORE = declarations.read(_CDLL)
 TABLE = _CORE.table
 DTYPES = tuple(map(tf.as_dtype, _CORE.dtypes))  # by the core's numbers
 if not hasattr(_RAW, f"fusedops_{next(iter(TABLE))}"):
@@ -21,3 +31,45 @@ if not hasattr(_RAW, f"fusedops_{next(iter(TABLE))}"):
 
 RAW = {name: getattr(_RAW, f"fusedops_{name}") for name in TABLE}  # TensorFlow's own functions of them
 KEEP = _RAW.fusedops_keep
+
+_CDLL.fusedops_tf_register_new.restype = ctypes.c_char_p
+_CDLL.fusedops_tf_op_list.restype = ctypes.c_void_p
+_CALLBACKS: list[Callable[[Operator], object]] = []
+_GROWING = threading.RLock()
+_known = len(TABLE)  # rows of the core's table that are here, or that TensorFlow has refused
+
+
+def for_each(callback: Callable[[Operator], object]) -> None:
+    """Calls `callback` with every row of the table, and later with every row that is added."""
+    with _GROWING:
+        for row in list(TABLE.values()):
+            callback(row)
+        _CALLBACKS.append(callback)
+
+
+@text.unconverted
+def added() -> None:
+    """Makes operators of TensorFlow of the rows that were added to the core's table, if there are any."""
+    global _known
+    with _GROWING:
+        rows = declarations.read_from(_CDLL, _known)
+        if not rows:
+            return
+        refused = _CDLL.fusedops_tf_register_new()
+        _known += len(rows)
+        lists = {row.name: _op_list(row) for row in rows}
+        rows = [row for row in rows if lists[row.name]]
+        RAW.update({row.name: internals.generated(row.type, lists[row.name]) for row in rows})
+        TABLE.update({row.name: row for row in rows})
+        for callback in _CALLBACKS:  # one after the other: a row's derivative may call a row behind it
+            for row in rows:
+                callback(row)
+    if refused is not None:
+        raise RuntimeError(refused.decode())
+
+
+def _op_list(row: Operator) -> bytes:
+    """TensorFlow's declaration of an operator; nothing, if it has refused it."""
+    size = ctypes.c_int64()
+    found: Any = _CDLL.fusedops_tf_op_list(row.name.encode(), ctypes.byref(size))
+    return ctypes.string_at(found, size.value) if found else b""

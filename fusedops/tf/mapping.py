@@ -10,11 +10,12 @@ from typing import Any
 
 from fusedops.declarations import Operator
 from fusedops.tf.internals import converted, converted_by_loop, new_operation, register_converter
-from fusedops.tf.library import TABLE
+from fusedops.tf.library import for_each
 
 
 def _register(operator: Operator) -> None:
-    shared = {x.name for x in operator.inputs if x.kind == "scalar" or x.parameter}
+    scalars = {x.name for x in operator.inputs if x.kind == "scalar"}
+    shared = scalars.union(x.name for x in operator.inputs if x.parameter)
 
     @register_converter(operator.type)
     def convert(call: Any) -> Any:
@@ -22,8 +23,11 @@ def _register(operator: Operator) -> None:
         names = [x.name for x in operator.inputs if x.kind != "optional" or call.get_attr(f"N_{x.name}") == 1]
         rows = [i for i, name in enumerate(names) if name not in shared]
         ranks = {_rank(call.input(i)) for i in rows}
-        foldable = operator.batched and len(ranks) == 1 and None not in ranks
-        if not foldable or any(call.input(i).is_stacked for i in range(len(names)) if i not in rows):
+        foldable = operator.batched and len(ranks) == 1 and min(ranks) >= 0
+        foldable = foldable and not any(call.input(i).is_stacked for i in range(len(names)) if i not in rows)
+        # A scalar of more dimensions, which some rows broadcast, would meet the stacked one.
+        of_scalars = [_rank(call.input(i)) for i, name in enumerate(names) if name in scalars]
+        if not foldable or not all(0 <= rank <= max(ranks) for rank in of_scalars):
             return converted_by_loop(call)
         call.stack_inputs(rows)
         dtypes = [output.dtype for output in call.outputs]
@@ -32,12 +36,11 @@ def _register(operator: Operator) -> None:
         return [converted(y, y.shape.rank > one.shape.rank) for y, one in zip(made.outputs, call.outputs, strict=True)]
 
 
-def _rank(input: Any) -> int | None:
-    """That of one call's."""
+def _rank(input: Any) -> int:
+    """That of one call's, or less than 0 where it is not known."""
     rank = input.t.shape.rank
-    return None if rank is None else rank - input.is_stacked
+    return -1 if rank is None else int(rank - input.is_stacked)
 
 
 if register_converter is not None:
-    for _operator in TABLE.values():
-        _register(_operator)
+    for_each(_register)

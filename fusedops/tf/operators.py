@@ -9,10 +9,16 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
+from fusedops.declarations import Operator
 from fusedops.functions.operators import Operators
 from fusedops.tf import calls
-from fusedops.tf.library import KEEP, RAW, TABLE
+from fusedops.tf.library import KEEP, RAW, for_each
 
-OPERATORS = cast(
-    Operators, SimpleNamespace(**{name: calls.function(row, RAW[name], KEEP) for name, row in TABLE.items()})
-)
+OPERATORS = cast(Operators, SimpleNamespace())
+
+
+def _offer(row: Operator) -> None:
+    setattr(OPERATORS, row.name, calls.function(row, RAW[row.name], KEEP))
+
+
+for_each(_offer)

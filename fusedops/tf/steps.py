@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,14 +13,17 @@ from fusedops.derivatives import Derivative, Taken
 from fusedops.tf import calls, internals, text
 from fusedops.tf.library import RAW, TABLE
 
-_DERIVATIVES = {name: Derivative(TABLE, operator) for name, operator in TABLE.items() if operator.derivative}
+
+@functools.cache
+def _derivative(name: str) -> Derivative:
+    return Derivative(TABLE, TABLE[name])
 
 
 def evaluation(
     operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[str], wanted: Sequence[str]
 ) -> Callable[..., Sequence[Any]]:
     """For nodes with these inputs and these encoded attributes: None stands for a gradient that is not wanted."""
-    derivative = _DERIVATIVES[operator.name]
+    derivative = _derivative(operator.name)
     outputs = zip(derivative.upstream, operator.outputs, strict=True)
     flowing = tuple(name for name, output in outputs if not output.saved)  # TensorFlow makes zeros of what is absent
     taken = derivative.taken(tuple(wanted), flowing)
@@ -48,9 +52,10 @@ def _lines(operator: Operator, inputs: Sequence[str], flowing: Sequence[str], ta
             op = TABLE[step.op]
             for x, read in zip(op.inputs, step.inputs, strict=True):
                 tensor = tensors.get(read or "")
-                yield f"{x.name} = [{tensor or ''}]" if x.kind == "optional" else f"{x.name} = {tensor}"
+                value = f"[{tensor or ''}]" if x.kind == "optional" else tensor
+                yield f"{calls.variable(x)} = {value}"
             for attribute in op.attributes:
-                yield f"{attribute.name} = _{attribute.name}{i}"
+                yield f"{calls.variable(attribute)} = _{attribute.name}{i}"
             yield from calls.execution(op, f"_results{i}")
             one = len(step.outputs) == 1
             values = {y: f"_results{i}" if one else f"_results{i}[{k}]" for k, y in enumerate(step.outputs)}

@@ -6,9 +6,13 @@ in graphs.
 
 from __future__ import annotations
 
+import ctypes
+
 import tensorflow as tf
 
 from fusedops import loading
+from fusedops.declarations import Operator
+from fusedops.tf.library import for_each
 
 
 def _load() -> str | None:
@@ -18,10 +22,20 @@ def _load() -> str | None:
     sentence = loading.fault(framework, file)
     if sentence:
         return sentence
+    path = str(framework.folder / file)
     try:
-        tf.load_op_library(str(framework.folder / file))
+        tf.load_op_library(path)
     except tf.errors.OpError as error:
         return f"fusedops.tf's {file} does not load: {error.message}. Run: make build-tf"
+    register = ctypes.CDLL(path).fusedops_tf_register_new_for_xla
+    register.restype = ctypes.c_char_p
+
+    def register_new(row: Operator) -> None:
+        """Whichever row it is for: registers those that are not registered."""
+        if (refused := register()) is not None:
+            raise RuntimeError(refused.decode())
+
+    for_each(register_new)
     return None
 
 

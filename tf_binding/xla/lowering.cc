@@ -157,13 +157,26 @@ class Lowering : public tensorflow::XlaOpKernel {
 
 // As ordinary kernels of XLA's devices: REGISTER_XLA_OP fills a table of its own, which TensorFlow reads only once,
 // most often before this library is loaded.
-[[maybe_unused]] const bool registered = [] {
+Status add(const Operator& op) {
+  if (!tensorflow::OpRegistry::Global()->LookUp(type_name(op.name))) return {};  // which TensorFlow has refused
   for (const char* device : {tensorflow::DEVICE_CPU_XLA_JIT, tensorflow::DEVICE_GPU_XLA_JIT})
-    register_kernels(device, [](const Operator& op, OpKernelConstruction* node) -> tensorflow::OpKernel* {
+    register_kernel(op, device, [](const Operator& op, OpKernelConstruction* node) -> tensorflow::OpKernel* {
       return new Lowering(op, node);
     });
-  return true;
-}();
+  return {};
+}
+
+const char* register_new() {
+  static NewRows rows;
+  return rows.registered(add);
+}
+
+[[maybe_unused]] const bool registered = (register_new(), true);
 
 }  // namespace
 }  // namespace fusedops::tf_binding
+
+// As fusedops_tf_register_new, which is called first.
+extern "C" FUSEDOPS_EXPORT const char* fusedops_tf_register_new_for_xla() {
+  return fusedops::tf_binding::register_new();
+}

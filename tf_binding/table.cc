@@ -1,0 +1,44 @@
+// Makes every row of the table an operator of TensorFlow's: the built-in ones while TensorFlow loads this library, and
+// those that a process adds when fusedops.tf asks for it.
+#include "table.h"
+
+#include "registration.h"
+
+namespace fusedops::tf_binding {
+namespace {
+
+Status add(const Operator& op) {
+  FUSEDOPS_TRY(register_schema(op));
+  register_kernels(op);
+  return {};
+}
+
+const char* register_new() {
+  static NewRows rows;
+  return rows.registered(add);
+}
+
+// A refusal appears when fusedops.tf looks for the operator.
+[[maybe_unused]] const bool registered = (register_new(), true);
+
+}  // namespace
+}  // namespace fusedops::tf_binding
+
+// Registers the rows that were added to the table. Null, or a sentence about the first one that TensorFlow cannot have,
+// which lasts until the thread's next. Threads may call it at once.
+extern "C" FUSEDOPS_EXPORT const char* fusedops_tf_register_new() { return fusedops::tf_binding::register_new(); }
+
+// The OpDef of a row, in a serialized OpList of this many bytes, which lasts until the thread's next; null, if
+// TensorFlow does not have it.
+extern "C" FUSEDOPS_EXPORT const char* fusedops_tf_op_list(const char* name, int64_t* bytes) {
+  using namespace fusedops;
+  const Operator* op = find_operator(name);
+  const tensorflow::OpDef* schema = op ? tf_binding::registered_schema(*op) : nullptr;
+  if (!schema) return nullptr;
+  tensorflow::OpList list;
+  *list.add_op() = *schema;
+  thread_local std::string text;
+  text = list.SerializeAsString();
+  *bytes = static_cast<int64_t>(text.size());
+  return text.data();
+}
