@@ -3,33 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from fusedops import checks
 from fusedops.expressions.expression import Expression
+from fusedops.expressions.program import Definition
 
 
 class Elementwise:
-    """An expression as a function of tensors and numbers: `fusedops.torch.elementwise`, `fusedops.tf.elementwise`.
+    """An expression as a function of tensors and numbers, which `elementwise` makes.
 
     Attributes:
         expression: its text.
         inputs: the names of the inputs, in order.
         source: what a GPU runs, in C++: the expression, and its derivative.
-        derivative: the gradients of the inputs, as an expression; `dy` is the upstream gradient of the result, and
+        derivative: the gradients of the inputs, as an expression. `dy` is the upstream gradient of the result y, and
             `sum_to(v, x)` is v summed to the shape of x.
     """
 
-    # Which of the values are numbers decides which operator is called. None is one most often: that operator is there
+    tensors: ClassVar[frozenset[type]]  # the framework's most common ones
+
+    # Which of the values are numbers decides which operator is called. Most often none is: that operator is there
     # before the first call, so that no compiler meets the making of it.
-    def __init__(self, expression: Expression, operator: Callable[[Any], Callable[..., Any]]) -> None:
-        self._expression, self._operator = expression, operator
-        self._of_tensors = operator(expression.definition())
-        self._with_numbers: dict[tuple[bool, ...], Callable[..., Any]] = {}
-        self.__name__ = self.__qualname__ = expression.name or "elementwise"
-        self.__doc__ = (
-            f"{expression.text}\n\nTakes {', '.join(expression.inputs)}: tensors, or numbers for some of them."
-        )
+    def __init__(self, expression: str, inputs: Sequence[str] | None = None, name: str | None = None) -> None:
+        self._given = expression, inputs, name
+        self._expression = Expression(expression, inputs, name)
+        self._of_tensors = self.operator(self._expression.definition())
+        self._of_numbers = self._making()
+        self.__name__ = self.__qualname__ = self._expression.name or "elementwise"
+        names = ", ".join(self.inputs)
+        self.__doc__ = f"{self.expression}\n\nTakes tensors, or numbers for some of them: {names}."
+
+    @staticmethod
+    def operator(definition: Definition) -> Callable[..., Any]:
+        """The framework's operator."""
+        raise NotImplementedError
+
+    def _making(self) -> Callable[[tuple[bool, ...]], Callable[..., Any]]:
+        """Of the operator for calls with numbers in these places."""
+        made: dict[tuple[bool, ...], Callable[..., Any]] = {}
+
+        def operator(numbers: tuple[bool, ...]) -> Callable[..., Any]:
+            if numbers not in made:
+                made[numbers] = self.operator(self._expression.definition(numbers))
+            return made[numbers]
+
+        return operator
 
     @property
     def expression(self) -> str:
@@ -48,24 +67,28 @@ class Elementwise:
         return self._expression.derivative
 
     def __call__(self, *values: Any) -> Any:
+        operator = self._of_tensors
+        for value in values:
+            if type(value) not in self.tensors and checks.is_number(value):
+                operator = self._of_numbers(tuple(map(checks.is_number, values)))
+                break
         if len(values) != len(self._expression.inputs):
             raise self._wrong_count(len(values))
-        for value in values:
-            kind = type(value)
-            if kind is float or kind is int or checks.is_number(value):
-                return self._with(values)(*values)
-        return self._of_tensors(*values)
-
-    def _with(self, values: Sequence[Any]) -> Callable[..., Any]:
-        numbers = tuple(map(checks.is_number, values))
-        if numbers not in self._with_numbers:
-            self._with_numbers[numbers] = self._operator(self._expression.definition(numbers))
-        return self._with_numbers[numbers]
+        try:
+            return operator(*values)
+        except Exception as error:
+            renamed = checks.renamed(error, operator.__name__, self.__name__)
+            if renamed is error:
+                raise
+        raise renamed
 
     def _wrong_count(self, given: int) -> TypeError:
-        names = self._expression.inputs
-        expected = f"{len(names)} value{'s' * (len(names) > 1)}, {', '.join(names)}"
-        return TypeError(f"fusedops.{self.__name__}: takes {expected}; got {given}")
+        expected = f"{len(self.inputs)} argument{'s' * (len(self.inputs) > 1)}, {', '.join(self.inputs)}"
+        return TypeError(f"fusedops.{self.__name__}: must have {expected}; got {given}")
 
     def __repr__(self) -> str:
-        return f"elementwise({self._expression.text!r}, inputs={list(self.inputs)}, name={self._expression.name!r})"
+        expression, inputs, name = self._given
+        return f"elementwise({expression!r}, inputs={inputs!r}, name={name!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._given

@@ -17,12 +17,12 @@ from fusedops.tf.calls import is_constant
 from fusedops.tf.library import for_each
 from fusedops.tf.operators import OPERATORS
 
-_FUNCTIONS = SimpleNamespace(**neutral.FUNCTIONS)  # and every operator
+OF_FORMULAS = SimpleNamespace(**neutral.FUNCTIONS)  # and every operator
 _Evaluation = Callable[..., Sequence[Any]]
 
 
 def _register(operator: Operator) -> None:
-    vars(_FUNCTIONS).setdefault(operator.name, getattr(OPERATORS, operator.name))
+    vars(OF_FORMULAS).setdefault(operator.name, getattr(OPERATORS, operator.name))
     optional = [f"N_{x.name}" for x in operator.inputs if x.kind == "optional"]
     asked = [*optional, *(x.name for x in operator.attributes)]
 
@@ -57,7 +57,7 @@ def _of_formula(
         tensors = dict(zip(names, (*op.inputs, *op.outputs), strict=True))
         saved = {name: tensors.get(name) for name in derivative.saves}  # an optional input may be absent
         context = SimpleNamespace(**decoded, **saved, wanted=wanted.__contains__)
-        gradients = derivative.formula(_FUNCTIONS, context, *map(steps.dense, upstream))
+        gradients = derivative.formula(OF_FORMULAS, context, *map(steps.dense, upstream))
         values = [gradients.get(name) if name in wanted else None for name in inputs]
         return [value() if callable(value) else value for value in values]
 
