@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fusedops.expressions import Definition
-from fusedops.expressions.program import OPERATIONS
+from fusedops.expressions.graph import COMPARISONS, OPERATIONS
 
 Array = np.ndarray[Any, Any]
 
@@ -52,6 +52,11 @@ REDUCTIONS = (np.sum, np.mean, np.max, np.min)
 
 def evaluate(definition: Definition, arrays: Sequence[Any]) -> list[Array]:
     """The results. None stands for an optional input that is absent."""
+    with np.errstate(all="ignore"):
+        return _evaluate(definition, arrays)
+
+
+def _evaluate(definition: Definition, arrays: Sequence[Any]) -> list[Array]:
     shape = np.broadcast_shapes(*(np.shape(a) for a in arrays if a is not None))
     full = [np.broadcast_to(0.0 if a is None else a, shape) for a in arrays]
     program = definition.program
@@ -85,7 +90,7 @@ def evaluate(definition: Definition, arrays: Sequence[Any]) -> list[Array]:
 
 
 def _operands(op: str) -> int:
-    return 3 if op == "where" else 2 if op in ("lt", "le", "gt", "ge", "eq", "ne") else 1
+    return 3 if op == "where" else 2 if op in COMPARISONS else 1
 
 
 def sum_to(value: Array, shape: tuple[int, ...]) -> Array:
@@ -105,6 +110,7 @@ def reference(text: str, names: Sequence[str]) -> Callable[..., list[Array]]:
 
     def call(*arrays: Any) -> list[Array]:
         shape = np.broadcast_shapes(*map(np.shape, arrays))
+        scope.update(_reductions(shape))
         results = scope["function"](*(np.broadcast_to(a, shape) for a in arrays))
         results = results if isinstance(results, tuple) else (results,)
         return [np.broadcast_to(result, shape) * 1.0 for result in results]
@@ -112,17 +118,23 @@ def reference(text: str, names: Sequence[str]) -> Callable[..., list[Array]]:
     return call
 
 
-def _rows(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda x: function(x, axis=-1, keepdims=True)
+def _reductions(shape: tuple[int, ...]) -> dict[str, Callable[..., Any]]:
+    """Over rows to whose length everything is broadcast, numbers as well: of 5 elements, sum(2) is 10."""
+
+    def row(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda x: function(np.broadcast_to(x, shape), axis=-1, keepdims=True)
+
+    return {
+        "sum": row(np.sum),
+        "mean": row(np.mean),
+        "max": lambda *x: np.maximum(*x) if len(x) == 2 else row(np.max)(*x),
+        "min": lambda *x: np.minimum(*x) if len(x) == 2 else row(np.min)(*x),
+    }
 
 
 NAMESPACE: dict[str, Any] = {
     **{name: OPERATORS[name] for name in (*UFUNCS, "rsqrt", "sigmoid", "erf")},
     "where": np.where,
-    "max": lambda *x: np.maximum(*x) if len(x) == 2 else _rows(np.max)(*x),
-    "min": lambda *x: np.minimum(*x) if len(x) == 2 else _rows(np.min)(*x),
-    "sum": _rows(np.sum),
-    "mean": _rows(np.mean),
     "relu": lambda x: np.maximum(x, 0),
     "gelu": lambda x: x * cdf(x),
     "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fusedops.expressions import Expression, packed
-from fusedops.expressions.program import NUMBER, OPERATIONS, OPTIONAL, TENSOR
+from fusedops.expressions.graph import OPERATIONS
+from fusedops.expressions.program import NUMBER, OPTIONAL, TENSOR
 from tests.helpers.expressions import evaluate, numeric_gradients, reference
 
 RMS_NORM = "x * rsqrt(mean(x * x) + 1e-6) * w"
@@ -48,6 +49,7 @@ EXPRESSIONS = [
     "return sum(x) * w, exp(mean(x * s) * b)",
     "n = x * rsqrt(sum(x * x) + 1); k = w * rsqrt(sum(w * w) + 1); sum(n * k) * b",
     "mean(mean(x) * x - mean(w * mean(x * x))) * x",
+    "sum(s) * x + sum(mean(x)) * w + mean(sum(2 * w)) + max(mean(x) * s)",
     "-x - -w - (-(x * w)) / -b ** 2 * pi - e ** -x",
 ]
 NUMBERS = {"x": False, "w": False, "b": False, "s": True}
@@ -242,7 +244,7 @@ def test_special_values():
     assert gradients("floor(x) + (x > 1) + sign(x)", [0.5, 1.0, 1.5]) == [[0, 0, 0]]
     assert np.isnan(evaluate(Expression("0 * x + relu(x)").definition(), [np.array([nan, np.inf])])[0]).all()
     for text in ("sigmoid(x)", "tanh(x)", "softplus(-x)"):  # no cancellation far out
-        assert all(0 < abs(g) < 1e-12 for g in gradients(text, [15.0, 40.0, 300.0])[0]), text
+        assert all(0 < abs(g) < 1e-12 for g in gradients(text, [40.0, 100.0, 300.0])[0]), text
 
 
 def test_names():
