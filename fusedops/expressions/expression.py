@@ -7,8 +7,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from fusedops.expressions.parse import FUNCTIONS, MOST_INPUTS, Parsed, fail, parse
+from fusedops.expressions.parse import FUNCTIONS, MOST_INPUTS, Parsed, parse
 from fusedops.expressions.program import NUMBER, TENSOR, Definition, Input, define, digest, result_names
+from fusedops.expressions.tokens import fail
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*", re.ASCII)
 _NAME = re.compile(r"[A-Za-z][A-Za-z_0-9]{0,63}", re.ASCII)

@@ -15,6 +15,7 @@ ELEMENTWISE = (
     *("sigmoid", "erf", "cdf", "pdf", "abs", "floor", "sign"),
 )
 ROWS = ("row_sum", "row_mean", "row_max", "row_min")  # over the last dimension, which stays with one element
+OPERATIONS = ("input", "constant", "reduced", *ELEMENTWISE)  # of a program, by the core's numbers
 
 _SYMMETRIC = {"add", "mul", "min", "max", "eq", "ne"}
 

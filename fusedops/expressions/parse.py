@@ -5,12 +5,12 @@ from __future__ import annotations
 import keyword
 import math
 import re
-import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
 from fusedops.expressions import expand
 from fusedops.expressions.graph import Graph, Node
+from fusedops.expressions.tokens import Token, fail, fail_at, read
 
 MOST_CHARACTERS = 10_000
 MOST_INPUTS = 8
@@ -37,18 +37,9 @@ _SIGN, _POWER = 4, 5
 _STRENGTH = {**dict.fromkeys(_COMPARISONS, 1), "+": 2, "-": 2, "*": 3, "/": 3, "**": _POWER}
 
 _FUNCTION_NAMES = ", ".join(sorted(FUNCTIONS))
-_SHOWN = 100  # characters of a line
 
-_TOKEN = re.compile(
-    r"(?P<space>[ \t\r\f]+|#[^\n]*)"
-    r"|(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
-    r"|(?P<name>[A-Za-z_][A-Za-z_0-9]*)"
-    r"|(?P<symbol>\*\*|[<>=!]=|[-+*/<>=(),;\n])",
-    re.ASCII,
-)
-_WORD = re.compile(r"[A-Za-z_0-9.]")
-_ASSIGNED = re.compile(r"\w+[ \t]*=(?!=)")
-_CALLED = re.compile(r"\w+[ \t]*\(")
+_ASSIGNED = re.compile(r"\w+[ \t]*=(?!=)", re.ASCII)
+_CALLED = re.compile(r"\w+[ \t]*\(", re.ASCII)
 
 
 class Parsed(NamedTuple):
@@ -58,26 +49,12 @@ class Parsed(NamedTuple):
     names: tuple[str | None, ...]  # of results that are plain names
 
 
-class _Token(NamedTuple):
-    kind: str  # number, name, symbol, end
-    text: str
-    at: int
-
-    @property
-    def shown(self) -> str:
-        return {"": "the end", "\n": "the end of the line"}.get(self.text, repr(self.text))
-
-
 class _Pending(NamedTuple):
     """What waits for its last operand: an operator, or, with strength 0, a parenthesis."""
 
-    token: _Token
+    token: Token
     strength: int
     operands: int = 0  # of a call or parenthesis: how many values lie below its own
-
-
-def fail(sentence: str) -> NoReturn:
-    raise ValueError(f"fusedops.elementwise: {sentence}")
 
 
 def parse(text: str, inputs: Sequence[str] | None = None, numbers: Sequence[bool] = ()) -> Parsed:
@@ -104,8 +81,8 @@ class _Parser:
         self.waiting: list[_Pending] = []
         for name in inputs or ():
             self.add_input(name)
-        self.tokens = self.read()
-        self.before, self.token = _Token("symbol", "\n", 0), next(self.tokens)
+        self.tokens = read(text)
+        self.before, self.token = Token("symbol", "\n", 0), next(self.tokens)
 
     def parse(self) -> Parsed:
         last: Node | None = None
@@ -198,7 +175,7 @@ class _Parser:
                 self.no_operand(token)
             self.advance()
 
-    def operator(self, token: _Token) -> None:
+    def operator(self, token: Token) -> None:
         if token.text in _COMPARISONS:
             self.reduce(2)
             if self.waiting and self.waiting[-1].token.text in _COMPARISONS:
@@ -217,7 +194,7 @@ class _Parser:
         self.open -= 1
         self.advance()
 
-    def call(self, token: _Token, arguments: list[Node]) -> None:
+    def call(self, token: Token, arguments: list[Node]) -> None:
         operations = FUNCTIONS[token.text]
         if len(arguments) not in operations:
             self.wrong_arguments(token, len(arguments))
@@ -232,7 +209,7 @@ class _Parser:
             else:
                 self.apply(token, _BINARY[token.text], self.values[-2:])
 
-    def apply(self, token: _Token, operation: str, operands: list[Node]) -> None:
+    def apply(self, token: Token, operation: str, operands: list[Node]) -> None:
         self.operations += 1
         if self.operations > MOST_OPERATIONS:
             self.fail(f"an expression must have at most {MOST_OPERATIONS} operations", token, "got more")
@@ -242,7 +219,7 @@ class _Parser:
             made_of_others(self.graph, *operands) if made_of_others else self.graph.apply(operation, *operands)
         )
 
-    def named(self, token: _Token) -> Node:
+    def named(self, token: Token) -> Node:
         name = token.text
         if name in self.assigned:
             return self.assigned[name]
@@ -263,17 +240,17 @@ class _Parser:
         place = len(self.inputs)
         self.inputs[name] = self.graph.input(uniform=place < len(self.numbers) and self.numbers[place])
 
-    def check_word(self, token: _Token) -> None:
+    def check_word(self, token: Token) -> None:
         if keyword.iskeyword(token.text):
             advice = "where(c, a, b) chooses" if token.text in ("if", "else", "and", "or", "not") else ""
             self.fail(f"unexpected word {token.text!r}", token, advice)
 
-    def check_assignable(self, token: _Token) -> None:
+    def check_assignable(self, token: Token) -> None:
         self.check_word(token)
         if token.text in FUNCTIONS:
             self.fail(f"the function {token.text!r} must not be assigned", token)
 
-    def no_operand(self, token: _Token) -> NoReturn:
+    def no_operand(self, token: Token) -> NoReturn:
         opened = self.waiting[-1] if self.waiting else None
         if token.text == ")" and opened and opened.token.kind == "name" and self.before.text == "(":
             self.wrong_arguments(opened.token, 0)
@@ -283,7 +260,7 @@ class _Parser:
         got = "" if ended else f", not {token.shown},"
         self.fail(f"expected an operand after {self.before.text!r}{got}", self.before if ended else token)
 
-    def no_operator(self, token: _Token) -> NoReturn:
+    def no_operator(self, token: Token) -> NoReturn:
         self.check_word(token)
         if token.kind == "end" or token.text == ";":
             opened = next(pending.token for pending in reversed(self.waiting) if not pending.strength)
@@ -294,7 +271,7 @@ class _Parser:
             self.fail("unexpected '='", token, advice)
         self.fail(f"expected an operator before {token.text!r}", token)
 
-    def wrong_arguments(self, token: _Token, got: int) -> NoReturn:
+    def wrong_arguments(self, token: Token, got: int) -> NoReturn:
         counts = list(FUNCTIONS[token.text])
         plural = "" if counts == [1] else "s"
         expected = f"{' or '.join(map(str, counts))} argument{plural}"
@@ -305,40 +282,10 @@ class _Parser:
         while self.open and self.token.text == "\n":
             self.token = next(self.tokens)
 
-    def skip_separators(self) -> _Token:
+    def skip_separators(self) -> Token:
         while self.token.text in ("\n", ";"):
             self.advance()
         return self.token
 
-    def read(self) -> Iterator[_Token]:
-        at = 0
-        while at < len(self.text):
-            found = _TOKEN.match(self.text, at)
-            if not found:
-                self.fail(f"unexpected {_described(self.text[at])}", _Token("", "", at))
-            kind, text = str(found.lastgroup), found.group()
-            if kind == "number" and _WORD.match(self.text, found.end()):
-                self.fail(f"expected an operator after the number {text[:40]}", _Token("", "", found.end()))
-            if kind != "space":
-                yield _Token(kind, text, at)
-            at = found.end()
-        while True:
-            yield _Token("end", "", at)
-
-    def fail(self, sentence: str, token: _Token, more: str = "") -> NoReturn:
-        """Names the place, and shows it in as much of the line as is easily read."""
-        start = self.text.rfind("\n", 0, token.at) + 1
-        line = self.text[start:].partition("\n")[0]
-        column = token.at - start
-        left = max(0, min(column - _SHOWN // 2, len(line) - _SHOWN))
-        shown = "".join(c if c.isprintable() else " " for c in line[left : left + _SHOWN]).rstrip()
-        where = f"at column {column + 1} of line {self.text.count(chr(10), 0, token.at) + 1}"
-        more = f"; {more}" if more else ""
-        fail(f"{sentence} {where}{more}\n    {shown}\n    {' ' * (column - left)}^")
-
-
-def _described(character: str) -> str:
-    if character.isascii() and character.isprintable():
-        return f'"{character}"' if character == "'" else f"'{character}'"
-    name = unicodedata.name(character, "").lower()
-    return f"U+{ord(character):04X}" + (f" ({name})" if name else "")
+    def fail(self, sentence: str, token: Token, more: str = "") -> NoReturn:
+        fail_at(self.text, token, sentence, more)

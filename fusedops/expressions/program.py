@@ -14,9 +14,8 @@ from functools import cached_property
 from fusedops.expressions import source, text
 from fusedops.expressions.derive import vjp
 from fusedops.expressions.expand import expanded
-from fusedops.expressions.graph import ELEMENTWISE, ROWS, Graph, Node, copied, needed
+from fusedops.expressions.graph import OPERATIONS, ROWS, Graph, Node, copied, needed
 
-OPERATIONS = ("input", "constant", "reduced", *ELEMENTWISE)  # by the core's numbers
 _NUMBERS = {name: number for number, name in enumerate(OPERATIONS)}
 
 TENSOR, OPTIONAL, NUMBER = range(3)  # kinds of inputs; an optional one that is absent is zero

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fusedops.expressions.graph import COMPARISONS, OPERATIONS
+
 if TYPE_CHECKING:
     from fusedops.expressions.program import Definition, Instruction
 
@@ -48,8 +50,6 @@ def source(definition: Definition) -> str:
 
 
 def _body(code: Sequence[Instruction], targets: Sequence[tuple[str, int]], indent: int) -> list[str]:
-    from fusedops.expressions.program import OPERATIONS
-
     lines, names = list[str](), list[str]()
     for instruction in code:
         op = OPERATIONS[instruction.op]
@@ -72,7 +72,7 @@ def _operation(op: str, operands: Sequence[str]) -> str:
     a, b, c = operands
     if op == "neg":
         return f"-{a}"
-    if op in ("lt", "le", "gt", "ge", "eq", "ne"):
+    if op in COMPARISONS:
         return f"A({a} {_OPERATORS[op]} {b})"
     if op in _OPERATORS:
         return f"{a} {_OPERATORS[op]} {b}"
