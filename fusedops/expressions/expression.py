@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fusedops.expressions.parse import FUNCTIONS, MOST_INPUTS, Parsed, parse
-from fusedops.expressions.program import NUMBER, TENSOR, Definition, Input, define, digest, result_names
+from fusedops.expressions.program import NUMBER, TENSOR, Definition, Input, define, digest, result_names, row_names
 from fusedops.expressions.tokens import fail
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*", re.ASCII)
@@ -47,8 +47,8 @@ class Expression:
 
     def _define(self, parsed: Parsed, numbers: tuple[bool, ...]) -> Definition:
         kinds = [NUMBER if number else TENSOR for number in numbers]
-        inputs = tuple(map(Input, parsed.inputs, kinds))
-        names = result_names(parsed.inputs, parsed.names)
+        inputs = tuple(map(Input, row_names(parsed.inputs), kinds))
+        names = result_names([x.name for x in inputs], parsed.names)
         name = f"{self.name or 'elementwise'}_{digest(inputs, names, parsed.graph, parsed.results)}"
         return define(name, parsed.graph, inputs, parsed.results, names, [None] * len(names))
 

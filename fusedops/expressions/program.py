@@ -6,7 +6,9 @@ computes again what it needs of earlier ones, but for reductions: nothing else i
 
 from __future__ import annotations
 
+import builtins
 import hashlib
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -196,10 +198,17 @@ def _all_names(name: str, result: bool) -> tuple[str, ...]:
     return (name, f"d{name}", f"need_{name}") if result else (name,)
 
 
+def row_names(names: Sequence[str]) -> list[str]:
+    """The names of inputs as a row has them: TensorFlow takes small letters alone, and code that is made of a row uses
+    words of Python's beside them."""
+    free = _Names(dir(builtins))
+    return [free.new(re.sub("^_*([0-9]|$)", r"x\1", name.lower()).lstrip("_")) for name in names]
+
+
 def result_names(inputs: Collection[str], plain: Sequence[str | None]) -> list[str]:
     """The results' own names where they have some that are free; else y, or y0, y1 and so on."""
-    names = _Names(inputs)
-    given = {place: name for place, name in enumerate(plain) if name and len(plain) > 1}
+    names = _Names([*inputs, *dir(builtins)])
+    given = {place: name.lower() for place, name in enumerate(plain) if name and len(plain) > 1}
     own = {place: name for place, name in given.items() if names.new(name, result=True) == name}
     others = "y" if len(plain) == 1 else "y{}"
     return [own.get(place) or names.new(others.format(place), result=True) for place in range(len(plain))]

@@ -52,7 +52,8 @@ def packed(definition: Definition) -> DefinitionStruct:
     ]
     reductions = [Reduction(x.kind, x.stage, x.value) for x in program.reductions]
     code = [Instruction(i.op, i.a, i.b, i.c, i.value) for stage in program.stages for i in stage]
-    backward = definition.backward() if definition.backward_name else None
+    # A derivative's own derivative is added when it is first needed: rows.py.
+    backward = definition.backward() if definition.backward_name and not definition.needs else None
     gradients = [result.name.encode() for result in backward.results] if backward else []
     return DefinitionStruct(
         definition.name.encode(),
