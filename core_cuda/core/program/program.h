@@ -7,6 +7,7 @@
 // ones of the same stage as its operands.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -86,15 +87,23 @@ struct Program {
   }
 };
 
+namespace interpreter {
+struct Plan;
+}
+
 // A row of the table that runs a program.
 struct ProgramOperator : Operator {
   Program program;
+  mutable std::atomic<const interpreter::Plan*> plans = nullptr;  // that the CPU has made of it, as a list
 };
 
-inline const Program& program_of(const Operator& op) { return static_cast<const ProgramOperator&>(op).program; }
+inline const ProgramOperator& program_operator(const Operator& op) { return static_cast<const ProgramOperator&>(op); }
+inline const Program& program_of(const Operator& op) { return program_operator(op).program; }
 
 Status rule(Rule& rule);
 size_t workspace(const Call& call);
+size_t cpu_workspace(const Call& call);
+FUSEDOPS_CUDA_KERNEL size_t cuda_workspace(const Call& call);
 Status cpu(const Call& call);
 FUSEDOPS_CUDA_KERNEL Status cuda(const Call& call);
 

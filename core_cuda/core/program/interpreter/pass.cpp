@@ -1,0 +1,140 @@
+#include "core/program/interpreter/pass.h"
+
+#include <algorithm>
+
+namespace fusedops::program::interpreter {
+namespace {
+
+int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+Sum sum_of(const Walk& walk) {
+  if (walk.access == Access::full) return Sum::none;
+  if (walk.access == Access::single) return Sum::total;
+  return walk.along_columns ? Sum::columns : Sum::rows;
+}
+
+uint32_t dims_of(const Walk& walk, int dims) {
+  uint32_t bits = 0;
+  for (int i = 0; i < dims; ++i) bits |= uint32_t(walk.strides[i] != 0) << i;
+  return bits;
+}
+
+Level level_of(const Walk& walk) {
+  if (walk.access == Access::number || walk.access == Access::single) return Level::call;
+  return walk.along_columns ? Level::element : Level::row;
+}
+
+}  // namespace
+
+// Of the results that are summed over some leading dimensions, those that keep the same ones are computed together,
+// and all other results along with the first.
+void Pass::choose_order(const Geometry& geometry, uint32_t& left) {
+  const auto& results = op.program.results;
+  uint32_t kept_dims = 0;
+  bool any = false;
+  wanted = 0;
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (!(left >> i & 1)) continue;
+    const Walk& walk = geometry.of(results[i]);
+    if (walk.access == Access::some) {
+      const uint32_t dims = dims_of(walk, geometry.dims);
+      if (any && dims != kept_dims) continue;
+      kept_dims = dims;
+      any = true;
+    }
+    wanted |= uint32_t(1) << i;
+  }
+  left &= ~wanted;
+
+  int count = 0;
+  kept = 1;
+  for (const bool outer : {true, false})
+    for (int i = 0; i < geometry.dims; ++i) {
+      if ((kept_dims >> i & 1) != outer) continue;
+      order_[count++] = i;
+      if (outer) kept *= geometry.sizes[i];
+    }
+  folded = rows / kept;
+}
+
+Reach Pass::reach_of(const Walk& walk, const Geometry& geometry) const {
+  Reach reach;
+  reach.dims = geometry.dims;
+  for (int i = 0; i < reach.dims; ++i) {
+    reach.sizes[i] = geometry.sizes[order_[i]];
+    reach.strides[i] = walk.strides[order_[i]];
+  }
+  reach.linear = true;
+  reach.step = reach.dims > 0 ? reach.strides[reach.dims - 1] : 0;
+  int64_t stride = reach.step;
+  for (int i = reach.dims - 1; i >= 0; stride *= reach.sizes[i], --i) reach.linear &= reach.strides[i] == stride;
+  return reach;
+}
+
+void Pass::choose_tiles() {
+  constexpr int64_t kSlabs = 128, kLeast = 8, kMost = 64, kLongRow = 32 * kTile, kFewRows = 32;
+  tile_rows = cols >= kTile ? 1 : std::min(kTile / cols, folded);
+  blocks = ceil_divide(cols, kTile);
+  tiles = ceil_divide(folded, tile_rows);
+  bool columns = false;
+  for (size_t i = 0; i < op.program.results.size(); ++i) columns |= (wanted >> i & 1) && results[i].sum == Sum::columns;
+  slab_tiles = columns ? std::clamp(ceil_divide(kept * tiles, kSlabs), kLeast, kMost) : 1;
+  slabs = ceil_divide(tiles, slab_tiles);
+  stagewise = cols >= kLongRow && rows < kFewRows;
+}
+
+Pass::Pass(const Call& call, const Geometry& geometry, uint32_t& left)
+    : call(call),
+      op(program_operator(call.op)),
+      compute(compute_dtype(call.inputs[first_tensor(call.op)]->dtype)),
+      rows(geometry.rows),
+      cols(geometry.cols) {
+  choose_order(geometry, left);
+  for (size_t i = 0; i < op.program.results.size(); ++i) {
+    if (!(wanted >> i & 1)) continue;
+    const Walk& walk = geometry.of(op.program.results[i]);
+    results[i].sum = sum_of(walk);
+    results[i].all_rows = walk.access == Access::row || walk.access == Access::column;
+    results[i].reach = reach_of(walk, geometry);
+  }
+  choose_tiles();
+
+  Traits traits{.wanted = wanted, .several_rows = tile_rows > 1, .inputs = {}};
+  for (size_t i = 0; i < op.inputs.size(); ++i) traits.inputs[i] = level_of(geometry.inputs[i]);
+  plan = &Plan::of(op, traits);
+  stagewise = stagewise && plan->reduces();
+  for (const int i : plan->inputs) {
+    inputs[i].reach = reach_of(geometry.inputs[i], geometry);
+    inputs[i].along_columns = geometry.inputs[i].along_columns;
+  }
+}
+
+size_t Pass::place(const Geometry& geometry, void* memory) {
+  size_t bytes = 0;
+  const auto take = [&](int64_t elements, size_t size) {
+    void* const at = static_cast<char*>(memory) + bytes;
+    bytes += (elements * size + 63) / 64 * 64;
+    return at;
+  };
+  const size_t size = size_of(compute);
+  for (const int i : plan->inputs) {
+    const bool narrow = call.inputs[i]->dtype != compute;
+    if (geometry.inputs[i].access == Access::column && (narrow || tile_rows > 1))
+      inputs[i].copy = take(cols * tile_rows, size);
+  }
+  for (size_t i = 0; i < op.program.results.size(); ++i) {
+    if (!(wanted >> i & 1)) continue;
+    PassResult& result = results[i];
+    if (result.sum == Sum::columns) result.partials = take(kept * slabs * cols, size);
+    if (result.sum == Sum::total) result.partials = take(kept * tiles * blocks, size);
+    if (result.sum == Sum::rows && !(result.all_rows && blocks == 1)) result.partials = take(rows * blocks, size);
+  }
+  if (stagewise) {
+    const auto reductions = static_cast<int64_t>(op.program.reductions.size());
+    block_folds = static_cast<double*>(take(reductions * rows * blocks, sizeof(double)));
+    row_folds = take(reductions * rows, size);
+  }
+  return bytes;
+}
+
+}  // namespace fusedops::program::interpreter

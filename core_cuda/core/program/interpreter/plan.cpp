@@ -1,0 +1,275 @@
+#include "core/program/interpreter/plan.h"
+
+#include <algorithm>
+#include <array>
+
+#include "core/program/interpreter/loops.h"
+
+namespace fusedops::program::interpreter {
+namespace {
+
+std::array<int32_t, 3> operands(const Instruction& instruction) {
+  return {instruction.a, instruction.b, instruction.c};
+}
+
+// The instructions of a stage that the given ones depend on, and these.
+void mark_needed(const std::vector<Instruction>& code, std::vector<bool>& needed) {
+  for (size_t i = code.size(); i-- > 0;) {
+    if (!needed[i]) continue;
+    for (int k = 0; k < operands_of(code[i].op); ++k) needed[operands(code[i])[k]] = true;
+  }
+}
+
+// Which instructions of each stage, and which reductions, the wanted results need.
+struct Needed {
+  std::vector<std::vector<bool>> code;
+  std::vector<bool> reductions;
+
+  Needed(const Program& program, uint32_t wanted) : reductions(program.reductions.size()) {
+    for (const auto& stage : program.stages) code.emplace_back(stage.size());
+    const int last = static_cast<int>(program.stages.size()) - 1;
+    for (size_t i = 0; i < program.results.size(); ++i)
+      if (wanted >> i & 1) code[last][program.results[i].value] = true;
+    for (int stage = last; stage >= 0; --stage) {
+      for (size_t i = 0; i < reductions.size(); ++i)
+        if (reductions[i] && program.reductions[i].stage == stage) code[stage][program.reductions[i].value] = true;
+      mark_needed(program.stages[stage], code[stage]);
+      for (size_t i = 0; i < code[stage].size(); ++i)
+        if (code[stage][i] && program.stages[stage][i].op == Op::reduced) reductions[program.stages[stage][i].a] = true;
+    }
+  }
+};
+
+// Writes the steps of one stage.
+class StageWriter {
+ public:
+  StageWriter(const Program& program, const Traits& traits, const Needed& needed, int number, Plan& plan)
+      : traits_(traits), code_(program.stages[number]), needed_(needed.code[number]), plan_(plan) {
+    values_.resize(code_.size());
+    for (size_t i = 0; i < program.reductions.size(); ++i) {
+      const Reduction& reduction = program.reductions[i];
+      if (!needed.reductions[i] || reduction.stage != number) continue;
+      stage_.reductions.push_back(static_cast<int>(i));
+      add_sink(reduction.value, {.what = Do::fold, .which = static_cast<int>(i)});
+    }
+    if (number + 1 == static_cast<int>(program.stages.size()))
+      for (size_t i = 0; i < program.results.size(); ++i)
+        if (traits.wanted >> i & 1)
+          add_sink(program.results[i].value, {.what = Do::give, .which = static_cast<int>(i)});
+  }
+
+  Stage write() {
+    find_levels_and_uses();
+    for (size_t i = 0; i < code_.size(); ++i) {
+      if (!needed_[i]) continue;
+      write_value(static_cast<int>(i));
+      for (Step sink : values_[i].sinks) {
+        sink.a = element_place(static_cast<int>(i));
+        steps(Level::element).push_back(sink);
+        release(static_cast<int>(i));
+      }
+    }
+    return std::move(stage_);
+  }
+
+ private:
+  struct Value {
+    Level level = Level::call;
+    int place = -1;
+    int elements = -1;        // the place of its elements
+    int uses = 0;             // that remain of these
+    std::vector<Step> sinks;  // what becomes of it, besides further values
+  };
+
+  std::vector<Step>& steps(Level level) { return stage_.of_level[static_cast<int>(level)]; }
+  int& count(Level level) { return plan_.places[static_cast<int>(level)]; }
+
+  void add_sink(int value, Step sink) { values_[value].sinks.push_back(sink); }
+
+  Level level_of(const Instruction& instruction) const {
+    if (instruction.op == Op::input) return traits_.inputs[instruction.a];
+    if (instruction.op == Op::reduced) return Level::row;
+    Level level = Level::call;
+    for (int k = 0; k < operands_of(instruction.op); ++k)
+      level = std::max(level, values_[operands(instruction)[k]].level);
+    return level;
+  }
+
+  // Whether an instruction on elements reads an operand of this level as elements.
+  bool read_as_elements(Level level) const {
+    return level == Level::element || (level == Level::row && traits_.several_rows);
+  }
+
+  void find_levels_and_uses() {
+    for (size_t i = 0; i < code_.size(); ++i) {
+      if (!needed_[i]) continue;
+      values_[i].level = level_of(code_[i]);
+      values_[i].uses += static_cast<int>(values_[i].sinks.size());
+      if (values_[i].level != Level::element) continue;
+      for (int k = 0; k < operands_of(code_[i].op); ++k) {
+        Value& operand = values_[operands(code_[i])[k]];
+        if (read_as_elements(operand.level)) ++operand.uses;
+      }
+    }
+  }
+
+  int new_place(Level level) {
+    if (level == Level::element && !free_.empty()) {
+      const int place = free_.back();
+      free_.pop_back();
+      return place;
+    }
+    if (level == Level::element) return kElements + elements_++;
+    return (level == Level::row ? kRows : 0) + count(level)++;
+  }
+
+  void release(int value) {
+    Value& of = values_[value];
+    if (--of.uses == 0) free_.push_back(of.elements);
+  }
+
+  void load(int value) {
+    const int input = code_[value].a;
+    Value& of = values_[value];
+    of.place = new_place(of.level);
+    steps(of.level).push_back({.what = Do::load, .which = input, .to = of.place});
+    if (of.level == Level::element) of.elements = of.place;
+    if (of.level != Level::call && std::find(plan_.inputs.begin(), plan_.inputs.end(), input) == plan_.inputs.end())
+      plan_.inputs.push_back(input);
+  }
+
+  // The elements of a value; they are loaded, or made of fewer, when they are asked for first.
+  int element_place(int value) {
+    Value& of = values_[value];
+    if (of.level == Level::element && of.place < 0) load(value);
+    if (of.elements < 0) {
+      of.elements = new_place(Level::element);
+      steps(Level::element)
+          .push_back({.what = Do::expand, .expands_call = of.level == Level::call, .a = of.place, .to = of.elements});
+    }
+    return of.elements;
+  }
+
+  void write_value(int i) {
+    const Instruction& instruction = code_[i];
+    Value& value = values_[i];
+    switch (instruction.op) {
+      case Op::input:
+        if (value.level != Level::element) load(i);
+        break;
+      case Op::constant:
+        value.place = new_place(Level::call);
+        steps(Level::call).push_back({.what = Do::constant, .to = value.place, .value = instruction.value});
+        break;
+      case Op::reduced:
+        value.place = plan_.reduced[instruction.a];
+        break;
+      default:
+        write_compute(i);
+    }
+  }
+
+  void write_compute(int i) {
+    const Instruction& instruction = code_[i];
+    Value& value = values_[i];
+    const bool elements = value.level == Level::element;
+    int places[3] = {}, pattern = 0;
+    for (int k = 0; k < operands_of(instruction.op); ++k) {
+      const int operand = operands(instruction)[k];
+      const Level level = values_[operand].level;
+      const bool vector = elements ? read_as_elements(level) : level == value.level;
+      places[k] = elements && vector ? element_place(operand) : values_[operand].place;
+      if (!vector) pattern |= 1 << k;
+    }
+    if (elements)
+      for (int k = 0; k < operands_of(instruction.op); ++k) {
+        const int operand = operands(instruction)[k];
+        if (read_as_elements(values_[operand].level)) release(operand);
+      }
+    value.place = new_place(value.level);
+    if (elements) {
+      value.elements = value.place;
+      plan_.cost += cost_of(instruction.op);
+    }
+    Step step{.what = Do::compute, .which = loop_index(instruction.op, pattern)};
+    step.a = places[0];
+    step.b = places[1];
+    step.c = places[2];
+    step.to = value.place;
+    for (const Step& sink : value.sinks)
+      if (sink.what == Do::give && step.given < 0) step.given = sink.which;
+    steps(value.level).push_back(step);
+  }
+
+ public:
+  // Places are counted for each level first; Plan::of puts them one behind the other.
+  static constexpr int kRows = 1 << 20, kElements = 2 << 20;
+  int elements() const { return elements_; }
+
+ private:
+  const Traits& traits_;
+  const std::vector<Instruction>& code_;
+  const std::vector<bool>& needed_;
+  Plan& plan_;
+  Stage stage_;
+  std::vector<Value> values_;
+  std::vector<int> free_;
+  int elements_ = 0;
+};
+
+void put_in_order(Plan& plan) {
+  const auto move = [&](int& place) {
+    if (place >= StageWriter::kElements)
+      place += plan.places[0] + plan.places[1] - StageWriter::kElements;
+    else if (place >= StageWriter::kRows)
+      place += plan.places[0] - StageWriter::kRows;
+  };
+  for (int& place : plan.reduced) move(place);
+  for (Stage& stage : plan.stages)
+    for (std::vector<Step>& steps : stage.of_level)
+      for (Step& step : steps)
+        for (int* place : {&step.a, &step.b, &step.c, &step.to}) move(*place);
+}
+
+Plan* make_plan(const Program& program, const Traits& traits) {
+  auto plan = std::make_unique<Plan>();
+  const Needed needed(program, traits.wanted);
+  plan->reduced.resize(program.reductions.size(), -1);
+  for (size_t i = 0; i < program.reductions.size(); ++i)
+    if (needed.reductions[i]) plan->reduced[i] = StageWriter::kRows + plan->places[1]++;
+  const int last = static_cast<int>(program.stages.size()) - 1;
+  for (int i = 0; i <= last; ++i) {
+    StageWriter writer(program, traits, needed, i, *plan);
+    Stage stage = writer.write();
+    plan->places[2] = std::max(plan->places[2], writer.elements());
+    if (i == last || !stage.reductions.empty()) plan->stages.push_back(std::move(stage));
+  }
+  plan->cost += 100 * static_cast<int64_t>(plan->stages.size() + plan->inputs.size());
+  put_in_order(*plan);
+  return plan.release();
+}
+
+// All traits in one number.
+uint64_t key_of(const ProgramOperator& op, const Traits& traits) {
+  static_assert(kMaxOutputs + 1 + 2 * kMaxInputs <= 64);
+  uint64_t key = traits.wanted << 1 | uint32_t(traits.several_rows);
+  for (size_t i = 0; i < op.inputs.size(); ++i) key = key << 2 | static_cast<uint64_t>(traits.inputs[i]);
+  return key;
+}
+
+}  // namespace
+
+const Plan& Plan::of(const ProgramOperator& op, const Traits& traits) {
+  const uint64_t key = key_of(op, traits);
+  const Plan* const first = op.plans.load(std::memory_order_acquire);
+  for (const Plan* plan = first; plan; plan = plan->next)
+    if (plan->key == key) return *plan;
+  Plan* const made = make_plan(op.program, traits);
+  made->key = key;
+  made->next = first;
+  while (!op.plans.compare_exchange_weak(made->next, made, std::memory_order_acq_rel)) {
+  }
+  return *made;
+}
+
+}  // namespace fusedops::program::interpreter

@@ -1,0 +1,63 @@
+// What a thread does in a pass: it runs the steps of the plan on tiles.
+#pragma once
+
+#include "core/program/interpreter/loops.h"
+#include "core/program/interpreter/pass.h"
+
+namespace fusedops::program::interpreter {
+
+template <class A>
+class Worker {
+ public:
+  explicit Worker(const Pass& pass);
+
+  // All of a slab, or one block of the columns of its rows, where no reduction needs the others. (A slab is that of
+  // some sum: the pass has kept * slabs of them.)
+  void run_slab(int64_t slab);
+  void run_slab(int64_t slab, int64_t block);
+
+  // Of a stagewise pass: a block of the terms of a stage.
+  void run_terms(int stage, int64_t row, int64_t block);
+
+  void finish();
+
+ private:
+  template <class Body>
+  void for_tiles(int64_t slab, int64_t first_column, int64_t columns, Body&& body);
+  void begin_row_tile(int64_t row, int64_t count, int64_t tile);
+  void begin_block(int64_t block);
+  void run_stage(const Stage& stage);
+  void run_steps(const std::vector<Step>& steps, int64_t n);
+  void finish_folds(const Stage& stage);
+  void point_to_folds();
+
+  void load(const Step& step, int64_t n);
+  void load_one(const Step& step);
+  void expand(const Step& step);
+  void fold(const Step& step);
+  void give(const Step& step);
+  void store(int result, const A* values);
+  A* in_result(int result) const;
+
+  A* own(int place) const;
+  int64_t elements() const { return rows_ * width_; }
+
+  const Pass& pass_;
+  const Plan& plan_;
+  const Loop<A>* const loops_ = loops<A>();
+
+  A** at_;  // where the value of each place is now
+  A *of_call_, *of_rows_, *of_elements_;
+  A* sums_[kMaxOutputs];  // of the slab: of tile_rows rows if a tile has several, else of one
+  double* totals_;        // [reduction][row of the tile]
+  bool streams_ = false;
+
+  int64_t row_, rows_;  // of the tile, in the order of the pass
+  int64_t tile_;        // its number among the tiles of rows
+  int64_t block_, column_, width_;
+};
+
+extern template class Worker<float>;
+extern template class Worker<double>;
+
+}  // namespace fusedops::program::interpreter
