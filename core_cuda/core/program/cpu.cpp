@@ -162,7 +162,7 @@ size_t cpu_workspace(const Call& call) {
 
 size_t workspace(const Call& call) {
   if (!call.context.cuda) return cpu_workspace(call);
-  return cuda_workspace ? cuda_workspace(call) : 0;
+  return cuda_workspace(call);
 }
 
 Status cpu(const Call& call) {

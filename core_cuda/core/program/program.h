@@ -103,7 +103,7 @@ inline const Program& program_of(const Operator& op) { return program_operator(o
 Status rule(Rule& rule);
 size_t workspace(const Call& call);
 size_t cpu_workspace(const Call& call);
-FUSEDOPS_CUDA_KERNEL size_t cuda_workspace(const Call& call);
+size_t cuda_workspace(const Call& call);
 Status cpu(const Call& call);
 FUSEDOPS_CUDA_KERNEL Status cuda(const Call& call);
 

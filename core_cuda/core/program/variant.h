@@ -42,7 +42,4 @@ struct Plan {
   static Status make(const Call& call, Plan* plan);
 };
 
-// What the kernels of a call need beside its tensors, in bytes.
-size_t cuda_workspace(const Call& call);
-
 }  // namespace fusedops::program
