@@ -30,11 +30,13 @@ _OWN = {
         "Tensor": "from torch import Tensor",
         "ops": "from fusedops.torch.operators import OPERATORS as ops",
         "renamed": "from fusedops.torch.errors import renamed",
+        "own": "from fusedops.torch import expressions as own",
     },
     "tf": {
         "Tensor": "from fusedops.tf.tensors import Tensor",
         "TensorLike": "from fusedops.tf.tensors import TensorLike",
         "ops": "from fusedops.tf.operators import OPERATORS as ops",
+        "own": "from fusedops.tf import expressions as own",
         **{name: f"from fusedops.tf.naming import {name}" for name in ("are_symbolic", "call_symbolic", "named")},
     },
 }
@@ -68,7 +70,7 @@ def public_functions(framework: str) -> str:
 def _signature(function: Callable[..., Any], framework: str) -> inspect.Signature:
     """The function's own; TensorFlow's functions take all that is made a tensor of, and a name for its operations."""
     own = inspect.signature(function)
-    if framework != "tf":
+    if framework != "tf" or function.__name__ not in functions.OF_TENSORS:
         return own
     parameters = [
         p.replace(annotation=re.sub(r"\bTensor\b", "TensorLike", p.annotation)) for p in own.parameters.values()
@@ -89,7 +91,7 @@ def _body(function: FunctionType, framework: str) -> str:
     lines = source.splitlines()
     described = textwrap.dedent("\n".join(lines[description.lineno - 1 : description.end_lineno]))
     body = textwrap.dedent("\n".join(lines[first.lineno - 1 :]))
-    if framework == "tf":
+    if framework == "tf" and function.__name__ in functions.OF_TENSORS:
         parameters = inspect.signature(function).parameters.values()
         body = _NAMED.format(
             function=function.__name__,

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from fusedops import checks
 from fusedops.expressions.expression import Expression
-from fusedops.expressions.program import Definition
+from fusedops.expressions.rows import Rows
 
 
 class Elementwise:
@@ -21,34 +21,24 @@ class Elementwise:
             `sum_to(v, x)` is v summed to the shape of x.
     """
 
-    tensors: ClassVar[frozenset[type]]  # the framework's most common ones
+    # The framework's.
+    rows: ClassVar[Rows]
+    tensors: ClassVar[frozenset[type]]  # the most common ones
 
     # Which of the values are numbers decides which operator is called. Most often none is: that operator is there
     # before the first call, so that no compiler meets the making of it.
     def __init__(self, expression: str, inputs: Sequence[str] | None = None, name: str | None = None) -> None:
-        self._given = expression, inputs, name
+        self.given = expression, inputs, name
         self._expression = Expression(expression, inputs, name)
-        self._of_tensors = self.operator(self._expression.definition())
-        self._of_numbers = self._making()
+        self._of_tensors = self.rows.operator(self._expression.definition())
+        self._row = self._naming()
         self.__name__ = self.__qualname__ = self._expression.name or "elementwise"
         names = ", ".join(self.inputs)
         self.__doc__ = f"{self.expression}\n\nTakes tensors, or numbers for some of them: {names}."
 
-    @staticmethod
-    def operator(definition: Definition) -> Callable[..., Any]:
-        """The framework's operator."""
-        raise NotImplementedError
-
-    def _making(self) -> Callable[[tuple[bool, ...]], Callable[..., Any]]:
-        """Of the operator for calls with numbers in these places."""
-        made: dict[tuple[bool, ...], Callable[..., Any]] = {}
-
-        def operator(numbers: tuple[bool, ...]) -> Callable[..., Any]:
-            if numbers not in made:
-                made[numbers] = self.operator(self._expression.definition(numbers))
-            return made[numbers]
-
-        return operator
+    def _naming(self) -> Callable[[tuple[bool, ...]], str]:
+        """A function that names the operator for calls with numbers in these places, and adds it if it is not there."""
+        return lambda numbers: self.rows.added_name(self._expression.definition(numbers))
 
     @property
     def expression(self) -> str:
@@ -70,7 +60,7 @@ class Elementwise:
         operator = self._of_tensors
         for value in values:
             if type(value) not in self.tensors and checks.is_number(value):
-                operator = self._of_numbers(tuple(map(checks.is_number, values)))
+                operator = getattr(self.rows.operators, self._row(tuple(map(checks.is_number, values))))
                 break
         if len(values) != len(self._expression.inputs):
             raise self._wrong_count(len(values))
@@ -87,8 +77,8 @@ class Elementwise:
         return TypeError(f"fusedops.{self.__name__}: must have {expected}; got {given}")
 
     def __repr__(self) -> str:
-        expression, inputs, name = self._given
+        expression, inputs, name = self.given
         return f"elementwise({expression!r}, inputs={inputs!r}, name={name!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), self._given
+        return type(self), self.given

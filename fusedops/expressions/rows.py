@@ -29,11 +29,15 @@ class Rows:
 
     def operator(self, definition: Definition) -> Callable[..., Any]:
         """The function of a definition's row, which is added to the table if it is not there."""
+        function: Callable[..., Any] = getattr(self.operators, self.added_name(definition))
+        return function
+
+    def added_name(self, definition: Definition) -> str:
+        """The name of its operator, which is there then."""
         if not hasattr(self.operators, definition.name):
             with self.lock:
                 self._add(definition)
-        function: Callable[..., Any] = getattr(self.operators, definition.name)
-        return function
+        return definition.name
 
     def _add(self, definition: Definition) -> None:
         if not self.knows_compiler:

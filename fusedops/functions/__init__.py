@@ -9,9 +9,9 @@ from __future__ import annotations
 from inspect import isfunction
 from typing import Any
 
-from fusedops.functions import activations, attention, elementwise, loss, normalization, products, rotary
+from fusedops.functions import activations, attention, elementwise, loss, normalization, own, products, rotary
 
-_FAMILIES = (activations, attention, elementwise, loss, normalization, products, rotary)
+_FAMILIES = (activations, attention, elementwise, loss, normalization, own, products, rotary)
 PUBLIC: tuple[Any, ...] = tuple(
     sorted(
         (
@@ -24,3 +24,5 @@ PUBLIC: tuple[Any, ...] = tuple(
     )
 )
 __all__ = [function.__name__ for function in PUBLIC]
+# Those that take tensors; the others make functions.
+OF_TENSORS = [function.__name__ for function in PUBLIC if function.__module__ != own.__name__]

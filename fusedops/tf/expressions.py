@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from typing import Any
 
 from fusedops.expressions.function import Elementwise
 from fusedops.expressions.rows import Rows
-from fusedops.tf import internals, library, text
+from fusedops.tf import internals, library, naming, text
 from fusedops.tf.derivatives import OF_FORMULAS
 from fusedops.tf.operators import OPERATORS
 
@@ -17,10 +18,20 @@ OF_FORMULAS.row = _ROWS.operator
 
 class _Elementwise(Elementwise):
     __doc__ = Elementwise.__doc__
+    rows = _ROWS
     tensors = frozenset({internals.EagerTensor})
-    operator = staticmethod(_ROWS.operator)
-    __call__ = text.unconverted(Elementwise.__call__)
+
+    @text.unconverted
+    def __call__(self, *values: Any) -> Any:
+        try:
+            return super().__call__(*values)
+        except TypeError:  # asked only now, so that other calls do not wait for the answer
+            if not naming.are_symbolic(*values):
+                raise
+        from fusedops.tf import symbolic
+
+        return symbolic.call_expression(self.given, values)
 
 
-def elementwise(expression: str, *, inputs: Sequence[str] | None = None, name: str | None = None) -> Elementwise:
+def elementwise(expression: str, inputs: Sequence[str] | None, name: str | None) -> Elementwise:
     return _Elementwise(expression, inputs, name)

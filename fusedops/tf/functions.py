@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fusedops.checks import renamed
+from fusedops.expressions.function import Elementwise
 from fusedops.functions.common import Activation, Approximation, Reduction
+from fusedops.tf import expressions as own
 from fusedops.tf.naming import are_symbolic, call_symbolic, named
 from fusedops.tf.operators import OPERATORS as ops
 from fusedops.tf.tensors import Tensor, TensorLike
@@ -17,6 +19,7 @@ __all__ = [
     "axpby",
     "bias_act",
     "cross_entropy",
+    "elementwise",
     "gated_act",
     "geglu",
     "layer_norm",
@@ -336,6 +339,69 @@ def cross_entropy(
         label_smoothing=label_smoothing,
         reduction=reduction,
     )
+
+
+def elementwise(expression: str, *, inputs: Sequence[str] | None = None, name: str | None = None) -> Elementwise:
+    """A function of tensors from an expression: one kernel forward, one backward.
+
+    Statements are separated by `;` or line breaks: `variable = value`, and last a value, or `return a, b` for several.
+    A value is made of `+ - * / **`, one comparison (1 where it holds, else 0), and functions:
+
+    - of each element: abs, cos, erf, exp, expm1, floor, gelu, gelu_tanh, log, log1p, relu, rsqrt, sigmoid, sign, silu,
+      sin, softplus, sqrt, tanh, max(a, b), min(a, b), where(condition, a, b)
+    - over the last dimension, which stays with size 1: sum, mean, max and min, of one argument
+
+    and of numbers, the constants e, inf, nan and pi, and inputs, which are all other names. The inputs of a call
+    broadcast as NumPy's do.
+
+    The kernel is generated. On a GPU it is compiled when it is first called, by NVRTC, and kept on disk for later
+    processes, in $FUSEDOPS_CACHE_DIR or ~/.cache/fusedops. On a CPU it is interpreted, block by block.
+
+    Args:
+        expression: the text, at most 10 000 characters, 500 operations and four results.
+        inputs: the names of the inputs, in the order in which the function takes them; at most eight. By default in the
+            order in which they first appear.
+        name: of the function, in error messages and graphs: the operator is `<name>_<digits>`, of which the digits
+            follow from the expression.
+
+    Returns:
+        A function that takes the inputs by position: tensors, or numbers for some of them. The first tensor says the
+        dtype; others have the same, or float32 beside a first one of 16 bits. The result has this dtype and the shape
+        to which all inputs broadcast. The function's `source` is the kernel in C++, its `derivative` an expression.
+
+    Gradient:
+        The derivative of the expression, made symbolically, to any order. Gradients of inputs that were broadcast are
+        sums in a fixed order. At ties, max and min of two share the gradient; those of a row share it among all. abs,
+        relu, sign and floor have slope 0 at a jump or kink. `where` selects gradients, and has none for the condition.
+
+    Raises:
+        ValueError: the expression is not one; the message shows the place. A name is not allowed.
+        TypeError: the expression or a name is not a string. In a call: too many or too few inputs, or one that is
+            neither a tensor nor a number.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): in a call: the inputs do not broadcast,
+            or have the wrong dtype.
+
+    PyTorch:
+        >>> gate = fo.elementwise("silu(g) * u + scale * b", name="gate")
+        >>> gate.inputs
+        ('g', 'u', 'scale', 'b')
+        >>> gate(torch.zeros(2, 3), torch.ones(2, 3), 0.5, torch.tensor([2.0, 4.0, 6.0]))
+        tensor([[1., 2., 3.],
+                [1., 2., 3.]])
+        >>> print(fo.elementwise("x * y + 1").derivative)
+        dx = sum_to(dy * y, x)
+        dy_2 = sum_to(dy * x, y)
+        return dx, dy_2
+
+    TensorFlow:
+        >>> gate = fo.elementwise("silu(g) * u + scale * b", name="gate")
+        >>> gate(tf.zeros([2, 3]), tf.ones([2, 3]), 0.5, tf.constant([2.0, 4.0, 6.0])).numpy()
+        array([[1., 2., 3.],
+               [1., 2., 3.]], dtype=float32)
+
+    Source: Griewank and Walther, "Evaluating derivatives", 2008, for the derivative.
+    """
+    return own.elementwise(expression, inputs, name)  # type: ignore[no-any-return]
 
 
 def gated_act(

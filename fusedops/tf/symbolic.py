@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
+from fusedops.functions import OF_TENSORS
 from fusedops.tf import functions, internals
 
 
@@ -49,7 +50,19 @@ def _operation(name: str) -> type[_Operation]:
     return keras.saving.register_keras_serializable(package="fusedops.tf")(kind)
 
 
-_OPERATIONS = {name: _operation(name) for name in functions.__all__}
+_OPERATIONS = {name: _operation(name) for name in OF_TENSORS}
+
+
+@keras.saving.register_keras_serializable(package="fusedops.tf")
+class Expression(_Operation):
+    """Calls an expression. Keras saves what the constructor is given."""
+
+    def __init__(self, expression: str, inputs: Sequence[str] | None = None, function: str | None = None) -> None:
+        super().__init__()
+        self.elementwise = functions.elementwise(expression, inputs=inputs, name=function)
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        return self.elementwise(*args, **kwargs)
 
 
 def are_given(arguments: Sequence[Any]) -> bool:
@@ -62,3 +75,10 @@ def call(function: str, name: str | None, args: Sequence[Any], kwargs: Mapping[s
     import fusedops.tf.keras  # noqa: F401  it says what is wrong with a Keras that cannot run the functions
 
     return _OPERATIONS[function](name=name).symbolic_call(*args, **kwargs)
+
+
+def call_expression(given: Sequence[Any], values: Sequence[Any]) -> Any:
+    """What the call of an expression will return; `given` is what it is made of."""
+    import fusedops.tf.keras  # noqa: F401  as above
+
+    return Expression(*given).symbolic_call(*values)

@@ -27,12 +27,12 @@ OF_FORMULAS.row = _of_formula
 
 class _Elementwise(Elementwise):
     __doc__ = Elementwise.__doc__
+    rows = _ROWS
     tensors = frozenset({torch.Tensor, torch.nn.Parameter})
-    operator = staticmethod(_ROWS.operator)
 
-    def _making(self) -> Callable[[tuple[bool, ...]], Callable[..., Any]]:
-        return internals.before_tracing(super()._making())
+    def _naming(self) -> Callable[[tuple[bool, ...]], str]:
+        return internals.before_tracing(super()._naming())
 
 
-def elementwise(expression: str, *, inputs: Sequence[str] | None = None, name: str | None = None) -> Elementwise:
+def elementwise(expression: str, inputs: Sequence[str] | None, name: str | None) -> Elementwise:
     return _Elementwise(expression, inputs, name)
