@@ -196,8 +196,9 @@ class StageWriter {
     step.b = places[1];
     step.c = places[2];
     step.to = value.place;
-    for (const Step& sink : value.sinks)
-      if (sink.what == Do::give && step.given < 0) step.given = sink.which;
+    if (elements)
+      for (const Step& sink : value.sinks)
+        if (sink.what == Do::give && step.given < 0) step.given = sink.which;
     steps(value.level).push_back(step);
   }
 
