@@ -46,6 +46,11 @@ A fold_of(Fold fold, const A* values, int64_t n) {
   return sum_of(values, n);
 }
 
+// Of n values that are the same.
+inline double fold_of_equal(Fold fold, double value, int64_t n) {
+  return fold == Fold::max || fold == Fold::min ? value : value * static_cast<double>(n);
+}
+
 // Sums of many blocks are in double, where their order hardly matters.
 inline double joined(Fold fold, double before, double block) {
   if (fold == Fold::max) return max_(before, block);

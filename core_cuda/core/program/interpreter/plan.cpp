@@ -63,11 +63,7 @@ class StageWriter {
     for (size_t i = 0; i < code_.size(); ++i) {
       if (!needed_[i]) continue;
       write_value(static_cast<int>(i));
-      for (Step sink : values_[i].sinks) {
-        sink.a = element_place(static_cast<int>(i));
-        steps(Level::element).push_back(sink);
-        release(static_cast<int>(i));
-      }
+      for (const Step& sink : values_[i].sinks) write_sink(static_cast<int>(i), sink);
     }
     return std::move(stage_);
   }
@@ -100,11 +96,16 @@ class StageWriter {
     return level == Level::element || (level == Level::row && traits_.several_rows);
   }
 
+  // Whether a sink does: all but a fold of what is the same for all of a row.
+  static bool read_as_elements(const Step& sink, Level level) {
+    return sink.what == Do::give || level == Level::element;
+  }
+
   void find_levels_and_uses() {
     for (size_t i = 0; i < code_.size(); ++i) {
       if (!needed_[i]) continue;
       values_[i].level = level_of(code_[i]);
-      values_[i].uses += static_cast<int>(values_[i].sinks.size());
+      for (const Step& sink : values_[i].sinks) values_[i].uses += read_as_elements(sink, values_[i].level);
       if (values_[i].level != Level::element) continue;
       for (int k = 0; k < operands_of(code_[i].op); ++k) {
         Value& operand = values_[operands(code_[i])[k]];
@@ -144,8 +145,7 @@ class StageWriter {
     if (of.level == Level::element && of.place < 0) load(value);
     if (of.elements < 0) {
       of.elements = new_place(Level::element);
-      steps(Level::element)
-          .push_back({.what = Do::expand, .expands_call = of.level == Level::call, .a = of.place, .to = of.elements});
+      steps(Level::element).push_back({.what = Do::expand, .from = of.level, .a = of.place, .to = of.elements});
     }
     return of.elements;
   }
@@ -166,6 +166,18 @@ class StageWriter {
         break;
       default:
         write_compute(i);
+    }
+  }
+
+  void write_sink(int value, Step sink) {
+    sink.from = values_[value].level;
+    if (read_as_elements(sink, sink.from)) {
+      sink.a = element_place(value);
+      steps(Level::element).push_back(sink);
+      release(value);
+    } else {
+      sink.a = values_[value].place;
+      steps(Level::row).push_back(sink);
     }
   }
 

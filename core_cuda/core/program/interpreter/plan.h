@@ -19,14 +19,14 @@ enum class Do : uint8_t {
   constant,  // to = value
   load,      // to = input `which`
   compute,   // to = the loop `which` of a, b, c
-  expand,    // to, of elements = a, of a lower level
+  expand,    // to, which is of elements = a, which is not
   fold,      // adds a to reduction `which`
   give,      // a is result `which`
 };
 
 struct Step {
   Do what;
-  bool expands_call = false;  // expand: a is of the call, not of a row
+  Level from = Level::element;  // expand, fold: the level of a
   int which = 0;
   int a = 0, b = 0, c = 0, to = 0;  // places
   double value = 0;

@@ -232,7 +232,7 @@ template <class A>
 void Worker<A>::expand(const Step& step) {
   A* const to = at_[step.to] = own(step.to);
   const A* const from = at_[step.a];
-  if (step.expands_call || rows_ == 1)
+  if (step.from == Level::call || rows_ == 1)
     std::fill_n(to, elements(), *from);
   else
     for (int64_t i = 0; i < rows_; ++i) std::fill_n(to + i * width_, width_, from[i]);
@@ -242,14 +242,16 @@ template <class A>
 void Worker<A>::fold(const Step& step) {
   const Fold fold = pass_.op.program.reductions[step.which].fold;
   const A* const values = at_[step.a];
-  if (pass_.stagewise) {
-    pass_.block_folds[(step.which * pass_.rows + row_) * pass_.blocks + block_] = fold_of(fold, values, width_);
-    return;
-  }
-  double* const totals = totals_ + step.which * pass_.tile_rows;
   for (int64_t i = 0; i < rows_; ++i) {
-    const double block = fold_of(fold, values + i * width_, width_);
-    totals[i] = block_ == 0 ? block : joined(fold, totals[i], block);
+    const double block = step.from == Level::element
+                             ? fold_of(fold, values + i * width_, width_)
+                             : fold_of_equal(fold, values[step.from == Level::row ? i : 0], width_);
+    if (pass_.stagewise) {
+      pass_.block_folds[(step.which * pass_.rows + row_) * pass_.blocks + block_] = block;
+    } else {
+      double& total = totals_[step.which * pass_.tile_rows + i];
+      total = block_ == 0 ? block : joined(fold, total, block);
+    }
   }
 }
 
