@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,4 +109,13 @@ def _step(inputs: list[str | None], gradients: list[dict[str, str]], **rest: Any
 
 
 def _attribute(name: str, type: str, default: str, choices: list[str]) -> Attribute:
-    return Attribute(name, type, default if type == "str" else json.loads(default), tuple(choices))
+    return Attribute(name, type, _READ[type](default), tuple(choices))
+
+
+_READ: dict[str, Callable[[str], Any]] = {
+    "float": float,
+    "int": int,
+    "bool": lambda text: text == "true",
+    "str": str,
+    "floats": lambda text: [float(number) for number in text.strip("[] ").split(",") if number],
+}

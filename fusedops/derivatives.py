@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusedops.declarations import Operator, Step
-from fusedops.gradients import REFUSED, Gradient, gradient_of
+from fusedops.gradients import GRADIENTS, REFUSED, Gradient
 
 
 @dataclass(frozen=True)
@@ -118,10 +118,15 @@ class Derivative:
         )
 
 
+def _refusing(operator: Operator) -> Gradient:
+    gradients = {x.name: REFUSED for x in operator.inputs}
+    return Gradient(lambda f, c, *dy: gradients, saves=())
+
+
 def derivative_of(table: Mapping[str, Operator], operator: Operator) -> Gradient:
-    """As the table declares it, or, for a backward operator, as a formula does."""
+    """As the table declares it, or, for a backward operator, as a formula does; without either, there is none."""
     if not operator.derivative:
-        return gradient_of(operator.name)
+        return GRADIENTS.get(operator.name) or _refusing(operator)
     derivative = Derivative(table, operator)
     reads = derivative.reads(derivative.names)
     tensors = (*derivative.names, *(x.name for x in operator.outputs))

@@ -3,20 +3,41 @@
 
 #include <exception>
 #include <memory>
+#include <mutex>
 
 #include "kernel.h"
 
-// Null, or why nothing was registered. The registrations last as long as the process.
+namespace fusedops::torch_autograd {
+namespace {
+
+class Registration {
+ public:
+  void register_new() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (; registered_ < operators().size(); ++registered_) {
+      const Operator& op = *operators()[registered_];
+      if (!c10::Dispatcher::singleton().findSchema({std::string("fusedops::_") + op.name, ""})) return;
+      library_.impl(op.name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(op)));
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  size_t registered_ = 0;
+  torch::Library library_{torch::Library::IMPL, "fusedops", c10::DispatchKey::Autograd, __FILE__, __LINE__};
+};
+
+}  // namespace
+}  // namespace fusedops::torch_autograd
+
+// Registers the operators that are registered with torch and have no kernel of autograd yet. Returns null, or a
+// sentence that lasts until the thread's next. The registrations last as long as the process.
 extern "C" FUSEDOPS_EXPORT const char* fusedops_register_autograd() try {
-  using fusedops::torch_autograd::Kernel;
-  auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "fusedops", c10::DispatchKey::Autograd,
-                                                  __FILE__, __LINE__);
-  for (const fusedops::Operator* op : fusedops::operators())
-    library->impl(op->name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(*op)));
-  library.release();
+  static auto* const registration = new fusedops::torch_autograd::Registration();
+  registration->register_new();
   return nullptr;
 } catch (const std::exception& error) {
-  static std::string sentence;
+  thread_local std::string sentence;
   sentence = error.what();
   return sentence.c_str();
 }

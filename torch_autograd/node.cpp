@@ -22,13 +22,13 @@ edge_list edges_of(const Row& row, c10::ArrayRef<c10::IValue> arguments, Mask wa
   return edges;
 }
 
-uint32_t read_by(const Row& row, Mask wanted) {
-  uint32_t places = 0;
+uint64_t read_by(const Row& row, Mask wanted) {
+  uint64_t places = 0;
   for (const BoundStep& step : row.steps) {
     if (!step.serves(wanted, wanted)) continue;
     for (const Argument& argument : step.arguments)
       if (argument.from == Argument::From::saved && (!argument.inputs || (argument.inputs & wanted)))
-        places |= 1U << argument.place;
+        places |= uint64_t(1) << argument.place;
   }
   return places;
 }

@@ -36,7 +36,7 @@ class Backward : public torch::autograd::Node {
   Mask wanted() const;
 
   const Row& row_;
-  uint32_t read_ = 0;  // which of Row::saved
+  uint64_t read_ = 0;  // which of Row::saved
   std::vector<torch::autograd::SavedVariable> saved_;
   std::vector<c10::IValue> rest_;
 };

@@ -1,9 +1,11 @@
 // Registers every operator of the core's table with torch, twice: torch.ops.fusedops.<op> is the public one, to which
 // torch_autograd/, or Python, adds autograd; _<op> is the same kernel bare, for callers that have settled autograd
-// themselves.
+// themselves. What the table starts with is registered at load, and what a process adds when it says so.
 #include <torch/csrc/stable/library.h>
 
 #include <array>
+#include <exception>
+#include <mutex>
 #include <utility>
 
 #include "call.h"
@@ -12,9 +14,9 @@
 namespace fusedops::torch_binding {
 namespace {
 
-// A boxed kernel carries no data of its own, so that each place in the table needs a function of its own.
-constexpr size_t kMostOperators = 128;
+using torch::stable::detail::StableLibrary;
 
+// A boxed kernel carries no data of its own, so that each place in the table needs a function of its own.
 template <size_t kPlace>
 void kernel_at(StableIValue* stack, uint64_t, uint64_t) {
   call(*operators()[kPlace], stack);
@@ -24,26 +26,45 @@ constexpr auto kKernels = []<size_t... kPlace>(std::index_sequence<kPlace...>) {
   return std::array{&kernel_at<kPlace>...};
 }(std::make_index_sequence<kMostOperators>());
 
-template <class F>
-void for_each_name(F&& visit) {
-  for (size_t i = 0; i < operators().size(); ++i) {
-    const std::string name = operators()[i]->name;
-    visit(i, name);
-    visit(i, "_" + name);
+class Registration {
+ public:
+  void register_new() {
+    const std::lock_guard lock(mutex_);
+    for (; registered_ < operators().size(); ++registered_) {
+      const Operator& op = *operators()[registered_];
+      for (const std::string& name : {std::string(op.name), std::string("_") + op.name}) {
+        definitions_.def(schema(op, name).c_str());
+        for (StableLibrary* library : {&cpu_, &cuda_}) library->impl(name.c_str(), kKernels.at(registered_));
+      }
+    }
   }
+
+ private:
+  std::mutex mutex_;
+  size_t registered_ = 0;
+  StableLibrary definitions_{StableLibrary::Kind::FRAGMENT, "fusedops", nullptr, __FILE__, __LINE__};
+  StableLibrary cpu_{StableLibrary::Kind::IMPL, "fusedops", "CPU", __FILE__, __LINE__};
+  StableLibrary cuda_{StableLibrary::Kind::IMPL, "fusedops", "CUDA", __FILE__, __LINE__};
+};
+
+// Never destroyed: torch's threads may outlive static objects.
+Registration& registration() {
+  static auto* const registration = new Registration();
+  return *registration;
 }
 
-void define(torch::stable::detail::StableLibrary& library) {
-  for_each_name([&](size_t i, const std::string& name) { library.def(schema(*operators()[i], name).c_str()); });
-}
-
-void implement(torch::stable::detail::StableLibrary& library) {
-  for_each_name([&](size_t i, const std::string& name) { library.impl(name.c_str(), kKernels.at(i)); });
-}
+const bool registered_at_load = (registration().register_new(), true);
 
 }  // namespace
 }  // namespace fusedops::torch_binding
 
-STABLE_TORCH_LIBRARY(fusedops, library) { fusedops::torch_binding::define(library); }
-STABLE_TORCH_LIBRARY_IMPL(fusedops, CPU, library) { fusedops::torch_binding::implement(library); }
-STABLE_TORCH_LIBRARY_IMPL(fusedops, CUDA, library) { fusedops::torch_binding::implement(library); }
+// Registers the operators that were added to the table and are not registered yet. Returns null, or a sentence that
+// lasts until the thread's next.
+extern "C" FUSEDOPS_EXPORT const char* fusedops_torch_register_new() try {
+  fusedops::torch_binding::registration().register_new();
+  return nullptr;
+} catch (const std::exception& error) {
+  thread_local std::string sentence;
+  sentence = error.what();
+  return sentence.c_str();
+}

@@ -12,6 +12,8 @@ from fusedops.building.ninja import NinjaFile
 from fusedops.building.options import Options
 
 CORE = Path("core_cuda")
+# What a library of operators of its own links of it: core/declaration/library.h.
+FOR_LIBRARIES = (Path("core/declaration/rule.cpp"), Path("core/declaration/view.cpp"))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 
 def autocast(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """The inputs in autocast's dtype, where it is on for their device; float64 stays, as in torch's own products."""
-    device = inputs[0].device.type
+    device = next(x for x in inputs if isinstance(x, torch.Tensor)).device.type
     if not torch.is_autocast_enabled(device):
         return inputs
     dtype = torch.get_autocast_dtype(device)

@@ -10,7 +10,8 @@ import ctypes
 import torch
 
 from fusedops import loading
-from fusedops.torch import library  # noqa: F401  # their library first
+from fusedops.declarations import Operator
+from fusedops.torch import library
 
 
 def _load() -> str | None:
@@ -24,8 +25,18 @@ def _load() -> str | None:
     except OSError as error:
         return f"{file} does not load: {error}. Run: make build-torch"
     register.restype = ctypes.c_char_p
-    refused = register()
-    return None if refused is None else f"{file} does not fit: {refused.decode()}. Run: make build-torch"
+
+    def register_new(row: Operator | None = None) -> None:
+        """Whichever row it is for: registers those that are not registered."""
+        if (refused := register()) is not None:
+            raise RuntimeError(refused.decode())
+
+    try:
+        register_new()
+    except RuntimeError as error:
+        return f"{file} does not fit: {error}. Run: make build-torch"
+    library.for_each(register_new)
+    return None
 
 
 fault = _load()  # None: torch.ops.fusedops.<op> has its autograd from there

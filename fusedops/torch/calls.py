@@ -26,6 +26,10 @@ from fusedops import checks
 from fusedops.declarations import Attribute, Input, Operator
 from fusedops.torch import internals
 
+# What the functions speak of besides what they are given.
+_TYPES = ("bool", "float", "int", "list", "str", "tuple")
+_SPOKEN = (*_TYPES, "TypeError", "RuntimeError", "error", "isinstance", "map", "set", "type")
+
 
 def _input_test(x: Input) -> str:
     if x.kind == "scalar":
@@ -37,8 +41,7 @@ def _input_test(x: Input) -> str:
 def _default_test(attribute: Attribute) -> str:
     name, default = attribute.name, attribute.default
     if attribute.type == "floats":
-        assert 0.0 not in default  # see below
-        return f"tuple({name}) == {tuple(default)!r}"
+        return "False" if 0.0 in default else f"tuple({name}) == {tuple(default)!r}"  # see below
     test = f"{name} == {default!r}"
     if attribute.type == "float" and default == 0:  # -0.0 equals 0.0, and added to -0.0 gives another bit
         test += f" and copysign(1.0, {name}) == 1.0"
@@ -83,8 +86,11 @@ def spelled_out(
     checked: Callable[..., Any],
     explain: Callable[[tuple[Any, ...], Exception], None],
 ) -> Callable[..., Any]:
-    """`checked`, past which plain arguments go to `operator`; `explain` may raise a better error than it did."""
-    names: dict[str, Any] = {
+    """`checked`, past which plain arguments go to `operator`; `explain` may raise a better error than it did.
+
+    `checked` itself where an argument has the name of something that the function's code speaks of.
+    """
+    own: dict[str, Any] = {
         "Tensor": torch.Tensor,
         "copysign": math.copysign,
         "is_compiling": torch.compiler.is_compiling,
@@ -93,7 +99,10 @@ def spelled_out(
         "checked": checked,
         "explain": explain,
     }
-    exec(compile(_source(declaration), f"<fusedops.torch: {declaration.name}>", "exec"), names)
-    function: Callable[..., Any] = names[declaration.name]
+    names = {x.name for x in (declaration, *declaration.inputs, *declaration.attributes)}
+    if not names.isdisjoint((*own, *_SPOKEN)):
+        return checked
+    exec(compile(_source(declaration), f"<fusedops.torch: {declaration.name}>", "exec"), own)
+    function: Callable[..., Any] = own[declaration.name]
     function.__module__ = __name__
     return function

@@ -6,7 +6,7 @@ They are torch's own objects under other names: what is called for each operator
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.utils._pytree
@@ -45,6 +45,16 @@ tree_map = torch.utils._pytree.tree_map
 def is_within_kernel_of_torch_func() -> bool:
     """Whether torch.func has called a kernel, in which no further transform can begin."""
     return torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode)
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def before_tracing(function: Function) -> Function:
+    """A function that torch's compiler calls once, while it traces a call of it, and takes the result as a constant."""
+    # What torch.compiler.assume_constant_result sets, which would import the compiler.
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 def in_cpp(overload: Callable[..., Any]) -> Callable[..., Any]:

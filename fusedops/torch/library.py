@@ -1,8 +1,13 @@
-"""The operators of the compiled library as torch knows them, and the table that it was made of."""
+"""The operators of the compiled library as torch knows them, and the table that it was made of.
+
+The table grows. What must be done for an operator is done by `for_each`, for those that there are and for those that a
+process adds.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +15,7 @@ from typing import Any
 import torch
 
 from fusedops import declarations, loading
+from fusedops.torch import internals
 
 
 def _load() -> ctypes.CDLL:
@@ -55,4 +61,51 @@ def overload(name: str) -> Callable[..., Any]:
     return getattr(torch.ops.fusedops, name).default
 
 
-SIGNATURES = {name: Signature.of(declaration) for name, declaration in TABLE.items()}
+SIGNATURES: dict[str, Signature] = {}
+
+_CALLBACKS: list[Callable[[declarations.Operator], None]] = []
+_GROWING = threading.RLock()
+LIBRARY.fusedops_add_operators.restype = ctypes.c_char_p
+LIBRARY.fusedops_torch_register_new.restype = ctypes.c_char_p
+
+
+def for_each(callback: Callable[[declarations.Operator], None]) -> None:
+    """Calls `callback` with every row of the table, and later with every row that is added."""
+    with _GROWING:
+        for row in TABLE.values():
+            callback(row)
+        _CALLBACKS.append(callback)
+
+
+@internals.before_tracing
+def added() -> None:
+    """Makes operators of torch of the rows that were added to the core's table, if there are any."""
+    with _GROWING:
+        rows = declarations.read_from(LIBRARY, len(TABLE))
+        if not rows:
+            return
+        refused = LIBRARY.fusedops_torch_register_new()
+        if refused is not None:
+            raise RuntimeError(refused.decode())
+        TABLE.update({row.name: row for row in rows})
+        for callback in _CALLBACKS:  # one after the other: a row's derivative may call a row behind it
+            for row in rows:
+                callback(row)
+
+
+@internals.before_tracing
+def add(operators: Callable[[], Any]) -> None:
+    """Adds operators of a library of their own, by the function with which it shows them:
+    core_cuda/core/declaration/library.h."""
+    operators.restype = ctypes.c_void_p  # type: ignore[attr-defined]
+    refused = LIBRARY.fusedops_add_operators(ctypes.c_void_p(operators()))
+    if refused is not None:
+        raise ValueError(refused.decode())
+    added()
+
+
+def _sign(row: declarations.Operator) -> None:
+    SIGNATURES[row.name] = Signature.of(row)
+
+
+for_each(_sign)

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from fusedops.declarations import Operator
 from fusedops.torch import internals
-from fusedops.torch.library import SIGNATURES, Signature, overload
+from fusedops.torch.library import SIGNATURES, Signature, for_each, overload
 
 
 def _padded(x: torch.Tensor, dim: int) -> torch.Tensor:
@@ -60,11 +61,16 @@ def _rule(signature: Signature, op: Callable[..., Any]) -> Callable[..., tuple[A
             if i not in shared and x is not None
         }
         foldable = signature.declaration.batched and len(ranks) == 1 and all(dims[i] is None for i in shared)
+        # A scalar of more dimensions, which some rows broadcast, would meet the mapped one.
+        foldable = foldable and all(inputs[i] is None or inputs[i].dim() <= max(ranks) for i in signature.scalars)
         return (fold if foldable else loop)(info.batch_size, dims, inputs, rest)
 
     return rule
 
 
-for _name, _signature in SIGNATURES.items():
-    for _registered in (_name, f"_{_name}"):
-        torch.library.register_vmap(f"fusedops::{_registered}", _rule(_signature, overload(_registered)))
+def _register(row: Operator) -> None:
+    for name in (row.name, f"_{row.name}"):
+        torch.library.register_vmap(f"fusedops::{name}", _rule(SIGNATURES[row.name], overload(name)))
+
+
+for_each(_register)

@@ -24,6 +24,7 @@ from typing import Any, cast
 
 import torch
 
+from fusedops.declarations import Operator
 from fusedops.derivatives import derivative_of
 from fusedops.functions.operators import Operators
 from fusedops.torch import autograd_library, internals, mapping, shapes  # noqa: F401  the last two for their effect
@@ -34,7 +35,7 @@ from fusedops.torch.calls import spelled_out
 from fusedops.torch.derivatives import OF_FORMULAS, Derivative
 from fusedops.torch.errors import check_dense, explain
 from fusedops.torch.internals import forward_ad
-from fusedops.torch.library import SIGNATURES, TABLE, Signature, overload
+from fusedops.torch.library import SIGNATURES, TABLE, Signature, for_each, overload
 
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
@@ -99,6 +100,13 @@ def _functions(signature: Signature) -> tuple[Callable[..., Any], Callable[..., 
     return of_user, call if casts else call_of_formula
 
 
-_BOTH = {name: _functions(signature) for name, signature in SIGNATURES.items()}
-OPERATORS = cast(Operators, SimpleNamespace(**{name: of_user for name, (of_user, _) in _BOTH.items()}))
-vars(OF_FORMULAS).update({name: of_formula for name, (_, of_formula) in _BOTH.items()})
+OPERATORS = cast(Operators, SimpleNamespace())
+
+
+def _offer(row: Operator) -> None:
+    of_user, of_formula = _functions(SIGNATURES[row.name])
+    setattr(OPERATORS, row.name, of_user)
+    setattr(OF_FORMULAS, row.name, of_formula)
+
+
+for_each(_offer)

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from fusedops import checks
+from fusedops.declarations import Operator
 from fusedops.torch import internals
-from fusedops.torch.library import CORE, DTYPES, LIBRARY, SIGNATURES, Signature
+from fusedops.torch.library import CORE, DTYPES, LIBRARY, SIGNATURES, Signature, for_each
 
 LIBRARY.fusedops_infer.restype = ctypes.c_char_p
 
@@ -47,7 +48,7 @@ def infer(signature: Signature, arguments: tuple[Any, ...]) -> list[tuple[torch.
             declaration.attributes, signature.attributes(arguments[signature.inputs :]), strict=True
         )
     ]
-    result = (ctypes.c_int64 * 1024)()
+    result = (ctypes.c_int64 * 4096)()  # for as many inputs and outputs of as many dimensions as there can be
     refused = LIBRARY.fusedops_infer(
         declaration.name.encode(),
         (ctypes.c_int64 * len(tokens))(*tokens),
@@ -68,7 +69,8 @@ def infer(signature: Signature, arguments: tuple[Any, ...]) -> list[tuple[torch.
     return outputs
 
 
-def _register_fake(name: str, signature: Signature) -> None:
+def _register_fake(row: Operator) -> None:
+    signature = SIGNATURES[row.name]
     first = next(i for i, x in enumerate(signature.declaration.inputs) if x.kind == "tensor")
 
     def fake(*arguments: Any, **keywords: Any) -> Any:
@@ -80,7 +82,8 @@ def _register_fake(name: str, signature: Signature) -> None:
         outputs = [like.new_empty(shape, dtype=dtype) for dtype, shape in infer(signature, arguments)]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
-    torch.library.register_fake(f"fusedops::{name}", fake)
+    for name in (row.name, f"_{row.name}"):
+        torch.library.register_fake(f"fusedops::{name}", fake)
 
 
 def _positional(signature: Signature, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, ...]:
@@ -96,6 +99,4 @@ def _positional(signature: Signature, arguments: tuple[Any, ...], keywords: dict
     return arguments + tuple(keywords.get(name, default) for name, default in rest)
 
 
-for _name, _signature in SIGNATURES.items():
-    for _registered in (_name, f"_{_name}"):
-        _register_fake(_registered, _signature)
+for_each(_register_fake)

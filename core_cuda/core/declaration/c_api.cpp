@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/declaration/library.h"
 #include "core/declaration/names.h"
 #include "core/declaration/operator.h"
 
@@ -100,6 +101,17 @@ extern "C" FUSEDOPS_EXPORT const char* fusedops_describe() {
 // The rows of the table from `first` on, as JSON. It lasts until the thread's next.
 extern "C" FUSEDOPS_EXPORT const char* fusedops_describe_operators(int64_t first) {
   return fusedops::said(fusedops::json(fusedops::operators().subspan(static_cast<size_t>(first))));
+}
+
+// Adds the operators of a library, of which this is what `fusedops_library` returns. Returns null, or a sentence that
+// lasts until the thread's next.
+extern "C" FUSEDOPS_EXPORT const char* fusedops_add_operators(const void* library) {
+  using namespace fusedops;
+  const auto& added = *static_cast<const Library*>(library);
+  if (added.abi != Abi())
+    return said("fusedops: the library of operators was compiled for another version of fusedops; compile it again");
+  const Status status = add_operators(std::span(added.rows, static_cast<size_t>(added.count)));
+  return status.ok() ? nullptr : said(status.sentence());
 }
 
 // Runs a shape rule. `inputs` holds for each input: 0, or 1, dtype, rank, dims (negative: a symbol). `attributes` are

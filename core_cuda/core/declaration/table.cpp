@@ -4,7 +4,10 @@
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
+#include <unordered_set>
 
+#include "core/declaration/check.h"
+#include "core/declaration/names.h"
 #include "core/declaration/operator.h"
 
 namespace fusedops {
@@ -27,8 +30,10 @@ class Table {
     const std::unique_lock lock(mutex_);
     if (rows.size() > kMostOperators - count_.load())
       return Status::error("fusedops: a process can have at most ", std::to_string(kMostOperators), " operators");
+    std::unordered_set<std::string> types;  // of the new rows: graphs show them by type alone
     for (const Operator* row : rows)
-      if (by_name_.contains(row->name)) return Status::error("fusedops: an operator is already named ", row->name);
+      if (const std::string type = type_name(row->name); types_.contains(type) || !types.insert(type).second)
+        return Status::error("fusedops: an operator is already named like ", row->name);
     add_all(rows);
     return {};
   }
@@ -36,13 +41,17 @@ class Table {
  private:
   void add_all(std::span<const Operator* const> rows) {
     size_t count = count_.load();
-    for (const Operator* row : rows) by_name_[row->name] = rows_[count++] = row;
+    for (const Operator* row : rows) {
+      by_name_[row->name] = rows_[count++] = row;
+      types_.insert(type_name(row->name));
+    }
     count_.store(count, std::memory_order_release);
   }
 
   const Operator* rows_[kMostOperators];
   std::atomic<size_t> count_ = 0;
   std::unordered_map<std::string_view, const Operator*> by_name_;
+  std::unordered_set<std::string> types_;
   mutable std::shared_mutex mutex_;
 };
 
@@ -57,6 +66,9 @@ std::span<const Operator* const> operators() { return table().rows(); }
 
 const Operator* find_operator(std::string_view name) { return table().find(name); }
 
-Status add_operators(std::span<const Operator* const> rows) { return table().add(rows); }
+Status add_operators(std::span<const Operator* const> rows) {
+  FUSEDOPS_TRY(check_rows(rows));
+  return table().add(rows);
+}
 
 }  // namespace fusedops

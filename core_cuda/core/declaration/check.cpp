@@ -1,0 +1,136 @@
+#include "core/declaration/check.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+
+namespace fusedops {
+namespace {
+
+using Names = std::vector<std::string>;
+
+// Words that are no names in Python, or in a schema of torch.
+constexpr std::string_view kReserved[] = {
+    "False", "None",  "NoneType", "True",  "and",    "as",   "assert", "async",  "await",
+    "break", "class", "continue", "def",   "del",    "elif", "else",   "except", "finally",
+    "for",   "from",  "global",   "if",    "import", "in",   "is",     "lambda", "nonlocal",
+    "not",   "or",    "pass",     "raise", "return", "try",  "while",  "with",   "yield",
+};
+
+bool is_name(std::string_view text) {
+  const auto in_word = [](char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)); };
+  return !text.empty() && std::isalpha(static_cast<unsigned char>(text[0])) &&
+         std::all_of(text.begin(), text.end(), in_word) &&
+         std::find(std::begin(kReserved), std::end(kReserved), text) == std::end(kReserved);
+}
+
+template <class Items>
+const auto* named(const Items& items, std::string_view name) {
+  const auto* found = std::find_if(items.begin(), items.end(), [&](const auto& item) { return item.name == name; });
+  return found == items.end() ? nullptr : found;
+}
+
+class Check {
+ public:
+  Check(const Operator& op, std::span<const Operator* const> rows) : op_(op), rows_(rows) {}
+
+  Status run() const {
+    if (!op_.name || !is_name(op_.name))
+      return Status::error("fusedops: an operator's name must be a name of letters, digits and underscores", "; got '",
+                           op_.name ? op_.name : "", "'");
+    if (!op_.rule || !op_.cpu) return error("it must have a rule and a CPU kernel");
+    if (std::none_of(op_.inputs.begin(), op_.inputs.end(), [](const Input& i) { return i.kind == Kind::tensor; }))
+      return error("one of its inputs must be a tensor that is always given");
+    if (op_.outputs.size() == 0) return error("it must have an output");
+    FUSEDOPS_TRY(names());
+    for (const Attribute& attribute : op_.attributes) FUSEDOPS_TRY(check(attribute));
+    for (const Step& step : op_.derivative) FUSEDOPS_TRY(check(step));
+    return {};
+  }
+
+ private:
+  template <class... Texts>
+  Status error(const Texts&... texts) const {
+    return Status::error("fusedops.", op_.name, ": ", texts...);
+  }
+
+  // Everything has a name of its own, and so have, where there is a derivative, the upstream gradients.
+  Status names() const {
+    Names inputs{"wanted"}, outputs;  // what a formula of a gradient asks besides
+    for (const Input& input : op_.inputs) {
+      inputs.push_back(input.name);
+      if (input.kind == Kind::scalar) inputs.push_back(std::string(input.name) + "_value");
+    }
+    for (const Attribute& attribute : op_.attributes) inputs.push_back(attribute.name);
+    for (const Output& output : op_.outputs) {
+      outputs.push_back(output.name);
+      if (!op_.derivative.empty()) outputs.push_back(std::string("d") + output.name);
+    }
+    Names all = inputs;
+    all.insert(all.end(), outputs.begin(), outputs.end());
+    std::sort(all.begin(), all.end());
+    for (const std::string& name : all)
+      if (!is_name(name)) return error("'", name, "' must be a name of letters, digits and underscores");
+    const auto twice = std::adjacent_find(all.begin(), all.end());
+    return twice == all.end() ? Status() : error(*twice, " must stand for one thing, and stands for two");
+  }
+
+  const Operator* find(std::string_view name) const {
+    const auto found = std::find_if(rows_.begin(), rows_.end(), [&](const Operator* row) { return row->name == name; });
+    return found == rows_.end() ? find_operator(name) : *found;
+  }
+
+  bool is_upstream(std::string_view name) const {
+    return std::any_of(op_.outputs.begin(), op_.outputs.end(),
+                       [&](const Output& output) { return !output.saved && std::string("d") + output.name == name; });
+  }
+
+  bool is_tensor(std::string_view name) const {
+    return is_upstream(name) || named(op_.inputs, name) || named(op_.outputs, name);
+  }
+
+  // Every language that the default is written into takes it as it stands.
+  Status check(const Attribute& attribute) const {
+    const std::string_view text = attribute.value ? attribute.value : "";
+    const bool plain = std::none_of(text.begin(), text.end(), [](char c) { return c == '"' || c == '\\' || c < ' '; });
+    Value value;
+    bool good = plain && parse(attribute.type, text, &value) && std::isfinite(value.f64);
+    for (const double number : value.f64s) good = good && std::isfinite(number);
+    if (!attribute.choices.empty())
+      good = good && std::find(attribute.choices.begin(), attribute.choices.end(), text) != attribute.choices.end();
+    return good ? Status() : error("the default of ", attribute.name, " must be a value that it can have; got ", text);
+  }
+
+  Status check(const Step& step) const {
+    const Operator* called = step.op ? find(step.op) : nullptr;
+    if (step.op && !called) return error("its derivative calls ", step.op, ", which is no operator");
+    if (called && step.inputs.size() != called->inputs.size())
+      return error("its derivative must give ", step.op, " ", std::to_string(called->inputs.size()), " inputs");
+    for (const char* name : step.inputs)
+      if (name && !is_tensor(name)) return unknown(name);
+    for (const Attribute& own : op_.attributes)
+      if (const auto* same = called ? named(called->attributes, own.name) : nullptr; same && same->type != own.type)
+        return error(own.name, " must be of the type that it has in ", step.op);
+    for (const auto& [input, source] : step.gradients) {
+      if (!named(op_.inputs, input)) return unknown(input);
+      if (called ? !named(called->outputs, source) : !is_upstream(source)) return unknown(source);
+    }
+    if (step.if_wanted && !named(op_.inputs, step.if_wanted)) return unknown(step.if_wanted);
+    if (step.negated && !named(op_.attributes, step.negated)) return unknown(step.negated);
+    return {};
+  }
+
+  Status unknown(const char* name) const { return error("its derivative names ", name, ", which there is not"); }
+
+  const Operator& op_;
+  const std::span<const Operator* const> rows_;
+};
+
+}  // namespace
+
+Status check_rows(std::span<const Operator* const> rows) {
+  for (const Operator* row : rows) FUSEDOPS_TRY(Check(*row, rows).run());
+  return {};
+}
+
+}  // namespace fusedops
