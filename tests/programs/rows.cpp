@@ -243,7 +243,7 @@ Operator faulty(const char* name, Signature signature = kTripleBackward, std::ve
 
 const std::vector<Faulty> kFaulty = {
     {faulty("relu"), "fusedops: an operator is already named like relu"},
-    {faulty("re_lu"), "fusedops: an operator is already named like re_lu"},
+    {faulty("relu_"), "fusedops: an operator is already named like relu_"},
     {faulty("two words"),
      "fusedops: an operator's name must be a name of letters, digits and underscores; got 'two words'"},
     {{kTriple, {.rule = same_shape}}, "fusedops.triple: it must have a rule and a CPU kernel"},
