@@ -201,6 +201,35 @@ const Operator& names_backward() {
   return op;
 }
 
+// Has as much of everything as there can be: y0 = x0 + x12 and so on, each if its need_y0 is true.
+Status wide_rule(Rule& rule) {
+  FUSEDOPS_TRY(rule.floating(0));
+  for (int i = 1; i < kMaxInputs; ++i) FUSEDOPS_TRY(rule.same_as(i, 0));
+  for (int i = 0; i < kMaxOutputs; ++i)
+    rule.outputs[i] = rule.attributes[AttributePlace<bool>{i}] ? rule.inputs[0] : Shape::of(rule.inputs[0].dtype, {0});
+  return {};
+}
+
+Status wide_cpu(const Call& call) {
+  for (int k = 0; k < kMaxOutputs; ++k)
+    for (int64_t i = 0; i < call.outputs[k].numel(); ++i)
+      put(call.outputs[k], i, at(*call.inputs[k], i) + at(*call.inputs[k + kMaxOutputs], i));
+  return {};
+}
+
+const Operator& wide() {
+  static const Operator op = [] {
+    const auto name = [](const char* text, int i) { return (new std::string(text + std::to_string(i)))->c_str(); };
+    Operator row{{.name = "wide"}, {.rule = wide_rule, .cpu = wide_cpu, .batched = true}};
+    for (int i = 0; i < kMaxInputs; ++i) row.inputs.add({name("x", i)});
+    for (int i = 0; i < kMaxOutputs; ++i) row.outputs.add({name("y", i), "x0"});
+    for (int i = 0; i < kMaxAttributes; ++i) row.attributes.add({name("need_y", i), Type::boolean, "true"});
+    return row;
+  }();
+  return op;
+}
+static_assert(kMaxInputs == 2 * kMaxOutputs && kMaxAttributes == kMaxOutputs);
+
 // triple under another name, and with an attribute of any name.
 Operator like_triple(const char* name, const char* attribute) {
   Operator op = triple();
@@ -223,6 +252,7 @@ FUSEDOPS_LIBRARY(&triple(), &triple_backward(), &weigh(), &weigh_backward(), &fr
 
 extern "C" FUSEDOPS_EXPORT const Library* fusedops_quadruple() { return library_of(quadruple()); }
 extern "C" FUSEDOPS_EXPORT const Library* fusedops_names() { return library_of(names(), names_backward()); }
+extern "C" FUSEDOPS_EXPORT const Library* fusedops_wide() { return library_of(wide()); }
 
 // As FUSEDOPS_LIBRARY, of one operator.
 extern "C" FUSEDOPS_EXPORT const Library* fusedops_like_triple(const char* name, const char* attribute) {

@@ -250,6 +250,24 @@ def any_names():
 
 
 @check
+def wide():
+    """As many inputs, outputs and attributes as there can be."""
+    library.add(OTHERS.fusedops_wide)
+    xs = [i * X for i in range(24)]
+
+    def f(*xs):
+        return ops.wide(*xs, need_y3=False)
+
+    for call in (f, tf.function(f), tf.function(f, jit_compile=True)):
+        ys = call(*xs)
+        assert ys[3].shape == (0,)
+        for i in {*range(12)} - {3}:
+            close(ys[i], (2 * i + 12) * X)
+    ys = tf.vectorized_map(lambda xs: ops.wide(*xs), [tf.stack([x, x + 1]) for x in xs])
+    close(ys[5][1], 22 * X + 2)
+
+
+@check
 def beside_a_copy():
     """Of the library, in which the same operator is added first."""
     copy = str(shutil.copy(library.LIBRARY, FOLDER / "copy.so"))
