@@ -56,17 +56,18 @@ def added() -> None:
         rows = declarations.read_from(_CDLL, _known)
         if not rows:
             return
-        refused = _CDLL.fusedops_tf_register_new()
-        _known += len(rows)
+        sentence = _CDLL.fusedops_tf_register_new()
         lists = {row.name: _op_list(row) for row in rows}
+        RAW.update({row.name: internals.generated(row.type, lists[row.name]) for row in rows if lists[row.name]})
+        _known += len(rows)
+        refused = [row.name for row in rows if not lists[row.name]]
         rows = [row for row in rows if lists[row.name]]
-        RAW.update({row.name: internals.generated(row.type, lists[row.name]) for row in rows})
         TABLE.update({row.name: row for row in rows})
         for callback in _CALLBACKS:  # one after the other: a row's derivative may call a row behind it
             for row in rows:
                 callback(row)
-    if refused is not None:
-        raise RuntimeError(refused.decode())
+    if refused:  # another thread may have got the sentence
+        raise RuntimeError(sentence.decode() if sentence else f"fusedops.{refused[0]}: TensorFlow cannot have it")
 
 
 @text.unconverted
