@@ -23,7 +23,7 @@ uint32_t wanted_results(const Call& call) {
   uint32_t wanted = 0;
   for (size_t i = 0; i < program.results.size(); ++i) {
     const int like = program.results[i].like;
-    if (program.is_wanted(call, i) && (like == kLikeAll || call.inputs[like])) wanted |= uint32_t(1) << i;
+    if (program.is_wanted(call, i) && (like < 0 || call.inputs[like])) wanted |= uint32_t(1) << i;
   }
   return wanted;
 }

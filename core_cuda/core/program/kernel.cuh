@@ -344,7 +344,8 @@ class Kernel {
             constexpr Access kAccess = V::kOutput[o.value];
             results[o.value][j] = y[o.value];
             if (V::kWhole ? there > 0 : j < there) {
-              if constexpr (kAccess == Access::row) row_sum[o.value] += y[o.value];
+              if constexpr (kAccess == Access::row)
+                row_sum[o.value] = V::kOfRows[o.value] ? y[o.value] : row_sum[o.value] + y[o.value];
               if constexpr (kAccess == Access::column) column_sum_[o.value][held][j] += y[o.value];
               if constexpr (kAccess == Access::single) sum_[o.value] += y[o.value];
             }
@@ -361,7 +362,8 @@ class Kernel {
     for_each<0, kOutputs>([&](auto o) {
       using E = ElementOf<V::kOutputType[o.value]>;
       if constexpr (V::kOutput[o.value] == Access::row) {
-        const A sum = fold_row<kSum>(row_sum[o.value], places(), turn_);
+        A sum = row_sum[o.value];
+        if constexpr (!V::kOfRows[o.value]) sum = fold_row<kSum>(sum, places(), turn_);
         if (across == 0 && active) static_cast<E*>(a.output[o.value])[row] = from_compute<E>(sum);
       }
     });

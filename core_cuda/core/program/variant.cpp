@@ -105,6 +105,11 @@ class Planner {
       const Walk& walk = this->walk(i);
       v_.output[i] = walk.access;
       v_.output_type[i] = type_of(call_.outputs[i], v_.dtype);
+      if (program_.results[i].like == kLikeRows && walk.access != Access::full) {
+        v_.output[i] = Access::row;
+        v_.of_rows[i] = true;
+        continue;
+      }
       if (walk.access == Access::single) {
         plan_.rest[i] = Plan::Rest::partials;
       } else if (walk.access == Access::column && !v_.chunked) {
@@ -200,7 +205,8 @@ std::string Variant::source(const Program& program) const {
   text += "  static constexpr bool kAlongColumns[] = " + list(along_columns, kMaxInputs, flag) + ";\n";
   text += "  static constexpr Type kInputType[] = " + list(input_type, kMaxInputs, type) + ";\n";
   text += "  static constexpr Access kOutput[] = " + list(output, kMaxOutputs, access) + ";\n";
-  text += "  static constexpr Type kOutputType[] = " + list(output_type, kMaxOutputs, type) + ";\n};\n\n";
+  text += "  static constexpr Type kOutputType[] = " + list(output_type, kMaxOutputs, type) + ";\n";
+  text += "  static constexpr bool kOfRows[] = " + list(of_rows, kMaxOutputs, flag) + ";\n};\n\n";
   return text + program.source + "\n}  // namespace fusedops::program\n\n#include \"core/program/kernel.cuh\"\n";
 }
 

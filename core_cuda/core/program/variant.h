@@ -22,6 +22,7 @@ struct Variant {
   Type input_type[kMaxInputs];
   Access output[kMaxOutputs];
   Type output_type[kMaxOutputs];
+  bool of_rows[kMaxOutputs];  // a result that is the same for all of a row
 
   Variant() { std::memset(static_cast<void*>(this), 0, sizeof *this); }
   std::string bytes() const { return {reinterpret_cast<const char*>(this), sizeof *this}; }

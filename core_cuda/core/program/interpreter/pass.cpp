@@ -7,8 +7,9 @@ namespace {
 
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-Sum sum_of(const Walk& walk) {
+Sum sum_of(const Result& result, const Walk& walk) {
   if (walk.access == Access::full) return Sum::none;
+  if (result.like == kLikeRows) return Sum::first;
   if (walk.access == Access::single) return Sum::total;
   return walk.along_columns ? Sum::columns : Sum::rows;
 }
@@ -93,7 +94,7 @@ Pass::Pass(const Call& call, const Geometry& geometry, uint32_t& left)
   for (size_t i = 0; i < op.program.results.size(); ++i) {
     if (!(wanted >> i & 1)) continue;
     const Walk& walk = geometry.of(op.program.results[i]);
-    results[i].sum = sum_of(walk);
+    results[i].sum = sum_of(op.program.results[i], walk);
     results[i].all_rows = walk.access == Access::row || walk.access == Access::column;
     results[i].reach = reach_of(walk, geometry);
   }

@@ -318,6 +318,15 @@ void Worker<A>::give(const Step& step) {
     case Sum::total:
       partials[tile_ * pass_.blocks + block_] = sum_of(values, elements());
       return;
+    case Sum::first:
+      if (block_ > 0) return;
+      with_type<A>(pass_.call.outputs[step.which].dtype, [&](auto tag) {
+        using T = typename decltype(tag)::type;
+        T* const data = static_cast<T*>(pass_.call.outputs[step.which].data);
+        to.reach.for_rows(row_, rows_,
+                          [&](int64_t i, int64_t offset) { data[offset] = from_compute<T>(values[i * width_]); });
+      });
+      return;
     case Sum::rows:
       if (partials) {
         for (int64_t i = 0; i < rows_; ++i)
