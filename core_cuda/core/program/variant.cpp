@@ -7,6 +7,7 @@ namespace fusedops::program {
 namespace {
 
 constexpr int kMostHeld = 4;
+constexpr int kThreadsAtOnce = 1024;     // on a multiprocessor, at least: a thread has 64 registers
 constexpr int64_t kEnoughBlocks = 1024;  // for all multiprocessors of the largest GPU
 
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -133,8 +134,10 @@ class Planner {
       per_slab = ceil_divide(turns * plan_.tiles, kEnoughBlocks * 256 / v_.threads);
     else if (program_.reductions.empty())
       per_slab = std::clamp<int64_t>(turns * plan_.tiles / (8 * kEnoughBlocks), 1, 4);
-    plan_.rows_per_slab = per_slab * groups;
+    plan_.rows_per_slab = std::max<int64_t>(per_slab, 1) * groups;
     v_.several = per_slab > 1;
+    v_.tiled = plan_.tiles > 1;
+    v_.blocks = static_cast<uint16_t>(kThreadsAtOnce / v_.threads);
     plan_.slabs = ceil_divide(g_.rows, plan_.rows_per_slab);
   }
 
@@ -195,12 +198,14 @@ std::string Variant::source(const Program& program) const {
   const auto type = [](Type type) { return kTypes[type]; };
   const auto flag = [](bool value) { return value ? "true" : "false"; };
   // All places, since what the program does not have is not looked at.
-  std::string text = "#include \"core/program/prelude.cuh\"\n\nnamespace fusedops::program {\n\nstruct Variant {\n";
+  std::string text = size_of(dtype) == 2 ? "#define FUSEDOPS_NARROW\n" : "";
+  text += "#include \"core/program/prelude.cuh\"\n\nnamespace fusedops::program {\n\nstruct Variant {\n";
   text += std::string("  using T = ") + kElements[static_cast<int>(dtype)] + ";\n";
   text += "  static constexpr int kThreads = " + std::to_string(threads) + ", kAcross = " + std::to_string(across) +
-          ", kHeld = " + std::to_string(held) + ", kDims = " + std::to_string(dims) + ";\n";
+          ", kHeld = " + std::to_string(held) + ", kDims = " + std::to_string(dims) +
+          ", kBlocks = " + std::to_string(blocks) + ";\n";
   text += std::string("  static constexpr bool kAligned = ") + flag(aligned) + ", kWhole = " + flag(whole) +
-          ", kChunked = " + flag(chunked) + ", kSeveral = " + flag(several) + ";\n";
+          ", kChunked = " + flag(chunked) + ", kSeveral = " + flag(several) + ", kTiled = " + flag(tiled) + ";\n";
   text += "  static constexpr Access kInput[] = " + list(input, kMaxInputs, access) + ";\n";
   text += "  static constexpr bool kAlongColumns[] = " + list(along_columns, kMaxInputs, flag) + ";\n";
   text += "  static constexpr Type kInputType[] = " + list(input_type, kMaxInputs, type) + ";\n";
