@@ -7,6 +7,7 @@ namespace fusedops::program {
 namespace {
 
 constexpr int kMostHeld = 4;
+int64_t tune(const char* name, int64_t value) { const char* t = getenv(name); return t ? atoi(t) : value; }
 constexpr int kThreadsAtOnce = 1024;     // on a multiprocessor, at least: a thread has 64 registers
 constexpr int64_t kEnoughBlocks = 1024;  // for all multiprocessors of the largest GPU
 
@@ -79,7 +80,7 @@ class Planner {
       share(256, 32, static_cast<int>(ceil_divide(packs_, 32)));
     } else {
       int threads = 128;
-      while (threads < 1024 && packs_ > 2 * threads) threads *= 2;
+      while (threads < 1024 && packs_ > tune("TUNE_HELD", 2) * threads) threads *= 2;
       const int64_t held = ceil_divide(packs_, threads);
       v_.chunked = held > kMostHeld;
       share(threads, threads, static_cast<int>(v_.chunked ? 2 : held));
@@ -131,13 +132,13 @@ class Planner {
     });
     int64_t per_slab = 1;
     if (sums)
-      per_slab = ceil_divide(turns * plan_.tiles, kEnoughBlocks * 256 / v_.threads);
+      per_slab = ceil_divide(turns * plan_.tiles, tune("TUNE_BLOCKS", kEnoughBlocks) * 256 / v_.threads);
     else if (program_.reductions.empty())
       per_slab = std::clamp<int64_t>(turns * plan_.tiles / (8 * kEnoughBlocks), 1, 4);
     plan_.rows_per_slab = std::max<int64_t>(per_slab, 1) * groups;
     v_.several = per_slab > 1;
     v_.tiled = plan_.tiles > 1;
-    v_.blocks = static_cast<uint16_t>(kThreadsAtOnce / v_.threads);
+    v_.blocks = static_cast<uint16_t>(std::max<int64_t>(1, tune(needs_whole_rows() ? "TUNE_ROWS" : "TUNE_MAP", 1024) / v_.threads));
     plan_.slabs = ceil_divide(g_.rows, plan_.rows_per_slab);
   }
 
