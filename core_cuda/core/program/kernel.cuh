@@ -15,7 +15,10 @@ constexpr int kPack = 16 / sizeof(V::T);
 constexpr int kGroups = V::kThreads / V::kAcross;
 constexpr int kWarps = V::kThreads / 32;
 constexpr int kMostWords = kPack * sizeof(A) / 4;  // of a pack, in the widest type
-constexpr int kAhead = !V::kSeveral || V::kChunked || Program::kStages ? 1 : 4;
+#ifndef TUNE_AHEAD
+#define TUNE_AHEAD 4
+#endif
+constexpr int kAhead = !V::kSeveral || V::kChunked || Program::kStages ? 1 : TUNE_AHEAD;
 constexpr int kInputs = Program::kInputs, kOutputs = Program::kOutputs, kReductions = Program::kReductions;
 
 template <int kValue>
@@ -169,9 +172,18 @@ FN A fold_row(A value, A (*places)[kWarps], int& turn) {
 class Kernel {
  public:
   FN explicit Kernel(const Arguments& arguments)
-      : a(arguments), across(threadIdx.x % V::kAcross), group(threadIdx.x / V::kAcross) {}
+      : a(arguments),
+        across(kGroups > 1 ? threadIdx.x % V::kAcross : threadIdx.x),
+        group(kGroups > 1 ? threadIdx.x / V::kAcross : 0) {}
 
   FN void run() {
+    if constexpr (V::kSingleRow) {
+      tile_ = blockIdx.x;
+      prepare();
+      compute_row(0, group == 0);
+      finish(0);
+      return;
+    }
     // In 32 bits: to divide 64 takes as long as all the rest of a short program.
     const uint32_t slab = V::kTiled ? blockIdx.x / uint32_t(a.tiles) : blockIdx.x;
     tile_ = V::kTiled ? blockIdx.x - slab * uint32_t(a.tiles) : 0;

@@ -15,6 +15,7 @@ struct Variant {
   bool aligned;  // every row begins at an aligned address, and a pack that is there is there as a whole or the last
   bool whole;    // rows are whole packs
   bool chunked;  // rows are too long for registers
+  bool single_row;
   bool several;  // a thread takes several rows, one after the other
   bool tiled;    // a block has a part of the columns
   uint16_t threads, across, held, dims;
