@@ -162,7 +162,7 @@ FUSEDOPS_HD A tanh_(A x) {
 template <class A>
 FUSEDOPS_HD A sigmoid_(A x) {
 #if defined(__CUDA_ARCH__) && defined(FUSEDOPS_NARROW)
-  return activations::logistic(x, exp2_or_zero(-activations::magnitude(x * A(kLog2E)))).value;
+  return activations::logistic(x, exp2_or_zero(-(activations::magnitude(x) * A(kLog2E)))).value;
 #else
   return activations::logistic(x, activations::decay(x)).value;
 #endif
