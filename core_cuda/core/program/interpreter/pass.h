@@ -51,7 +51,7 @@ struct Reach {
 
 struct PassInput {
   Reach reach;
-  bool along_columns;
+  bool held;                   // a tile's rows are converted once for all stages, and held by the thread
   const void* copy = nullptr;  // of a column in the compute dtype, as often as a tile has rows; null: read in place
 };
 
