@@ -31,7 +31,7 @@ Level level_of(const Walk& walk) {
 
 // Of the results that are summed over some leading dimensions, those that keep the same ones are computed together,
 // and all other results along with the first.
-void Pass::choose_order(const Geometry& geometry, uint32_t& left) {
+void Pass::choose_order(const Geometry& geometry, uint32_t asked, uint32_t& left) {
   const auto& results = op.program.results;
   uint32_t kept_dims = 0;
   bool any = false;
@@ -48,6 +48,7 @@ void Pass::choose_order(const Geometry& geometry, uint32_t& left) {
     wanted |= uint32_t(1) << i;
   }
   left &= ~wanted;
+  wanted &= asked;
 
   int count = 0;
   kept = 1;
@@ -86,13 +87,13 @@ void Pass::choose_tiles() {
   stagewise = cols >= kLongRow && rows < kFewRows;
 }
 
-Pass::Pass(const Call& call, const Geometry& geometry, uint32_t& left)
+Pass::Pass(const Call& call, const Geometry& geometry, uint32_t asked, uint32_t& left)
     : call(call),
       op(program_operator(call.op)),
       compute(compute_dtype(call.inputs[first_tensor(call.op)]->dtype)),
       rows(geometry.rows),
       cols(geometry.cols) {
-  choose_order(geometry, left);
+  choose_order(geometry, asked, left);
   for (size_t i = 0; i < op.program.results.size(); ++i) {
     if (!(wanted >> i & 1)) continue;
     const Walk& walk = geometry.of(op.program.results[i]);

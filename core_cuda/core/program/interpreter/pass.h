@@ -88,8 +88,9 @@ struct Pass {
   double* block_folds = nullptr;  // stagewise: [reduction][row][block]
   void* row_folds = nullptr;      // and of whole rows: [reduction][row], in the compute dtype
 
-  // The pass for the results `left`, or for as many of them as fit into one; takes these away.
-  Pass(const Call& call, const Geometry& geometry, uint32_t& left);
+  // The pass for the results `left`, or for as many of them as fit into one; takes these away. Those that are not
+  // asked for, too, decide which go together: what is computed with it does not change a result's bits.
+  Pass(const Call& call, const Geometry& geometry, uint32_t asked, uint32_t& left);
 
   // Gives all partial sums and copies their places from `memory` on. Returns how many bytes they take.
   size_t place(const Geometry& geometry, void* memory);
@@ -99,7 +100,7 @@ struct Pass {
 
  private:
   Reach reach_of(const Walk& walk, const Geometry& geometry) const;
-  void choose_order(const Geometry& geometry, uint32_t& left);
+  void choose_order(const Geometry& geometry, uint32_t asked, uint32_t& left);
   void choose_tiles();
 
   int order_[kMaxRowDims];
