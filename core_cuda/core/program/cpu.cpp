@@ -170,8 +170,7 @@ size_t cpu_workspace(const Call& call) {
 
 size_t workspace(const Call& call) {
   if (!call.context.cuda) return cpu_workspace(call);
-  size_t (*const function)(const Call&) = cuda_workspace;  // null in a build without nvcc
-  return function ? function(call) : 0;
+  return call.op.cuda ? cuda_workspace(call) : 0;  // a build without nvcc has neither
 }
 
 Status cpu(const Call& call) {
