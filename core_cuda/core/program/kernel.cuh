@@ -16,7 +16,7 @@ constexpr int kGroups = V::kThreads / V::kAcross;
 constexpr int kWarps = V::kThreads / 32;
 constexpr int kMostWords = kPack * sizeof(A) / 4;  // of a pack, in the widest type
 #ifndef TUNE_AHEAD
-#define TUNE_AHEAD 1
+#define TUNE_AHEAD 2
 #endif
 constexpr int kAhead = !V::kSeveral || V::kChunked || Program::kStages ? 1 : TUNE_AHEAD;
 constexpr int kInputs = Program::kInputs, kOutputs = Program::kOutputs, kReductions = Program::kReductions;
@@ -219,7 +219,7 @@ class Kernel {
       if constexpr (kAccess == Access::number) uniform_[i.value] = A(a.number[i.value]);
       if constexpr (kAccess == Access::single)
         uniform_[i.value] = A(to_compute(*static_cast<const E*>(a.input[i.value])));
-      if constexpr (kAccess == Access::column && !V::kChunked && !V::kLate[i.value]) {
+      if constexpr (kAccess == Access::column && !V::kChunked) {
 #pragma unroll
         for (int held = 0; held < V::kHeld; ++held) load<i.value>(0, held, 0, true);
       }
@@ -279,7 +279,7 @@ class Kernel {
   template <bool kLate>
   FN void load_chunk(Column chunk, int64_t row, bool active) {
     for_each<0, kInputs>([&](auto i) {
-      constexpr bool kKept = V::kInput[i.value] == Access::column && !V::kChunked && !kLate;  // from row to row
+      constexpr bool kKept = V::kInput[i.value] == Access::column && !V::kChunked;  // from row to row
       if constexpr (kAlongColumns<i.value> && V::kLate[i.value] == kLate && !kKept) {
 #pragma unroll
         for (int held = 0; held < V::kHeld; ++held) load<i.value>(chunk, held, row, active);

@@ -81,11 +81,12 @@ class Planner {
     plan_.tiles = 1;
     if (packs_ <= 32) {
       share(256, static_cast<int>(std::bit_ceil(static_cast<uint64_t>(packs_))), 1);
-    } else if (packs_ <= 32 * (has_sums(Access::column) ? tune("TUNE_WARP", 4) : kMostHeld)) {
+    } else if (packs_ <= 32 * kMostHeld) {
       share(256, 32, static_cast<int>(ceil_divide(packs_, 32)));
     } else {
+      const bool sums = has_sums(Access::column);
       int threads = 128;
-      while (threads < 1024 && packs_ > tune("TUNE_HELD", 2) * threads) threads *= 2;
+      while (threads < 1024 && packs_ > (sums && threads < 256 ? 2 : kMostHeld) * threads) threads *= 2;
       const int64_t held = ceil_divide(packs_, threads);
       v_.chunked = held > kMostHeld;
       share(threads, threads, static_cast<int>(v_.chunked ? 2 : held));
@@ -137,7 +138,10 @@ class Planner {
     });
     int64_t per_slab = 1;
     if (sums)
-      per_slab = ceil_divide(turns * plan_.tiles, tune("TUNE_BLOCKS", kEnoughBlocks) * 256 / v_.threads);
+      per_slab =
+          ceil_divide(turns * plan_.tiles,
+                      tune("TUNE_BLOCKS", v_.across > 32 && needs_whole_rows() ? kEnoughBlocks / 2 : kEnoughBlocks) *
+                          256 / v_.threads);
     else if (program_.reductions.empty())
       per_slab = std::clamp<int64_t>(turns * plan_.tiles / (8 * kEnoughBlocks), 1, 4);
     plan_.rows_per_slab = std::max<int64_t>(per_slab, 1) * groups;
@@ -150,7 +154,7 @@ class Planner {
   void find_late_inputs() {
     if (program_.reductions.empty() || v_.chunked) return;
     for (size_t i = 0; i < call_.op.inputs.size(); ++i)
-      v_.late[i] = v_.along_columns[i] && !(v_.several && v_.input[i] == Access::column);
+      v_.late[i] = v_.along_columns[i] && v_.input[i] != Access::column;
     for (size_t stage = 0; stage + 1 < program_.stages.size(); ++stage)
       for (const Instruction& instruction : program_.stages[stage])
         if (instruction.op == Op::input) v_.late[instruction.a] = false;
@@ -158,9 +162,8 @@ class Planner {
 
   // So many that a multiprocessor's 65536 registers are enough for what a thread holds.
   int64_t threads_at_once() const {
-    if (tune("TUNE_ONCE", 0)) return tune("TUNE_ONCE", 0);
     const int64_t pack = pack_ * static_cast<int64_t>(size_of(compute_dtype(v_.dtype))) / 4;
-    int64_t registers = tune("TUNE_BASE", 24);
+    int64_t registers = needs_whole_rows() ? 32 : 24;
     for (size_t i = 0; i < call_.op.inputs.size(); ++i)
       if (v_.along_columns[i] && !v_.late[i]) registers += v_.held * (v_.input_type[i] == kElement ? 4 : pack);
     for (size_t i = 0; i < program_.results.size(); ++i) {
