@@ -15,10 +15,7 @@ constexpr int kPack = 16 / sizeof(V::T);
 constexpr int kGroups = V::kThreads / V::kAcross;
 constexpr int kWarps = V::kThreads / 32;
 constexpr int kMostWords = kPack * sizeof(A) / 4;  // of a pack, in the widest type
-#ifndef TUNE_AHEAD
-#define TUNE_AHEAD 2
-#endif
-constexpr int kAhead = !V::kSeveral || V::kChunked || Program::kStages ? 1 : TUNE_AHEAD;
+constexpr int kAhead = !V::kSeveral || V::kChunked || Program::kStages ? 1 : 2;
 constexpr int kInputs = Program::kInputs, kOutputs = Program::kOutputs, kReductions = Program::kReductions;
 
 template <int kValue>

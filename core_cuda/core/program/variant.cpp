@@ -7,10 +7,6 @@ namespace fusedops::program {
 namespace {
 
 constexpr int kMostHeld = 4;
-int64_t tune(const char* name, int64_t value) {
-  const char* t = getenv(name);
-  return t ? atoi(t) : value;
-}
 
 constexpr int64_t kEnoughBlocks = 1024;  // for all multiprocessors of the largest GPU
 
@@ -136,12 +132,10 @@ class Planner {
     const bool sums = std::any_of(plan_.rest, plan_.rest + program_.results.size(), [](Plan::Rest rest) {
       return rest == Plan::Rest::slabs || rest == Plan::Rest::partials;
     });
+    const bool rows_of_blocks = v_.across > 32 && needs_whole_rows();  // fewer of them fill a multiprocessor
     int64_t per_slab = 1;
     if (sums)
-      per_slab =
-          ceil_divide(turns * plan_.tiles,
-                      tune("TUNE_BLOCKS", v_.across > 32 && needs_whole_rows() ? kEnoughBlocks / 2 : kEnoughBlocks) *
-                          256 / v_.threads);
+      per_slab = ceil_divide(turns * plan_.tiles, kEnoughBlocks * 256 / (rows_of_blocks ? 2 * v_.threads : v_.threads));
     else if (program_.reductions.empty())
       per_slab = std::clamp<int64_t>(turns * plan_.tiles / (8 * kEnoughBlocks), 1, 4);
     plan_.rows_per_slab = std::max<int64_t>(per_slab, 1) * groups;
@@ -231,7 +225,6 @@ std::string Variant::source(const Program& program) const {
   const auto flag = [](bool value) { return value ? "true" : "false"; };
   // All places, since what the program does not have is not looked at.
   std::string text = size_of(dtype) == 2 ? "#define FUSEDOPS_NARROW\n" : "";
-  if (tune("TUNE_AHEAD", 0)) text += "#define TUNE_AHEAD " + std::to_string(tune("TUNE_AHEAD", 0)) + "\n";
   text += "#include \"core/program/prelude.cuh\"\n\nnamespace fusedops::program {\n\nstruct Variant {\n";
   text += std::string("  using T = ") + kElements[static_cast<int>(dtype)] + ";\n";
   text += "  static constexpr int kThreads = " + std::to_string(threads) + ", kAcross = " + std::to_string(across) +
