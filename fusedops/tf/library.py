@@ -32,6 +32,7 @@ if not hasattr(_RAW, f"fusedops_{next(iter(TABLE))}"):
 RAW = {name: getattr(_RAW, f"fusedops_{name}") for name in TABLE}  # TensorFlow's own functions of them
 KEEP = _RAW.fusedops_keep
 
+_CDLL.fusedops_add_operators.restype = ctypes.c_char_p
 _CDLL.fusedops_tf_register_new.restype = ctypes.c_char_p
 _CDLL.fusedops_tf_op_list.restype = ctypes.c_void_p
 _CALLBACKS: list[Callable[[Operator], object]] = []
@@ -66,6 +67,17 @@ def added() -> None:
                 callback(row)
     if refused is not None:
         raise RuntimeError(refused.decode())
+
+
+@text.unconverted
+def add(operators: Callable[[], Any]) -> None:
+    """Adds operators of a library of their own, by the function with which it shows them:
+    core_cuda/core/declaration/library.h."""
+    operators.restype = ctypes.c_void_p  # type: ignore[attr-defined]
+    refused = _CDLL.fusedops_add_operators(ctypes.c_void_p(operators()))
+    if refused is not None:
+        raise ValueError(refused.decode())
+    added()
 
 
 def _op_list(row: Operator) -> bytes:

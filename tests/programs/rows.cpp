@@ -174,16 +174,59 @@ const Operator& weigh_backward() {
   return op;
 }
 
+// Names that are not those of every framework, or that Python code speaks of.
+constexpr AttributeList kMap = {{"map", Type::f64, "2.0"}};
+constexpr Signature kNames{.name = "names", .inputs = {{"X"}, {"type"}}, .outputs = {{"Y", "X"}}, .attributes = kMap};
+constexpr Signature kNamesBackward{
+    .name = "names_backward", .inputs = {{"tuple"}}, .outputs = {{"list", "tuple"}}, .attributes = kMap};
+
+Status first_times(const Call& call) {
+  for (int64_t i = 0; i < call.outputs[0].numel(); ++i)
+    put(call.outputs[0], i, at(*call.inputs[0], i) * call.attributes[attribute_of<double>(kNames, "map")]);
+  return {};
+}
+
+const Operator& names() {
+  static const Operator op{
+      kNames,
+      {.derivative = {{.op = "names_backward", .inputs = {"dY"}, .gradients = {{"X", "list"}}}},
+       .rule = same_shape,
+       .cpu = first_times},
+  };
+  return op;
+}
+
+const Operator& names_backward() {
+  static const Operator op{kNamesBackward, {.rule = same_shape, .cpu = first_times}};
+  return op;
+}
+
+// triple under another name, and with an attribute of any name.
+Operator like_triple(const char* name, const char* attribute) {
+  Operator op = triple();
+  op.name = (new std::string(name))->c_str();
+  op.attributes = {{(new std::string(attribute))->c_str(), Type::f64, "3.0"}};
+  op.derivative = {};
+  return op;
+}
+
+template <class... Rows>
+const Library* library_of(const Rows&... rows) {
+  return new Library{{}, new const Operator* const[]{&rows...}, sizeof...(rows)};
+}
+
 }  // namespace
 }  // namespace fusedops
 
 using namespace fusedops;
 FUSEDOPS_LIBRARY(&triple(), &triple_backward(), &weigh(), &weigh_backward(), &frozen())
 
-extern "C" FUSEDOPS_EXPORT const Library* fusedops_quadruple() {
-  static const Operator* const row = &quadruple();
-  static const Library library{{}, &row, 1};
-  return &library;
+extern "C" FUSEDOPS_EXPORT const Library* fusedops_quadruple() { return library_of(quadruple()); }
+extern "C" FUSEDOPS_EXPORT const Library* fusedops_names() { return library_of(names(), names_backward()); }
+
+// As FUSEDOPS_LIBRARY, of one operator.
+extern "C" FUSEDOPS_EXPORT const Library* fusedops_like_triple(const char* name, const char* attribute) {
+  return library_of(*new Operator(like_triple(name, attribute)));
 }
 
 namespace {
@@ -200,7 +243,7 @@ Operator faulty(const char* name, Signature signature = kTripleBackward, std::ve
 
 const std::vector<Faulty> kFaulty = {
     {faulty("relu"), "fusedops: an operator is already named like relu"},
-    {faulty("re_lu"), "fusedops: an operator is already named like re_lu"},
+    {faulty("relu_"), "fusedops: an operator is already named like relu_"},
     {faulty("two words"),
      "fusedops: an operator's name must be a name of letters, digits and underscores; got 'two words'"},
     {{kTriple, {.rule = same_shape}}, "fusedops.triple: it must have a rule and a CPU kernel"},
