@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -162,41 +162,36 @@ def _gpus(library: Library) -> _Gpus | None:
 def _compile(library: Library, gpus: _Gpus | None, folder: Path) -> Path:
     """The library, in `folder`. All files are reached through links in it: nvcc hands paths to a shell."""
     options = library.options
-    (folder / CORE).symlink_to(_core())
-    places = {place: f"folder{i}" for i, place in enumerate(dict.fromkeys((*library.folders, *_parents(library))))}
-    for place, link in places.items():
+    places = dict.fromkeys((*library.folders, *(source.parent for source in library.sources)), "")
+    places = {place: f"folder{i}" for i, place in enumerate(places)}
+    for place, link in {_core(): str(CORE), **places}.items():
         (folder / link).symlink_to(place)
+
+    def run(command: Sequence[str]) -> None:
+        in_english = os.environ | {"LC_ALL": "C"}
+        done = subprocess.run(command, cwd=folder, env=in_english, capture_output=True, text=True, errors="replace")
+        if done.returncode:
+            raise BuildError(_complaint(done.stderr + done.stdout, places))
+
     search = [f"-I{places[place]}" for place in library.folders]
-    compile_cpp = [*cpp(options, gpus is not None), *search]
-    jobs = [(f"{CORE}/{source}", compile_cpp) for source in FOR_LIBRARIES]
+    of_cpp = [*cpp(options, gpus is not None), *search]
+    commands = [[*of_cpp, "-c", f"{CORE}/{source}"] for source in FOR_LIBRARIES]
     for source in library.sources:
         file = f"{places[source.parent]}/{source.name}"
         if source.suffix == ".cpp":
-            jobs.append((file, compile_cpp))
+            commands.append([*of_cpp, "-c", file])
         elif gpus:
-            jobs.append((file, [*nvcc(options, gpus.toolkit, search), *for_gpus(options, gpus.architectures)]))
-    objects = [f"{i}.o" for i in range(len(jobs))]
-    commands = [[*job, "-c", file, "-o", made] for (file, job), made in zip(jobs, objects, strict=True)]
-    cudart = [str(gpus.toolkit.cudart), *(f"-l{name}" for name in CUDART_NEEDS)] if gpus else []
-    link = [*options.cxx, "-shared", "-Wl,-z,defs", "-o", "library.so", *objects, *cudart]
+            of_cu = [*nvcc(options, gpus.toolkit, search), *for_gpus(options, gpus.architectures)]
+            commands.append([*of_cu, "-c", file])
+    objects = [f"{i}.o" for i in range(len(commands))]
     with ThreadPoolExecutor(options.jobs) as pool:
-        ended = [*pool.map(functools.partial(_run, folder), commands)]
-    for done in [*ended, _run(folder, link)] if not any(done.returncode for done in ended) else ended:
-        if done.returncode:
-            raise BuildError(_complaint(done.stderr + done.stdout, places))
+        list(pool.map(run, ([*command, "-o", made] for command, made in zip(commands, objects, strict=True))))
+    cudart = [str(gpus.toolkit.cudart), *(f"-l{name}" for name in CUDART_NEEDS)] if gpus else []
+    run([*options.cxx, "-shared", "-Wl,-z,defs", "-o", "library.so", *objects, *cudart])
     return folder / "library.so"
 
 
-def _parents(library: Library) -> Iterator[Path]:
-    return (source.parent for source in library.sources)
-
-
-def _run(folder: Path, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    in_english = os.environ | {"LC_ALL": "C"}
-    return subprocess.run(command, cwd=folder, env=in_english, capture_output=True, text=True, errors="replace")
-
-
-def _complaint(output: str, places: dict[Path, str]) -> str:
+def _complaint(output: str, places: Mapping[Path, str]) -> str:
     """What a compiler has said, with its first error in front."""
     for place, link in places.items():
         output = re.sub(rf"\b{link}/", lambda found, place=place: f"{place}/", output)  # type: ignore[misc]
