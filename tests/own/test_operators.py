@@ -26,7 +26,7 @@ def check(program, cache, tmp_path, device, *arguments, **variables):
     assert not failed, "\n".join(failed.values())
 
 
-@pytest.mark.parametrize("autograd", ["cpp", "python"])
+@pytest.mark.parametrize("autograd", ["cpp", pytest.param("python", marks=pytest.mark.slow)])
 def test_in_torch(device, cache, tmp_path, autograd):
     require("torch", device)
     check("own_torch.py", cache, tmp_path, device, FUSEDOPS_TORCH_AUTOGRAD=autograd)
