@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-from types import ModuleType
 
 import pytest
 
+from fusedops.gradients import GRADIENTS
 from tests.helpers.own_operators import need_compiler, small
 
 
@@ -113,7 +112,7 @@ def test_what_does_not_compile(package, source):
     with pytest.raises(RuntimeError) as raised:
         package.load("mine", source)
     first, _, rest = str(raised.value).partition("\n")
-    assert first.startswith(f"fusedops.load: the compiler failed: {source}:3:13: error: ")
+    assert re.match(rf"fusedops\.load: the compiler failed: {source}:3:\d+: error: ", first)
     assert "int broken( { }" in rest
 
 
@@ -132,6 +131,7 @@ extern "C" FUSEDOPS_EXPORT const fusedops::Library* fusedops_library() {
   return &library;
 }
 """
+TAKEN = "relu_backward"
 STEP = '.derivative = {{.op = "nothing", .inputs = {"dy"}, .gradients = {{"x", "dx"}}}}, '
 
 
@@ -153,7 +153,7 @@ STEP = '.derivative = {{.op = "nothing", .inputs = {"dy"}, .gradients = {{"x", "
             "fusedops.mine: its derivative calls nothing, which is no operator",
             id="derivative",
         ),
-        pytest.param(small("relu"), "fusedops: an operator is already named like relu", id="taken"),
+        pytest.param(small(TAKEN), f"fusedops: an operator is already named like {TAKEN}", id="taken"),
     ],
 )
 def test_libraries(package, source, code, sentence):
@@ -173,29 +173,27 @@ def formula(f, c, dy):
     "gradients, kind, sentence",
     [
         ([formula], TypeError, "gradients must be a dict; got list"),
-        ({"add": formula}, ValueError, "gradients must name operators of the library, relu; got 'add'"),
-        ({"relu": 3}, TypeError, "the gradient of relu must be a function; got int"),
-        ({"relu": (formula, "xz")}, ValueError, "the gradient of relu must read inputs and outputs, x, y; got 'xz'"),
-        ({"relu": (formula, ["z"])}, ValueError, "the gradient of relu must read inputs and outputs, x, y; got ['z']"),
+        ({"relu": formula}, ValueError, f"gradients must name operators of the library, {TAKEN}; got 'relu'"),
+        ({TAKEN: 3}, TypeError, f"the gradient of {TAKEN} must be a function; got int"),
+        ({TAKEN: (formula, "xz")}, ValueError, f"the gradient of {TAKEN} must read inputs and outputs, x, y; got 'xz'"),
+        ({TAKEN: (formula, [3])}, ValueError, f"the gradient of {TAKEN} must read inputs and outputs, x, y; got [3]"),
     ],
 )
 def test_gradients(package, source, gradients, kind, sentence):
     """They are looked at before anything is added: of a library that would be refused."""
     need_compiler()
-    source.write_text(small("relu"))
+    source.write_text(small(TAKEN))
     with pytest.raises(kind) as raised:
         package.load("mine", source, gradients=gradients)
     assert str(raised.value) == f"fusedops.load: {sentence}"
 
 
 def test_a_refused_library_leaves_formulas_as_they_were(package, source):
-    from fusedops.gradients import GRADIENTS
-
     need_compiler()
-    source.write_text(small("relu_backward"))
+    source.write_text(small(TAKEN))
     before = dict(GRADIENTS)
-    with pytest.raises(ValueError, match="already named like relu_backward"):
-        package.load("mine", source, gradients={"relu_backward": formula})
+    with pytest.raises(ValueError, match=f"already named like {TAKEN}"):
+        package.load("mine", source, gradients={TAKEN: formula})
     assert before == GRADIENTS
 
 
@@ -203,12 +201,7 @@ def test_a_declared_derivative_and_a_formula(package, source):
     need_compiler()
     step = STEP.replace("nothing", "relu_backward").replace('{"dy"}', '{"dy", "y"}')
     source.write_text(small("relu", rest=step))
-    with pytest.raises(ValueError, match="^fusedops.load: gradients must be of operators that declare no derivative"):
+    with pytest.raises(
+        ValueError, match=r"^fusedops.load: gradients must be of operators that declare no derivative; "
+    ):
         package.load("mine", source, gradients={"relu": formula})
-
-
-def test_what_it_says_of_itself(package):
-    text = package.load.__doc__
-    assert all(f"{section}:" in text for section in ("Args", "Returns", "Raises"))
-    assert "load" in dir(package) and not isinstance(package.load, ModuleType)
-    assert os.sep not in package.load.__module__

@@ -14,11 +14,11 @@ from tests.helpers.running import run_program
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    need_compiler()
     return tmp_path_factory.mktemp("a cache")
 
 
 def check(program, cache, tmp_path, device, *arguments, **variables):
+    need_compiler(device)
     variables |= {"FUSEDOPS_CACHE_DIR": str(cache), "PYTHONWARNINGS": "ignore"}
     done = run_program(program, tmp_path, device, *arguments, device=device, **variables)
     assert done.returncode == 0, done.stderr
