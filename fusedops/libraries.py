@@ -118,7 +118,7 @@ class Loader:
         """
         _check_name(name)
         try:
-            made_of = building.library(_files(sources))
+            made_of = building.read(_files(sources))
             with _LOCK:
                 self._check_free(name, made_of.key)
                 if made_of.key not in _LIBRARIES:

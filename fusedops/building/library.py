@@ -47,7 +47,7 @@ class _Gpus:
     architectures: Sequence[Architecture]
 
 
-def library(sources: Sequence[Path]) -> Library:
+def read(sources: Sequence[Path]) -> Library:
     """Of source files that are there, by their absolute paths."""
     options = Options.from_environment()
     core = _core()
@@ -78,14 +78,9 @@ def compiled(library: Library) -> Iterator[Path]:
     version = _version(library.options)
     cache = _cache()
     folder = cache / library.key if cache else None
-    if folder and not version:  # what was compiled can be loaded without a compiler
-        whole = next(filter(_is_whole, sorted(folder.glob("*.so"))), None)
-        if whole:
-            yield whole
-            return
     if not version:
-        compiler = library.options.cxx[0]
-        raise BuildError(f"the compiler {compiler} is needed and was not found; install g++ 11 or newer, or set CXX")
+        yield _without_compiler(library, folder)
+        return
     tools = [version, *([gpus.toolkit.version, *map(str, gpus.architectures)] if gpus else [])]
     name = hashlib.sha256("\0".join(tools).encode()).hexdigest()[:16] + ".so"
     if folder and _is_whole(folder / name):
@@ -98,12 +93,24 @@ def compiled(library: Library) -> Iterator[Path]:
                     shutil.rmtree(left, ignore_errors=True)
                 with tempfile.TemporaryDirectory(prefix="compiling-", dir=folder) as within:
                     made = _compile(library, gpus, Path(within))
+                    if read(library.sources).key != library.key:  # or another library would be kept in its place
+                        raise BuildError("a source was changed while it was compiled; load it again")
                     made.write_bytes(_sealed(made.read_bytes(), folder / name))
                     os.replace(made, folder / name)
         yield folder / name
         return
     with tempfile.TemporaryDirectory(prefix="fusedops-") as within:
         yield _compile(library, gpus, Path(within))
+
+
+def _without_compiler(library: Library, folder: Path | None) -> Path:
+    """What was compiled before; with kernels for GPUs, which are large, if there is one."""
+    made = sorted(folder.glob("*.so"), key=lambda file: file.stat().st_size) if folder else []
+    for file in reversed(made):
+        if _is_whole(file):
+            return file
+    compiler = library.options.cxx[0]
+    raise BuildError(f"the compiler {compiler} was not found, or does not run; install g++ 11 or newer, or set CXX")
 
 
 def _cache() -> Path | None:

@@ -53,7 +53,7 @@ class Place:
         """What would be loaded, and how often the compiler was called."""
         log = self.folder / "log"
         log.write_text("")
-        with building.compiled(building.library([self.source, *others])) as file:
+        with building.compiled(building.read([self.source, *others])) as file:
             text = file.read_bytes()
         assert text.startswith(b"what was compiled\n")
         return file, len(log.read_text().splitlines())
@@ -163,7 +163,7 @@ def test_without_a_compiler_what_was_compiled_is_loaded(place):
     (place.folder / "c++").unlink()
     assert place.load() == (file, 0)
     place.header.write_text("// changed")
-    with pytest.raises(BuildError, match=r"^the compiler .*/c\+\+ is needed and was not found; install g\+\+"):
+    with pytest.raises(BuildError, match=r"^the compiler .*/c\+\+ was not found, or does not run; install g\+\+"):
         place.load()
 
 
@@ -180,11 +180,19 @@ def test_nothing_is_left_of_a_failure(place):
     assert calls == COMPILED and not (folder / "compiling-killed").exists()
 
 
+def test_a_source_that_changes_meanwhile_is_not_mistaken(place):
+    place.write_compiler(more=f"echo '// changed' >> '{place.source}'")
+    with pytest.raises(BuildError, match=r"^a source was changed while it was compiled; load it again$"):
+        place.load()
+    place.write_compiler()
+    assert place.load()[1] == COMPILED
+
+
 CODE = """
 import sys
 from pathlib import Path
 from fusedops.building import library
-with library.compiled(library.library([Path(sys.argv[1])])) as file:
+with library.compiled(library.read([Path(sys.argv[1])])) as file:
     print(file, len(file.read_bytes()))
 """
 

@@ -7,8 +7,9 @@ import json
 
 import pytest
 
+from fusedops.building import library as building
 from tests.conftest import require
-from tests.helpers.own_operators import need_compiler
+from tests.helpers.own_operators import need_compiler, write_guide
 from tests.helpers.running import run_program
 
 
@@ -35,6 +36,19 @@ def test_in_torch(device, cache, tmp_path, autograd):
 def test_in_tensorflow(device, cache, tmp_path):
     require("tf", device)
     check("own_tf.py", cache, tmp_path, device)
+
+
+@pytest.mark.slow
+def test_the_kernels_of_the_guide_compile(tmp_path, monkeypatch):
+    """Also where no GPU would run them."""
+    need_compiler("cuda")
+    monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path / "a cache"))
+    monkeypatch.setenv("FUSEDOPS_CUDA_ARCHS", "9.0")
+    sources = write_guide(tmp_path)
+    for cuda in ("1", "0"):
+        monkeypatch.setenv("CUDA", cuda)
+        with building.compiled(building.read(sources)) as file:
+            assert (b".nv_fatbin" in file.read_bytes()) == (cuda == "1")
 
 
 @pytest.mark.slow

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from fusedops.gradients import registry
 from tests.helpers.own_operators import formula_of_guide, write_guide
 
 FOLDER, DEVICE = Path(sys.argv[1]), sys.argv[2]
@@ -31,17 +34,15 @@ def run():
     print(json.dumps(failed))
 
 
-def of_guide():
-    """The second derivative that the guide shows."""
-    from collections.abc import Mapping
-    from typing import Any
-
-    formulas = {}
-
-    def gradient(name, saves):
-        return lambda formula: formulas.update({name: (formula, saves)})
-
+def declare_of_guide(gradient=registry.gradient):
+    """The second derivative, as the guide declares it."""
     exec(formula_of_guide(), {"gradient": gradient, "Mapping": Mapping, "Any": Any, "Tensor": Any})
+
+
+def of_guide():
+    """The same as an argument of `load`."""
+    formulas = {}
+    declare_of_guide(lambda name, saves: lambda formula: formulas.update({name: (formula, saves)}))
     return formulas
 
 
