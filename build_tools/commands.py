@@ -9,8 +9,8 @@ import setuptools
 
 from build_tools.build import build as build_bindings
 from fusedops.building.jit import FOLDERS
-from fusedops.sources import INSTALLED
 from fusedops.loading import FRAMEWORKS, release
+from fusedops.sources import INSTALLED
 
 if int(setuptools.__version__.split(".")[0]) < 77:
     raise SystemExit("fusedops: setuptools 77 or newer is needed. Run: pip install --upgrade setuptools")
