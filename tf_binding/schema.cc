@@ -1,5 +1,6 @@
 // The OpDef of a declared operator.
 #include <algorithm>
+#include <cctype>
 
 #include "names.h"
 #include "shapes.h"
@@ -18,18 +19,26 @@ bool has_own_dtype(const Operator& op, const Output& output) {
 
 namespace {
 
-// TensorFlow takes lower-case names only. Nobody calls an argument by what it is named there.
-std::string argument_name(const char* name, const char* otherwise, size_t place) {
-  const auto is_lower = [](char c) { return c >= 'a' && c <= 'z'; };
-  const auto may_follow = [&](char c) { return is_lower(c) || (c >= '0' && c <= '9') || c == '_'; };
-  const std::string_view text = name;
-  if (!text.empty() && is_lower(text.front()) && std::all_of(text.begin(), text.end(), may_follow)) return name;
-  return otherwise + std::to_string(place);
+// An argument of an operator that a process has added may have any name; TensorFlow takes lower-case ones, and writes
+// Python in which some mean something else. Nobody calls it by what it is named here. `place`: among all arguments.
+std::string argument_name(const Operator& op, const char* name, size_t place) {
+  const auto built_in = built_in_operators();
+  if (std::find(built_in.begin(), built_in.end(), &op) != built_in.end()) return name;
+  std::string lower = name;
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  return lower + '_' + std::to_string(place);
+}
+
+// An attribute is a parameter of that Python, under its own name.
+bool is_good_attribute(std::string_view name) {
+  static constexpr std::string_view kTaken[] = {"name", "ctx",   "tld",       "pywrap_tfe", "isinstance",    "len",
+                                                "list", "tuple", "TypeError", "ValueError", "NotImplemented"};
+  return std::find(std::begin(kTaken), std::end(kTaken), name) == std::end(kTaken);
 }
 
 void add_input(const Operator& op, size_t place, tensorflow::OpDefBuilder& builder) {
   const Input& input = op.inputs[place];
-  const std::string name = argument_name(input.name, "input_", place);
+  const std::string name = argument_name(op, input.name, place);
   const std::string type = type_attribute(input.name), count = count_attribute(input.name);
   if (input.kind == Kind::optional) {
     builder.Attr(type + ": type = DT_FLOAT").Attr(count + ": int >= 0").Input(name + ": " + count + " * " + type);
@@ -42,7 +51,7 @@ void add_output(const Operator& op, size_t place, tensorflow::OpDefBuilder& buil
   const Output& output = op.outputs[place];
   const std::string type = type_attribute(op, output);
   if (has_own_dtype(op, output)) builder.Attr(type + ": type = DT_FLOAT");
-  builder.Output(argument_name(output.name, "output_", place) + ": " + type);
+  builder.Output(argument_name(op, output.name, op.inputs.size() + place) + ": " + type);
 }
 
 // Doubles travel as text: TensorFlow's float attributes have 32 bits.
@@ -66,8 +75,11 @@ absl::Status define(const Operator& op, tensorflow::OpRegistrationData* data) {
 
 }  // namespace
 
+// What TensorFlow is given must be right: it ends the process otherwise.
 Status register_schema(const Operator& op) {
-  // What TensorFlow is given must be right: it ends the process otherwise.
+  for (const Attribute& attribute : op.attributes)
+    if (!is_good_attribute(attribute.name))
+      return Status::error("fusedops.", op.name, ": in TensorFlow, no attribute can be named ", attribute.name);
   tensorflow::OpRegistrationData made;
   if (const absl::Status status = define(op, &made); !status.ok())
     return Status::error("fusedops.", op.name, ": TensorFlow cannot have this operator: ", status.message());

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import hashlib
+import keyword
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,8 @@ class Input:
 class Result:
     name: str
     value: int  # place in the last stage
-    like: int | None  # the input to whose shape it is summed; None: all have the shape to which the inputs broadcast
+    like: int | None  # the input to whose shape it is summed; None: it has the shape to which the inputs broadcast
+    of_rows: bool = False  # but for the last dimension, which has size 1: it is made of reductions and numbers alone
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ class Definition:
         names = _Names(input.name for input in inputs)
         for result in self.results:
             inputs.append(Input(names.new(f"d{result.name}"), TENSOR if len(self.results) == 1 else OPTIONAL))
-            upstream.append(graph.input())
+            upstream.append(_of_elements(graph, graph.input(result.of_rows)))
         derivatives = vjp(graph, results, upstream, graph.inputs[: len(self.inputs)])
         return define(
             self.backward_name,
@@ -147,6 +149,13 @@ class Definition:
             range(len(self.inputs)),
             needs=True,
         )
+
+
+def _of_elements(graph: Graph, upstream: Node) -> Node:
+    """The upstream gradient of a result, for each element of a row: an equal share of what is for the row."""
+    if not upstream.uniform:
+        return upstream
+    return graph.apply("div", upstream, graph.apply("row_sum", graph.constant(1)))
 
 
 def define(
@@ -163,7 +172,10 @@ def define(
     return Definition(
         name,
         inputs,
-        tuple(map(Result, results, found.values, like)),
+        tuple(
+            Result(result, value, place, place is None and node.uniform and node.depth > 0)
+            for result, value, place, node in zip(results, found.values, like, nodes, strict=True)
+        ),
         found,
         needs,
         f"{name}_backward" if differentiable else None,
@@ -198,16 +210,23 @@ def _all_names(name: str, result: bool) -> tuple[str, ...]:
     return (name, f"d{name}", f"need_{name}") if result else (name,)
 
 
+_WORDS = (*dir(builtins), *keyword.kwlist, "name", "wanted")
+
+
 def row_names(names: Sequence[str]) -> list[str]:
     """The names of inputs as a row has them: TensorFlow takes small letters alone, and code that is made of a row uses
-    words of Python's beside them."""
-    free = _Names(dir(builtins))
-    return [free.new(re.sub("^_*([0-9]|$)", r"x\1", name.lower()).lstrip("_")) for name in names]
+    other words beside them."""
+    free = _Names(_WORDS)
+    found = []
+    for name in names:
+        plain = re.sub("^_*([0-9]|$)", r"x\1", name.lower()).lstrip("_")
+        found.append(free.new(f"{plain}_of" if plain.endswith("_value") else plain))  # a number x is x_value in torch
+    return found
 
 
 def result_names(inputs: Collection[str], plain: Sequence[str | None]) -> list[str]:
     """The results' own names where they have some that are free; else y, or y0, y1 and so on."""
-    names = _Names([*inputs, *dir(builtins)])
+    names = _Names([*inputs, *_WORDS])
     given = {place: name.lower() for place, name in enumerate(plain) if name and len(plain) > 1}
     own = {place: name for place, name in given.items() if names.new(name, result=True) == name}
     others = "y" if len(plain) == 1 else "y{}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ctypes import POINTER, Structure, c_char_p, c_double, c_int32
 
+from fusedops.expressions import program
 from fusedops.expressions.program import Definition
 
 
@@ -42,16 +43,19 @@ class DefinitionStruct(Structure):
     )
 
 
+def _like(result: program.Result) -> int:
+    if result.like is not None:
+        return result.like
+    return -2 if result.of_rows else -1
+
+
 def packed(definition: Definition) -> DefinitionStruct:
     """It keeps what its pointers point to."""
-    program = definition.program
+    found = definition.program
     inputs = [InputText(input.name.encode(), input.kind) for input in definition.inputs]
-    results = [
-        Result(result.name.encode(), result.value, -1 if result.like is None else result.like)
-        for result in definition.results
-    ]
-    reductions = [Reduction(x.kind, x.stage, x.value) for x in program.reductions]
-    code = [Instruction(i.op, i.a, i.b, i.c, i.value) for stage in program.stages for i in stage]
+    results = [Result(result.name.encode(), result.value, _like(result)) for result in definition.results]
+    reductions = [Reduction(x.kind, x.stage, x.value) for x in found.reductions]
+    code = [Instruction(i.op, i.a, i.b, i.c, i.value) for stage in found.stages for i in stage]
     # A derivative's own derivative is added when it is first needed: rows.py.
     backward = definition.backward() if definition.backward_name and not definition.needs else None
     gradients = [result.name.encode() for result in backward.results] if backward else []
@@ -61,11 +65,11 @@ def packed(definition: Definition) -> DefinitionStruct:
         len(inputs),
         len(results),
         len(reductions),
-        len(program.stages),
+        len(found.stages),
         (InputText * len(inputs))(*inputs),
         (Result * len(results))(*results),
         (Reduction * len(reductions))(*reductions),
-        (c_int32 * len(program.stages))(*map(len, program.stages)),
+        (c_int32 * len(found.stages))(*map(len, found.stages)),
         (Instruction * len(code))(*code),
         definition.needs,
         backward.name.encode() if backward else None,

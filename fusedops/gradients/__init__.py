@@ -34,6 +34,6 @@ from fusedops.gradients import elementwise as elementwise
 from fusedops.gradients import loss as loss
 from fusedops.gradients import normalization as normalization
 from fusedops.gradients import products as products
-from fusedops.gradients.registry import GRADIENTS, REFUSED, Formula, Gradient, gradient_of
+from fusedops.gradients.registry import GRADIENTS, REFUSED, Formula, Gradient
 
-__all__ = ["GRADIENTS", "REFUSED", "Formula", "Gradient", "gradient_of"]
+__all__ = ["GRADIENTS", "REFUSED", "Formula", "Gradient"]

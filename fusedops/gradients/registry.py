@@ -31,12 +31,3 @@ def gradient(operator: str, *, saves: tuple[str, ...] = ()) -> Callable[[Formula
         return formula
 
     return declare
-
-
-def gradient_of(operator: str) -> Gradient:
-    """The gradient of a declared operator."""
-    if operator not in GRADIENTS:
-        raise NotImplementedError(
-            f"fusedops.{operator}: a file of fusedops/gradients must declare its gradient; none does"
-        )
-    return GRADIENTS[operator]

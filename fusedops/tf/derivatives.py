@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from fusedops.declarations import Attribute, Operator
-from fusedops.gradients import gradient_of
+from fusedops.gradients import GRADIENTS
 from fusedops.tf import neutral, steps
 from fusedops.tf.calls import is_constant
 from fusedops.tf.library import for_each
@@ -49,7 +49,9 @@ def _register(operator: Operator) -> None:
 def _of_formula(
     operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[str], wanted: Sequence[str]
 ) -> _Evaluation:
-    derivative = gradient_of(operator.name)
+    derivative = GRADIENTS.get(operator.name)
+    if derivative is None:
+        raise LookupError(f"fusedops.{operator.name}: there is no gradient; give it tf.stop_gradient(x) of its inputs")
     decoded = {x.name: _decoded(x, attributes[x.name]) for x in operator.attributes}
     names = [*inputs, *(x.name for x in operator.outputs)]
 

@@ -32,6 +32,7 @@ if not hasattr(_RAW, f"fusedops_{next(iter(TABLE))}"):
 RAW = {name: getattr(_RAW, f"fusedops_{name}") for name in TABLE}  # TensorFlow's own functions of them
 KEEP = _RAW.fusedops_keep
 
+_CDLL.fusedops_add_operators.restype = ctypes.c_char_p
 _CDLL.fusedops_tf_register_new.restype = ctypes.c_char_p
 _CDLL.fusedops_tf_op_list.restype = ctypes.c_void_p
 _CALLBACKS: list[Callable[[Operator], object]] = []
@@ -55,17 +56,29 @@ def added() -> None:
         rows = declarations.read_from(_CDLL, _known)
         if not rows:
             return
-        refused = _CDLL.fusedops_tf_register_new()
-        _known += len(rows)
+        sentence = _CDLL.fusedops_tf_register_new()
         lists = {row.name: _op_list(row) for row in rows}
+        RAW.update({row.name: internals.generated(row.type, lists[row.name]) for row in rows if lists[row.name]})
+        _known += len(rows)
+        refused = [row.name for row in rows if not lists[row.name]]
         rows = [row for row in rows if lists[row.name]]
-        RAW.update({row.name: internals.generated(row.type, lists[row.name]) for row in rows})
         TABLE.update({row.name: row for row in rows})
         for callback in _CALLBACKS:  # one after the other: a row's derivative may call a row behind it
             for row in rows:
                 callback(row)
+    if refused:  # another thread may have got the sentence
+        raise RuntimeError(sentence.decode() if sentence else f"fusedops.{refused[0]}: TensorFlow cannot have it")
+
+
+@text.unconverted
+def add(operators: Callable[[], Any]) -> None:
+    """Adds operators of a library of their own, by the function with which it shows them:
+    core_cuda/core/declaration/library.h."""
+    operators.restype = ctypes.c_void_p  # type: ignore[attr-defined]
+    refused = _CDLL.fusedops_add_operators(ctypes.c_void_p(operators()))
     if refused is not None:
-        raise RuntimeError(refused.decode())
+        raise ValueError(refused.decode())
+    added()
 
 
 def _op_list(row: Operator) -> bytes:

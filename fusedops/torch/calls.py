@@ -99,7 +99,7 @@ def spelled_out(
         "checked": checked,
         "explain": explain,
     }
-    names = {x.name for x in (declaration, *declaration.inputs, *declaration.attributes)}
+    names = {declaration.name, *(x.name for x in declaration.inputs), *(x.name for x in declaration.attributes)}
     if not names.isdisjoint((*own, *_SPOKEN)):
         return checked
     exec(compile(_source(declaration), f"<fusedops.torch: {declaration.name}>", "exec"), own)

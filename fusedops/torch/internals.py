@@ -51,7 +51,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def before_tracing(function: Function) -> Function:
-    """A function that torch's compiler calls once, while it traces a call of it, and takes the result as a constant."""
+    """A function that torch's compiler calls once, while it traces a call of it. The result must be None, a string or a
+    number: to the compiler it is a constant."""
     # What torch.compiler.assume_constant_result sets, which would import the compiler.
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function

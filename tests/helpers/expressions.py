@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import textwrap
 from collections.abc import Callable, Sequence
@@ -85,6 +86,8 @@ def _evaluate(definition: Definition, arrays: Sequence[Any]) -> list[Array]:
     results = []
     for result in definition.results:
         value = np.broadcast_to(values[result.value], shape)
+        if result.of_rows:
+            value = value[..., :1]
         results.append(value if result.like is None else sum_to(value, np.shape(arrays[result.like])))
     return results
 
@@ -99,8 +102,9 @@ def sum_to(value: Array, shape: tuple[int, ...]) -> Array:
     return value.sum(axis=axes, keepdims=True)
 
 
-def reference(text: str, names: Sequence[str]) -> Callable[..., list[Array]]:
-    """The text as a Python function of arrays: what the package itself never does."""
+def reference(text: str, names: Sequence[str], of_rows: Sequence[bool] = ()) -> Callable[..., list[Array]]:
+    """The text as a Python function of arrays, what the package itself never does; `of_rows` says which results are the
+    same for all of a row, by the text."""
     statements = [line.strip() for line in text.replace(";", "\n").splitlines() if line.strip()]
     if not statements[-1].startswith("return"):
         statements[-1] = f"return {statements[-1]}"
@@ -113,7 +117,8 @@ def reference(text: str, names: Sequence[str]) -> Callable[..., list[Array]]:
         scope.update(_reductions(shape))
         results = scope["function"](*(np.broadcast_to(a, shape) for a in arrays))
         results = results if isinstance(results, tuple) else (results,)
-        return [np.broadcast_to(result, shape) * 1.0 for result in results]
+        full = [np.broadcast_to(result, shape) * 1.0 for result in results]
+        return [y[..., :1] if row else y for y, row in itertools.zip_longest(full, of_rows, fillvalue=False)]
 
     return call
 

@@ -174,16 +174,89 @@ const Operator& weigh_backward() {
   return op;
 }
 
+// Names that are not those of every framework, or that Python code speaks of.
+constexpr AttributeList kMap = {{"map", Type::f64, "2.0"}};
+constexpr Signature kNames{.name = "names", .inputs = {{"X"}, {"type"}}, .outputs = {{"Y", "X"}}, .attributes = kMap};
+constexpr Signature kNamesBackward{
+    .name = "names_backward", .inputs = {{"tuple"}}, .outputs = {{"list", "tuple"}}, .attributes = kMap};
+
+Status first_times(const Call& call) {
+  for (int64_t i = 0; i < call.outputs[0].numel(); ++i)
+    put(call.outputs[0], i, at(*call.inputs[0], i) * call.attributes[attribute_of<double>(kNames, "map")]);
+  return {};
+}
+
+const Operator& names() {
+  static const Operator op{
+      kNames,
+      {.derivative = {{.op = "names_backward", .inputs = {"dY"}, .gradients = {{"X", "list"}}}},
+       .rule = same_shape,
+       .cpu = first_times},
+  };
+  return op;
+}
+
+const Operator& names_backward() {
+  static const Operator op{kNamesBackward, {.rule = same_shape, .cpu = first_times}};
+  return op;
+}
+
+// Has as much of everything as there can be: y0 = x0 + x12 and so on, each if its need_y0 is true.
+Status wide_rule(Rule& rule) {
+  FUSEDOPS_TRY(rule.floating(0));
+  for (int i = 1; i < kMaxInputs; ++i) FUSEDOPS_TRY(rule.same_as(i, 0));
+  for (int i = 0; i < kMaxOutputs; ++i)
+    rule.outputs[i] = rule.attributes[AttributePlace<bool>{i}] ? rule.inputs[0] : Shape::of(rule.inputs[0].dtype, {0});
+  return {};
+}
+
+Status wide_cpu(const Call& call) {
+  for (int k = 0; k < kMaxOutputs; ++k)
+    for (int64_t i = 0; i < call.outputs[k].numel(); ++i)
+      put(call.outputs[k], i, at(*call.inputs[k], i) + at(*call.inputs[k + kMaxOutputs], i));
+  return {};
+}
+
+const Operator& wide() {
+  static const Operator op = [] {
+    const auto name = [](const char* text, int i) { return (new std::string(text + std::to_string(i)))->c_str(); };
+    Operator row{{.name = "wide"}, {.rule = wide_rule, .cpu = wide_cpu, .batched = true}};
+    for (int i = 0; i < kMaxInputs; ++i) row.inputs.add({name("x", i)});
+    for (int i = 0; i < kMaxOutputs; ++i) row.outputs.add({name("y", i), "x0"});
+    for (int i = 0; i < kMaxAttributes; ++i) row.attributes.add({name("need_y", i), Type::boolean, "true"});
+    return row;
+  }();
+  return op;
+}
+static_assert(kMaxInputs == 2 * kMaxOutputs && kMaxAttributes == kMaxOutputs);
+
+// triple under another name, and with an attribute of any name.
+Operator like_triple(const char* name, const char* attribute) {
+  Operator op = triple();
+  op.name = (new std::string(name))->c_str();
+  op.attributes = {{(new std::string(attribute))->c_str(), Type::f64, "3.0"}};
+  op.derivative = {};
+  return op;
+}
+
+template <class... Rows>
+const Library* library_of(const Rows&... rows) {
+  return new Library{{}, new const Operator* const[]{&rows...}, sizeof...(rows)};
+}
+
 }  // namespace
 }  // namespace fusedops
 
 using namespace fusedops;
 FUSEDOPS_LIBRARY(&triple(), &triple_backward(), &weigh(), &weigh_backward(), &frozen())
 
-extern "C" FUSEDOPS_EXPORT const Library* fusedops_quadruple() {
-  static const Operator* const row = &quadruple();
-  static const Library library{{}, &row, 1};
-  return &library;
+extern "C" FUSEDOPS_EXPORT const Library* fusedops_quadruple() { return library_of(quadruple()); }
+extern "C" FUSEDOPS_EXPORT const Library* fusedops_names() { return library_of(names(), names_backward()); }
+extern "C" FUSEDOPS_EXPORT const Library* fusedops_wide() { return library_of(wide()); }
+
+// As FUSEDOPS_LIBRARY, of one operator.
+extern "C" FUSEDOPS_EXPORT const Library* fusedops_like_triple(const char* name, const char* attribute) {
+  return library_of(*new Operator(like_triple(name, attribute)));
 }
 
 namespace {
@@ -200,7 +273,7 @@ Operator faulty(const char* name, Signature signature = kTripleBackward, std::ve
 
 const std::vector<Faulty> kFaulty = {
     {faulty("relu"), "fusedops: an operator is already named like relu"},
-    {faulty("re_lu"), "fusedops: an operator is already named like re_lu"},
+    {faulty("relu_"), "fusedops: an operator is already named like relu_"},
     {faulty("two words"),
      "fusedops: an operator's name must be a name of letters, digits and underscores; got 'two words'"},
     {{kTriple, {.rule = same_shape}}, "fusedops.triple: it must have a rule and a CPU kernel"},

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import json
-import shutil
-import subprocess
 
 import pytest
 
-from fusedops.building.core import CORE, FOR_LIBRARIES
-from fusedops.building.options import Options
-from tests.helpers.running import PROGRAMS, ROOT, run_program
+from tests.helpers.added_rows import compiled
+from tests.helpers.running import run_program
 
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
-    """tests/programs/rows.cpp, compiled."""
-    options = Options.from_environment()
-    if shutil.which(options.cxx[0]) is None:
-        pytest.skip(f"there is no {options.cxx[0]}")
-    output = tmp_path_factory.mktemp("rows") / "rows.so"
-    sources = [PROGRAMS / "rows.cpp", *(ROOT / CORE / source for source in FOR_LIBRARIES)]
-    command = [*options.cxx, "-std=c++20", *options.host_flags, "-O1", f"-I{ROOT / CORE}", "-shared", "-Wl,-z,defs"]
-    subprocess.run([*command, *sources, "-o", output], check=True)
-    return output
+    return compiled(tmp_path_factory.mktemp("rows"))
 
 
 @pytest.mark.parametrize("autograd", ["cpp", "python"])

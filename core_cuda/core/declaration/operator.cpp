@@ -44,13 +44,18 @@ const auto run_traced = [] {
   return asked && std::string_view(asked) == "1" ? run_in_range : nullptr;
 }();
 
+#ifdef FUSEDOPS_WITH_CUDA
+constexpr const char* kNoKernel = "its library has no CUDA kernel of it";
+#else
+constexpr const char* kNoKernel = "this build has no CUDA kernels; install nvcc and run: make build";
+#endif
+
 }  // namespace
 
 Status run(const Operator& op, const Call& call) {
   const Kernel kernel = call.context.cuda ? op.cuda : op.cpu;
   if (kernel) return run_traced ? run_traced(op, kernel, call) : kernel(call);
-  return Status::error("fusedops: ", op.name,
-                       " was called on a GPU, and this build has no CUDA kernels; install nvcc and run: make build");
+  return Status::error("fusedops: ", op.name, " was called on a GPU, and ", kNoKernel);
 }
 
 bool parse(Type type, std::string_view text, Value* value) {

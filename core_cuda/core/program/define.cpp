@@ -1,5 +1,6 @@
 #include "core/program/define.h"
 
+#include <algorithm>
 #include <deque>
 #include <mutex>
 
@@ -24,7 +25,7 @@ void declare_arguments(const FusedopsDefinition& given, ProgramOperator& op) {
   }
   for (int i = 0; i < given.results; ++i) {
     const int like = given.result[i].result.like;
-    op.outputs.add({kept(given.result[i].name), like == kLikeAll ? leading : op.inputs[like].name});
+    op.outputs.add({kept(given.result[i].name), like < 0 ? leading : op.inputs[like].name});
     if (given.needs) op.attributes.add({kept(std::string("need_") + given.result[i].name), Type::boolean, "true"});
   }
 }
@@ -63,7 +64,8 @@ Status define(const FusedopsDefinition& given) {
   op->workspace = workspace;
   op->cpu = cpu;
   op->cuda = cuda;
-  op->batched = true;
+  // The gradient of a number is a sum over everything, also over what a map has folded into the leading dimensions.
+  op->batched = !given.needs || std::ranges::none_of(op->inputs, [](const Input& x) { return x.kind == Kind::scalar; });
   const Operator* const row = op.get();
   FUSEDOPS_TRY(add_operators({&row, 1}));
   (void)op.release();  // it is the table's

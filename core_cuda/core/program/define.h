@@ -28,7 +28,7 @@ struct FusedopsDefinition {
   const int32_t* stage_size;
   const fusedops::program::Instruction* code;
   int32_t needs;
-  const char* backward;  // the row that gives the derivative, or null
+  const char* backward;          // the row that gives the derivative, or null
   const char* const* gradients;  // its results, one for each input
 };
 

@@ -85,6 +85,8 @@ Status Geometry::of(const Call& call, Geometry* geometry) {
   constexpr uint32_t kAll = uint32_t(1) << kMaxInputs;
   for (int i = 0; i < count; ++i) groups[i].inputs |= kAll;
   geometry->all = walk_of(groups, geometry->dims, kAll);
+  groups[count - 1].inputs &= ~kAll;
+  geometry->all_rows = walk_of(groups, geometry->dims, kAll);
   return {};
 }
 

@@ -26,9 +26,12 @@ struct Geometry {
   int dims;                    // leading dimensions
   int64_t sizes[kMaxRowDims];  // of these; their product is `rows`
   Walk inputs[kMaxInputs];     // for the operator's inputs
-  Walk all;                    // of a result of the broadcast shape; one like an input is walked as that
+  Walk all, all_rows;          // of results that are like no input: kLikeAll, kLikeRows
 
-  const Walk& of(const Result& result) const { return result.like == kLikeAll ? all : inputs[result.like]; }
+  const Walk& of(const Result& result) const {
+    if (result.like >= 0) return inputs[result.like];
+    return result.like == kLikeAll ? all : all_rows;
+  }
 
   static Status of(const Call& call, Geometry* geometry);
 };

@@ -15,7 +15,7 @@ constexpr int kPack = 16 / sizeof(V::T);
 constexpr int kGroups = V::kThreads / V::kAcross;
 constexpr int kWarps = V::kThreads / 32;
 constexpr int kMostWords = kPack * sizeof(A) / 4;  // of a pack, in the widest type
-constexpr int kAhead = !V::kSeveral || V::kChunked || Program::kStages ? 1 : 4;
+constexpr int kAhead = !V::kSeveral || V::kChunked || Program::kStages ? 1 : 2;
 constexpr int kInputs = Program::kInputs, kOutputs = Program::kOutputs, kReductions = Program::kReductions;
 
 template <int kValue>
@@ -44,7 +44,9 @@ constexpr bool kIsSome = V::kInput[kInput] == Access::some;
 // Packs are words in registers: an array of elements might be put into local memory.
 template <class E>
 FN A element(const uint32_t* words, int i) {
-  if constexpr (sizeof(E) == 2) {
+  if constexpr (std::is_same_v<E, bf16>) {
+    return __uint_as_float(i % 2 ? words[i / 2] & 0xffff0000 : words[i / 2] << 16);
+  } else if constexpr (sizeof(E) == 2) {
     const uint16_t bits = i % 2 ? words[i / 2] >> 16 : words[i / 2] & 0xffff;
     return to_compute(E{bits});
   } else if constexpr (sizeof(E) == 4) {
@@ -55,8 +57,8 @@ FN A element(const uint32_t* words, int i) {
 }
 
 // Elements [0, count) of a pack; the rest is zero.
-template <class E>
-FN void load_pack(const E* from, int64_t count, uint32_t* words) {
+template <class E, class Count>
+FN void load_pack(const E* from, Count count, uint32_t* words) {
   constexpr int kWords = kPack * sizeof(E) / 4;
   if (V::kAligned && (V::kWhole ? count > 0 : count >= kPack)) {
 #pragma unroll
@@ -97,8 +99,8 @@ FN uint32_t rounded_word(f16, float low, float high) {
   return from_compute<f16>(low).bits | uint32_t(from_compute<f16>(high).bits) << 16;
 }
 
-template <class E>
-FN void store_pack(E* to, int64_t count, const A (&values)[kPack]) {
+template <class E, class Count>
+FN void store_pack(E* to, Count count, const A (&values)[kPack]) {
   if (V::kAligned && (V::kWhole ? count > 0 : count >= kPack)) {
     constexpr int kWords = kPack * sizeof(E) / 4;
     uint32_t words[kWords];
@@ -167,11 +169,21 @@ FN A fold_row(A value, A (*places)[kWarps], int& turn) {
 class Kernel {
  public:
   FN explicit Kernel(const Arguments& arguments)
-      : a(arguments), across(threadIdx.x % V::kAcross), group(threadIdx.x / V::kAcross) {}
+      : a(arguments),
+        across(kGroups > 1 ? threadIdx.x % V::kAcross : threadIdx.x),
+        group(kGroups > 1 ? threadIdx.x / V::kAcross : 0) {}
 
   FN void run() {
-    const int64_t slab = blockIdx.x / a.tiles;
-    tile_ = blockIdx.x % a.tiles;
+    if constexpr (V::kSingleRow) {
+      tile_ = blockIdx.x;
+      prepare();
+      compute_row(0, group == 0);
+      finish(0);
+      return;
+    }
+    // In 32 bits: to divide 64 takes as long as all the rest of a short program.
+    const uint32_t slab = V::kTiled ? blockIdx.x / uint32_t(a.tiles) : blockIdx.x;
+    tile_ = V::kTiled ? blockIdx.x - slab * uint32_t(a.tiles) : 0;
     const int64_t begin = slab * a.rows_per_slab;
     const int64_t end = begin + a.rows_per_slab < a.rows ? begin + a.rows_per_slab : a.rows;
     prepare();
@@ -182,11 +194,16 @@ class Kernel {
   }
 
  private:
-  FN int64_t column(int64_t chunk, int held) const {
-    return (((tile_ + chunk) * V::kHeld + held) * V::kAcross + across) * kPack;
+  // Of a row's elements; those of a row that is held have small numbers.
+  using Column = std::conditional_t<V::kTiled || V::kChunked, int64_t, int>;
+
+  FN Column column(Column chunk, int held) const {
+    return (((Column(tile_) + chunk) * V::kHeld + held) * V::kAcross + across) * kPack;
   }
 
-  FN int64_t chunks() const {
+  FN Column columns() const { return static_cast<Column>(a.columns); }
+
+  FN Column chunks() const {
     constexpr int64_t kColumns = int64_t(V::kHeld) * V::kAcross * kPack;
     return V::kChunked ? (a.columns + kColumns - 1) / kColumns : 1;
   }
@@ -240,22 +257,43 @@ class Kernel {
   }
 
   template <int kInput>
-  FN void load(int64_t chunk, int held, int64_t row, bool active) {
-    constexpr Access kAccess = V::kInput[kInput];
+  FN void load(Column chunk, int held, int64_t row, bool active) {
     using E = ElementOf<V::kInputType[kInput]>;
-    const int64_t at = column(chunk, held);
-    int64_t from = at;
-    if constexpr (kAccess == Access::full) from += row * a.columns;
-    if constexpr (kAccess == Access::some) from += offset_[kInput];
-    load_pack(static_cast<const E*>(a.input[kInput]) + from, active ? a.columns - at : 0, pack_[kInput][held]);
+    const Column at = column(chunk, held);
+    const E* const from = static_cast<const E*>(a.input[kInput]) + offset<kInput>(row, at);
+    load_pack(from, active ? columns() - at : 0, pack_[kInput][held]);
   }
 
-  FN void load_chunk(int64_t chunk, int64_t row, bool active) {
+  template <int kInput>
+  FN int64_t offset(int64_t row, Column at) const {
+    constexpr Access kAccess = V::kInput[kInput];
+    if constexpr (kAccess == Access::full) return row * a.columns + at;
+    if constexpr (kAccess == Access::some) return offset_[kInput] + at;
+    return at;
+  }
+
+  // Those of the inputs that are late, or the others.
+  template <bool kLate>
+  FN void load_chunk(Column chunk, int64_t row, bool active) {
     for_each<0, kInputs>([&](auto i) {
-      constexpr Access kAccess = V::kInput[i.value];
-      if constexpr (kAlongColumns<i.value> && (kAccess != Access::column || V::kChunked)) {
+      constexpr bool kKept = V::kInput[i.value] == Access::column && !V::kChunked;  // from row to row
+      if constexpr (kAlongColumns<i.value> && V::kLate[i.value] == kLate && !kKept) {
 #pragma unroll
         for (int held = 0; held < V::kHeld; ++held) load<i.value>(chunk, held, row, active);
+      }
+    });
+  }
+
+  // Into the L2 cache, which takes no register.
+  FN void prefetch_late(int64_t row, bool active) const {
+    for_each<0, kInputs>([&](auto i) {
+      if constexpr (V::kLate[i.value]) {
+        using E = ElementOf<V::kInputType[i.value]>;
+#pragma unroll
+        for (int held = 0; held < V::kHeld; ++held) {
+          const E* const from = static_cast<const E*>(a.input[i.value]) + offset<i.value>(row, column(0, held));
+          if (count(0, held, active) > 0) asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+        }
       }
     });
   }
@@ -284,7 +322,7 @@ class Kernel {
   }
 
   // The elements of a pack that there are.
-  FN int64_t count(int64_t chunk, int held, bool active) const { return active ? a.columns - column(chunk, held) : 0; }
+  FN Column count(Column chunk, int held, bool active) const { return active ? columns() - column(chunk, held) : 0; }
 
   template <int kStage>
   FN void reduce(int64_t row, bool active) {
@@ -293,11 +331,11 @@ class Kernel {
       constexpr Reduction kReduction = Program::kReduction[q.value];
       if constexpr (kReduction.stage == kStage) folds[q.value] = neutral<kReduction.kind>();
     });
-    for (int64_t chunk = 0; chunk < chunks(); ++chunk) {
-      if constexpr (V::kChunked) load_chunk(chunk, row, active);
+    for (Column chunk = 0; chunk < chunks(); ++chunk) {
+      if constexpr (V::kChunked) load_chunk<false>(chunk, row, active);
 #pragma unroll
       for (int held = 0; held < V::kHeld; ++held) {
-        const int64_t there = count(chunk, held, active);
+        const Column there = count(chunk, held, active);
 #pragma unroll
         for (int j = 0; j < kPack; ++j) {
           A x[kInputs], terms[kReductions + 1];
@@ -323,17 +361,21 @@ class Kernel {
 
   FN void compute_row(int64_t row, bool active) {
     read_row(row, active);
-    if constexpr (!V::kChunked) load_chunk(0, row, active);
+    if constexpr (!V::kChunked) {
+      load_chunk<false>(0, row, active);
+      prefetch_late(row, active);
+    }
     for_each<0, Program::kStages>([&](auto stage) { reduce<stage.value>(row, active); });
+    if constexpr (!V::kChunked) load_chunk<true>(0, row, active);
     A row_sum[kOutputs];
     for_each<0, kOutputs>([&](auto o) {
       if constexpr (V::kOutput[o.value] == Access::row) row_sum[o.value] = 0;
     });
-    for (int64_t chunk = 0; chunk < chunks(); ++chunk) {
-      if constexpr (V::kChunked) load_chunk(chunk, row, active);
+    for (Column chunk = 0; chunk < chunks(); ++chunk) {
+      if constexpr (V::kChunked) load_chunk<false>(chunk, row, active);
 #pragma unroll
       for (int held = 0; held < V::kHeld; ++held) {
-        const int64_t there = count(chunk, held, active);
+        const Column there = count(chunk, held, active);
         A results[kOutputs][kPack];
 #pragma unroll
         for (int j = 0; j < kPack; ++j) {
@@ -344,7 +386,8 @@ class Kernel {
             constexpr Access kAccess = V::kOutput[o.value];
             results[o.value][j] = y[o.value];
             if (V::kWhole ? there > 0 : j < there) {
-              if constexpr (kAccess == Access::row) row_sum[o.value] += y[o.value];
+              if constexpr (kAccess == Access::row)
+                row_sum[o.value] = V::kOfRows[o.value] ? y[o.value] : row_sum[o.value] + y[o.value];
               if constexpr (kAccess == Access::column) column_sum_[o.value][held][j] += y[o.value];
               if constexpr (kAccess == Access::single) sum_[o.value] += y[o.value];
             }
@@ -361,7 +404,8 @@ class Kernel {
     for_each<0, kOutputs>([&](auto o) {
       using E = ElementOf<V::kOutputType[o.value]>;
       if constexpr (V::kOutput[o.value] == Access::row) {
-        const A sum = fold_row<kSum>(row_sum[o.value], places(), turn_);
+        A sum = row_sum[o.value];
+        if constexpr (!V::kOfRows[o.value]) sum = fold_row<kSum>(sum, places(), turn_);
         if (across == 0 && active) static_cast<E*>(a.output[o.value])[row] = from_compute<E>(sum);
       }
     });
@@ -376,10 +420,10 @@ class Kernel {
         for (int held = 0; held < V::kHeld; ++held) {
           fold_groups(column_sum_[o.value][held]);
           if (group == 0) {
-            const int64_t at = column(0, held);
+            const Column at = column(0, held);
 #pragma unroll
             for (int j = 0; j < kPack; ++j)
-              if (at + j < a.columns) partial[slab * a.columns + at + j] = column_sum_[o.value][held][j];
+              if (at + j < columns()) partial[slab * a.columns + at + j] = column_sum_[o.value][held][j];
           }
         }
       }
@@ -437,7 +481,7 @@ class Kernel {
 
 }  // namespace fusedops::program
 
-extern "C" __global__ void __launch_bounds__(fusedops::program::Variant::kThreads)
+extern "C" __global__ void __launch_bounds__(fusedops::program::Variant::kThreads, fusedops::program::Variant::kBlocks)
     fusedops_program(const __grid_constant__ fusedops::program::Arguments arguments) {
 #if __CUDA_ARCH__ >= 900
   // As begin_kernel() in core/cuda/launch.cuh.

@@ -68,11 +68,12 @@ struct Reduction {
   int32_t value;  // the place of its terms' instruction in the stage
 };
 
-inline constexpr int32_t kLikeAll = -1;
+inline constexpr int32_t kLikeAll = -1, kLikeRows = -2;
 
 struct Result {
   int32_t value;  // the place of its instruction in the last stage
-  int32_t like;   // the input to whose shape it is summed, or kLikeAll: of the shape to which all inputs broadcast
+  int32_t like;   // the input to whose shape it is summed; kLikeAll: it has the shape to which all inputs broadcast;
+                  // kLikeRows: but for the last dimension, which has size 1, since it is the same for all of a row
 };
 
 struct Program {

@@ -53,7 +53,8 @@ Status rule(Rule& rule) {
   for (size_t i = 0; i < program.results.size(); ++i) {
     const int like = program.results[i].like;
     Shape& result = rule.outputs[i];
-    result = like == kLikeAll ? all : rule.inputs[like];
+    result = like < 0 ? all : rule.inputs[like];
+    if (like == kLikeRows && result.ranked) result.dims[result.rank - 1] = 1;
     const bool wanted = !program.has_needs || rule.attributes[AttributePlace<bool>{static_cast<int>(i)}];
     const DType dtype = result.present ? result.dtype : all.dtype;  // the gradient of a number is not wanted
     if (!wanted || !result.present) result = Shape::of(dtype, {0});

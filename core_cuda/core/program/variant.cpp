@@ -7,6 +7,7 @@ namespace fusedops::program {
 namespace {
 
 constexpr int kMostHeld = 4;
+
 constexpr int64_t kEnoughBlocks = 1024;  // for all multiprocessors of the largest GPU
 
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -34,6 +35,8 @@ class Planner {
       share_columns();
     read_results();
     share_slabs();
+    find_late_inputs();
+    v_.blocks = static_cast<uint16_t>(std::clamp<int64_t>(threads_at_once() / v_.threads, 1, 32));
     place_sums();
     settle_alignment();
   }
@@ -77,8 +80,9 @@ class Planner {
     } else if (packs_ <= 32 * kMostHeld) {
       share(256, 32, static_cast<int>(ceil_divide(packs_, 32)));
     } else {
+      const bool sums = has_sums(Access::column);
       int threads = 128;
-      while (threads < 1024 && packs_ > 2 * threads) threads *= 2;
+      while (threads < 1024 && packs_ > (sums && threads < 256 ? 2 : kMostHeld) * threads) threads *= 2;
       const int64_t held = ceil_divide(packs_, threads);
       v_.chunked = held > kMostHeld;
       share(threads, threads, static_cast<int>(v_.chunked ? 2 : held));
@@ -105,6 +109,11 @@ class Planner {
       const Walk& walk = this->walk(i);
       v_.output[i] = walk.access;
       v_.output_type[i] = type_of(call_.outputs[i], v_.dtype);
+      if (program_.results[i].like == kLikeRows && walk.access != Access::full) {
+        v_.output[i] = Access::row;
+        v_.of_rows[i] = true;
+        continue;
+      }
       if (walk.access == Access::single) {
         plan_.rest[i] = Plan::Rest::partials;
       } else if (walk.access == Access::column && !v_.chunked) {
@@ -123,14 +132,39 @@ class Planner {
     const bool sums = std::any_of(plan_.rest, plan_.rest + program_.results.size(), [](Plan::Rest rest) {
       return rest == Plan::Rest::slabs || rest == Plan::Rest::partials;
     });
+    const bool rows_of_blocks = v_.across > 32 && needs_whole_rows();  // fewer of them fill a multiprocessor
     int64_t per_slab = 1;
     if (sums)
-      per_slab = ceil_divide(turns * plan_.tiles, kEnoughBlocks * 256 / v_.threads);
+      per_slab = ceil_divide(turns * plan_.tiles, kEnoughBlocks * 256 / (rows_of_blocks ? 2 * v_.threads : v_.threads));
     else if (program_.reductions.empty())
       per_slab = std::clamp<int64_t>(turns * plan_.tiles / (8 * kEnoughBlocks), 1, 4);
-    plan_.rows_per_slab = per_slab * groups;
+    plan_.rows_per_slab = std::max<int64_t>(per_slab, 1) * groups;
     v_.several = per_slab > 1;
+    v_.tiled = plan_.tiles > 1;
+    v_.single_row = g_.rows == 1;
     plan_.slabs = ceil_divide(g_.rows, plan_.rows_per_slab);
+  }
+
+  void find_late_inputs() {
+    if (program_.reductions.empty() || v_.chunked) return;
+    for (size_t i = 0; i < call_.op.inputs.size(); ++i)
+      v_.late[i] = v_.along_columns[i] && v_.input[i] != Access::column;
+    for (size_t stage = 0; stage + 1 < program_.stages.size(); ++stage)
+      for (const Instruction& instruction : program_.stages[stage])
+        if (instruction.op == Op::input) v_.late[instruction.a] = false;
+  }
+
+  // So many that a multiprocessor's 65536 registers are enough for what a thread holds.
+  int64_t threads_at_once() const {
+    const int64_t pack = pack_ * static_cast<int64_t>(size_of(compute_dtype(v_.dtype))) / 4;
+    int64_t registers = needs_whole_rows() ? 32 : 24;
+    for (size_t i = 0; i < call_.op.inputs.size(); ++i)
+      if (v_.along_columns[i] && !v_.late[i]) registers += v_.held * (v_.input_type[i] == kElement ? 4 : pack);
+    for (size_t i = 0; i < program_.results.size(); ++i) {
+      if (plan_.rest[i] == Plan::Rest::slabs) registers += v_.held * pack;
+      if (v_.output[i] == Access::full) registers += 4;
+    }
+    return 65536 / registers;
   }
 
   void place_sums() {
@@ -190,17 +224,22 @@ std::string Variant::source(const Program& program) const {
   const auto type = [](Type type) { return kTypes[type]; };
   const auto flag = [](bool value) { return value ? "true" : "false"; };
   // All places, since what the program does not have is not looked at.
-  std::string text = "#include \"core/program/prelude.cuh\"\n\nnamespace fusedops::program {\n\nstruct Variant {\n";
+  std::string text = size_of(dtype) == 2 ? "#define FUSEDOPS_NARROW\n" : "";
+  text += "#include \"core/program/prelude.cuh\"\n\nnamespace fusedops::program {\n\nstruct Variant {\n";
   text += std::string("  using T = ") + kElements[static_cast<int>(dtype)] + ";\n";
   text += "  static constexpr int kThreads = " + std::to_string(threads) + ", kAcross = " + std::to_string(across) +
-          ", kHeld = " + std::to_string(held) + ", kDims = " + std::to_string(dims) + ";\n";
+          ", kHeld = " + std::to_string(held) + ", kDims = " + std::to_string(dims) +
+          ", kBlocks = " + std::to_string(blocks) + ";\n";
   text += std::string("  static constexpr bool kAligned = ") + flag(aligned) + ", kWhole = " + flag(whole) +
-          ", kChunked = " + flag(chunked) + ", kSeveral = " + flag(several) + ";\n";
+          ", kChunked = " + flag(chunked) + ", kSingleRow = " + flag(single_row) + ", kSeveral = " + flag(several) +
+          ", kTiled = " + flag(tiled) + ";\n";
   text += "  static constexpr Access kInput[] = " + list(input, kMaxInputs, access) + ";\n";
   text += "  static constexpr bool kAlongColumns[] = " + list(along_columns, kMaxInputs, flag) + ";\n";
+  text += "  static constexpr bool kLate[] = " + list(late, kMaxInputs, flag) + ";\n";
   text += "  static constexpr Type kInputType[] = " + list(input_type, kMaxInputs, type) + ";\n";
   text += "  static constexpr Access kOutput[] = " + list(output, kMaxOutputs, access) + ";\n";
-  text += "  static constexpr Type kOutputType[] = " + list(output_type, kMaxOutputs, type) + ";\n};\n\n";
+  text += "  static constexpr Type kOutputType[] = " + list(output_type, kMaxOutputs, type) + ";\n";
+  text += "  static constexpr bool kOfRows[] = " + list(of_rows, kMaxOutputs, flag) + ";\n};\n\n";
   return text + program.source + "\n}  // namespace fusedops::program\n\n#include \"core/program/kernel.cuh\"\n";
 }
 

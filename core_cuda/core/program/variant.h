@@ -15,13 +15,18 @@ struct Variant {
   bool aligned;  // every row begins at an aligned address, and a pack that is there is there as a whole or the last
   bool whole;    // rows are whole packs
   bool chunked;  // rows are too long for registers
+  bool single_row;
   bool several;  // a thread takes several rows, one after the other
+  bool tiled;    // a block has a part of the columns
   uint16_t threads, across, held, dims;
+  uint16_t blocks;  // that a multiprocessor shall have room for
   Access input[kMaxInputs];
   bool along_columns[kMaxInputs];
+  bool late[kMaxInputs];  // no reduction reads it: it need not be in registers while they are computed
   Type input_type[kMaxInputs];
   Access output[kMaxOutputs];
   Type output_type[kMaxOutputs];
+  bool of_rows[kMaxOutputs];  // a result that is the same for all of a row
 
   Variant() { std::memset(static_cast<void*>(this), 0, sizeof *this); }
   std::string bytes() const { return {reinterpret_cast<const char*>(this), sizeof *this}; }

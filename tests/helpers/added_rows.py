@@ -1,0 +1,24 @@
+"""A library of operators that are added while a process runs: tests/programs/rows.cpp, compiled as a user's is."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fusedops.building.core import CORE, FOR_LIBRARIES
+from fusedops.building.options import Options
+from tests.helpers.running import PROGRAMS, ROOT
+
+
+def compiled(folder: Path) -> Path:
+    options = Options.from_environment()
+    if shutil.which(options.cxx[0]) is None:
+        pytest.skip(f"there is no {options.cxx[0]}")
+    output = folder / "rows.so"
+    sources = [PROGRAMS / "rows.cpp", *(ROOT / CORE / source for source in FOR_LIBRARIES)]
+    command = [*options.cxx, "-std=c++20", *options.host_flags, "-O1", f"-I{ROOT / CORE}", "-shared", "-Wl,-z,defs"]
+    subprocess.run([*command, *sources, "-o", output], check=True)
+    return output
