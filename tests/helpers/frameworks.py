@@ -14,6 +14,7 @@ import numpy as np
 
 from tests.helpers.numerics import rounded
 from tests.helpers.specification import Like, Sample, Specification
+from tests.specifications import EXPRESSIONS
 
 FRAMEWORKS = ("torch", "tf")
 PACKAGES = {"torch": "torch", "tf": "tensorflow"}
@@ -29,6 +30,7 @@ class Backend:
     def __init__(self, device: str) -> None:
         self.device = device
         self.functions = importlib.import_module(f"fusedops.{self.framework}")
+        self.expressions = {name: spec.made_by(self.functions) for name, spec in EXPRESSIONS.items()}
         self.keyword_only = {
             name: [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
             for name, function in vars(self.functions).items()
@@ -70,13 +72,13 @@ class Backend:
 
     def call(self, name: str, inputs: Tensors, options: Mapping[str, Any] | None = None) -> tuple[Any, ...]:
         """The public function's outputs. Inputs are given by position, but for those that must be named."""
-        named = {key: value for key, value in inputs.items() if key in self.keyword_only[name]}
+        named = {key: value for key, value in inputs.items() if key in self.keyword_only.get(name, ())}
         positional = [value for key, value in inputs.items() if key not in named]
         result = self.public(name)(*positional, **named, **(options or {}))
         return result if isinstance(result, tuple) else (result,)
 
     def public(self, name: str) -> Callable[..., Any]:
-        return getattr(self.functions, name)
+        return self.expressions[name] if name in self.expressions else getattr(self.functions, name)
 
     def upstream(self, outputs: Iterable[Any], seed: int = 1) -> tuple[Any, ...]:
         """A random gradient for each output."""

@@ -78,6 +78,11 @@ class Specification:
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def operator(self) -> str:
+        """Its name in the table of operators."""
+        return self.name
+
     def sample(self, shape: tuple[int, ...], random: np.random.Generator) -> Sample:
         """A call whose first large input has this shape."""
         raise NotImplementedError

@@ -5,17 +5,25 @@ import pkgutil
 
 import numpy as np
 
+from tests.helpers.elementwise import Expression
 from tests.helpers.specification import Specification
 
 SPECIFICATIONS: tuple[Specification, ...] = tuple(
     importlib.import_module(f"{__name__}.{module.name}").SPECIFICATION for module in pkgutil.iter_modules(__path__)
 )
 
+# Functions that a user would make.
+EXPRESSIONS = {spec.name: spec for spec in SPECIFICATIONS if isinstance(spec, Expression)}
+
 # Public function -> its signature.
 SIGNATURES = {
-    name: signature
-    for spec in SPECIFICATIONS
-    for name, signature in {spec.name: spec.signature, **spec.short_names}.items()
+    "elementwise": "(expression, *, inputs=None, name=None)",
+    **{
+        name: signature
+        for spec in SPECIFICATIONS
+        if spec.name not in EXPRESSIONS
+        for name, signature in {spec.name: spec.signature, **spec.short_names}.items()
+    },
 }
 
 WITH_PARAMETERS = tuple(spec for spec in SPECIFICATIONS if spec.parameters)

@@ -1,0 +1,138 @@
+"""The specification of an expression: reference, derivative and tolerance all follow from its text.
+
+What the text means, and that its derivative is one, the tests of expressions say, without any framework. Here a program
+in NumPy says what a kernel must give of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fusedops import expressions
+from tests.helpers.rounding import evaluated
+from tests.helpers.specification import Array, Bad, Like, Sample, Specification
+
+def columns(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return shape[-1:]
+
+
+def rows(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (*shape[:-1], 1)
+
+
+class Expression(Specification):
+    """Args:
+    name: of the function.
+    text: the expression.
+    shapes: of the inputs that do not have the shape of a sample: as a function of that one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        shapes: Mapping[str, Callable[[tuple[int, ...]], tuple[int, ...]]] | None = None,
+        outputs: Sequence[str] = ("y",),
+        least_rank: int = 1,
+        flat: float = 1.0,
+    ) -> None:
+        self.name, self.text, self.outputs, self.least_rank = name, text, tuple(outputs), least_rank
+        self.shapes = shapes or {}
+        self.parameters = tuple(self.shapes)
+        self.expression = expressions.Expression(text, None, name)
+        self.definition = self.expression.definition()
+        self.scale = flat
+        self.bad = tuple(self.bad_calls())
+
+    @property
+    def operator(self) -> str:
+        return self.definition.name
+
+    def made_by(self, functions: Any) -> Any:
+        """The function, in a framework."""
+        return functions.elementwise(self.text, name=self.name)
+
+    def sample(self, shape, random):
+        inputs = {
+            name: np.asarray(random.normal(size=self.shapes[name](shape) if name in self.shapes else shape))
+            for name in self.expression.inputs
+        }
+        return Sample(inputs)
+
+    def more_samples(self, random):
+        """Every other way to broadcast: each dimension of each input, and all of them."""
+        for name in self.expression.inputs:
+            inputs = dict(self.sample((3, 4, 5), random).inputs)
+            for shape in ((1,), (3, 1, 5), (3, 4, 1)) if len(inputs) > 1 and inputs[name].ndim == 3 else ():
+                given = {**inputs, name: random.normal(size=shape)}
+                yield Sample(given, name=f"{name}-of-{'x'.join(map(str, shape))}")
+
+    def flat(self, random):
+        inputs = self.sample((6, 32), random).inputs
+        return Sample({name: self.scale * x for name, x in inputs.items()})
+
+    def special(self, values, random):
+        """Each value in each input, in rows of ordinary ones."""
+        for name, value in itertools.product(self.expression.inputs, values):
+            inputs = dict(self.sample((2, 3) if self.least_rank else (6,), random).inputs)
+            x = inputs[name].copy()
+            x[(0,) * x.ndim] = value
+            yield Sample({**inputs, name: x}, name=f"{name}={value}")
+
+    def reference(self, **inputs):
+        results = self.of_values(self.definition, inputs.values())
+        return results[0][0] if len(results) == 1 else tuple(y for y, _ in results)
+
+    def magnitude(self, **inputs):
+        results = self.of_values(self.definition, inputs.values())
+        sizes = tuple(error / self.count(self.definition) for _, error in results)
+        return sizes[0] if len(sizes) == 1 else sizes
+
+    def gradients(self, *upstream, **inputs):
+        results = self.of_values(self.definition.backward(), [*inputs.values(), *upstream])
+        return {name: y for name, (y, _) in zip(inputs, results, strict=True)}
+
+    def gradient_magnitude(self, *upstream, **inputs):
+        definition = self.definition.backward()
+        results = self.of_values(definition, [*inputs.values(), *upstream])
+        return {name: error / self.count(definition) for name, (_, error) in zip(inputs, results, strict=True)}
+
+    def roundings(self, **inputs):
+        backward = self.count(self.definition.backward())
+        gradients = {f"d{name}": backward for name in inputs}
+        return {**dict.fromkeys(self.outputs, self.count(self.definition)), **gradients}
+
+    @staticmethod
+    def of_values(definition: expressions.Definition, arrays: Iterable[Any]) -> list[tuple[Array, Array]]:
+        with np.errstate(all="ignore"):
+            return evaluated(definition, list(arrays))
+
+    @staticmethod
+    def count(definition: expressions.Definition) -> int:
+        """How many values may underflow: each errs by half the smallest number, whatever its size."""
+        return sum(map(len, definition.program.stages))
+
+    def bad_calls(self) -> Iterable[Bad]:
+        inputs = self.expression.inputs
+        good = {name: Like("float32", self.shapes[name]((2, 3)) if name in self.shapes else (2, 3)) for name in inputs}
+        first, *others = inputs
+
+        def bad(name: str, value: Any, sentence: str) -> Bad:
+            return Bad({**good, name: value}, f"fusedops.{self.name}: {sentence}")
+
+        floating = "must be float64, float32, float16 or bfloat16"
+        yield bad(first, Like("int32", (2, 3)), f"{first} {floating}; got int32")
+        for name in others[:1]:
+            yield bad(name, Like("float64", (2, 3)), f"{name} must have {first}'s dtype, float32; got float64")
+            shape = "must broadcast with the inputs before it, which have shape [2, 3]; got"
+            yield bad(name, Like("float32", (2, 4)), f"{name} {shape} [2, 4]")
+            yield bad(name, Like("float32", (3, 2, 1, 5)), f"{name} {shape} [3, 2, 1, 5]")
+        yield bad(first, None, f"{first} must be a tensor; got NoneType")
+        if self.definition.program.reductions:
+            scalars = {name: Like("float32", ()) for name in inputs}
+            sentence = "must have at least one dimension, to be reduced over the last one; got shape []"
+            yield Bad(scalars, f"fusedops.{self.name}: {first} {sentence}")

@@ -1,0 +1,139 @@
+"""A program in NumPy, and how far rounded results may be from exact ones: every value with the bound of its error.
+
+The unit is half an eps of the dtype that is computed in. An operation passes on the errors of its operands, times its
+slopes, and adds its own roundings: CUDA's tables of accuracy, or what the core's functions promise, whichever is more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fusedops.expressions import Definition
+from fusedops.expressions.graph import OPERATIONS
+from tests.helpers.activations import bell, erf, logistic, normal
+from tests.helpers.specification import Array, pairwise
+
+Value = tuple[Array, Array]  # and the bound of its error
+
+# Of x: the function, its slope as one of x and y, and its roundings.
+UNARY: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], Any], int]] = {
+    "neg": (np.negative, lambda x, y: 1, 0),
+    "exp": (np.exp, lambda x, y: y, 4),
+    "log": (np.log, lambda x, y: 1 / x, 2),
+    "log1p": (np.log1p, lambda x, y: 1 / (1 + x), 4),
+    "expm1": (np.expm1, lambda x, y: y + 1, 6),
+    "sqrt": (np.sqrt, lambda x, y: 1 / (2 * y), 2),
+    "rsqrt": (lambda x: 1 / np.sqrt(x), lambda x, y: y / (2 * x), 4),
+    "sin": (np.sin, lambda x, y: np.cos(x), 4),
+    "cos": (np.cos, lambda x, y: np.sin(x), 4),
+    "tanh": (np.tanh, lambda x, y: 1 - y * y, 8),
+    "sigmoid": (logistic, lambda x, y: y * (1 - y), 8),
+    "erf": (erf, lambda x, y: 2 * np.exp(-x * x), 4),
+    "abs": (np.abs, lambda x, y: 1, 0),
+    "floor": (np.floor, lambda x, y: 0, 0),
+    "sign": (np.sign, lambda x, y: 0, 0),
+}
+COMPARISONS = {
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+}
+ROWS = (np.sum, np.mean, np.max, np.min)
+
+
+def evaluated(definition: Definition, arrays: Sequence[Any]) -> list[Value]:
+    """The results, computed in the arrays' dtype. None stands for an input that is absent."""
+    dtype = np.result_type(*(a for a in arrays if isinstance(a, np.ndarray)))
+    shape = np.broadcast_shapes(*(np.shape(a) for a in arrays if a is not None))
+    inputs = [np.broadcast_to(np.asarray(0 if a is None else a, dtype), shape) for a in arrays]
+    rows: list[Value] = []
+    for stage, code in enumerate(definition.program.stages):
+        values: list[Value] = []
+        for i in code:
+            op = OPERATIONS[i.op]
+            if op == "input":
+                values.append((inputs[i.a], np.zeros_like(inputs[i.a])))
+            elif op == "constant":
+                constant = np.asarray(i.value, dtype)
+                values.append((constant, np.abs(constant) * (np.double(constant) != i.value)))
+            elif op == "reduced":
+                values.append(rows[i.a])
+            else:
+                values.append(operation(op, [values[place] for place in (i.a, i.b, i.c)]))
+        for reduction in definition.program.reductions:
+            if reduction.stage == stage:
+                x, error = (np.broadcast_to(part, shape) for part in values[reduction.value])
+                rows.append(row(reduction.kind, x, error))
+    results = []
+    for result in definition.results:
+        y, error = (np.broadcast_to(part, shape) for part in values[result.value])
+        like = None if result.like is None else np.shape(arrays[result.like])
+        results.append((y, error) if like is None else summed(y, error, like))
+    return results
+
+
+def operation(op: str, operands: list[Value]) -> Value:
+    """Those that the operation does not have are of no meaning."""
+    (a, da), (b, db), (c, dc) = operands
+    if op in UNARY:
+        function, slope, roundings = UNARY[op]
+        y = function(a)
+        return y, passed(slope(a, y), da) + roundings * np.abs(y)
+    if op in COMPARISONS:
+        y = COMPARISONS[op](a, b).astype(np.result_type(a, b))
+        return y, np.zeros_like(y)
+    if op == "where":
+        return np.where(a != 0, b, c), np.where(a != 0, db, dc)
+    if op in ("min", "max"):
+        y = (np.minimum if op == "min" else np.maximum)(a, b)
+        return y, np.maximum(da, db)
+    if op in ("add", "sub"):
+        y = a + b if op == "add" else a - b
+        return y, da + db + np.abs(y)
+    if op == "mul":
+        return a * b, passed(b, da) + passed(a, db) + np.abs(a * b)
+    if op == "div":
+        y = a / b
+        return y, passed(1 / b, da) + passed(y / b, db) + 2 * np.abs(y)
+    if op == "pow":
+        y = np.power(a, b)
+        return y, passed(y * b / a, da) + passed(y * np.log(np.abs(a)), db) + 16 * np.abs(y)
+    # Within a few roundings of what the function is made of, not of its small tails: a rounded exponent makes that much
+    # of e^(-x² / 2).
+    if op == "cdf":
+        y = normal(a)
+        return y, passed(bell(a), da) + 4 * (1 + np.abs(2 * y - 1))
+    assert op == "pdf"
+    y = bell(a)
+    return y, passed(a * y, da) + 8 * y * (1 + a * a)
+
+
+def passed(slope: Any, error: Array) -> Array:
+    """What becomes of an operand's error; of none, none."""
+    return np.where(error == 0, 0, np.abs(slope) * error)
+
+
+def row(kind: int, x: Array, error: Array) -> Value:
+    """Over the last dimension, which stays."""
+    y = ROWS[kind](x, axis=-1, keepdims=True, **({"initial": -np.inf if kind == 2 else np.inf} if kind > 1 else {}))
+    if kind > 1:
+        return y, error.max(axis=-1, keepdims=True, initial=0)
+    size = (error + pairwise(x.shape[-1]) * np.abs(x)).sum(-1, keepdims=True)
+    return (y, size) if kind == 0 else (y, size / max(x.shape[-1], 1) + np.abs(y))
+
+
+def summed(x: Array, error: Array, shape: tuple[int, ...]) -> Value:
+    """To this shape, which was broadcast."""
+    count = x.size // max(int(np.prod(shape)), 1)
+    axes = tuple(range(x.ndim - len(shape)))
+    axes += tuple(x.ndim - len(shape) + i for i, n in enumerate(shape) if n == 1 and x.shape[x.ndim - len(shape) + i] != 1)
+    if not axes:
+        return x, error
+    size = error + pairwise(count) * np.abs(x)
+    return x.sum(axes).reshape(shape), size.sum(axes).reshape(shape)
