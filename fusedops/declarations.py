@@ -88,7 +88,11 @@ def read(library: ctypes.CDLL) -> Core:
 def read_from(library: ctypes.CDLL, first: int) -> list[Operator]:
     """The rows of the table from this place on."""
     library.fusedops_describe_operators.restype = ctypes.c_char_p
-    return [_operator(row) for row in json.loads(library.fusedops_describe_operators(ctypes.c_int64(first)))]
+    return rows(library.fusedops_describe_operators(ctypes.c_int64(first)))
+
+
+def rows(described: str | bytes) -> list[Operator]:
+    return [_operator(row) for row in json.loads(described)]
 
 
 def _operator(row: dict[str, Any]) -> Operator:

@@ -59,11 +59,18 @@ def _cutlass_flags(ninja: NinjaFile, options: Options, cutlass: Cutlass) -> list
     return [*includes, f"-DFUSEDOPS_CUTLASS={cutlass.version}"]
 
 
-def _nvcc(ninja: NinjaFile, options: Options, cuda: Cuda) -> list[str]:
+def cpp(options: Options, with_kernels: bool) -> list[str]:
+    """The compiler of .cpp files. `with_kernels`: whether those for the GPU are compiled, too."""
+    flags = ["-std=c++20", *options.host_flags, "-Wall", "-Wextra", f"-I{CORE}"]
+    return [*options.cxx, *flags, *(["-DFUSEDOPS_WITH_CUDA"] if with_kernels else [])]
+
+
+def nvcc(options: Options, toolkit: Toolkit, includes: Sequence[str] = ()) -> list[str]:
+    """The compiler of .cu files, for no architecture yet. `includes`: flags for headers besides the core's."""
     own = ("-O0", "-g", "-O3", "-DNDEBUG")  # nvcc hands these to the host's compiler itself
     compiler, flags = options.host_compiler
     return [
-        str(cuda.toolkit.home / "bin/nvcc"),
+        str(toolkit.home / "bin/nvcc"),
         "-ccbin",
         compiler,
         "-std=c++20",
@@ -71,33 +78,36 @@ def _nvcc(ninja: NinjaFile, options: Options, cuda: Cuda) -> list[str]:
         "--expt-extended-lambda",
         "-DFUSEDOPS_WITH_CUDA",
         f"-I{CORE}",
-        *_cutlass_flags(ninja, options, cuda.cutlass),
+        *includes,
         "-Xcompiler",
         ",".join([*flags, *(flag for flag in options.host_flags if flag not in own)]),
     ]
 
 
+def for_gpus(options: Options, architectures: Sequence[Architecture]) -> list[str]:
+    """Flags of nvcc's."""
+    optimization = ["-G", "-g", "-O0"] if options.debug else ["-O3", "-DNDEBUG"]
+    return [*optimization, *(flag for architecture in architectures for flag in architecture.flags)]
+
+
 def add_core(ninja: NinjaFile, options: Options, cuda: Cuda | None) -> list[Path]:
     """Adds the core's objects to `ninja`; without `cuda` those of the CPU only."""
-    compile_cpp = [*options.cxx, "-std=c++20", *options.host_flags, "-Wall", "-Wextra", f"-I{CORE}"]
-    compile_cpp += ["-DFUSEDOPS_WITH_CUDA"] if cuda else []
-    ninja.rule("core_cpp", [*compile_cpp, "-c", "$in", "-o", "$out"], description="c++ $in", headers=True)
+    compile_cpp = [*cpp(options, cuda is not None), "-c", "$in", "-o", "$out"]
+    ninja.rule("core_cpp", compile_cpp, description="c++ $in", headers=True)
 
     def objects(rule: str, sources: Sequence[Path]) -> list[Path]:
         return [ninja.build(options.folder / f"{source}.o", rule, [source]) for source in sources]
 
     made = []
     if cuda:
-        nvcc = _nvcc(ninja, options, cuda)
+        compile_cu = nvcc(options, cuda.toolkit, _cutlass_flags(ninja, options, cuda.cutlass))
         rest = ["-c", "$in", "-o", "$out"]
-        general = ["-G", "-g", "-O0"] if options.debug else ["-O3", "-DNDEBUG"]
-        general += [flag for architecture in cuda.architectures for flag in architecture.flags]
-        sm90 = ["-DFUSEDOPS_SM90"] if cuda.sm90 else []
-        ninja.rule("core_cu", [*nvcc, *general, *sm90, *rest], description="nvcc $in", headers=True)
+        general = [*for_gpus(options, cuda.architectures), *(["-DFUSEDOPS_SM90"] if cuda.sm90 else [])]
+        ninja.rule("core_cu", [*compile_cu, *general, *rest], description="nvcc $in", headers=True)
         # Optimized in debug builds too: unoptimized, each of them takes ptxas more than 15 GB of memory.
         only_sm90 = ["-O3", "-DNDEBUG", *(["-lineinfo"] if options.debug else [])]
         only_sm90 += ["-gencode=arch=compute_90a,code=sm_90a"]
-        ninja.rule("core_cu_sm90", [*nvcc, *only_sm90, *rest], description="nvcc $in", headers=True)
+        ninja.rule("core_cu_sm90", [*compile_cu, *only_sm90, *rest], description="nvcc $in", headers=True)
         sources = ninja.sources(CORE, "*.cu")
         # These take by far the longest: first, so that the build does not end waiting for them alone.
         if cuda.sm90:

@@ -59,7 +59,10 @@ def find_toolkit(options: Options) -> Toolkit:
 
 
 def _nvcc(home: Path, question: str) -> str:
-    return subprocess.run([home / "bin/nvcc", question], capture_output=True, text=True, check=True).stdout
+    try:
+        return subprocess.run([home / "bin/nvcc", question], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        raise NoCudaError(f"{home / 'bin/nvcc'} does not run") from None
 
 
 def gpus_here() -> list[str]:

@@ -21,6 +21,7 @@ from fusedops.tf.operators import OPERATORS as ops  # noqa: E402, F401
 
 if TYPE_CHECKING:
     from fusedops.tf import keras as keras
+    from fusedops.tf.libraries import load as load
 
 for _name in functions.__all__:
     text.unconverted(getattr(functions, _name)).__module__ = __name__  # by which it pickles
@@ -31,7 +32,8 @@ def library_path() -> str:
     return str(library.LIBRARY)
 
 
-_LAZY = {"keras": "fusedops.tf.keras"}  # it needs Keras 3 over TensorFlow, which the operators do not
+# Keras: it needs Keras 3 over TensorFlow, which the operators do not.
+_LAZY = {"keras": "fusedops.tf.keras", "load": "fusedops.tf.libraries"}
 if not TYPE_CHECKING:  # a checker would take any name for one of these
     __getattr__ = lazy.members(__name__, _LAZY)
 

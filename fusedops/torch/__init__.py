@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fusedops.torch import nn as nn
     from fusedops.torch.conversion import convert as convert
     from fusedops.torch.conversion import revert as revert
+    from fusedops.torch.libraries import load as load
 
 for _name in functions.__all__:
     getattr(functions, _name).__module__ = __name__  # by which it pickles
@@ -29,6 +30,7 @@ for _name in functions.__all__:
 _LAZY = {
     "convert": "fusedops.torch.conversion",
     "jit": "fusedops.torch.jit",
+    "load": "fusedops.torch.libraries",
     "nn": "fusedops.torch.nn",
     "revert": "fusedops.torch.conversion",
 }

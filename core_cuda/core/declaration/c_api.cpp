@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/declaration/check.h"
 #include "core/declaration/library.h"
 #include "core/declaration/names.h"
 #include "core/declaration/operator.h"
@@ -67,6 +68,16 @@ std::string described() {
          ", \"half_symbol\": " + std::to_string(kHalfSymbol) + ", \"operators\": " + json(operators()) + "}";
 }
 
+Status check_abi(const Library& library) {
+  if (library.abi == Abi()) return {};
+  return Status::error(
+      "fusedops: the library of operators was compiled for another version of fusedops; compile it again");
+}
+
+std::span<const Operator* const> rows_of(const Library& library) {
+  return {library.rows, static_cast<size_t>(library.count)};
+}
+
 // Dimensions that a tracer knows by symbol only. Every equality that a check needs is handed back to it.
 class SymbolicRule : public Rule {
  public:
@@ -97,14 +108,22 @@ extern "C" FUSEDOPS_EXPORT const char* fusedops_describe_operators(int64_t first
   return fusedops::said(fusedops::json(fusedops::operators().subspan(static_cast<size_t>(first))));
 }
 
-// Adds the operators of a library, of which this is what `fusedops_library` returns. Returns null, or a sentence that
-// lasts until the thread's next.
+// The operators of a library as a JSON list or, as a text that is none, why they cannot be added. `library` is what its
+// `fusedops_library` returns. The text lasts until the thread's next.
+extern "C" FUSEDOPS_EXPORT const char* fusedops_describe_library(const void* library) {
+  using namespace fusedops;
+  const auto& described = *static_cast<const Library*>(library);
+  Status status = check_abi(described);
+  if (status.ok()) status = check_rows(rows_of(described));
+  return said(status.ok() ? json(rows_of(described)) : status.sentence());
+}
+
+// Adds the operators of a library. Returns null, or a sentence that lasts until the thread's next.
 extern "C" FUSEDOPS_EXPORT const char* fusedops_add_operators(const void* library) {
   using namespace fusedops;
   const auto& added = *static_cast<const Library*>(library);
-  if (added.abi != Abi())
-    return said("fusedops: the library of operators was compiled for another version of fusedops; compile it again");
-  const Status status = add_operators(std::span(added.rows, static_cast<size_t>(added.count)));
+  Status status = check_abi(added);
+  if (status.ok()) status = add_operators(rows_of(added));
   return status.ok() ? nullptr : said(status.sentence());
 }
 

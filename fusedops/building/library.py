@@ -1,0 +1,199 @@
+"""How a library of operators of one's own is compiled, at run time, and kept: core/declaration/library.h.
+
+It is of no framework. Its sources are compiled like those of the core, by the compilers themselves: no shell sees the
+name of a file.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fusedops import sources as own
+from fusedops.building import includes
+from fusedops.building.architectures import Architecture, choose
+from fusedops.building.binding import CUDART_NEEDS
+from fusedops.building.core import CORE, FOR_LIBRARIES, cpp, for_gpus, nvcc
+from fusedops.building.cuda import NoCudaError, Toolkit, find_toolkit, gpus_here
+from fusedops.building.ninja import alone
+from fusedops.building.options import BuildError, Options
+
+_DIGEST = hashlib.sha256().digest_size
+
+
+@dataclass(frozen=True)
+class Library:
+    """What is to be compiled, as it was read."""
+
+    sources: tuple[Path, ...]
+    folders: tuple[Path, ...]  # of headers
+    options: Options
+    key: str  # of all that it is made of, but for the compilers
+
+
+@dataclass(frozen=True)
+class _Gpus:
+    toolkit: Toolkit
+    architectures: Sequence[Architecture]
+
+
+def library(sources: Sequence[Path]) -> Library:
+    """Of source files that are there, by their absolute paths."""
+    options = Options.from_environment()
+    core = _core()
+    found = includes.find(sources, core)
+    headers = sorted(path for suffix in ("h", "cuh") for path in core.rglob(f"*.{suffix}"))
+    of_core = [
+        (str(path.relative_to(core)), path.read_bytes()) for path in (*headers, *(core / x for x in FOR_LIBRARIES))
+    ]
+    key = hashlib.sha256()
+    for word in (*options.cxx, *cpp(options, with_kernels=False), str(len(sources))):
+        key.update(word.encode() + b"\0")
+    for name, text in (*found.texts, *of_core):
+        key.update(f"{name}\0{len(text)}\0".encode() + text)
+    return Library(tuple(sources), found.folders, options, key.hexdigest()[:32])
+
+
+def _core() -> Path:
+    try:
+        return own.folder() / CORE
+    except FileNotFoundError as error:
+        raise BuildError(str(error).removeprefix("fusedops: ")) from None
+
+
+@contextmanager
+def compiled(library: Library) -> Iterator[Path]:
+    """The compiled library: a file that need not last longer than the context."""
+    gpus = _gpus(library)
+    version = _version(library.options)
+    cache = _cache()
+    folder = cache / library.key if cache else None
+    if folder and not version:  # what was compiled can be loaded without a compiler
+        whole = next(filter(_is_whole, sorted(folder.glob("*.so"))), None)
+        if whole:
+            yield whole
+            return
+    if not version:
+        compiler = library.options.cxx[0]
+        raise BuildError(f"the compiler {compiler} is needed and was not found; install g++ 11 or newer, or set CXX")
+    tools = [version, *([gpus.toolkit.version, *map(str, gpus.architectures)] if gpus else [])]
+    name = hashlib.sha256("\0".join(tools).encode()).hexdigest()[:16] + ".so"
+    if folder and _is_whole(folder / name):
+        yield folder / name
+        return
+    if folder and _can_write(folder):
+        with alone(folder, lambda text: None):
+            if not _is_whole(folder / name):  # another process may have compiled it meanwhile
+                for left in folder.glob("compiling-*"):  # by a process that was killed
+                    shutil.rmtree(left, ignore_errors=True)
+                with tempfile.TemporaryDirectory(prefix="compiling-", dir=folder) as within:
+                    made = _compile(library, gpus, Path(within))
+                    made.write_bytes(_sealed(made.read_bytes(), folder / name))
+                    os.replace(made, folder / name)
+        yield folder / name
+        return
+    with tempfile.TemporaryDirectory(prefix="fusedops-") as within:
+        yield _compile(library, gpus, Path(within))
+
+
+def _cache() -> Path | None:
+    """Beside the kernels that the core compiles: core/program/kernel_cache.cpp."""
+    for variable, below in (("FUSEDOPS_CACHE_DIR", ""), ("XDG_CACHE_HOME", "fusedops"), ("HOME", ".cache/fusedops")):
+        if os.environ.get(variable):
+            return Path(os.environ[variable], below, "libraries").absolute()
+    return None
+
+
+def _can_write(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder), open(folder / "fusedops.lock", "a"):
+            return True
+    except OSError:
+        return False
+
+
+# A file of the cache ends with a digest of itself and its place: one that is damaged, or another's, is never loaded.
+def _sealed(binary: bytes, file: Path) -> bytes:
+    return binary + hashlib.sha256(f"{file.parent.name}/{file.name}".encode() + binary).digest()
+
+
+def _is_whole(file: Path) -> bool:
+    try:
+        text = file.read_bytes()
+    except OSError:
+        return False
+    return len(text) > _DIGEST and _sealed(text[:-_DIGEST], file) == text
+
+
+def _version(options: Options) -> str:
+    """Of the compiler; nothing if there is none."""
+    try:
+        return subprocess.run([*options.cxx, "--version"], capture_output=True, text=True, errors="replace").stdout
+    except OSError:
+        return ""
+
+
+_gpus_here = functools.cache(gpus_here)
+
+
+def _gpus(library: Library) -> _Gpus | None:
+    """What the kernels are compiled for; None leaves them out."""
+    if not any(source.suffix == ".cu" for source in library.sources):
+        return None
+    try:
+        toolkit = find_toolkit(library.options)
+        choice = choose(library.options, toolkit, _gpus_here, unneeded="there is no GPU")
+    except NoCudaError:
+        return None
+    return _Gpus(toolkit, choice.architectures)
+
+
+def _compile(library: Library, gpus: _Gpus | None, folder: Path) -> Path:
+    """The library, in `folder`. All files are reached through links in it: nvcc hands paths to a shell."""
+    options = library.options
+    places = dict.fromkeys((*library.folders, *(source.parent for source in library.sources)), "")
+    places = {place: f"folder{i}" for i, place in enumerate(places)}
+    for place, link in {_core(): str(CORE), **places}.items():
+        (folder / link).symlink_to(place)
+
+    def run(command: Sequence[str]) -> None:
+        in_english = os.environ | {"LC_ALL": "C"}
+        done = subprocess.run(command, cwd=folder, env=in_english, capture_output=True, text=True, errors="replace")
+        if done.returncode:
+            raise BuildError(_complaint(done.stderr + done.stdout, places))
+
+    search = [f"-I{places[place]}" for place in library.folders]
+    of_cpp = [*cpp(options, gpus is not None), *search]
+    commands = [[*of_cpp, "-c", f"{CORE}/{source}"] for source in FOR_LIBRARIES]
+    for source in library.sources:
+        file = f"{places[source.parent]}/{source.name}"
+        if source.suffix == ".cpp":
+            commands.append([*of_cpp, "-c", file])
+        elif gpus:
+            of_cu = [*nvcc(options, gpus.toolkit, search), *for_gpus(options, gpus.architectures)]
+            commands.append([*of_cu, "-c", file])
+    objects = [f"{i}.o" for i in range(len(commands))]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(run, ([*command, "-o", made] for command, made in zip(commands, objects, strict=True))))
+    cudart = [str(gpus.toolkit.cudart), *(f"-l{name}" for name in CUDART_NEEDS)] if gpus else []
+    run([*options.cxx, "-shared", "-Wl,-z,defs", "-o", "library.so", *objects, *cudart])
+    return folder / "library.so"
+
+
+def _complaint(output: str, places: Mapping[Path, str]) -> str:
+    """What a compiler has said, with its first error in front."""
+    for place, link in places.items():
+        output = re.sub(rf"\b{link}/", lambda found, place=place: f"{place}/", output)  # type: ignore[misc]
+    errors = re.findall(r"^.*(?:error|multiple definition|undefined reference).*$", output, re.M)
+    return f"the compiler failed: {errors[0].strip() if errors else 'it says nothing'}\n\n{output}"

@@ -1,0 +1,106 @@
+"""Libraries of operators as users write them: the guide's, word for word, and small ones."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fusedops.building.options import Options
+from tests.helpers.running import ROOT, blocks
+
+GUIDE = (ROOT / "docs/adding-an-operator.md").read_text()
+
+_SHOWN = """
+#include "core/declaration/library.h"
+#include "ops/elementwise/square.h"
+#include "ops/elementwise/square_backward.h"
+
+FUSEDOPS_LIBRARY(&fusedops::square(), &fusedops::square_backward())
+"""
+
+
+def need_compiler() -> None:
+    cxx = Options.from_environment().cxx[0]
+    if shutil.which(cxx) is None:
+        pytest.skip(f"there is no {cxx}")
+
+
+def write_guide(folder: Path) -> list[Path]:
+    """The sources of the guide's operator and of its derivative, which it describes."""
+    places = re.findall(r"^## \d\. .*`core_cuda/(ops/\S+\.(?:h|cpp|cu))`$", GUIDE, re.M)
+    *codes, formula = blocks("cpp", GUIDE)
+    assert len(places) == len(codes) == 3
+    sources = [folder / "library.cpp"]
+    sources[0].write_text(_SHOWN)
+    for place, code in zip(places, codes, strict=True):
+        for name, text in ((place, code), (place.replace("square", "square_backward"), _backward(code, formula))):
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text + "\n")
+            sources += [path] * (path.suffix != ".h")
+    return sources
+
+
+_SAME = 'rule.same_as(input_of(kSquareBackward, "dy"), kX)'
+
+
+def _backward(code: str, formula: str) -> str:
+    """What the guide says of the derivative, which is written like the first, done to what it shows of the operator."""
+    assert _SAME in GUIDE
+    code = re.sub(r"\.derivative = .*\n\s*", "", code)
+    for old, new in {
+        "square": "square_backward",
+        "Square": "SquareBackward",
+        '.inputs = {{"x"}}': '.inputs = {{"dy"}, {"x"}}',
+        '"y"': '"dx"',
+        "return [](compute_t<T> x) { return x * x; };": formula,
+        "(rule.floating(kX));": f"(rule.floating(kX));\n  FUSEDOPS_TRY({_SAME});",
+    }.items():
+        code = code.replace(old, new)
+    return code
+
+
+def formula_of_guide() -> str:
+    """The Python code of its second derivative."""
+    return next(code for code in blocks("python", GUIDE) if "@gradient" in code)
+
+
+def small(name: str, body: str = "return x + x;", rest: str = "", shown: str | None = None) -> str:
+    """The source of an elementwise operator without a derivative; `rest`: of its implementation."""
+    return f"""
+#include "core/cpu/elementwise.h"
+#include "core/declaration/library.h"
+
+namespace fusedops {{
+namespace {{
+
+constexpr Signature kOperator{{.name = "{name}", .inputs = {{{{"x"}}}}, .outputs = {{{{"y", "x"}}}}}};
+
+struct Formula {{
+  template <class T>
+  auto prepared() const {{
+    return [](compute_t<T> x) {{ {body} }};
+  }}
+}};
+
+Status rule(Rule& rule) {{
+  FUSEDOPS_TRY(rule.floating(0));
+  rule.outputs[0] = rule.inputs[0];
+  return {{}};
+}}
+
+Status on_cpu(const Call& call) {{ return cpu::elementwise<kOperator>(call, Formula{{}}); }}
+
+const Operator& row() {{
+  static const Operator op{{kOperator, {{{rest}.rule = rule, .cpu = on_cpu, .batched = true}}}};
+  return op;
+}}
+
+}}  // namespace
+}}  // namespace fusedops
+
+{"FUSEDOPS_LIBRARY(&fusedops::row())" if shown is None else shown}
+"""

@@ -1,0 +1,245 @@
+"""Where compiled libraries are kept: what is compiled, when, and by whom. The compiler is a program that writes down
+what it is asked for, and takes no time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fusedops.building import library as building
+from fusedops.building.core import CORE, FOR_LIBRARIES
+from fusedops.building.options import BuildError
+from tests.helpers.running import ROOT, copy_without_libraries, python
+
+COMPILER = """#!/bin/sh
+[ "$1" = --version ] && cat '{folder}/version' && exit
+echo "$*" >> '{folder}/log'
+{more}
+while [ "$1" != -o ]; do shift; done
+echo "what was compiled" > "$2"
+"""
+
+NVCC = """#!/bin/sh
+[ "$1" = --version ] && echo release 13.0 && exit
+[ "$1" = --list-gpu-arch ] && exit
+echo "nvcc $*" >> '{folder}/log'
+while [ "$1" != -o ]; do shift; done
+touch "$2"
+"""
+
+
+class Place:
+    """Sources, a compiler, and a cache."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.cache = folder, folder / "a cache"
+        self.source, self.header = folder / "a source" / "mine.cpp", folder / "a source" / "mine.h"
+        self.source.parent.mkdir()
+        self.source.write_text('#include "mine.h"\n#include "core/declaration/library.h"\n')
+        self.header.write_text('#include "below/other.h"\n')
+        self.write_compiler()
+        (folder / "version").write_text("1")
+
+    def write_compiler(self, more: str = "") -> None:
+        (self.folder / "c++").write_text(COMPILER.format(folder=self.folder, more=more))
+        (self.folder / "c++").chmod(0o755)
+
+    def load(self, *others: Path) -> tuple[str, int]:
+        """What would be loaded, and how often the compiler was called."""
+        log = self.folder / "log"
+        log.write_text("")
+        with building.compiled(building.library([self.source, *others])) as file:
+            text = file.read_bytes()
+        assert text.startswith(b"what was compiled\n")
+        return file, len(log.read_text().splitlines())
+
+
+COMPILED = 1 + len(FOR_LIBRARIES) + 1  # the source, what belongs to it, and the library
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", str(tmp_path / "c++"))
+    monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path / "a cache"))
+    monkeypatch.setenv("CUDA", "0")
+    return Place(tmp_path)
+
+
+def test_what_is_unchanged_is_compiled_once(place):
+    file, calls = place.load()
+    assert calls == COMPILED
+    assert file.is_relative_to(place.cache)
+    assert place.load() == (file, 0)
+    assert [path.name for path in file.parent.iterdir() if path != file] == ["fusedops.lock"]
+
+
+def test_equal_sources_elsewhere_are_the_same(place):
+    file, _ = place.load()
+    shutil.copytree(place.source.parent, place.folder / "copy")
+    place.source = place.folder / "copy" / "mine.cpp"
+    assert place.load() == (file, 0)
+
+
+@pytest.mark.parametrize("file", ["a source/mine.cpp", "a source/mine.h", "a source/below/other.h", "above.h"])
+def test_a_change_of_a_source_or_a_header_compiles_again(place, file):
+    (place.source.parent / "below").mkdir()
+    (place.source.parent / "below/other.h").write_text('#  include "above.h"\n')
+    (place.folder / "above.h").write_text("")
+    first, _ = place.load()
+    with (place.folder / file).open("a") as changed:
+        changed.write("// changed\n")
+    second, calls = place.load()
+    assert calls == COMPILED and second != first
+    with (place.folder / file).open("r+") as changed:  # and back
+        text = changed.read().removesuffix("// changed\n")
+    (place.folder / file).write_text(text)
+    assert place.load() == (first, 0)
+
+
+def test_flags_and_the_compiler_count(place, monkeypatch):
+    files = [place.load()[0]]
+    monkeypatch.setenv("FUSEDOPS_CPU_FLAGS", "-O2")
+    files.append(place.load()[0])
+    monkeypatch.setenv("DEBUG", "1")
+    files.append(place.load()[0])
+    (place.folder / "version").write_text("2")
+    files.append(place.load()[0])
+    assert len(set(files)) == 4
+
+
+def test_the_headers_of_the_core_count(place, monkeypatch):
+    sources = place.folder / "sources"
+    shutil.copytree(ROOT / CORE, sources / CORE)
+    monkeypatch.setattr(building, "_core", lambda: sources / CORE)
+    first, _ = place.load()
+    with (sources / CORE / "core/common/numeric.h").open("a") as header:
+        header.write("// changed\n")
+    second, calls = place.load()
+    assert calls == COMPILED and second != first
+
+
+@pytest.mark.parametrize("damage", ["short", "empty", "foreign", "moved"])
+def test_what_is_damaged_is_compiled_again(place, damage):
+    file, _ = place.load()
+    whole = file.read_bytes()
+    if damage == "moved":
+        place.header.write_text("// changed")
+        other, _ = place.load()
+        whole, file = other.read_bytes(), other
+        place.header.write_text('#include "below/other.h"\n')
+        file, _ = place.load()
+        shutil.copy(other, file)
+    else:
+        file.write_bytes({"short": whole[:-5], "empty": b"", "foreign": b"not compiled here" * 10}[damage])
+    assert place.load() == (file, COMPILED)
+    assert place.load() == (file, 0)
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(place, monkeypatch):
+    (place.folder / "a file").touch()
+    monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(place.folder / "a file"))
+    file, calls = place.load()
+    assert calls == COMPILED and not file.exists()
+
+
+def test_no_cache_at_all(place, monkeypatch):
+    for variable in ("FUSEDOPS_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    file, calls = place.load()
+    assert calls == COMPILED and not file.exists()
+    monkeypatch.setenv("HOME", str(place.folder))
+    assert place.load()[0].is_relative_to(place.folder / ".cache/fusedops/libraries")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place.folder / "xdg"))
+    assert place.load()[0].is_relative_to(place.folder / "xdg/fusedops/libraries")
+
+
+def test_without_a_compiler_what_was_compiled_is_loaded(place):
+    file, _ = place.load()
+    (place.folder / "c++").unlink()
+    assert place.load() == (file, 0)
+    place.header.write_text("// changed")
+    with pytest.raises(BuildError, match=r"^the compiler .*/c\+\+ is needed and was not found; install g\+\+"):
+        place.load()
+
+
+def test_nothing_is_left_of_a_failure(place):
+    place.write_compiler(more="echo 'folder0/mine.cpp:1: error: no' >&2; exit 1")
+    with pytest.raises(BuildError) as raised:
+        place.load()
+    assert str(raised.value).startswith(f"the compiler failed: {place.source}:1: error: no\n")
+    (folder,) = (place.cache / "libraries").iterdir()
+    assert [path.name for path in folder.iterdir()] == ["fusedops.lock"]
+    (folder / "compiling-killed").mkdir()  # by a process that was killed
+    place.write_compiler()
+    _, calls = place.load()
+    assert calls == COMPILED and not (folder / "compiling-killed").exists()
+
+
+CODE = """
+import sys
+from pathlib import Path
+from fusedops.building import library
+with library.compiled(library.library([Path(sys.argv[1])])) as file:
+    print(file, len(file.read_bytes()))
+"""
+
+
+def test_of_several_processes_one_compiles(place):
+    place.write_compiler(more="sleep 0.2")
+    (place.folder / "log").write_text("")
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", CODE, str(place.source)]
+    processes = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) for _ in range(4)]
+    outputs = {process.communicate(timeout=60)[0] for process in processes}
+    assert [process.returncode for process in processes] == [0] * 4
+    assert len(outputs) == 1
+    assert len((place.folder / "log").read_text().splitlines()) == COMPILED
+
+
+def test_an_installed_package_brings_its_headers(place):
+    """Outside of a checkout they are in the package."""
+    copy = copy_without_libraries(place.folder)
+    sources = copy / "fusedops/_sources"
+    if not sources.exists():
+        shutil.copytree(ROOT / CORE, sources / CORE)
+    code = f"import sys\nsys.argv = ['', {str(place.source)!r}]\n" + CODE
+    done = python(code, folder=copy)
+    assert done.returncode == 0, done.stderr
+    shutil.rmtree(sources)
+    done = python(code, folder=copy)
+    assert "BuildError: the sources are not in " in done.stderr.splitlines()[-1]
+
+
+def test_kernels_are_compiled_where_nvcc_is(place, monkeypatch):
+    """On any machine: with a toolkit that is a few files."""
+    toolkit, kernel = place.folder / "toolkit", place.source.parent / "mine.cu"
+    kernel.touch()
+    for name in ("bin/nvcc", "include/cuda_runtime.h", "lib64/libcudart_static.a"):
+        (toolkit / name).parent.mkdir(parents=True)
+        (toolkit / name).touch()
+    of_cpu, calls = place.load(kernel)  # CUDA=0
+    assert calls == COMPILED
+    (toolkit / "bin/nvcc").write_text(NVCC.format(folder=place.folder))
+    (toolkit / "bin/nvcc").chmod(0o755)
+    monkeypatch.delenv("CUDA")
+    monkeypatch.setenv("CUDA_HOME", str(toolkit))
+    monkeypatch.setattr(building, "_gpus_here", list)
+    assert place.load(kernel) == (of_cpu, 0)  # there is no GPU
+    files = []
+    for architectures in ("8.0", "9.0+PTX"):
+        monkeypatch.setenv("FUSEDOPS_CUDA_ARCHS", architectures)
+        file, calls = place.load(kernel)
+        assert calls == COMPILED + 1
+        files.append(file)
+        log = (place.folder / "log").read_text()
+        (line,) = (line for line in log.splitlines() if line.startswith("nvcc "))
+        number = architectures[0] + "0"
+        assert f"-gencode=arch=compute_{number},code=sm_{number}" in line and "-DFUSEDOPS_WITH_CUDA" in line
+        assert " -Icore_cuda " in line and " -c folder0/mine.cu " in line  # no path of a user's is in it
+        assert "libcudart_static.a" in log
+    assert len({of_cpu, *files}) == 3

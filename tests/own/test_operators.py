@@ -1,0 +1,44 @@
+"""fo.load: the guide's operator, compiled outside of the repository, is one like any other. Each test is a process of
+its own, since an operator that is loaded stays."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.conftest import require
+from tests.helpers.own_operators import need_compiler
+from tests.helpers.running import run_program
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    need_compiler()
+    return tmp_path_factory.mktemp("a cache")
+
+
+def check(program, cache, tmp_path, device, *arguments, **variables):
+    variables |= {"FUSEDOPS_CACHE_DIR": str(cache), "PYTHONWARNINGS": "ignore"}
+    done = run_program(program, tmp_path, device, *arguments, device=device, **variables)
+    assert done.returncode == 0, done.stderr
+    failed = json.loads(done.stdout.splitlines()[-1])
+    assert not failed, "\n".join(failed.values())
+
+
+@pytest.mark.parametrize("autograd", ["cpp", "python"])
+def test_in_torch(device, cache, tmp_path, autograd):
+    require("torch", device)
+    check("own_torch.py", cache, tmp_path, device, FUSEDOPS_TORCH_AUTOGRAD=autograd)
+
+
+def test_in_tensorflow(device, cache, tmp_path):
+    require("tf", device)
+    check("own_tf.py", cache, tmp_path, device)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["torch", "tf"])
+def test_both_frameworks_give_the_same_bits(device, cache, tmp_path, first):
+    require("torch", device), require("tf", device)
+    check("own_both.py", cache, tmp_path, device, first)
