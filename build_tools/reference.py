@@ -19,6 +19,7 @@ INTRODUCTION = """# API reference
 | | |
 | --- | --- |
 | [Functions](#functions) | the same in both frameworks |
+| [Operators of your own](#operators-of-your-own) | [a tutorial](your-own-operator.md); one expression is a [function](#elementwise) |
 | [Layers for PyTorch](#layers-for-pytorch), [layers for Keras](#layers-for-keras) | subclasses of the framework's own |
 | [Conversion](#conversion) | of a whole model, in one line |
 | [Configuration](#configuration) | what is built, and where it is |
@@ -73,6 +74,7 @@ def page() -> str:
             [
                 INTRODUCTION,
                 *_section("Functions", _members(fusedops.torch, fusedops.torch.functions.__all__, prefix="")),
+                *_section("Operators of your own", {"load": fusedops.torch.load}),
                 *_section("Layers for PyTorch", _members(nn, nn.__all__)),
                 *_section("Layers for Keras", _members(keras, layers)),
                 *_section("Conversion", conversion),
