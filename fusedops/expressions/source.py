@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _KINDS = ("kSum", "kMean", "kMax", "kMin")
 _OPERATORS = {
-    **{"add": "+", "sub": "-", "mul": "*", "div": "/"},
+    **{"add": "+", "sub": "-", "mul": "*"},
     **{"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="},
 }
 _INPUTS = "const A (&x)[kInputs], const A (&r)[kReductions + 1]"
@@ -78,7 +78,7 @@ def _operation(op: str, operands: Sequence[str]) -> str:
         return f"{a} {_OPERATORS[op]} {b}"
     if op == "where":
         return f"where_({a}, {b}, {c})"
-    if op in ("min", "max", "pow"):
+    if op in ("div", "min", "max", "pow"):
         return f"{op}_({a}, {b})"
     return f"{op}_({a})"
 

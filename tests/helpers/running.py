@@ -68,10 +68,11 @@ def python(code: str, *, folder: Path = ROOT, **variables: str) -> subprocess.Co
 
 
 def copy_without_libraries(folder: Path) -> Path:
-    """The folder, in `folder`, of a copy of the package in which nothing is built."""
+    """The folder, in `folder`, of a copy of the package in which nothing is built, and without a wheel's sources."""
     copy = folder / "with a space"
     package = Path(fusedops.__file__).parent
-    shutil.copytree(package, copy / "fusedops", ignore=shutil.ignore_patterns("*.so", "_build.json", "__pycache__"))
+    left_out = shutil.ignore_patterns("*.so", "_build.json", "__pycache__", "_sources")
+    shutil.copytree(package, copy / "fusedops", ignore=left_out)
     return copy
 
 

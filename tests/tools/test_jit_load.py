@@ -41,10 +41,8 @@ def folder(tmp_path_factory):
     if loading.FRAMEWORKS["torch"].installed() is None:
         pytest.skip("PyTorch is not installed")
     copy = copy_without_libraries(tmp_path_factory.mktemp("package"))
-    sources = copy / "fusedops/_sources"
-    if not sources.exists():  # the tests are run on a checkout
-        for name in jit.FOLDERS:
-            shutil.copytree(jit._sources() / name, sources / name)
+    for name in jit.FOLDERS:
+        shutil.copytree(jit._sources() / name, copy / "fusedops/_sources" / name)
     return copy
 
 

@@ -15,7 +15,10 @@ constexpr int kPack = 16 / sizeof(V::T);
 constexpr int kGroups = V::kThreads / V::kAcross;
 constexpr int kWarps = V::kThreads / 32;
 constexpr int kMostWords = kPack * sizeof(A) / 4;  // of a pack, in the widest type
-constexpr int kAhead = !V::kSeveral || V::kChunked || Program::kStages ? 1 : 4;
+#ifndef TUNE_AHEAD
+#define TUNE_AHEAD 4
+#endif
+constexpr int kAhead = !V::kSeveral || V::kChunked || Program::kStages ? 1 : TUNE_AHEAD;
 constexpr int kInputs = Program::kInputs, kOutputs = Program::kOutputs, kReductions = Program::kReductions;
 
 template <int kValue>
@@ -44,7 +47,9 @@ constexpr bool kIsSome = V::kInput[kInput] == Access::some;
 // Packs are words in registers: an array of elements might be put into local memory.
 template <class E>
 FN A element(const uint32_t* words, int i) {
-  if constexpr (sizeof(E) == 2) {
+  if constexpr (std::is_same_v<E, bf16>) {
+    return __uint_as_float(i % 2 ? words[i / 2] & 0xffff0000 : words[i / 2] << 16);
+  } else if constexpr (sizeof(E) == 2) {
     const uint16_t bits = i % 2 ? words[i / 2] >> 16 : words[i / 2] & 0xffff;
     return to_compute(E{bits});
   } else if constexpr (sizeof(E) == 4) {
@@ -55,8 +60,8 @@ FN A element(const uint32_t* words, int i) {
 }
 
 // Elements [0, count) of a pack; the rest is zero.
-template <class E>
-FN void load_pack(const E* from, int64_t count, uint32_t* words) {
+template <class E, class Count>
+FN void load_pack(const E* from, Count count, uint32_t* words) {
   constexpr int kWords = kPack * sizeof(E) / 4;
   if (V::kAligned && (V::kWhole ? count > 0 : count >= kPack)) {
 #pragma unroll
@@ -97,8 +102,8 @@ FN uint32_t rounded_word(f16, float low, float high) {
   return from_compute<f16>(low).bits | uint32_t(from_compute<f16>(high).bits) << 16;
 }
 
-template <class E>
-FN void store_pack(E* to, int64_t count, const A (&values)[kPack]) {
+template <class E, class Count>
+FN void store_pack(E* to, Count count, const A (&values)[kPack]) {
   if (V::kAligned && (V::kWhole ? count > 0 : count >= kPack)) {
     constexpr int kWords = kPack * sizeof(E) / 4;
     uint32_t words[kWords];
@@ -167,11 +172,21 @@ FN A fold_row(A value, A (*places)[kWarps], int& turn) {
 class Kernel {
  public:
   FN explicit Kernel(const Arguments& arguments)
-      : a(arguments), across(threadIdx.x % V::kAcross), group(threadIdx.x / V::kAcross) {}
+      : a(arguments),
+        across(kGroups > 1 ? threadIdx.x % V::kAcross : threadIdx.x),
+        group(kGroups > 1 ? threadIdx.x / V::kAcross : 0) {}
 
   FN void run() {
-    const int64_t slab = blockIdx.x / a.tiles;
-    tile_ = blockIdx.x % a.tiles;
+    if constexpr (V::kSingleRow) {
+      tile_ = blockIdx.x;
+      prepare();
+      compute_row(0, group == 0);
+      finish(0);
+      return;
+    }
+    // In 32 bits: to divide 64 takes as long as all the rest of a short program.
+    const uint32_t slab = V::kTiled ? blockIdx.x / uint32_t(a.tiles) : blockIdx.x;
+    tile_ = V::kTiled ? blockIdx.x - slab * uint32_t(a.tiles) : 0;
     const int64_t begin = slab * a.rows_per_slab;
     const int64_t end = begin + a.rows_per_slab < a.rows ? begin + a.rows_per_slab : a.rows;
     prepare();
@@ -182,11 +197,16 @@ class Kernel {
   }
 
  private:
-  FN int64_t column(int64_t chunk, int held) const {
-    return (((tile_ + chunk) * V::kHeld + held) * V::kAcross + across) * kPack;
+  // Of a row's elements; those of a row that is held have small numbers.
+  using Column = std::conditional_t<V::kTiled || V::kChunked, int64_t, int>;
+
+  FN Column column(Column chunk, int held) const {
+    return (((Column(tile_) + chunk) * V::kHeld + held) * V::kAcross + across) * kPack;
   }
 
-  FN int64_t chunks() const {
+  FN Column columns() const { return static_cast<Column>(a.columns); }
+
+  FN Column chunks() const {
     constexpr int64_t kColumns = int64_t(V::kHeld) * V::kAcross * kPack;
     return V::kChunked ? (a.columns + kColumns - 1) / kColumns : 1;
   }
@@ -240,17 +260,17 @@ class Kernel {
   }
 
   template <int kInput>
-  FN void load(int64_t chunk, int held, int64_t row, bool active) {
+  FN void load(Column chunk, int held, int64_t row, bool active) {
     constexpr Access kAccess = V::kInput[kInput];
     using E = ElementOf<V::kInputType[kInput]>;
-    const int64_t at = column(chunk, held);
+    const Column at = column(chunk, held);
     int64_t from = at;
     if constexpr (kAccess == Access::full) from += row * a.columns;
     if constexpr (kAccess == Access::some) from += offset_[kInput];
-    load_pack(static_cast<const E*>(a.input[kInput]) + from, active ? a.columns - at : 0, pack_[kInput][held]);
+    load_pack(static_cast<const E*>(a.input[kInput]) + from, active ? columns() - at : 0, pack_[kInput][held]);
   }
 
-  FN void load_chunk(int64_t chunk, int64_t row, bool active) {
+  FN void load_chunk(Column chunk, int64_t row, bool active) {
     for_each<0, kInputs>([&](auto i) {
       constexpr Access kAccess = V::kInput[i.value];
       if constexpr (kAlongColumns<i.value> && (kAccess != Access::column || V::kChunked)) {
@@ -284,7 +304,7 @@ class Kernel {
   }
 
   // The elements of a pack that there are.
-  FN int64_t count(int64_t chunk, int held, bool active) const { return active ? a.columns - column(chunk, held) : 0; }
+  FN Column count(Column chunk, int held, bool active) const { return active ? columns() - column(chunk, held) : 0; }
 
   template <int kStage>
   FN void reduce(int64_t row, bool active) {
@@ -293,11 +313,11 @@ class Kernel {
       constexpr Reduction kReduction = Program::kReduction[q.value];
       if constexpr (kReduction.stage == kStage) folds[q.value] = neutral<kReduction.kind>();
     });
-    for (int64_t chunk = 0; chunk < chunks(); ++chunk) {
+    for (Column chunk = 0; chunk < chunks(); ++chunk) {
       if constexpr (V::kChunked) load_chunk(chunk, row, active);
 #pragma unroll
       for (int held = 0; held < V::kHeld; ++held) {
-        const int64_t there = count(chunk, held, active);
+        const Column there = count(chunk, held, active);
 #pragma unroll
         for (int j = 0; j < kPack; ++j) {
           A x[kInputs], terms[kReductions + 1];
@@ -329,11 +349,11 @@ class Kernel {
     for_each<0, kOutputs>([&](auto o) {
       if constexpr (V::kOutput[o.value] == Access::row) row_sum[o.value] = 0;
     });
-    for (int64_t chunk = 0; chunk < chunks(); ++chunk) {
+    for (Column chunk = 0; chunk < chunks(); ++chunk) {
       if constexpr (V::kChunked) load_chunk(chunk, row, active);
 #pragma unroll
       for (int held = 0; held < V::kHeld; ++held) {
-        const int64_t there = count(chunk, held, active);
+        const Column there = count(chunk, held, active);
         A results[kOutputs][kPack];
 #pragma unroll
         for (int j = 0; j < kPack; ++j) {
@@ -378,10 +398,10 @@ class Kernel {
         for (int held = 0; held < V::kHeld; ++held) {
           fold_groups(column_sum_[o.value][held]);
           if (group == 0) {
-            const int64_t at = column(0, held);
+            const Column at = column(0, held);
 #pragma unroll
             for (int j = 0; j < kPack; ++j)
-              if (at + j < a.columns) partial[slab * a.columns + at + j] = column_sum_[o.value][held][j];
+              if (at + j < columns()) partial[slab * a.columns + at + j] = column_sum_[o.value][held][j];
           }
         }
       }
@@ -439,7 +459,7 @@ class Kernel {
 
 }  // namespace fusedops::program
 
-extern "C" __global__ void __launch_bounds__(fusedops::program::Variant::kThreads)
+extern "C" __global__ void __launch_bounds__(fusedops::program::Variant::kThreads, fusedops::program::Variant::kBlocks)
     fusedops_program(const __grid_constant__ fusedops::program::Arguments arguments) {
 #if __CUDA_ARCH__ >= 900
   // As begin_kernel() in core/cuda/launch.cuh.

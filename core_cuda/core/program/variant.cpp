@@ -7,6 +7,8 @@ namespace fusedops::program {
 namespace {
 
 constexpr int kMostHeld = 4;
+int64_t tune(const char* name, int64_t value) { const char* t = getenv(name); return t ? atoi(t) : value; }
+
 constexpr int64_t kEnoughBlocks = 1024;  // for all multiprocessors of the largest GPU
 
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -74,11 +76,11 @@ class Planner {
     plan_.tiles = 1;
     if (packs_ <= 32) {
       share(256, static_cast<int>(std::bit_ceil(static_cast<uint64_t>(packs_))), 1);
-    } else if (packs_ <= 32 * kMostHeld) {
+    } else if (packs_ <= 32 * (has_sums(Access::column) ? tune("TUNE_WARP", 4) : kMostHeld)) {
       share(256, 32, static_cast<int>(ceil_divide(packs_, 32)));
     } else {
       int threads = 128;
-      while (threads < 1024 && packs_ > 2 * threads) threads *= 2;
+      while (threads < 1024 && packs_ > tune("TUNE_HELD", 2) * threads) threads *= 2;
       const int64_t held = ceil_divide(packs_, threads);
       v_.chunked = held > kMostHeld;
       share(threads, threads, static_cast<int>(v_.chunked ? 2 : held));
@@ -130,12 +132,29 @@ class Planner {
     });
     int64_t per_slab = 1;
     if (sums)
-      per_slab = ceil_divide(turns * plan_.tiles, kEnoughBlocks * 256 / v_.threads);
+      per_slab = ceil_divide(turns * plan_.tiles, tune("TUNE_BLOCKS", kEnoughBlocks) * 256 / v_.threads);
     else if (program_.reductions.empty())
       per_slab = std::clamp<int64_t>(turns * plan_.tiles / (8 * kEnoughBlocks), 1, 4);
-    plan_.rows_per_slab = per_slab * groups;
+    plan_.rows_per_slab = std::max<int64_t>(per_slab, 1) * groups;
     v_.several = per_slab > 1;
+    v_.tiled = plan_.tiles > 1;
+    v_.single_row = g_.rows == 1;
+    v_.blocks = static_cast<uint16_t>(std::clamp<int64_t>(threads_at_once() / v_.threads, 1, 32));
     plan_.slabs = ceil_divide(g_.rows, plan_.rows_per_slab);
+  }
+
+  // So many that a multiprocessor's 65536 registers are enough for what a thread holds.
+  int64_t threads_at_once() const {
+    if (tune("TUNE_ONCE", 0)) return tune("TUNE_ONCE", 0);
+    const int64_t pack = pack_ * static_cast<int64_t>(size_of(compute_dtype(v_.dtype))) / 4;
+    int64_t registers = tune("TUNE_BASE", 24);
+    for (size_t i = 0; i < call_.op.inputs.size(); ++i)
+      if (v_.along_columns[i]) registers += v_.held * (v_.input_type[i] == kElement ? 4 : pack);
+    for (size_t i = 0; i < program_.results.size(); ++i) {
+      if (plan_.rest[i] == Plan::Rest::slabs) registers += v_.held * pack;
+      if (v_.output[i] == Access::full) registers += 4;
+    }
+    return 65536 / registers;
   }
 
   void place_sums() {
@@ -195,12 +214,15 @@ std::string Variant::source(const Program& program) const {
   const auto type = [](Type type) { return kTypes[type]; };
   const auto flag = [](bool value) { return value ? "true" : "false"; };
   // All places, since what the program does not have is not looked at.
-  std::string text = "#include \"core/program/prelude.cuh\"\n\nnamespace fusedops::program {\n\nstruct Variant {\n";
+  std::string text = size_of(dtype) == 2 ? "#define FUSEDOPS_NARROW\n" : "";
+  if (tune("TUNE_AHEAD", 0)) text += "#define TUNE_AHEAD " + std::to_string(tune("TUNE_AHEAD", 0)) + "\n";
+  text += "#include \"core/program/prelude.cuh\"\n\nnamespace fusedops::program {\n\nstruct Variant {\n";
   text += std::string("  using T = ") + kElements[static_cast<int>(dtype)] + ";\n";
   text += "  static constexpr int kThreads = " + std::to_string(threads) + ", kAcross = " + std::to_string(across) +
-          ", kHeld = " + std::to_string(held) + ", kDims = " + std::to_string(dims) + ";\n";
+          ", kHeld = " + std::to_string(held) + ", kDims = " + std::to_string(dims) +
+          ", kBlocks = " + std::to_string(blocks) + ";\n";
   text += std::string("  static constexpr bool kAligned = ") + flag(aligned) + ", kWhole = " + flag(whole) +
-          ", kChunked = " + flag(chunked) + ", kSeveral = " + flag(several) + ";\n";
+          ", kChunked = " + flag(chunked) + ", kSingleRow = " + flag(single_row) + ", kSeveral = " + flag(several) + ", kTiled = " + flag(tiled) + ";\n";
   text += "  static constexpr Access kInput[] = " + list(input, kMaxInputs, access) + ";\n";
   text += "  static constexpr bool kAlongColumns[] = " + list(along_columns, kMaxInputs, flag) + ";\n";
   text += "  static constexpr Type kInputType[] = " + list(input_type, kMaxInputs, type) + ";\n";

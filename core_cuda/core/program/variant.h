@@ -15,8 +15,11 @@ struct Variant {
   bool aligned;  // every row begins at an aligned address, and a pack that is there is there as a whole or the last
   bool whole;    // rows are whole packs
   bool chunked;  // rows are too long for registers
+  bool single_row;
   bool several;  // a thread takes several rows, one after the other
+  bool tiled;    // a block has a part of the columns
   uint16_t threads, across, held, dims;
+  uint16_t blocks;  // that a multiprocessor shall have room for
   Access input[kMaxInputs];
   bool along_columns[kMaxInputs];
   Type input_type[kMaxInputs];
