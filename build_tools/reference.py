@@ -19,7 +19,7 @@ INTRODUCTION = """# API reference
 | | |
 | --- | --- |
 | [Functions](#functions) | the same in both frameworks |
-| [Operators of your own](#operators-of-your-own) | [a tutorial](your-own-operator.md); one expression is a [function](#elementwise) |
+| [Operators of one's own](#operators-of-ones-own) | compiled from source files, for both frameworks; one that is an expression is a [function](#elementwise); [a tutorial](your-own-operator.md) has both |
 | [Layers for PyTorch](#layers-for-pytorch), [layers for Keras](#layers-for-keras) | subclasses of the framework's own |
 | [Conversion](#conversion) | of a whole model, in one line |
 | [Configuration](#configuration) | what is built, and where it is |
@@ -74,7 +74,7 @@ def page() -> str:
             [
                 INTRODUCTION,
                 *_section("Functions", _members(fusedops.torch, fusedops.torch.functions.__all__, prefix="")),
-                *_section("Operators of your own", {"load": fusedops.torch.load}),
+                *_section("Operators of one's own", {"load": fusedops.torch.load}),
                 *_section("Layers for PyTorch", _members(nn, nn.__all__)),
                 *_section("Layers for Keras", _members(keras, layers)),
                 *_section("Conversion", conversion),

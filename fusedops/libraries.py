@@ -101,13 +101,11 @@ class Loader:
         Args:
             name: of the module, which is then `fo.<name>` as well.
             sources: the path of a .cpp file, or a list of paths of .cpp and .cu files. Headers are found beside the
-                file that includes them, in the folders above it, and those of fusedops as `core/...`.
+                file that includes them, or in a folder above it, and those of fusedops as `core/...`.
             gradients: formulas for operators that declare no derivative, such as the second derivative of an operator
                 that declares its first: by the operator's name, a function `formula(f, c, *dy)` that returns the
-                gradients of inputs by name. fusedops/gradients/__init__.py says what `f` and `c` are. A pair of the
-                function and names says which inputs and outputs it reads, so that the others are not kept for it:
-
-                    gradients={"square_backward": (square_backward, ("dy", "x"))}
+                gradients of inputs by name. fusedops/gradients/__init__.py says what `f` and `c` are. With a pair such
+                as `(formula, ("dy", "x"))`, only these inputs and outputs are kept for it, otherwise all.
 
         Returns:
             A module with a function for each operator, which takes inputs by position and attributes by name. Saved

@@ -13,14 +13,14 @@ _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.M)
 
 @dataclass(frozen=True)
 class Includes:
-    texts: tuple[tuple[str, bytes], ...]  # of the sources, then of the headers, each with its name
+    texts: tuple[tuple[str, bytes], ...]  # of the sources, with their suffixes, and of the headers, with their names
     folders: tuple[Path, ...]  # in which headers are that do not lie beside what includes them
 
 
 def find(sources: Iterable[Path], core: Path) -> Includes:
     """A header is looked for beside the file that includes it, in the core, then in the folders above that file: so
     "ops/elementwise/square.h" is found wherever `ops` lies. What is in none of these is left to the compiler."""
-    files = [(source, source.name) for source in sources]  # grows
+    files = [(source, source.suffix) for source in sources]  # grows
     known = {source for source, _ in files}
     texts, folders = [], {}
     for file, name in files:

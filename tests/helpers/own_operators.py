@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fusedops.building.cuda import NoCudaError, find_toolkit
 from fusedops.building.options import Options
 from tests.helpers.running import ROOT, blocks
 
@@ -22,10 +23,15 @@ FUSEDOPS_LIBRARY(&fusedops::square(), &fusedops::square_backward())
 """
 
 
-def need_compiler() -> None:
-    cxx = Options.from_environment().cxx[0]
-    if shutil.which(cxx) is None:
-        pytest.skip(f"there is no {cxx}")
+def need_compiler(device: str = "cpu") -> None:
+    options = Options.from_environment()
+    if shutil.which(options.cxx[0]) is None:
+        pytest.skip(f"there is no {options.cxx[0]}")
+    if device == "cuda":
+        try:
+            find_toolkit(options)
+        except NoCudaError as error:
+            pytest.skip(f"no kernels for GPUs can be compiled: {error}")
 
 
 def write_guide(folder: Path) -> list[Path]:

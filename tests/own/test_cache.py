@@ -81,7 +81,7 @@ def test_what_is_unchanged_is_compiled_once(place):
 def test_equal_sources_elsewhere_are_the_same(place):
     file, _ = place.load()
     shutil.copytree(place.source.parent, place.folder / "copy")
-    place.source = place.folder / "copy" / "mine.cpp"
+    place.source = (place.folder / "copy" / "mine.cpp").rename(place.folder / "copy" / "renamed.cpp")
     assert place.load() == (file, 0)
 
 

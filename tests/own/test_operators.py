@@ -14,11 +14,11 @@ from tests.helpers.running import run_program
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    need_compiler()
     return tmp_path_factory.mktemp("a cache")
 
 
 def check(program, cache, tmp_path, device, *arguments, **variables):
+    need_compiler(device)
     variables |= {"FUSEDOPS_CACHE_DIR": str(cache), "PYTHONWARNINGS": "ignore"}
     done = run_program(program, tmp_path, device, *arguments, device=device, **variables)
     assert done.returncode == 0, done.stderr
@@ -26,7 +26,7 @@ def check(program, cache, tmp_path, device, *arguments, **variables):
     assert not failed, "\n".join(failed.values())
 
 
-@pytest.mark.parametrize("autograd", ["cpp", "python"])
+@pytest.mark.parametrize("autograd", ["cpp", pytest.param("python", marks=pytest.mark.slow)])
 def test_in_torch(device, cache, tmp_path, autograd):
     require("torch", device)
     check("own_torch.py", cache, tmp_path, device, FUSEDOPS_TORCH_AUTOGRAD=autograd)

@@ -16,7 +16,7 @@ PLACE = tf.device("/CPU:0" if DEVICE == "cpu" else "/GPU:0")
 
 
 def random(*shape, dtype=tf.float64, seed=0):
-    return tf.cast(tf.random.stateless_normal(shape, (seed, sum(shape)), tf.float64), dtype)
+    return tf.cast(tf.random.stateless_normal(shape, (seed, sum(shape)), dtype=tf.float64), dtype)
 
 
 def close(found, expected):

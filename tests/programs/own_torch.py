@@ -101,7 +101,7 @@ def again():
     assert fo.load("guide", SQUARE, gradients=of_guide()) is guide
     copy = FOLDER / "copy.cpp"
     copy.write_bytes(SCALED.read_bytes())
-    assert fo.load("copied", [copy]).scaled is not None
+    assert fo.load("copied", [copy]).scaled is mine.scaled
     other = FOLDER / "scaled.cpp"
     other.write_text(SCALED.read_text() + "// changed\n")
     for call, sentence in (

@@ -22,7 +22,10 @@ from tests.helpers.frameworks import FRAMEWORKS, installed
 from tests.helpers.running import ROOT
 
 TYPED = ROOT / "tests/tools/typed"
-OTHERS = {"fusedops.torch": {"convert", "jit", "nn", "ops", "revert"}, "fusedops.tf": {"keras", "library_path", "ops"}}
+OTHERS = {
+    "fusedops.torch": {"convert", "jit", "load", "nn", "ops", "revert"},
+    "fusedops.tf": {"keras", "library_path", "load", "ops"},
+}
 
 CONFIGURATION = """
 [mypy]
