@@ -79,8 +79,8 @@ class Loader:
             y = mine.square(x)
 
         The sources are written like an operator of fusedops, against the headers that the package carries.
-        docs/your-own-operator.md has such an operator; docs/adding-an-operator.md explains its parts. One of them shows the operators with FUSEDOPS_LIBRARY of
-        core/declaration/library.h:
+        docs/your-own-operator.md has such an operator, and docs/adding-an-operator.md explains its parts. One of the
+        sources shows the operators with FUSEDOPS_LIBRARY of core/declaration/library.h:
 
             FUSEDOPS_LIBRARY(&fusedops::square(), &fusedops::square_backward())
 
