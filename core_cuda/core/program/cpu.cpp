@@ -17,15 +17,25 @@ namespace {
 
 using namespace interpreter;
 
-// A bit for each result that is computed: a gradient of a number is not.
-uint32_t wanted_results(const Call& call) {
+// A bit for each result that is asked for. There is no gradient of a number.
+uint32_t asked_results(const Call& call) {
   const Program& program = program_of(call.op);
-  uint32_t wanted = 0;
+  uint32_t asked = 0;
   for (size_t i = 0; i < program.results.size(); ++i) {
     const int like = program.results[i].like;
-    if (program.is_wanted(call, i) && (like < 0 || call.inputs[like])) wanted |= uint32_t(1) << i;
+    if (program.is_wanted(call, i) && (like < 0 || call.inputs[like])) asked |= uint32_t(1) << i;
   }
-  return wanted;
+  return asked;
+}
+
+// Calls body(pass) for each pass that has something to compute.
+template <class Body>
+void for_passes(const Call& call, const Geometry& geometry, uint32_t asked, Body&& body) {
+  uint32_t left = (uint32_t(1) << program_of(call.op).results.size()) - 1;
+  while (left & asked) {
+    Pass pass(call, geometry, asked, left);
+    if (pass.wanted) body(pass);
+  }
 }
 
 int64_t price(const Pass& pass, int64_t elements) { return 20 + pass.plan->cost * elements / kTile; }
@@ -140,10 +150,10 @@ void run_pass(const Pass& pass) {
 }
 
 // Sums of no terms.
-void clear(const Call& call, uint32_t wanted) {
+void clear(const Call& call, uint32_t asked) {
   for (size_t i = 0; i < call.op.outputs.size(); ++i) {
     const View& out = call.outputs[i];
-    if (const int64_t n = wanted >> i & 1 ? out.numel() : 0; n > 0) std::memset(out.data, 0, n * size_of(out.dtype));
+    if (const int64_t n = asked >> i & 1 ? out.numel() : 0; n > 0) std::memset(out.data, 0, n * size_of(out.dtype));
   }
 }
 
@@ -153,10 +163,8 @@ size_t cpu_workspace(const Call& call) {
   Geometry geometry;
   if (!Geometry::of(call, &geometry).ok() || geometry.rows * geometry.cols == 0) return 0;  // cpu() says why
   size_t bytes = 0;
-  for (uint32_t left = wanted_results(call); left;) {
-    Pass pass(call, geometry, left);
-    bytes = std::max(bytes, pass.place(geometry, nullptr));
-  }
+  for_passes(call, geometry, asked_results(call),
+             [&](Pass& pass) { bytes = std::max(bytes, pass.place(geometry, nullptr)); });
   return bytes;
 }
 
@@ -168,19 +176,18 @@ size_t workspace(const Call& call) {
 Status cpu(const Call& call) {
   Geometry geometry;
   FUSEDOPS_TRY(Geometry::of(call, &geometry));
-  uint32_t left = wanted_results(call);
+  const uint32_t asked = asked_results(call);
   if (geometry.rows * geometry.cols == 0) {
-    clear(call, left);
+    clear(call, asked);
     return {};
   }
-  while (left) {
-    Pass pass(call, geometry, left);
+  for_passes(call, geometry, asked, [&](Pass& pass) {
     pass.place(geometry, call.workspace);
     if (pass.compute == DType::f64)
       run_pass<double>(pass);
     else
       run_pass<float>(pass);
-  }
+  });
   return {};
 }
 

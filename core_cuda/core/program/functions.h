@@ -138,15 +138,21 @@ FUSEDOPS_HD double pow_(double x, double y) { return pow(x, y); }
 FUSEDOPS_HD float sin_(float x) { return sinf(x); }
 FUSEDOPS_HD float cos_(float x) { return cosf(x); }
 FUSEDOPS_HD float erf_(float x) { return erff(x); }
-FUSEDOPS_HD float floor_(float x) { return floorf(x); }
 FUSEDOPS_HD float pow_(float x, float y) { return powf(x, y); }
 
 #ifdef __CUDA_ARCH__
 FUSEDOPS_HD double rsqrt_(double x) { return rsqrt(x); }
 FUSEDOPS_HD float rsqrt_(float x) { return rsqrtf(x); }
+FUSEDOPS_HD float floor_(float x) { return floorf(x); }
 #else
 FUSEDOPS_HD double rsqrt_(double x) { return 1 / sqrt(x); }
 FUSEDOPS_HD float rsqrt_(float x) { return 1 / sqrtf(x); }
+
+// floorf is a call for each element. From 2^23 on, all numbers are integers.
+FUSEDOPS_HD float floor_(float x) {
+  const float a = fabsf(x), nearest = copysignf((a + 0x1p23f) - 0x1p23f, x);
+  return host::choose(a < 0x1p23f, nearest - host::choose(nearest > x, 1, 0), x);
+}
 #endif
 
 template <class A>
@@ -162,7 +168,7 @@ FUSEDOPS_HD A tanh_(A x) {
 template <class A>
 FUSEDOPS_HD A sigmoid_(A x) {
 #if defined(__CUDA_ARCH__) && defined(FUSEDOPS_NARROW)
-  return activations::logistic(x, exp2_or_zero(-activations::magnitude(x * A(kLog2E)))).value;
+  return activations::logistic(x, exp2_or_zero(-(activations::magnitude(x) * A(kLog2E)))).value;
 #else
   return activations::logistic(x, activations::decay(x)).value;
 #endif

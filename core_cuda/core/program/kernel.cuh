@@ -16,7 +16,7 @@ constexpr int kGroups = V::kThreads / V::kAcross;
 constexpr int kWarps = V::kThreads / 32;
 constexpr int kMostWords = kPack * sizeof(A) / 4;  // of a pack, in the widest type
 #ifndef TUNE_AHEAD
-#define TUNE_AHEAD 4
+#define TUNE_AHEAD 1
 #endif
 constexpr int kAhead = !V::kSeveral || V::kChunked || Program::kStages ? 1 : TUNE_AHEAD;
 constexpr int kInputs = Program::kInputs, kOutputs = Program::kOutputs, kReductions = Program::kReductions;
@@ -219,7 +219,7 @@ class Kernel {
       if constexpr (kAccess == Access::number) uniform_[i.value] = A(a.number[i.value]);
       if constexpr (kAccess == Access::single)
         uniform_[i.value] = A(to_compute(*static_cast<const E*>(a.input[i.value])));
-      if constexpr (kAccess == Access::column && !V::kChunked) {
+      if constexpr (kAccess == Access::column && !V::kChunked && !V::kLate[i.value]) {
 #pragma unroll
         for (int held = 0; held < V::kHeld; ++held) load<i.value>(0, held, 0, true);
       }
@@ -261,21 +261,42 @@ class Kernel {
 
   template <int kInput>
   FN void load(Column chunk, int held, int64_t row, bool active) {
-    constexpr Access kAccess = V::kInput[kInput];
     using E = ElementOf<V::kInputType[kInput]>;
     const Column at = column(chunk, held);
-    int64_t from = at;
-    if constexpr (kAccess == Access::full) from += row * a.columns;
-    if constexpr (kAccess == Access::some) from += offset_[kInput];
-    load_pack(static_cast<const E*>(a.input[kInput]) + from, active ? columns() - at : 0, pack_[kInput][held]);
+    const E* const from = static_cast<const E*>(a.input[kInput]) + offset<kInput>(row, at);
+    load_pack(from, active ? columns() - at : 0, pack_[kInput][held]);
   }
 
+  template <int kInput>
+  FN int64_t offset(int64_t row, Column at) const {
+    constexpr Access kAccess = V::kInput[kInput];
+    if constexpr (kAccess == Access::full) return row * a.columns + at;
+    if constexpr (kAccess == Access::some) return offset_[kInput] + at;
+    return at;
+  }
+
+  // Those of the inputs that are late, or the others.
+  template <bool kLate>
   FN void load_chunk(Column chunk, int64_t row, bool active) {
     for_each<0, kInputs>([&](auto i) {
-      constexpr Access kAccess = V::kInput[i.value];
-      if constexpr (kAlongColumns<i.value> && (kAccess != Access::column || V::kChunked)) {
+      constexpr bool kKept = V::kInput[i.value] == Access::column && !V::kChunked && !kLate;  // from row to row
+      if constexpr (kAlongColumns<i.value> && V::kLate[i.value] == kLate && !kKept) {
 #pragma unroll
         for (int held = 0; held < V::kHeld; ++held) load<i.value>(chunk, held, row, active);
+      }
+    });
+  }
+
+  // Into the L2 cache, which takes no register.
+  FN void prefetch_late(int64_t row, bool active) const {
+    for_each<0, kInputs>([&](auto i) {
+      if constexpr (V::kLate[i.value]) {
+        using E = ElementOf<V::kInputType[i.value]>;
+#pragma unroll
+        for (int held = 0; held < V::kHeld; ++held) {
+          const E* const from = static_cast<const E*>(a.input[i.value]) + offset<i.value>(row, column(0, held));
+          if (count(0, held, active) > 0) asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+        }
       }
     });
   }
@@ -314,7 +335,7 @@ class Kernel {
       if constexpr (kReduction.stage == kStage) folds[q.value] = neutral<kReduction.kind>();
     });
     for (Column chunk = 0; chunk < chunks(); ++chunk) {
-      if constexpr (V::kChunked) load_chunk(chunk, row, active);
+      if constexpr (V::kChunked) load_chunk<false>(chunk, row, active);
 #pragma unroll
       for (int held = 0; held < V::kHeld; ++held) {
         const Column there = count(chunk, held, active);
@@ -343,14 +364,18 @@ class Kernel {
 
   FN void compute_row(int64_t row, bool active) {
     read_row(row, active);
-    if constexpr (!V::kChunked) load_chunk(0, row, active);
+    if constexpr (!V::kChunked) {
+      load_chunk<false>(0, row, active);
+      prefetch_late(row, active);
+    }
     for_each<0, Program::kStages>([&](auto stage) { reduce<stage.value>(row, active); });
+    if constexpr (!V::kChunked) load_chunk<true>(0, row, active);
     A row_sum[kOutputs];
     for_each<0, kOutputs>([&](auto o) {
       if constexpr (V::kOutput[o.value] == Access::row) row_sum[o.value] = 0;
     });
     for (Column chunk = 0; chunk < chunks(); ++chunk) {
-      if constexpr (V::kChunked) load_chunk(chunk, row, active);
+      if constexpr (V::kChunked) load_chunk<false>(chunk, row, active);
 #pragma unroll
       for (int held = 0; held < V::kHeld; ++held) {
         const Column there = count(chunk, held, active);

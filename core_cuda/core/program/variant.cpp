@@ -7,7 +7,10 @@ namespace fusedops::program {
 namespace {
 
 constexpr int kMostHeld = 4;
-int64_t tune(const char* name, int64_t value) { const char* t = getenv(name); return t ? atoi(t) : value; }
+int64_t tune(const char* name, int64_t value) {
+  const char* t = getenv(name);
+  return t ? atoi(t) : value;
+}
 
 constexpr int64_t kEnoughBlocks = 1024;  // for all multiprocessors of the largest GPU
 
@@ -36,6 +39,8 @@ class Planner {
       share_columns();
     read_results();
     share_slabs();
+    find_late_inputs();
+    v_.blocks = static_cast<uint16_t>(std::clamp<int64_t>(threads_at_once() / v_.threads, 1, 32));
     place_sums();
     settle_alignment();
   }
@@ -139,8 +144,16 @@ class Planner {
     v_.several = per_slab > 1;
     v_.tiled = plan_.tiles > 1;
     v_.single_row = g_.rows == 1;
-    v_.blocks = static_cast<uint16_t>(std::clamp<int64_t>(threads_at_once() / v_.threads, 1, 32));
     plan_.slabs = ceil_divide(g_.rows, plan_.rows_per_slab);
+  }
+
+  void find_late_inputs() {
+    if (program_.reductions.empty() || v_.chunked) return;
+    for (size_t i = 0; i < call_.op.inputs.size(); ++i)
+      v_.late[i] = v_.along_columns[i] && !(v_.several && v_.input[i] == Access::column);
+    for (size_t stage = 0; stage + 1 < program_.stages.size(); ++stage)
+      for (const Instruction& instruction : program_.stages[stage])
+        if (instruction.op == Op::input) v_.late[instruction.a] = false;
   }
 
   // So many that a multiprocessor's 65536 registers are enough for what a thread holds.
@@ -149,7 +162,7 @@ class Planner {
     const int64_t pack = pack_ * static_cast<int64_t>(size_of(compute_dtype(v_.dtype))) / 4;
     int64_t registers = tune("TUNE_BASE", 24);
     for (size_t i = 0; i < call_.op.inputs.size(); ++i)
-      if (v_.along_columns[i]) registers += v_.held * (v_.input_type[i] == kElement ? 4 : pack);
+      if (v_.along_columns[i] && !v_.late[i]) registers += v_.held * (v_.input_type[i] == kElement ? 4 : pack);
     for (size_t i = 0; i < program_.results.size(); ++i) {
       if (plan_.rest[i] == Plan::Rest::slabs) registers += v_.held * pack;
       if (v_.output[i] == Access::full) registers += 4;
@@ -222,9 +235,11 @@ std::string Variant::source(const Program& program) const {
           ", kHeld = " + std::to_string(held) + ", kDims = " + std::to_string(dims) +
           ", kBlocks = " + std::to_string(blocks) + ";\n";
   text += std::string("  static constexpr bool kAligned = ") + flag(aligned) + ", kWhole = " + flag(whole) +
-          ", kChunked = " + flag(chunked) + ", kSingleRow = " + flag(single_row) + ", kSeveral = " + flag(several) + ", kTiled = " + flag(tiled) + ";\n";
+          ", kChunked = " + flag(chunked) + ", kSingleRow = " + flag(single_row) + ", kSeveral = " + flag(several) +
+          ", kTiled = " + flag(tiled) + ";\n";
   text += "  static constexpr Access kInput[] = " + list(input, kMaxInputs, access) + ";\n";
   text += "  static constexpr bool kAlongColumns[] = " + list(along_columns, kMaxInputs, flag) + ";\n";
+  text += "  static constexpr bool kLate[] = " + list(late, kMaxInputs, flag) + ";\n";
   text += "  static constexpr Type kInputType[] = " + list(input_type, kMaxInputs, type) + ";\n";
   text += "  static constexpr Access kOutput[] = " + list(output, kMaxOutputs, access) + ";\n";
   text += "  static constexpr Type kOutputType[] = " + list(output_type, kMaxOutputs, type) + ";\n";

@@ -22,6 +22,7 @@ struct Variant {
   uint16_t blocks;  // that a multiprocessor shall have room for
   Access input[kMaxInputs];
   bool along_columns[kMaxInputs];
+  bool late[kMaxInputs];  // no reduction reads it: it need not be in registers while they are computed
   Type input_type[kMaxInputs];
   Access output[kMaxOutputs];
   Type output_type[kMaxOutputs];

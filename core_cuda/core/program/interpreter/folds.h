@@ -9,14 +9,23 @@
 
 namespace fusedops::program::interpreter {
 
-// Short rows are summed one term after the other.
+// The sum of term(i). Short rows are summed one term after the other.
+template <class A, class Term>
+A sum_of_terms(int64_t n, Term term) {
+  if (n >= fusedops::cpu::kAccumulators) return fusedops::cpu::interleaved_sum<A>(n, term);
+  A sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += term(i);
+  return sum;
+}
+
 template <class A>
 A sum_of(const A* values, int64_t n) {
-  if (n >= fusedops::cpu::kAccumulators)
-    return fusedops::cpu::interleaved_sum<A>(n, [=](int64_t i) { return values[i]; });
-  A sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += values[i];
-  return sum;
+  return sum_of_terms<A>(n, [=](int64_t i) { return values[i]; });
+}
+
+template <class A>
+A sum_of_products(const A* a, const A* b, int64_t n) {
+  return sum_of_terms<A>(n, [=](int64_t i) { return a[i] * b[i]; });
 }
 
 // The extreme of n > 0 values; choose(a, b) is one of the two.

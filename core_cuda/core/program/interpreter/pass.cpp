@@ -5,6 +5,9 @@
 namespace fusedops::program::interpreter {
 namespace {
 
+constexpr int64_t kShortRow = 48;
+constexpr int64_t kHeldRow = 8 * kTile;
+
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 Sum sum_of(const Result& result, const Walk& walk) {
@@ -29,7 +32,7 @@ Level level_of(const Walk& walk) {
 
 // Of the results that are summed over some leading dimensions, those that keep the same ones are computed together,
 // and all other results along with the first.
-void Pass::choose_order(const Geometry& geometry, uint32_t& left) {
+void Pass::choose_order(const Geometry& geometry, uint32_t asked, uint32_t& left) {
   const auto& results = op.program.results;
   uint32_t kept_dims = 0;
   bool any = false;
@@ -46,6 +49,7 @@ void Pass::choose_order(const Geometry& geometry, uint32_t& left) {
     wanted |= uint32_t(1) << i;
   }
   left &= ~wanted;
+  wanted &= asked;
 
   int count = 0;
   kept = 1;
@@ -84,13 +88,13 @@ void Pass::choose_tiles() {
   stagewise = cols >= kLongRow && rows < kFewRows;
 }
 
-Pass::Pass(const Call& call, const Geometry& geometry, uint32_t& left)
+Pass::Pass(const Call& call, const Geometry& geometry, uint32_t asked, uint32_t& left)
     : call(call),
       op(program_operator(call.op)),
       compute(compute_dtype(call.inputs[first_tensor(call.op)]->dtype)),
       rows(geometry.rows),
       cols(geometry.cols) {
-  choose_order(geometry, left);
+  choose_order(geometry, asked, left);
   for (size_t i = 0; i < op.program.results.size(); ++i) {
     if (!(wanted >> i & 1)) continue;
     const Walk& walk = geometry.of(op.program.results[i]);
@@ -100,20 +104,19 @@ Pass::Pass(const Call& call, const Geometry& geometry, uint32_t& left)
   }
   choose_tiles();
 
-  Traits traits{.wanted = wanted, .several_rows = tile_rows > 1, .inputs = {}};
+  Traits traits{.wanted = wanted, .short_rows = tile_rows > 1 && cols < kShortRow, .inputs = {}};
   for (size_t i = 0; i < op.inputs.size(); ++i) traits.inputs[i] = level_of(geometry.inputs[i]);
   plan = &Plan::of(op, traits);
   stagewise = stagewise && plan->reduces();
   for (const int i : plan->inputs) {
     inputs[i].reach = reach_of(geometry.inputs[i], geometry);
-    inputs[i].along_columns = geometry.inputs[i].along_columns;
   }
 }
 
 size_t Pass::place(const Geometry& geometry, void* memory) {
   size_t bytes = 0;
   const auto take = [&](int64_t elements, size_t size) {
-    void* const at = static_cast<char*>(memory) + bytes;
+    void* const at = memory ? static_cast<char*>(memory) + bytes : nullptr;
     bytes += (elements * size + 63) / 64 * 64;
     return at;
   };
@@ -122,6 +125,7 @@ size_t Pass::place(const Geometry& geometry, void* memory) {
     const bool narrow = call.inputs[i]->dtype != compute;
     if (geometry.inputs[i].access == Access::column && (narrow || tile_rows > 1))
       inputs[i].copy = take(cols * tile_rows, size);
+    inputs[i].held = narrow && (plan->read_again >> i & 1) && !inputs[i].copy && !stagewise && cols <= kHeldRow;
   }
   for (size_t i = 0; i < op.program.results.size(); ++i) {
     if (!(wanted >> i & 1)) continue;

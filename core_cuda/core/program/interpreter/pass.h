@@ -51,7 +51,7 @@ struct Reach {
 
 struct PassInput {
   Reach reach;
-  bool along_columns;
+  bool held;                   // a tile's rows are converted once for all stages, and held by the thread
   const void* copy = nullptr;  // of a column in the compute dtype, as often as a tile has rows; null: read in place
 };
 
@@ -89,8 +89,9 @@ struct Pass {
   double* block_folds = nullptr;  // stagewise: [reduction][row][block]
   void* row_folds = nullptr;      // and of whole rows: [reduction][row], in the compute dtype
 
-  // The pass for the results `left`, or for as many of them as fit into one; takes these away.
-  Pass(const Call& call, const Geometry& geometry, uint32_t& left);
+  // The pass for the results `left`, or for as many of them as fit into one; takes these away. Those that are not
+  // asked for, too, decide which go together: what is computed with it does not change a result's bits.
+  Pass(const Call& call, const Geometry& geometry, uint32_t asked, uint32_t& left);
 
   // Gives all partial sums and copies their places from `memory` on. Returns how many bytes they take.
   size_t place(const Geometry& geometry, void* memory);
@@ -100,7 +101,7 @@ struct Pass {
 
  private:
   Reach reach_of(const Walk& walk, const Geometry& geometry) const;
-  void choose_order(const Geometry& geometry, uint32_t& left);
+  void choose_order(const Geometry& geometry, uint32_t asked, uint32_t& left);
   void choose_tiles();
 
   int order_[kMaxRowDims];

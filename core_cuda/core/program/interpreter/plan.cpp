@@ -1,16 +1,12 @@
 #include "core/program/interpreter/plan.h"
 
 #include <algorithm>
-#include <array>
 
+#include "core/program/interpreter/fuse.h"
 #include "core/program/interpreter/loops.h"
 
 namespace fusedops::program::interpreter {
 namespace {
-
-std::array<int32_t, 3> operands(const Instruction& instruction) {
-  return {instruction.a, instruction.b, instruction.c};
-}
 
 // The instructions of a stage that the given ones depend on, and these.
 void mark_needed(const std::vector<Instruction>& code, std::vector<bool>& needed) {
@@ -44,8 +40,15 @@ struct Needed {
 class StageWriter {
  public:
   StageWriter(const Program& program, const Traits& traits, const Needed& needed, int number, Plan& plan)
-      : traits_(traits), code_(program.stages[number]), needed_(needed.code[number]), plan_(plan) {
-    values_.resize(code_.size());
+      : traits_(traits), plan_(plan), values_(program.stages[number].size()) {
+    StageCode code{program.stages[number], needed.code[number], std::vector<Level>(values_.size())};
+    for (size_t i = 0; i < values_.size(); ++i) {
+      code.levels[i] = level_of(code.instructions[i], code.levels);
+      values_[i].level = code.levels[i];
+    }
+    fuse(program, number, code);
+    code_ = std::move(code.instructions);
+    needed_ = std::move(code.needed);
     for (size_t i = 0; i < program.reductions.size(); ++i) {
       const Reduction& reduction = program.reductions[i];
       if (!needed.reductions[i] || reduction.stage != number) continue;
@@ -59,7 +62,7 @@ class StageWriter {
   }
 
   Stage write() {
-    find_levels_and_uses();
+    count_uses();
     for (size_t i = 0; i < code_.size(); ++i) {
       if (!needed_[i]) continue;
       write_value(static_cast<int>(i));
@@ -82,18 +85,17 @@ class StageWriter {
 
   void add_sink(int value, Step sink) { values_[value].sinks.push_back(sink); }
 
-  Level level_of(const Instruction& instruction) const {
+  Level level_of(const Instruction& instruction, const std::vector<Level>& levels) const {
     if (instruction.op == Op::input) return traits_.inputs[instruction.a];
     if (instruction.op == Op::reduced) return Level::row;
     Level level = Level::call;
-    for (int k = 0; k < operands_of(instruction.op); ++k)
-      level = std::max(level, values_[operands(instruction)[k]].level);
+    for (int k = 0; k < operands_of(instruction.op); ++k) level = std::max(level, levels[operands(instruction)[k]]);
     return level;
   }
 
   // Whether an instruction on elements reads an operand of this level as elements.
   bool read_as_elements(Level level) const {
-    return level == Level::element || (level == Level::row && traits_.several_rows);
+    return level == Level::element || (level == Level::row && traits_.short_rows);
   }
 
   // Whether a sink does: all but a fold of what is the same for all of a row.
@@ -101,11 +103,11 @@ class StageWriter {
     return sink.what == Do::give || level == Level::element;
   }
 
-  void find_levels_and_uses() {
+  void count_uses() {
     for (size_t i = 0; i < code_.size(); ++i) {
       if (!needed_[i]) continue;
-      values_[i].level = level_of(code_[i]);
-      for (const Step& sink : values_[i].sinks) values_[i].uses += read_as_elements(sink, values_[i].level);
+      if (code_[i].op != kProduct)
+        for (const Step& sink : values_[i].sinks) values_[i].uses += read_as_elements(sink, values_[i].level);
       if (values_[i].level != Level::element) continue;
       for (int k = 0; k < operands_of(code_[i].op); ++k) {
         Value& operand = values_[operands(code_[i])[k]];
@@ -133,10 +135,14 @@ class StageWriter {
     const int input = code_[value].a;
     Value& of = values_[value];
     of.place = new_place(of.level);
-    steps(of.level).push_back({.what = Do::load, .which = input, .to = of.place});
+    Step step{.what = Do::load, .which = input, .to = of.place};
     if (of.level == Level::element) of.elements = of.place;
-    if (of.level != Level::call && std::find(plan_.inputs.begin(), plan_.inputs.end(), input) == plan_.inputs.end())
-      plan_.inputs.push_back(input);
+    if (of.level != Level::call) {
+      step.again = std::find(plan_.inputs.begin(), plan_.inputs.end(), input) != plan_.inputs.end();
+      if (!step.again) plan_.inputs.push_back(input);
+      if (step.again && of.level == Level::element) plan_.read_again |= uint32_t(1) << input;
+    }
+    steps(of.level).push_back(step);
   }
 
   // The elements of a value; they are loaded, or made of fewer, when they are asked for first.
@@ -145,7 +151,7 @@ class StageWriter {
     if (of.level == Level::element && of.place < 0) load(value);
     if (of.elements < 0) {
       of.elements = new_place(Level::element);
-      steps(Level::element).push_back({.what = Do::expand, .from = of.level, .a = of.place, .to = of.elements});
+      steps(Level::element).push_back({.what = Do::expand, .a = of.place, .to = of.elements, .levels = {of.level}});
     }
     return of.elements;
   }
@@ -153,6 +159,7 @@ class StageWriter {
   void write_value(int i) {
     const Instruction& instruction = code_[i];
     Value& value = values_[i];
+    if (instruction.op == kProduct) return;  // its sink reads the operands
     switch (instruction.op) {
       case Op::input:
         if (value.level != Level::element) load(i);
@@ -170,8 +177,16 @@ class StageWriter {
   }
 
   void write_sink(int value, Step sink) {
-    sink.from = values_[value].level;
-    if (read_as_elements(sink, sink.from)) {
+    const Instruction& instruction = code_[value];
+    sink.levels[0] = values_[value].level;
+    if (instruction.op == kProduct) {
+      sink.product = true;
+      sink.a = element_place(instruction.a);
+      sink.b = element_place(instruction.b);
+      steps(Level::element).push_back(sink);
+      release(instruction.a);
+      release(instruction.b);
+    } else if (read_as_elements(sink, sink.levels[0])) {
       sink.a = element_place(value);
       steps(Level::element).push_back(sink);
       release(value);
@@ -185,31 +200,30 @@ class StageWriter {
     const Instruction& instruction = code_[i];
     Value& value = values_[i];
     const bool elements = value.level == Level::element;
-    int places[3] = {}, pattern = 0;
+    Step step{.what = Do::compute};
+    int* const places[] = {&step.a, &step.b, &step.c};
+    int pattern = 0;
     for (int k = 0; k < operands_of(instruction.op); ++k) {
       const int operand = operands(instruction)[k];
       const Level level = values_[operand].level;
-      const bool vector = elements ? read_as_elements(level) : level == value.level;
-      places[k] = elements && vector ? element_place(operand) : values_[operand].place;
-      if (!vector) pattern |= 1 << k;
+      const bool as_elements = elements && read_as_elements(level);
+      *places[k] = as_elements ? element_place(operand) : values_[operand].place;
+      step.levels[k] = as_elements ? Level::element : level;
+      if (step.levels[k] != value.level) pattern |= 1 << k;
     }
     if (elements)
-      for (int k = 0; k < operands_of(instruction.op); ++k) {
-        const int operand = operands(instruction)[k];
-        if (read_as_elements(values_[operand].level)) release(operand);
-      }
+      for (int k = 0; k < operands_of(instruction.op); ++k)
+        if (step.levels[k] == Level::element) release(operands(instruction)[k]);
     value.place = new_place(value.level);
+    step.to = value.place;
+    step.which = loop_index(instruction.op, pattern);
     if (elements) {
       value.elements = value.place;
       plan_.cost += cost_of(instruction.op);
+      for (const Step& sink : value.sinks)
+        if (sink.what == Do::give && step.given < 0) step.given = sink.which;
+      for (const Level level : step.levels) step.by_row |= level == Level::row;
     }
-    Step step{.what = Do::compute, .which = loop_index(instruction.op, pattern)};
-    step.a = places[0];
-    step.b = places[1];
-    step.c = places[2];
-    step.to = value.place;
-    for (const Step& sink : value.sinks)
-      if (sink.what == Do::give && step.given < 0) step.given = sink.which;
     steps(value.level).push_back(step);
   }
 
@@ -220,11 +234,11 @@ class StageWriter {
 
  private:
   const Traits& traits_;
-  const std::vector<Instruction>& code_;
-  const std::vector<bool>& needed_;
   Plan& plan_;
   Stage stage_;
   std::vector<Value> values_;
+  std::vector<Instruction> code_;
+  std::vector<bool> needed_;
   std::vector<int> free_;
   int elements_ = 0;
 };
@@ -264,7 +278,7 @@ Plan* make_plan(const Program& program, const Traits& traits) {
 // All traits in one number.
 uint64_t key_of(const ProgramOperator& op, const Traits& traits) {
   static_assert(kMaxOutputs + 1 + 2 * kMaxInputs <= 64);
-  uint64_t key = traits.wanted << 1 | uint32_t(traits.several_rows);
+  uint64_t key = traits.wanted << 1 | uint32_t(traits.short_rows);
   for (size_t i = 0; i < op.inputs.size(); ++i) key = key << 2 | static_cast<uint64_t>(traits.inputs[i]);
   return key;
 }

@@ -26,11 +26,14 @@ enum class Do : uint8_t {
 
 struct Step {
   Do what;
-  Level from = Level::element;  // expand, fold: the level of a
   int which = 0;
   int a = 0, b = 0, c = 0, to = 0;  // places
   double value = 0;
-  int given = -1;  // compute: the result that `to` is as well
+  bool again = false;    // load: an earlier stage has done so
+  bool product = false;  // fold: of a * b
+  bool by_row = false;   // compute: some of a, b, c are of rows, which are taken one after the other
+  Level levels[3] = {Level::element, Level::element, Level::element};  // of a, b, c
+  int given = -1;                                                      // compute: the result that `to` is as well
 };
 
 struct Stage {
@@ -41,7 +44,7 @@ struct Stage {
 // What a plan depends on.
 struct Traits {
   uint32_t wanted;           // a bit for each result
-  bool several_rows;         // in a tile
+  bool short_rows;           // several in a tile, too short to be taken one after the other
   Level inputs[kMaxInputs];  // of the operator's inputs
 };
 
@@ -51,6 +54,7 @@ struct Plan {
 
   std::vector<Stage> stages;  // those that are needed; the last one gives the results
   std::vector<int> inputs;    // that are loaded for rows or elements
+  uint32_t read_again = 0;    // a bit for each input whose elements several stages load
   std::vector<int> reduced;   // the place of each reduction, whose values are of rows; -1: not needed
   int places[3] = {};         // how many there are of each level; those of the call come first, then those of rows
   int64_t cost = 0;           // of 1024 elements, in nanoseconds

@@ -41,8 +41,12 @@ Worker<A>::Worker(const Pass& pass) : pass_(pass), plan_(*pass.plan) {
   const auto rounded = [](size_t bytes) { return (bytes + 63) / 64 * 64; };
   size_t sums = 0;
   for (int i = 0; i < results; ++i) sums += summed_in_tile(i);
+  int64_t held = 0;
+  const int64_t held_size = (pass.cols * pass.tile_rows + 63) / 32 * 32;
+  for (const int i : plan_.inputs) held += pass.inputs[i].held;
   const size_t of_call = rounded(calls * sizeof(A)), of_rows = rounded(rows * row_place(pass) * sizeof(A));
-  const size_t of_elements = (elements + sums) * kPlace * sizeof(A), of_places = rounded(places * sizeof(A*));
+  const size_t of_elements = ((elements + sums) * kPlace + held * held_size) * sizeof(A);
+  const size_t of_places = rounded(places * sizeof(A*));
   char* memory = scratch(of_call + of_rows + of_elements + of_places + reductions * pass.tile_rows * sizeof(double));
   const auto take = [&](size_t bytes) {
     char* const at = memory;
@@ -60,6 +64,11 @@ Worker<A>::Worker(const Pass& pass) : pass_(pass), plan_(*pass.plan) {
     if (!summed_in_tile(i)) continue;
     sums_[i] = next;
     next += kPlace;
+  }
+  for (const int i : plan_.inputs) {
+    if (!pass.inputs[i].held) continue;
+    held_[i] = next;
+    next += held_size;
   }
   for (const Stage& stage : plan_.stages) run_steps(stage.of_level[0], 1);
 }
@@ -170,7 +179,10 @@ void Worker<A>::run_steps(const std::vector<Step>& steps, int64_t n) {
       case Do::compute: {
         A* to = step.given < 0 ? nullptr : in_result(step.given);
         if (!to) to = own(step.to);
-        loops_[step.which](at_[step.a], at_[step.b], at_[step.c], to, n);
+        if (step.by_row && rows_ > 1)
+          compute_rows(step, to);
+        else
+          loops_[step.which](at_[step.a], at_[step.b], at_[step.c], to, n);
         at_[step.to] = to;
         break;
       }
@@ -185,6 +197,17 @@ void Worker<A>::run_steps(const std::vector<Step>& steps, int64_t n) {
         break;
     }
   }
+}
+
+template <class A>
+void Worker<A>::compute_rows(const Step& step, A* to) {
+  const auto stride = [&](int operand) {
+    return step.levels[operand] == Level::element ? width_ : static_cast<int64_t>(step.levels[operand] == Level::row);
+  };
+  const A *a = at_[step.a], *b = at_[step.b], *c = at_[step.c];
+  const int64_t a_stride = stride(0), b_stride = stride(1), c_stride = stride(2);
+  for (int64_t i = 0; i < rows_; ++i, a += a_stride, b += b_stride, c += c_stride, to += width_)
+    loops_[step.which](a, b, c, to, width_);
 }
 
 template <class A>
@@ -215,7 +238,8 @@ void Worker<A>::load(const Step& step, int64_t n) {
     at_[step.to] = static_cast<A*>(view.data) + input.reach.offset(row_) + column;
     return;
   }
-  A* const to = at_[step.to] = own(step.to);
+  A* const to = at_[step.to] = input.held ? held_[step.which] + column : own(step.to);
+  if (input.held && step.again) return;
   with_type<A>(view.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* const from = static_cast<const T*>(view.data) + column;
@@ -232,7 +256,7 @@ template <class A>
 void Worker<A>::expand(const Step& step) {
   A* const to = at_[step.to] = own(step.to);
   const A* const from = at_[step.a];
-  if (step.from == Level::call || rows_ == 1)
+  if (step.levels[0] == Level::call || rows_ == 1)
     std::fill_n(to, elements(), *from);
   else
     for (int64_t i = 0; i < rows_; ++i) std::fill_n(to + i * width_, width_, from[i]);
@@ -243,9 +267,13 @@ void Worker<A>::fold(const Step& step) {
   const Fold fold = pass_.op.program.reductions[step.which].fold;
   const A* const values = at_[step.a];
   for (int64_t i = 0; i < rows_; ++i) {
-    const double block = step.from == Level::element
-                             ? fold_of(fold, values + i * width_, width_)
-                             : fold_of_equal(fold, values[step.from == Level::row ? i : 0], width_);
+    double block;
+    if (step.product)
+      block = sum_of_products(values + i * width_, at_[step.b] + i * width_, width_);
+    else if (step.levels[0] == Level::element)
+      block = fold_of(fold, values + i * width_, width_);
+    else
+      block = fold_of_equal(fold, values[step.levels[0] == Level::row ? i : 0], width_);
     if (pass_.stagewise) {
       pass_.block_folds[(step.which * pass_.rows + row_) * pass_.blocks + block_] = block;
     } else {

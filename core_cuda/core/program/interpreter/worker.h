@@ -31,6 +31,7 @@ class Worker {
   void finish_folds(const Stage& stage);
   void point_to_folds();
 
+  void compute_rows(const Step& step, A* to);
   void load(const Step& step, int64_t n);
   void load_one(const Step& step);
   void expand(const Step& step);
@@ -48,6 +49,7 @@ class Worker {
 
   A** at_;  // where the value of each place is now
   A *of_call_, *of_rows_, *of_elements_;
+  A* held_[kMaxInputs];   // the tile's rows of an input
   A* sums_[kMaxOutputs];  // of the slab: of tile_rows rows if a tile has several, else of one
   double* totals_;        // [reduction][row of the tile]
   bool streams_ = false;
