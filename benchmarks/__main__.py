@@ -25,7 +25,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.cases import all_cases
-from benchmarks.cases.case import GROWTH, SECTIONS, SIZES, Case
+from benchmarks.cases.case import FIRST_USE, GROWTH, SECTIONS, SIZES, Case
 from benchmarks.cases.selection import Selection, parse_shape
 from benchmarks.measuring import runner
 from benchmarks.operators import OPERATORS
@@ -181,7 +181,7 @@ def _compiled(options: argparse.Namespace) -> list[Case]:
         for case in _chosen(options)
         if case.device == "cuda"
         and "torch" in case.frameworks
-        and case.section not in ("launch", "matmul", "call-gpu", *GROWTH)
+        and case.section not in ("launch", "matmul", "call-gpu", FIRST_USE, *GROWTH)
     ]
 
 

@@ -19,7 +19,7 @@ INTRODUCTION = """# API reference
 | | |
 | --- | --- |
 | [Functions](#functions) | the same in both frameworks |
-| [Operators of one's own](#operators-of-ones-own) | compiled from source files, for both frameworks |
+| [Operators of one's own](#operators-of-ones-own) | from source; from [an expression](#elementwise): a function |
 | [Layers for PyTorch](#layers-for-pytorch), [layers for Keras](#layers-for-keras) | subclasses of the framework's own |
 | [Conversion](#conversion) | of a whole model, in one line |
 | [Configuration](#configuration) | what is built, and where it is |

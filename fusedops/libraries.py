@@ -78,9 +78,9 @@ class Loader:
             mine = fo.load("mine", ["square.cpp", "square.cu"])
             y = mine.square(x)
 
-        The sources are written like an operator of fusedops, against the headers that the package carries: as
-        docs/adding-an-operator.md says. One of them shows the operators with FUSEDOPS_LIBRARY of
-        core/declaration/library.h:
+        The sources are written like an operator of fusedops, against the headers that the package carries.
+        docs/your-own-operator.md has such an operator, and docs/adding-an-operator.md explains its parts. One of the
+        sources shows the operators with FUSEDOPS_LIBRARY of core/declaration/library.h:
 
             FUSEDOPS_LIBRARY(&fusedops::square(), &fusedops::square_backward())
 

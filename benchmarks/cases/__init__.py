@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from benchmarks.cases import calls, elementwise, growth, models, over_rows, products
+from benchmarks.cases import calls, elementwise, first_use, growth, models, over_rows, products
 from benchmarks.cases.case import Case
 
 
@@ -12,6 +12,7 @@ def all_cases() -> Iterator[Case]:
     yield from elementwise.launch()
     yield from products.matmul()
     yield from over_rows.cases_over_rows()
+    yield from first_use.first_use_cases()
     yield from growth.growth_cases()
     yield from elementwise.seeds()
     yield from calls.call_cases()

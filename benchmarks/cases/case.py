@@ -22,6 +22,7 @@ SECTIONS = {
     "growth-length": "Cost growth: 64 rows of any length, on the GPU its time alone",
     "seeds": "The seeds of the field: 1 048 576 float32 on the GPU, calls in a row",
     "seeds-cpu": "The seeds of the field, on the CPU",
+    "first-use": "First use of an expression: from its text to the result",
     "python": "Rows in bfloat16 on the GPU: time of the Python call, forward and backward",
     "call": "A call on 16 or 64 floats, CPU",
     "call-gpu": "A call on 16 or 64 floats, GPU",
@@ -30,7 +31,9 @@ SECTIONS = {
     "keras": "Keras's layers, and a training step of a Llama",
     "transformers": "Two layers of Hugging Face's Llama",
 }
-CALLS = ("call", "call-gpu")  # sections that measure the host alone
+CALLS = ("call", "call-gpu")
+FIRST_USE = "first-use"
+OF_HOST = ("python", FIRST_USE, *CALLS)  # sections that measure the host alone
 GROWTH = ("growth", "growth-rows", "growth-length")
 
 # Key of a row -> seconds that others have published for it: PyTorch's operator, a plain kernel of their own, and an
@@ -95,7 +98,7 @@ class Case:
     @property
     def cache(self) -> str:
         """Where the inputs are when a call starts, as contenders/torch/caches.py says."""
-        if self.section in ("python", *CALLS):
+        if self.section in OF_HOST:
             return ""
         warm = self.device == "cpu" or self.section == "seeds" or self.variant.endswith("one buffer")
         return "warm" if warm else "cold"

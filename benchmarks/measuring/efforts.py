@@ -20,6 +20,7 @@ EFFORTS = {
     "growth-length": Effort(round=1e-3, total=0.2),
     "seeds": Effort(round=2e-3, total=0.5),
     "seeds-cpu": Effort(round=2e-3, total=0.5),
+    "first-use": Effort(round=0.0, total=5.0, most_rounds=9),
     "python": Effort(round=5e-3, total=0.3, least_calls=5),
     "call": Effort(round=2e-3, total=0.4),
     "call-gpu": Effort(round=2e-3, total=0.4),

@@ -1,10 +1,20 @@
 """What the benchmark knows of each operator: one record, in the file of its family."""
 
-from benchmarks.operators import activations, attention, elementwise, loss, models, normalization, products, rotary
+from benchmarks.operators import (
+    activations,
+    attention,
+    elementwise,
+    loss,
+    models,
+    normalization,
+    own,
+    products,
+    rotary,
+)
 from benchmarks.operators.record import Operator
 
 # In the order of the tables.
-FAMILIES = (elementwise, normalization, attention, loss, activations, rotary, products, models)
+FAMILIES = (elementwise, normalization, attention, loss, activations, own, rotary, products, models)
 
 OPERATORS: dict[str, Operator] = {operator.name: operator for family in FAMILIES for operator in family.OPERATORS}
 ELEMENTWISE = tuple(operator for operator in OPERATORS.values() if operator.elementwise)

@@ -7,10 +7,13 @@ from typing import Any
 from benchmarks.operators.record import Function, Input, Operator, of_a_row
 
 
+def gelu_tanh(n: Any, h: Any) -> Any:
+    return 0.5 * h * (1 + n.tanh(0.7978845608028654 * (h + 0.044715 * h * h * h)))
+
+
 def _bias_act(n: Any) -> Function:
     def bias_act(x: Any, bias: Any) -> Any:
-        h = n.wide(x) + n.wide(bias)
-        return n.like(0.5 * h * (1 + n.tanh(0.7978845608028654 * (h + 0.044715 * h * h * h))), x)
+        return n.like(gelu_tanh(n, n.wide(x) + n.wide(bias)), x)
 
     return bias_act
 
@@ -41,6 +44,7 @@ OPERATORS = (
         moves=(2, 3),
         operations=(10, 18),
         formula=_bias_act,
+        expression="gelu_tanh(x + bias)",
         torch=_torch_bias_act,
         floors=(1.05, 0.0),
         tf_calls=True,
@@ -51,6 +55,7 @@ OPERATORS = (
         moves=(3, 5),
         operations=(3, 9),
         formula=_swiglu,
+        expression="silu(gate) * up",
         torch=_torch_swiglu,
         liger=lambda ops: ops.LigerSiLUMulFunction.apply,
         floors=(1.03, 1.03),

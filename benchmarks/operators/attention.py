@@ -19,6 +19,7 @@ OPERATORS = (
         moves=(2, 3),
         operations=(5, 4),
         formula=lambda n: n.softmax,
+        expression="e = exp(x - max(x)); e / sum(e)",
         torch=_torch_softmax,
         liger=lambda ops: ops.LigerSoftmaxFunction.apply,
         quack=lambda quack: quack.softmax,

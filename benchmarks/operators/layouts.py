@@ -53,6 +53,21 @@ def formula(functions: dict[str, Any], matmul: Callable[[bool, bool], Function],
 
 def public(package: Any, case: Case) -> Function:
     """The function of `fusedops.torch` or `fusedops.tf`, with its options."""
-    options = OPERATORS[case.operator].options
+    operator = OPERATORS[case.operator]
+    if operator.own:
+        return expression(package, case)
     function = getattr(package, case.operator)
-    return partial(function, **options(case)) if options else function
+    return partial(function, **operator.options(case)) if operator.options else function
+
+
+def expression(package: Any, case: Case, name: str | None = None) -> Function:
+    """The same as an expression, which is made here."""
+    operator = OPERATORS[case.operator]
+    function: Function = package.elementwise(operator.expression, inputs=operator.names, name=name)
+    return function
+
+
+def has_both(case: Case) -> bool:
+    """An operator of fusedops's, and an expression beside it."""
+    operator = OPERATORS[case.operator]
+    return bool(operator.expression) and not operator.own

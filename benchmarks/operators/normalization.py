@@ -9,6 +9,9 @@ from benchmarks.operators.record import Function, Input, Operator, of_a_row, who
 
 EPS_RMS, EPS_LAYER = 1e-6, 1e-5
 WEIGHT, BIAS = Input("weight", of_a_row, parameter=True), Input("bias", of_a_row, parameter=True)
+# As expressions, of h and of d = h - mean(h).
+NORMED_RMS = f"h * rsqrt(mean(h * h) + {EPS_RMS}) * weight"
+NORMED_LAYER = f"d * rsqrt(mean(d * d) + {EPS_LAYER}) * weight + bias"
 AHEAD = {"XLA": 2.0, "eager": 5.0}
 
 
@@ -84,6 +87,7 @@ OPERATORS = (
         moves=(2, 3),
         operations=(4, 9),
         formula=_rms_norm,
+        expression=f"h = x; {NORMED_RMS}",
         torch=_torch_rms_norm,
         liger=lambda ops: lambda x, weight: ops.LigerRMSNormFunction.apply(x, weight, EPS_RMS, 0.0, "llama", False),
         quack=lambda quack: lambda x, weight: quack.rmsnorm(x, weight, eps=EPS_RMS),
@@ -98,6 +102,7 @@ OPERATORS = (
         moves=(2, 3),
         operations=(7, 13),
         formula=_layer_norm,
+        expression=f"d = x - mean(x); {NORMED_LAYER}",
         torch=_torch_layer_norm,
         liger=lambda ops: lambda x, weight, bias: ops.LigerLayerNormFunction.apply(x, weight, bias, EPS_LAYER),
         quack=_quack_layer_norm,
@@ -112,6 +117,7 @@ OPERATORS = (
         inputs=(Input("x"), Input("residual"), WEIGHT),
         operations=(5, 10),
         formula=lambda n: _of_sum(_rms_norm(n)),
+        expression=f"h = x + residual; return {NORMED_RMS}, h",
         torch=lambda torch: _of_sum(_torch_rms_norm(torch)),
         liger=lambda ops: (
             lambda x, residual, weight: ops.LigerFusedAddRMSNormFunction.apply(
@@ -130,6 +136,7 @@ OPERATORS = (
         inputs=(Input("x"), Input("residual"), WEIGHT, BIAS),
         operations=(8, 14),
         formula=lambda n: _of_sum(_layer_norm(n)),
+        expression=f"h = x + residual; d = h - mean(h); return {NORMED_LAYER}, h",
         torch=lambda torch: _of_sum(_torch_layer_norm(torch)),
         tf_speeds=AHEAD,
         **OF_SUM,

@@ -73,6 +73,10 @@ class Operator:
     quack_parameters: str = ""  # the only dtype of parameters that QuACK takes
     keras: tuple[str, float] | None = None
 
+    # The same as an expression of a user's own, over the names of the inputs; `own`: fusedops has no operator for it.
+    expression: str = ""
+    own: bool = False
+
     # Shapes: of so many rows and columns, of the largest, and of a call that is all overhead.
     shape: Callable[[int, int], Shape] = lambda rows, columns: (rows, columns)
     largest: tuple[int, int] = (16384, 8192)

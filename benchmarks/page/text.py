@@ -37,6 +37,9 @@ here was typed. What was tried, and why a kernel is as fast as it is: [performan
 - **Peers** are eager operators, `torch.compile` with static shapes, Liger and QuACK for PyTorch; eager operators, a
   graph, XLA and Keras's layers for TensorFlow. For matrix products they are cuBLAS, or the CPU's library, through the
   framework.
+- **fusedops, expression** is the same as [an expression of one's own](your-own-operator.md), and `biased_gate` is
+  nothing else: `gelu_tanh(x + bias) * up`. A first use takes from the text to the result, with a kernel that is
+  compiled or, from the cache, found on the disk.
 - **On a GPU**, PyTorch's times are the GPU's own, by events: it sleeps until the host has issued the calls. Those of a
   call are the host's. TensorFlow has no events: its times are the host's, with one synchronization behind many calls.
   † marks those for nine tenths of which, or more, the host was issuing calls, or waited in one: it was the host that

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.cases.case import CALLS
+from benchmarks.cases.case import OF_HOST
 from benchmarks.results.schema import Row
 
 TITLES = {"torch": "PyTorch", "tf": "TensorFlow"}
@@ -49,7 +49,7 @@ def floor_of(row: Row) -> float | None:
 
 def is_of_host(row: Row, contender: Mapping[str, Any]) -> bool:
     """Whether it was the host that was measured, where the GPU was meant."""
-    return contender.get("host_share", 0) > HOST_BOUND and row["section"] not in ("python", *CALLS)
+    return contender.get("host_share", 0) > HOST_BOUND and row["section"] not in OF_HOST
 
 
 def _seconds_for(row: Row, name: str) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.cases.case import CALLS, GROWTH
+from benchmarks.cases.case import CALLS, FIRST_USE, GROWTH
 from benchmarks.results.figures import NOT_SLOWER, PEERS, TITLES, fastest_peer, is_of_host, seconds, times_of
 from benchmarks.results.schema import Row, Run
 
@@ -29,7 +29,7 @@ def not_slower(run: Run) -> str | None:
     found = []
     for row in run["results"]:
         peer = fastest_peer(row)
-        if not peer or row["unit"] != "B" or row["section"] in (*CALLS, *GROWTH):
+        if not peer or row["unit"] != "B" or row["section"] in (FIRST_USE, *CALLS, *GROWTH):
             continue  # calls have goals of their own, and small sizes are calls
         times = times_of(row, peer)
         if times:

@@ -9,13 +9,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from benchmarks.cases.case import CALLS, SECTIONS
+from benchmarks.cases.case import CALLS, FIRST_USE, SECTIONS
 from benchmarks.results.figures import TITLES, fastest_peer, floor_of, seconds, spread, times_of
 from benchmarks.results.goals import not_slower, verdicts
 from benchmarks.results.schema import Row, Run
 
 COLOURS = {"met": "green", "within noise": "yellow", "missed": "red", "not measured": "dim"}
 FLOOR = "floor"
+NOT_RATED = (FIRST_USE, *CALLS)  # of these nobody asks for bytes per second
 UNITS = {"B": (1e9, "GB/s"), "FLOP": (1e12, "TFLOP/s"), "token": (1e3, "thousand tokens/s")}
 
 
@@ -27,7 +28,7 @@ def time_text(value: float) -> str:
 
 
 def _rate(work: float, row: Row, time: float) -> str:
-    if row["section"] in CALLS:
+    if row["section"] in NOT_RATED:
         return ""
     size, unit = UNITS[row["unit"]]
     return f"{work / time / size:.4g} {unit}"
@@ -78,7 +79,7 @@ def _peer(row: Row) -> str:
 def _name(row: Row) -> str:
     shape = "×".join(map(str, row["shape"]))
     dtype = row["dtype"] + (f", parameters {row['parameters']}" if row["parameters"] else "")
-    moved = f", {row['work'] * 1e-6:.3g} MB" if row["unit"] == "B" and row["section"] not in CALLS else ""
+    moved = f", {row['work'] * 1e-6:.3g} MB" if row["unit"] == "B" and row["section"] not in NOT_RATED else ""
     return f"{row['operator']} {row['variant']}\n{dtype} {shape}{moved}"
 
 

@@ -294,7 +294,9 @@ def elementwise(expression: str, *, inputs: Sequence[str] | None = None, name: s
     Returns:
         A function that takes the inputs by position: tensors, or numbers for some of them. The first tensor says the
         dtype; others have the same, or float32 beside a first one of 16 bits. The result has this dtype and the shape
-        to which all inputs broadcast. The function's `source` is the kernel in C++, its `derivative` an expression.
+        to which all inputs broadcast; one that is made of reductions and numbers alone has a last dimension of size 1.
+        Reductions, too, are over the rows of that shape. The function's `source` is the kernel in C++, its `derivative`
+        an expression.
 
     Gradient:
         The derivative of the expression, made symbolically, to any order. Gradients of inputs that were broadcast are
@@ -328,7 +330,7 @@ def elementwise(expression: str, *, inputs: Sequence[str] | None = None, name: s
 
     Source: Griewank and Walther, "Evaluating derivatives", 2008, for the derivative.
     """
-    return own.elementwise(expression, inputs, name)  # type: ignore[no-any-return]
+    return own.elementwise(expression, inputs, name)
 
 
 def gated_act(gate: Tensor, up: Tensor | None = None, activation: Activation = "silu") -> Tensor:

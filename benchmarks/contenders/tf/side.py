@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,11 +21,11 @@ os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 import tensorflow as tf
 
 import fusedops.tf as fo
-from benchmarks.cases.case import BOTH, CALLS, GROWTH, Case
+from benchmarks.cases.case import BOTH, CALLS, FIRST_USE, GROWTH, Case
 from benchmarks.contenders.tf.functions import FUNCTIONS, matmul
 from benchmarks.measuring.timing import Build, Call, Contender, HostClock
 from benchmarks.operators import OPERATORS, OVER_ROWS, layouts
-from benchmarks.operators.layouts import drawn, dtype_of, public
+from benchmarks.operators.layouts import drawn, dtype_of, expression, has_both, public
 from benchmarks.operators.record import Function, Input, Layout
 
 NAME, TITLE = "tf", "TensorFlow"
@@ -154,11 +156,16 @@ def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
         result = import_module("benchmarks.contenders.tf.keras").contenders(case, values, partial(_clock, case))
         return result | ({"copy": lambda: _copy(case, values)} if values else {})
 
+    if case.section == FIRST_USE:
+        return {"fusedops": lambda: Contender(_first_use(case, values), _clock(case))}
+
     def timed(function: Callable[[], Function], wrap: Callable[[Function], Function] = lambda f: f) -> Build:
         return lambda: Contender(call(case, function(), values, wrap), _clock(case))
 
     ours, plain = partial(public, fo, case), partial(formula, case)
     result = {"fusedops": timed(ours), "eager": timed(plain)}
+    if has_both(case) and case.section not in GROWTH:  # there, kernels would be compiled for every length of row
+        result["fusedops, expression"] = timed(partial(expression, fo, case))
     if case.section in CALLS:
         return result | _of_calls(case, values)
     if not case.is_product:
@@ -206,6 +213,12 @@ def _bare_tape(case: Case) -> Call:
         return list(tape.gradient([y], tensors, [upstream]))
 
     return step
+
+
+def _first_use(case: Case, values: Mapping[str, Any]) -> Call:
+    """Another name each time, or there would be nothing to make."""
+    names = (f"first_{i}_{time.time_ns()}" for i in itertools.count())
+    return lambda: expression(fo, case, next(names))(*values.values())
 
 
 def _clock(case: Case) -> HostClock:

@@ -15,13 +15,13 @@ import torch
 import torch._inductor.config as inductor
 
 import fusedops.torch as fo
-from benchmarks.cases.case import BOTH, CALLS, GROWTH, RECORDED, Case
-from benchmarks.contenders.torch import caches, libraries, llama
+from benchmarks.cases.case import BOTH, CALLS, FIRST_USE, GROWTH, OF_HOST, RECORDED, Case
+from benchmarks.contenders.torch import caches, first_use, libraries, llama
 from benchmarks.contenders.torch.clocks import EventClock, graph, profiler_clock
 from benchmarks.contenders.torch.functions import FUNCTIONS, matmul
 from benchmarks.measuring.timing import Build, Call, Clock, Contender, HostClock
 from benchmarks.operators import OPERATORS, layouts
-from benchmarks.operators.layouts import drawn, dtype_of, public
+from benchmarks.operators.layouts import drawn, dtype_of, expression, has_both, public
 from benchmarks.operators.record import Function, Input, Layout
 
 NAME, TITLE = "torch", "PyTorch"
@@ -145,6 +145,8 @@ def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
         return _launch(case, values)
     if case.is_model:
         return llama.contenders(case, partial(_clock, case))
+    if case.section == FIRST_USE:
+        return first_use.contenders(case, values, partial(_clock, case))
     turns = caches.copies(case, values)
 
     def timed(function: Callable[[], Function], own: Callable[..., Mapping[str, Any]] = lambda x: x) -> Build:
@@ -155,6 +157,8 @@ def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
         "fusedops": timed(lambda: public(fo, case)),
         "eager": timed(partial(_eager, case)),
     }
+    if has_both(case) and case.section not in GROWTH:  # there, kernels would be compiled for every length of row
+        result["fusedops, expression"] = timed(partial(expression, fo, case))
     if case.section in CALLS:
         return result | _of_calls(case, values)
     if case.device == "cpu" and (case.operator, case.variant) == ("axpby", "forward"):
@@ -188,7 +192,7 @@ def _of_calls(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
 def _clock(case: Case) -> Clock:
     if case.device == "cpu":
         return HostClock()
-    return HostClock(torch.cuda.synchronize) if case.section in ("python", "seeds", *CALLS) else EventClock()
+    return HostClock(torch.cuda.synchronize) if case.section in ("seeds", *OF_HOST) else EventClock()
 
 
 def _calls(case: Case, function: Function, turns: Iterable[Mapping[str, Any]]) -> list[Call]:

@@ -1,0 +1,15 @@
+"""What is measured: an expression that nobody has used before, from its text to the result of the first call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks.cases.case import FIRST_USE, Case, moving
+from benchmarks.operators import OPERATORS
+
+
+def first_use_cases() -> Iterator[Case]:
+    operators = (OPERATORS["biased_gate"], OPERATORS["rms_norm"])  # by elements, and by rows
+    for device, dtype in (("cuda", "bfloat16"), ("cpu", "float32")):
+        for operator in operators:
+            yield moving(FIRST_USE, device, operator.name, "first use", dtype, operator.smallest)

@@ -1,0 +1,22 @@
+"""docs/your-own-operator.md: its programs run in both frameworks, and print or raise what it shows."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import require
+from tests.helpers.frameworks import FRAMEWORKS
+from tests.helpers.own_operators import need_compiler
+from tests.helpers.running import ROOT, run_program
+
+PAGE = ROOT / "docs/your-own-operator.md"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_programs(framework, device, tmp_path):
+    require(framework, device)
+    need_compiler()
+    cache = {"FUSEDOPS_CACHE_DIR": str(tmp_path / "cache"), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = run_program("own_page.py", PAGE, framework, device=device, cwd=tmp_path, **cache)
+    assert done.returncode == 0, done.stdout + done.stderr
