@@ -80,16 +80,23 @@ def check_attributes(operator: Operator, values: Mapping[str, Any]) -> None:
 
 
 def renamed(error: Any, operator: str, function: str) -> Any:
-    """The error of an operator as one of the public function that is made of it and was called."""
-    said = getattr(error, "message", str(error))
+    """The error of an operator as one of the public function that is made of it and was called. Somebody else's stays
+    as it is."""
+    return of_function(error, operator, function) or error
+
+
+def of_function(error: Any, operator: str, function: str) -> Any:
+    """The same, but None of somebody else's error: torch's compiler, which traces this, cannot compare two errors."""
+    plain = type(error) in (RuntimeError, TypeError, ValueError)
+    said = str(error) if plain else getattr(error, "message", "")
     sentence = said.replace(f"fusedops.{operator}: ", f"fusedops.{function}: ", 1)
-    if sentence == said:  # somebody else's, which keeps its traceback
-        return error
-    if type(error) in (RuntimeError, TypeError, ValueError):
+    if sentence == said:
+        return None
+    if plain:
         return type(error)(sentence)
     if hasattr(error, "node_def"):  # TensorFlow's own
         return type(error)(error.node_def, error.op, sentence)
-    return error
+    return None
 
 
 def _is_double(value: Any) -> bool:

@@ -67,8 +67,8 @@ class Elementwise:
         try:
             return operator(*values)
         except Exception as error:
-            renamed = checks.renamed(error, operator.__name__, self.__name__)
-            if renamed is error:
+            renamed = checks.of_function(error, operator.__name__, self.__name__)
+            if renamed is None:
                 raise
         raise renamed
 

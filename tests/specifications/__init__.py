@@ -27,6 +27,8 @@ SIGNATURES = {
     },
 }
 
+# vmap takes their inputs without a loop: none is broadcast among those that it maps.
+MAPPED_AT_ONCE = tuple(spec for spec in SPECIFICATIONS if spec in BUILT_IN or not spec.parameters)
 WITH_PARAMETERS = tuple(spec for spec in SPECIFICATIONS if spec.parameters)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.helpers.numerics import assert_same_bits
 from tests.helpers.tf_functions import blurred, steps, tensor_function, value_and_gradients
+from tests.specifications import BUILT_IN
 
 
 def test_function_has_the_bits_of_eager(tf_backend, spec, dtype, random):
@@ -72,6 +73,7 @@ def test_what_a_graph_knows_of_shapes(tf_backend, spec, dtype, random):
                     assert inferred.shape.rank == actual.shape.rank
 
 
+@pytest.mark.parametrize("spec", BUILT_IN, ids=str)
 def test_one_known_shape_tells_the_other(tf_backend, spec, random):
     """Inputs that must have one shape share what is known of it."""
     tf = tf_backend.tf

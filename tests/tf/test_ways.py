@@ -13,6 +13,7 @@ from tests.helpers.tf_functions import (
     tensor_function,
     values_and_gradients,
 )
+from tests.specifications import MAPPED_AT_ONCE
 
 
 def autograph(tf, function, tensors):
@@ -190,6 +191,7 @@ def types_of_nodes(graph):
     return {node.op for node in (*definition.node, *functions)}
 
 
+@pytest.mark.parametrize("spec", MAPPED_AT_ONCE, ids=str)
 def test_vectorized_map_makes_one_call(tf_backend, spec, random, monkeypatch):
     """Where leading dimensions are alike, and a loop elsewhere; neither says anything."""
     from fusedops.tf.library import TABLE
@@ -209,6 +211,7 @@ def test_vectorized_map_makes_one_call(tf_backend, spec, random, monkeypatch):
     assert bool(types_of_nodes(graph) & {"While", "StatelessWhile"}) == (not TABLE[spec.operator].batched)
 
 
+@pytest.mark.parametrize("spec", MAPPED_AT_ONCE, ids=str)
 def test_vectorized_map_under_xla(tf_backend, spec, random):
     """Compiled, derivatives included where there is no loop: TensorFlow gives its loop no bound, and XLA needs one."""
     from fusedops.tf.library import TABLE
