@@ -132,7 +132,9 @@ def summed(x: Array, error: Array, shape: tuple[int, ...]) -> Value:
     """To this shape, which was broadcast."""
     count = x.size // max(int(np.prod(shape)), 1)
     axes = tuple(range(x.ndim - len(shape)))
-    axes += tuple(x.ndim - len(shape) + i for i, n in enumerate(shape) if n == 1 and x.shape[x.ndim - len(shape) + i] != 1)
+    axes += tuple(
+        x.ndim - len(shape) + i for i, n in enumerate(shape) if n == 1 and x.shape[x.ndim - len(shape) + i] != 1
+    )
     if not axes:
         return x, error
     size = error + pairwise(count) * np.abs(x)
