@@ -112,6 +112,7 @@ def test_arrays_and_lists_become_tensors(tf_backend, spec, random):
             assert_same_bits(got.numpy(), output.numpy())
 
 
+@pytest.mark.parametrize("spec", BUILT_IN, ids=str)
 def test_name(tf_backend, spec, random):
     """The last argument, as everywhere in TensorFlow: the scope of the operations."""
     tf = tf_backend.tf
