@@ -132,15 +132,8 @@ def row(kind: int, x: Array, error: Array) -> Value:
 def summed(x: Array, error: Array, shape: tuple[int, ...]) -> Value:
     """To this shape, which was broadcast."""
     count = x.size // max(int(np.prod(shape)), 1)
-<<<<<<< HEAD
-    axes = tuple(range(x.ndim - len(shape)))
-    axes += tuple(
-        x.ndim - len(shape) + i for i, n in enumerate(shape) if n == 1 and x.shape[x.ndim - len(shape) + i] != 1
-    )
-=======
     more = x.ndim - len(shape)
     axes = tuple(i for i, size in enumerate(x.shape) if i < more or shape[i - more] != size)
->>>>>>> 40d7aeff931f1675c2730b84693c0358f4b49b4d
     if not axes:
         return x, error
     size = error + pairwise(count) * np.abs(x)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.helpers.numerics import assert_same_bits
 from tests.helpers.tf_functions import blurred, steps, tensor_function, value_and_gradients
+from tests.specifications import BUILT_IN
 
 
 def test_function_has_the_bits_of_eager(tf_backend, spec, dtype, random):
