@@ -23,7 +23,7 @@ def test_names_of_autograd_nodes(torch_backend, spec, random):
     sample = spec.sample((3, 4), random)
     inputs = torch_backend.leaves(torch_backend.tensors(sample, "float32"), spec.differentiable(sample))
     for output in torch_backend.call(spec.name, inputs, sample.options):
-        assert output.grad_fn.name() == f"{class_name(spec.name)}Backward"
+        assert output.grad_fn.name() == f"{class_name(spec.operator)}Backward"
 
 
 @pytest.mark.parametrize("way", ["autograd", "torch.func"])

@@ -103,10 +103,10 @@ def test_saved_outputs_have_no_gradient(torch_cpu, spec, random):
     leaves = torch_cpu.leaves(torch_cpu.tensors(sample, "float32"), spec.differentiable(sample))
     public = torch_cpu.call(spec.name, leaves, sample.options)
     assert all(type(y) is torch.Tensor and y.requires_grad for y in public)
-    declared = TABLE[spec.name]
+    declared = TABLE[spec.operator]
     names = [input.name for input in declared.inputs]
     options = {**{name: x for name, x in leaves.items() if name in names}, **sample.options}
-    outputs = getattr(torch.ops.fusedops, spec.name)(**options)
+    outputs = getattr(torch.ops.fusedops, spec.operator)(**options)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     assert [y.requires_grad for y in outputs] == [not output.saved for output in declared.outputs]
     assert len(public) == sum(not output.saved for output in declared.outputs)

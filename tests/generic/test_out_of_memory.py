@@ -53,7 +53,7 @@ def test_torch(torch_backend, spec, refused, random):
     users = [torch_backend.torch._C._storage_Use_Count(x.untyped_storage()._cdata) for x in inputs.values()]
     refused(torch_backend.call, spec.name, inputs, options)
     refused(torch_backend.call, spec.name, torch_backend.leaves(inputs, floating), options)
-    refused(getattr(torch_backend.torch.ops.fusedops, spec.name), *inputs.values(), **options)
+    refused(getattr(torch_backend.torch.ops.fusedops, spec.operator), *inputs.values(), **options)
     refused(torch_backend.traced(lambda given: torch_backend.call(spec.name, given, options)), inputs)
     assert users == [torch_backend.torch._C._storage_Use_Count(x.untyped_storage()._cdata) for x in inputs.values()]
     torch_backend.call(spec.name, torch_backend.tensors(spec.sample((2, 3, 2, 8), random), "float32"), options)

@@ -31,7 +31,16 @@ def of_tensors(backend: Backend, operator: Specification, bad: Bad) -> tuple[Cal
     return function, [inputs[name] for name in names]
 
 
-def of_any_size(sentence: str) -> str:
-    """A pattern of the sentence in which each size in [...] may be a question mark."""
-    marked = re.sub(r"\[[\d, ]+\]", lambda shape: re.sub(r"\d+", "<size>", shape[0]), sentence)
-    return re.escape(marked).replace("<size>", r"(\d+|\?)")
+def in_a_graph(operator: Specification, bad: Bad) -> str:
+    """A pattern of the sentence as a kernel or the framework says it, which know a function of a user's by the name of
+    its operator."""
+    return re.escape(bad.sentence).replace(operator.name, f"({operator.name}|{operator.operator})", 1)
+
+
+def of_any_size(operator: Specification, bad: Bad) -> str:
+    """As in a graph, where each size in [...] may be a question mark."""
+
+    def sizes(shape: re.Match[str]) -> str:
+        return re.sub(r"\d+", r"(\\d+|\\?)", shape[0])
+
+    return re.sub(r"\\\[[\d,\\ ]+\\\]", sizes, in_a_graph(operator, bad))

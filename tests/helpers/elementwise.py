@@ -16,6 +16,7 @@ from fusedops import expressions
 from tests.helpers.rounding import evaluated
 from tests.helpers.specification import Array, Bad, Like, Sample, Specification
 
+
 def columns(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape[-1:]
 

@@ -49,7 +49,7 @@ ROWS = (np.sum, np.mean, np.max, np.min)
 
 def evaluated(definition: Definition, arrays: Sequence[Any]) -> list[Value]:
     """The results, computed in the arrays' dtype. None stands for an input that is absent."""
-    dtype = np.result_type(*(a for a in arrays if isinstance(a, np.ndarray)))
+    dtype = np.result_type(*(a for a in arrays if isinstance(a, np.ndarray | np.generic)))
     shape = np.broadcast_shapes(*(np.shape(a) for a in arrays if a is not None))
     inputs = [np.broadcast_to(np.asarray(0 if a is None else a, dtype), shape) for a in arrays]
     rows: list[Value] = []
@@ -92,7 +92,8 @@ def operation(op: str, operands: list[Value]) -> Value:
         return np.where(a != 0, b, c), np.where(a != 0, db, dc)
     if op in ("min", "max"):
         y = (np.minimum if op == "min" else np.maximum)(a, b)
-        return y, np.maximum(da, db)
+        larger = np.maximum(da, db)
+        return y, np.where(np.isfinite(larger), larger, np.where(y == a, da, db))
     if op in ("add", "sub"):
         y = a + b if op == "add" else a - b
         return y, da + db + np.abs(y)
@@ -116,7 +117,7 @@ def operation(op: str, operands: list[Value]) -> Value:
 
 def passed(slope: Any, error: Array) -> Array:
     """What becomes of an operand's error; of none, none."""
-    return np.where(error == 0, 0, np.abs(slope) * error)
+    return np.where((error == 0) | (slope == 0), 0, np.abs(slope) * error)
 
 
 def row(kind: int, x: Array, error: Array) -> Value:
@@ -131,8 +132,8 @@ def row(kind: int, x: Array, error: Array) -> Value:
 def summed(x: Array, error: Array, shape: tuple[int, ...]) -> Value:
     """To this shape, which was broadcast."""
     count = x.size // max(int(np.prod(shape)), 1)
-    axes = tuple(range(x.ndim - len(shape)))
-    axes += tuple(x.ndim - len(shape) + i for i, n in enumerate(shape) if n == 1 and x.shape[x.ndim - len(shape) + i] != 1)
+    more = x.ndim - len(shape)
+    axes = tuple(i for i, size in enumerate(x.shape) if i < more or shape[i - more] != size)
     if not axes:
         return x, error
     size = error + pairwise(count) * np.abs(x)

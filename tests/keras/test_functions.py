@@ -10,12 +10,13 @@ import sys
 import numpy as np
 import pytest
 
+from fusedops.functions import OF_TENSORS
 from tests.helpers.bad_calls import CASES, arguments, of_any_size
 from tests.helpers.numerics import DTYPES, assert_same_bits
 from tests.helpers.running import ROOT, blocks, environment
 from tests.helpers.specification import Like
 from tests.helpers.tf_functions import blurred, value_and_gradients
-from tests.specifications import SIGNATURES, SPECIFICATIONS
+from tests.specifications import EXPRESSIONS, SPECIFICATIONS
 
 SHAPE = (3, 5, 8)
 
@@ -34,9 +35,9 @@ def of_every_function(keras, backend, random):
     """A model that calls each, the first of them twice, and what the model is called with."""
     specs = {spec.name: spec for spec in SPECIFICATIONS}
     inputs, outputs, tensors = [], [], []
-    for name in (*SIGNATURES, *list(SIGNATURES)[:1]):
-        parameters = inspect.signature(backend.public(name)).parameters
+    for name in (*OF_TENSORS, *OF_TENSORS[:1], *EXPRESSIONS):
         sample = specs.get(name, specs["gated_act"]).sample(SHAPE, random)
+        parameters = sample.inputs if name in EXPRESSIONS else inspect.signature(backend.public(name)).parameters
         given = {key: x for key, x in backend.tensors(sample, "float32").items() if key in parameters}
         symbols = {key: symbol(keras, x) for key, x in given.items() if key in sample.tensors}
         options = {key: value for key, value in sample.options.items() if key in parameters}
@@ -116,7 +117,7 @@ def test_errors_of_unknown_sizes(tf_backend, keras, operator, bad):
     """When the model is made or, at the latest, when it is called."""
     inputs = arguments(tf_backend, bad)
     names = [name for name, value in bad.inputs.items() if isinstance(value, Like)]
-    with pytest.raises(tf_backend.errors, match=of_any_size(bad.sentence)):
+    with pytest.raises(tf_backend.errors, match=of_any_size(operator, bad)):
         symbols = {name: symbol(keras, inputs[name], "rank") for name in names}
         outputs = tf_backend.call(operator.name, {**inputs, **symbols}, bad.options)
         keras.Model(list(symbols.values()), outputs)([inputs[name] for name in names])

@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+import re
 
 import numpy as np
 
@@ -14,14 +15,14 @@ SPECIFICATIONS: tuple[Specification, ...] = tuple(
 
 # Functions that a user would make.
 EXPRESSIONS = {spec.name: spec for spec in SPECIFICATIONS if isinstance(spec, Expression)}
+BUILT_IN = tuple(spec for spec in SPECIFICATIONS if spec.name not in EXPRESSIONS)
 
 # Public function -> its signature.
 SIGNATURES = {
     "elementwise": "(expression, *, inputs=None, name=None)",
     **{
         name: signature
-        for spec in SPECIFICATIONS
-        if spec.name not in EXPRESSIONS
+        for spec in BUILT_IN
         for name, signature in {spec.name: spec.signature, **spec.short_names}.items()
     },
 }
@@ -36,3 +37,8 @@ def scalars(spec: Specification) -> tuple[str, ...]:
 
 
 WITH_SCALARS = tuple(filter(scalars, SPECIFICATIONS))
+
+
+def is_of_an_expression(name: str) -> bool:
+    """Its name has digits that follow from the text. Other tests add such operators, too."""
+    return re.search(r"_[0-9a-f]{8}(_backward)*$", name) is not None

@@ -42,7 +42,7 @@ def test_check_numerics_names_the_operator(tf_backend, spec, random):
     arrays = {name: x * np.nan if name in sample.floating else x for name, x in sample.inputs.items()}
     function, _ = tensor_function(tf_backend, spec, sample)
     tensors = [tf_backend.tensor(arrays[name], "float32") for name in sample.tensors]
-    camel = "".join(part.capitalize() for part in spec.name.split("_"))
+    camel = "".join(part.capitalize() for part in spec.operator.split("_"))
     compiled = tf.function(function)
     with check_numerics(tf):
         for call, kind in ((function, "eagerly-executing"), (compiled, "graph")):

@@ -9,6 +9,7 @@ import pytest
 
 from tests.helpers.numerics import assert_same_bits
 from tests.helpers.tf_functions import blurred, steps, tensor_function, value_and_gradients
+from tests.specifications import BUILT_IN
 
 
 def test_function_has_the_bits_of_eager(tf_backend, spec, dtype, random):
@@ -112,6 +113,7 @@ def test_arrays_and_lists_become_tensors(tf_backend, spec, random):
             assert_same_bits(got.numpy(), output.numpy())
 
 
+@pytest.mark.parametrize("spec", BUILT_IN, ids=str)
 def test_name(tf_backend, spec, random):
     """The last argument, as everywhere in TensorFlow: the scope of the operations."""
     tf = tf_backend.tf

@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers.numerics import assert_same_bits
 from tests.helpers.running import run_elsewhere, run_program
-from tests.specifications import SPECIFICATIONS
+from tests.specifications import BUILT_IN
 
 PROGRAM = "tf_saved_model.py"
 
@@ -61,8 +61,8 @@ def saved(tf_backend, tmp_path) -> tuple[Path, dict[str, np.ndarray]]:
     from tests.programs.tf_saved_model import serve_and_train
 
     tf = tf_backend.tf
-    parts = {spec.name: operator_module(tf_backend, spec) for spec in SPECIFICATIONS}
-    parts["custom"] = operator_module(tf_backend, SPECIFICATIONS[-1], custom=True)
+    parts = {spec.name: operator_module(tf_backend, spec) for spec in BUILT_IN}
+    parts["custom"] = operator_module(tf_backend, BUILT_IN[-1], custom=True)
     model = tf.Module()
     for name, part in parts.items():
         setattr(model, name, part)
@@ -85,8 +85,8 @@ def test_with_the_library_alone(tf_backend, saved):
     for name, value in expected.items():
         if "second step" not in name or name.startswith("custom"):
             assert_same_bits(found[name], value, name)
-    for spec in SPECIFICATIONS:
-        camel = "".join(part.capitalize() for part in spec.name.split("_"))
+    for spec in BUILT_IN:
+        camel = "".join(part.capitalize() for part in spec.operator.split("_"))
         assert re.search(rf"{spec.name}: No gradient defined for operation.*\(op type: Fusedops{camel}\)", done.stdout)
 
 

@@ -206,7 +206,7 @@ def test_vectorized_map_makes_one_call(tf_backend, spec, random, monkeypatch):
     monkeypatch.setattr(tf.get_logger(), "handle", lambda record: said.append(record.getMessage()))
     graph = tf.function(lambda: tf.vectorized_map(one, mapped)).get_concrete_function().graph
     assert said == []
-    assert bool(types_of_nodes(graph) & {"While", "StatelessWhile"}) == (not TABLE[spec.name].batched)
+    assert bool(types_of_nodes(graph) & {"While", "StatelessWhile"}) == (not TABLE[spec.operator].batched)
 
 
 def test_vectorized_map_under_xla(tf_backend, spec, random):
@@ -217,7 +217,7 @@ def test_vectorized_map_under_xla(tf_backend, spec, random):
     sample = spec.sample((4, 3, 6), random)
     inputs = tf_backend.tensors(sample, "float64")
     mapped = [name for name in sample.tensors if name not in spec.parameters]
-    wanted = spec.differentiable(sample) if TABLE[spec.name].batched else ()
+    wanted = spec.differentiable(sample) if TABLE[spec.operator].batched else ()
 
     def one(slices):
         return tf_backend.call(spec.name, {**inputs, **slices}, sample.options)

@@ -24,7 +24,7 @@ def case(torch_backend, spec, random):
 
 
 def name_of(spec):
-    return f"Fusedops{''.join(map(str.capitalize, spec.name.split('_')))}Backward"
+    return f"Fusedops{''.join(map(str.capitalize, spec.operator.split('_')))}Backward"
 
 
 def test_names(case, spec):
@@ -121,7 +121,7 @@ class Policy:
     """A policy of selective checkpoints, which keeps what the operators computed or not, and remembers which it saw."""
 
     def __init__(self, torch, spec, keeps: bool) -> None:
-        self.operators = {getattr(torch.ops.fusedops, name).default for name in (spec.name, f"_{spec.name}")}
+        self.operators = {getattr(torch.ops.fusedops, name).default for name in (spec.operator, f"_{spec.operator}")}
         self.keeps = keeps
         self.seen = set()
 
@@ -168,7 +168,7 @@ def test_selective_checkpoint(case, spec, keeps):
     with Kernels() as checkpointed:
         got = outputs_and_gradients(torch, policy.checkpointed(function), inputs)
     assert_same(torch, got, expected)
-    assert policy.seen == {f"fusedops::{called_in_eager_code(spec.name)}"}
+    assert policy.seen == {f"fusedops::{called_in_eager_code(spec.operator)}"}
     given = {x.data_ptr() for x in inputs}
     read = [x for x in saved if not autograd_in_cpp() or x.data_ptr() not in given]
     assert checkpointed.count == plain.count + (not keeps and len(read) > 0)
@@ -180,7 +180,7 @@ def test_compiled_selective_checkpoint(case, torch_backend, spec):
     policy = Policy(torch, spec, keeps=True)
     got = outputs_and_gradients(torch, torch_backend.traced(policy.checkpointed(function)), inputs)
     assert_same(torch, got, outputs_and_gradients(torch, function, inputs))
-    assert policy.seen == {f"fusedops::{spec.name}"}
+    assert policy.seen == {f"fusedops::{spec.operator}"}
 
 
 def test_deterministic_algorithms(case):

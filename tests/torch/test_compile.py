@@ -170,7 +170,7 @@ def test_export(torch_backend, spec, random):
     rows = torch.export.Dim("rows", min=2, max=64)
     shapes = tuple({0: rows} if x.dim() and x.shape[0] == 4 else None for x in tensors)
     program = torch.export.export(Module(), tensors, dynamic_shapes=(shapes,))
-    assert f"fusedops.{spec.name}.default" in program.graph_module.code
+    assert f"fusedops.{spec.operator}.default" in program.graph_module.code
     other = spec.sample((7, 3, 8), random)
     tensors = tuple(torch_backend.tensors(other, "float32")[name] for name in other.tensors)
     assert_same(torch, program.module()(*tensors), function(*tensors))

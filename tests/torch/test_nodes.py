@@ -71,7 +71,7 @@ def test_only_what_is_read_for_the_wanted_gradients_is_kept(case, torch_backend,
     from fusedops.torch.library import TABLE
 
     torch, function, inputs, names = case
-    declared = TABLE[spec.name]
+    declared = TABLE[spec.operator]
     read = derivative_of(TABLE, declared)
     absent = {x.name for x in declared.inputs}.difference(names)
     for place in [i for i, x in enumerate(inputs) if x.requires_grad]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.helpers.torch_functions import call_and_leaves, outputs_and_gradients, public_name, recorded_calls
-from tests.specifications import SPECIFICATIONS
+from tests.specifications import SPECIFICATIONS, is_of_an_expression
 
 
 def registered_operators() -> set[str]:
@@ -46,7 +46,8 @@ def test_every_operator_is_reached(torch_cpu, random):
     reached = {
         public_name(func) for spec in SPECIFICATIONS for func, _, _ in recorded_calls(torch_cpu, spec, random).values()
     }
-    assert reached == {name for name in registered_operators() if not name.startswith("_")}
+    others = {name for name in registered_operators() - reached if not name.startswith("_")}
+    assert all(map(is_of_an_expression, others))  # which other tests have added
 
 
 def test_raw_operators_give_the_same_bits(torch_backend, spec, random):
@@ -116,5 +117,5 @@ def test_sparse_tensors(torch_cpu, spec, random):
 
 def test_errors_of_torch_name_no_folder_of_the_build(torch_cpu, spec):
     """Where no kernel fits, torch says where each of them was registered."""
-    dump = torch_cpu.torch._C._dispatch_dump(f"fusedops::{spec.name}")
+    dump = torch_cpu.torch._C._dispatch_dump(f"fusedops::{spec.operator}")
     assert "\nCPU: registered at torch_binding/library.cpp" in dump

@@ -179,5 +179,5 @@ def test_modes(case, spec):
     with Functions(), Operators():
         got = outputs_and_gradients(torch, function, inputs)
     assert_same(torch, got, outputs_and_gradients(torch, function, inputs))
-    assert f"fusedops.{called_in_eager_code(spec.name)}.default" in functions
-    assert f"fusedops.{called_in_eager_code(spec.name)}.default" in operators
+    assert f"fusedops.{called_in_eager_code(spec.operator)}.default" in functions
+    assert f"fusedops.{called_in_eager_code(spec.operator)}.default" in operators

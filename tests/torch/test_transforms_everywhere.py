@@ -41,7 +41,7 @@ def bare(torch, spec, sample, inputs, names):
     """The registered operator as a function of the named inputs."""
     from fusedops.torch.library import TABLE
 
-    declaration = TABLE[spec.name]
+    declaration = TABLE[spec.operator]
     public = [i for i, output in enumerate(declaration.outputs) if not output.saved]
 
     def function(*tensors):
@@ -50,7 +50,7 @@ def bare(torch, spec, sample, inputs, names):
             if declared.kind == "scalar" and not isinstance(given[declared.name], torch.Tensor):
                 given[f"{declared.name}_value"] = given.pop(declared.name)
                 given[declared.name] = None
-        outputs = tuples(getattr(torch.ops.fusedops, spec.name)(**given))
+        outputs = tuples(getattr(torch.ops.fusedops, spec.operator)(**given))
         return tuple(outputs[i] for i in public) if len(public) > 1 else outputs[0]
 
     return function

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/common/activations.h"
+#include "core/common/numeric.h"
 #include "core/common/rows.h"
 #include "core/declaration/operator.h"
 
