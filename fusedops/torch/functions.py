@@ -317,10 +317,10 @@ def elementwise(expression: str, *, inputs: Sequence[str] | None = None, name: s
         >>> gate(torch.zeros(2, 3), torch.ones(2, 3), 0.5, torch.tensor([2.0, 4.0, 6.0]))
         tensor([[1., 2., 3.],
                 [1., 2., 3.]])
-        >>> print(fo.elementwise("x * y + 1").derivative)
-        dx = sum_to(dy * y, x)
-        dy_2 = sum_to(dy * x, y)
-        return dx, dy_2
+        >>> print(fo.elementwise("x * w + 1").derivative)
+        dx = sum_to(dy * w, x)
+        dw = sum_to(dy * x, w)
+        return dx, dw
 
     TensorFlow:
         >>> gate = fo.elementwise("silu(g) * u + scale * b", name="gate")

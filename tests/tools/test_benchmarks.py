@@ -30,7 +30,7 @@ from rich.console import Console
 from benchmarks import __main__ as command_line
 from benchmarks.__main__ import main
 from benchmarks.cases import all_cases
-from benchmarks.cases.case import BOTH, SECTIONS, Case, moving, product
+from benchmarks.cases.case import BOTH, FIRST_USE, SECTIONS, Case, moving, product
 from benchmarks.cases.selection import Selection, parse_shape
 from benchmarks.contenders import side_of
 from benchmarks.guard.judging import RATIOS
@@ -38,7 +38,7 @@ from benchmarks.measuring import contest, runner
 from benchmarks.measuring.efforts import EFFORTS
 from benchmarks.measuring.environment import environment
 from benchmarks.measuring.timing import Contender, Effort, HostClock
-from benchmarks.operators import ELEMENTWISE, OPERATORS, OVER_ROWS, models
+from benchmarks.operators import ELEMENTWISE, OPERATORS, OVER_ROWS, layouts, models
 from benchmarks.results import compare, report, schema
 
 QUICK = Effort(round=0.0, total=0.0, least_rounds=3)
@@ -324,11 +324,23 @@ def test_every_operator_is_measured(any_backend, measured):
             continue  # torch's autograd hands the upstream gradient through: there is nothing to time
         row = measured(case)
         assert "problem" not in row, (case.key, row["problem"])
-        for name in ("fusedops", "eager"):
+        expression = ["fusedops, expression"] * layouts.has_both(case)
+        for name in ("fusedops", *expression, "eager"):
             contender = row["contenders"][name]
             assert contender["problem"] is None, (case.key, name, contender["problem"])
             assert ("memory" in contender) == (any_backend.device == "cuda")
         assert row["flops"] > 0 and row["bytes"] > 0
+
+
+def test_first_uses(any_backend, measured):
+    """Every call makes another operator; on a GPU another process may have compiled it."""
+    cases = [case for case in all_cases() if case.section == FIRST_USE and case.device == any_backend.device]
+    assert cases
+    for case in cases:
+        row = measured(case)
+        assert "problem" not in row, (case.key, row["problem"])
+        assert all(contender["problem"] is None for contender in row["contenders"].values()), row["contenders"]
+        assert min(row["contenders"]["fusedops"]["samples"]) > 1e-4
 
 
 @pytest.mark.parametrize("section", ["small", "growth", "launch", "seeds", "python", "call-gpu"])

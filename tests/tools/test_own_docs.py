@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from fusedops.building.cuda import NoCudaError, find_toolkit
+from fusedops.building.options import Options
 from tests.conftest import require
 from tests.helpers.frameworks import FRAMEWORKS
 from tests.helpers.own_operators import need_compiler
@@ -17,6 +19,11 @@ PAGE = ROOT / "docs/your-own-operator.md"
 def test_programs(framework, device, tmp_path):
     require(framework, device)
     need_compiler()
+    if device == "cuda":
+        try:
+            find_toolkit(Options.from_environment())
+        except NoCudaError as error:
+            pytest.skip(f"its sources for GPUs need nvcc: {error}")
     cache = {"FUSEDOPS_CACHE_DIR": str(tmp_path / "cache"), "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = run_program("own_page.py", PAGE, framework, device=device, cwd=tmp_path, **cache)
     assert done.returncode == 0, done.stdout + done.stderr
