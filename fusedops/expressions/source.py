@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fusedops.expressions.graph import COMPARISONS, OPERATIONS
+from fusedops.expressions.graph import OPERATIONS
 
 if TYPE_CHECKING:
     from fusedops.expressions.program import Definition, Instruction
 
 _KINDS = ("kSum", "kMean", "kMax", "kMin")
-_OPERATORS = {
-    **{"add": "+", "sub": "-", "mul": "*"},
-    **{"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="},
-}
+_COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+_TWO = ("add", "sub", "mul", "div", "min", "max", "pow")
 _INPUTS = "const A (&x)[kInputs], const A (&r)[kReductions + 1]"
 
 
@@ -50,37 +49,68 @@ def source(definition: Definition) -> str:
 
 
 def _body(code: Sequence[Instruction], targets: Sequence[tuple[str, int]], indent: int) -> list[str]:
+    ops = [OPERATIONS[instruction.op] for instruction in code]
+    fused = _fused(code, ops, [value for _, value in targets])
     lines, names = list[str](), list[str]()
-    for instruction in code:
-        op = OPERATIONS[instruction.op]
+    for place, (instruction, op) in enumerate(zip(code, ops, strict=True)):
+        operands = [instruction.a, instruction.b, instruction.c]
         if op == "input":
             names.append(f"x[{instruction.a}]")
         elif op == "reduced":
             names.append(f"r[{instruction.a}]")
         elif op == "constant":
             names.append(_constant(instruction.value))
+        elif place in fused.values():
+            names.append("")  # part of a sum
         else:
-            name = f"v{len(lines)}"
-            operands = [names[place] for place in (instruction.a, instruction.b, instruction.c)]
-            lines.append(f"const A {name} = {_operation(op, operands)};")
-            names.append(name)
+            text = _operation(op, [names[operand] for operand in operands])
+            if place in fused:
+                factors = code[fused[place]]
+                text = _fused_operation(op, names[factors.a], names[factors.b], operands, fused[place], names)
+            names.append(f"v{len(lines)}")
+            lines.append(f"const A {names[-1]} = {text};")
     lines += [f"{target} = {names[value]};" for target, value in targets]
     return [" " * indent + line for line in lines]
+
+
+def _fused(code: Sequence[Instruction], ops: Sequence[str], results: Sequence[int]) -> dict[int, int]:
+    """The sums and differences that are rounded once together with a product that nothing else reads."""
+    reads = Counter(results)
+    for instruction, op in zip(code, ops, strict=True):
+        reads.update((instruction.a, instruction.b, instruction.c)[: _count(op)])
+    found = {}
+    for place, (instruction, op) in enumerate(zip(code, ops, strict=True)):
+        if op in ("add", "sub"):
+            for operand in (instruction.a, instruction.b):
+                if ops[operand] == "mul" and reads[operand] == 1:
+                    found[place] = operand
+                    break
+    return found
+
+
+def _fused_operation(op: str, a: str, b: str, operands: Sequence[int], product: int, names: Sequence[str]) -> str:
+    first, second = operands[:2]
+    if op == "add":
+        return f"fma_({a}, {b}, {names[second if first == product else first]})"
+    return f"fma_({a}, {b}, -{names[second]})" if first == product else f"fma_(-{a}, {b}, {names[first]})"
+
+
+def _count(op: str) -> int:
+    """Of operands."""
+    if op in ("input", "constant", "reduced"):
+        return 0
+    return 3 if op == "where" else 2 if op in (*_TWO, *_COMPARISONS) else 1
 
 
 def _operation(op: str, operands: Sequence[str]) -> str:
     a, b, c = operands
     if op == "neg":
         return f"-{a}"
-    if op in COMPARISONS:
-        return f"A({a} {_OPERATORS[op]} {b})"
-    if op in _OPERATORS:
-        return f"{a} {_OPERATORS[op]} {b}"
+    if op in _COMPARISONS:
+        return f"A({a} {_COMPARISONS[op]} {b})"
     if op == "where":
         return f"where_({a}, {b}, {c})"
-    if op in ("div", "min", "max", "pow"):
-        return f"{op}_({a}, {b})"
-    return f"{op}_({a})"
+    return f"{op}_({a}, {b})" if op in _TWO else f"{op}_({a})"
 
 
 def _constant(value: float) -> str:

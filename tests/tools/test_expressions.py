@@ -468,7 +468,11 @@ template <class A> A sign_(A x) { return A(x > 0) - A(x < 0); }
 template <class A> A where_(A c, A a, A b) { return c != 0 ? a : b; }
 template <class A> A min_(A a, A b) { return a < b ? a : b; }
 template <class A> A max_(A a, A b) { return a > b ? a : b; }
+template <class A> A add_(A a, A b) { return a + b; }
+template <class A> A sub_(A a, A b) { return a - b; }
+template <class A> A mul_(A a, A b) { return a * b; }
 template <class A> A div_(A a, A b) { return a / b; }
+template <class A> A fma_(A a, A b, A c) { return a * b + c; }
 template <class A> A pow_(A a, A b) { return std::pow(a, b); }
 #define STD(name, of) template <class A> A name(A x) { return std::of(x); }
 STD(exp_, exp) STD(log_, log) STD(log1p_, log1p) STD(expm1_, expm1) STD(sqrt_, sqrt) STD(sin_, sin) STD(cos_, cos)

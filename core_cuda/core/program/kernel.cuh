@@ -131,7 +131,7 @@ template <int kKind>
 FN A folded(A a, A b) {
   if constexpr (kKind == kMax) return max_(a, b);
   if constexpr (kKind == kMin) return min_(a, b);
-  return a + b;
+  return add_(a, b);
 }
 
 template <int kKind>
@@ -387,9 +387,10 @@ class Kernel {
             results[o.value][j] = y[o.value];
             if (V::kWhole ? there > 0 : j < there) {
               if constexpr (kAccess == Access::row)
-                row_sum[o.value] = V::kOfRows[o.value] ? y[o.value] : row_sum[o.value] + y[o.value];
-              if constexpr (kAccess == Access::column) column_sum_[o.value][held][j] += y[o.value];
-              if constexpr (kAccess == Access::single) sum_[o.value] += y[o.value];
+                row_sum[o.value] = V::kOfRows[o.value] ? y[o.value] : add_(row_sum[o.value], y[o.value]);
+              if constexpr (kAccess == Access::column)
+                column_sum_[o.value][held][j] = add_(column_sum_[o.value][held][j], y[o.value]);
+              if constexpr (kAccess == Access::single) sum_[o.value] = add_(sum_[o.value], y[o.value]);
             }
           });
         }
