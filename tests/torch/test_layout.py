@@ -15,7 +15,7 @@ from tests.helpers.torch_layouts import (
     spaced_batches,
     spaced_rows,
 )
-from tests.specifications import BUILT_IN, SPECIFICATIONS
+from tests.specifications import BUILT_IN
 
 
 def laid_out(torch, layout, inputs):
