@@ -57,13 +57,13 @@ class Elementwise:
         return self._expression.derivative
 
     def __call__(self, *values: Any) -> Any:
+        if len(values) != len(self._expression.inputs):
+            raise self._wrong_count(len(values))
         operator = self._of_tensors
         for value in values:
             if type(value) not in self.tensors and checks.is_number(value):
                 operator = getattr(self.rows.operators, self._row(tuple(map(checks.is_number, values))))
                 break
-        if len(values) != len(self._expression.inputs):
-            raise self._wrong_count(len(values))
         try:
             return operator(*values)
         except Exception as error:
