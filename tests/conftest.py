@@ -54,6 +54,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("dtype", DTYPES)
 
 
+OF_VALUES = ("test_reference.py", "test_special_values.py")
+
+
+@pytest.hookimpl(tryfirst=True)  # before slow tests are left out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        for name in {"spec", "operator"} & parameters.keys():
+            if getattr(parameters[name], "slow", False) and item.path.name not in OF_VALUES:
+                item.add_marker(pytest.mark.slow)
+
+
 def require(framework: str, device: str) -> Backend:
     """The backend, or a skip that the summary counts."""
     found = backend(framework, device)

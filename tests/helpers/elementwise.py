@@ -40,13 +40,14 @@ class Expression(Specification):
         outputs: Sequence[str] = ("y",),
         least_rank: int = 1,
         flat: float = 1.0,
+        slow: bool = False,
     ) -> None:
         self.name, self.text, self.outputs, self.least_rank = name, text, tuple(outputs), least_rank
         self.shapes = shapes or {}
         self.parameters = tuple(self.shapes)
         self.expression = expressions.Expression(text, None, name)
         self.definition = self.expression.definition()
-        self.scale = flat
+        self.scale, self.slow = flat, slow
         self.bad = tuple(self.bad_calls())
 
     @property

@@ -1,3 +1,5 @@
 from tests.helpers.elementwise import Expression, columns
 
-SPECIFICATION = Expression("residual", "s = x + r; y = s * w; return y, s", {"w": columns}, outputs=("y", "s"))
+SPECIFICATION = Expression(
+    "residual", "s = x + r; y = s * w; return y, s", {"w": columns}, outputs=("y", "s"), slow=True
+)
