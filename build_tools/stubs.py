@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -118,11 +118,12 @@ def _import(name: str, function: FunctionType, framework: str) -> str | None:
 def operators() -> str:
     """The text of operators.py."""
     built = next(framework.name for framework in loading.FRAMEWORKS.values() if not loading.fault(framework))
-    table: dict[str, Operator] = importlib.import_module(f"fusedops.{built}.library").TABLE
-    return _formatted("\n".join(_operators(table)))
+    library = importlib.import_module(f"fusedops.{built}.library")
+    rows = [row for row in library.TABLE.values() if row.name in library.BUILT_IN]
+    return _formatted("\n".join(_operators(rows)))
 
 
-def _operators(table: dict[str, Operator]) -> Iterator[str]:
+def _operators(rows: Sequence[Operator]) -> Iterator[str]:
     yield '"""The types of the operators; `make stubs` writes them, from the table of the compiled library."""'
     yield "from __future__ import annotations"
     yield "from collections.abc import Sequence"
@@ -135,11 +136,11 @@ class Operators(Protocol):
     A call of one goes on in torch_binding/ or tf_binding/, which run the row's rule and kernel: core_cuda/ops/.
     """
 '''
-    for name, row in table.items():
+    for row in rows:
         result = ", ".join(["Tensor"] * len(row.outputs))
         options = ["*", *map(_option, row.attributes)] if row.attributes else []
         parameters = ", ".join(["self", *map(_parameter, row.inputs), *options])
-        yield f"    def {name}({parameters}) -> {result if len(row.outputs) == 1 else f'tuple[{result}]'}: ..."
+        yield f"    def {row.name}({parameters}) -> {result if len(row.outputs) == 1 else f'tuple[{result}]'}: ..."
 
 
 def _parameter(x: Input) -> str:

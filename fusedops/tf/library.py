@@ -22,6 +22,7 @@ _RAW = tf.load_op_library(str(LIBRARY))  # first: TensorFlow lists the operators
 _CDLL = ctypes.CDLL(str(LIBRARY))
 _CORE = declarations.read(_CDLL)
 TABLE = _CORE.table
+BUILT_IN = frozenset(TABLE)  # the names of the rows that no process has added
 DTYPES = tuple(map(tf.as_dtype, _CORE.dtypes))  # by the core's numbers
 if not hasattr(_RAW, f"fusedops_{next(iter(TABLE))}"):
     raise ImportError(

@@ -27,6 +27,7 @@ def _load() -> ctypes.CDLL:
 LIBRARY = _load()
 CORE = declarations.read(LIBRARY)
 TABLE = CORE.table
+BUILT_IN = frozenset(TABLE)  # the names of the rows that no process has added
 DTYPES = tuple(getattr(torch, name) for name in CORE.dtypes)  # by the core's numbers
 
 
