@@ -57,13 +57,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 OF_VALUES = ("test_reference.py", "test_special_values.py")
 
 
-@pytest.hookimpl(tryfirst=True)  # before slow tests are left out
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out the suites that a specification has no need of."""
+
+    def is_needed(item: pytest.Item) -> bool:
         parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        for name in {"spec", "operator"} & parameters.keys():
-            if getattr(parameters[name], "slow", False) and item.path.name not in OF_VALUES:
-                item.add_marker(pytest.mark.slow)
+        asked = [parameters[name] for name in ("spec", "operator") if name in parameters]
+        return item.path.name in OF_VALUES or not any(getattr(x, "of_values_only", False) for x in asked)
+
+    left_out = [item for item in items if not is_needed(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = filter(is_needed, items)
 
 
 def require(framework: str, device: str) -> Backend:

@@ -40,14 +40,14 @@ class Expression(Specification):
         outputs: Sequence[str] = ("y",),
         least_rank: int = 1,
         flat: float = 1.0,
-        slow: bool = False,
+        of_values_only: bool = False,
     ) -> None:
         self.name, self.text, self.outputs, self.least_rank = name, text, tuple(outputs), least_rank
         self.shapes = shapes or {}
         self.parameters = tuple(self.shapes)
         self.expression = expressions.Expression(text, None, name)
         self.definition = self.expression.definition()
-        self.scale, self.slow = flat, slow
+        self.scale, self.of_values_only = flat, of_values_only
         self.bad = tuple(self.bad_calls())
 
     @property

@@ -71,7 +71,7 @@ class Specification:
     least_rank = 0  # from 1 on, the last dimension is one of columns, and the operator is one over rows
     row_options: Mapping[str, Any] = {}  # with which every output has rows
     bad: tuple[Bad, ...] = ()
-    slow = False  # the quick tests are those of its values
+    of_values_only = False  # only the suites of its values: the others learn nothing from it
     autocast = False  # computes in PyTorch's autocast dtype
     rows_are_independent = True  # the same bits for a row, whatever the others are
     bits_follow_from_values = True  # and not from strides, which may lead to another kernel
