@@ -24,6 +24,7 @@ class Rows:
 
     def __init__(self, library: ctypes.CDLL, added: Callable[[], None], operators: Any) -> None:
         self.library, self.added, self.operators = library, added, operators
+        library.fusedops_define.restype = ctypes.c_char_p
         self.lock = threading.RLock()
         self.knows_compiler = False
 
@@ -48,7 +49,6 @@ class Rows:
         for row in rows:
             if hasattr(self.operators, row.name):
                 continue
-            self.library.fusedops_define.restype = ctypes.c_char_p
             refused = self.library.fusedops_define(ctypes.byref(packed(row)))
             if refused is not None:
                 raise RuntimeError(refused.decode())

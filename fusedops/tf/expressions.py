@@ -17,7 +17,6 @@ OF_FORMULAS.row = _ROWS.operator
 
 
 class _Elementwise(Elementwise):
-    __doc__ = Elementwise.__doc__
     rows = _ROWS
     tensors = frozenset({internals.EagerTensor})
 

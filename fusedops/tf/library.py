@@ -7,13 +7,12 @@ process adds.
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from fusedops import declarations, loading
+from fusedops import declarations, growth, loading
 from fusedops.declarations import Operator
 from fusedops.tf import internals, text
 
@@ -33,27 +32,18 @@ if not hasattr(_RAW, f"fusedops_{next(iter(TABLE))}"):
 RAW = {name: getattr(_RAW, f"fusedops_{name}") for name in TABLE}  # TensorFlow's own functions of them
 KEEP = _RAW.fusedops_keep
 
-_CDLL.fusedops_add_operators.restype = ctypes.c_char_p
 _CDLL.fusedops_tf_register_new.restype = ctypes.c_char_p
 _CDLL.fusedops_tf_op_list.restype = ctypes.c_void_p
-_CALLBACKS: list[Callable[[Operator], object]] = []
-_GROWING = threading.RLock()
+_GROWTH = growth.Growth(TABLE)
+for_each = _GROWTH.for_each
 _known = len(TABLE)  # rows of the core's table that are here, or that TensorFlow has refused
-
-
-def for_each(callback: Callable[[Operator], object]) -> None:
-    """Calls `callback` with every row of the table, and later with every row that is added."""
-    with _GROWING:
-        for row in list(TABLE.values()):
-            callback(row)
-        _CALLBACKS.append(callback)
 
 
 @text.unconverted
 def added() -> None:
     """Makes operators of TensorFlow of the rows that were added to the core's table, if there are any."""
     global _known
-    with _GROWING:
+    with _GROWTH.lock:
         rows = declarations.read_from(_CDLL, _known)
         if not rows:
             return
@@ -62,23 +52,15 @@ def added() -> None:
         RAW.update({row.name: internals.generated(row.type, lists[row.name]) for row in rows if lists[row.name]})
         _known += len(rows)
         refused = [row.name for row in rows if not lists[row.name]]
-        rows = [row for row in rows if lists[row.name]]
-        TABLE.update({row.name: row for row in rows})
-        for callback in _CALLBACKS:  # one after the other: a row's derivative may call a row behind it
-            for row in rows:
-                callback(row)
+        _GROWTH.extend([row for row in rows if lists[row.name]])
     if refused:  # another thread may have got the sentence
         raise RuntimeError(sentence.decode() if sentence else f"fusedops.{refused[0]}: TensorFlow cannot have it")
 
 
 @text.unconverted
 def add(operators: Callable[[], Any]) -> None:
-    """Adds operators of a library of their own, by the function with which it shows them:
-    core_cuda/core/declaration/library.h."""
-    operators.restype = ctypes.c_void_p  # type: ignore[attr-defined]
-    refused = _CDLL.fusedops_add_operators(ctypes.c_void_p(operators()))
-    if refused is not None:
-        raise ValueError(refused.decode())
+    """Adds operators of a library of their own, by the function with which it shows them."""
+    growth.add(_CDLL, operators)
     added()
 
 

@@ -26,7 +26,6 @@ OF_FORMULAS.row = _of_formula
 
 
 class _Elementwise(Elementwise):
-    __doc__ = Elementwise.__doc__
     rows = _ROWS
     tensors = frozenset({torch.Tensor, torch.nn.Parameter})
 

@@ -7,14 +7,13 @@ process adds.
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from fusedops import declarations, loading
+from fusedops import declarations, growth, loading
 from fusedops.torch import internals
 
 
@@ -64,44 +63,28 @@ def overload(name: str) -> Callable[..., Any]:
 
 SIGNATURES: dict[str, Signature] = {}
 
-_CALLBACKS: list[Callable[[declarations.Operator], None]] = []
-_GROWING = threading.RLock()
-LIBRARY.fusedops_add_operators.restype = ctypes.c_char_p
+_GROWTH = growth.Growth(TABLE)
+for_each = _GROWTH.for_each
 LIBRARY.fusedops_torch_register_new.restype = ctypes.c_char_p
-
-
-def for_each(callback: Callable[[declarations.Operator], None]) -> None:
-    """Calls `callback` with every row of the table, and later with every row that is added."""
-    with _GROWING:
-        for row in TABLE.values():
-            callback(row)
-        _CALLBACKS.append(callback)
 
 
 @internals.before_tracing
 def added() -> None:
     """Makes operators of torch of the rows that were added to the core's table, if there are any."""
-    with _GROWING:
+    with _GROWTH.lock:
         rows = declarations.read_from(LIBRARY, len(TABLE))
         if not rows:
             return
         refused = LIBRARY.fusedops_torch_register_new()
         if refused is not None:
             raise RuntimeError(refused.decode())
-        TABLE.update({row.name: row for row in rows})
-        for callback in _CALLBACKS:  # one after the other: a row's derivative may call a row behind it
-            for row in rows:
-                callback(row)
+        _GROWTH.extend(rows)
 
 
 @internals.before_tracing
 def add(operators: Callable[[], Any]) -> None:
-    """Adds operators of a library of their own, by the function with which it shows them:
-    core_cuda/core/declaration/library.h."""
-    operators.restype = ctypes.c_void_p  # type: ignore[attr-defined]
-    refused = LIBRARY.fusedops_add_operators(ctypes.c_void_p(operators()))
-    if refused is not None:
-        raise ValueError(refused.decode())
+    """Adds operators of a library of their own, by the function with which it shows them."""
+    growth.add(LIBRARY, operators)
     added()
 
 
