@@ -31,6 +31,10 @@ class Attribute:
     default: Any
     choices: tuple[str, ...] = ()  # all that a "str" may be; empty: anything
 
+    def read(self, text: str) -> Any:
+        """The value that is spelled so."""
+        return _READ[self.type](text)
+
     def spelled(self, value: Any) -> str:
         """The value as the core parses it. Doubles keep all their bits."""
         if self.type == "bool":
@@ -121,5 +125,5 @@ _READ: dict[str, Callable[[str], Any]] = {
     "int": int,
     "bool": lambda text: text == "true",
     "str": str,
-    "floats": lambda text: [float(number) for number in text.strip("[] ").split(",") if number],
+    "floats": lambda text: [float(number) for number in text.strip("[] ").split(",") if number.strip()],
 }

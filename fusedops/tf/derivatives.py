@@ -70,12 +70,7 @@ def _decoded(attribute: Attribute, value: Any) -> Any:
     """An attribute of an OpDef as the Python value that was given for it."""
     if attribute.type in ("bool", "int"):
         return value
-    text = value.decode() if isinstance(value, bytes) else value
-    if attribute.type == "float":
-        return float(text)
-    if attribute.type == "floats":
-        return tuple(float(number) for number in text.strip(" []").split(",") if number.strip())
-    return text
+    return attribute.read(value.decode() if isinstance(value, bytes) else value)
 
 
 @functools.cache
