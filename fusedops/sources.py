@@ -8,13 +8,14 @@ PACKAGE = Path(__file__).parent
 INSTALLED = "_sources"  # where an installed package has them
 
 
-def folder() -> Path:
-    """
+def folder(*names: str | Path) -> Path:
+    """The one that has all folders of these names, as `core_cuda`.
+
     Raises:
         FileNotFoundError: They are in neither place.
     """
     for place in (PACKAGE / INSTALLED, PACKAGE.parent):
-        if (place / "core_cuda").is_dir():
+        if all((place / name).is_dir() for name in names):
             return place
     raise FileNotFoundError(
         f"fusedops: the sources are not in {PACKAGE / INSTALLED}. Run: pip install --force-reinstall fusedops"

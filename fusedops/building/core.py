@@ -6,14 +6,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fusedops import sources as own
 from fusedops.building.architectures import Architecture, choose
 from fusedops.building.cuda import Cutlass, Toolkit, find_cutlass, find_toolkit
 from fusedops.building.ninja import NinjaFile
-from fusedops.building.options import Options
+from fusedops.building.options import BuildError, Options
 
 CORE = Path("core_cuda")
 # What a library of operators of its own links of it: core/declaration/library.h.
 FOR_LIBRARIES = (Path("core/declaration/rule.cpp"), Path("core/declaration/view.cpp"))
+
+
+def sources(*folders: Path) -> Path:
+    """Where these folders are, that an installed package has too, or a BuildError."""
+    try:
+        return own.folder(*folders)
+    except FileNotFoundError as error:
+        raise BuildError(str(error).removeprefix("fusedops: ")) from None
 
 
 @dataclass(frozen=True)
@@ -108,9 +117,9 @@ def add_core(ninja: NinjaFile, options: Options, cuda: Cuda | None) -> list[Path
         only_sm90 = ["-O3", "-DNDEBUG", *(["-lineinfo"] if options.debug else [])]
         only_sm90 += ["-gencode=arch=compute_90a,code=sm_90a"]
         ninja.rule("core_cu_sm90", [*compile_cu, *only_sm90, *rest], description="nvcc $in", headers=True)
-        sources = ninja.sources(CORE, "*.cu")
+        kernels = ninja.sources(CORE, "*.cu")
         # These take by far the longest: first, so that the build does not end waiting for them alone.
         if cuda.sm90:
-            made += objects("core_cu_sm90", [s for s in sources if "sm90" in s.name])
-        made += objects("core_cu", [s for s in sources if "sm90" not in s.name])
+            made += objects("core_cu_sm90", [s for s in kernels if "sm90" in s.name])
+        made += objects("core_cu", [s for s in kernels if "sm90" not in s.name])
     return objects("core_cpp", ninja.sources(CORE, "*.cpp")) + made

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-from fusedops import loading, sources
-from fusedops.building import binding
+from fusedops import loading
+from fusedops.building import binding, core
 from fusedops.building.autograd import AUTOGRAD, add_autograd
 from fusedops.building.core import CORE, Cuda, add_core, announcement
 from fusedops.building.cuda import NoCudaError, NoCutlassError
@@ -119,10 +119,7 @@ def _wanted() -> tuple[Options, Cuda | None, str | None]:
 
 
 def _sources() -> Path:
-    try:
-        return sources.folder()
-    except FileNotFoundError as error:
-        raise BuildError(str(error).removeprefix("fusedops: ")) from None
+    return core.sources(*FOLDERS)
 
 
 def _cache() -> Path:

@@ -19,11 +19,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusedops import sources as own
 from fusedops.building import includes
 from fusedops.building.architectures import Architecture, choose
 from fusedops.building.binding import CUDART_NEEDS
 from fusedops.building.core import CORE, FOR_LIBRARIES, cpp, for_gpus, nvcc
+from fusedops.building.core import sources as sources_of
 from fusedops.building.cuda import NoCudaError, Toolkit, find_toolkit, gpus_here
 from fusedops.building.ninja import alone
 from fusedops.building.options import BuildError, Options
@@ -65,10 +65,7 @@ def read(sources: Sequence[Path]) -> Library:
 
 
 def _core() -> Path:
-    try:
-        return own.folder() / CORE
-    except FileNotFoundError as error:
-        raise BuildError(str(error).removeprefix("fusedops: ")) from None
+    return sources_of(CORE) / CORE
 
 
 @contextmanager

@@ -24,7 +24,8 @@ class _Text(ctypes.Structure):
 
 def use(library: ctypes.CDLL) -> None:
     """Tells the core in this library."""
-    headers = [(name, (folder() / "core_cuda" / name).read_bytes()) for name in _HEADERS]
+    core = folder("core_cuda") / "core_cuda"
+    headers = [(name, (core / name).read_bytes()) for name in _HEADERS]
     headers += [(name, b'#include "core/program/nvrtc_std.h"\n') for name in _STANDARD]
     libraries = [os.fsencode(path) for path in _libraries()]
     texts = [_Text(name.encode(), text) for name, text in headers]
