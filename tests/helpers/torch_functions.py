@@ -65,8 +65,10 @@ def together(backend: Backend, calls: Iterable[tuple[Specification, Sample]]) ->
     return every, tuple(inputs)
 
 
-def every_operator(backend: Backend, random: np.random.Generator) -> tuple[Function, tuple[Any, ...]]:
-    return together(backend, [(spec, spec.sample((4, 3, 8), random)) for spec in SPECIFICATIONS])
+def every_operator(
+    backend: Backend, random: np.random.Generator, specifications: Iterable[Specification] = SPECIFICATIONS
+) -> tuple[Function, tuple[Any, ...]]:
+    return together(backend, [(spec, spec.sample((4, 3, 8), random)) for spec in specifications])
 
 
 def autograd_in_cpp() -> bool:

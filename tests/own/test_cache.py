@@ -67,6 +67,7 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", str(tmp_path / "c++"))
     monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path / "a cache"))
     monkeypatch.setenv("CUDA", "0")
+    monkeypatch.delenv("FUSEDOPS_CUDA_ARCHS", raising=False)
     return Place(tmp_path)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import json
+import re
 
 import pytest
 
+from fusedops import growth
 from tests.helpers.added_rows import compiled
 from tests.helpers.running import run_program
 
@@ -35,8 +37,8 @@ def test_faulty_rows_are_refused(rows):
         refused = faulty(ctypes.c_int64(place), ctypes.byref(sentence))
         if refused is None:
             break
-        got = library.LIBRARY.fusedops_add_operators(ctypes.c_void_p(refused))
-        assert got is not None and got.decode() == sentence.value.decode()
+        with pytest.raises(ValueError, match=f"^{re.escape(sentence.value.decode())}$"):
+            growth.add(library.LIBRARY, lambda refused=refused: refused)
     assert place > 10
     library.added()
     assert before == library.TABLE
