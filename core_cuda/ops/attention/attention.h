@@ -1,0 +1,194 @@
+// attention: y = softmax(scale * q k^T, masked) v, for each head of each sequence, without a matrix of all scores.
+//   lse = log(sum(exp(scale * q k^T))), of the kept scores: what the backward needs to compute the softmax again
+//   backward, with p = softmax(...), d = dy v^T and delta = sum(dy * y) over a row:
+//     ds = p * (d - delta);  dq = scale * ds k;  dk = scale * ds^T q;  dv = p^T dy
+//   a soft cap c makes t = c * tanh(s / c) of a score s = scale * q k^T; ds gets another factor 1 - (t / c)^2
+//
+// Source: Dao, "FlashAttention-2: Faster attention with better parallelism and work partitioning", 2023.
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include "core/common/numeric.h"
+#include "core/declaration/operator.h"
+#include "ops/attention/mask.h"
+
+namespace fusedops {
+
+// Attributes that all attention operators have. A scale of infinity stands for 1 / sqrt(D), a window or a soft cap of 0
+// for none.
+inline constexpr Attribute kCausal{"causal", Type::boolean, "false"}, kScale{"scale", Type::f64, "inf"},
+    kWindow{"window", Type::i64, "0"}, kSoftcap{"softcap", Type::f64, "0.0"}, kSeqDim{"seq_dim", Type::i64, "-3"};
+
+inline constexpr Signature kAttention{
+    .name = "attention",
+    .inputs = {{"q", Kind::tensor, Layout::heads},
+               {"k", Kind::tensor, Layout::heads},
+               {"v", Kind::tensor, Layout::heads},
+               {"mask", Kind::optional, Layout::contiguous, /*parameter=*/true},
+               {"lengths", Kind::optional}},
+    .outputs = {{"y", "q"}, {"lse", "compute(q)", /*saved=*/true}},
+    .attributes = {kCausal, kScale, kWindow, kSoftcap, kSeqDim},
+};
+
+const Operator& attention();
+FUSEDOPS_CUDA_KERNEL Status attention_cuda(const Call& call);
+
+inline constexpr Signature kAttentionBackward{
+    .name = "attention_backward",
+    .inputs = {{"dy", Kind::tensor, Layout::heads},
+               {"q", Kind::tensor, Layout::heads},
+               {"k", Kind::tensor, Layout::heads},
+               {"v", Kind::tensor, Layout::heads},
+               {"y", Kind::tensor, Layout::heads},
+               {"lse"},
+               {"mask", Kind::optional, Layout::contiguous, /*parameter=*/true},
+               {"lengths", Kind::optional}},
+    .outputs = {{"dq", "q"}, {"dk", "k"}, {"dv", "v"}},
+    .attributes = {kCausal, kScale, kWindow, kSoftcap, kSeqDim},
+};
+
+const Operator& attention_backward();
+FUSEDOPS_CUDA_KERNEL Status attention_backward_cuda(const Call& call);
+
+// Sequences one behind the other: q [N, H, D], k and v [M, Hk, D]. Sequence b has the positions from offsets[b] to
+// offsets[b + 1] of them; both offsets are int32 [B + 1]. lse is [H, N].
+inline constexpr Signature kAttentionVarlen{
+    .name = "attention_varlen",
+    .inputs = {{"q", Kind::tensor, Layout::heads},
+               {"k", Kind::tensor, Layout::heads},
+               {"v", Kind::tensor, Layout::heads},
+               {"offsets_q", Kind::tensor, Layout::contiguous, /*parameter=*/true},
+               {"offsets_k", Kind::tensor, Layout::contiguous, /*parameter=*/true}},
+    .outputs = {{"y", "q"}, {"lse", "compute(q)", /*saved=*/true}},
+    .attributes = {kCausal, kScale, kWindow, kSoftcap},
+};
+
+const Operator& attention_varlen();
+FUSEDOPS_CUDA_KERNEL Status attention_varlen_cuda(const Call& call);
+
+inline constexpr Signature kAttentionVarlenBackward{
+    .name = "attention_varlen_backward",
+    .inputs = {{"dy", Kind::tensor, Layout::heads},
+               {"q", Kind::tensor, Layout::heads},
+               {"k", Kind::tensor, Layout::heads},
+               {"v", Kind::tensor, Layout::heads},
+               {"y", Kind::tensor, Layout::heads},
+               {"lse"},
+               {"offsets_q", Kind::tensor, Layout::contiguous, /*parameter=*/true},
+               {"offsets_k", Kind::tensor, Layout::contiguous, /*parameter=*/true}},
+    .outputs = {{"dq", "q"}, {"dk", "k"}, {"dv", "v"}},
+    .attributes = {kCausal, kScale, kWindow, kSoftcap},
+};
+
+const Operator& attention_varlen_backward();
+FUSEDOPS_CUDA_KERNEL Status attention_varlen_backward_cuda(const Call& call);
+
+// A half-open range of positions.
+struct Range {
+  int begin, end;
+
+  FUSEDOPS_HD bool is_empty() const { return begin >= end; }
+  FUSEDOPS_HD bool has(int position) const { return begin <= position && position < end; }
+};
+
+// One sequence of a batch. Query i stands beside key i + shift: the last query beside the last key.
+struct Sequence {
+  int64_t first_query, first_key;  // where it begins in tensors that hold sequences one behind the other, otherwise 0
+  int queries, keys;
+  int kept;  // of the keys; those behind them are padding
+
+  FUSEDOPS_HD int shift() const { return keys - queries; }
+};
+
+// Which keys a query sees by its position: what causality, the window and the lengths leave of them.
+struct Band {
+  bool causal;
+  int window;  // 0: none
+
+  FUSEDOPS_HD Range keys(const Sequence& sequence, int query) const {
+    const int beside = query + sequence.shift();
+    const int begin = window ? beside - window + 1 : 0, end = causal ? beside + 1 : sequence.keys;
+    return {begin < 0 ? 0 : begin, end < sequence.kept ? end : sequence.kept};
+  }
+
+  // Those that at least one query of a tile sees.
+  FUSEDOPS_HD Range keys(const Sequence& sequence, Range queries) const {
+    return {keys(sequence, queries.begin).begin, keys(sequence, queries.end - 1).end};
+  }
+
+  // Those that every query of a tile sees: no score among them needs a look at its position.
+  FUSEDOPS_HD Range keys_of_all(const Sequence& sequence, Range queries) const {
+    return {keys(sequence, queries.end - 1).begin, keys(sequence, queries.begin).end};
+  }
+
+  // The queries that see at least one key of a tile, which has only kept ones.
+  FUSEDOPS_HD Range queries(const Sequence& sequence, Range keys) const {
+    const int begin = causal ? keys.begin - sequence.shift() : 0;
+    const int end = window ? keys.end - 1 - sequence.shift() + window : sequence.queries;
+    return {begin < 0 ? 0 : begin, end < sequence.queries ? end : sequence.queries};
+  }
+};
+
+// A tensor of rows: sequence, position, head.
+struct HeadRows {
+  void* data;
+  int64_t sequence, position, head;  // strides in elements
+
+  template <class T>
+  FUSEDOPS_HD T* row(int64_t b, int64_t t, int64_t h) const {
+    return static_cast<T*>(data) + b * sequence + t * position + h * head;
+  }
+};
+
+// What all attention operators are told; the kernels of all of them take it.
+struct Attention {
+  static Attention of(const Call& call);  // of any of the four operators; what one lacks is null
+
+  FUSEDOPS_HD Sequence sequence(int64_t b) const {
+    if (offsets_q) {
+      const Range own_queries = packed(offsets_q, b, packed_queries), own_keys = packed(offsets_k, b, packed_keys);
+      const int keys = own_keys.end - own_keys.begin;
+      return {own_queries.begin, own_keys.begin, own_queries.end - own_queries.begin, keys, keys};
+    }
+    return {0, 0, queries, keys, kept(b)};
+  }
+
+  // Key heads are shared by as many query heads each.
+  FUSEDOPS_HD int key_head(int head) const { return head / group; }
+
+  DType dtype;
+  int64_t sequences;
+  int queries, keys;  // of the longest sequence, or of all together if they are packed
+  int heads, key_heads, group;
+  int dim, dim_v;
+  HeadRows q, k, v, y, lse;  // lse has one element a row
+  HeadRows dy, dq, dk, dv;   // of the backward
+  Band band;
+  double scale, softcap;
+
+  BroadcastMask mask;  // of rows (sequence, head, query)
+  bool has_mask;
+  const void* lengths;  // null: all keys are kept
+  bool lengths_are_64;
+  const int32_t *offsets_q, *offsets_k;  // null: not packed
+  int packed_queries, packed_keys;
+
+ private:
+  // Lengths and offsets may be any numbers: on a GPU nobody has looked at them.
+  FUSEDOPS_HD int kept(int64_t b) const {
+    if (!lengths) return keys;
+    const int64_t length =
+        lengths_are_64 ? static_cast<const int64_t*>(lengths)[b] : static_cast<const int32_t*>(lengths)[b];
+    return length < 0 ? 0 : length < keys ? static_cast<int>(length) : keys;
+  }
+
+  FUSEDOPS_HD static Range packed(const int32_t* offsets, int64_t b, int size) {
+    const auto within = [=](int offset) { return offset < 0 ? 0 : offset < size ? offset : size; };
+    const int begin = within(offsets[b]), end = within(offsets[b + 1]);
+    return {begin, end < begin ? begin : end};
+  }
+};
+
+}  // namespace fusedops
