@@ -1,0 +1,377 @@
+// Attention's forward for 16 bits on compute capability 9.x. Limit: the tensor cores, and beside them the units that
+// compute exponentials, so that both must work at once.
+//
+// One warp copies tiles of k and v into a ring in shared memory, by TMA, and runs ahead into the next task. Each of the
+// warpgroups behind it has 64 queries: it starts the scores of the next tile of keys, then the product of the last
+// tile's probabilities with its values, and computes exponentials while they run. The warpgroups take turns, so that
+// one computes exponentials while another's products run.
+//
+// Source: Shah et al., "FlashAttention-3: Fast and accurate attention with asynchrony and low-precision", 2024.
+#pragma once
+
+#include "ops/attention/attention_sm90.cuh"
+
+namespace fusedops::cuda::sm90 {
+
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, int kRing, bool kIsPlain>
+struct Forward {
+  using T = Value;
+  static constexpr int kM = kTileQueries, kN = kTileKeys, kD = kFeatures, kStages = kRing;
+  static constexpr bool kPlain = kIsPlain;  // a score is a product: Scores
+  static constexpr int kConsumers = kM / 64, kThreads = kWarpgroup * (1 + kConsumers);
+  static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160, kProducerRegisters = kConsumers == 2 ? 24 : 32;
+
+  using QTile = RowTiles<T, kM, kD>;
+  using KTiles = RowTiles<T, kN, kD, kStages>;
+  using VTiles = ColumnTiles<T, kN, kD, kStages>;
+
+  using Warpgroups = cute::Layout<cute::Shape<Int<kConsumers>, cute::_1, cute::_1>>;
+  using ScoreMma = decltype(cute::make_tiled_mma(
+      cute::GMMA::ss_op_selector<T, T, float, cute::Shape<Int<kM>, Int<kN>, Int<kD>>>(), Warpgroups{}));
+  using ValueMma = decltype(cute::make_tiled_mma(
+      cute::GMMA::rs_op_selector<T, T, float, cute::Shape<Int<kM>, Int<kD>, Int<kN>>, cute::GMMA::Major::K,
+                                 cute::GMMA::Major::MN>(),
+      Warpgroups{}));
+
+  using Pipeline = cutlass::PipelineTmaAsync<kStages>;
+  using State = cutlass::PipelineState<kStages>;
+
+  struct alignas(1024) Shared {
+    cute::array_aligned<T, cute::cosize_v<QTile>, 1024> q;
+    cute::array_aligned<T, cute::cosize_v<KTiles>, 1024> k;
+    cute::array_aligned<T, cute::cosize_v<VTiles>, 1024> v;
+    typename Pipeline::SharedStorage k_ring, v_ring;
+    cutlass::arch::ClusterTransactionBarrier q_is_there;
+    cutlass::arch::ClusterBarrier q_is_free;
+  };
+
+  struct Parameters {
+    Attention call;
+    TileCopy<T, kM, kD> q;
+    TileCopy<T, kN, kD> k, v;
+    Order<kM> order;
+    Scores scores;
+  };
+
+  struct Work {
+    Sequence sequence;
+    Range queries, keys;  // of the tile; its keys as tiles of kN
+    int b, head;
+  };
+
+  // The work of a task: none if there are no queries.
+  static __device__ Work work(const Parameters& parameters, int64_t index) {
+    const Attention& call = parameters.call;
+    const Task task = parameters.order.task(index);
+    Work work{.sequence = call.sequence(task.sequence), .b = task.sequence, .head = task.head};
+    const int begin = task.tile * kM, end = begin + kM;
+    work.queries = {begin, end < work.sequence.queries ? end : work.sequence.queries};
+    if (work.queries.is_empty()) return work;
+    const Range keys = call.band.keys(work.sequence, work.queries);
+    if (!keys.is_empty()) work.keys = {keys.begin / kN, (keys.end + kN - 1) / kN};
+    return work;
+  }
+
+  // The warp that copies: the tiles of keys from the last on, and the values of each after the next one's keys.
+  static __device__ void produce(const Parameters& parameters, Shared& shared, Pipeline& k_ring, Pipeline& v_ring) {
+    const Attention& call = parameters.call;
+    const bool leads = threadIdx.x % 32 == 0;
+    auto q_tile = cute::make_tensor(cute::make_smem_ptr(shared.q.data()), QTile{});
+    auto k_tiles = cute::make_tensor(cute::make_smem_ptr(shared.k.data()), KTiles{});
+    auto v_tiles = cute::make_tensor(cute::make_smem_ptr(shared.v.data()), RowTiles<T, kN, kD, kStages>{});
+    State k_state = cutlass::make_producer_start_state<Pipeline>(), v_state = k_state;
+    uint32_t turn = 0;
+    for (int64_t index = blockIdx.x; index < parameters.order.tasks(); index += gridDim.x) {
+      const Work work = Forward::work(parameters, index);
+      if (work.keys.is_empty()) continue;
+      const int key_head = call.key_head(work.head), sequence = call.offsets_q ? 0 : work.b;
+      const int positions_q = call.offsets_q ? call.packed_queries : call.queries;
+      const int positions_k = call.offsets_q ? call.packed_keys : call.keys;
+      const auto sequences = static_cast<int>(call.offsets_q ? 1 : call.sequences);
+      const auto load_k = [&](int tile) {
+        k_ring.producer_acquire(k_state);
+        if (leads)
+          load_tile<kN, kD>(parameters.k, k_ring.producer_get_barrier(k_state), positions_k, call.dim, call.key_heads,
+                            sequences, int(work.sequence.first_key) + tile * kN, key_head, sequence,
+                            k_tiles(cute::_, cute::_, k_state.index()));
+        ++k_state;
+      };
+      const auto load_v = [&](int tile) {
+        v_ring.producer_acquire(v_state);
+        if (leads)
+          load_tile<kN, kD>(parameters.v, v_ring.producer_get_barrier(v_state), positions_k, call.dim_v, call.key_heads,
+                            sequences, int(work.sequence.first_key) + tile * kN, key_head, sequence,
+                            v_tiles(cute::_, cute::_, v_state.index()));
+        ++v_state;
+      };
+      shared.q_is_free.wait(turn ^ 1);
+      if (leads) {
+        shared.q_is_there.arrive_and_expect_tx(sizeof(shared.q));
+        load_tile<kM, kD>(parameters.q, reinterpret_cast<uint64_t*>(&shared.q_is_there), positions_q, call.dim,
+                          call.heads, sequences, int(work.sequence.first_query) + work.queries.begin, work.head,
+                          sequence, q_tile(cute::_, cute::_, Int<0>{}));
+      }
+      turn ^= 1;
+      load_k(work.keys.end - 1);
+      for (int tile = work.keys.end - 2; tile >= work.keys.begin; --tile) {
+        load_k(tile);
+        load_v(tile + 1);
+      }
+      load_v(work.keys.begin);
+    }
+  }
+
+  // A warpgroup's share of a task's softmax: two rows in each thread.
+  struct Softmax {
+    float max[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+    bool has_kept[2] = {};  // of a mask
+
+    // Turns scores into probabilities without their denominator. What was summed up before must be multiplied by the
+    // result. A maximum stands for 2^(max * factor), and the product is rounded once for all terms of the row.
+    template <class Values>
+    __device__ void step(Values& scores, float factor, float (&rescale)[2]) {
+      constexpr int kValues = decltype(cute::size(scores))::value;
+      float before[2] = {max[0], max[1]};
+#pragma unroll
+      for (int v = 0; v < kValues; ++v) max[v / 2 % 2] = fmaxf(max[v / 2 % 2], scores(v));
+      float offset[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        max[r] = over_row(max[r], [](float a, float b) { return fmaxf(a, b); });
+        offset[r] = max[r] == -INFINITY ? 0 : max[r] * factor;  // a row with nothing kept yet
+        rescale[r] = exp2_or_zero(before[r] * factor - offset[r]);
+        sum[r] *= rescale[r];
+      }
+#pragma unroll
+      for (int v = 0; v < kValues; ++v) {
+        scores(v) = exp2_or_zero(fmaf(scores(v), factor, -offset[v / 2 % 2]));
+        sum[v / 2 % 2] += scores(v);
+      }
+    }
+  };
+
+  // A warpgroup that computes.
+  static __device__ void consume(const Parameters& parameters, Shared& shared, Pipeline& k_ring, Pipeline& v_ring) {
+    const int thread = threadIdx.x - kWarpgroup, warpgroup = thread / kWarpgroup;
+    State k_state, v_state;
+    uint32_t turn = 0;
+    if (kConsumers > 1 && warpgroup == kConsumers - 1) give_turn(warpgroup);
+    for (int64_t index = blockIdx.x; index < parameters.order.tasks(); index += gridDim.x) {
+      const Work work = Forward::work(parameters, index);
+      if (work.queries.is_empty()) continue;
+      attend(parameters, work, shared, k_ring, v_ring, thread, k_state, v_state, turn);
+    }
+  }
+
+  static __device__ void attend(const Parameters& parameters, const Work& work, Shared& shared, Pipeline& k_ring,
+                                Pipeline& v_ring, int thread, State& k_state, State& v_state, uint32_t& turn) {
+    const Attention& call = parameters.call;
+    const int warpgroup = thread / kWarpgroup;
+    const Fragment fragment(thread % kWarpgroup);
+    auto q_tile = cute::make_tensor(cute::make_smem_ptr(shared.q.data()), QTile{})(cute::_, cute::_, Int<0>{});
+    auto k_tiles = cute::make_tensor(cute::make_smem_ptr(shared.k.data()), KTiles{});
+    auto v_rows = cute::make_tensor(cute::make_smem_ptr(shared.v.data()), RowTiles<T, kN, kD, kStages>{});
+    auto v_tiles = cute::make_tensor(cute::make_smem_ptr(shared.v.data()), VTiles{});
+    ScoreMma score_mma;
+    ValueMma value_mma;
+    auto score_part = score_mma.get_slice(thread);
+    auto value_part = value_mma.get_slice(thread);
+    const auto q = score_part.partition_fragment_A(q_tile);
+    const auto k = score_part.partition_fragment_B(k_tiles);
+    const auto v = value_part.partition_fragment_B(v_tiles);
+    auto scores = cute::partition_fragment_C(score_mma, cute::Shape<Int<kM>, Int<kN>>{});
+    auto y = cute::partition_fragment_C(value_mma, cute::Shape<Int<kM>, Int<kD>>{});
+    auto p = cute::make_tensor<T>(LeftOperand<T, kN>{});
+    cute::clear(y);
+    Softmax softmax;
+    float rescale[2];
+
+    const auto start_scores = [&] {
+      k_ring.consumer_wait(k_state);
+      multiply<false>(score_mma, q, k(cute::_, cute::_, cute::_, k_state.index()), scores);
+    };
+    const auto start_values = [&] {
+      v_ring.consumer_wait(v_state);
+      multiply<true>(value_mma, p, v(cute::_, cute::_, cute::_, v_state.index()), y);
+    };
+    const auto release = [](Pipeline& ring, State& state) {
+      ring.consumer_release(state);
+      ++state;
+    };
+    const auto soften = [&](int tile) {
+      mask(parameters, work, fragment, warpgroup, tile, scores, softmax);
+      softmax.step(scores, parameters.scores.factor, rescale);
+    };
+
+    if (!work.keys.is_empty()) {
+      shared.q_is_there.wait(turn);
+      turn ^= 1;
+      int tile = work.keys.end - 1;
+      start_scores();
+      cute::warpgroup_wait<0>();
+      release(k_ring, k_state);
+      soften(tile);
+      convert(scores, p);
+      clear_behind(parameters, work, tile, v_ring, v_state, v_rows, thread);
+      while (--tile >= work.keys.begin) {
+        take_turn(warpgroup);
+        start_scores();
+        start_values();
+        give_turn(warpgroup);
+        cute::warpgroup_wait<1>();
+        release(k_ring, k_state);
+        soften(tile);
+        cute::warpgroup_wait<0>();
+        release(v_ring, v_state);
+#pragma unroll
+        for (int i = 0; i < cute::size(y); ++i) y(i) *= rescale[i / 2 % 2];
+        convert(scores, p);
+      }
+      if (thread % kWarpgroup == 0) shared.q_is_free.arrive();
+      start_values();
+      cute::warpgroup_wait<0>();
+      release(v_ring, v_state);
+    }
+    store(parameters, work, fragment, warpgroup, softmax, y);
+  }
+
+  // Masked scores become -inf. Most tiles have none.
+  template <class Values>
+  static __device__ void mask(const Parameters& parameters, const Work& work, const Fragment& fragment, int warpgroup,
+                              int tile, Values& scores, Softmax& softmax) {
+    const Attention& call = parameters.call;
+    const int first_key = tile * kN;
+    if constexpr (!kPlain)
+#pragma unroll
+      for (int i = 0; i < cute::size(scores); ++i) scores(i) = parameters.scores.capped(scores(i));
+    const Range of_all = call.band.keys_of_all(work.sequence, work.queries);
+    const bool whole = of_all.begin <= first_key && first_key + kN <= of_all.end;
+    if (whole && !call.has_mask) return;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int query = work.queries.begin + warpgroup * 64 + fragment.row(r);
+      Range keys = call.band.keys(work.sequence, query);
+      keys = {keys.begin - first_key, keys.end - first_key};
+      const uint8_t* kept = nullptr;
+      if constexpr (!kPlain)
+        if (call.has_mask && query < work.queries.end)
+          kept = call.mask.row((int64_t(work.b) * call.heads + work.head) * call.queries + query);
+#pragma unroll
+      for (int i = 0; i < cute::size(scores); ++i) {
+        if (i / 2 % 2 != r) continue;
+        const int column = fragment.column(i);
+        bool is_kept = keys.has(column);
+        if constexpr (!kPlain)
+          if (kept && is_kept) is_kept = kept[call.mask.has_columns() ? first_key + column : 0];
+        if (!is_kept) scores(i) = -INFINITY;
+        if constexpr (!kPlain) softmax.has_kept[r] |= is_kept;
+      }
+    }
+  }
+
+  // Values behind the last kept key may be anything.
+  template <class Tiles>
+  static __device__ void clear_behind(const Parameters& parameters, const Work& work, int tile, Pipeline& v_ring,
+                                      const State& v_state, Tiles& v_tiles, int thread) {
+    const int kept = work.sequence.kept - tile * kN;
+    if (kept >= kN || !(parameters.call.offsets_q || parameters.call.lengths)) return;
+    v_ring.consumer_wait(v_state);
+    clear_rows(v_tiles(cute::_, cute::_, v_state.index()), kept, thread % kWarpgroup, kWarpgroup);
+    cutlass::arch::NamedBarrier::sync(kWarpgroup, kConsumers + thread / kWarpgroup);
+  }
+
+  // Turns of the warpgroups: the products of one are started while the others compute exponentials.
+  static __device__ void take_turn(int warpgroup) {
+    if constexpr (kConsumers > 1) cutlass::arch::NamedBarrier::sync(2 * kWarpgroup, warpgroup);
+  }
+  static __device__ void give_turn(int warpgroup) {
+    if constexpr (kConsumers > 1) cutlass::arch::NamedBarrier::arrive(2 * kWarpgroup, (warpgroup + 1) % kConsumers);
+  }
+
+  // y / sum, and the logarithm of the sum. A row with nothing kept is zeros; one whose kept scores are all -inf is NaN.
+  template <class Values>
+  static __device__ void store(const Parameters& parameters, const Work& work, const Fragment& fragment, int warpgroup,
+                               const Softmax& softmax, const Values& y) {
+    const Attention& call = parameters.call;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float sum = over_row(softmax.sum[r], [](float a, float b) { return a + b; });
+      const int query = work.queries.begin + warpgroup * 64 + fragment.row(r);
+      bool has_kept = !call.band.keys(work.sequence, query).is_empty();
+      if constexpr (!kPlain)
+        if (call.has_mask)
+          has_kept = over_row(softmax.has_kept[r], [](float a, float b) { return a + b; }) != 0;
+      const int64_t position = work.sequence.first_query + query;
+      const bool is_there = query < work.queries.end;
+      const int b = call.offsets_q ? 0 : work.b;
+      const float lse = softmax.max[r] * parameters.scores.factor * static_cast<float>(1 / kLog2E) + logf(sum);
+      if (is_there && fragment.pair == 0) *call.lse.row<float>(b, position, work.head) = sum == 0 ? -INFINITY : lse;
+      store_row<kD>(fragment, r, sum == 0 && !has_kept ? 0 : 1 / sum, is_there, call.dim_v, y,
+                    call.y.row<T>(b, position, work.head));
+    }
+  }
+
+  static __device__ void run(const Parameters& parameters, Shared& shared) {
+    const int warpgroup = threadIdx.x / kWarpgroup;
+    const bool produces = warpgroup == 0;
+    if (threadIdx.x == 0) {
+      cute::prefetch_tma_descriptor(parameters.q.get_tma_descriptor());
+      cute::prefetch_tma_descriptor(parameters.k.get_tma_descriptor());
+      cute::prefetch_tma_descriptor(parameters.v.get_tma_descriptor());
+      shared.q_is_there.init(1);
+      shared.q_is_free.init(kConsumers);
+    }
+    typename Pipeline::Params ring;
+    ring.transaction_bytes = kN * kD * sizeof(T);
+    ring.role = produces ? Pipeline::ThreadCategory::Producer : Pipeline::ThreadCategory::Consumer;
+    ring.is_leader = threadIdx.x == 0;
+    ring.num_consumers = kConsumers * kWarpgroup;
+    Pipeline k_ring(shared.k_ring, ring, cute::Shape<cute::_1, cute::_1, cute::_1>{});
+    Pipeline v_ring(shared.v_ring, ring, cute::Shape<cute::_1, cute::_1, cute::_1>{});
+    cutlass::arch::fence_barrier_init();
+    __syncthreads();
+    begin_kernel();
+    if (!is_packed_well(parameters.call)) {
+      fill_with_nan<T>(parameters.call.y.data, int64_t(parameters.call.packed_queries) * parameters.call.heads * parameters.call.dim_v);
+      return;
+    }
+    if (produces) {
+      cutlass::arch::warpgroup_reg_dealloc<kProducerRegisters>();
+      if (threadIdx.x < 32) produce(parameters, shared, k_ring, v_ring);
+    } else {
+      cutlass::arch::warpgroup_reg_alloc<kConsumerRegisters>();
+      consume(parameters, shared, k_ring, v_ring);
+    }
+  }
+};
+
+template <class Kernel>
+__global__ void __launch_bounds__(Kernel::kThreads, 1)
+    attention_forward(const __grid_constant__ typename Kernel::Parameters parameters) {
+  extern __shared__ char memory[];
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  Kernel::run(parameters, *reinterpret_cast<typename Kernel::Shared*>(memory + (-address & 1023)));
+}
+
+template <class Kernel>
+Status launch_forward(const Attention& call, const Context& context) {
+  using T = typename Kernel::T;
+  const bool packed = call.offsets_q;
+  const int64_t sequences = packed ? 1 : call.sequences;
+  const int positions_q = packed ? call.packed_queries : call.queries;
+  const int positions_k = packed ? call.packed_keys : call.keys;
+  const auto order = Order<Kernel::kM>::of(Slots<Kernel::kM>::of_queries(call), call.heads,
+                                           int64_t(call.keys) * (call.dim + call.dim_v) * 2 / call.group, true);
+  const typename Kernel::Parameters parameters{
+      call,
+      tile_copy<T, Kernel::kM, Kernel::kD>(global_rows<T>(call.q, positions_q, call.dim, call.heads, sequences)),
+      tile_copy<T, Kernel::kN, Kernel::kD>(global_rows<T>(call.k, positions_k, call.dim, call.key_heads, sequences)),
+      tile_copy<T, Kernel::kN, Kernel::kD>(global_rows<T>(call.v, positions_k, call.dim_v, call.key_heads, sequences)),
+      order,
+      Scores::of(call)};
+  const int64_t blocks = std::min<int64_t>(order.tasks(), device_attribute(cudaDevAttrMultiProcessorCount));
+  return launch(context, attention_forward<Kernel>, Grid{blocks, Kernel::kThreads, sizeof(typename Kernel::Shared) + 1024},
+                parameters);
+}
+
+}  // namespace fusedops::cuda::sm90
