@@ -1,0 +1,540 @@
+// Attention's backward for 16 bits on compute capability 9.x. Limit: the tensor cores.
+//
+// A block owns a tile of keys and walks over the queries that see them, of all heads that share the keys. One warp
+// copies tiles of q and dy into rings in shared memory. Two warpgroups have the dk and dv of 64 keys each in registers;
+// scores and their gradients are computed transposed, [keys, queries], so that both stay in registers as the left
+// operands of these sums. The gradient of the scores also goes to shared memory, for dq, a sum over keys.
+//
+// dq is summed up over blocks, in float32 in global memory, and always in the order of the keys: a counter for each
+// tile of queries says whose turn it is. A warp of its own waits for the turn and has the bulk copy engine add the tile.
+// A block waits only for blocks that come before it in the grid, so that it cannot wait for one that never starts, and
+// blocks that run at the same time mostly belong to different heads.
+//
+// Three kernels: the first prepares delta and the logarithms of the sums, the last rounds dq.
+//
+// Source: Shah et al., "FlashAttention-3: Fast and accurate attention with asynchrony and low-precision", 2024.
+#pragma once
+
+#include "ops/attention/attention_sm90.cuh"
+
+namespace fusedops::cuda::sm90 {
+
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kIsPlain>
+struct Backward {
+  using T = Value;
+  static constexpr int kM = kTileQueries, kN = kTileKeys, kD = kFeatures;
+  static constexpr bool kPlain = kIsPlain;  // a score is a product: Scores
+  static constexpr int kStages = 2;         // of each ring
+  static constexpr int kConsumers = kN / 64, kThreads = kWarpgroup * (1 + kConsumers);
+  static_assert(kConsumers == 2);
+  static constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
+
+  // k and v: [keys, features]; q and dy: [queries, features]; ds: [keys, queries].
+  using KTile = RowTiles<T, kN, kD>;
+  using KColumns = ColumnTiles<T, kN, kD>;
+  using QTiles = RowTiles<T, kM, kD, kStages>;
+  using QColumns = ColumnTiles<T, kM, kD, kStages>;
+  using DsTiles = RowTiles<T, kN, kM, kStages>;
+  using DsColumns = ColumnTiles<T, kN, kM, kStages>;
+
+  using OverKeys = cute::Layout<cute::Shape<Int<kConsumers>, cute::_1, cute::_1>>;
+  using ScoreMma = decltype(cute::make_tiled_mma(
+      cute::GMMA::ss_op_selector<T, T, float, cute::Shape<Int<kN>, Int<kM>, Int<kD>>>(), OverKeys{}));
+  using KeyMma = decltype(cute::make_tiled_mma(
+      cute::GMMA::rs_op_selector<T, T, float, cute::Shape<Int<kN>, Int<kD>, Int<kM>>, cute::GMMA::Major::K,
+                                 cute::GMMA::Major::MN>(),
+      OverKeys{}));
+  // dq: the warpgroups share its queries, or its features where there are 64 queries.
+  static constexpr int kQueryGroups = kM / 64, kFeatureGroups = kConsumers / kQueryGroups;
+  using QueryMma = decltype(cute::make_tiled_mma(
+      cute::GMMA::ss_op_selector<T, T, float, cute::Shape<Int<kM>, Int<kD / kFeatureGroups>, Int<kN>>,
+                                 cute::GMMA::Major::MN, cute::GMMA::Major::MN>(),
+      cute::Layout<cute::Shape<Int<kQueryGroups>, Int<kFeatureGroups>, cute::_1>>{}));
+  static constexpr int kDqValues = kM * kD / (kConsumers * kWarpgroup);  // in a thread
+
+  using Pipeline = cutlass::PipelineTmaAsync<kStages>;
+  using State = cutlass::PipelineState<kStages>;
+
+  struct alignas(1024) Shared {
+    cute::array_aligned<T, cute::cosize_v<KTile>, 1024> k, v;
+    cute::array_aligned<T, cute::cosize_v<QTiles>, 1024> q, dy;
+    cute::array_aligned<T, cute::cosize_v<DsTiles>, 1024> ds;
+    alignas(128) float dq[kM * kD];  // as the threads have it: value / 4, thread, value % 4
+    alignas(128) float lse[kStages][kM];
+    alignas(128) float delta[kStages][kM];
+    typename Pipeline::SharedStorage q_ring, dy_ring;
+    cutlass::arch::ClusterTransactionBarrier keys_are_there;
+    cutlass::arch::ClusterBarrier dq_is_there, dq_is_free;
+  };
+
+  // What the kernels hand on, one slot after the other: a slot is a tile of queries of one head.
+  struct Workspace {
+    static Workspace of(const Attention& call, void* memory) {
+      const int64_t slots = Slots<kM>::of_queries(call).count() * call.heads;
+      auto* dq = static_cast<float*>(memory);
+      float* lse = dq + slots * kM * kD;
+      float* delta = lse + slots * kM;
+      return {dq, lse, delta, reinterpret_cast<int*>(delta + slots * kM), slots};
+    }
+
+    size_t bytes() const { return slots * (kM * kD * sizeof(float) + 2 * kM * sizeof(float) + sizeof(int)); }
+
+    float* dq;     // sums, not yet times the scale
+    float* lse;    // in units of log 2; infinity for rows that do not count
+    float* delta;
+    int* turns;    // how many tiles of keys have added their part
+    int64_t slots;
+  };
+
+  struct Parameters {
+    Attention call;
+    TileCopy<T, kM, kD> q, dy;
+    TileCopy<T, kN, kD> k, v;
+    Order<kN> order;
+    Slots<kM> slots;
+    Workspace workspace;
+    Scores scores;
+  };
+
+  struct Work {
+    Sequence sequence;
+    Range keys;     // of the tile
+    Range queries;  // as tiles of kM, that see some of them
+    int b, key_head;
+  };
+
+  static __device__ Work work(const Parameters& parameters, int64_t index) {
+    const Attention& call = parameters.call;
+    const Task task = parameters.order.task(index);
+    Work work{.sequence = call.sequence(task.sequence), .b = task.sequence, .key_head = task.head};
+    const int begin = task.tile * kN, end = begin + kN;
+    work.keys = {begin, end < work.sequence.keys ? end : work.sequence.keys};
+    const Range kept = {begin, end < work.sequence.kept ? end : work.sequence.kept};
+    if (kept.is_empty()) return work;
+    const Range queries = call.band.queries(work.sequence, kept);
+    if (!queries.is_empty()) work.queries = {queries.begin / kM, (queries.end + kM - 1) / kM};
+    return work;
+  }
+
+  static __device__ Range queries_of(const Work& work, int tile) {
+    const int begin = tile * kM, end = begin + kM;
+    return {begin, end < work.sequence.queries ? end : work.sequence.queries};
+  }
+
+  // Calls body(head, tile of queries, its slot), in the order in which all warps take them.
+  template <class Body>
+  static __device__ void for_each_query_tile(const Parameters& parameters, const Work& work, Body&& body) {
+    const int64_t slots = parameters.slots.count();
+    for (int i = 0; i < parameters.call.group; ++i) {
+      const int head = work.key_head * parameters.call.group + i;
+      for (int tile = work.queries.begin; tile < work.queries.end; ++tile)
+        body(head, tile, head * slots + parameters.slots.slot(work.b, tile));
+    }
+  }
+
+  // The warp that copies.
+  static __device__ void produce(const Parameters& parameters, const Work& work, Shared& shared, Pipeline& q_ring,
+                                 Pipeline& dy_ring) {
+    const Attention& call = parameters.call;
+    const bool leads = threadIdx.x % 32 == 0, packed = call.offsets_q;
+    const int positions_q = packed ? call.packed_queries : call.queries;
+    const int positions_k = packed ? call.packed_keys : call.keys;
+    const int sequences = packed ? 1 : static_cast<int>(call.sequences), b = packed ? 0 : work.b;
+    auto q_tiles = cute::make_tensor(cute::make_smem_ptr(shared.q.data()), QTiles{});
+    auto dy_tiles = cute::make_tensor(cute::make_smem_ptr(shared.dy.data()), QTiles{});
+    if (leads) {
+      auto k_tile = cute::make_tensor(cute::make_smem_ptr(shared.k.data()), KTile{})(cute::_, cute::_, Int<0>{});
+      auto v_tile = cute::make_tensor(cute::make_smem_ptr(shared.v.data()), KTile{})(cute::_, cute::_, Int<0>{});
+      auto* barrier = reinterpret_cast<uint64_t*>(&shared.keys_are_there);
+      const int position = static_cast<int>(work.sequence.first_key) + work.keys.begin;
+      shared.keys_are_there.arrive_and_expect_tx(sizeof(shared.k) + sizeof(shared.v));
+      load_tile<kN, kD>(parameters.k, barrier, positions_k, call.dim, call.key_heads, sequences, position,
+                        work.key_head, b, k_tile);
+      load_tile<kN, kD>(parameters.v, barrier, positions_k, call.dim_v, call.key_heads, sequences, position,
+                        work.key_head, b, v_tile);
+    }
+    State state = cutlass::make_producer_start_state<Pipeline>();
+    for_each_query_tile(parameters, work, [&](int head, int tile, int64_t slot) {
+      const int position = static_cast<int>(work.sequence.first_query) + tile * kM, stage = state.index();
+      q_ring.producer_acquire(state);
+      if (leads) {
+        auto* barrier = q_ring.producer_get_barrier(state);
+        load_tile<kM, kD>(parameters.q, barrier, positions_q, call.dim, call.heads, sequences, position, head, b,
+                          q_tiles(cute::_, cute::_, stage));
+        cute::SM90_BULK_COPY_G2S::copy(parameters.workspace.lse + slot * kM, barrier, shared.lse[stage],
+                                       kM * sizeof(float));
+      }
+      dy_ring.producer_acquire(state);
+      if (leads) {
+        auto* barrier = dy_ring.producer_get_barrier(state);
+        load_tile<kM, kD>(parameters.dy, barrier, positions_q, call.dim_v, call.heads, sequences, position, head, b,
+                          dy_tiles(cute::_, cute::_, stage));
+        cute::SM90_BULK_COPY_G2S::copy(parameters.workspace.delta + slot * kM, barrier, shared.delta[stage],
+                                       kM * sizeof(float));
+      }
+      ++state;
+    });
+  }
+
+  // The thread that adds tiles of dq to global memory, each when it is its turn.
+  static __device__ void accumulate(const Parameters& parameters, const Work& work, Shared& shared) {
+    uint32_t phase = 0;
+    for_each_query_tile(parameters, work, [&](int, int tile, int64_t slot) {
+      const int first = parameters.call.band.keys(work.sequence, queries_of(work, tile)).begin / kN;
+      const int turn = work.keys.begin / kN - first;
+      int* turns = parameters.workspace.turns + slot;
+      float* dq = parameters.workspace.dq + slot * kM * kD;
+      shared.dq_is_there.wait(phase);
+      while (load_acquire(turns) != turn) {
+      }
+      fence_proxies();
+      constexpr uint32_t kBytes = kM * kD * sizeof(float);
+      if (turn == 0)
+        store_bulk(dq, shared.dq, kBytes);
+      else
+        add_bulk(dq, shared.dq, kBytes);
+      wait_for_bulk();
+      fence_proxies();
+      store_release(turns, turn + 1);
+      shared.dq_is_free.arrive();
+      phase ^= 1;
+    });
+  }
+
+  // A warpgroup that computes: dk and dv of 64 keys.
+  static __device__ void consume(const Parameters& parameters, const Work& work, Shared& shared, Pipeline& q_ring,
+                                 Pipeline& dy_ring) {
+    const Attention& call = parameters.call;
+    const int thread = threadIdx.x - kWarpgroup, warpgroup = thread / kWarpgroup;
+    const Fragment fragment(thread % kWarpgroup);
+    auto k_tile = cute::make_tensor(cute::make_smem_ptr(shared.k.data()), KTile{})(cute::_, cute::_, Int<0>{});
+    auto v_tile = cute::make_tensor(cute::make_smem_ptr(shared.v.data()), KTile{})(cute::_, cute::_, Int<0>{});
+    auto k_columns = cute::make_tensor(cute::make_smem_ptr(shared.k.data()), KColumns{})(cute::_, cute::_, Int<0>{});
+    auto q_tiles = cute::make_tensor(cute::make_smem_ptr(shared.q.data()), QTiles{});
+    auto dy_tiles = cute::make_tensor(cute::make_smem_ptr(shared.dy.data()), QTiles{});
+    auto q_columns = cute::make_tensor(cute::make_smem_ptr(shared.q.data()), QColumns{});
+    auto dy_columns = cute::make_tensor(cute::make_smem_ptr(shared.dy.data()), QColumns{});
+    auto ds_tiles = cute::make_tensor(cute::make_smem_ptr(shared.ds.data()), DsTiles{});
+    auto ds_columns = cute::make_tensor(cute::make_smem_ptr(shared.ds.data()), DsColumns{});
+
+    ScoreMma score_mma;
+    KeyMma key_mma;
+    QueryMma query_mma;
+    auto score_part = score_mma.get_slice(thread);
+    auto key_part = key_mma.get_slice(thread);
+    auto query_part = query_mma.get_slice(thread);
+    const auto k = score_part.partition_fragment_A(k_tile), v = score_part.partition_fragment_A(v_tile);
+    const auto q = score_part.partition_fragment_B(q_tiles), dy = score_part.partition_fragment_B(dy_tiles);
+    const auto q_right = key_part.partition_fragment_B(q_columns), dy_right = key_part.partition_fragment_B(dy_columns);
+    const auto ds_left = query_part.partition_fragment_A(ds_columns);
+    const auto k_right = query_part.partition_fragment_B(k_columns);
+    auto store_ds = cute::make_tiled_copy_C(cute::Copy_Atom<cute::SM90_U32x4_STSM_N, T>{}, score_mma);
+    auto store_part = store_ds.get_slice(thread);
+
+    auto dk = cute::partition_fragment_C(key_mma, cute::Shape<Int<kN>, Int<kD>>{});
+    auto dv = cute::partition_fragment_C(key_mma, cute::Shape<Int<kN>, Int<kD>>{});
+    cute::clear(dk);
+    cute::clear(dv);
+
+    if (!work.queries.is_empty()) {
+      shared.keys_are_there.wait(0);
+      const int kept = work.sequence.kept - work.keys.begin;
+      if (kept < kN && (call.offsets_q || call.lengths)) {
+        clear_rows(k_tile, kept, thread, kConsumers * kWarpgroup);
+        clear_rows(v_tile, kept, thread, kConsumers * kWarpgroup);
+        cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 0);
+      }
+    }
+    State state;
+    uint32_t phase = 1;
+    for_each_query_tile(parameters, work, [&](int head, int tile, int64_t) {
+      const int stage = state.index();
+      const auto of_stage = [stage](const auto& tensor) { return tensor(cute::_, cute::_, cute::_, stage); };
+      auto scores = cute::partition_fragment_C(score_mma, cute::Shape<Int<kN>, Int<kM>>{});
+      auto slopes = cute::partition_fragment_C(score_mma, cute::Shape<Int<kN>, Int<kM>>{});
+      q_ring.consumer_wait(state);
+      if (call.offsets_q && (tile + 1) * kM > work.sequence.queries) {  // rows of the next sequence
+        const int rows = work.sequence.queries - tile * kM;
+        dy_ring.consumer_wait(state);
+        clear_rows(q_tiles(cute::_, cute::_, stage), rows, thread, kConsumers * kWarpgroup);
+        clear_rows(dy_tiles(cute::_, cute::_, stage), rows, thread, kConsumers * kWarpgroup);
+        cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 0);
+      }
+      multiply<false>(score_mma, k, of_stage(q), scores);
+      dy_ring.consumer_wait(state);
+      multiply<false>(score_mma, v, of_stage(dy), slopes);
+      cute::warpgroup_wait<1>();
+
+      // p = 2^(score - lse). The slope of a soft cap takes the score's register.
+      auto p = cute::make_tensor<T>(LeftOperand<T, kM>{});
+      auto ds = cute::make_tensor<T>(LeftOperand<T, kM>{});
+      [[maybe_unused]] float caps[kPlain ? 1 : cute::size(scores)];
+      if constexpr (!kPlain)
+#pragma unroll
+        for (int i = 0; i < cute::size(scores); ++i) {
+          caps[i] = parameters.scores.slope(scores(i));
+          scores(i) = parameters.scores.capped(scores(i));
+        }
+      mask(call, work, fragment, warpgroup, head, tile, scores);
+      const float factor = parameters.scores.factor;
+#pragma unroll
+      for (int i = 0; i < cute::size(scores); ++i)
+        scores(i) = exp2_or_zero(fmaf(scores(i), factor, -shared.lse[stage][fragment.column(i)]));
+      convert(scores, p);
+      cute::warpgroup_wait<0>();
+#pragma unroll
+      for (int i = 0; i < cute::size(slopes); ++i) {
+        slopes(i) = scores(i) * (slopes(i) - shared.delta[stage][fragment.column(i)]);
+        if constexpr (!kPlain) slopes(i) *= caps[i];
+      }
+      convert(slopes, ds);
+      multiply<true>(key_mma, p, of_stage(dy_right), dv);
+
+      // ds to shared memory. Whoever has come here has read what was there two tiles ago.
+      auto ds_values = cute::make_tensor(ds.data(), scores.layout());
+      cute::copy(store_ds, store_part.retile_S(ds_values), store_part.partition_D(ds_tiles(cute::_, cute::_, stage)));
+      cutlass::arch::fence_view_async_shared();
+      cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 0);
+      auto dq = cute::partition_fragment_C(query_mma, cute::Shape<Int<kM>, Int<kD>>{});
+      static_assert(cute::size(dq) == kDqValues);
+      multiply<false>(query_mma, of_stage(ds_left), k_right, dq);
+      multiply<true>(key_mma, ds, of_stage(q_right), dk);
+      cute::warpgroup_wait<2>();
+      dy_ring.consumer_release(state);
+      cute::warpgroup_wait<1>();
+      shared.dq_is_free.wait(phase);
+      phase ^= 1;
+#pragma unroll
+      for (int i = 0; i < kDqValues; i += 4)
+        *reinterpret_cast<float4*>(shared.dq + (i * kConsumers * kWarpgroup + thread * 4)) =
+            make_float4(dq(i), dq(i + 1), dq(i + 2), dq(i + 3));
+      cutlass::arch::fence_view_async_shared();
+      cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 1);
+      if (thread == 0) shared.dq_is_there.arrive();
+      cute::warpgroup_wait<0>();
+      q_ring.consumer_release(state);
+      ++state;
+    });
+
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int key = work.keys.begin + warpgroup * 64 + fragment.row(r);
+      const int64_t position = work.sequence.first_key + key;
+      const bool is_there = key < work.keys.end;
+      const int b = call.offsets_q ? 0 : work.b;
+      store_row<kD>(fragment, r, static_cast<float>(call.scale), is_there, call.dim, dk,
+                    call.dk.row<T>(b, position, work.key_head));
+      store_row<kD>(fragment, r, 1, is_there, call.dim_v, dv, call.dv.row<T>(b, position, work.key_head));
+    }
+  }
+
+  // Masked scores become -inf. Most tiles have none. A row is a key here, a column a query.
+  template <class Values>
+  static __device__ void mask(const Attention& call, const Work& work, const Fragment& fragment, int warpgroup,
+                              int head, int tile, Values& scores) {
+    const Range queries = queries_of(work, tile);
+    const Range of_all = call.band.keys_of_all(work.sequence, queries);
+    const bool whole = of_all.begin <= work.keys.begin && work.keys.begin + kN <= of_all.end;
+    if (whole && !call.has_mask) return;
+#pragma unroll
+    for (int i = 0; i < cute::size(scores); ++i) {
+      const int key = work.keys.begin + warpgroup * 64 + fragment.row(i / 2 % 2);
+      const int query = queries.begin + fragment.column(i);
+      bool is_kept = call.band.keys(work.sequence, query).has(key);
+      if constexpr (!kPlain)
+        if (call.has_mask && is_kept && query < queries.end)
+          is_kept = call.mask.row((int64_t(work.b) * call.heads + head) * call.queries + query)
+                        [call.mask.has_columns() ? key : 0];
+      if (!is_kept) scores(i) = -INFINITY;
+    }
+  }
+
+  static __device__ void run(const Parameters& parameters, Shared& shared) {
+    const int warpgroup = threadIdx.x / kWarpgroup, warp = threadIdx.x / 32;
+    const bool produces = warpgroup == 0;
+    if (threadIdx.x == 0) {
+      cute::prefetch_tma_descriptor(parameters.q.get_tma_descriptor());
+      cute::prefetch_tma_descriptor(parameters.k.get_tma_descriptor());
+      cute::prefetch_tma_descriptor(parameters.v.get_tma_descriptor());
+      cute::prefetch_tma_descriptor(parameters.dy.get_tma_descriptor());
+      shared.keys_are_there.init(1);
+      shared.dq_is_there.init(1);
+      shared.dq_is_free.init(1);
+    }
+    typename Pipeline::Params ring;
+    ring.transaction_bytes = kM * kD * sizeof(T) + kM * sizeof(float);
+    ring.role = produces ? Pipeline::ThreadCategory::Producer : Pipeline::ThreadCategory::Consumer;
+    ring.is_leader = threadIdx.x == 0;
+    ring.num_consumers = kConsumers * kWarpgroup;
+    Pipeline q_ring(shared.q_ring, ring, cute::Shape<cute::_1, cute::_1, cute::_1>{});
+    Pipeline dy_ring(shared.dy_ring, ring, cute::Shape<cute::_1, cute::_1, cute::_1>{});
+    cutlass::arch::fence_barrier_init();
+    __syncthreads();
+    begin_kernel();
+    if (!is_packed_well(parameters.call)) return;  // the last kernel writes NaN
+    const Work work = Backward::work(parameters, blockIdx.x);
+    if (work.keys.is_empty()) return;
+    if (produces) {
+      cutlass::arch::warpgroup_reg_dealloc<kProducerRegisters>();
+      if (work.queries.is_empty()) return;
+      if (warp == 0) produce(parameters, work, shared, q_ring, dy_ring);
+      if (threadIdx.x == 32) accumulate(parameters, work, shared);
+    } else {
+      cutlass::arch::warpgroup_reg_alloc<kConsumerRegisters>();
+      consume(parameters, work, shared, q_ring, dy_ring);
+    }
+  }
+
+  // Global memory is written by the bulk copy engine here and read or added to by that of another block: the order of
+  // the two is that of the flags between them.
+  static __device__ int load_acquire(const int* flag) {
+    int value;
+    asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+    return value;
+  }
+  static __device__ void store_release(int* flag, int value) {
+    asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
+  }
+  static __device__ void fence_proxies() { asm volatile("fence.proxy.async;" ::: "memory"); }
+  static __device__ void store_bulk(float* to, const float* from, uint32_t bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
+                 "r"(cute::cast_smem_ptr_to_uint(from)), "r"(bytes)
+                 : "memory");
+  }
+  static __device__ void add_bulk(float* to, const float* from, uint32_t bytes) {
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
+                 "r"(cute::cast_smem_ptr_to_uint(from)), "r"(bytes)
+                 : "memory");
+  }
+  static __device__ void wait_for_bulk() {
+    asm volatile("cp.async.bulk.commit_group;\n\tcp.async.bulk.wait_group 0;" ::: "memory");
+  }
+
+  // Before: a warp for each row of queries, those behind the end of a sequence too.
+  static __device__ void prepare(const Parameters& parameters) {
+    const Attention& call = parameters.call;
+    begin_kernel();
+    if (!is_packed_well(call)) return;
+    const int64_t row = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / kLanes;
+    const int lane = threadIdx.x % kLanes;
+    if (row >= parameters.workspace.slots * kM) return;
+    const int64_t slots = parameters.slots.count(), slot = row / kM % slots;
+    const int head = static_cast<int>(row / kM / slots);
+    if (row % kM == 0 && lane == 0) parameters.workspace.turns[row / kM] = 0;
+    const int64_t b = call.offsets_q ? parameters.slots.sequence(static_cast<int>(slot)) : slot / parameters.slots.tiles;
+    const int query = static_cast<int>((slot - parameters.slots.slot(b, 0)) * kM + row % kM);
+    const Sequence sequence = call.sequence(b);
+    float lse = INFINITY, delta = 0;
+    if (query < sequence.queries) {
+      const int64_t position = sequence.first_query + query, outer = call.offsets_q ? 0 : b;
+      const float given = *call.lse.row<float>(outer, position, head);
+      const T *y = call.y.row<T>(outer, position, head), *dy = call.dy.row<T>(outer, position, head);
+      for (int i = 8 * lane; i < call.dim_v; i += 8 * kLanes) {
+        const auto a = *reinterpret_cast<const cutlass::AlignedArray<T, 8>*>(y + i);
+        const auto c = *reinterpret_cast<const cutlass::AlignedArray<T, 8>*>(dy + i);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) delta += static_cast<float>(a[j]) * static_cast<float>(c[j]);
+      }
+#pragma unroll
+      for (int step = kLanes / 2; step > 0; step /= 2) delta += __shfl_xor_sync(__activemask(), delta, step);
+      if (given != -INFINITY) lse = given * static_cast<float>(kLog2E);
+    }
+    if (lane == 0) {
+      parameters.workspace.lse[row] = lse;
+      parameters.workspace.delta[row] = delta;
+    }
+  }
+  static constexpr int kLanes = 8;  // of a row
+
+  // After: dq, rounded. A block has a slot, and a thread the values that it had of it in the kernel before.
+  static __device__ void finish(const Parameters& parameters) {
+    const Attention& call = parameters.call;
+    begin_kernel();
+    if (!is_packed_well(call)) {
+      fill_with_nan<T>(call.dq.data, int64_t(call.packed_queries) * call.heads * call.dim);
+      fill_with_nan<T>(call.dk.data, int64_t(call.packed_keys) * call.key_heads * call.dim);
+      fill_with_nan<T>(call.dv.data, int64_t(call.packed_keys) * call.key_heads * call.dim_v);
+      return;
+    }
+    const int64_t slots = parameters.slots.count(), slot = blockIdx.x % slots;
+    const int head = static_cast<int>(blockIdx.x / slots);
+    const int64_t b = call.offsets_q ? parameters.slots.sequence(static_cast<int>(slot)) : slot / parameters.slots.tiles;
+    const int tile = static_cast<int>(slot - parameters.slots.slot(b, 0));
+    const Sequence sequence = call.sequence(b);
+    const int begin = tile * kM, end = begin + kM < sequence.queries ? begin + kM : sequence.queries;
+    if (begin >= end) return;
+    const bool is_seen = !call.band.keys(sequence, Range{begin, end}).is_empty();
+    const int thread = threadIdx.x, warpgroup = thread / kWarpgroup;
+    const float* sums = parameters.workspace.dq + int64_t(blockIdx.x) * kM * kD;
+    auto dq = cute::make_tensor<float>(Int<kDqValues>{});
+#pragma unroll
+    for (int i = 0; i < kDqValues; i += 4) {
+      const auto four = is_seen ? *reinterpret_cast<const float4*>(sums + i * kConsumers * kWarpgroup + thread * 4)
+                                : float4{0, 0, 0, 0};
+      dq(i) = four.x, dq(i + 1) = four.y, dq(i + 2) = four.z, dq(i + 3) = four.w;
+    }
+    const Fragment fragment(thread % kWarpgroup);
+    constexpr int kColumns = kD / kFeatureGroups;
+    const int first_row = warpgroup % kQueryGroups * 64, first_column = warpgroup / kQueryGroups * kColumns;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int query = begin + first_row + fragment.row(r);
+      T* row = call.dq.row<T>(call.offsets_q ? 0 : b, sequence.first_query + query, head);
+      store_row<kColumns>(fragment, r, static_cast<float>(call.scale), query < end, call.dim - first_column, dq,
+                          row + first_column);
+    }
+  }
+};
+
+template <class Kernel>
+__global__ void __launch_bounds__(256)
+    attention_backward_prepare(const __grid_constant__ typename Kernel::Parameters parameters) {
+  Kernel::prepare(parameters);
+}
+
+template <class Kernel>
+__global__ void __launch_bounds__(Kernel::kThreads, 1)
+    attention_backward_products(const __grid_constant__ typename Kernel::Parameters parameters) {
+  extern __shared__ char memory[];
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  Kernel::run(parameters, *reinterpret_cast<typename Kernel::Shared*>(memory + (-address & 1023)));
+}
+
+template <class Kernel>
+__global__ void __launch_bounds__(Kernel::kConsumers* kWarpgroup)
+    attention_backward_finish(const __grid_constant__ typename Kernel::Parameters parameters) {
+  Kernel::finish(parameters);
+}
+
+template <class Kernel>
+Status launch_backward(const Attention& call, void* workspace, const Context& context) {
+  using T = typename Kernel::T;
+  constexpr int kM = Kernel::kM, kN = Kernel::kN, kD = Kernel::kD;
+  const bool packed = call.offsets_q;
+  const int64_t sequences = packed ? 1 : call.sequences;
+  const int positions_q = packed ? call.packed_queries : call.queries;
+  const int positions_k = packed ? call.packed_keys : call.keys;
+  const auto slots = Slots<kM>::of_queries(call);
+  // While a block walks over q and dy, others of its head should find them, and the sums of dq, in the L2 cache.
+  const int64_t bytes_per_head = int64_t(call.queries) * call.group * (2 * 2 * kD + 4 * kD);
+  const auto order = Order<kN>::of(Slots<kN>::of_keys(call), call.key_heads, bytes_per_head, false);
+  const typename Kernel::Parameters parameters{
+      call,
+      tile_copy<T, kM, kD>(global_rows<T>(call.q, positions_q, call.dim, call.heads, sequences)),
+      tile_copy<T, kM, kD>(global_rows<T>(call.dy, positions_q, call.dim_v, call.heads, sequences)),
+      tile_copy<T, kN, kD>(global_rows<T>(call.k, positions_k, call.dim, call.key_heads, sequences)),
+      tile_copy<T, kN, kD>(global_rows<T>(call.v, positions_k, call.dim_v, call.key_heads, sequences)),
+      order,
+      slots,
+      Kernel::Workspace::of(call, workspace),
+      Scores::of(call)};
+  const int64_t rows = parameters.workspace.slots * kM;
+  FUSEDOPS_TRY(launch(context, attention_backward_prepare<Kernel>, Grid{(rows * Kernel::kLanes + 255) / 256, 256},
+                      parameters));
+  FUSEDOPS_TRY(launch(context, attention_backward_products<Kernel>,
+                      Grid{order.tasks(), Kernel::kThreads, sizeof(typename Kernel::Shared) + 1024}, parameters));
+  return launch(context, attention_backward_finish<Kernel>,
+                Grid{parameters.workspace.slots, Kernel::kConsumers * kWarpgroup}, parameters);
+}
+
+}  // namespace fusedops::cuda::sm90
