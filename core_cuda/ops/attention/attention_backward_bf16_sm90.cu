@@ -1,9 +1,10 @@
 #include "ops/attention/attention_sm90_backward.cuh"
+#include "ops/attention/attention_sm90_paths.h"
 
 namespace fusedops::cuda::sm90 {
 
-Status probe_backward(const Attention& call, void* workspace, const Context& context) {
-  return launch_backward<Backward<cutlass::bfloat16_t, 64, 128, 128, true>>(call, workspace, context);
+Status backward_bf16(const Attention& call, void* workspace, const Context& context) {
+  return backward<cutlass::bfloat16_t>(call, workspace, context);
 }
 
 }  // namespace fusedops::cuda::sm90

@@ -21,16 +21,14 @@ inline constexpr int kWarpgroup = 128;  // threads
 
 // Rows of `kColumns` features, as a product reads them that sums over the features; several stages of a ring.
 template <class T, int kRows, int kColumns, int kStages = 1>
-using RowTiles =
-    decltype(cute::tile_to_shape(cute::GMMA::Layout_K_SW128_Atom<T>{},
-                                 cute::Shape<Int<kRows>, Int<kColumns>, Int<kStages>>{}));
+using RowTiles = decltype(cute::tile_to_shape(cute::GMMA::Layout_K_SW128_Atom<T>{},
+                                              cute::Shape<Int<kRows>, Int<kColumns>, Int<kStages>>{}));
 
 // The same bytes seen from the other side, as a product reads them that sums over the rows: [features, rows].
 template <class T, int kRows, int kColumns, int kStages = 1>
-using ColumnTiles =
-    decltype(cute::tile_to_shape(cute::GMMA::Layout_MN_SW128_Atom<T>{},
-                                 cute::Shape<Int<kColumns>, Int<kRows>, Int<kStages>>{},
-                                 cute::Step<cute::_2, cute::_1, cute::_3>{}));
+using ColumnTiles = decltype(cute::tile_to_shape(cute::GMMA::Layout_MN_SW128_Atom<T>{},
+                                                 cute::Shape<Int<kColumns>, Int<kRows>, Int<kStages>>{},
+                                                 cute::Step<cute::_2, cute::_1, cute::_3>{}));
 
 // A tensor of heads for TMA, [position, feature, head, sequence].
 template <class T>
@@ -116,8 +114,7 @@ __device__ void convert(const From& from, To& to) {
 
 // A left operand in registers for a sum over kDepth.
 template <class T, int kDepth>
-using LeftOperand =
-    cute::Layout<cute::Shape<cute::Shape<cute::_2, cute::_2, cute::_2>, cute::_1, Int<kDepth / 16>>>;
+using LeftOperand = cute::Layout<cute::Shape<cute::Shape<cute::_2, cute::_2, cute::_2>, cute::_1, Int<kDepth / 16>>>;
 
 // A score as the softmax takes it: times `factor` it is the exponent of 2. `slope` is its derivative by the scaled
 // product, where there is a soft cap.
@@ -146,8 +143,8 @@ struct Scores {
   }
 };
 
-// Tiles of positions, in sequences that may be packed. Of packed ones nobody has read the offsets yet: tile i of sequence
-// b stands at offsets[b] / kSize + b + i, which leaves room for each sequence's last tile.
+// Tiles of positions, in sequences that may be packed. Of packed ones nobody has read the offsets yet: tile i of
+// sequence b stands at offsets[b] / kSize + b + i, which leaves room for each sequence's last tile.
 template <int kSize>
 struct Slots {
   const int32_t* offsets;  // null: not packed
@@ -271,7 +268,8 @@ __device__ void store_row(const Fragment& fragment, int which, float factor, boo
   }
 }
 
-// Rows of a tile behind its last kept key become zeros: what TMA brought may be of another sequence, and 0 * NaN is NaN.
+// Rows of a tile behind its last kept key become zeros: what TMA brought may be of another sequence, and 0 * NaN is
+// NaN.
 template <class Tile>
 __device__ void clear_rows(Tile&& tile, int first, int thread, int threads) {
   constexpr int kVector = 8, kVectors = decltype(cute::size<1>(tile))::value / kVector;

@@ -6,9 +6,9 @@
 // operands of these sums. The gradient of the scores also goes to shared memory, for dq, a sum over keys.
 //
 // dq is summed up over blocks, in float32 in global memory, and always in the order of the keys: a counter for each
-// tile of queries says whose turn it is. A warp of its own waits for the turn and has the bulk copy engine add the tile.
-// A block waits only for blocks that come before it in the grid, so that it cannot wait for one that never starts, and
-// blocks that run at the same time mostly belong to different heads.
+// tile of queries says whose turn it is. A warp of its own waits for the turn and has the bulk copy engine add the
+// tile. A block waits only for blocks that come before it in the grid, so that it cannot wait for one that never
+// starts, and blocks that run at the same time mostly belong to different heads.
 //
 // Three kernels: the first prepares delta and the logarithms of the sums, the last rounds dq.
 //
@@ -40,10 +40,10 @@ struct Backward {
   using OverKeys = cute::Layout<cute::Shape<Int<kConsumers>, cute::_1, cute::_1>>;
   using ScoreMma = decltype(cute::make_tiled_mma(
       cute::GMMA::ss_op_selector<T, T, float, cute::Shape<Int<kN>, Int<kM>, Int<kD>>>(), OverKeys{}));
-  using KeyMma = decltype(cute::make_tiled_mma(
-      cute::GMMA::rs_op_selector<T, T, float, cute::Shape<Int<kN>, Int<kD>, Int<kM>>, cute::GMMA::Major::K,
-                                 cute::GMMA::Major::MN>(),
-      OverKeys{}));
+  using KeyMma =
+      decltype(cute::make_tiled_mma(cute::GMMA::rs_op_selector<T, T, float, cute::Shape<Int<kN>, Int<kD>, Int<kM>>,
+                                                               cute::GMMA::Major::K, cute::GMMA::Major::MN>(),
+                                    OverKeys{}));
   // dq: the warpgroups share its queries, or its features where there are 64 queries.
   static constexpr int kQueryGroups = kM / 64, kFeatureGroups = kConsumers / kQueryGroups;
   using QueryMma = decltype(cute::make_tiled_mma(
@@ -79,10 +79,10 @@ struct Backward {
 
     size_t bytes() const { return slots * (kM * kD * sizeof(float) + 2 * kM * sizeof(float) + sizeof(int)); }
 
-    float* dq;     // sums, not yet times the scale
-    float* lse;    // in units of log 2; infinity for rows that do not count
+    float* dq;   // sums, not yet times the scale
+    float* lse;  // in units of log 2; infinity for rows that do not count
     float* delta;
-    int* turns;    // how many tiles of keys have added their part
+    int* turns;  // how many tiles of keys have added their part
     int64_t slots;
   };
 
@@ -281,14 +281,14 @@ struct Backward {
       for (int i = 0; i < cute::size(scores); ++i)
         scores(i) = exp2_or_zero(fmaf(scores(i), factor, -shared.lse[stage][fragment.column(i)]));
       convert(scores, p);
-      cute::warpgroup_wait<0>();
+      multiply<true>(key_mma, p, of_stage(dy_right), dv);
+      cute::warpgroup_wait<1>();
 #pragma unroll
       for (int i = 0; i < cute::size(slopes); ++i) {
         slopes(i) = scores(i) * (slopes(i) - shared.delta[stage][fragment.column(i)]);
         if constexpr (!kPlain) slopes(i) *= caps[i];
       }
       convert(slopes, ds);
-      multiply<true>(key_mma, p, of_stage(dy_right), dv);
 
       // ds to shared memory. Whoever has come here has read what was there two tiles ago.
       auto ds_values = cute::make_tensor(ds.data(), scores.layout());
@@ -343,8 +343,8 @@ struct Backward {
       bool is_kept = call.band.keys(work.sequence, query).has(key);
       if constexpr (!kPlain)
         if (call.has_mask && is_kept && query < queries.end)
-          is_kept = call.mask.row((int64_t(work.b) * call.heads + head) * call.queries + query)
-                        [call.mask.has_columns() ? key : 0];
+          is_kept = call.mask.row((int64_t(work.b) * call.heads + head) * call.queries +
+                                  query)[call.mask.has_columns() ? key : 0];
       if (!is_kept) scores(i) = -INFINITY;
     }
   }
@@ -421,7 +421,8 @@ struct Backward {
     const int64_t slots = parameters.slots.count(), slot = row / kM % slots;
     const int head = static_cast<int>(row / kM / slots);
     if (row % kM == 0 && lane == 0) parameters.workspace.turns[row / kM] = 0;
-    const int64_t b = call.offsets_q ? parameters.slots.sequence(static_cast<int>(slot)) : slot / parameters.slots.tiles;
+    const int64_t b =
+        call.offsets_q ? parameters.slots.sequence(static_cast<int>(slot)) : slot / parameters.slots.tiles;
     const int query = static_cast<int>((slot - parameters.slots.slot(b, 0)) * kM + row % kM);
     const Sequence sequence = call.sequence(b);
     float lse = INFINITY, delta = 0;
@@ -458,7 +459,8 @@ struct Backward {
     }
     const int64_t slots = parameters.slots.count(), slot = blockIdx.x % slots;
     const int head = static_cast<int>(blockIdx.x / slots);
-    const int64_t b = call.offsets_q ? parameters.slots.sequence(static_cast<int>(slot)) : slot / parameters.slots.tiles;
+    const int64_t b =
+        call.offsets_q ? parameters.slots.sequence(static_cast<int>(slot)) : slot / parameters.slots.tiles;
     const int tile = static_cast<int>(slot - parameters.slots.slot(b, 0));
     const Sequence sequence = call.sequence(b);
     const int begin = tile * kM, end = begin + kM < sequence.queries ? begin + kM : sequence.queries;
@@ -529,12 +531,28 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
       Kernel::Workspace::of(call, workspace),
       Scores::of(call)};
   const int64_t rows = parameters.workspace.slots * kM;
-  FUSEDOPS_TRY(launch(context, attention_backward_prepare<Kernel>, Grid{(rows * Kernel::kLanes + 255) / 256, 256},
-                      parameters));
+  FUSEDOPS_TRY(
+      launch(context, attention_backward_prepare<Kernel>, Grid{(rows * Kernel::kLanes + 255) / 256, 256}, parameters));
   FUSEDOPS_TRY(launch(context, attention_backward_products<Kernel>,
                       Grid{order.tasks(), Kernel::kThreads, sizeof(typename Kernel::Shared) + 1024}, parameters));
   return launch(context, attention_backward_finish<Kernel>,
                 Grid{parameters.workspace.slots, Kernel::kConsumers * kWarpgroup}, parameters);
+}
+
+// Calls body(kernel) with the tiles for the number of features, at most 128: more dk and dv than these have no room in
+// registers.
+template <class T, class Body>
+auto with_backward(const Attention& call, Body&& body) {
+  const bool plain = Scores::is_plain(call);
+  if (std::max(call.dim, call.dim_v) <= 64)
+    return plain ? body(Backward<T, 128, 128, 64, true>{}) : body(Backward<T, 128, 128, 64, false>{});
+  return plain ? body(Backward<T, 64, 128, 128, true>{}) : body(Backward<T, 64, 128, 128, false>{});
+}
+
+template <class T>
+Status backward(const Attention& call, void* workspace, const Context& context) {
+  return with_backward<T>(call,
+                          [&](auto kernel) { return launch_backward<decltype(kernel)>(call, workspace, context); });
 }
 
 }  // namespace fusedops::cuda::sm90

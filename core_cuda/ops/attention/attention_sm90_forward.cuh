@@ -28,10 +28,10 @@ struct Forward {
   using Warpgroups = cute::Layout<cute::Shape<Int<kConsumers>, cute::_1, cute::_1>>;
   using ScoreMma = decltype(cute::make_tiled_mma(
       cute::GMMA::ss_op_selector<T, T, float, cute::Shape<Int<kM>, Int<kN>, Int<kD>>>(), Warpgroups{}));
-  using ValueMma = decltype(cute::make_tiled_mma(
-      cute::GMMA::rs_op_selector<T, T, float, cute::Shape<Int<kM>, Int<kD>, Int<kN>>, cute::GMMA::Major::K,
-                                 cute::GMMA::Major::MN>(),
-      Warpgroups{}));
+  using ValueMma =
+      decltype(cute::make_tiled_mma(cute::GMMA::rs_op_selector<T, T, float, cute::Shape<Int<kM>, Int<kD>, Int<kN>>,
+                                                               cute::GMMA::Major::K, cute::GMMA::Major::MN>(),
+                                    Warpgroups{}));
 
   using Pipeline = cutlass::PipelineTmaAsync<kStages>;
   using State = cutlass::PipelineState<kStages>;
@@ -221,6 +221,7 @@ struct Forward {
         cute::warpgroup_wait<1>();
         release(k_ring, k_state);
         soften(tile);
+        cute::warpgroup_fence_operand(scores);  // or the compiler computes them behind the wait
         cute::warpgroup_wait<0>();
         release(v_ring, v_state);
 #pragma unroll
@@ -299,8 +300,7 @@ struct Forward {
       const int query = work.queries.begin + warpgroup * 64 + fragment.row(r);
       bool has_kept = !call.band.keys(work.sequence, query).is_empty();
       if constexpr (!kPlain)
-        if (call.has_mask)
-          has_kept = over_row(softmax.has_kept[r], [](float a, float b) { return a + b; }) != 0;
+        if (call.has_mask) has_kept = over_row(softmax.has_kept[r], [](float a, float b) { return a + b; }) != 0;
       const int64_t position = work.sequence.first_query + query;
       const bool is_there = query < work.queries.end;
       const int b = call.offsets_q ? 0 : work.b;
@@ -332,7 +332,8 @@ struct Forward {
     __syncthreads();
     begin_kernel();
     if (!is_packed_well(parameters.call)) {
-      fill_with_nan<T>(parameters.call.y.data, int64_t(parameters.call.packed_queries) * parameters.call.heads * parameters.call.dim_v);
+      fill_with_nan<T>(parameters.call.y.data,
+                       int64_t(parameters.call.packed_queries) * parameters.call.heads * parameters.call.dim_v);
       return;
     }
     if (produces) {
@@ -370,8 +371,25 @@ Status launch_forward(const Attention& call, const Context& context) {
       order,
       Scores::of(call)};
   const int64_t blocks = std::min<int64_t>(order.tasks(), device_attribute(cudaDevAttrMultiProcessorCount));
-  return launch(context, attention_forward<Kernel>, Grid{blocks, Kernel::kThreads, sizeof(typename Kernel::Shared) + 1024},
-                parameters);
+  return launch(context, attention_forward<Kernel>,
+                Grid{blocks, Kernel::kThreads, sizeof(typename Kernel::Shared) + 1024}, parameters);
+}
+
+// The tiles by the number of features: as many queries as the warpgroups have registers for, and as many keys as shared
+// memory, but 128 where a tile has keys that some of its queries do not see.
+template <class T>
+Status forward(const Attention& call, const Context& context) {
+  const int features = std::max(call.dim, call.dim_v);
+  const bool plain = Scores::is_plain(call), banded = call.band.causal || call.band.window;
+  if (features <= 64)
+    return plain ? launch_forward<Forward<T, 192, 128, 64, 2, true>>(call, context)
+                 : launch_forward<Forward<T, 192, 128, 64, 2, false>>(call, context);
+  if (features <= 128)
+    return !plain   ? launch_forward<Forward<T, 128, 128, 128, 2, false>>(call, context)
+           : banded ? launch_forward<Forward<T, 128, 128, 128, 2, true>>(call, context)
+                    : launch_forward<Forward<T, 128, 176, 128, 2, true>>(call, context);
+  return plain ? launch_forward<Forward<T, 128, 80, 256, 2, true>>(call, context)
+               : launch_forward<Forward<T, 128, 80, 256, 2, false>>(call, context);
 }
 
 }  // namespace fusedops::cuda::sm90

@@ -1,0 +1,72 @@
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+
+#include "ops/attention/attention_paths.h"
+#include "ops/attention/attention_sm90_paths.h"
+
+namespace fusedops::cuda {
+namespace {
+
+// What one of the operator's tensors is to TMA: rows that begin at multiples of 16 bytes, and strides in these units.
+struct Tensor {
+  const HeadRows& rows;
+  int features, heads;
+  bool packed;
+  int64_t positions, sequences;
+
+  bool is_aligned() const {
+    constexpr int64_t kVector = 8;
+    const auto fits = [](int64_t stride, int64_t size) { return size == 1 || (stride > 0 && stride % kVector == 0); };
+    return reinterpret_cast<uintptr_t>(rows.data) % 16 == 0 && features % kVector == 0 &&
+           fits(rows.position, positions) && fits(rows.head, heads) && (packed || fits(rows.sequence, sequences));
+  }
+};
+
+Tensor of_queries(const Attention& call, const HeadRows& rows, int features) {
+  const bool packed = call.offsets_q;
+  return {rows, features, call.heads, packed, packed ? call.packed_queries : call.queries, call.sequences};
+}
+
+Tensor of_keys(const Attention& call, const HeadRows& rows, int features) {
+  const bool packed = call.offsets_q;
+  return {rows, features, call.key_heads, packed, packed ? call.packed_keys : call.keys, call.sequences};
+}
+
+bool all_aligned(std::initializer_list<Tensor> tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), [](const Tensor& tensor) { return tensor.is_aligned(); });
+}
+
+// A tile of queries has 128 rows or more, and each costs as much as if it were full.
+bool has_tiles(const Attention& call, int most_features) {
+  constexpr int kLeastQueries = 33;
+  const int positions = call.offsets_q ? call.packed_queries : call.queries;
+  return size_of(call.dtype) == 2 && std::max(call.dim, call.dim_v) <= most_features && positions >= kLeastQueries &&
+         (call.offsets_q ? call.packed_keys : call.keys) > 0;
+}
+
+}  // namespace
+
+bool takes_sm90(const Attention& call) {
+  return has_tiles(call, 256) && all_aligned({of_queries(call, call.q, call.dim), of_keys(call, call.k, call.dim),
+                                              of_keys(call, call.v, call.dim_v), of_queries(call, call.y, call.dim_v)});
+}
+
+bool takes_sm90_backward(const Attention& call) {
+  return has_tiles(call, 128) &&
+         all_aligned({of_queries(call, call.q, call.dim), of_keys(call, call.k, call.dim),
+                      of_keys(call, call.v, call.dim_v), of_queries(call, call.y, call.dim_v),
+                      of_queries(call, call.dy, call.dim_v), of_queries(call, call.dq, call.dim),
+                      of_keys(call, call.dk, call.dim), of_keys(call, call.dv, call.dim_v)});
+}
+
+Status attention_sm90(const Attention& call, const Context& context) {
+  return call.dtype == DType::f16 ? sm90::forward_f16(call, context) : sm90::forward_bf16(call, context);
+}
+
+Status attention_sm90_backward(const Attention& call, void* workspace, const Context& context) {
+  return call.dtype == DType::f16 ? sm90::backward_f16(call, workspace, context)
+                                  : sm90::backward_bf16(call, workspace, context);
+}
+
+}  // namespace fusedops::cuda
