@@ -16,19 +16,23 @@ struct Scores {
       : is_product(call.scale > 0 && call.softcap == 0),
         scale(static_cast<A>(call.scale)),
         cap(static_cast<A>(call.softcap)),
+        inverse_cap(cap > 0 ? 1 / cap : A(0)),
         factor(static_cast<A>(is_product ? call.scale * kLog2E : kLog2E)),
         natural(is_product ? scale : A(1)) {}
 
   FUSEDOPS_HD A of(A product) const {
     const A score = product * scale;
-    return cap > 0 ? cap * tanh_(score / cap) : score;
+    return cap > 0 ? cap * tanh_(score * inverse_cap) : score;
   }
 
   // The slope of a score in scale * q k.
-  FUSEDOPS_HD A slope(A score) const { return cap > 0 ? 1 - (score / cap) * (score / cap) : A(1); }
+  FUSEDOPS_HD A slope(A score) const {
+    const A share = score * inverse_cap;
+    return 1 - share * share;
+  }
 
   bool is_product;  // otherwise of() makes a score of a product
-  A scale, cap, factor;
+  A scale, cap, inverse_cap, factor;
   A natural;  // makes lse's maximum of a score
 
  private:

@@ -15,8 +15,8 @@
 
 #include "core/common/numeric.h"
 #include "core/cuda/launch.cuh"
-#include "core/cuda/tile_loader.cuh"
 #include "ops/products/matmul_paths.h"
+#include "ops/products/matmul_tile_loader.cuh"
 
 namespace fusedops::cuda {
 
