@@ -8,7 +8,7 @@ namespace fusedops::cuda {
 
 // Of the backward. A row is a query of a head: see Attention::row.
 struct BackwardSums {
-  BackwardSums(const Attention& call, void* workspace) : rows(call.rows()), pitch((call.dim + 31) / 32 * 32) {
+  BackwardSums(const Attention& call, void* workspace) : rows(call.rows()), pitch(pitch_of(call)) {
     const auto take = [&](size_t bytes) {
       void* const taken = static_cast<char*>(workspace) + size;
       size += (bytes + 127) / 128 * 128;
@@ -24,6 +24,12 @@ struct BackwardSums {
   }
 
   static constexpr int kLeastTile = 16, kMostParts = 2;  // of queries; of the columns of dq
+
+  // A whole tile of columns, as wide as the kernels make it of q and v.
+  static int pitch_of(const Attention& call) {
+    const int dim = call.dim > call.dim_v ? call.dim : call.dim_v;
+    return dim <= 64 ? 64 : dim <= 128 ? 128 : 256;
+  }
 
   int64_t rows, pitch;
   size_t size = 0;         // bytes of all
