@@ -44,7 +44,7 @@ __device__ void mask_scores(const Attention& call, const Sequence& sequence, int
     }
 #pragma unroll
     for (int i = 0; i < Tile::kN / 4; ++i)
-      if (!(kept >> i & 1)) scores[row / 2][i / 2][row % 2 * 2 + i % 2] = -std::numeric_limits<float>::infinity();
+      if (!(kept >> i & 1)) scores[row / 2][i / 2][row % 2 * 2 + i % 2] = kNoScore;
     if (kept) seen |= 1u << row;
   }
 }
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     }
     if (threadIdx.x % 4 == 0 && query < sequence.queries)
       *call.lse.row<float>(place, sequence.first_query + query, head) =
-          none ? softmax.kNothing : softmax.max[row] * score.natural + logf(sum);
+          none ? kNoScore : softmax.max[row] * score.natural + logf(sum);
   }
   __syncwarp();
   store_rows<Tile::kWarpM, Tile::kD>(rows, call.y.row<T>(place, sequence.first_query + first_query + warp_row, head),

@@ -87,6 +87,16 @@ __device__ inline float sum_of_row(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
+// The score of what is masked, and the maximum of nothing.
+inline constexpr float kNoScore = -std::numeric_limits<float>::infinity();
+
+// The factor that makes exponentials relative to `max` relative to a larger maximum. -inf is no base: -inf minus -inf
+// would be NaN.
+__device__ inline float base_of(float max) { return max == kNoScore ? 0 : max; }
+__device__ inline float share_of(float max, float larger, float factor) {
+  return exp2_or_zero((max - base_of(larger)) * factor);
+}
+
 // The softmax of a warp's rows, tile by tile: what is summed is relative to the largest score so far.
 // Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
 template <int kRowTiles>
@@ -96,7 +106,7 @@ class OnlineSoftmax {
 
   __device__ OnlineSoftmax() {
 #pragma unroll
-    for (int row = 0; row < kRows; ++row) max[row] = kNothing, sum[row] = 0;
+    for (int row = 0; row < kRows; ++row) max[row] = kNoScore, sum[row] = 0;
   }
 
   // Makes exponentials of the next scores, where masked ones are -inf, and sums of rows relative to the new maximum.
@@ -112,8 +122,8 @@ class OnlineSoftmax {
 #pragma unroll
       for (int j = 0; j < kColumnTiles; ++j) largest = fmaxf(largest, fmaxf(tiles[j][e], tiles[j][e + 1]));
       largest = max_of_row(largest);
-      const float base = largest == kNothing ? 0 : largest;  // -inf minus -inf would be NaN
-      shares[row] = exp2_or_zero((max[row] - base) * factor);
+      const float base = base_of(largest);
+      shares[row] = share_of(max[row], largest, factor);
       changed |= largest != max[row];
       max[row] = largest;
       sum[row] *= shares[row];
@@ -133,8 +143,6 @@ class OnlineSoftmax {
 #pragma unroll
         for (int e = 0; e < 4; ++e) sums[i][j][e] *= shares[2 * i + e / 2];
   }
-
-  static constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
   float max[kRows];
   float sum[kRows];  // of this lane's columns

@@ -60,8 +60,20 @@ bool are_aligned(const HeadRows& rows) {
 template <int kD>
 inline constexpr int kPitchOf = kD + 8;
 
-// Copies rows of a head, of kD columns at most, into tiles of shared memory. It keeps only where its thread begins, and
-// goes from line to line by additions: the compiler would keep the products of lines and strides in registers.
+// Copies a pack of 8 elements, of which `count` exist; the rest becomes zero.
+template <class T>
+__device__ void copy_pack(T* to, const T* from, int count, bool aligned) {
+  if (aligned) {
+    copy_async<16>(to, from, count * int(sizeof(T)));
+  } else {
+#pragma unroll 1
+    for (int i = 0; i < 8; ++i) to[i] = i < count ? from[i] : T{};
+  }
+}
+
+// Copies rows of a head, of kD columns at most, into tiles of shared memory, with all threads of a block or of a warp.
+// It keeps only where its thread begins, and goes from line to line by additions: the compiler would keep the products
+// of lines and strides in registers.
 template <class T, int kD, int kThreads>
 class RowCopy {
  public:
@@ -81,16 +93,14 @@ class RowCopy {
     if (aligned) {
 #pragma unroll
       for (int i = 0; i < kRows / kLines; ++i) {
-        copy_async<16>(to, from, line() + i * kLines < rows ? exist * int(sizeof(T)) : 0);
+        copy_pack(to, from, line() + i * kLines < rows ? exist : 0, true);
         to += kLines * kPitchOf<kD>;
         from += kLines * stride;
       }
     } else {
 #pragma unroll 1
       for (int i = 0; i < kRows; i += kLines) {
-        const int count = line() + i < rows ? exist : 0;
-#pragma unroll 1
-        for (int j = 0; j < 8; ++j) to[j] = j < count ? from[j] : T{};
+        copy_pack(to, from, line() + i < rows ? exist : 0, false);
         to += kLines * kPitchOf<kD>;
         from += kLines * stride;
       }
@@ -98,7 +108,7 @@ class RowCopy {
   }
 
  private:
-  static __device__ int line() { return threadIdx.x / kPerRow; }
+  static __device__ int line() { return threadIdx.x % kThreads / kPerRow; }
   static __device__ int column() { return threadIdx.x % kPerRow * 8; }
 
   const T* from_;

@@ -45,9 +45,11 @@ struct Splits {
     float max, sum;  // of 2^(factor * (score - max)); the sum is negative if no key is kept
   };
 
-  // Keys of a split: 128 splits at most, of whole steps, and no more than a block reads in a few microseconds.
+  static constexpr int kMostSplits = 128;
+
+  // Keys of a split, which follow from their number alone: enough for a block to be worth its start.
   static int keys_of(const Attention& call) {
-    constexpr int kStep = 64, kLeast = 128, kMostSplits = 128;
+    constexpr int kStep = 64, kLeast = 128;
     const int share = (call.keys + kMostSplits - 1) / kMostSplits;
     return share <= kLeast ? kLeast : (share + kStep - 1) / kStep * kStep;
   }
