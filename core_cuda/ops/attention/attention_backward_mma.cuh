@@ -81,8 +81,8 @@ FUSEDOPS_HD int tiles_before(const Band& band, const Sequence& sequence, int key
 template <class Tile>
 __device__ int64_t dq_counter(const Attention& call, int64_t b, const Sequence& sequence, int head, int first_query,
                               int part) {
-  const int64_t tiles = call.offsets_q ? call.packed_queries / Tile::kM + call.sequences + 1
-                                       : (call.queries + Tile::kM - 1) / Tile::kM;
+  const int64_t tiles =
+      call.offsets_q ? call.packed_queries / Tile::kM + call.sequences + 1 : (call.queries + Tile::kM - 1) / Tile::kM;
   const int64_t tile = (call.offsets_q ? sequence.first_query / Tile::kM + b : 0) + first_query / Tile::kM;
   return 1 + ((call.place(b) * call.heads + head) * tiles + tile) * Tile::kParts + part;
 }

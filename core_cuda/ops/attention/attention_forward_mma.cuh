@@ -16,8 +16,9 @@ namespace fusedops::cuda {
 
 template <int kD_>
 struct ForwardTile {
-  static constexpr int kD = kD_;                      // columns of q, k and v; what they do not have is zero
-  static constexpr int kRowTiles = kD > 128 ? 1 : 2;  // of 16 queries, of a warp: more use each fragment of k more often
+  static constexpr int kD = kD_;  // columns of q, k and v; what they do not have is zero
+  static constexpr int kRowTiles =
+      kD > 128 ? 1 : 2;  // of 16 queries, of a warp: more use each fragment of k more often
   static constexpr int kWarps = 4, kThreads = 32 * kWarps;
   static constexpr int kWarpM = 16 * kRowTiles, kM = kWarpM * kWarps;
   static constexpr int kN = kD > 128 ? 32 : 64;
@@ -61,23 +62,11 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   T* const v = k + Tile::kN * kPitch;
   const uint8_t** const mask_rows = reinterpret_cast<const uint8_t**>(v + Tile::kN * kPitch);
 
-  // Neighbouring blocks share the keys of a head, in the L2 cache; those with the most keys come first.
-  int64_t b;
-  int head, tile;
-  if (call.offsets_q) {
-    const int64_t tiles = gridDim.x / call.heads;
-    const SequenceTile found = find_packed_tile(call, Side::queries, blockIdx.x % tiles, Tile::kM);
-    if (found.sequence < 0) return;
-    b = found.sequence, tile = found.tile, head = static_cast<int>(blockIdx.x / tiles);
-  } else {
-    const int tiles = (call.queries + Tile::kM - 1) / Tile::kM;
-    const int64_t row = blockIdx.x / tiles;
-    b = row / call.heads, head = static_cast<int>(row % call.heads);
-    tile = tiles - 1 - static_cast<int>(blockIdx.x % tiles);
-  }
+  const HeadTile tile = find_tile(call, Side::queries, blockIdx.x, gridDim.x, Tile::kM);
+  if (tile.sequence < 0) return;
+  const int64_t b = tile.sequence, place = call.place(b);
   const Sequence sequence = call.sequence(b);
-  const int64_t place = call.place(b);
-  const int key_head = call.key_head(head), first_query = tile * Tile::kM;
+  const int head = tile.head, key_head = call.key_head(head), first_query = tile.tile * Tile::kM;
   const Range queries{first_query, min(first_query + Tile::kM, sequence.queries)};
   const Range keys = call.band.keys(sequence, queries);
   const Range of_all = call.band.keys_of_all(sequence, queries);

@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(Tile::kThreads)
       for (int e = 0; e < 4; ++e) {
         const int key = first + j * 8 + fragment_column(e), row = e / 2;
         if (!score.is_product) scores[0][j][e] = score.of(scores[0][j][e]);
-        const bool kept = row_keys[row].has(key) && key < keys.end &&
-                          (!mask[row] || mask[row][call.mask.has_columns() ? key : 0]);
+        const bool kept =
+            row_keys[row].has(key) && key < keys.end && (!mask[row] || mask[row][call.mask.has_columns() ? key : 0]);
         if (kept)
           any |= 1u << row;
         else
@@ -214,7 +214,8 @@ __global__ void __launch_bounds__(kJoinThreads)
     for (int split = begin; split < end; ++split) {
       const float share = shares[split];
       if (share < 0) continue;
-      const float4 y = *reinterpret_cast<const float4*>(splits.y + (row * splits.count + split) * splits.pitch + column);
+      const float4 y =
+          *reinterpret_cast<const float4*>(splits.y + (row * splits.count + split) * splits.pitch + column);
       joined.x += share * y.x, joined.y += share * y.y, joined.z += share * y.z, joined.w += share * y.w;
     }
     *reinterpret_cast<float4*>(of_warps + warp * splits.pitch + column) = joined;
@@ -228,8 +229,7 @@ __global__ void __launch_bounds__(kJoinThreads)
     for (int w = 0; w < kJoinWarps; ++w) joined += of_warps[w * splits.pitch + threadIdx.x];
     call.y.row<T>(b, query, head)[threadIdx.x] = from_compute<T>(none ? 0 : joined / sum);
   }
-  if (threadIdx.x == 0)
-    *call.lse.row<float>(b, query, head) = none ? kNoScore : max * score.natural + logf(sum);
+  if (threadIdx.x == 0) *call.lse.row<float>(b, query, head) = none ? kNoScore : max * score.natural + logf(sum);
 }
 
 template <class T, class Tile>

@@ -49,6 +49,26 @@ __device__ inline SequenceTile find_packed_tile(const Attention& call, Side side
   return {-1, 0};
 }
 
+// A tile of one head of one sequence.
+struct HeadTile {
+  int64_t sequence;  // -1: there is none
+  int head, tile;
+};
+
+// The tile of block `index` of `blocks`. Neighbouring blocks have tiles of the same head, the last one first: causal
+// queries see the most keys there.
+__device__ inline HeadTile find_tile(const Attention& call, Side side, int64_t index, int64_t blocks, int size) {
+  const int heads = side == Side::queries ? call.heads : call.key_heads;
+  if (call.offsets_q) {
+    const int64_t tiles = blocks / heads;
+    const SequenceTile found = find_packed_tile(call, side, index % tiles, size);
+    return {found.sequence, static_cast<int>(index / tiles), found.tile};
+  }
+  const int positions = side == Side::queries ? call.queries : call.keys, tiles = (positions + size - 1) / size;
+  const int64_t row = index / tiles;
+  return {row / heads, static_cast<int>(row % heads), tiles - 1 - static_cast<int>(index % tiles)};
+}
+
 // Whether 16-byte accesses can reach the rows.
 template <class T>
 bool are_aligned(const HeadRows& rows) {
@@ -114,7 +134,8 @@ class RowCopy {
   const T* from_;
 };
 
-// Writes `rows` rows of `width` elements of a tile that is kD wide. Called by a warp whose lanes have all written to it.
+// Writes `rows` rows of `width` elements of a tile that is kD wide. Called by a warp whose lanes have all written to
+// it.
 template <int kRows, int kD, class T>
 __device__ void store_rows(const T* tile, T* to, int64_t stride, int rows, int width, bool aligned) {
   constexpr int kPerRow = kD / 8;
