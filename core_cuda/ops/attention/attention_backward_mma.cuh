@@ -5,7 +5,7 @@
 // which it computes, are operands of its own products p^T dy and ds^T q as they are. Only ds is shared, for dq = ds k.
 // A block adds its part of dq to the sums in the workspace after the blocks with the keys before have added theirs.
 // That order costs little: blocks with the same keys of many heads start together, and those with the next keys of the
-// same heads, which follow them, find the sums of the first queries complete.
+// same heads follow them, one tile of queries behind.
 //
 // Limit: the tensor cores, and shared memory, which each warp reads q and dy from twice.
 #pragma once
@@ -44,13 +44,14 @@ using BackwardTile128 = BackwardTile<128, 64, 2, 1, 8>;
 using BackwardTile128Small = BackwardTile<128, 32, 1, 1, 8>;  // the same sums in 100 KiB, for GPUs that have no more
 using BackwardTile256 = BackwardTile<256, 16, 1, 1, 4>;
 
-// What is computed after what: see BackwardOrder::of.
+// A tile of keys of a head, and which columns of its gradients.
 struct BackwardWork {
   int64_t sequence;  // -1: none
   int tile, key_head, part;
 };
 
-// Number `index` of the blocks' work. Tiles of keys of one head come in order, others' between them.
+// The work of the block that starts as number `index`. The tiles of keys of a head come in order, with those of up to
+// 31 other heads between them.
 template <class Tile>
 __device__ BackwardWork backward_work(const Attention& call, int64_t index) {
   const int parts = call.key_heads * Tile::kParts;
@@ -186,7 +187,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   const int first_key = work.tile * kN;
   const Range keys{first_key, min(first_key + kN, sequence.kept)};
   const Range queries = keys.is_empty() ? Range{0, 0} : call.band.queries(sequence, keys);
-  const int first_tile = queries.begin / kM, tiles = queries.is_empty() ? 0 : (queries.end + kM - 1) / kM - first_tile;
+  // From the last tile of queries to the first, so that causal ones begin where all blocks of a head do.
+  const int end_tile = (queries.end + kM - 1) / kM, tiles = queries.is_empty() ? 0 : end_tile - queries.begin / kM;
   const int first_head = work.key_head * call.group, steps = tiles * call.group;
 
   using Copy = RowCopy<T, kD, Tile::kThreads>;
@@ -198,7 +200,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       T* const dy = q + kM * kPitch;
       const uint8_t** const mask_rows = reinterpret_cast<const uint8_t**>(dy + kM * kPitch);
       float* const lse = reinterpret_cast<float*>(mask_rows + kM);
-      const int head = first_head + step / tiles, first = (first_tile + step % tiles) * kM;
+      const int head = first_head + step / tiles, first = (end_tile - 1 - step % tiles) * kM;
       const int64_t position = sequence.first_query + first;
       const int rows = sequence.queries - first;
       Copy(call.q.row<const T>(place, position, head), call.q.position)
@@ -232,7 +234,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     const T* const dy = q + kM * kPitch;
     const uint8_t* const* const mask_rows = reinterpret_cast<const uint8_t* const*>(dy + kM * kPitch);
     const float* const lse = reinterpret_cast<const float*>(mask_rows + kM);
-    const int head = first_head + step / tiles, first = (first_tile + step % tiles) * kM;
+    const int head = first_head + step / tiles, first = (end_tile - 1 - step % tiles) * kM;
     wait_for_copies<0>();
     __syncthreads();  // the queries have arrived, and nobody reads those of the step before, or its ds
     if constexpr (Tile::kStages == 2) copy_queries(step + 1);
@@ -240,6 +242,14 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     Fragments<Tile::kRowTiles, kM / 8> s = {}, dp = {};
     multiply<kD, AlongK<kPitch>, AlongK<kPitch>>(s, k + warp_row * kPitch, q);
     multiply<kD, AlongK<kPitch>, AlongK<kPitch>>(dp, v + warp_row * kPitch, dy);
+
+    // Here one thread's wait for memory hides behind the other warps' products, and the additions of the step before
+    // have arrived.
+    int* const counter = sums.counters + dq_counter<Tile>(call, b, sequence, head, first, work.part);
+    if (threadIdx.x == 0 && pending) signal(pending);
+    if (threadIdx.x == 32) wait_for(counter, tiles_before(call.band, sequence, work.tile, kN, first));
+    pending = counter;
+
     const Range of_all = call.band.keys_of_all(sequence, {first, min(first + kM, sequence.queries)});
     backward_scores<T, Tile>(score, lse, lse + kM, s, dp);
     if (call.has_mask || first + kM > sequence.queries || first_key < of_all.begin || first_key + kN > of_all.end) {
@@ -259,10 +269,6 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
                                        fragment_column(0)) = rounded_pair<T>(dp[i][j][e], dp[i][j][e + 1]);
     multiply_scores<AlongRows<kPitch>>(dk, dp, q + work.part * Tile::kOut);
 
-    int* const counter = sums.counters + dq_counter<Tile>(call, b, sequence, head, first, work.part);
-    if (threadIdx.x == 0 && pending) signal(pending);
-    if (threadIdx.x == 32) wait_for(counter, tiles_before(call.band, sequence, work.tile, kN, first));
-    pending = counter;
     __syncthreads();  // all of ds is there, nobody reads q and dy any more, and it is this block's turn to add
     if constexpr (Tile::kStages == 1) copy_queries(step + 1);
 

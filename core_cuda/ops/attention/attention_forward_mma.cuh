@@ -21,7 +21,7 @@ struct ForwardTile {
       kD > 128 ? 1 : 2;  // of 16 queries, of a warp: more use each fragment of k more often
   static constexpr int kWarps = 4, kThreads = 32 * kWarps;
   static constexpr int kWarpM = 16 * kRowTiles, kM = kWarpM * kWarps;
-  static constexpr int kN = kD > 128 ? 32 : 64;
+  static constexpr int kN = kD > 128 ? 32 : kD > 64 ? 64 : 128;
   static constexpr int kBlocks = 2;  // on a multiprocessor, at least
   static constexpr int kPitch = kPitchOf<kD>;
   static constexpr int kSharedBytes = (kM + 2 * kN) * kPitch * 2 + kM * sizeof(const uint8_t*);
