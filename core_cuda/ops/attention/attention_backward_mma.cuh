@@ -177,41 +177,51 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   T* const v = k + kN * kPitch;
   T* const all_ds = v + kN * kPitch;  // [key, query]
   char* const stages = reinterpret_cast<char*>(all_ds) + Tile::kScoreBytes;
-  int* const number = reinterpret_cast<int*>(stages + Tile::kStages * Tile::kStageBytes);
-  if (threadIdx.x == 0) *number = take_number(sums.counters);
+  // What one thread keeps: the block's number, then the counter of the tile of dq that was last added to.
+  int** const pending = reinterpret_cast<int**>(stages + Tile::kStages * Tile::kStageBytes);
+  int* const number = reinterpret_cast<int*>(pending + 1);
+  if (threadIdx.x == 0) *number = take_number(sums.counters), *pending = nullptr;
   __syncthreads();
   const BackwardWork work = backward_work<Tile>(call, *number);
   if (work.sequence < 0) return;
-  const int64_t b = work.sequence, place = call.place(b);
+  const int b = static_cast<int>(work.sequence), place = static_cast<int>(call.place(b));
   const Sequence sequence = call.sequence(b);
   const int first_key = work.tile * kN;
   const Range keys{first_key, min(first_key + kN, sequence.kept)};
   const Range queries = keys.is_empty() ? Range{0, 0} : call.band.queries(sequence, keys);
-  // From the last tile of queries to the first, so that causal ones begin where all blocks of a head do.
-  const int end_tile = (queries.end + kM - 1) / kM, tiles = queries.is_empty() ? 0 : end_tile - queries.begin / kM;
-  const int first_head = work.key_head * call.group, steps = tiles * call.group;
+
+  // Tiles of queries, of one head after the other, from the last one to the first, so that causal ones begin where all
+  // blocks of a head do.
+  struct Queries {
+    int head, first;
+  };
+  const int lowest = queries.begin / kM * kM, highest = (queries.end - 1) / kM * kM;
+  const int end_head = queries.is_empty() ? 0 : (work.key_head + 1) * call.group;
+  const auto after = [&](Queries tile) {
+    tile.first -= kM;
+    if (tile.first < lowest) tile.first = highest, ++tile.head;
+    return tile;
+  };
 
   using Copy = RowCopy<T, kD, Tile::kThreads>;
-  // Starts to copy the queries of a step, and commits.
-  const auto copy_queries = [&](int step) {
-    if (step < steps) {
-      char* const stage = stages + step % Tile::kStages * Tile::kStageBytes;
+  // Starts to copy a tile of queries, if it exists, and commits.
+  const auto copy_queries = [&](const Queries& tile, char* stage) {
+    if (tile.head < end_head) {
       T* const q = reinterpret_cast<T*>(stage);
       T* const dy = q + kM * kPitch;
       const uint8_t** const mask_rows = reinterpret_cast<const uint8_t**>(dy + kM * kPitch);
       float* const lse = reinterpret_cast<float*>(mask_rows + kM);
-      const int head = first_head + step / tiles, first = (end_tile - 1 - step % tiles) * kM;
-      const int64_t position = sequence.first_query + first;
-      const int rows = sequence.queries - first;
-      Copy(call.q.row<const T>(place, position, head), call.q.position)
+      const int64_t position = sequence.first_query + tile.first;
+      const int rows = sequence.queries - tile.first;
+      Copy(call.q.row<const T>(place, position, tile.head), call.q.position)
           .template start<kM>(q, call.q.position, rows, call.dim, aligned);
-      Copy(call.dy.row<const T>(place, position, head), call.dy.position)
+      Copy(call.dy.row<const T>(place, position, tile.head), call.dy.position)
           .template start<kM>(dy, call.dy.position, rows, call.dim_v, aligned);
       const int i = threadIdx.x;
       if (i < kM) {
         const int row = min(i, rows - 1);
-        copy_async<4>(lse + i, call.lse.row<const float>(place, position + row, head), 4);
-        const int64_t index = call.row(b, sequence, head, first + row);
+        copy_async<4>(lse + i, call.lse.row<const float>(place, position + row, tile.head), 4);
+        const int64_t index = call.row(b, sequence, tile.head, tile.first + row);
         copy_async<4>(lse + kM + i, static_cast<const float*>(sums.delta) + index, 4);
         if (call.has_mask) mask_rows[i] = call.mask.row(index);
       }
@@ -221,23 +231,25 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 
   const int warp_row = threadIdx.x / 32 * Tile::kWarpN;
   Fragments<Tile::kRowTiles, kOutTiles> dk = {}, dv = {};
-  int* pending = nullptr;  // the counter of the tile of dq that was added to in the step before
   Copy(call.k.row<const T>(place, sequence.first_key + first_key, work.key_head), call.k.position)
       .template start<kN>(k, call.k.position, keys.end - first_key, call.dim, aligned);
   Copy(call.v.row<const T>(place, sequence.first_key + first_key, work.key_head), call.v.position)
       .template start<kN>(v, call.v.position, keys.end - first_key, call.dim_v, aligned);
-  copy_queries(0);
+  char* stage = stages;
+  Queries tile{work.key_head * call.group, highest};
+  copy_queries(tile, stage);
 #pragma unroll 1
-  for (int step = 0; step < steps; ++step) {
-    const char* const stage = stages + step % Tile::kStages * Tile::kStageBytes;
+  while (tile.head < end_head) {
+    char* const next_stage = Tile::kStages == 1 || stage != stages ? stages : stages + Tile::kStageBytes;
+    const Queries next = after(tile);
+    const int head = tile.head, first = tile.first;
     const T* const q = reinterpret_cast<const T*>(stage);
     const T* const dy = q + kM * kPitch;
     const uint8_t* const* const mask_rows = reinterpret_cast<const uint8_t* const*>(dy + kM * kPitch);
     const float* const lse = reinterpret_cast<const float*>(mask_rows + kM);
-    const int head = first_head + step / tiles, first = (end_tile - 1 - step % tiles) * kM;
     wait_for_copies<0>();
     __syncthreads();  // the queries have arrived, and nobody reads those of the step before, or its ds
-    if constexpr (Tile::kStages == 2) copy_queries(step + 1);
+    if constexpr (Tile::kStages == 2) copy_queries(next, next_stage);
 
     Fragments<Tile::kRowTiles, kM / 8> s = {}, dp = {};
     multiply<kD, AlongK<kPitch>, AlongK<kPitch>>(s, k + warp_row * kPitch, q);
@@ -246,9 +258,12 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     // Here one thread's wait for memory hides behind the other warps' products, and the additions of the step before
     // have arrived.
     int* const counter = sums.counters + dq_counter<Tile>(call, b, sequence, head, first, work.part);
-    if (threadIdx.x == 0 && pending) signal(pending);
+    if (threadIdx.x == 0) {
+      if (*pending) signal(*pending);
+      *pending = counter;
+    }
     if (threadIdx.x == 32) wait_for(counter, tiles_before(call.band, sequence, work.tile, kN, first));
-    pending = counter;
+    __syncwarp();
 
     const Range of_all = call.band.keys_of_all(sequence, {first, min(first + kM, sequence.queries)});
     backward_scores<T, Tile>(score, lse, lse + kM, s, dp);
@@ -257,6 +272,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       each_score<Tile>([&](int i, int j, int e, int bit) {
         if (!(kept >> bit & 1)) s[i][j][e] = dp[i][j][e] = 0;
       });
+      __syncwarp();
     }
     multiply_scores<AlongRows<kPitch>>(dv, s, dy + work.part * Tile::kOut);
 #pragma unroll
@@ -270,7 +286,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     multiply_scores<AlongRows<kPitch>>(dk, dp, q + work.part * Tile::kOut);
 
     __syncthreads();  // all of ds is there, nobody reads q and dy any more, and it is this block's turn to add
-    if constexpr (Tile::kStages == 1) copy_queries(step + 1);
+    if constexpr (Tile::kStages == 1) copy_queries(next, next_stage);
 
     const int warp = threadIdx.x / 32, row = warp % Tile::kRowGroups * 16;
     const int column = warp / Tile::kRowGroups * Tile::kColumns + work.part * Tile::kOut;
@@ -284,18 +300,19 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 #pragma unroll
       for (int j = 0; j < Tile::kColumns / 8; ++j) add_pair(to + j * 8, dq[0][j][e], dq[0][j][e + 1]);
     }
+    tile = next, stage = next_stage;
   }
   wait_for_copies<0>();
   __syncthreads();  // all additions are done, and nobody reads k and v any more
-  if (threadIdx.x == 0 && pending) signal(pending);
+  if (threadIdx.x == 0 && *pending) signal(*pending);
 
   const int rows = sequence.keys - first_key - warp_row, part = work.part * Tile::kOut;
   const int64_t position = sequence.first_key + first_key + warp_row;
-  T* const tile = k + warp_row * kPitchOf<Tile::kOut>;
-  store_gradient<T, Tile>(dk, static_cast<float>(call.scale), tile,
+  T* const own = k + warp_row * kPitchOf<Tile::kOut>;
+  store_gradient<T, Tile>(dk, static_cast<float>(call.scale), own,
                           call.dk.row<T>(place, position, work.key_head) + part, call.dk.position, rows,
                           call.dim - part, out_aligned);
-  store_gradient<T, Tile>(dv, 1, tile, call.dv.row<T>(place, position, work.key_head) + part, call.dv.position, rows,
+  store_gradient<T, Tile>(dv, 1, own, call.dv.row<T>(place, position, work.key_head) + part, call.dv.position, rows,
                           call.dim_v - part, out_aligned);
 }
 
