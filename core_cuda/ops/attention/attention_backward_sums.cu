@@ -23,7 +23,8 @@ struct Row {
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    begin_backward_kernel(const __grid_constant__ Attention call, const BackwardSums sums, const bool aligned) {
+    attention_begin_backward_kernel(const __grid_constant__ Attention call, const BackwardSums sums,
+                                    const bool aligned) {
   using A = compute_t<T>;
   begin_kernel();
   const int64_t thread = int64_t(blockIdx.x) * kThreads + threadIdx.x, index = thread / kLanes;
@@ -52,8 +53,8 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    finish_dq_kernel(const __grid_constant__ Attention call, const BackwardSums sums, const float scale,
-                     const bool aligned) {
+    attention_finish_dq_kernel(const __grid_constant__ Attention call, const BackwardSums sums, const float scale,
+                               const bool aligned) {
   begin_kernel();
   const int64_t index = (int64_t(blockIdx.x) * kThreads + threadIdx.x) / kLanes;
   if (index >= sums.rows) return;
@@ -79,7 +80,7 @@ int64_t blocks_of(int64_t rows) { return (rows * kLanes + kThreads - 1) / kThrea
 
 template <class T>
 Status finish(const Attention& call, const BackwardSums& sums, const Context& context) {
-  return launch(context, finish_dq_kernel<T>, blocks_of(sums.rows), kThreads, call, sums,
+  return launch(context, attention_finish_dq_kernel<T>, blocks_of(sums.rows), kThreads, call, sums,
                 static_cast<float>(call.scale), are_aligned<T>(call.dq));
 }
 
@@ -89,8 +90,8 @@ Status begin_backward(const Attention& call, const BackwardSums& sums, const Con
   return dispatch(call.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     // One block even without rows: blocks number themselves by a counter.
-    return launch(context, begin_backward_kernel<T>, std::max<int64_t>(blocks_of(sums.rows), 1), kThreads, call, sums,
-                  are_aligned<T>(call.dy) && are_aligned<T>(call.y));
+    return launch(context, attention_begin_backward_kernel<T>, std::max<int64_t>(blocks_of(sums.rows), 1), kThreads,
+                  call, sums, are_aligned<T>(call.dy) && are_aligned<T>(call.y));
   });
 }
 

@@ -45,7 +45,7 @@ __device__ void mask_scores(const Attention& call, const Sequence& sequence, int
     }
 #pragma unroll
     for (int i = 0; i < Tile::kN / 4; ++i)
-      if (!(kept >> i & 1)) scores[row / 2][i / 2][row % 2 * 2 + i % 2] = kNoScore;
+      if (!(kept >> i & 1)) scores[row / 2][i / 2][row % 2 * 2 + i % 2] = kNothing<float>;
     if (kept) seen |= 1u << row;
   }
 }
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   using Copy = RowCopy<T, Tile::kD, Tile::kThreads>;
   Copy(call.q.row<const T>(place, sequence.first_query + first_query, head), call.q.position)
       .template start<Tile::kM>(q, call.q.position, queries.end - first_query, call.dim, aligned);
-  int first = keys.begin / Tile::kN * Tile::kN;
+  int first = keys.is_empty() ? keys.end : keys.begin / Tile::kN * Tile::kN;
   Copy of_k(call.k.row<const T>(place, sequence.first_key + first, key_head), call.k.position);
   Copy of_v(call.v.row<const T>(place, sequence.first_key + first, key_head), call.v.position);
   const auto copy_k = [&](int at) {
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   OnlineSoftmax<Tile::kRowTiles> softmax;
   Fragments<Tile::kRowTiles, kOutTiles> y = {};
   uint32_t seen = 0;
-  if (!keys.is_empty()) copy_k(first);
+  if (first < keys.end) copy_k(first);
   for (; first < keys.end; first += Tile::kN) {
     wait_for_copies<0>();
     __syncthreads();  // k has arrived, and nobody reads v any more
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     }
     if (threadIdx.x % 4 == 0 && query < sequence.queries)
       *call.lse.row<float>(place, sequence.first_query + query, head) =
-          none ? kNoScore : softmax.max[row] * score.natural + logf(sum);
+          none ? kNothing<float> : softmax.max[row] * score.natural + logf(sum);
   }
   __syncwarp();
   store_rows<Tile::kWarpM, Tile::kD>(rows, call.y.row<T>(place, sequence.first_query + first_query + warp_row, head),

@@ -5,6 +5,7 @@
 #include "core/cuda/mma16.cuh"
 #include "ops/attention/attention_scores.h"
 #include "ops/attention/attention_tiles.cuh"
+#include "ops/attention/softmax_base.cuh"
 
 namespace fusedops::cuda {
 
@@ -87,16 +88,6 @@ __device__ inline float sum_of_row(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// The score of what is masked, and the maximum of nothing.
-inline constexpr float kNoScore = -std::numeric_limits<float>::infinity();
-
-// The factor that makes exponentials relative to `max` relative to a larger maximum. -inf is no base: -inf minus -inf
-// would be NaN.
-__device__ inline float base_of(float max) { return max == kNoScore ? 0 : max; }
-__device__ inline float share_of(float max, float larger, float factor) {
-  return exp2_or_zero((max - base_of(larger)) * factor);
-}
-
 // The softmax of a warp's rows, tile by tile: what is summed is relative to the largest score so far.
 // Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
 template <int kRowTiles>
@@ -106,7 +97,7 @@ class OnlineSoftmax {
 
   __device__ OnlineSoftmax() {
 #pragma unroll
-    for (int row = 0; row < kRows; ++row) max[row] = kNoScore, sum[row] = 0;
+    for (int row = 0; row < kRows; ++row) max[row] = kNothing<float>, sum[row] = 0;
   }
 
   // Makes exponentials of the next scores, where masked ones are -inf, and sums of rows relative to the new maximum.

@@ -8,6 +8,7 @@
 #include "ops/attention/attention_paths.h"
 #include "ops/attention/attention_scores.h"
 #include "ops/attention/attention_tiles.cuh"
+#include "ops/attention/softmax_base.cuh"
 
 namespace fusedops::cuda {
 namespace {
@@ -172,10 +173,9 @@ struct SimpleSequence {
 
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
-    simple_forward_kernel(const __grid_constant__ Attention call, const Scores<typename Tile::T> score) {
+    attention_simple_forward_kernel(const __grid_constant__ Attention call, const Scores<typename Tile::T> score) {
   using T = typename Tile::T;
   constexpr int kSize = Tile::kSize, kPer = Tile::kPer;
-  constexpr T kNothing = -std::numeric_limits<T>::infinity();
   begin_kernel();
   extern __shared__ int4 shared[];
   auto& memory = *reinterpret_cast<typename Tile::Shared*>(shared);
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   typename SimpleSequence<T>::Query queries[kPer];
 #pragma unroll
   for (int i = 0; i < kPer; ++i)
-    max[i] = kNothing, sum[i] = 0, queries[i] = of.query(head, first_query + thread_row(i));
+    max[i] = kNothing<T>, sum[i] = 0, queries[i] = of.query(head, first_query + thread_row(i));
   for (int first = keys.begin / kSize * kSize; first < keys.end; first += kSize) {
     typename Tile::Tile scores;
     multiply<Tile>(scores, q, of.keys(call.k, key_head, first, call.dim), memory);
@@ -203,13 +203,12 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       for (int j = 0; j < kPer; ++j) {
         const bool kept = of.is_kept(queries[i], first + thread_column(j));
         any[i] |= kept;
-        scores[i][j] = kept ? of.score_of(scores[i][j]) : kNothing;
+        scores[i][j] = kept ? of.score_of(scores[i][j]) : kNothing<T>;
         largest = fmax(largest, scores[i][j]);
       }
 #pragma unroll
       for (int lane = 1; lane < kSide; lane *= 2) largest = fmax(largest, __shfl_xor_sync(~0u, largest, lane));
-      const T base = largest == kNothing ? 0 : largest;  // -inf minus -inf would be NaN
-      const T share = exp2_((max[i] - base) * score.factor);
+      const T base = base_of(largest), share = share_of(max[i], largest, score.factor);
       max[i] = largest;
       sum[i] *= share;
 #pragma unroll
@@ -235,7 +234,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     const int query = first_query + thread_row(i);
     if (query < of.sequence.queries && thread_column(0) == 0)
       *call.lse.row<T>(call.place(of.b), of.sequence.first_query + query, head) =
-          some ? max[i] * score.natural + std::log(sum[i]) : kNothing;
+          some ? max[i] * score.natural + std::log(sum[i]) : kNothing<T>;
 #pragma unroll
     for (T& element : y[i]) element = some ? element / sum[i] : 0;
   }
@@ -245,8 +244,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
-    simple_dq_kernel(const __grid_constant__ Attention call, const Scores<typename Tile::T> score,
-                     const BackwardSums sums) {
+    attention_simple_dq_kernel(const __grid_constant__ Attention call, const Scores<typename Tile::T> score,
+                               const BackwardSums sums) {
   using T = typename Tile::T;
   constexpr int kSize = Tile::kSize, kPer = Tile::kPer;
   begin_kernel();
@@ -285,8 +284,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
-    simple_dk_dv_kernel(const __grid_constant__ Attention call, const Scores<typename Tile::T> score,
-                        const BackwardSums sums) {
+    attention_simple_dk_dv_kernel(const __grid_constant__ Attention call, const Scores<typename Tile::T> score,
+                                  const BackwardSums sums) {
   using T = typename Tile::T;
   constexpr int kSize = Tile::kSize, kPer = Tile::kPer;
   begin_kernel();
@@ -353,7 +352,7 @@ Grid simple_grid(const Attention& call, Side side) {
 Status attention_simple(const Attention& call, const Context& context) {
   return with_tile(call, [&](auto tag) {
     using Tile = typename decltype(tag)::type;
-    return launch(context, simple_forward_kernel<Tile>, simple_grid<Tile>(call, Side::queries), call,
+    return launch(context, attention_simple_forward_kernel<Tile>, simple_grid<Tile>(call, Side::queries), call,
                   Scores<typename Tile::T>(call));
   });
 }
@@ -364,8 +363,9 @@ Status attention_simple_backward(const Attention& call, void* workspace, const C
   return with_tile(call, [&](auto tag) {
     using Tile = typename decltype(tag)::type;
     const Scores<typename Tile::T> score(call);
-    FUSEDOPS_TRY(launch(context, simple_dq_kernel<Tile>, simple_grid<Tile>(call, Side::queries), call, score, sums));
-    return launch(context, simple_dk_dv_kernel<Tile>, simple_grid<Tile>(call, Side::keys), call, score, sums);
+    FUSEDOPS_TRY(
+        launch(context, attention_simple_dq_kernel<Tile>, simple_grid<Tile>(call, Side::queries), call, score, sums));
+    return launch(context, attention_simple_dk_dv_kernel<Tile>, simple_grid<Tile>(call, Side::keys), call, score, sums);
   });
 }
 

@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
   const Range seen = call.band.keys(sequence, Range{query_of(0), query_of(rows - 1) + 1});
   const Range keys{max(seen.begin, split * splits.keys), min(seen.end, (split + 1) * splits.keys)};
   if (keys.is_empty()) {
-    if (threadIdx.x < rows) splits.states[result_of(threadIdx.x)] = {kNoScore, -1};
+    if (threadIdx.x < rows) splits.states[result_of(threadIdx.x)] = {kNothing<float>, -1};
     return;
   }
 
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
         if (kept)
           any |= 1u << row;
         else
-          scores[0][j][e] = kNoScore;
+          scores[0][j][e] = kNothing<float>;
       }
     softmax.add(scores, y, score.factor);
     multiply_scores<AlongRows<kPitch>>(y, scores, k + kN * kPitch);
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
   __syncthreads();
   for (int i = threadIdx.x; i < rows * kD; i += Tile::kThreads) {
     const int row = i / kD, column = i % kD;
-    float max = kNoScore, sum = 0, joined = 0;
+    float max = kNothing<float>, sum = 0, joined = 0;
     bool none = true;
 #pragma unroll
     for (int w = 0; w < Tile::kWarps; ++w) max = fmaxf(max, states[w * Tile::kRows + row].max);
@@ -170,7 +170,7 @@ static_assert(kJoinThreads >= Splits::kMostSplits && kJoinThreads >= 256);  // a
 // A block joins the splits of one row.
 template <class T>
 __global__ void __launch_bounds__(kJoinThreads)
-    join_splits_kernel(const __grid_constant__ Attention call, const Scores<T> score, const Splits splits) {
+    attention_join_kernel(const __grid_constant__ Attention call, const Scores<T> score, const Splits splits) {
   begin_kernel();
   extern __shared__ int4 shared[];
   float* const shares = reinterpret_cast<float*>(shared);  // of the splits; negative: none of its keys is kept
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kJoinThreads)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t row = blockIdx.x;
 
-  Splits::State state{kNoScore, -1};
+  Splits::State state{kNothing<float>, -1};
   if (threadIdx.x < splits.count) state = splits.states[row * splits.count + threadIdx.x];
   float max = state.max;
 #pragma unroll
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(kJoinThreads)
     for (int w = 0; w < kJoinWarps; ++w) joined += of_warps[w * splits.pitch + threadIdx.x];
     call.y.row<T>(b, query, head)[threadIdx.x] = from_compute<T>(none ? 0 : joined / sum);
   }
-  if (threadIdx.x == 0) *call.lse.row<float>(b, query, head) = none ? kNoScore : max * score.natural + logf(sum);
+  if (threadIdx.x == 0) *call.lse.row<float>(b, query, head) = none ? kNothing<float> : max * score.natural + logf(sum);
 }
 
 template <class T, class Tile>
@@ -253,7 +253,7 @@ template <class T>
 Status run_split(const Attention& call, const Splits& splits, const Context& context) {
   FUSEDOPS_TRY(split_tiles<T>(call, splits, context));
   const int shared_bytes = (Splits::kMostSplits + kJoinWarps * splits.pitch) * int(sizeof(float));
-  return launch(context, join_splits_kernel<T>, Grid{call.rows(), kJoinThreads, shared_bytes}, call, Scores<T>(call),
+  return launch(context, attention_join_kernel<T>, Grid{call.rows(), kJoinThreads, shared_bytes}, call, Scores<T>(call),
                 splits);
 }
 
