@@ -18,25 +18,25 @@ constexpr int kSide = 16, kChunk = 16;
 template <class T_, int kD_>
 struct SimpleTile {
   using T = T_;
-  static constexpr int kD = kD_;                       // columns; what a tensor does not have is zero
-  static constexpr int kPer = sizeof(T) == 8 ? 2 : 4;  // rows, and columns of scores, of a thread: every 16th
-  static constexpr int kSize = kSide * kPer;           // queries, and keys, of a tile
-  static constexpr int kColumns = kD / kSide;          // of a thread, of y or of a gradient
-  static constexpr int kPitch = kSize + 1;
+  static constexpr int kD = kD_;               // columns; what a tensor does not have is zero
+  static constexpr int kPer = 16 / sizeof(T);  // neighbouring rows and columns of a thread: one access
+  static constexpr int kSize = kSide * kPer;   // queries, and keys, of a tile
+  static constexpr int kColumns = kD / kSide;  // of a thread, of y or of a gradient
+  static constexpr int kPitch = kSize + kPer;
   static constexpr int kThreads = kSide * kSide;
 
   using Tile = T[kPer][kPer];
   using Sums = T[kPer][kColumns];
 
-  struct Shared {
+  static __device__ int row(int i) { return threadIdx.x / kSide * kPer + i; }
+  static __device__ int column(int j) { return threadIdx.x % kSide * kPer + j / kPer * kSize + j % kPer; }
+
+  struct alignas(16) Shared {
     T a[kChunk][kPitch], b[kChunk][kPitch];  // of a product: [depth, row]
     T rows[kChunk][kD];                      // of a sum: [depth, column]
     T p[kSize][kPitch], ds[kSize][kPitch];   // scores: [column, row]
   };
 };
-
-__device__ int thread_row(int i) { return threadIdx.x / kSide + i * kSide; }
-__device__ int thread_column(int j) { return threadIdx.x % kSide + j * kSide; }
 
 // Some rows of a head.
 template <class T>
@@ -55,7 +55,7 @@ __device__ void copy_chunk(typename Tile::T (&to)[kChunk][Tile::kPitch], const R
                            int depth) {
 #pragma unroll
   for (int i = 0; i < Tile::kPer; ++i)
-    to[threadIdx.x % kChunk][thread_row(i)] = from.at(thread_row(i), depth + threadIdx.x % kChunk);
+    to[threadIdx.x % kChunk][Tile::row(i)] = from.at(Tile::row(i), depth + threadIdx.x % kChunk);
 }
 
 // products = a b^T
@@ -77,8 +77,7 @@ __device__ void multiply(typename Tile::Tile& products, const RowsOf<typename Ti
 #pragma unroll
       for (int i = 0; i < Tile::kPer; ++i)
 #pragma unroll
-        for (int j = 0; j < Tile::kPer; ++j)
-          products[i][j] += shared.a[k][thread_row(i)] * shared.b[k][thread_column(j)];
+        for (int j = 0; j < Tile::kPer; ++j) products[i][j] += shared.a[k][Tile::row(i)] * shared.b[k][Tile::column(j)];
   }
 }
 
@@ -90,8 +89,8 @@ __device__ void add_rows(typename Tile::Sums& sums, const typename Tile::T (&sco
   for (int first = 0; first < min(rows.count, Tile::kSize); first += kChunk) {
     __syncthreads();  // all scores are there, and nobody reads the chunk before any more
 #pragma unroll
-    for (int j = 0; j < Tile::kColumns; ++j)
-      shared.rows[threadIdx.x / kSide][thread_column(j)] = rows.at(first + threadIdx.x / kSide, thread_column(j));
+    for (int column = threadIdx.x % kSide; column < Tile::kD; column += kSide)
+      shared.rows[threadIdx.x / kSide][column] = rows.at(first + threadIdx.x / kSide, column);
     __syncthreads();
 #pragma unroll 4
     for (int k = 0; k < kChunk; ++k)
@@ -99,7 +98,7 @@ __device__ void add_rows(typename Tile::Sums& sums, const typename Tile::T (&sco
       for (int i = 0; i < Tile::kPer; ++i)
 #pragma unroll
         for (int j = 0; j < Tile::kColumns; ++j)
-          sums[i][j] += scores[first + k][thread_row(i)] * shared.rows[k][thread_column(j)];
+          sums[i][j] += scores[first + k][Tile::row(i)] * shared.rows[k][Tile::column(j)];
   }
 }
 
@@ -110,8 +109,8 @@ __device__ void store(const typename Tile::Sums& sums, typename Tile::T factor, 
   for (int i = 0; i < Tile::kPer; ++i)
 #pragma unroll
     for (int j = 0; j < Tile::kColumns; ++j)
-      if (thread_row(i) < rows && thread_column(j) < width)
-        to[thread_row(i) * stride + thread_column(j)] = sums[i][j] * factor;
+      if (Tile::row(i) < rows && Tile::column(j) < width)
+        to[Tile::row(i) * stride + Tile::column(j)] = sums[i][j] * factor;
 }
 
 // A sequence of the call, and what its blocks ask of it.
@@ -192,7 +191,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   typename SimpleSequence<T>::Query queries[kPer];
 #pragma unroll
   for (int i = 0; i < kPer; ++i)
-    max[i] = kNothing<T>, sum[i] = 0, queries[i] = of.query(head, first_query + thread_row(i));
+    max[i] = kNothing<T>, sum[i] = 0, queries[i] = of.query(head, first_query + Tile::row(i));
   for (int first = keys.begin / kSize * kSize; first < keys.end; first += kSize) {
     typename Tile::Tile scores;
     multiply<Tile>(scores, q, of.keys(call.k, key_head, first, call.dim), memory);
@@ -201,7 +200,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       T largest = max[i];
 #pragma unroll
       for (int j = 0; j < kPer; ++j) {
-        const bool kept = of.is_kept(queries[i], first + thread_column(j));
+        const bool kept = of.is_kept(queries[i], first + Tile::column(j));
         any[i] |= kept;
         scores[i][j] = kept ? of.score_of(scores[i][j]) : kNothing<T>;
         largest = fmax(largest, scores[i][j]);
@@ -215,7 +214,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       for (int j = 0; j < kPer; ++j) {
         const T p = exp2_((scores[i][j] - base) * score.factor);
         sum[i] += p;
-        memory.p[thread_column(j)][thread_row(i)] = p;
+        memory.p[Tile::column(j)][Tile::row(i)] = p;
       }
 #pragma unroll
       for (T& element : y[i]) element *= share;
@@ -231,8 +230,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       sum[i] += __shfl_xor_sync(~0u, sum[i], lane);
       some |= __shfl_xor_sync(~0u, some, lane);
     }
-    const int query = first_query + thread_row(i);
-    if (query < of.sequence.queries && thread_column(0) == 0)
+    const int query = first_query + Tile::row(i);
+    if (query < of.sequence.queries && Tile::column(0) == 0)
       *call.lse.row<T>(call.place(of.b), of.sequence.first_query + query, head) =
           some ? max[i] * score.natural + std::log(sum[i]) : kNothing<T>;
 #pragma unroll
@@ -261,7 +260,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 
   typename SimpleSequence<T>::Query queries[kPer];
 #pragma unroll
-  for (int i = 0; i < kPer; ++i) queries[i] = of.query(sums, head, first_query + thread_row(i));
+  for (int i = 0; i < kPer; ++i) queries[i] = of.query(sums, head, first_query + Tile::row(i));
   typename Tile::Sums dq = {};
   for (int first = keys.begin / kSize * kSize; first < keys.end; first += kSize) {
     const RowsOf<T> k = of.keys(call.k, key_head, first, call.dim);
@@ -272,8 +271,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     for (int i = 0; i < kPer; ++i)
 #pragma unroll
       for (int j = 0; j < kPer; ++j) {
-        of.differentiate(queries[i], first + thread_column(j), p[i][j], ds[i][j]);
-        memory.ds[thread_column(j)][thread_row(i)] = ds[i][j];
+        of.differentiate(queries[i], first + Tile::column(j), p[i][j], ds[i][j]);
+        memory.ds[Tile::column(j)][Tile::row(i)] = ds[i][j];
       }
     add_rows<Tile>(dq, memory.ds, k, memory);
   }
@@ -310,12 +309,12 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       multiply<Tile>(ds, v, dy, memory);
 #pragma unroll
       for (int j = 0; j < kPer; ++j) {
-        const auto query = of.query(sums, head, first + thread_column(j));
+        const auto query = of.query(sums, head, first + Tile::column(j));
 #pragma unroll
         for (int i = 0; i < kPer; ++i) {
-          of.differentiate(query, first_key + thread_row(i), p[i][j], ds[i][j]);
-          memory.p[thread_column(j)][thread_row(i)] = p[i][j];
-          memory.ds[thread_column(j)][thread_row(i)] = ds[i][j];
+          of.differentiate(query, first_key + Tile::row(i), p[i][j], ds[i][j]);
+          memory.p[Tile::column(j)][Tile::row(i)] = p[i][j];
+          memory.ds[Tile::column(j)][Tile::row(i)] = ds[i][j];
         }
       }
       add_rows<Tile>(dv, memory.p, dy, memory);
