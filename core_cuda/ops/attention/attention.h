@@ -155,6 +155,15 @@ struct Attention {
     return {0, 0, queries, keys, kept(b)};
   }
 
+  // A row is a query of a head, of all sequences: the last dimensions of lse.
+  FUSEDOPS_HD int64_t rows() const { return heads * (offsets_q ? int64_t(packed_queries) : sequences * queries); }
+  FUSEDOPS_HD int64_t row(int64_t b, const Sequence& sequence, int64_t head, int64_t query) const {
+    return offsets_q ? head * packed_queries + sequence.first_query + query : (b * heads + head) * queries + query;
+  }
+
+  // Where the elements of a sequence are in tensors: packed sequences have no dimension of their own.
+  FUSEDOPS_HD int64_t place(int64_t b) const { return offsets_q ? 0 : b; }
+
   // Key heads are shared by as many query heads each.
   FUSEDOPS_HD int key_head(int head) const { return head / group; }
 

@@ -2,20 +2,21 @@
 // strides and dtypes alone.
 #pragma once
 
-#include "ops/attention/attention.h"
+#include "ops/attention/attention_workspace.h"
 
 namespace fusedops::cuda {
 
-// Any floating dtype and any size, one multiply-add at a time: float32 and float64, and 16 bits with odd sizes.
+// float32 and float64, one multiply-add at a time: D and Dv up to 256.
 Status attention_simple(const Attention& call, const Context& context);
 Status attention_simple_backward(const Attention& call, void* workspace, const Context& context);
 
 // 16 bits on the tensor cores of compute capability 8.0 and later: D and Dv up to 256, any alignment.
-Status attention_mma(const Attention& call, const Context& context);
-Status attention_mma_backward(const Attention& call, void* workspace, const Context& context);
+Status attention_mma_f16(const Attention& call, const Context& context);
+Status attention_mma_bf16(const Attention& call, const Context& context);
+Status attention_mma_backward_f16(const Attention& call, void* workspace, const Context& context);
+Status attention_mma_backward_bf16(const Attention& call, void* workspace, const Context& context);
 
-// Few queries over many keys: the keys are split, and the splits' results joined in their order.
-bool is_split(const Attention& call);
+// Few queries over many keys, is_split(call): the keys are split, and the splits' results joined in their order.
 Status attention_split(const Attention& call, void* workspace, const Context& context);
 
 // 16 bits on the warpgroup tensor cores of compute capability 9.x.
@@ -24,8 +25,9 @@ bool takes_sm90_backward(const Attention& call);
 Status attention_sm90(const Attention& call, const Context& context);
 Status attention_sm90_backward(const Attention& call, void* workspace, const Context& context);
 
-// What the backward keeps between its kernels, for each query row: delta, and dq in float32, which the tiles of keys
-// add to one after the other.
-size_t attention_backward_workspace(const Attention& call);
+// What the backward of any path begins with: delta, and zeros in the other sums; and, for 16 bits, what it ends with:
+// dq = scale * the sum in float32.
+Status begin_backward(const Attention& call, const BackwardSums& sums, const Context& context);
+Status finish_dq(const Attention& call, const BackwardSums& sums, const Context& context);
 
 }  // namespace fusedops::cuda

@@ -1,12 +1,11 @@
 // What a thread does with its elements of a row of softmax: loads it, reduces it and writes the result.
 #pragma once
 
-#include <limits>
-
 #include "core/cuda/rounding.cuh"
 #include "core/cuda/row_cluster.cuh"
 #include "core/cuda/row_variants.cuh"
 #include "ops/attention/softmax.h"
+#include "ops/attention/softmax_base.cuh"
 
 namespace fusedops::cuda {
 
@@ -33,21 +32,6 @@ __device__ uint32_t kept_bits(const uint8_t* mask, int64_t count) {
       if (i < count && mask[i]) bits |= 1u << i;
   }
   return bits;
-}
-
-template <class A>
-inline constexpr A kNothing = -std::numeric_limits<A>::infinity();
-
-// The base that exponentials are relative to. -inf is no base: -inf minus -inf would be NaN.
-template <class A>
-__device__ A base_of(A max) {
-  return max == kNothing<A> ? A(0) : max;
-}
-
-// The factor that makes exponentials relative to `max` relative to a larger maximum.
-template <class A>
-__device__ A share_of(A max, A larger, A factor) {
-  return exp2_((max - base_of(larger)) * factor);
 }
 
 // The maximum of some elements of a row, and the sum of the exponentials relative to it.

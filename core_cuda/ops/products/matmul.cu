@@ -18,16 +18,6 @@ bool takes_sm90(const Matmul& product) {
          product.m < kMost && product.n < kMost && product.k < kMost && product.batch < kMost && !is_small(product);
 }
 
-// Whether the current device has compute capability 9.x.
-Status has_sm90(bool* result) {
-  int device = 0, major = 0;
-  FUSEDOPS_TRY(check(cudaGetDevice(&device), "cudaGetDevice"));
-  FUSEDOPS_TRY(
-      check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute"));
-  *result = major == 9;
-  return {};
-}
-
 #endif
 
 }  // namespace

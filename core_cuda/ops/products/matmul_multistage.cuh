@@ -8,11 +8,12 @@
 // Limit: the tensor cores, if 16-byte copies keep the ring filled. Where lines of 16-bit elements are misaligned, the
 // load instructions: one for each element.
 //
-// `Mma` defines what a warp does with its share of a tile: matmul_mma16.cuh, matmul_f64.cu.
+// `Mma` defines what a warp does with its share of a tile: core/cuda/mma16.cuh, matmul_f64.cu.
 #pragma once
 
 #include <algorithm>
 
+#include "core/common/numeric.h"
 #include "core/cuda/launch.cuh"
 #include "ops/products/matmul_paths.h"
 #include "ops/products/matmul_tile_loader.cuh"

@@ -3,28 +3,9 @@
 
 #include <cstdint>
 
-#include "core/common/numeric.h"
+#include "core/cuda/async_copy.cuh"
 
 namespace fusedops::cuda {
-
-// Copies kBytes without passing through registers; bytes beyond `valid` become zero and are not read.
-template <int kBytes>
-__device__ void copy_async(void* to, const void* from, int valid) {
-  const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  if constexpr (kBytes == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from), "r"(valid) : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared), "l"(from), "n"(kBytes), "r"(valid)
-                 : "memory");
-}
-
-__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-// Waits until all but the latest kPending groups of this thread's copies have arrived.
-template <int kPending>
-__device__ void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
 
 // A tile is kLines lines of kWidth elements of unit stride; in shared memory the lines are kPitch elements apart.
 // kBytes is the widest access that the matrix's alignment allows. Copies of 4 bytes or more are asynchronous; the

@@ -1,0 +1,59 @@
+// Chooses the kernels for attention: by what follows from shapes, strides and dtypes, and by what the GPU can do.
+#include "core/cuda/launch.cuh"
+#include "ops/attention/attention_paths.h"
+
+namespace fusedops {
+namespace cuda {
+namespace {
+
+bool is_16_bit(const Attention& call) { return size_of(call.dtype) == 2; }
+
+#ifdef FUSEDOPS_SM90
+
+Status runs_sm90(const Attention& call, bool taken, bool* result) {
+  *result = false;
+  return is_16_bit(call) && taken ? has_sm90(result) : Status();
+}
+
+#endif
+
+Status run_forward(const Attention& call, void* workspace, const Context& context) {
+  if (!is_16_bit(call)) return attention_simple(call, context);
+  if (is_split(call)) return attention_split(call, workspace, context);
+#ifdef FUSEDOPS_SM90
+  bool sm90 = false;
+  FUSEDOPS_TRY(runs_sm90(call, takes_sm90(call), &sm90));
+  if (sm90) return attention_sm90(call, context);
+#endif
+  return call.dtype == DType::f16 ? attention_mma_f16(call, context) : attention_mma_bf16(call, context);
+}
+
+Status run_backward(const Attention& call, void* workspace, const Context& context) {
+  if (!is_16_bit(call)) return attention_simple_backward(call, workspace, context);
+#ifdef FUSEDOPS_SM90
+  bool sm90 = false;
+  FUSEDOPS_TRY(runs_sm90(call, takes_sm90_backward(call), &sm90));
+  if (sm90) return attention_sm90_backward(call, workspace, context);
+#endif
+  return call.dtype == DType::f16 ? attention_mma_backward_f16(call, workspace, context)
+                                  : attention_mma_backward_bf16(call, workspace, context);
+}
+
+}  // namespace
+}  // namespace cuda
+
+Status attention_cuda(const Call& call) { return cuda::run_forward(Attention::of(call), call.workspace, call.context); }
+
+Status attention_varlen_cuda(const Call& call) {
+  return cuda::run_forward(Attention::of(call), call.workspace, call.context);
+}
+
+Status attention_backward_cuda(const Call& call) {
+  return cuda::run_backward(Attention::of(call), call.workspace, call.context);
+}
+
+Status attention_varlen_backward_cuda(const Call& call) {
+  return cuda::run_backward(Attention::of(call), call.workspace, call.context);
+}
+
+}  // namespace fusedops

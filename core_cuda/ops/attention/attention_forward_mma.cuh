@@ -1,0 +1,167 @@
+// The forward on the tensor cores of compute capability 8.0 and later.
+//
+// A block has a tile of queries of one head. It walks the keys that they see, a tile at a time: the scores stay in the
+// registers of the warp that owns the rows, are made probabilities there, rounded to T, and multiplied with v. While it
+// multiplies with k, the tile of v arrives, and the next one of k while it multiplies with v.
+// Dao, "FlashAttention-2: Faster attention with better parallelism and work partitioning", 2023.
+//
+// Limit: the tensor cores; two or three blocks on a multiprocessor fill each other's exponentials and waits.
+#pragma once
+
+#include "core/cuda/launch.cuh"
+#include "ops/attention/attention_fragments.cuh"
+#include "ops/attention/attention_paths.h"
+
+namespace fusedops::cuda {
+
+template <int kD_>
+struct ForwardTile {
+  static constexpr int kD = kD_;  // columns of q, k and v; what they do not have is zero
+  static constexpr int kRowTiles =
+      kD > 128 ? 1 : 2;  // of 16 queries, of a warp: more use each fragment of k more often
+  static constexpr int kWarps = 4, kThreads = 32 * kWarps;
+  static constexpr int kWarpM = 16 * kRowTiles, kM = kWarpM * kWarps;
+  static constexpr int kN = kD > 128 ? 32 : kD > 64 ? 64 : 128;
+  static constexpr int kBlocks = 2;  // on a multiprocessor, at least
+  static constexpr int kPitch = kPitchOf<kD>;
+  static constexpr int kSharedBytes = (kM + 2 * kN) * kPitch * 2 + kM * sizeof(const uint8_t*);
+};
+
+// Makes -inf of the scores that are masked. `seen` has a bit for each row of which some are kept.
+template <class Tile>
+__device__ void mask_scores(const Attention& call, const Sequence& sequence, int first_query, int first_key,
+                            const uint8_t* const* mask_rows, uint32_t& seen,
+                            Fragments<Tile::kRowTiles, Tile::kN / 8>& scores) {
+#pragma unroll
+  for (int row = 0; row < 2 * Tile::kRowTiles; ++row) {
+    const int in_warp = row / 2 * 16 + fragment_row(row % 2 * 2);
+    const Range keys = call.band.keys(sequence, first_query + in_warp);
+    const uint8_t* const mask = call.has_mask ? mask_rows[in_warp] : nullptr;
+    uint32_t kept = 0;  // a bit for each score of the row; in a loop, which takes fewer registers
+#pragma unroll 1
+    for (int i = 0; i < Tile::kN / 4; ++i) {
+      const int key = first_key + i / 2 * 8 + fragment_column(i % 2);
+      if (keys.has(key) && (!mask || mask[call.mask.has_columns() ? key : 0])) kept |= 1u << i;
+    }
+#pragma unroll
+    for (int i = 0; i < Tile::kN / 4; ++i)
+      if (!(kept >> i & 1)) scores[row / 2][i / 2][row % 2 * 2 + i % 2] = kNothing<float>;
+    if (kept) seen |= 1u << row;
+  }
+}
+
+template <class T, class Tile>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
+    attention_forward_kernel(const __grid_constant__ Attention call, const Scores<T> score, const bool aligned,
+                             const bool y_aligned) {
+  constexpr int kPitch = Tile::kPitch, kOutTiles = Tile::kD / 8;
+  begin_kernel();
+  extern __shared__ int4 shared[];
+  T* const q = reinterpret_cast<T*>(shared);
+  T* const k = q + Tile::kM * kPitch;
+  T* const v = k + Tile::kN * kPitch;
+  const uint8_t** const mask_rows = reinterpret_cast<const uint8_t**>(v + Tile::kN * kPitch);
+
+  const HeadTile tile = find_tile(call, Side::queries, blockIdx.x, gridDim.x, Tile::kM);
+  if (tile.sequence < 0) return;
+  const int64_t b = tile.sequence, place = call.place(b);
+  const Sequence sequence = call.sequence(b);
+  const int head = tile.head, key_head = call.key_head(head), first_query = tile.tile * Tile::kM;
+  const Range queries{first_query, min(first_query + Tile::kM, sequence.queries)};
+  const Range keys = call.band.keys(sequence, queries);
+  const Range of_all = call.band.keys_of_all(sequence, queries);
+
+  using Copy = RowCopy<T, Tile::kD, Tile::kThreads>;
+  Copy(call.q.row<const T>(place, sequence.first_query + first_query, head), call.q.position)
+      .template start<Tile::kM>(q, call.q.position, queries.end - first_query, call.dim, aligned);
+  int first = keys.is_empty() ? keys.end : keys.begin / Tile::kN * Tile::kN;
+  Copy of_k(call.k.row<const T>(place, sequence.first_key + first, key_head), call.k.position);
+  Copy of_v(call.v.row<const T>(place, sequence.first_key + first, key_head), call.v.position);
+  const auto copy_k = [&](int at) {
+    of_k.template start<Tile::kN>(k, call.k.position, keys.end - at, call.dim, aligned);
+    of_k.advance(Tile::kN * call.k.position);
+    commit_copies();
+  };
+  const auto copy_v = [&](int at) {
+    of_v.template start<Tile::kN>(v, call.v.position, keys.end - at, call.dim_v, aligned);
+    of_v.advance(Tile::kN * call.v.position);
+    commit_copies();
+  };
+  if (call.has_mask)
+    for (int i = threadIdx.x; i < Tile::kM; i += Tile::kThreads)
+      mask_rows[i] = call.mask.row(call.row(b, sequence, head, min(first_query + i, sequence.queries - 1)));
+
+  const int warp_row = threadIdx.x / 32 * Tile::kWarpM;
+  OnlineSoftmax<Tile::kRowTiles> softmax;
+  Fragments<Tile::kRowTiles, kOutTiles> y = {};
+  uint32_t seen = 0;
+  if (first < keys.end) copy_k(first);
+  for (; first < keys.end; first += Tile::kN) {
+    wait_for_copies<0>();
+    __syncthreads();  // k has arrived, and nobody reads v any more
+    copy_v(first);
+    Fragments<Tile::kRowTiles, Tile::kN / 8> scores = {};
+    multiply<Tile::kD, AlongK<kPitch>, AlongK<kPitch>>(scores, q + warp_row * kPitch, k);
+    wait_for_copies<0>();
+    __syncthreads();  // v has arrived, and nobody reads k any more
+    if (first + Tile::kN < keys.end) copy_k(first + Tile::kN);
+
+    if (!score.is_product) {
+#pragma unroll
+      for (auto& row : scores)
+#pragma unroll
+        for (auto& fragment : row)
+#pragma unroll
+          for (float& element : fragment) element = score.of(element);
+    }
+    if (call.has_mask || first < of_all.begin || first + Tile::kN > of_all.end)
+      mask_scores<Tile>(call, sequence, first_query + warp_row, first, mask_rows + warp_row, seen, scores);
+    else
+      seen = ~0u;
+    softmax.add(scores, y, score.factor);
+    multiply_scores<AlongRows<kPitch>>(y, scores, v);
+  }
+  wait_for_copies<0>();
+  __syncthreads();  // q has arrived even if there was no key: its place is free
+
+  // A row is divided by its sum, and leaves through the place where the warp's rows of q were.
+  T* const rows = q + warp_row * kPitch;
+  seen |= __shfl_xor_sync(~0u, seen, 1);
+  seen |= __shfl_xor_sync(~0u, seen, 2);
+#pragma unroll
+  for (int row = 0; row < 2 * Tile::kRowTiles; ++row) {
+    const bool none = !(seen >> row & 1);
+    const float sum = sum_of_row(softmax.sum[row]), share = 1 / sum;
+    const int in_warp = row / 2 * 16 + fragment_row(row % 2 * 2), query = first_query + warp_row + in_warp;
+#pragma unroll
+    for (int j = 0; j < kOutTiles; ++j) {
+      const float* const pair = &y[row / 2][j][row % 2 * 2];
+      *reinterpret_cast<uint32_t*>(rows + in_warp * kPitch + j * 8 + fragment_column(0)) =
+          none ? 0 : rounded_pair<T>(pair[0] * share, pair[1] * share);
+    }
+    if (threadIdx.x % 4 == 0 && query < sequence.queries)
+      *call.lse.row<float>(place, sequence.first_query + query, head) =
+          none ? kNothing<float> : softmax.max[row] * score.natural + logf(sum);
+  }
+  __syncwarp();
+  store_rows<Tile::kWarpM, Tile::kD>(rows, call.y.row<T>(place, sequence.first_query + first_query + warp_row, head),
+                                     call.y.position, queries.end - first_query - warp_row, call.dim_v, y_aligned);
+}
+
+template <class T, class Tile>
+Status launch_forward(const Attention& call, const Context& context) {
+  const int64_t blocks = most_tiles(call, Side::queries, Tile::kM) * call.heads;
+  return launch(context, attention_forward_kernel<T, Tile>, Grid{blocks, Tile::kThreads, Tile::kSharedBytes}, call,
+                Scores<T>(call), are_aligned<T>(call.q) && are_aligned<T>(call.k) && are_aligned<T>(call.v),
+                are_aligned<T>(call.y));
+}
+
+template <class T>
+Status forward_mma(const Attention& call, const Context& context) {
+  const int dim = std::max(call.dim, call.dim_v);
+  if (dim <= 64) return launch_forward<T, ForwardTile<64>>(call, context);
+  if (dim <= 128) return launch_forward<T, ForwardTile<128>>(call, context);
+  return launch_forward<T, ForwardTile<256>>(call, context);
+}
+
+}  // namespace fusedops::cuda

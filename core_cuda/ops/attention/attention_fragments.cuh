@@ -1,0 +1,142 @@
+// What a warp does with scores in the fragments of mma.m16n8k16: it holds kRowTiles * 16 rows of 8 * kColumnTiles
+// columns. Of each 16 x 8, a lane has two neighbouring columns in row lane / 4, and in the row 8 below.
+#pragma once
+
+#include "core/cuda/mma16.cuh"
+#include "ops/attention/attention_scores.h"
+#include "ops/attention/attention_tiles.cuh"
+#include "ops/attention/softmax_base.cuh"
+
+namespace fusedops::cuda {
+
+template <int kRowTiles, int kColumnTiles>
+using Fragments = float[kRowTiles][kColumnTiles][4];
+
+// Where element e of a fragment is in it.
+__device__ inline int fragment_row(int e) { return threadIdx.x % 32 / 4 + e / 2 * 8; }
+__device__ inline int fragment_column(int e) { return threadIdx.x % 4 * 2 + e % 2; }
+
+// Tiles of shared memory whose lines run along k, or along the rows of the operand (see Mma16).
+template <int kPitch>
+struct AlongK {
+  static __device__ constexpr int at(int row, int k) { return row * kPitch + k; }
+};
+template <int kPitch>
+struct AlongRows {
+  static __device__ constexpr int at(int row, int k) { return k * kPitch + row; }
+};
+
+// sums += a b^T for kDepth elements of k; a and b point to the first row of the warp's operands, in tiles of this kind.
+template <int kDepth, class TileA, class TileB, class T, int kRowTiles, int kColumnTiles>
+__device__ void multiply(Fragments<kRowTiles, kColumnTiles>& sums, const T* a, const T* b) {
+  using Mma = Mma16<T>;
+  constexpr int kAtOnce = 4;  // fragments of b
+  static_assert(kColumnTiles % kAtOnce == 0 || kColumnTiles == 2);
+  constexpr int kStep = kColumnTiles < kAtOnce ? kColumnTiles : kAtOnce;
+#pragma unroll
+  for (int k = 0; k < kDepth; k += Mma::kK) {
+    typename Mma::FragmentA of_a[kRowTiles];
+    Mma::template load_a<TileA>(of_a, a + TileA::at(0, k));
+#pragma unroll
+    for (int j = 0; j < kColumnTiles; j += kStep) {
+      typename Mma::FragmentB of_b[kStep];
+      Mma::template load_b<TileB>(of_b, b + TileB::at(j * Mma::kN, k));
+#pragma unroll
+      for (int i = 0; i < kRowTiles; ++i)
+#pragma unroll
+        for (int n = 0; n < kStep; ++n) Mma::multiply_add(sums[i][j + n], of_a[i], of_b[n]);
+    }
+  }
+}
+
+// sums += a b^T, where a is in registers, as the scores that the warp has computed, and is rounded to T.
+template <class TileB, class T, int kRowTiles, int kColumnTiles, int kScoreTiles>
+__device__ void multiply_scores(Fragments<kRowTiles, kColumnTiles>& sums,
+                                const Fragments<kRowTiles, kScoreTiles>& scores, const T* b) {
+  using Mma = Mma16<T>;
+  constexpr int kStep = 4;
+  static_assert(kColumnTiles % kStep == 0 && kScoreTiles % 2 == 0);
+#pragma unroll
+  for (int k = 0; k < kScoreTiles; k += 2) {
+    typename Mma::FragmentA of_a[kRowTiles];
+#pragma unroll
+    for (int i = 0; i < kRowTiles; ++i)
+#pragma unroll
+      for (int quarter = 0; quarter < 4; ++quarter) {
+        const float* const pair = &scores[i][k + quarter / 2][quarter % 2 * 2];
+        of_a[i][quarter] = rounded_pair<T>(pair[0], pair[1]);
+      }
+#pragma unroll
+    for (int j = 0; j < kColumnTiles; j += kStep) {
+      typename Mma::FragmentB of_b[kStep];
+      Mma::template load_b<TileB>(of_b, b + TileB::at(j * Mma::kN, k * Mma::kN));
+#pragma unroll
+      for (int i = 0; i < kRowTiles; ++i)
+#pragma unroll
+        for (int n = 0; n < kStep; ++n) Mma::multiply_add(sums[i][j + n], of_a[i], of_b[n]);
+    }
+  }
+}
+
+// The maximum and sum over the four lanes that share a row.
+__device__ inline float max_of_row(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+__device__ inline float sum_of_row(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+// The softmax of a warp's rows, tile by tile: what is summed is relative to the largest score so far.
+// Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
+template <int kRowTiles>
+class OnlineSoftmax {
+ public:
+  static constexpr int kRows = 2 * kRowTiles;  // of a lane
+
+  __device__ OnlineSoftmax() {
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) max[row] = kNothing<float>, sum[row] = 0;
+  }
+
+  // Makes exponentials of the next scores, where masked ones are -inf, and sums of rows relative to the new maximum.
+  template <int kColumnTiles, int kOutTiles>
+  __device__ void add(Fragments<kRowTiles, kColumnTiles>& scores, Fragments<kRowTiles, kOutTiles>& sums, float factor) {
+    float shares[kRows];
+    bool changed = false;
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      auto& tiles = scores[row / 2];
+      const int e = row % 2 * 2;
+      float largest = max[row];
+#pragma unroll
+      for (int j = 0; j < kColumnTiles; ++j) largest = fmaxf(largest, fmaxf(tiles[j][e], tiles[j][e + 1]));
+      largest = max_of_row(largest);
+      const float base = base_of(largest);
+      shares[row] = share_of(max[row], largest, factor);
+      changed |= largest != max[row];
+      max[row] = largest;
+      sum[row] *= shares[row];
+#pragma unroll
+      for (int j = 0; j < kColumnTiles; ++j)
+#pragma unroll
+        for (int i = e; i < e + 2; ++i) {
+          tiles[j][i] = exp2_or_zero((tiles[j][i] - base) * factor);
+          sum[row] += tiles[j][i];
+        }
+    }
+    if (!__any_sync(~0u, changed)) return;
+#pragma unroll
+    for (int i = 0; i < kRowTiles; ++i)
+#pragma unroll
+      for (int j = 0; j < kOutTiles; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sums[i][j][e] *= shares[2 * i + e / 2];
+  }
+
+  float max[kRows];
+  float sum[kRows];  // of this lane's columns
+};
+
+}  // namespace fusedops::cuda

@@ -1,0 +1,267 @@
+// Few queries over many keys, as in the decoding of a text. The queries of all heads that share a key head are rows of
+// one tile, so that k and v are read once; the keys are cut into splits, each for a block, so that there are enough
+// blocks for any GPU; a second kernel joins the splits' results in their order.
+//
+// Each warp of a block has keys of its own, and a ring of stages that only it fills and reads: no warp waits for
+// another before the end, where their results are joined. Limit: reading k and v.
+#include "core/cuda/launch.cuh"
+#include "ops/attention/attention_fragments.cuh"
+#include "ops/attention/attention_paths.h"
+
+namespace fusedops::cuda {
+namespace {
+
+template <int kD_>
+struct SplitTile {
+  static constexpr int kD = kD_;
+  static constexpr int kRows = 16, kN = 16;  // rows of a block, keys of a warp at a time
+  static constexpr int kWarps = kD > 128 ? 2 : 4, kThreads = 32 * kWarps;
+  static constexpr int kStages = kD > 64 ? 2 : 4;
+  static constexpr int kPitch = kPitchOf<kD>, kStage = 2 * kN * kPitch;  // elements of a stage: k, then v
+  static constexpr int kRingBytes = kWarps * kStages * kStage * 2;
+  static constexpr int kSharedBytes = kRows * kPitch * 2 + kRingBytes;
+  // What the warps leave at the end takes the place of the rings.
+  static_assert(kWarps * kRows * (kD + 2) * 4 <= kRingBytes);
+};
+
+template <class T, class Tile>
+__global__ void __launch_bounds__(Tile::kThreads)
+    attention_split_kernel(const __grid_constant__ Attention call, const Scores<T> score, const Splits splits,
+                           const int row_tiles, const bool aligned) {
+  constexpr int kD = Tile::kD, kN = Tile::kN, kPitch = Tile::kPitch, kStep = kN * Tile::kWarps;
+  begin_kernel();
+  extern __shared__ int4 shared[];
+  T* const q = reinterpret_cast<T*>(shared);
+  T* const rings = q + Tile::kRows * kPitch;
+  const int warp = threadIdx.x / 32;
+
+  // Neighbouring blocks share keys, or have neighbouring heads of the same keys, which lie side by side.
+  int64_t index = blockIdx.x;
+  const int first_row = static_cast<int>(index % row_tiles) * Tile::kRows;
+  index /= row_tiles;
+  const int key_head = static_cast<int>(index % call.key_heads);
+  index /= call.key_heads;
+  const int split = static_cast<int>(index % splits.count);
+  const int64_t b = index / splits.count;
+  const Sequence sequence = call.sequence(b);
+  const int rows = min(call.queries * call.group - first_row, Tile::kRows);
+  const auto query_of = [&](int row) { return (first_row + row) / call.group; };
+  const auto head_of = [&](int row) { return key_head * call.group + (first_row + row) % call.group; };
+  const auto result_of = [&](int row) {
+    return call.row(b, sequence, head_of(row), query_of(row)) * splits.count + split;
+  };
+
+  // Of the split's keys, those that some row sees.
+  const Range seen = call.band.keys(sequence, Range{query_of(0), query_of(rows - 1) + 1});
+  const Range keys{max(seen.begin, split * splits.keys), min(seen.end, (split + 1) * splits.keys)};
+  if (keys.is_empty()) {
+    if (threadIdx.x < rows) splits.states[result_of(threadIdx.x)] = {kNothing<float>, -1};
+    return;
+  }
+
+  constexpr int kPerRow = kD / 8;
+  for (int i = threadIdx.x; i < Tile::kRows * kPerRow; i += Tile::kThreads) {
+    const int row = i / kPerRow, column = i % kPerRow * 8, in = min(row, rows - 1);
+    copy_pack(q + row * kPitch + column, call.q.row<const T>(b, query_of(in), head_of(in)) + column,
+              row < rows ? min(max(call.dim - column, 0), 8) : 0, aligned);
+  }
+  commit_copies();
+
+  T* const ring = rings + warp * Tile::kStages * Tile::kStage;
+  int first = keys.begin + warp * kN;  // of the keys that this warp has next
+  using Copy = RowCopy<T, kD, 32>;
+  Copy of_k(call.k.row<const T>(b, first, key_head), call.k.position);
+  Copy of_v(call.v.row<const T>(b, first, key_head), call.v.position);
+  const auto copy_keys = [&](int at, int stage) {
+    T* const to = ring + stage * Tile::kStage;
+    if (at < keys.end) {
+      of_k.template start<kN>(to, call.k.position, keys.end - at, call.dim, aligned);
+      of_v.template start<kN>(to + kN * kPitch, call.v.position, keys.end - at, call.dim_v, aligned);
+      of_k.advance(kStep * call.k.position), of_v.advance(kStep * call.v.position);
+    }
+    commit_copies();
+  };
+#pragma unroll
+  for (int stage = 0; stage < Tile::kStages - 1; ++stage) copy_keys(first + stage * kStep, stage);
+  wait_for_copies<Tile::kStages - 1>();
+  __syncthreads();  // q has arrived
+
+  // Of the two rows of this lane.
+  Range row_keys[2];
+  const uint8_t* mask[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = fragment_row(2 * i), in = min(row, rows - 1);
+    row_keys[i] = row < rows ? call.band.keys(sequence, query_of(row)) : Range{0, 0};
+    mask[i] = call.has_mask ? call.mask.row(call.row(b, sequence, head_of(in), query_of(in))) : nullptr;
+  }
+  OnlineSoftmax<1> softmax;
+  Fragments<1, kD / 8> y = {};
+  uint32_t any = 0;  // a bit for each row
+  int reading = 0, writing = Tile::kStages - 1;
+  for (; first < keys.end; first += kStep) {
+    copy_keys(first + (Tile::kStages - 1) * kStep, writing);
+    wait_for_copies<Tile::kStages - 1>();
+    __syncwarp();  // the keys have arrived
+    const T* const k = ring + reading * Tile::kStage;
+    Fragments<1, 2> scores = {};
+    multiply<kD, AlongK<kPitch>, AlongK<kPitch>>(scores, q, k);
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int key = first + j * 8 + fragment_column(e), row = e / 2;
+        if (!score.is_product) scores[0][j][e] = score.of(scores[0][j][e]);
+        const bool kept =
+            row_keys[row].has(key) && key < keys.end && (!mask[row] || mask[row][call.mask.has_columns() ? key : 0]);
+        if (kept)
+          any |= 1u << row;
+        else
+          scores[0][j][e] = kNothing<float>;
+      }
+    softmax.add(scores, y, score.factor);
+    multiply_scores<AlongRows<kPitch>>(y, scores, k + kN * kPitch);
+    __syncwarp();  // nobody reads the keys any more
+    reading = reading + 1 == Tile::kStages ? 0 : reading + 1;
+    writing = writing + 1 == Tile::kStages ? 0 : writing + 1;
+  }
+  wait_for_copies<0>();
+  __syncthreads();  // nobody needs the rings any more
+
+  float* const of_warps = reinterpret_cast<float*>(rings);  // [warp, row, column]
+  Splits::State* const states = reinterpret_cast<Splits::State*>(of_warps + Tile::kWarps * Tile::kRows * kD);
+  any |= __shfl_xor_sync(~0u, any, 1);
+  any |= __shfl_xor_sync(~0u, any, 2);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = warp * Tile::kRows + fragment_row(2 * i);
+    const float sum = sum_of_row(softmax.sum[i]);
+    if (threadIdx.x % 4 == 0) states[row] = {softmax.max[i], any >> i & 1 ? sum : -1};
+#pragma unroll
+    for (int j = 0; j < kD / 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) of_warps[row * kD + j * 8 + fragment_column(e)] = y[0][j][2 * i + e];
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < rows * kD; i += Tile::kThreads) {
+    const int row = i / kD, column = i % kD;
+    float max = kNothing<float>, sum = 0, joined = 0;
+    bool none = true;
+#pragma unroll
+    for (int w = 0; w < Tile::kWarps; ++w) max = fmaxf(max, states[w * Tile::kRows + row].max);
+#pragma unroll
+    for (int w = 0; w < Tile::kWarps; ++w) {
+      const Splits::State state = states[w * Tile::kRows + row];
+      if (state.sum < 0) continue;
+      const float share = share_of(state.max, max, score.factor);
+      none = false;
+      sum += share * state.sum;
+      joined += share * of_warps[(w * Tile::kRows + row) * kD + column];
+    }
+    const int64_t result = result_of(row);
+    if (column < splits.pitch) splits.y[result * splits.pitch + column] = joined;
+    if (column == 0) splits.states[result] = {max, none ? -1 : sum};
+  }
+}
+
+constexpr int kJoinWarps = 8, kJoinThreads = 32 * kJoinWarps;
+static_assert(kJoinThreads >= Splits::kMostSplits && kJoinThreads >= 256);  // a thread for each split, and each column
+
+// A block joins the splits of one row.
+template <class T>
+__global__ void __launch_bounds__(kJoinThreads)
+    attention_join_kernel(const __grid_constant__ Attention call, const Scores<T> score, const Splits splits) {
+  begin_kernel();
+  extern __shared__ int4 shared[];
+  float* const shares = reinterpret_cast<float*>(shared);  // of the splits; negative: none of its keys is kept
+  float* const of_warps = shares + Splits::kMostSplits;    // [warp], then [warp, column]
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int64_t row = blockIdx.x;
+
+  Splits::State state{kNothing<float>, -1};
+  if (threadIdx.x < splits.count) state = splits.states[row * splits.count + threadIdx.x];
+  float max = state.max;
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) max = fmaxf(max, __shfl_xor_sync(~0u, max, offset));
+  if (lane == 0) of_warps[warp] = max;
+  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < kJoinWarps; ++w) max = fmaxf(max, of_warps[w]);
+  if (threadIdx.x < splits.count) shares[threadIdx.x] = state.sum < 0 ? -1 : share_of(state.max, max, score.factor);
+  __syncthreads();
+  float sum = state.sum < 0 ? 0 : share_of(state.max, max, score.factor) * state.sum;
+  const bool some = __any_sync(~0u, !(state.sum < 0));
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+  if (lane == 0) of_warps[warp] = some ? sum : -1;
+  __syncthreads();
+  sum = 0;
+  bool none = true;
+#pragma unroll
+  for (int w = 0; w < kJoinWarps; ++w) {
+    if (of_warps[w] < 0) continue;
+    none = false;
+    sum += of_warps[w];
+  }
+  __syncthreads();
+
+  // Each warp adds neighbouring splits, then the first ones add the warps' sums.
+  const int per_warp = (splits.count + kJoinWarps - 1) / kJoinWarps;
+  const int begin = warp * per_warp, end = min(begin + per_warp, splits.count);
+  for (int column = lane * 4; column < splits.pitch; column += 128) {
+    float4 joined = {0, 0, 0, 0};
+#pragma unroll 8
+    for (int split = begin; split < end; ++split) {
+      const float share = shares[split];
+      if (share < 0) continue;
+      const float4 y =
+          *reinterpret_cast<const float4*>(splits.y + (row * splits.count + split) * splits.pitch + column);
+      joined.x += share * y.x, joined.y += share * y.y, joined.z += share * y.z, joined.w += share * y.w;
+    }
+    *reinterpret_cast<float4*>(of_warps + warp * splits.pitch + column) = joined;
+  }
+  __syncthreads();
+  const int64_t query = row % call.queries, head = row / call.queries % call.heads;
+  const int64_t b = row / call.queries / call.heads;
+  if (threadIdx.x < call.dim_v) {
+    float joined = 0;
+#pragma unroll
+    for (int w = 0; w < kJoinWarps; ++w) joined += of_warps[w * splits.pitch + threadIdx.x];
+    call.y.row<T>(b, query, head)[threadIdx.x] = from_compute<T>(none ? 0 : joined / sum);
+  }
+  if (threadIdx.x == 0) *call.lse.row<float>(b, query, head) = none ? kNothing<float> : max * score.natural + logf(sum);
+}
+
+template <class T, class Tile>
+Status launch_split(const Attention& call, const Splits& splits, const Context& context) {
+  const int row_tiles = (call.queries * call.group + Tile::kRows - 1) / Tile::kRows;
+  const int64_t blocks = call.sequences * splits.count * call.key_heads * row_tiles;
+  const bool aligned = are_aligned<T>(call.q) && are_aligned<T>(call.k) && are_aligned<T>(call.v);
+  return launch(context, attention_split_kernel<T, Tile>, Grid{blocks, Tile::kThreads, Tile::kSharedBytes}, call,
+                Scores<T>(call), splits, row_tiles, aligned);
+}
+
+template <class T>
+Status split_tiles(const Attention& call, const Splits& splits, const Context& context) {
+  const int dim = std::max(call.dim, call.dim_v);
+  if (dim <= 64) return launch_split<T, SplitTile<64>>(call, splits, context);
+  if (dim <= 128) return launch_split<T, SplitTile<128>>(call, splits, context);
+  return launch_split<T, SplitTile<256>>(call, splits, context);
+}
+
+template <class T>
+Status run_split(const Attention& call, const Splits& splits, const Context& context) {
+  FUSEDOPS_TRY(split_tiles<T>(call, splits, context));
+  const int shared_bytes = (Splits::kMostSplits + kJoinWarps * splits.pitch) * int(sizeof(float));
+  return launch(context, attention_join_kernel<T>, Grid{call.rows(), kJoinThreads, shared_bytes}, call, Scores<T>(call),
+                splits);
+}
+
+}  // namespace
+
+Status attention_split(const Attention& call, void* workspace, const Context& context) {
+  const Splits splits(call, workspace);
+  return call.dtype == DType::f16 ? run_split<f16>(call, splits, context) : run_split<bf16>(call, splits, context);
+}
+
+}  // namespace fusedops::cuda

@@ -1,0 +1,82 @@
+// What the CUDA kernels for attention keep in the workspace.
+#pragma once
+
+#include "core/common/numeric.h"
+#include "ops/attention/attention.h"
+
+namespace fusedops::cuda {
+
+// Of the backward. A row is a query of a head: see Attention::row.
+struct BackwardSums {
+  BackwardSums(const Attention& call, void* workspace) : rows(call.rows()), pitch(pitch_of(call)) {
+    const auto take = [&](size_t bytes) {
+      void* const taken = static_cast<char*>(workspace) + size;
+      size += (bytes + 127) / 128 * 128;
+      return taken;
+    };
+    delta = take(rows * size_of(compute_dtype(call.dtype)));
+    if (size_of(call.dtype) != 2) return;
+    dq = static_cast<float*>(take(rows * pitch * sizeof(float)));
+    const int64_t tiles = call.offsets_q ? call.packed_queries / kLeastTile + call.sequences + 1
+                                         : call.sequences * (call.queries / kLeastTile + 1);
+    counter_count = 1 + tiles * call.heads * kMostParts;
+    counters = static_cast<int*>(take(counter_count * sizeof(int)));
+  }
+
+  static constexpr int kLeastTile = 16, kMostParts = 2;  // of queries; of the columns of dq
+
+  // A whole tile of columns, as wide as the kernels make it of q and v.
+  static int pitch_of(const Attention& call) {
+    const int dim = call.dim > call.dim_v ? call.dim : call.dim_v;
+    return dim <= 64 ? 64 : dim <= 128 ? 128 : 256;
+  }
+
+  int64_t rows, pitch;
+  size_t size = 0;          // bytes of all
+  void* delta;              // [rows], the sum of dy * y, in the compute type
+  float* dq = nullptr;      // [rows, pitch], the sum over keys of ds k; 16 bits only, as is what follows
+  int* counters = nullptr;  // how many tiles of keys have added to a tile of dq; the first numbers the blocks
+  int64_t counter_count = 0;
+};
+
+// Of the split forward: each split has a row of y that is not yet divided by its sum, and the row's state.
+struct Splits {
+  struct State {
+    float max, sum;  // of 2^(factor * (score - max)); the sum is negative if no key is kept
+  };
+
+  static constexpr int kMostSplits = 128;
+
+  // Keys of a split, which follow from their number alone: enough for a block to be worth its start.
+  static int keys_of(const Attention& call) {
+    constexpr int kStep = 64, kLeast = 128;
+    const int share = (call.keys + kMostSplits - 1) / kMostSplits;
+    return share <= kLeast ? kLeast : (share + kStep - 1) / kStep * kStep;
+  }
+
+  Splits(const Attention& call, void* workspace)
+      : keys(keys_of(call)),
+        count((call.keys + keys - 1) / keys),
+        pitch((call.dim_v + 7) / 8 * 8),
+        y(static_cast<float*>(workspace)),
+        states(reinterpret_cast<State*>(y + call.rows() * count * pitch)),
+        size(call.rows() * count * (pitch * sizeof(float) + sizeof(State))) {}
+
+  int keys, count, pitch;
+  float* y;       // [rows, count, pitch]
+  State* states;  // [rows, count]
+  size_t size;    // bytes of all
+};
+
+// Whether a few queries see many keys. How long packed sequences are is not known here.
+inline bool is_split(const Attention& call) {
+  constexpr int kMostQueries = 64, kLeastKeys = 256;
+  return size_of(call.dtype) == 2 && !call.offsets_q && int64_t(call.queries) * call.group <= kMostQueries &&
+         call.keys >= kLeastKeys;
+}
+
+// Bytes that the operators ask for, on any device.
+inline size_t attention_workspace(const Attention& call) { return is_split(call) ? Splits(call, nullptr).size : 0; }
+inline size_t attention_backward_workspace(const Attention& call) { return BackwardSums(call, nullptr).size; }
+
+}  // namespace fusedops::cuda
