@@ -1,6 +1,8 @@
 // What the CUDA kernels for attention keep in the workspace.
 #pragma once
 
+#include <algorithm>
+
 #include "core/common/numeric.h"
 #include "ops/attention/attention.h"
 
@@ -37,6 +39,22 @@ struct BackwardSums {
   float* dq = nullptr;      // [rows, pitch], the sum over keys of ds k; 16 bits only, as is what follows
   int* counters = nullptr;  // how many tiles of keys have added to a tile of dq; the first numbers the blocks
   int64_t counter_count = 0;
+};
+
+// Of the backward on compute capability 9.x, for up to 128 features. A slot is a tile of queries of one head; packed
+// sequences have room for the last tile of each.
+struct BackwardSlots {
+  explicit BackwardSlots(const Attention& call)
+      : features(call.dim <= 64 && call.dim_v <= 64 ? 64 : 128),
+        tile(features == 64 ? 128 : 64),
+        count(call.heads * (call.offsets_q ? call.packed_queries / tile + call.sequences
+                                           : call.sequences * ((call.queries + tile - 1) / tile))) {}
+
+  // dq in float32; for each row its sum's logarithm and delta; how many tiles of keys have added to dq.
+  size_t bytes() const { return count * (tile * (features + 2) * sizeof(float) + sizeof(int)); }
+
+  int features, tile;
+  int64_t count;
 };
 
 // Of the split forward: each split has a row of y that is not yet divided by its sum, and the row's state.
@@ -77,6 +95,8 @@ inline bool is_split(const Attention& call) {
 
 // Bytes that the operators ask for, on any device.
 inline size_t attention_workspace(const Attention& call) { return is_split(call) ? Splits(call, nullptr).size : 0; }
-inline size_t attention_backward_workspace(const Attention& call) { return BackwardSums(call, nullptr).size; }
+inline size_t attention_backward_workspace(const Attention& call) {
+  return std::max(BackwardSums(call, nullptr).size, BackwardSlots(call).bytes());
+}
 
 }  // namespace fusedops::cuda
