@@ -67,17 +67,15 @@ struct Backward {
     cutlass::arch::ClusterBarrier dq_is_there, dq_is_free;
   };
 
-  // What the kernels hand on, one slot after the other: a slot is a tile of queries of one head.
+  // What the kernels hand on, slot by slot.
   struct Workspace {
     static Workspace of(const Attention& call, void* memory) {
-      const int64_t slots = Slots<kM>::of_queries(call).count() * call.heads;
+      const int64_t slots = BackwardSlots(call).count;
       auto* dq = static_cast<float*>(memory);
       float* lse = dq + slots * kM * kD;
       float* delta = lse + slots * kM;
       return {dq, lse, delta, reinterpret_cast<int*>(delta + slots * kM), slots};
     }
-
-    size_t bytes() const { return slots * (kM * kD * sizeof(float) + 2 * kM * sizeof(float) + sizeof(int)); }
 
     float* dq;   // sums, not yet times the scale
     float* lse;  // in units of log 2; infinity for rows that do not count
