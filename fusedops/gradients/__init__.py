@@ -20,6 +20,15 @@ functions that both frameworks have:
     unequal, where(condition, x)          as bools; x where it is true, else 0
     compute(x), cast(x, like)             to the dtype to compute in; to like's
     constant                              the same value without a derivative
+    features                              the size of the last dimension, a number or of x's dtype
+    product                               of the matrices in the last two dimensions
+    transpose_last, exchange_heads        exchange the last two dimensions; the two before the last
+    repeat_heads(x, like)                 each head side by side, as often as makes those of like [..., H, T, S]
+    columns, beside                       of [..., T, S]: the positions of the columns [S]; those of the columns that
+                                          the rows stand beside [T, 1], the last row beside the last column
+    packed(scores, offsets_q, offsets_k)  of rows that lie one behind the other: the sequence of each row [T, 1] and of
+                                          each column [S], and as `beside` does, but for each sequence
+    probabilities(scores, kept)           the softmax over the columns that all of some bools keep; elsewhere 0
     vjp(function, inputs, upstream)       the gradients of inputs, taken by the framework
 
 First derivatives, which fusedops/derivatives.py makes of the table, are formulas of the same kind. Backward operators

@@ -16,10 +16,16 @@
 
 namespace fusedops {
 
-// Attributes that all attention operators have. A scale of infinity stands for 1 / sqrt(D), a window or a soft cap of 0
-// for none.
-inline constexpr Attribute kCausal{"causal", Type::boolean, "false"}, kScale{"scale", Type::f64, "inf"},
-    kWindow{"window", Type::i64, "0"}, kSoftcap{"softcap", Type::f64, "0.0"}, kSeqDim{"seq_dim", Type::i64, "-3"};
+// The scale is one number, or none: 1 / sqrt(D). A window or a soft cap of 0 stands for none.
+inline constexpr AttributeList kVarlenOptions{{"causal", Type::boolean, "false"},
+                                              {"scale", Type::f64s, "[]"},
+                                              {"window", Type::i64, "0"},
+                                              {"softcap", Type::f64, "0.0"}};
+inline constexpr AttributeList kAttentionOptions{kVarlenOptions[0], kVarlenOptions[1], kVarlenOptions[2],
+                                                 kVarlenOptions[3], {"seq_dim", Type::i64, "-3"}};
+
+inline constexpr int64_t kMostFeatures = 256;         // D and Dv
+inline constexpr int64_t kMostPositions = 1ll << 30;  // T and S: positions, and their sums, are of 32 bits
 
 inline constexpr Signature kAttention{
     .name = "attention",
@@ -29,10 +35,11 @@ inline constexpr Signature kAttention{
                {"mask", Kind::optional, Layout::contiguous, /*parameter=*/true},
                {"lengths", Kind::optional}},
     .outputs = {{"y", "q"}, {"lse", "compute(q)", /*saved=*/true}},
-    .attributes = {kCausal, kScale, kWindow, kSoftcap, kSeqDim},
+    .attributes = kAttentionOptions,
 };
 
 const Operator& attention();
+Status attention_cpu(const Call& call);  // of attention_varlen, too
 FUSEDOPS_CUDA_KERNEL Status attention_cuda(const Call& call);
 
 inline constexpr Signature kAttentionBackward{
@@ -46,10 +53,11 @@ inline constexpr Signature kAttentionBackward{
                {"mask", Kind::optional, Layout::contiguous, /*parameter=*/true},
                {"lengths", Kind::optional}},
     .outputs = {{"dq", "q"}, {"dk", "k"}, {"dv", "v"}},
-    .attributes = {kCausal, kScale, kWindow, kSoftcap, kSeqDim},
+    .attributes = kAttentionOptions,
 };
 
 const Operator& attention_backward();
+Status attention_backward_cpu(const Call& call);  // of attention_varlen_backward, too
 FUSEDOPS_CUDA_KERNEL Status attention_backward_cuda(const Call& call);
 
 // Sequences one behind the other: q [N, H, D], k and v [M, Hk, D]. Sequence b has the positions from offsets[b] to
@@ -62,7 +70,7 @@ inline constexpr Signature kAttentionVarlen{
                {"offsets_q", Kind::tensor, Layout::contiguous, /*parameter=*/true},
                {"offsets_k", Kind::tensor, Layout::contiguous, /*parameter=*/true}},
     .outputs = {{"y", "q"}, {"lse", "compute(q)", /*saved=*/true}},
-    .attributes = {kCausal, kScale, kWindow, kSoftcap},
+    .attributes = kVarlenOptions,
 };
 
 const Operator& attention_varlen();
@@ -79,7 +87,7 @@ inline constexpr Signature kAttentionVarlenBackward{
                {"offsets_q", Kind::tensor, Layout::contiguous, /*parameter=*/true},
                {"offsets_k", Kind::tensor, Layout::contiguous, /*parameter=*/true}},
     .outputs = {{"dq", "q"}, {"dk", "k"}, {"dv", "v"}},
-    .attributes = {kCausal, kScale, kWindow, kSoftcap},
+    .attributes = kVarlenOptions,
 };
 
 const Operator& attention_varlen_backward();
@@ -188,6 +196,31 @@ struct Attention {
     const auto within = [=](int offset) { return offset < 0 ? 0 : offset < size ? offset : size; };
     const int begin = within(offsets[b]), end = within(offsets[b + 1]);
     return {begin, end < begin ? begin : end};
+  }
+};
+
+// The workspace of the backward on a GPU: what its kernels keep between them, in bytes from its beginning. It follows
+// from shapes and dtypes alone.
+struct BackwardWorkspace {
+  static constexpr int kTile = 128;         // dq has a multiple of this many rows for each head of each sequence,
+  static constexpr int kFeatures = 32;      // and a multiple of this many elements in a row
+  static constexpr int kCountedTile = 64;   // a counter is for this many queries
+
+  explicit BackwardWorkspace(const Attention& call);
+
+  size_t delta = 0;     // sum(dy * y) of each row, in the compute dtype, in the order of lse
+  size_t dq = 0;        // float32 [heads][padded queries][padded D]; only of 16-bit dtypes
+  size_t counters = 0;  // int32 [heads][counted tiles]; only of 16-bit dtypes; whoever uses them sets them to zero
+  size_t bytes = 0;
+
+  int64_t queries = 0;  // padded, of all sequences
+  int64_t tiles = 0;    // counted, of all sequences
+  int dim = 0;          // padded
+
+  // Where a sequence begins among the padded queries, or among the tiles.
+  FUSEDOPS_HD static int64_t first(int64_t b, const Attention& call, const Sequence& sequence, int tile) {
+    if (call.offsets_q) return sequence.first_query / tile + b;
+    return b * ((call.queries + tile - 1) / tile);
   }
 };
 

@@ -16,6 +16,7 @@ Status attention_mma_backward(const Attention& call, void* workspace, const Cont
 
 // Few queries over many keys: the keys are split, and the splits' results joined in their order.
 bool is_split(const Attention& call);
+FUSEDOPS_CUDA_KERNEL size_t attention_split_workspace(const Attention& call);  // bytes; 0 if it is not split
 Status attention_split(const Attention& call, void* workspace, const Context& context);
 
 // 16 bits on the warpgroup tensor cores of compute capability 9.x.
@@ -23,9 +24,5 @@ bool takes_sm90(const Attention& call);
 bool takes_sm90_backward(const Attention& call);
 Status attention_sm90(const Attention& call, const Context& context);
 Status attention_sm90_backward(const Attention& call, void* workspace, const Context& context);
-
-// What the backward keeps between its kernels, for each query row: delta, and dq in float32, which the tiles of keys
-// add to one after the other.
-size_t attention_backward_workspace(const Attention& call);
 
 }  // namespace fusedops::cuda
