@@ -21,17 +21,20 @@ def seen(queries: int, keys: int, causal: bool = False, window: int | None = Non
     return kept
 
 
-def folded(x: Array, times: int) -> Array:
+def folded(x: Array, times: int, key_heads: int) -> Array:
     """The sum over the heads [..., H, S, D] that share a key head."""
     *leading, heads, positions, features = x.shape
-    return x.reshape(*leading, heads // max(times, 1), times, positions, features).sum(-3)
+    if times == 0:  # no heads share them
+        return np.zeros((*leading, key_heads, positions, features), x.dtype)
+    return x.reshape(*leading, key_heads, times, positions, features).sum(-3)
 
 
 class Plain:
     """Of q [..., H, T, D], k [..., Hk, S, D] and v [..., Hk, S, Dv]; kept is broadcastable to [..., H, T, S]."""
 
     def __init__(self, q: Array, k: Array, v: Array, kept: Array, scale: float | None, softcap: float) -> None:
-        dtype, self.times = q.dtype.type, q.shape[-3] // max(k.shape[-3], 1)
+        dtype, self.key_heads = q.dtype.type, k.shape[-3]
+        self.times = q.shape[-3] // max(k.shape[-3], 1)
         self.q, self.k, self.v = q, *(np.repeat(x, self.times, -3) for x in (k, v))
         self.scale = dtype(1) / np.sqrt(dtype(q.shape[-1])) if scale is None else dtype(scale)
         kept = np.broadcast_to(kept, (*q.shape[:-1], k.shape[-2]))
@@ -68,25 +71,22 @@ class Plain:
         with np.errstate(all="ignore"):
             return (self.size * (1 + self.errors / FEW)) @ np.abs(self.v)
 
-    def gradients(self, dy: Array) -> tuple[Array, Array, Array]:
+    def gradients(self, dy: Array) -> tuple[Array, ...]:
         with np.errstate(all="ignore"):
             dp = dy @ np.swapaxes(self.v, -1, -2)
             ds = self.p * (dp - np.sum(dy * self.value(), -1, keepdims=True)) * self.slope
-            return self._products(ds, self.p, dy)
+            return self._products(self.scale, ds, self.p, self.q, self.k, dy)
 
-    def gradient_magnitude(self, dy: Array) -> tuple[Array, Array, Array]:
+    def gradient_magnitude(self, dy: Array) -> tuple[Array, ...]:
         with np.errstate(all="ignore"):
             dy, size = np.abs(dy), self.size * (1 + self.errors_again / FEW)
             dp = dy @ np.swapaxes(np.abs(self.v), -1, -2)
             ds = size * (dp + np.sum(dy * self.magnitude(), -1, keepdims=True))
-            absolute = Plain.__new__(Plain)
-            absolute.q, absolute.k, absolute.scale, absolute.times = *map(np.abs, (self.q, self.k, self.scale)), self.times
-            return absolute._products(ds, size, dy)
+            return self._products(np.abs(self.scale), ds, size, *map(np.abs, (self.q, self.k)), dy)
 
-    def _products(self, ds: Array, p: Array, dy: Array) -> tuple[Array, Array, Array]:
-        dq = self.scale * (ds @ self.k)
-        dk = self.scale * (np.swapaxes(ds, -1, -2) @ self.q)
-        return dq, folded(dk, self.times), folded(np.swapaxes(p, -1, -2) @ dy, self.times)
+    def _products(self, scale: Array, ds: Array, p: Array, q: Array, k: Array, dy: Array) -> tuple[Array, ...]:
+        of_keys = (scale * (np.swapaxes(ds, -1, -2) @ q), np.swapaxes(p, -1, -2) @ dy)
+        return scale * (ds @ k), *(folded(x, self.times, self.key_heads) for x in of_keys)
 
 
 def finite(x: Array) -> Array:

@@ -79,15 +79,17 @@ class Attention(Specification):
 
     def special(self, values, random):
         a, b = (grid.ravel() for grid in np.meshgrid(values, values))
-        one = np.ones_like(a)
 
         def rows(*columns):
             return np.stack(columns, -1)[:, :, None, None]  # one head of one feature
 
         for options in ({"scale": 1.0}, {"scale": -0.5}):
+            one = np.ones_like(a)
             yield Sample({"q": rows(a), "k": rows(b, one), "v": rows(one, 2 * one)}, options)
             yield Sample({"q": rows(one), "k": rows(a, b), "v": rows(one, 2 * one)}, options)
-            yield Sample({"q": rows(one), "k": rows(one, one), "v": rows(a, b)}, options)
+            x, y = without_overflow(a, b)
+            one = np.ones_like(x)
+            yield Sample({"q": rows(one), "k": rows(one, one), "v": rows(x, y)}, options)
 
     def reference(self, **inputs):
         return arranged(plain(**inputs).value(), **inputs)
@@ -266,6 +268,14 @@ def call(
     if lengths is not None:
         inputs["lengths"] = np.asarray(lengths)
     return Sample(inputs, options, name)
+
+
+def without_overflow(a, b):
+    """Without the pairs of finite numbers whose sum may overflow: weights are divided by their sum last."""
+    finite = np.isfinite(a) & np.isfinite(b)
+    largest = np.max(np.abs(a[finite]))
+    fits = ~finite | (np.abs(a) <= largest - np.abs(np.where(finite, b, 0)))
+    return a[fits], b[fits]
 
 
 def arranged(x, seq_dim=-3, **_):

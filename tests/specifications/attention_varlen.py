@@ -51,31 +51,25 @@ class AttentionVarlen(Specification):
     def special(self, values, random):
         a, b = (grid.ravel() for grid in np.meshgrid(values, values))
         one = np.ones_like(a)
-        offsets = {"offsets_q": np.arange(len(a) + 1, dtype=np.int32)}
-        offsets["offsets_k"] = 2 * offsets["offsets_q"]
 
         def rows(*columns):
             return np.stack(columns, -1).reshape(-1, 1, 1)
 
-        options = {"scale": 1.0}
-        yield Sample({"q": rows(a), "k": rows(b, one), "v": rows(one, 2 * one), **offsets}, options)
-        yield Sample({"q": rows(one), "k": rows(one, one), "v": rows(a, b), **offsets}, options)
+        offsets = np.arange(len(a) + 1, dtype=np.int32)
+        inputs = {"q": rows(a), "k": rows(b, one), "v": rows(one, 2 * one)}
+        yield Sample({**inputs, "offsets_q": offsets, "offsets_k": 2 * offsets}, {"scale": 1.0})
 
     def reference(self, **inputs):
-        return joined([x.value() for x in sequences(**inputs)], inputs["q"], inputs["v"])
+        return joined([x.value() for _, x in sequences(**inputs)], inputs["q"], inputs["v"])
 
     def magnitude(self, **inputs):
-        return joined([x.magnitude() for x in sequences(**inputs)], inputs["q"], inputs["v"])
+        return joined([x.magnitude() for _, x in sequences(**inputs)], inputs["q"], inputs["v"])
 
     def gradients(self, dy, **inputs):
-        parts = np.split(np.swapaxes(dy, 0, 1), inputs["offsets_q"][1:-1], 1)
-        found = [x.gradients(part) for x, part in zip(sequences(**inputs), parts, strict=False)]
-        return by_name(found, inputs)
+        return pulled_back(Plain.gradients, dy, inputs)
 
     def gradient_magnitude(self, dy, **inputs):
-        parts = np.split(np.swapaxes(dy, 0, 1), inputs["offsets_q"][1:-1], 1)
-        found = [x.gradient_magnitude(part) for x, part in zip(sequences(**inputs), parts, strict=False)]
-        return by_name(found, inputs)
+        return pulled_back(Plain.gradient_magnitude, dy, inputs)
 
     def roundings(self, **inputs):
         queries, keys = (int(np.max(np.diff(inputs[f"offsets_{name}"]), initial=0)) for name in "qk")
@@ -157,19 +151,30 @@ def call(random, queries, keys, name="", heads=(1, 1), features=8, features_v=No
 
 
 def sequences(q, k, v, offsets_q, offsets_k, causal=False, scale=None, window=None, softcap=0.0):
-    for first, last, first_key, last_key in zip(offsets_q, offsets_q[1:], offsets_k, offsets_k[1:], strict=False):
-        kept = seen(last - first, last_key - first_key, causal, window)
-        of_keys = (x[first_key:last_key] for x in (k, v))
-        yield Plain(*(np.swapaxes(x, 0, 1) for x in (q[first:last], *of_keys)), kept, scale, softcap)
+    """What each sequence computes; all at once, where they have one size."""
+    sizes, key_sizes = np.diff(offsets_q), np.diff(offsets_k)
+    alike = len(set(sizes)) == len(set(key_sizes)) == 1
+    for b in (slice(None),) if alike else map(slice, range(len(sizes)), range(1, len(sizes) + 1)):
+        (queries, *_), (keys, *_) = sizes[b], key_sizes[b]
+        rows, of_keys = (slice(o[:-1][b][0], o[1:][b][-1]) for o in (offsets_q, offsets_k))
+        parts = ((q[rows], queries), (k[of_keys], keys), (v[of_keys], keys))
+        heads_first = (np.swapaxes(x.reshape(len(sizes[b]), size, *x.shape[1:]), 1, 2) for x, size in parts)
+        yield rows, Plain(*heads_first, seen(queries, keys, causal, window), scale, softcap)
 
 
 def joined(parts, like, v):
-    """Of [H, positions, features] each, one behind the other."""
+    """Of [B, H, positions, features] each, one behind the other."""
     empty = np.zeros((0, like.shape[1], v.shape[-1]), like.dtype)
-    return np.concatenate([empty, *(np.swapaxes(x, 0, 1) for x in parts)])
+    return np.concatenate([empty, *(np.swapaxes(x, 1, 2).reshape(-1, *empty.shape[1:]) for x in parts)])
 
 
-def by_name(found, inputs):
+def pulled_back(method, dy, inputs):
+    """The gradients by name, as a method of Plain gives them for each sequence."""
+    found = []
+    for rows, plain in sequences(**inputs):
+        batch, heads, queries, _ = plain.q.shape
+        upstream = np.swapaxes(dy[rows].reshape(batch, queries, heads, dy.shape[-1]), 1, 2)
+        found.append(method(plain, upstream))
     return {
         name: joined([gradients[i] for gradients in found], inputs[name], inputs[name]) for i, name in enumerate("qkv")
     }

@@ -230,6 +230,11 @@ class Backward {
     with_lanes<A>(kernel_.nr, [&](auto lanes) {
       differentiate<A, lanes>(logits_, count, is_masked ? keep : nullptr, lse, delta, to.p, to.ds);
     });
+    if (rows < kernel_.nr)  // the other lanes are in the sums over rows, and must not bring a NaN of 0 * inf
+      for (int j = 0; j < count; ++j) {
+        std::fill(to.p + j * kernel_.nr + rows, to.p + (j + 1) * kernel_.nr, A(0));
+        std::fill(to.ds + j * kernel_.nr + rows, to.ds + (j + 1) * kernel_.nr, A(0));
+      }
     return true;
   }
 

@@ -9,7 +9,7 @@ namespace fusedops {
 namespace cpu {
 namespace {
 
-constexpr int64_t kRows = 192;  // of a chunk, a multiple of the columns of every micro-kernel
+constexpr int64_t kRows = 288;  // of a chunk, a multiple of the columns of every micro-kernel
 
 // What a panel knows of its rows so far, lane by lane.
 template <class A>
