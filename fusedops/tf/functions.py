@@ -209,15 +209,15 @@ def attention(
     Args:
         q: [..., T, H, D]: T queries of H heads with D features, such as [B, T, H, D]; with `seq_dim=-2` [..., H, T, D],
             such as [B, H, T, D]. float64, float32, float16 or bfloat16; D from 1 to 256.
-        k: [..., S, Hk, D]: S keys, with q's leading dimensions, dtype and layout. Hk divides H, and query heads h ·
-            H / Hk up to (h + 1) · H / Hk share key head h: with Hk = 1 all do.
+        k: [..., S, Hk, D]: S keys, with q's leading dimensions, dtype and layout. Hk divides H: each key head is shared
+            by H / Hk query heads that lie side by side.
         v: [..., S, Hk, Dv]: the values; Dv from 1 to 256.
         causal: keeps key j of query i where j ≤ i + S - T.
         scale: a number, used unrounded in the compute dtype; 1/√D if None.
         mask: bool, broadcastable to [..., H, T, S] in either layout; True keeps a key.
         window: keeps key j of query i only where j > i + S - T - window: with `causal`, the last `window` keys.
-        lengths: int32 or int64, of q's leading dimensions, such as [B]: the number of keys that a sequence has, from 0 to
-            S. Those behind it are padding.
+        lengths: int32 or int64, of q's leading dimensions, such as [B]: the number of keys that a sequence has, from 0
+            to S. Those behind it are padding.
         softcap: c > 0 replaces each score s by c · tanh(s / c), before masking.
         seq_dim: the dimension that holds the positions, -3 or -2.
 
@@ -227,8 +227,9 @@ def attention(
         what else is in the batch.
 
     Gradient:
-        With p the probabilities, d = dy vᵀ and ds = p · (d - Σ dy·y): dv = pᵀ dy, dq = scale · ds k, dk = scale · dsᵀ q,
-        where a soft cap makes one more factor 1 - tanh²(s / c). The order of all sums follows from the shapes alone.
+        With p the probabilities, d = dy vᵀ and ds = p · (d - Σ dy·y): dv = pᵀ dy, dq = scale · ds k and
+        dk = scale · dsᵀ q; a soft cap makes ds · (1 - tanh²(s / c)) of ds. The order of all sums follows from the
+        shapes alone.
         Double backward and forward mode take the plain formula, and memory for all T × S scores.
 
     Raises:

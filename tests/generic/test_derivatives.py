@@ -13,7 +13,6 @@ from fusedops.gradients.registry import GRADIENTS
 from tests.helpers.frameworks import Backend
 from tests.specifications import SPECIFICATIONS, is_of_an_expression
 
-
 NO_NUMBERS = {"labels", "mask", "lengths", "offsets_q", "offsets_k"}  # inputs of integers or bools
 
 

@@ -123,7 +123,9 @@ def test_backward(any_backend, spec, dtype, random):
             with np.errstate(all="ignore"):
                 key = f"d{name}"
                 limit = tolerance(once[name], magnitude[name], roundings[key], dtype, storage(key))
-            check(any_backend.to_numpy(gradient), stepwise[name], once[name], limit, f"{sample}: d{name}", storage(key)[0])
+            check(
+                any_backend.to_numpy(gradient), stepwise[name], once[name], limit, f"{sample}: d{name}", storage(key)[0]
+            )
 
 
 def test_overflow_to_infinity_in_16_bits(any_backend, spec, random):

@@ -6,7 +6,9 @@ import numpy as np
 
 from tests.helpers.specification import Array, any_order
 
-FEW = 16  # roundings of a product, exponentials, a quotient: errors that have a magnitude of their own are in units of it
+FEW = (
+    16  # roundings of a product, exponentials, a quotient: errors that have a magnitude of their own are in units of it
+)
 
 
 def seen(queries: int, keys: int, causal: bool = False, window: int | None = None) -> Array:
@@ -23,7 +25,7 @@ def seen(queries: int, keys: int, causal: bool = False, window: int | None = Non
 
 def folded(x: Array, times: int, key_heads: int) -> Array:
     """The sum over the heads [..., H, S, D] that share a key head."""
-    *leading, heads, positions, features = x.shape
+    *leading, _, positions, features = x.shape
     if times == 0:  # no heads share them
         return np.zeros((*leading, key_heads, positions, features), x.dtype)
     return x.reshape(*leading, key_heads, times, positions, features).sum(-3)
@@ -61,7 +63,9 @@ class Plain:
             errors = np.where(kept, finite(errors) + 4 * below, 0)
             self.errors = errors + np.sum(self.p * errors, -1, keepdims=True)
             # The backward takes the exponentials of scores - log_sum.
-            self.errors_again = self.errors + 2 * np.where(kept, np.abs(finite(scores)), 0) + 2 * np.abs(finite(log_sum))
+            self.errors_again = (
+                self.errors + 2 * np.where(kept, np.abs(finite(scores)), 0) + 2 * np.abs(finite(log_sum))
+            )
 
     def value(self) -> Array:
         with np.errstate(all="ignore"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import sys
@@ -41,7 +42,7 @@ def named(*tensors):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_sequence_does_not_depend_on_the_others(any_backend, dtype, random):
-    """Alone, packed with others of other lengths, or with keys behind its length, which are never read: the same bits."""
+    """Alone, packed with others, or with keys behind its length, which are never read: the same bits."""
     sizes, heads, features = (3, 200, 64), (4, 2, 2), 32
     packed = [normal(random, sum(sizes), count, features) for count in heads]
     dy = normal(random, sum(sizes), heads[0], features)
@@ -54,7 +55,7 @@ def test_a_sequence_does_not_depend_on_the_others(any_backend, dtype, random):
     offsets = np.cumsum([0, *sizes]).astype(np.int32)
     both = {"offsets_q": offsets, "offsets_k": offsets}
     whole = results("attention_varlen", dy, {**named(*packed), **both}, causal=True)
-    for first, last in zip(offsets, offsets[1:], strict=False):
+    for first, last in itertools.pairwise(offsets):
         q, k, v = (x[None, first:last] for x in packed)
         upstream = dy[None, first:last]
         alone = results("attention", upstream, named(q, k, v), causal=True)
@@ -134,7 +135,9 @@ def test_lengths_out_of_range(any_backend, length, kind, random):
     tensors = {name: any_backend.tensor(normal(random, 2, 7, 1, 4), "float32") for name in "qkv"}
     sentence = f"fusedops.attention: lengths must be in [0, 7], the number of keys; got {length} for sequence 1"
     with pytest.raises(any_backend.errors, match=re.escape(sentence)):
-        any_backend.call("attention", {**tensors, "lengths": any_backend.tensor(np.array([7, length], kind), "float32")})
+        any_backend.call(
+            "attention", {**tensors, "lengths": any_backend.tensor(np.array([7, length], kind), "float32")}
+        )
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,7 @@ from tests.helpers.specification import Bad, Like, Sample, Specification, pick
 
 class Attention(Specification):
     name = "attention"
-    signature = (
-        "(q, k, v, *, causal=False, scale=None, mask=None, window=None, lengths=None, softcap=0.0, seq_dim=-3)"
-    )
+    signature = "(q, k, v, *, causal=False, scale=None, mask=None, window=None, lengths=None, softcap=0.0, seq_dim=-3)"
     least_rank = 1
     autocast = True
 

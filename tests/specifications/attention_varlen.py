@@ -142,10 +142,7 @@ def call(random, queries, keys, name="", heads=(1, 1), features=8, features_v=No
         "q": tensor(queries, heads[0], features),
         "k": tensor(keys, heads[1], features),
         "v": tensor(keys, heads[1], features_v or features),
-        **{
-            f"offsets_{name}": np.cumsum([0, *sizes], dtype=np.int32)
-            for name, sizes in (("q", queries), ("k", keys))
-        },
+        **{f"offsets_{name}": np.cumsum([0, *sizes], dtype=np.int32) for name, sizes in (("q", queries), ("k", keys))},
     }
     return Sample(inputs, options, name)
 

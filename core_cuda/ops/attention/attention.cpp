@@ -159,10 +159,9 @@ class AttentionRule {
   Status check_k() {
     if (!q_.ranked || !k_.ranked) return {};
     if (!alike(q_, k_, positions_, heads_))
-      return rule_.must(at_.k,
-                        "have shape " + pattern(q_, positions_, "S", heads_, "Hk") + " beside q of shape " +
-                            rule_.show(q_),
-                        rule_.show(k_));
+      return rule_.must(
+          at_.k, "have shape " + pattern(q_, positions_, "S", heads_, "Hk") + " beside q of shape " + rule_.show(q_),
+          rule_.show(k_));
     const Dim all = heads(q_), shared = heads(k_);
     if (all < 0 || shared < 0 || (shared == 0 ? all == 0 : all % shared == 0)) return {};
     return rule_.must(at_.k, "have a number of heads that divides q's, " + rule_.show(all), rule_.show(shared));

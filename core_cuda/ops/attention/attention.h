@@ -21,8 +21,8 @@ inline constexpr AttributeList kVarlenOptions{{"causal", Type::boolean, "false"}
                                               {"scale", Type::f64s, "[]"},
                                               {"window", Type::i64, "0"},
                                               {"softcap", Type::f64, "0.0"}};
-inline constexpr AttributeList kAttentionOptions{kVarlenOptions[0], kVarlenOptions[1], kVarlenOptions[2],
-                                                 kVarlenOptions[3], {"seq_dim", Type::i64, "-3"}};
+inline constexpr AttributeList kAttentionOptions{
+    kVarlenOptions[0], kVarlenOptions[1], kVarlenOptions[2], kVarlenOptions[3], {"seq_dim", Type::i64, "-3"}};
 
 inline constexpr int64_t kMostFeatures = 256;         // D and Dv
 inline constexpr int64_t kMostPositions = 1ll << 30;  // T and S: positions, and their sums, are of 32 bits
@@ -202,9 +202,9 @@ struct Attention {
 // The workspace of the backward on a GPU: what its kernels keep between them, in bytes from its beginning. It follows
 // from shapes and dtypes alone.
 struct BackwardWorkspace {
-  static constexpr int kTile = 128;         // dq has a multiple of this many rows for each head of each sequence,
-  static constexpr int kFeatures = 32;      // and a multiple of this many elements in a row
-  static constexpr int kCountedTile = 64;   // a counter is for this many queries
+  static constexpr int kTile = 128;        // dq has a multiple of this many rows for each head of each sequence,
+  static constexpr int kFeatures = 32;     // and a multiple of this many elements in a row
+  static constexpr int kCountedTile = 64;  // a counter is for this many queries
 
   explicit BackwardWorkspace(const Attention& call);
 

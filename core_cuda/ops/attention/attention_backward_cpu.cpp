@@ -15,7 +15,7 @@ namespace fusedops {
 namespace cpu {
 namespace {
 
-constexpr int64_t kTile = 96;         // rows, a multiple of the columns of every micro-kernel
+constexpr int64_t kTile = 96;          // rows, a multiple of the columns of every micro-kernel
 constexpr int64_t kChunk = 4 * kTile;  // rows of an item that computes dq alone
 constexpr int64_t kManyGroups = 8;
 
@@ -97,6 +97,8 @@ class Backward {
                              keys_ * kernel_.nr,
                              of_keys * keys_ * kTile,
                              of_keys * keys_ * kTile,
+                             rows,
+                             rows,
                              of_dq,
                              of_keys * keys_ * dim_n_,
                              of_keys * keys_ * dim_v_n_};
@@ -104,8 +106,8 @@ class Backward {
     for (size_t i = 0; i < std::size(sizes); ++i) pieces[i] = memory.piece(sizes[i]);
     if (!memory.allocate()) return false;
     auto piece = [&, i = 0]() mutable { return memory[pieces[i++]]; };
-    const Buffers to{piece(), piece(), piece(), piece(), piece(), piece(), piece(),
-                     piece(), piece(), piece(), piece(), piece(), piece(), piece()};
+    const Buffers to{piece(), piece(), piece(), piece(), piece(), piece(), piece(), piece(),
+                     piece(), piece(), piece(), piece(), piece(), piece(), piece(), piece()};
     for (int64_t i = begin; i < end; ++i) compute_item(i, to);
     return true;
   }
@@ -117,6 +119,7 @@ class Backward {
     A *q_rows, *dy_rows;  // panels of features [rows, nr]
     A *p, *ds;            // of a panel: [keys, nr]
     A *all_p, *all_ds;    // of the tile: panels of keys [rows, mr]
+    A *lse, *delta;       // of each row, whole panels of them
     A* dq;                // panels of rows [dim, nr]
     A *dk, *dv;           // of the block: [keys, dim], [keys, dim_v]
   };
@@ -137,6 +140,12 @@ class Backward {
 
   void compute_rows(const HeadGroup& group, int64_t first, int64_t last, Range keys, const Buffers& to) const {
     const int nr = kernel_.nr, kept = group.sequence.kept;
+    for (int64_t row = first; row < last; ++row) {
+      to.lse[row - first] = *group.of_query<A>(call_.lse, row);
+      to.delta[row - first] = dot(group.of_query<const T>(call_.dy, row), group.of_query<const T>(call_.y, row));
+    }
+    std::fill(to.lse + (last - first), to.lse + rounded_up(last - first, nr), A(0));
+    std::fill(to.delta + (last - first), to.delta + rounded_up(last - first, nr), A(0));
     if (wants_dq()) std::fill_n(to.dq, rounded_up(last - first, nr) * dim_, A(0));
     for (int key = keys.begin; key < keys.end; key += kKeys) {
       const int all = std::min(kKeys, keys.end - key), count = std::clamp(kept - key, 0, all);
@@ -179,11 +188,6 @@ class Backward {
     const int64_t padded = rounded_up(rows, nr), panel_keys = rounded_up(count, kernel_.mr);
     const auto q = [&](int64_t i) { return group.of_query<const T>(call_.q, row + i); };
     const auto dy = [&](int64_t i) { return group.of_query<const T>(call_.dy, row + i); };
-    A lse[kTile] = {}, delta[kTile] = {};
-    for (int i = 0; i < rows; ++i) {
-      lse[i] = *group.of_query<A>(call_.lse, row + i);
-      delta[i] = dot(dy(i), group.of_query<const T>(call_.y, row + i));
-    }
     pack_rows(q, rows, call_.dim, to.q, nr);
     pack_rows(dy, rows, call_.dim_v, to.dy, nr);
     if (logits_.sign != 1)
@@ -195,7 +199,7 @@ class Backward {
     for (int64_t i = 0; i < padded; i += nr) {
       const int lanes = static_cast<int>(std::min<int64_t>(nr, rows - i));
       const bool sees = compute_panel(group, row + i, lanes, keys, to.q + i * call_.dim, to.dy + i * call_.dim_v,
-                                      lse + i, delta + i, to);
+                                      to.lse + (row - first) + i, to.delta + (row - first) + i, to);
       if (sees && wants_dq()) {
         A* dq = to.dq + (row - first + i) * dim_;
         for (int64_t d = 0; d < dim_; d += kernel_.mr)

@@ -77,14 +77,13 @@ class Forward {
   [[nodiscard]] bool compute(int64_t begin, int64_t end) const {
     Memory<A> memory;
     const int64_t keys = rounded_up(kKeys, kernel_.mr);
-    const Pieces at{memory.piece(kRows * call_.dim), memory.piece(kRows * dim_v_),     memory.piece(keys * call_.dim),
-                    memory.piece(dim_v_ * kKeys),    memory.piece(keys * kernel_.nr)};
+    const Pieces at{memory.piece(kRows * call_.dim), memory.piece(kRows * dim_v_), memory.piece(keys * call_.dim),
+                    memory.piece(dim_v_ * kKeys), memory.piece(keys * kernel_.nr)};
     if (!memory.allocate()) return false;
     const Buffers buffers{memory[at.q], memory[at.y], memory[at.k], memory[at.v], memory[at.scores]};
     for (int64_t i = begin; i < end; ++i)
-      chunks_.visit(i, [&](const HeadGroup& group, int64_t first, int64_t last) {
-        compute_rows(group, first, last, buffers);
-      });
+      chunks_.visit(
+          i, [&](const HeadGroup& group, int64_t first, int64_t last) { compute_rows(group, first, last, buffers); });
     return true;
   }
 
@@ -93,9 +92,9 @@ class Forward {
     int64_t q, y, k, v, scores;
   };
   struct Buffers {
-    A *q, *y;       // panels of rows: [dim, nr] and [dim_v, nr]
-    A *k, *v;       // panels of keys [dim, mr], and of features [keys, mr]
-    A* scores;      // [keys, nr]
+    A *q, *y;   // panels of rows: [dim, nr] and [dim_v, nr]
+    A *k, *v;   // panels of keys [dim, mr], and of features [keys, mr]
+    A* scores;  // [keys, nr]
   };
 
   void compute_rows(const HeadGroup& group, int64_t first, int64_t last, const Buffers& to) const {

@@ -31,14 +31,16 @@ constexpr int64_t rounded_up(int64_t size, int64_t multiple) { return (size + mu
 template <class A>
 struct Logits {
   explicit Logits(const Attention& call)
-      : sign(call.softcap || call.scale > 0 ? 1 : call.scale < 0 ? -1 : 0),
+      : sign(call.softcap || call.scale > 0 ? 1
+             : call.scale < 0               ? -1
+                                            : 0),
         unit(static_cast<A>(call.softcap || call.scale == 0 ? 1 : std::fabs(call.scale))),
         cap(static_cast<A>(call.softcap)),
         inner(static_cast<A>(call.softcap ? call.scale / call.softcap : 0)) {}
 
   bool is_capped() const { return cap != 0; }
 
-  A sign;   // of the queries: scores are never turned around later
+  A sign;  // of the queries: scores are never turned around later
   A unit;
   A cap, inner;  // z = cap * tanh(inner * score)
 };
@@ -114,19 +116,27 @@ struct Lanes {
 
   static Lanes from(const A* values) {
     Lanes lanes;
-    std::memcpy(lanes.vectors, values, sizeof lanes.vectors);
+    for (int v = 0; v < kVectors; ++v) lanes.vectors[v] = loaded(values + v * kWidth);
     return lanes;
   }
   void to(A* values) const { std::memcpy(values, vectors, sizeof vectors); }
 
   // Larger elements take the place of these; a NaN does not.
   void raise(const A* values) {
-    const Lanes other = from(values);
-    for (int v = 0; v < kVectors; ++v) vectors[v] = other.vectors[v] > vectors[v] ? other.vectors[v] : vectors[v];
+    for (int v = 0; v < kVectors; ++v) {
+      const Vector other = loaded(values + v * kWidth);
+      vectors[v] = other > vectors[v] ? other : vectors[v];
+    }
   }
   void add(const A* values) {
-    const Lanes other = from(values);
-    for (int v = 0; v < kVectors; ++v) vectors[v] += other.vectors[v];
+    for (int v = 0; v < kVectors; ++v) vectors[v] += loaded(values + v * kWidth);
+  }
+
+  // One by one: a copy of all of them would go through memory.
+  static Vector loaded(const A* values) {
+    Vector vector;
+    std::memcpy(&vector, values, sizeof vector);
+    return vector;
   }
 
   Vector vectors[kVectors];

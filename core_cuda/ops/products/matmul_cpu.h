@@ -1,5 +1,5 @@
-// The two parts of products on the CPU that touch every element: the micro-kernel, which multiplies panels, and packing,
-// which makes them. matmul_cpu.cpp arranges them in blocks, and so does attention_cpu.cpp.
+// The two parts of products on the CPU that touch every element: the micro-kernel, which multiplies panels, and
+// packing, which makes them. matmul_cpu.cpp arranges them in blocks, and so does attention_cpu.cpp.
 #pragma once
 
 #include <algorithm>
@@ -186,7 +186,10 @@ template <int kWidth, class At, class A>
 void pack_narrow(At at, int64_t k, A* panel) {
   for (int64_t p = 0; p < k; ++p, panel += kWidth) {
     const auto* step = at(p);
-    for (int i = 0; i < kWidth; ++i) panel[i] = to_compute(step[i]);
+    if constexpr (std::is_same_v<decltype(step), const A*>)
+      std::memcpy(panel, step, kWidth * sizeof(A));
+    else
+      for (int i = 0; i < kWidth; ++i) panel[i] = to_compute(step[i]);
   }
 }
 
