@@ -23,11 +23,10 @@ functions that both frameworks have:
     features                              the size of the last dimension, a number or of x's dtype
     product                               of the matrices in the last two dimensions
     transpose_last, exchange_heads        exchange the last two dimensions; the two before the last
-    repeat_heads(x, like)                 each head side by side, as often as makes those of like [..., H, T, S]
-    columns, beside                       of [..., T, S]: the positions of the columns [S]; those of the columns that
-                                          the rows stand beside [T, 1], the last row beside the last column
-    packed(scores, offsets_q, offsets_k)  of rows that lie one behind the other: the sequence of each row [T, 1] and of
-                                          each column [S], and as `beside` does, but for each sequence
+    repeat_heads(x, like)                 each head as often, side by side, as makes those of like [..., H, T, S]
+    columns                               the positions [S] of the columns of [..., T, S]
+    beside                                those [T, 1] that the rows stand beside: the last row beside the last column
+    packed(scores, offsets_q, offsets_k)  the sequence of each row [T, 1], of each column [S]; `beside` in each sequence
     probabilities(scores, kept)           the softmax over the columns that all of some bools keep; elsewhere 0
     vjp(function, inputs, upstream)       the gradients of inputs, taken by the framework
 

@@ -11,6 +11,12 @@ FEW = (
 )
 
 
+def positions(columns: int) -> tuple[int, int]:
+    """How many positions of how many features a row of that many columns becomes."""
+    features = min(max(columns, 1), 8)
+    return -(-columns // features), features
+
+
 def seen(queries: int, keys: int, causal: bool = False, window: int | None = None) -> Array:
     """Which keys [T, S] a query sees by its position."""
     columns = np.arange(keys)

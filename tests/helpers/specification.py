@@ -85,7 +85,7 @@ class Specification:
         return self.name
 
     def sample(self, shape: tuple[int, ...], random: np.random.Generator) -> Sample:
-        """A call whose first large input has this shape."""
+        """A call whose first large input has this shape, or its leading dimensions and at least as many elements."""
         raise NotImplementedError
 
     def more_samples(self, random: np.random.Generator) -> Iterable[Sample]:

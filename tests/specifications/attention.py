@@ -1,6 +1,6 @@
 import numpy as np
 
-from tests.helpers.attention import STORAGE, Plain, roundings, seen
+from tests.helpers.attention import STORAGE, Plain, positions, roundings, seen
 from tests.helpers.specification import Bad, Like, Sample, Specification, pick
 
 
@@ -11,8 +11,9 @@ class Attention(Specification):
     autocast = True
 
     def sample(self, shape, random):
-        """The columns are positions of one head, over few keys: any number of them is quick."""
-        return call(random, leading=shape[:-1], queries=shape[-1], keys=3, features=8)
+        """The columns are the features of as many positions of one head, over few keys: any number of them is quick."""
+        queries, features = positions(shape[-1])
+        return call(random, leading=shape[:-1], queries=queries, keys=3, features=features)
 
     def more_samples(self, random):
         # Heads that share keys, other numbers of keys and of features than of queries, around the tiles of kernels.

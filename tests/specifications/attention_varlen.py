@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 
-from tests.helpers.attention import STORAGE, Plain, roundings, seen
+from tests.helpers.attention import STORAGE, Plain, positions, roundings, seen
 from tests.helpers.specification import Bad, Like, Sample, Specification, pick
 
 
@@ -14,8 +14,9 @@ class AttentionVarlen(Specification):
     rows_are_independent = False
 
     def sample(self, shape, random):
-        """Each row is a sequence, whose columns are positions of one head, over few keys."""
-        return call(random, [shape[-1]] * math.prod(shape[:-1]), [3] * math.prod(shape[:-1]))
+        """Each row is a sequence: its columns are the features of as many positions of one head, over few keys."""
+        count, (queries, features) = math.prod(shape[:-1]), positions(shape[-1])
+        return call(random, [queries] * count, [3] * count, features=features)
 
     def more_samples(self, random):
         yield call(random, [5, 0, 3, 1], [7, 2, 0, 4], "grouped", heads=(4, 2))
