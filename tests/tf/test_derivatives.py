@@ -103,7 +103,11 @@ def test_forward_over_reverse(tf_backend, spec, random):
         np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("spec", [spec for spec in SPECIFICATIONS if spec.least_rank], ids=str)
+# The plain formula of packed sequences has the scores of all rows with all keys.
+WITH_ROWS = [spec for spec in SPECIFICATIONS if spec.least_rank and spec.name != "attention_varlen"]
+
+
+@pytest.mark.parametrize("spec", WITH_ROWS, ids=str)
 def test_many_rows(tf_backend, spec, random):
     """More than an eager tape keeps zeros for: derivatives of first and second order and forward, as in a graph."""
     tf = tf_backend.tf
