@@ -74,6 +74,7 @@ class Specification:
     of_values_only = False  # only the suites of its values: the others learn nothing from it
     autocast = False  # computes in PyTorch's autocast dtype
     rows_are_independent = True  # the same bits for a row, whatever the others are
+    packed = False  # rows lie one behind the other, and no dimension is theirs alone
     bits_follow_from_values = True  # and not from strides, which may lead to another kernel
 
     def __str__(self) -> str:

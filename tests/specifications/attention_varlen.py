@@ -12,6 +12,7 @@ class AttentionVarlen(Specification):
     least_rank = 1
     autocast = True
     rows_are_independent = False
+    packed = True
 
     def sample(self, shape, random):
         """Each row is a sequence: its columns are the features of as many positions of one head, over few keys."""
