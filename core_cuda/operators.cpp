@@ -2,6 +2,7 @@
 #include "core/declaration/operator.h"
 #include "ops/activations/bias_act.h"
 #include "ops/activations/gated_act.h"
+#include "ops/attention/attention.h"
 #include "ops/attention/softmax.h"
 #include "ops/elementwise/add.h"
 #include "ops/elementwise/axpby.h"
@@ -22,6 +23,10 @@ std::span<const Operator* const> built_in_operators() {
       &add(),
       &add_layer_norm(),
       &add_rms_norm(),
+      &attention(),
+      &attention_backward(),
+      &attention_varlen(),
+      &attention_varlen_backward(),
       &axpby(),
       &axpby_backward(),
       &bias_act(),

@@ -52,10 +52,30 @@ def plain_attribute(attribute: Attribute) -> str:
     """The test, in Python, whether the value in a variable of the attribute's name is of its very type and allowed."""
     name, kind = attribute.name, attribute.type
     if kind == "floats":
-        return f"(type({name}) is tuple or type({name}) is list) and set(map(type, {name})) == {{float}}"
+        return f"(type({name}) is tuple or type({name}) is list) and set(map(type, {name})) <= {{float}}"
     if kind == "int":
         return f"type({name}) is int and {-_INTEGERS} <= {name} < {_INTEGERS}"
     return f"type({name}) is {kind}" + (f" and {name} in {attribute.choices!r}" if attribute.choices else "")
+
+
+def optional_number(function: str, name: str, value: Any) -> tuple[float, ...]:
+    """An option that is a number or None, as the list of numbers that an operator takes for it."""
+    if value is None:
+        return ()
+    if type(value) is not float and not _is_double(value):
+        raise TypeError(f"fusedops.{function}: {name} must be a number or None; got {repr(value)[:80]}")
+    return (float(value),)
+
+
+def optional_count(function: str, name: str, value: Any) -> int:
+    """An option that is an integer from 1 on or None, as the integer that an operator takes for it: 0 for None."""
+    if value is None:
+        return 0
+    if not is_integer(value):
+        raise TypeError(f"fusedops.{function}: {name} must be an integer or None; got {repr(value)[:80]}")
+    if value < 1:
+        raise ValueError(f"fusedops.{function}: {name} must be at least 1; got {value}")
+    return int(value)
 
 
 def check_attributes(operator: Operator, values: Mapping[str, Any]) -> None:

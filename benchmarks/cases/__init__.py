@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from benchmarks.cases import calls, elementwise, first_use, growth, models, over_rows, products
+from benchmarks.cases import attention, calls, elementwise, first_use, growth, models, over_rows, products
 from benchmarks.cases.case import Case
 
 
@@ -11,6 +11,7 @@ def all_cases() -> Iterator[Case]:
     yield from elementwise.stream()
     yield from elementwise.launch()
     yield from products.matmul()
+    yield from attention.attention()
     yield from over_rows.cases_over_rows()
     yield from first_use.first_use_cases()
     yield from growth.growth_cases()
@@ -18,5 +19,6 @@ def all_cases() -> Iterator[Case]:
     yield from calls.call_cases()
     yield from elementwise.cpu()
     yield from products.cpu()
+    yield from attention.cpu()
     yield from models.keras()
     yield from models.transformers()

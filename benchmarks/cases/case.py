@@ -14,6 +14,7 @@ SECTIONS = {
     "stream": "2^28 elements on the GPU: memory speed",
     "launch": "relu on 1 048 576 float32: GPU time alone",
     "matmul": "Matrix products on the GPU",
+    "attention": "Attention in bfloat16 on the GPU: batch, positions, heads, features",
     "rows": "Rows in bfloat16 on the GPU: memory speed",
     "dtypes": "Rows in other dtypes on the GPU",
     "small": "Few rows in bfloat16: GPU time alone, by CUDA graphs over inputs that rotate",
@@ -28,6 +29,7 @@ SECTIONS = {
     "call-gpu": "A call on 16 or 64 floats, GPU",
     "cpu": "2^24 float32 on the CPU; matrix products of 2048",
     "cpu-rows": "Rows in float32 on the CPU",
+    "attention-cpu": "Attention on the CPU: batch, positions, heads, features",
     "keras": "Keras's layers, and a training step of a Llama",
     "transformers": "Two layers of Hugging Face's Llama",
 }
@@ -67,7 +69,9 @@ class Case:
     operator: str
     variant: str  # forward, backward, ...
     dtype: str
-    shape: tuple[int, ...]  # of a matrix product: M, N, K; of a model: batch, sequence
+    shape: tuple[
+        int, ...
+    ]  # of a matrix product: M, N, K; of attention: batch, positions, heads, features; of a model: batch, sequence
     work: float
     unit: str  # of the work: "B", "FLOP" or "token"
     frameworks: tuple[str, ...] = ("torch", "tf")
@@ -82,7 +86,9 @@ class Case:
     @property
     def bytes(self) -> float:
         """That must move; of a model nobody counts them."""
-        if self.unit == "FLOP":
+        if self.is_attention:
+            return float(SIZES[self.dtype] * 4 * prod(self.shape))  # q, k, v and the result
+        if self.is_product:
             m, n, k = self.shape
             return float(SIZES[self.dtype] * (m * k + k * n + m * n))
         return self.work if self.unit == "B" else 0.0
@@ -105,6 +111,15 @@ class Case:
 
     @property
     def is_product(self) -> bool:
+        return self.operator == "matmul"
+
+    @property
+    def is_attention(self) -> bool:
+        return self.section.startswith("attention")
+
+    @property
+    def is_arithmetic(self) -> bool:
+        """It is what the work is counted in, and memory is no floor."""
         return self.unit == "FLOP"
 
     @property
@@ -141,3 +156,20 @@ def product(section: str, device: str, variant: str, dtype: str, shape: tuple[in
 def as_fast_as_in_torch() -> Goal:
     """Both read the host's clock there: TensorFlow has no events."""
     return Goal("tf", "fusedops, host clock", 1 / 1.03, against_framework="torch", as_time=True)
+
+
+def attending(
+    section: str,
+    device: str,
+    operator: str,
+    variant: str,
+    dtype: str,
+    shape: tuple[int, int, int, int],
+    *goals: Goal,
+    frameworks: tuple[str, ...] = ("torch",),
+) -> Case:
+    """A case of attention: two products of as many scores as causality leaves, and five in the backward."""
+    positions = shape[1]
+    each = 2.0 * prod(shape) * positions / (2 if operator.endswith("causal") else 1)
+    products = {"forward": 2, "backward": 5, BOTH: 7}[variant]
+    return Case(section, device, operator, variant, dtype, shape, products * each, "FLOP", frameworks, goals)

@@ -61,7 +61,7 @@ def parse_shape(text: str) -> Shape:
 
 def _fitting(case: Case, shape: Shape) -> Shape | None:
     """What the operator makes of it: three numbers are a matrix product's, one is that of elements."""
-    if len(shape) == 3 or case.is_product:
+    if len(shape) == 3 or case.is_arithmetic:
         return shape if len(shape) == 3 and case.is_product else None
     operator = OPERATORS[case.operator]
     if len(shape) == 1:

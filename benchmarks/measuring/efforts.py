@@ -12,6 +12,7 @@ EFFORTS = {
     "stream": Effort(round=4e-3, total=0.3, least_calls=3),
     "launch": Effort(round=2e-3, total=0.5, least_calls=5),
     "matmul": Effort(round=8e-3, total=0.3, least_calls=3),
+    "attention": Effort(round=8e-3, total=0.3, least_calls=3),
     "rows": Effort(round=4e-3, total=0.4, least_calls=2),
     "dtypes": Effort(round=4e-3, total=0.3, least_calls=2),
     "small": Effort(round=1e-3, total=0.25, least_calls=2),
@@ -26,6 +27,7 @@ EFFORTS = {
     "call-gpu": Effort(round=2e-3, total=0.4),
     "cpu": Effort(round=0.0, total=1.2),
     "cpu-rows": Effort(round=10e-3, total=1.2),
+    "attention-cpu": Effort(round=0.0, total=2.0, most_rounds=5),
     "keras": Effort(round=10e-3, total=1.0, least_calls=2),
     "transformers": Effort(round=50e-3, total=4.0, least_calls=2),
 }

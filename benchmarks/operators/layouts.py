@@ -56,7 +56,7 @@ def public(package: Any, case: Case) -> Function:
     operator = OPERATORS[case.operator]
     if operator.own:
         return expression(package, case)
-    function = getattr(package, case.operator)
+    function = getattr(package, operator.function or operator.name)
     return partial(function, **operator.options(case)) if operator.options else function
 
 

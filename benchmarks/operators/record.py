@@ -72,6 +72,9 @@ class Operator:
     quack: Callable[[Any], Function] | None = None
     quack_parameters: str = ""  # the only dtype of parameters that QuACK takes
     keras: tuple[str, float] | None = None
+    torch_others: Mapping[str, Callable[[Any], Function]] = field(default_factory=dict)  # by the contender's name; GPU
+
+    function: str = ""  # the public function, where it is called otherwise
 
     # The same as an expression of a user's own, over the names of the inputs; `own`: fusedops has no operator for it.
     expression: str = ""

@@ -21,6 +21,66 @@ class Operators(Protocol):
     def add_rms_norm(
         self, x: Tensor, residual: Tensor, weight: Tensor | None, *, eps: float = 1e-06, weight_offset: float = 0.0
     ) -> tuple[Tensor, Tensor, Tensor]: ...
+    def attention(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        lengths: Tensor | None,
+        *,
+        causal: bool = False,
+        scale: Sequence[float] = (),
+        window: int = 0,
+        softcap: float = 0.0,
+        seq_dim: int = -3,
+    ) -> tuple[Tensor, Tensor]: ...
+    def attention_backward(
+        self,
+        dy: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        y: Tensor,
+        lse: Tensor,
+        mask: Tensor | None,
+        lengths: Tensor | None,
+        *,
+        causal: bool = False,
+        scale: Sequence[float] = (),
+        window: int = 0,
+        softcap: float = 0.0,
+        seq_dim: int = -3,
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+    def attention_varlen(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        offsets_q: Tensor,
+        offsets_k: Tensor,
+        *,
+        causal: bool = False,
+        scale: Sequence[float] = (),
+        window: int = 0,
+        softcap: float = 0.0,
+    ) -> tuple[Tensor, Tensor]: ...
+    def attention_varlen_backward(
+        self,
+        dy: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        y: Tensor,
+        lse: Tensor,
+        offsets_q: Tensor,
+        offsets_k: Tensor,
+        *,
+        causal: bool = False,
+        scale: Sequence[float] = (),
+        window: int = 0,
+        softcap: float = 0.0,
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
     def axpby(self, a: float | Tensor, x: Tensor, b: Tensor) -> Tensor: ...
     def axpby_backward(
         self, dy: Tensor, a: float | Tensor, x: Tensor, *, need_dx: bool = True

@@ -20,6 +20,14 @@ functions that both frameworks have:
     unequal, where(condition, x)          as bools; x where it is true, else 0
     compute(x), cast(x, like)             to the dtype to compute in; to like's
     constant                              the same value without a derivative
+    features                              the size of the last dimension, a number or of x's dtype
+    product                               of the matrices in the last two dimensions
+    transpose_last, exchange_heads        exchange the last two dimensions; the two before the last
+    repeat_heads(x, like)                 each head as often, side by side, as makes those of like [..., H, T, S]
+    columns                               the positions [S] of the columns of [..., T, S]
+    beside                                those [T, 1] that the rows stand beside: the last row beside the last column
+    packed(scores, offsets_q, offsets_k)  the sequence of each row [T, 1], of each column [S]; `beside` in each sequence
+    probabilities(scores, kept)           the softmax over the columns that all of some bools keep; elsewhere 0
     vjp(function, inputs, upstream)       the gradients of inputs, taken by the framework
 
 First derivatives, which fusedops/derivatives.py makes of the table, are formulas of the same kind. Backward operators

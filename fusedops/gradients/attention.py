@@ -1,11 +1,11 @@
-"""What attention is made of, beside matrix products."""
+"""Attention, and the softmax in it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from fusedops.gradients.composite import derivative
+from fusedops.gradients.composite import derivative, second_derivative
 from fusedops.gradients.registry import Tensor, gradient
 
 
@@ -15,3 +15,57 @@ def _softmax_backward(f: Any, c: Any, gdx: Tensor) -> Mapping[str, Any]:
         return (c.scale * y * (dy - f.sum_last(dy * y)),)
 
     return derivative(f, c, plain, ("dy", "y"), (gdx,))
+
+
+@gradient("attention_backward", saves=("dy", "q", "k", "v", "mask", "lengths"))
+def _attention_backward(
+    f: Any, c: Any, gdq: Tensor | None, gdk: Tensor | None, gdv: Tensor | None
+) -> Mapping[str, Any]:
+    return second_derivative(f, c, _attention, q=gdq, k=gdk, v=gdv)
+
+
+@gradient("attention_varlen_backward", saves=("dy", "q", "k", "v", "offsets_q", "offsets_k"))
+def _attention_varlen_backward(
+    f: Any, c: Any, gdq: Tensor | None, gdk: Tensor | None, gdv: Tensor | None
+) -> Mapping[str, Any]:
+    return second_derivative(f, c, _attention_varlen, q=gdq, k=gdk, v=gdv)
+
+
+def _attention(f: Any, c: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    heads_first = c.seq_dim == -2
+    if not heads_first:
+        q, k, v = map(f.exchange_heads, (q, k, v))
+    scores = _scores(f, c, q, k)
+    kept = _band(c, f.columns(scores), f.beside(scores))
+    if c.lengths is not None:
+        lengths = f.expand_last(f.expand_last(f.expand_last(f.cast(c.lengths, f.columns(scores)))))
+        kept.append(f.columns(scores) < lengths)
+    if c.mask is not None:
+        kept.append(c.mask)
+    y = _mean(f, scores, kept, v)
+    return y if heads_first else f.exchange_heads(y)
+
+
+def _attention_varlen(f: Any, c: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    q, k, v = map(f.exchange_heads, (q, k, v))
+    scores = _scores(f, c, q, k)
+    own, others, beside = f.packed(scores, c.offsets_q, c.offsets_k)
+    kept = [own == others, *_band(c, f.columns(scores), beside)]
+    return f.exchange_heads(_mean(f, scores, kept, v))
+
+
+def _scores(f: Any, c: Any, q: Tensor, k: Tensor) -> Tensor:
+    """[..., H, T, S], of q [..., H, T, D] and k [..., Hk, S, D]."""
+    scale = c.scale[0] if len(c.scale) else f.features(q) ** -0.5
+    scores = f.product(q, f.transpose_last(f.repeat_heads(k, q))) * scale
+    return c.softcap * f.tanh(scores / c.softcap) if c.softcap else scores
+
+
+def _band(c: Any, columns: Tensor, beside: Tensor) -> list[Tensor]:
+    """What causality and the window keep, of keys and of the keys that the queries stand beside."""
+    kept = [columns <= beside] if c.causal else []
+    return [*kept, columns > beside - c.window] if c.window else kept
+
+
+def _mean(f: Any, scores: Tensor, kept: list[Tensor], v: Tensor) -> Tensor:
+    return f.product(f.probabilities(scores, kept), f.repeat_heads(v, scores))

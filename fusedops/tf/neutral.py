@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +22,44 @@ def _one_hot(labels: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
     return tf.equal(tf.expand_dims(labels, -1), tf.range(columns, dtype=labels.dtype))
 
 
+def _columns(x: tf.Tensor) -> tf.Tensor:
+    return tf.range(tf.shape(x)[-1])
+
+
+def _beside(x: tf.Tensor) -> tf.Tensor:
+    rows, columns = tf.shape(x)[-2], tf.shape(x)[-1]
+    return tf.expand_dims(tf.range(rows) + columns - rows, -1)
+
+
+def _packed(x: tf.Tensor, offsets_q: tf.Tensor, offsets_k: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    rows = tf.range(tf.shape(x)[-2])
+    own = tf.searchsorted(offsets_q[1:], rows, side="right")
+    others = tf.searchsorted(offsets_k[1:], _columns(x), side="right")
+    further = tf.pad((offsets_k - offsets_q)[1:], [[0, 1]])  # rows behind the last may not read outside
+    beside = rows + tf.gather(further, own)
+    return tf.expand_dims(own, -1), others, tf.expand_dims(beside, -1)
+
+
+def _exchanged(x: tf.Tensor, places: Sequence[int]) -> tf.Tensor:
+    """With the last dimensions in this order."""
+    leading = x.shape.rank - len(places)
+    return tf.transpose(x, [*range(leading), *(leading + place for place in places)])
+
+
+def _repeat_heads(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    times = tf.shape(like)[-3] // tf.maximum(tf.shape(x)[-3], 1)
+    return tf.repeat(x, times, axis=x.shape.rank - 3)
+
+
+def _probabilities(scores: tf.Tensor, kept: Sequence[tf.Tensor]) -> tf.Tensor:
+    if not kept:
+        return tf.nn.softmax(scores)
+    all_kept = functools.reduce(tf.logical_and, kept)
+    # Not infinity: a row without any would be NaN.
+    lowered = tf.where(all_kept, scores, tf.constant(scores.dtype.min, scores.dtype))
+    return _where(all_kept, tf.nn.softmax(lowered))
+
+
 def _vjp(function: Callable[..., Any], inputs: Sequence[tf.Tensor], upstream: Any) -> Sequence[tf.Tensor]:
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(inputs)
@@ -29,22 +68,31 @@ def _vjp(function: Callable[..., Any], inputs: Sequence[tf.Tensor], upstream: An
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "beside": _beside,
     "cast": lambda x, like: tf.cast(x, like.dtype),
+    "columns": _columns,
     "compute": _compute,
     "constant": tf.stop_gradient,
     "erf": tf.math.erf,
+    "exchange_heads": lambda x: _exchanged(x, (1, 0, 2)),
     "expand_last": lambda x: tf.expand_dims(x, -1),
+    "features": lambda x: tf.cast(tf.shape(x)[-1], x.dtype),
     "first": lambda x: tf.squeeze(x, -1),
     "halves": lambda x: tf.split(x, 2, -1),
     "log_softmax": tf.nn.log_softmax,
     "mean_last": lambda x: tf.reduce_mean(x, -1, keepdims=True),
     "multiply": tf.multiply,
     "one_hot": _one_hot,
+    "packed": _packed,
+    "probabilities": _probabilities,
+    "product": tf.matmul,
+    "repeat_heads": _repeat_heads,
     "rsqrt": tf.math.rsqrt,
     "sigmoid": tf.sigmoid,
     "sum": tf.reduce_sum,
     "sum_last": lambda x: tf.reduce_sum(x, -1, keepdims=True),
     "tanh": tf.tanh,
+    "transpose_last": lambda x: _exchanged(x, (1, 0)),
     "unequal": tf.not_equal,
     "vjp": _vjp,
     "where": _where,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from fusedops.checks import optional_count, optional_number
 from fusedops.expressions.function import Elementwise
 from fusedops.functions.common import Activation, Approximation, Reduction
 from fusedops.torch import expressions as own
@@ -16,6 +17,8 @@ __all__ = [
     "add",
     "add_layer_norm",
     "add_rms_norm",
+    "attention",
+    "attention_varlen",
     "axpby",
     "bias_act",
     "cross_entropy",
@@ -144,6 +147,146 @@ def add_rms_norm(
     """
     y, s, _ = ops.add_rms_norm(x, residual, weight, eps=eps, weight_offset=weight_offset)
     return y, s
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    mask: Tensor | None = None,
+    window: int | None = None,
+    lengths: Tensor | None = None,
+    softcap: float = 0.0,
+    seq_dim: int = -3,
+) -> Tensor:
+    """softmax(scale · q kᵀ, masked) v, for each head of each sequence.
+
+    The scores are computed tile by tile and never stored, in the backward as well, which computes them again: memory
+    grows with the number of positions, not with its square. Query i stands beside key i + S - T: the last query beside
+    the last key. A query sees the keys that all of `causal`, `window`, `lengths` and `mask` leave it; if they leave
+    none, its result is zeros, with zero gradient.
+
+    Slices of a packed tensor and transposed heads are read in place: nothing is copied. Keys at or behind `lengths` are
+    never read. The other keys and values must be finite even where they are masked, since zero times infinity or NaN is
+    NaN.
+
+    Args:
+        q: [..., T, H, D]: T queries of H heads with D features, such as [B, T, H, D]; with `seq_dim=-2` [..., H, T, D],
+            such as [B, H, T, D]. float64, float32, float16 or bfloat16; D from 1 to 256.
+        k: [..., S, Hk, D]: S keys, with q's leading dimensions, dtype and layout. Hk divides H: each key head is shared
+            by H / Hk query heads that lie side by side.
+        v: [..., S, Hk, Dv]: the values; Dv from 1 to 256.
+        causal: keeps key j of query i where j ≤ i + S - T.
+        scale: a number, used unrounded in the compute dtype; 1/√D if None.
+        mask: bool, broadcastable to [..., H, T, S] in either layout; True keeps a key.
+        window: keeps key j of query i only where j > i + S - T - window: with `causal`, the last `window` keys.
+        lengths: int32 or int64, of q's leading dimensions, such as [B]: the number of keys that a sequence has, from 0
+            to S. Those behind it are padding.
+        softcap: c > 0 replaces each score s by c · tanh(s / c), before masking.
+        seq_dim: the dimension that holds the positions, -3 or -2.
+
+    Returns:
+        A tensor of q's dtype and layout, contiguous, with Dv features. 16-bit inputs are summed in float32; on a GPU
+        the probabilities are rounded to 16 bits before the product with v. The bits of a sequence do not depend on
+        what else is in the batch.
+
+    Gradient:
+        With p the probabilities, d = dy vᵀ and ds = p · (d - Σ dy·y): dv = pᵀ dy, dq = scale · ds k and
+        dk = scale · dsᵀ q; a soft cap makes ds · (1 - tanh²(s / c)) of ds. The order of all sums follows from the
+        shapes alone.
+        Double backward and forward mode take the plain formula, and memory for all T × S scores.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype, or a number is out of range. On a CPU also: a length is not in [0, S]. A GPU cannot raise: there, it
+            counts as 0 or S.
+
+    PyTorch:
+        Under autocast q, k and v are cast to its dtype first, unless they are float64. `scale`, `window` and `softcap`
+        are constants of compiled code.
+
+        >>> q, k, v = torch.tensor([[[0.0]], [[0.0]]]), torch.zeros(2, 1, 1), torch.tensor([[[1.0]], [[3.0]]])
+        >>> fo.attention(q, k, v, causal=True).flatten()
+        tensor([1., 2.])
+
+    TensorFlow:
+        >>> q, k, v = tf.zeros([2, 1, 1]), tf.zeros([2, 1, 1]), tf.constant([[[1.0]], [[3.0]]])
+        >>> fo.attention(q, k, v, causal=True).numpy().ravel()
+        array([1., 2.], dtype=float32)
+
+    Source: Dao, "FlashAttention-2: Faster attention with better parallelism and work partitioning", 2023.
+    """
+    scales, windowed = optional_number("attention", "scale", scale), optional_count("attention", "window", window)
+    y, _ = ops.attention(
+        q, k, v, mask, lengths, causal=causal, scale=scales, window=windowed, softcap=softcap, seq_dim=seq_dim
+    )
+    return y
+
+
+def attention_varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    offsets_q: Tensor,
+    offsets_k: Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    window: int | None = None,
+    softcap: float = 0.0,
+) -> Tensor:
+    """softmax(scale · q kᵀ, masked) v for sequences of different lengths, packed one behind the other without padding.
+
+    Sequence b has the queries offsets_q[b] up to offsets_q[b + 1] and the keys offsets_k[b] up to offsets_k[b + 1], and
+    sees no other keys. What holds for `attention` holds for each sequence: causality is aligned at its own end, and
+    memory grows with the number of positions. A sequence has the bits that `attention` gives it alone.
+
+    Args:
+        q: [N, H, D]: the queries of all sequences. float64, float32, float16 or bfloat16; D from 1 to 256.
+        k: [M, Hk, D]: the keys of all sequences, of q's dtype; Hk divides H.
+        v: [M, Hk, Dv]: the values; Dv from 1 to 256.
+        offsets_q: int32 [B + 1], ascending from 0 to N, for B sequences. A sequence may be empty.
+        offsets_k: int32 [B + 1], ascending from 0 to M; the same tensor as offsets_q for self-attention.
+        causal: keeps key j of query i of a sequence of S keys and T queries where j ≤ i + S - T.
+        scale: a number, used unrounded in the compute dtype; 1/√D if None.
+        window: keeps key j of query i only where j > i + S - T - window.
+        softcap: c > 0 replaces each score s by c · tanh(s / c), before masking.
+
+    Returns:
+        [N, H, Dv] of q's dtype, computed as by `attention`.
+
+    Gradient:
+        That of `attention`. Double backward and forward mode take the plain formula, and memory for all N × M scores.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype, or a number is out of range. On a CPU also: offsets do not ascend from 0 to the number of positions.
+            A GPU cannot raise: there, nothing outside of the tensors is read or written.
+
+    PyTorch:
+        Under autocast q, k and v are cast to its dtype first, unless they are float64.
+
+        >>> values, offsets = torch.tensor([[[1.0]], [[3.0]], [[5.0]]]), torch.tensor([0, 2, 3], dtype=torch.int32)
+        >>> fo.attention_varlen(torch.zeros(3, 1, 1), torch.zeros(3, 1, 1), values, offsets, offsets).flatten()
+        tensor([2., 2., 5.])
+
+    TensorFlow:
+        >>> values, offsets = tf.constant([[[1.0]], [[3.0]], [[5.0]]]), tf.constant([0, 2, 3])
+        >>> y = fo.attention_varlen(tf.zeros([3, 1, 1]), tf.zeros([3, 1, 1]), values, offsets, offsets)
+        >>> y.numpy().ravel()
+        array([2., 2., 5.], dtype=float32)
+
+    Source: Dao, "FlashAttention-2: Faster attention with better parallelism and work partitioning", 2023.
+    """
+    scales = optional_number("attention_varlen", "scale", scale)
+    windowed = optional_count("attention_varlen", "window", window)
+    y, _ = ops.attention_varlen(
+        q, k, v, offsets_q, offsets_k, causal=causal, scale=scales, window=windowed, softcap=softcap
+    )
+    return y
 
 
 def axpby(a: float | Tensor, x: Tensor, b: Tensor) -> Tensor:

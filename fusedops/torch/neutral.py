@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +22,33 @@ def _where(condition: Tensor, x: Tensor) -> Tensor:
 
 def _one_hot(labels: Tensor, like: Tensor) -> Tensor:
     return labels.unsqueeze(-1) == torch.arange(like.shape[-1], dtype=labels.dtype, device=labels.device)
+
+
+def _columns(x: Tensor) -> Tensor:
+    return torch.arange(x.shape[-1], dtype=torch.int32, device=x.device)
+
+
+def _beside(x: Tensor) -> Tensor:
+    rows = torch.arange(x.shape[-2], dtype=torch.int32, device=x.device)
+    return (rows + (x.shape[-1] - x.shape[-2])).unsqueeze(-1)
+
+
+def _packed(x: Tensor, offsets_q: Tensor, offsets_k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    rows = torch.arange(x.shape[-2], dtype=torch.int32, device=x.device)
+    own = torch.searchsorted(offsets_q[1:], rows, right=True)
+    others = torch.searchsorted(offsets_k[1:], _columns(x), right=True)
+    further = torch.nn.functional.pad((offsets_k - offsets_q)[1:], (0, 1))  # rows behind the last may not read outside
+    beside = rows + further[own]
+    return own.unsqueeze(-1), others, beside.unsqueeze(-1)
+
+
+def _probabilities(scores: Tensor, kept: Sequence[Tensor]) -> Tensor:
+    if not kept:
+        return torch.softmax(scores, -1)
+    all_kept = functools.reduce(torch.logical_and, kept)
+    # Not infinity: a row without any would be NaN.
+    lowered = torch.where(all_kept, scores, torch.finfo(scores.dtype).min)
+    return torch.where(all_kept, torch.softmax(lowered, -1), 0.0)
 
 
 def vjp(function: Callable[..., Any], inputs: Sequence[Tensor], upstream: Any) -> Sequence[Tensor]:
@@ -52,22 +80,31 @@ def vjp(function: Callable[..., Any], inputs: Sequence[Tensor], upstream: Any) -
 
 # Functions, not methods such as Tensor.dim: compiled autograd of torch 2.10 does not take those from a table.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "beside": _beside,
     "cast": lambda x, like: x.to(like.dtype),
+    "columns": _columns,
     "compute": _compute,
     "constant": lambda x: x.detach(),
     "erf": torch.erf,
+    "exchange_heads": lambda x: x.transpose(-3, -2),
     "expand_last": lambda x: x.unsqueeze(-1),
+    "features": lambda x: x.shape[-1],
     "first": lambda x: x.squeeze(-1),
     "halves": lambda x: torch.chunk(x, 2, -1),
     "log_softmax": lambda x: torch.log_softmax(x, -1),
     "mean_last": lambda x: x.mean(-1, keepdim=True),
     "multiply": torch.mul,
     "one_hot": _one_hot,
+    "packed": _packed,
+    "probabilities": _probabilities,
+    "product": torch.matmul,
+    "repeat_heads": lambda x, like: x.repeat_interleave(like.shape[-3] // max(x.shape[-3], 1), -3),
     "rsqrt": torch.rsqrt,
     "sigmoid": torch.sigmoid,
     "sum": torch.sum,
     "sum_last": lambda x: x.sum(-1, keepdim=True),
     "tanh": torch.tanh,
+    "transpose_last": lambda x: x.transpose(-2, -1),
     "unequal": torch.ne,
     "vjp": vjp,
     "where": _where,

@@ -20,7 +20,9 @@ def without_memory(backend: Torch, spec: Specification, random: np.random.Genera
     one, two = (spec.sample((rows, 2, 2, 8), random) for rows in (1, 2))
     inputs = backend.tensors(one, "float32")
     for name in one.tensors:
-        shapes = zip(np.shape(one.inputs[name]), np.shape(two.inputs[name]), strict=True)
+        shapes = list(zip(np.shape(one.inputs[name]), np.shape(two.inputs[name]), strict=True))
+        if any(was not in (1, now) for was, now in shapes):
+            pytest.skip("rows that lie one behind the other have no dimension of their own")
         inputs[name] = inputs[name].expand([ROWS if was != now else now for was, now in shapes])
     return inputs, one.options
 

@@ -24,8 +24,11 @@ def kind(values: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(values), 5, np.where(np.signbit(values), -sizes, sizes))
 
 
-def check(got: np.ndarray, stepwise: np.ndarray, once: np.ndarray, limit: np.ndarray, label: str) -> None:
-    """Each number is of the kind, and within the limit, of one of the two references."""
+def check(
+    got: np.ndarray, stepwise: np.ndarray, once: np.ndarray, limit: np.ndarray, label: str, stored: Any = 0
+) -> None:
+    """Each number is of the kind, and within the limit, of one of the two references. `stored`: how often a value on
+    the way was rounded to the dtype; differences of such values may cancel."""
     wide = got.astype(LONGEST)
     good = np.zeros(got.shape, bool)
     with np.errstate(all="ignore"):
@@ -38,7 +41,8 @@ def check(got: np.ndarray, stepwise: np.ndarray, once: np.ndarray, limit: np.nda
             same_kind = (kind(wide) == kind(expected)) | ordinary
             close = (np.abs(wide - expected) <= limit) | (np.abs(wide - unrounded) <= limit)
             underflow = (expected == 0) & (np.signbit(wide) == np.signbit(expected))  # the limit is a few subnormals
-            good |= same_kind & (close | ~np.isfinite(expected)) | close & underflow
+            cancels = np.any(stored) & (abs(kind(wide)) <= 2) & (abs(kind(expected)) <= 2)
+            good |= same_kind & (close | ~np.isfinite(expected)) | close & (underflow | cancels)
     if not good.all():
         at = tuple(map(int, np.unravel_index(np.argmin(good), good.shape)))
         raise AssertionError(
@@ -119,7 +123,9 @@ def test_backward(any_backend, spec, dtype, random):
             with np.errstate(all="ignore"):
                 key = f"d{name}"
                 limit = tolerance(once[name], magnitude[name], roundings[key], dtype, storage(key))
-            check(any_backend.to_numpy(gradient), stepwise[name], once[name], limit, f"{sample}: d{name}")
+            check(
+                any_backend.to_numpy(gradient), stepwise[name], once[name], limit, f"{sample}: d{name}", storage(key)[0]
+            )
 
 
 def test_overflow_to_infinity_in_16_bits(any_backend, spec, random):

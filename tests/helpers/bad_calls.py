@@ -43,4 +43,4 @@ def of_any_size(operator: Specification, bad: Bad) -> str:
     def sizes(shape: re.Match[str]) -> str:
         return re.sub(r"\d+", r"(\\d+|\\?)", shape[0])
 
-    return re.sub(r"\\\[[\d,\\ ]+\\\]", sizes, in_a_graph(operator, bad))
+    return re.sub(r"\\\[[\w,\\ ]+\\\]", sizes, in_a_graph(operator, bad))

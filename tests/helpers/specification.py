@@ -74,6 +74,7 @@ class Specification:
     of_values_only = False  # only the suites of its values: the others learn nothing from it
     autocast = False  # computes in PyTorch's autocast dtype
     rows_are_independent = True  # the same bits for a row, whatever the others are
+    packed = False  # rows lie one behind the other, and no dimension is theirs alone
     bits_follow_from_values = True  # and not from strides, which may lead to another kernel
 
     def __str__(self) -> str:
@@ -85,7 +86,7 @@ class Specification:
         return self.name
 
     def sample(self, shape: tuple[int, ...], random: np.random.Generator) -> Sample:
-        """A call whose first large input has this shape."""
+        """A call whose first large input has this shape, or its leading dimensions and at least as many elements."""
         raise NotImplementedError
 
     def more_samples(self, random: np.random.Generator) -> Iterable[Sample]:

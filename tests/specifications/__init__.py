@@ -27,8 +27,10 @@ SIGNATURES = {
     },
 }
 
+# What has no dimension of rows cannot be cut along it.
+WITH_ROWS = tuple(spec for spec in SPECIFICATIONS if not spec.packed)
 # vmap takes their inputs without a loop: none is broadcast among those that it maps.
-MAPPED_AT_ONCE = tuple(spec for spec in SPECIFICATIONS if spec in BUILT_IN or not spec.parameters)
+MAPPED_AT_ONCE = tuple(spec for spec in WITH_ROWS if spec in BUILT_IN or not spec.parameters)
 WITH_PARAMETERS = tuple(spec for spec in SPECIFICATIONS if spec.parameters)
 
 

@@ -73,9 +73,9 @@ def test_what_a_graph_knows_of_shapes(tf_backend, spec, dtype, random):
                     assert inferred.shape.rank == actual.shape.rank
 
 
-@pytest.mark.parametrize("spec", BUILT_IN, ids=str)
+@pytest.mark.parametrize("spec", [spec for spec in BUILT_IN if not spec.name.startswith("attention")], ids=str)
 def test_one_known_shape_tells_the_other(tf_backend, spec, random):
-    """Inputs that must have one shape share what is known of it."""
+    """Inputs that must have one shape share what is known of it. Those of attention need not."""
     tf = tf_backend.tf
     sample = spec.sample((6, 5, 8), random)
     function, tensors = tensor_function(tf_backend, spec, sample, "float32")

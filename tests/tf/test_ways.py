@@ -13,7 +13,7 @@ from tests.helpers.tf_functions import (
     tensor_function,
     values_and_gradients,
 )
-from tests.specifications import MAPPED_AT_ONCE
+from tests.specifications import MAPPED_AT_ONCE, WITH_ROWS
 
 
 def autograph(tf, function, tensors):
@@ -155,6 +155,7 @@ def test_mapped_over_calls(tf_backend, spec, mapped, random):
             assert_all_same_bits(found, expected)
 
 
+@pytest.mark.parametrize("spec", WITH_ROWS, ids=str)
 def test_vectorized_map_with_shared_parameters(tf_backend, spec, random):
     """What is captured is the same for all calls, whose gradients then add up."""
     tf = tf_backend.tf

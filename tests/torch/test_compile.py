@@ -169,6 +169,8 @@ def test_export(torch_backend, spec, random):
 
     rows = torch.export.Dim("rows", min=2, max=64)
     shapes = tuple({0: rows} if x.dim() and x.shape[0] == 4 else None for x in tensors)
+    if not any(shapes):
+        pytest.skip("rows that lie one behind the other have no dimension of their own")
     program = torch.export.export(Module(), tensors, dynamic_shapes=(shapes,))
     assert f"fusedops.{spec.operator}.default" in program.graph_module.code
     other = spec.sample((7, 3, 8), random)

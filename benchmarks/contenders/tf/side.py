@@ -168,9 +168,9 @@ def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
         result["fusedops, expression"] = timed(partial(expression, fo, case))
     if case.section in CALLS:
         return result | _of_calls(case, values)
-    if not case.is_product:
+    if not case.is_arithmetic:
         result["copy"] = lambda: _copy(case, values)
-    if OPERATORS[case.operator] in OVER_ROWS and case.section not in GROWTH:
+    if (OPERATORS[case.operator] in OVER_ROWS or case.is_attention) and case.section not in GROWTH:
         result["fusedops, graph"] = timed(ours, _GRAPH)
         result["graph"] = timed(plain, _GRAPH)
         result["XLA"] = timed(plain, _XLA)

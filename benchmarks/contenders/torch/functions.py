@@ -12,7 +12,28 @@ def _wide(x: torch.Tensor) -> torch.Tensor:
     return x.float() if x.element_size() == 2 else x
 
 
+ROWS = 16384  # more queries are taken a part at a time, or their scores would fill a GPU
+
+
+def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+    """Of [batch, positions, heads, features]."""
+    positions = q.shape[1]
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+
+    def part(first: int, last: int) -> torch.Tensor:
+        scores = q[:, :, first:last] @ k.mT * q.shape[-1] ** -0.5
+        if causal:
+            kept = torch.ones(last - first, positions, dtype=torch.bool, device=q.device).tril(first)
+            scores = scores.masked_fill(~kept, -torch.inf)
+        return torch.softmax(_wide(scores), -1).to(v.dtype) @ v
+
+    step = positions if positions <= ROWS else 2048
+    parts = [part(first, min(first + step, positions)) for first in range(0, positions, step)]
+    return torch.cat(parts, 2).transpose(1, 2)
+
+
 FUNCTIONS = {
+    "attention": _attention,
     "relu": torch.relu,
     "rsqrt": torch.rsqrt,
     "tanh": torch.tanh,

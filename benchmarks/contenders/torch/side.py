@@ -163,7 +163,7 @@ def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
         return result | _of_calls(case, values)
     if case.device == "cpu" and (case.operator, case.variant) == ("axpby", "forward"):
         result["addcmul"] = lambda: Contender(_addcmul(case), _clock(case), checked=False)
-    if not case.is_product and case.section != "python":
+    if not case.is_arithmetic and case.section != "python":
         result["copy"] = lambda: _copy(case, turns)
     if case.device == "cpu":
         return result
@@ -172,7 +172,9 @@ def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
         result["fusedops, host clock"] = lambda: Contender(call(case, public(fo, case), values), synchronized)
     if case.section in GROWTH:  # compilers, and other libraries, would compile anew for every length of row
         return result
-    if not case.is_product:
+    for name, build in OPERATORS[case.operator].torch_others.items():
+        result[name] = timed(partial(build, torch))
+    if not case.is_arithmetic:
         result["compiled"] = timed(lambda: torch.compile(formula(case), dynamic=False))
     for name, library in libraries.FUNCTIONS.items():
         if case.operator in library:

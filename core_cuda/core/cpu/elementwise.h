@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <tuple>
 #include <utility>
 
@@ -46,6 +47,15 @@ const compute_t<T>* widened(const T* from, compute_t<T>* buffer, int64_t n) {
     widen(from, buffer, n);
     return buffer;
   }
+}
+
+// value or otherwise, by its bits: a choice that is vectorized, whatever the sizes of the two types.
+template <class T>
+T kept_or(T value, T otherwise, uint8_t is_kept) {
+  using Bits = std::conditional_t<sizeof(T) == 8, uint64_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
+  const Bits all = static_cast<Bits>(-static_cast<Bits>(is_kept != 0));
+  return std::bit_cast<T>(
+      static_cast<Bits>((std::bit_cast<Bits>(value) & all) | (std::bit_cast<Bits>(otherwise) & ~all)));
 }
 
 // Copies to memory past the caches, which saves reading each line before it is overwritten. finish_streaming() makes

@@ -16,10 +16,16 @@
 
 namespace fusedops {
 
-// Attributes that all attention operators have. A scale of infinity stands for 1 / sqrt(D), a window or a soft cap of 0
-// for none.
-inline constexpr Attribute kCausal{"causal", Type::boolean, "false"}, kScale{"scale", Type::f64, "inf"},
-    kWindow{"window", Type::i64, "0"}, kSoftcap{"softcap", Type::f64, "0.0"}, kSeqDim{"seq_dim", Type::i64, "-3"};
+// The scale is one number, or none: 1 / sqrt(D). A window or a soft cap of 0 stands for none.
+inline constexpr AttributeList kVarlenOptions{{"causal", Type::boolean, "false"},
+                                              {"scale", Type::f64s, "[]"},
+                                              {"window", Type::i64, "0"},
+                                              {"softcap", Type::f64, "0.0"}};
+inline constexpr AttributeList kAttentionOptions{
+    kVarlenOptions[0], kVarlenOptions[1], kVarlenOptions[2], kVarlenOptions[3], {"seq_dim", Type::i64, "-3"}};
+
+inline constexpr int64_t kMostFeatures = 256;         // D and Dv
+inline constexpr int64_t kMostPositions = 1ll << 30;  // T and S: positions, and their sums, are of 32 bits
 
 inline constexpr Signature kAttention{
     .name = "attention",
@@ -29,10 +35,11 @@ inline constexpr Signature kAttention{
                {"mask", Kind::optional, Layout::contiguous, /*parameter=*/true},
                {"lengths", Kind::optional}},
     .outputs = {{"y", "q"}, {"lse", "compute(q)", /*saved=*/true}},
-    .attributes = {kCausal, kScale, kWindow, kSoftcap, kSeqDim},
+    .attributes = kAttentionOptions,
 };
 
 const Operator& attention();
+Status attention_cpu(const Call& call);  // of attention_varlen, too
 FUSEDOPS_CUDA_KERNEL Status attention_cuda(const Call& call);
 
 inline constexpr Signature kAttentionBackward{
@@ -46,10 +53,11 @@ inline constexpr Signature kAttentionBackward{
                {"mask", Kind::optional, Layout::contiguous, /*parameter=*/true},
                {"lengths", Kind::optional}},
     .outputs = {{"dq", "q"}, {"dk", "k"}, {"dv", "v"}},
-    .attributes = {kCausal, kScale, kWindow, kSoftcap, kSeqDim},
+    .attributes = kAttentionOptions,
 };
 
 const Operator& attention_backward();
+Status attention_backward_cpu(const Call& call);  // of attention_varlen_backward, too
 FUSEDOPS_CUDA_KERNEL Status attention_backward_cuda(const Call& call);
 
 // Sequences one behind the other: q [N, H, D], k and v [M, Hk, D]. Sequence b has the positions from offsets[b] to
@@ -62,7 +70,7 @@ inline constexpr Signature kAttentionVarlen{
                {"offsets_q", Kind::tensor, Layout::contiguous, /*parameter=*/true},
                {"offsets_k", Kind::tensor, Layout::contiguous, /*parameter=*/true}},
     .outputs = {{"y", "q"}, {"lse", "compute(q)", /*saved=*/true}},
-    .attributes = {kCausal, kScale, kWindow, kSoftcap},
+    .attributes = kVarlenOptions,
 };
 
 const Operator& attention_varlen();
@@ -79,7 +87,7 @@ inline constexpr Signature kAttentionVarlenBackward{
                {"offsets_q", Kind::tensor, Layout::contiguous, /*parameter=*/true},
                {"offsets_k", Kind::tensor, Layout::contiguous, /*parameter=*/true}},
     .outputs = {{"dq", "q"}, {"dk", "k"}, {"dv", "v"}},
-    .attributes = {kCausal, kScale, kWindow, kSoftcap},
+    .attributes = kVarlenOptions,
 };
 
 const Operator& attention_varlen_backward();

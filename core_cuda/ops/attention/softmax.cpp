@@ -37,15 +37,6 @@ Status forward_rule(Rule& rule) {
 // narrower than they are, computed twice.
 constexpr int64_t kKept = 4096;
 
-// value or otherwise, by its bits: a choice that is vectorized, whatever the sizes of the two types.
-template <class T>
-T kept_or(T value, T otherwise, uint8_t is_kept) {
-  using Bits = std::conditional_t<sizeof(T) == 8, uint64_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
-  const Bits all = static_cast<Bits>(-static_cast<Bits>(is_kept != 0));
-  return std::bit_cast<T>(
-      static_cast<Bits>((std::bit_cast<Bits>(value) & all) | (std::bit_cast<Bits>(otherwise) & ~all)));
-}
-
 // One row. `mask` is null where there is none.
 template <class T>
 void softmax_row(const Softmax<T>& call, int64_t row, const uint8_t* mask, bool streamed) {
@@ -61,7 +52,7 @@ void softmax_row(const Softmax<T>& call, int64_t row, const uint8_t* mask, bool 
     if (mask) {
 #pragma GCC ivdep
       for (int64_t i = 0; i < size; ++i)
-        buffer[i] = kept_or(sign * wide[i], -std::numeric_limits<A>::infinity(), mask[start + i]);
+        buffer[i] = cpu::kept_or(sign * wide[i], -std::numeric_limits<A>::infinity(), mask[start + i]);
     } else {
       for (int64_t i = 0; i < size; ++i) buffer[i] = sign * wide[i];
     }
@@ -86,7 +77,7 @@ void softmax_row(const Softmax<T>& call, int64_t row, const uint8_t* mask, bool 
     if (!mask) continue;
     // Masked elements are zero, even in a row of NaN.
 #pragma GCC ivdep
-    for (int64_t i = start; i < start + size; ++i) y[i] = kept_or(y[i], T{}, mask[i]);
+    for (int64_t i = start; i < start + size; ++i) y[i] = cpu::kept_or(y[i], T{}, mask[i]);
   }
   std::fill(y + end, y + call.cols, T{});
 }

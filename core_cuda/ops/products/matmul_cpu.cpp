@@ -63,26 +63,6 @@ Lines<T> cols_of_b(const Matmul& call, int64_t batch) {
 
 // ---- Matrix by matrix ----
 
-// c [rows, cols] (+)= a @ b. At the edges the micro-kernel computes more than is stored.
-template <class A>
-void multiply_panels(const MicroKernel<A>& kernel, int64_t rows, int64_t cols, int64_t k, const A* a, const A* b, A* c,
-                     int64_t c_stride, bool add) {
-  const int64_t mr = kernel.mr, nr = kernel.nr;
-  for (int64_t j = 0; j < cols; j += nr)
-    for (int64_t i = 0; i < rows; i += mr) {
-      A* to = c + i * c_stride + j;
-      if (i + mr <= rows && j + nr <= cols) {
-        kernel.multiply(k, a + i * k, b + j * k, to, c_stride, add);
-        continue;
-      }
-      A edge[cpu::kMaxMr * cpu::kMaxNr];
-      kernel.multiply(k, a + i * k, b + j * k, edge, nr, false);
-      for (int64_t y = 0; y < std::min(mr, rows - i); ++y)
-        for (int64_t x = 0; x < std::min(nr, cols - j); ++x)
-          to[y * c_stride + x] = add ? to[y * c_stride + x] + edge[y * nr + x] : edge[y * nr + x];
-    }
-}
-
 template <class T>
 class Product {
  public:
@@ -156,7 +136,7 @@ class Product {
       for (int64_t i = 0; i < rows; i += mc_) {
         const int64_t block_rows = std::min(mc_, rows - i);
         cpu::pack(a.from(i, p), block_rows, k, packed_a, kernel_.mr);
-        multiply_panels(kernel_, block_rows, cols, k, packed_a, packed_b, sums + i * stride, stride, p > 0);
+        cpu::multiply_panels(kernel_, block_rows, cols, k, packed_a, packed_b, sums + i * stride, stride, p > 0);
       }
     }
   }

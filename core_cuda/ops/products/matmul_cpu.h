@@ -1,5 +1,5 @@
-// The two parts of matmul on the CPU that touch every element: the micro-kernel, which multiplies panels, and packing,
-// which makes them. matmul_cpu.cpp arranges them in blocks.
+// The two parts of products on the CPU that touch every element: the micro-kernel, which multiplies panels, and
+// packing, which makes them. matmul_cpu.cpp arranges them in blocks, and so does attention_cpu.cpp.
 #pragma once
 
 #include <algorithm>
@@ -92,6 +92,26 @@ MicroKernel<A> micro_kernel(int64_t n) {
 #endif
 }
 
+// c [rows, cols] (+)= a @ b. At the edges the micro-kernel computes more than is stored.
+template <class A>
+void multiply_panels(const MicroKernel<A>& kernel, int64_t rows, int64_t cols, int64_t k, const A* a, const A* b, A* c,
+                     int64_t c_stride, bool add) {
+  const int64_t mr = kernel.mr, nr = kernel.nr;
+  for (int64_t j = 0; j < cols; j += nr)
+    for (int64_t i = 0; i < rows; i += mr) {
+      A* to = c + i * c_stride + j;
+      if (i + mr <= rows && j + nr <= cols) {
+        kernel.multiply(k, a + i * k, b + j * k, to, c_stride, add);
+        continue;
+      }
+      A edge[kMaxMr * kMaxNr];
+      kernel.multiply(k, a + i * k, b + j * k, edge, nr, false);
+      for (int64_t y = 0; y < std::min(mr, rows - i); ++y)
+        for (int64_t x = 0; x < std::min(nr, cols - j); ++x)
+          to[y * c_stride + x] = add ? to[y * c_stride + x] + edge[y * nr + x] : edge[y * nr + x];
+    }
+}
+
 // ---- Packing: [count, k] becomes panels [k, width] in the order in which the micro-kernel reads them ----
 
 // A matrix seen from the dimension that is kept: its lines are the rows of a or the columns of b.
@@ -136,16 +156,16 @@ void interleave4(const A* const lines[4], int64_t k, A* panel, int width) {
     for (int i = 0; i < 4; ++i) panel[p * width + i] = lines[i][p];
 }
 
-// At most kBlock steps of k.
-template <class T, class A>
-void pack_along_k(const Lines<T>& from, int lines, int64_t k, A* panel, int width) {
+// Contiguous lines, each of which begins where at(line) points; at most kBlock steps of k.
+template <class At, class A>
+void pack_along_k(At at, int lines, int64_t k, A* panel, int width) {
   A buffers[4][kBlock];
   for (int line = 0; line < width; line += 4) {
     const A* sources[4];
     for (int i = 0; i < 4; ++i) {
       sources[i] = buffers[i];
       if (line + i < lines)
-        sources[i] = widened(from.at(line + i, 0), buffers[i], k);
+        sources[i] = widened(at(line + i), buffers[i], k);
       else
         std::fill_n(buffers[i], k, A(0));
     }
@@ -161,10 +181,26 @@ void copy_widened(const T* from, compute_t<T>* to, int64_t n) {
     widen(from, to, n);
 }
 
-template <class T, class A>
-void pack_across_k(const Lines<T>& from, int lines, int64_t k, A* panel, int width) {
+// A whole panel that is narrow: without a call for each step.
+template <int kWidth, class At, class A>
+void pack_narrow(At at, int64_t k, A* panel) {
+  for (int64_t p = 0; p < k; ++p, panel += kWidth) {
+    const auto* step = at(p);
+    if constexpr (std::is_same_v<decltype(step), const A*>)
+      std::memcpy(panel, step, kWidth * sizeof(A));
+    else
+      for (int i = 0; i < kWidth; ++i) panel[i] = to_compute(step[i]);
+  }
+}
+
+// Contiguous steps of k, each of which begins where at(step) points.
+template <class At, class A>
+void pack_across_k(At at, int lines, int64_t k, A* panel, int width) {
+  if (lines == width && width == 4) return pack_narrow<4>(at, k, panel);
+  if (lines == width && width == 8) return pack_narrow<8>(at, k, panel);
+  if (lines == width && width == 12) return pack_narrow<12>(at, k, panel);
   for (int64_t p = 0; p < k; ++p, panel += width) {
-    copy_widened(from.at(0, p), panel, lines);
+    copy_widened(at(p), panel, lines);
     std::fill(panel + lines, panel + width, A(0));
   }
 }
@@ -175,9 +211,9 @@ void pack(const Lines<T>& from, int64_t count, int64_t k, A* panels, int width) 
   for (int64_t line = 0; line < count; line += width, panels += k * width) {
     const int lines = int(std::min<int64_t>(width, count - line));
     if (from.along_k)
-      pack_along_k(from.from(line, 0), lines, k, panels, width);
+      pack_along_k([&](int i) { return from.at(line + i, 0); }, lines, k, panels, width);
     else
-      pack_across_k(from.from(line, 0), lines, k, panels, width);
+      pack_across_k([&](int64_t p) { return from.at(line, p); }, lines, k, panels, width);
   }
 }
 

@@ -1,0 +1,409 @@
+#include "ops/attention/attention.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "ops/attention/attention_workspace.h"
+
+namespace fusedops {
+namespace {
+
+// ---- Where the four operators have what they share ----
+
+struct Places {
+  int q, k, v, mask, lengths, offsets_q, offsets_k;
+  int dy, of_y, of_lse;  // inputs of the backward
+  int y, lse, dq, dk, dv;
+  AttributePlace<bool> causal;
+  AttributePlace<std::vector<double>> scale;
+  AttributePlace<int64_t> window, seq_dim;
+  AttributePlace<double> softcap;
+
+  bool packed() const { return offsets_q != kNowhere; }
+  bool backward() const { return dy != kNowhere; }
+};
+
+consteval Places places(const Signature& op) {
+  return {.q = input_of(op, "q"),
+          .k = input_of(op, "k"),
+          .v = input_of(op, "v"),
+          .mask = find_input(op, "mask"),
+          .lengths = find_input(op, "lengths"),
+          .offsets_q = find_input(op, "offsets_q"),
+          .offsets_k = find_input(op, "offsets_k"),
+          .dy = find_input(op, "dy"),
+          .of_y = find_input(op, "y"),
+          .of_lse = find_input(op, "lse"),
+          .y = find_output(op, "y"),
+          .lse = find_output(op, "lse"),
+          .dq = find_output(op, "dq"),
+          .dk = find_output(op, "dk"),
+          .dv = find_output(op, "dv"),
+          .causal = attribute_of<bool>(op, "causal"),
+          .scale = attribute_of<std::vector<double>>(op, "scale"),
+          .window = attribute_of<int64_t>(op, "window"),
+          .seq_dim = find_attribute<int64_t>(op, "seq_dim"),
+          .softcap = attribute_of<double>(op, "softcap")};
+}
+
+constexpr Places kPlaces[] = {places(kAttention), places(kAttentionBackward), places(kAttentionVarlen),
+                              places(kAttentionVarlenBackward)};
+
+const Places& places_of(const Operator& op) {
+  const bool backward = op.inputs[0].name == std::string_view("dy");
+  const bool packed = op.inputs[op.inputs.size() - 1].name == std::string_view("offsets_k");
+  return kPlaces[2 * packed + backward];
+}
+
+// ---- Checks and shapes ----
+
+std::string spelled(double number) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof(text), number).ptr};
+}
+
+class AttentionRule {
+ public:
+  explicit AttentionRule(Rule& rule)
+      : rule_(rule), at_(places_of(rule.op)), q_(rule.inputs[at_.q]), k_(rule.inputs[at_.k]), v_(rule.inputs[at_.v]) {}
+
+  Status forward() {
+    FUSEDOPS_TRY(check());
+    rule_.outputs[at_.y] = y_shape();
+    rule_.outputs[at_.lse] = lse_shape();
+    return {};
+  }
+
+  Status backward() {
+    FUSEDOPS_TRY(check());
+    FUSEDOPS_TRY(is(at_.of_y, y_shape(), "that of attention's result"));
+    FUSEDOPS_TRY(is(at_.dy, y_shape(), "that of attention's result"));
+    FUSEDOPS_TRY(is(at_.of_lse, lse_shape(), "one number for each row of q"));
+    rule_.outputs[at_.dq] = q_;
+    rule_.outputs[at_.dk] = k_;
+    rule_.outputs[at_.dv] = v_;
+    return {};
+  }
+
+ private:
+  Status check() {
+    FUSEDOPS_TRY(rule_.floating(at_.q));
+    FUSEDOPS_TRY(rule_.same_dtype(at_.k, at_.q));
+    FUSEDOPS_TRY(rule_.same_dtype(at_.v, at_.q));
+    FUSEDOPS_TRY(find_positions());
+    for (const int input : {at_.q, at_.k, at_.v}) FUSEDOPS_TRY(check_rank(input));
+    for (const int input : {at_.q, at_.k, at_.v}) FUSEDOPS_TRY(check_sizes(input));
+    FUSEDOPS_TRY(check_k());
+    FUSEDOPS_TRY(check_v());
+    FUSEDOPS_TRY(check_numbers());
+    if (at_.packed()) return check_offsets();
+    FUSEDOPS_TRY(check_mask());
+    return check_lengths();
+  }
+
+  // The places of positions and heads, counted from the last dimension.
+  Status find_positions() {
+    positions_ = at_.packed() ? -3 : static_cast<int>(rule_.attributes[at_.seq_dim]);
+    heads_ = -5 - positions_;
+    if (positions_ == -3 || positions_ == -2) return {};
+    return Status::error("fusedops.", rule_.op.name, ": seq_dim must be -3 or -2; got ",
+                         std::to_string(rule_.attributes[at_.seq_dim]));
+  }
+
+  Status check_rank(int input) const {
+    const Shape& shape = rule_.inputs[input];
+    if (!shape.ranked) return {};
+    if (at_.packed() && shape.rank != 3)
+      return rule_.must(input, "have 3 dimensions: positions, heads, features", "shape " + rule_.show(shape));
+    if (shape.rank < 3) return rule_.must(input, "have at least 3 dimensions", "shape " + rule_.show(shape));
+    return {};
+  }
+
+  static Dim& dim(Shape& shape, int from_last) { return shape.dims[shape.rank + from_last]; }
+  Dim& features(Shape& shape) const { return dim(shape, -1); }
+  Dim& positions(Shape& shape) const { return dim(shape, positions_); }
+  Dim& heads(Shape& shape) const { return dim(shape, heads_); }
+
+  Status check_sizes(int input) {
+    Shape& shape = rule_.inputs[input];
+    if (!shape.ranked) return {};
+    if (features(shape) == 0 || features(shape) > kMostFeatures)
+      return rule_.must(input, "have 1 to " + std::to_string(kMostFeatures) + " features in its last dimension",
+                        "shape " + rule_.show(shape));
+    if (positions(shape) > kMostPositions)
+      return rule_.must(input, "have at most 2^30 positions", "shape " + rule_.show(shape));
+    return {};
+  }
+
+  // A shape in which a name stands for each dimension that is free.
+  std::string pattern(const Shape& shape, int free1, const char* name1, int free2, const char* name2) const {
+    std::string text = "[";
+    for (int i = 0; i < shape.rank; ++i) {
+      const int from_last = i - shape.rank;
+      text += i ? ", " : "";
+      text += from_last == free1 ? name1 : from_last == free2 ? name2 : rule_.show(shape.dims[i]);
+    }
+    return text + "]";
+  }
+
+  // Whether two shapes are alike but for two dimensions, counted from the last.
+  bool alike(Shape& a, Shape& b, int free1, int free2) const {
+    bool equal = a.rank == b.rank;
+    for (int i = 0; equal && i < a.rank; ++i) {
+      const int from_last = i - a.rank;
+      equal = from_last == free1 || from_last == free2 || rule_.same(a.dims[i], b.dims[i]);
+    }
+    return equal;
+  }
+
+  Status check_k() {
+    if (!q_.ranked || !k_.ranked) return {};
+    if (!alike(q_, k_, positions_, heads_))
+      return rule_.must(
+          at_.k, "have shape " + pattern(q_, positions_, "S", heads_, "Hk") + " beside q of shape " + rule_.show(q_),
+          rule_.show(k_));
+    const Dim all = heads(q_), shared = heads(k_);
+    if (all < 0 || shared < 0 || (shared == 0 ? all == 0 : all % shared == 0)) return {};
+    return rule_.must(at_.k, "have a number of heads that divides q's, " + rule_.show(all), rule_.show(shared));
+  }
+
+  Status check_v() {
+    if (!k_.ranked || !v_.ranked || alike(k_, v_, -1, -1)) return {};
+    return rule_.must(at_.v, "have shape " + pattern(k_, -1, "Dv", -1, "Dv") + " beside k of shape " + rule_.show(k_),
+                      rule_.show(v_));
+  }
+
+  Status check_numbers() const {
+    const std::vector<double>& scale = rule_.attributes[at_.scale];
+    if (scale.size() > 1 || (scale.size() == 1 && !std::isfinite(scale[0])))
+      return number("scale", "a finite number",
+                    scale.size() == 1 ? spelled(scale[0]) : std::to_string(scale.size()) + " numbers");
+    if (const int64_t window = rule_.attributes[at_.window]; window < 0)
+      return number("window", "at least 1", std::to_string(window));
+    if (const double cap = rule_.attributes[at_.softcap]; !(cap >= 0) || !std::isfinite(cap))
+      return number("softcap", "a finite number, at least 0", spelled(cap));
+    return {};
+  }
+
+  Status number(const char* name, const char* expected, const std::string& got) const {
+    return Status::error("fusedops.", rule_.op.name, ": ", name, " must be ", expected, "; got ", got);
+  }
+
+  Status check_mask() {
+    const Shape& mask = rule_.inputs[at_.mask];
+    if (!mask.present) return {};
+    if (mask.dtype != DType::boolean) return rule_.must(at_.mask, "be bool", name_of(mask.dtype));
+    if (!mask.ranked || !q_.ranked || !k_.ranked) return {};
+    Shape scores = lse_shape();
+    scores.dims[scores.rank++] = positions(k_);
+    bool fits = mask.rank <= scores.rank;
+    for (int i = 1; fits && i <= mask.rank; ++i) {
+      const Dim size = mask.dims[mask.rank - i], of_scores = scores.dims[scores.rank - i];
+      fits = size == 1 || size == of_scores || size < 0 || of_scores < 0;  // checked again once they are known
+    }
+    if (fits) return {};
+    return rule_.must(at_.mask, "be broadcastable to " + rule_.show(scores) + ", the heads, queries and keys",
+                      rule_.show(mask));
+  }
+
+  Status check_lengths() {
+    Shape& lengths = rule_.inputs[at_.lengths];
+    if (!lengths.present) return {};
+    if (lengths.dtype != DType::i32 && lengths.dtype != DType::i64)
+      return rule_.must(at_.lengths, "be int32 or int64", name_of(lengths.dtype));
+    if (!lengths.ranked || !q_.ranked) return {};
+    Shape leading = q_;
+    leading.rank -= 3;
+    bool equal = lengths.rank == leading.rank;
+    for (int i = 0; equal && i < leading.rank; ++i) equal = rule_.same(q_.dims[i], lengths.dims[i]);
+    if (equal) return {};
+    return rule_.must(at_.lengths, "have shape " + rule_.show(leading) + ", q's dimensions before its last three",
+                      rule_.show(lengths));
+  }
+
+  Status check_offsets() {
+    for (const int input : {at_.offsets_q, at_.offsets_k}) {
+      const Shape& offsets = rule_.inputs[input];
+      if (offsets.dtype != DType::i32) return rule_.must(input, "be int32", name_of(offsets.dtype));
+      if (offsets.ranked && (offsets.rank != 1 || offsets.dims[0] == 0))
+        return rule_.must(input, "have shape [B + 1], for B sequences", rule_.show(offsets));
+    }
+    return rule_.same_as(at_.offsets_k, at_.offsets_q);
+  }
+
+  Shape y_shape() const {
+    Shape y = q_;
+    y.ranked = q_.ranked && v_.ranked;
+    if (y.ranked) dim(y, -1) = v_.dims[v_.rank - 1];
+    return y;
+  }
+
+  // Leading dimensions, heads, queries.
+  Shape lse_shape() const {
+    Shape lse = q_;
+    lse.dtype = compute_dtype(q_.dtype);
+    if (!q_.ranked) return lse;
+    lse.rank -= 1;
+    dim(lse, -2) = q_.dims[q_.rank + heads_];
+    dim(lse, -1) = q_.dims[q_.rank + positions_];
+    return lse;
+  }
+
+  Status is(int input, Shape expected, const char* what) const {
+    Shape& got = rule_.inputs[input];
+    if (got.dtype != expected.dtype)
+      return rule_.must(input, std::string("be ") + name_of(expected.dtype), name_of(got.dtype));
+    if (!got.ranked || !expected.ranked || alike(expected, got, 0, 0)) return {};
+    return rule_.must(input, "have shape " + rule_.show(expected) + ", " + what, rule_.show(got));
+  }
+
+  Rule& rule_;
+  const Places& at_;
+  Shape &q_, &k_, &v_;
+  int positions_ = 0, heads_ = 0;
+};
+
+Status forward_rule(Rule& rule) { return AttentionRule(rule).forward(); }
+Status backward_rule(Rule& rule) { return AttentionRule(rule).backward(); }
+
+// ---- Workspaces of the CUDA kernels ----
+
+size_t forward_workspace(const Call& call) {
+  return call.context.cuda ? cuda::attention_workspace(Attention::of(call)) : 0;
+}
+
+size_t backward_workspace(const Call& call) {
+  return call.context.cuda ? cuda::attention_backward_workspace(Attention::of(call)) : 0;
+}
+
+// ---- The call ----
+
+HeadRows head_rows(const View& view, bool heads_first) {
+  const Heads rows = as_heads(view);
+  return {view.data, rows.strides[0], rows.strides[heads_first ? 2 : 1], rows.strides[heads_first ? 1 : 2]};
+}
+
+// lse is contiguous: [sequences, heads, queries], or [heads, queries] of packed sequences.
+HeadRows lse_rows(void* data, int64_t heads, int64_t queries, bool packed) {
+  return {data, packed ? 0 : heads * queries, 1, queries};
+}
+
+BroadcastMask mask_of(const View& mask, const View& q, int64_t heads, int64_t queries, int64_t keys) {
+  int64_t sizes[kMaxRank];
+  std::copy_n(q.sizes, q.rank - 3, sizes);
+  sizes[q.rank - 3] = heads, sizes[q.rank - 2] = queries, sizes[q.rank - 1] = keys;
+  View scores;
+  scores.rank = q.rank, scores.sizes = sizes;
+  return BroadcastMask(mask, scores);
+}
+
+}  // namespace
+
+Attention Attention::of(const Call& call) {
+  const Places& at = places_of(call.op);
+  const View &q = *call.inputs[at.q], &k = *call.inputs[at.k], &v = *call.inputs[at.v];
+  const bool heads_first = !at.packed() && call.attributes[at.seq_dim] == -2;
+  const Heads of_q = as_heads(q), of_k = as_heads(k);
+  const auto given = [&](int input) { return input == kNowhere ? nullptr : call.inputs[input]; };
+  const auto output = [&](int place) {
+    return place == kNowhere ? HeadRows{} : head_rows(call.outputs[place], heads_first);
+  };
+
+  Attention a{};
+  a.dtype = q.dtype;
+  a.sequences = of_q.sizes[0];
+  a.queries = static_cast<int>(of_q.sizes[heads_first ? 2 : 1]);
+  a.keys = static_cast<int>(of_k.sizes[heads_first ? 2 : 1]);
+  a.heads = static_cast<int>(of_q.sizes[heads_first ? 1 : 2]);
+  a.key_heads = static_cast<int>(of_k.sizes[heads_first ? 1 : 2]);
+  a.group = a.key_heads ? a.heads / a.key_heads : 0;
+  a.dim = static_cast<int>(of_q.size);
+  a.dim_v = static_cast<int>(v.sizes[v.rank - 1]);
+  a.q = head_rows(q, heads_first), a.k = head_rows(k, heads_first), a.v = head_rows(v, heads_first);
+  if (at.backward()) {
+    a.dy = head_rows(*call.inputs[at.dy], heads_first), a.y = head_rows(*call.inputs[at.of_y], heads_first);
+    a.lse = lse_rows(call.inputs[at.of_lse]->data, a.heads, a.queries, at.packed());
+  } else {
+    a.y = output(at.y);
+    a.lse = lse_rows(call.outputs[at.lse].data, a.heads, a.queries, at.packed());
+  }
+  a.dq = output(at.dq), a.dk = output(at.dk), a.dv = output(at.dv);
+
+  // A window that reaches over everything is none, which also keeps sums with it within 32 bits.
+  const int64_t window = call.attributes[at.window];
+  a.band = {call.attributes[at.causal], window < int64_t(a.queries) + a.keys ? static_cast<int>(window) : 0};
+  const std::vector<double>& scale = call.attributes[at.scale];
+  a.scale = scale.empty() ? 1 / std::sqrt(double(a.dim)) : scale[0];
+  a.softcap = call.attributes[at.softcap];
+
+  if (const View* mask = given(at.mask)) {
+    a.has_mask = true;
+    a.mask = mask_of(*mask, q, a.heads, a.queries, a.keys);
+  }
+  if (const View* lengths = given(at.lengths)) {
+    a.lengths = lengths->data;
+    a.lengths_are_64 = lengths->dtype == DType::i64;
+  }
+  if (at.packed()) {
+    a.offsets_q = call.input<int32_t>(at.offsets_q), a.offsets_k = call.input<int32_t>(at.offsets_k);
+    a.packed_queries = a.queries, a.packed_keys = a.keys;
+    a.sequences = call.inputs[at.offsets_q]->sizes[0] - 1;
+  }
+  return a;
+}
+
+const Operator& attention() {
+  static const Operator op{
+      kAttention,
+      {.derivative = {{.op = "attention_backward",
+                       .inputs = {"dy", "q", "k", "v", "y", "lse", "mask", "lengths"},
+                       .gradients = {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}}}},
+       .rule = forward_rule,
+       .workspace = forward_workspace,
+       .cpu = attention_cpu,
+       .cuda = attention_cuda,
+       .autocast = true,
+       .batched = true},
+  };
+  return op;
+}
+
+const Operator& attention_backward() {
+  static const Operator op{
+      kAttentionBackward,
+      {.rule = backward_rule,
+       .workspace = backward_workspace,
+       .cpu = attention_backward_cpu,
+       .cuda = attention_backward_cuda,
+       .batched = true},
+  };
+  return op;
+}
+
+const Operator& attention_varlen() {
+  static const Operator op{
+      kAttentionVarlen,
+      {.derivative = {{.op = "attention_varlen_backward",
+                       .inputs = {"dy", "q", "k", "v", "y", "lse", "offsets_q", "offsets_k"},
+                       .gradients = {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}}}},
+       .rule = forward_rule,
+       .workspace = forward_workspace,
+       .cpu = attention_cpu,
+       .cuda = attention_varlen_cuda,
+       .autocast = true},
+  };
+  return op;
+}
+
+const Operator& attention_varlen_backward() {
+  static const Operator op{
+      kAttentionVarlenBackward,
+      {.rule = backward_rule,
+       .workspace = backward_workspace,
+       .cpu = attention_backward_cpu,
+       .cuda = attention_varlen_backward_cuda},
+  };
+  return op;
+}
+
+}  // namespace fusedops

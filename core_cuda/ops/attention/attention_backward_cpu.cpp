@@ -1,0 +1,295 @@
+// The backward of attention on the CPU. attention_cpu.h says what a panel is.
+//
+//   head groups                    the items of parallel_for, if there are many
+//     blocks of kKeys keys         k and v are packed; dk and dv of the block stay in the second-level cache
+//       tiles of rows              q and dy are packed
+//         panels of the tile       scores = k q^T, dp = v dy^T; p and ds from them; dq^T += k^T ds
+//         of the whole tile        dv += p^T dy, dk += ds^T q
+//
+// Where there are few head groups, two kinds of items take their place: blocks of keys, which compute dk and dv, and
+// chunks of rows, which compute dq. They compute scores and dp twice, add in the same order, and give the same bits.
+#include "core/cpu/sum.h"
+#include "ops/attention/attention_cpu.h"
+
+namespace fusedops {
+namespace cpu {
+namespace {
+
+constexpr int64_t kTile = 96;          // rows, a multiple of the columns of every micro-kernel
+constexpr int64_t kChunk = 4 * kTile;  // rows of an item that computes dq alone
+constexpr int64_t kManyGroups = 8;
+
+// Turns scores and dp, both [keys, lanes], into p and ds; lse and delta are those of the lanes.
+template <class A, int kLanes>
+[[gnu::always_inline]] inline void differentiate(const Logits<A>& logits, int keys, const uint8_t* keep, const A* lse,
+                                                 const A* delta, A* scores, A* dp) {
+  const A unit = logits.unit, cap = logits.cap, inner = logits.inner;
+  const bool capped = logits.is_capped();
+  for (int j = 0; j < keys; ++j) {
+    A *p = scores + j * kLanes, *ds = dp + j * kLanes;
+    A slope[kLanes];
+    if (capped)
+#pragma GCC ivdep
+      for (int lane = 0; lane < kLanes; ++lane) {
+        const auto t = activations::tanh_(inner * p[lane]);
+        p[lane] = cap * t.value, slope[lane] = t.slope;
+      }
+#pragma GCC ivdep
+    for (int lane = 0; lane < kLanes; ++lane) {
+      p[lane] = exp2_or_zero((p[lane] * unit - lse[lane]) * A(kLog2E));
+      ds[lane] = p[lane] * (ds[lane] - delta[lane]);
+    }
+    if (capped)
+#pragma GCC ivdep
+      for (int lane = 0; lane < kLanes; ++lane) ds[lane] *= slope[lane];
+  }
+  if (!keep) return;
+  const int count = keys * kLanes;
+#pragma GCC ivdep
+  for (int i = 0; i < count; ++i) scores[i] = kept_or(scores[i], A(0), keep[i]);
+#pragma GCC ivdep
+  for (int i = 0; i < count; ++i) dp[i] = kept_or(dp[i], A(0), keep[i]);
+}
+
+template <class T>
+class Backward {
+ public:
+  using A = compute_t<T>;
+  enum class Parts { all, of_keys, of_queries };
+
+  Backward(const Attention& call, Parts parts)
+      : call_(call),
+        parts_(parts),
+        logits_(call),
+        kernel_(micro_kernel<A>(int64_t(call.queries) * call.group)),
+        chunks_(call, kChunk),
+        key_blocks_((call.keys + kKeys - 1) / kKeys),
+        keys_(rounded_up(kKeys, kernel_.mr)),
+        dim_(rounded_up(call.dim, kernel_.mr)),
+        dim_n_(rounded_up(call.dim, kernel_.nr)),
+        dim_v_n_(rounded_up(call.dim_v, kernel_.nr)) {}
+
+  int64_t items() const {
+    const int64_t groups = call_.sequences * call_.key_heads;
+    return parts_ == Parts::all ? groups : parts_ == Parts::of_keys ? groups * key_blocks_ : chunks_.count();
+  }
+
+  int64_t nanoseconds_per_item() const {
+    constexpr int64_t kMultiplyAdds = 256 / sizeof(A);  // per nanosecond
+    const int64_t rows = int64_t(call_.queries) * call_.group, features = call_.dim + call_.dim_v + 16;
+    const int64_t of_rows = parts_ == Parts::of_queries ? std::min(rows, kChunk) : rows;
+    const int64_t keys = parts_ == Parts::of_keys ? std::min(call_.keys, kKeys) : call_.keys;
+    return 200 + of_rows * keys * features * 5 / 2 / kMultiplyAdds;
+  }
+
+  [[nodiscard]] bool compute(int64_t begin, int64_t end) const {
+    const int64_t rows = parts_ == Parts::of_queries ? kChunk : rounded_up(int64_t(call_.queries) * call_.group, kTile);
+    const int64_t of_dq = parts_ == Parts::of_keys ? 0 : rows * dim_, of_keys = parts_ != Parts::of_queries;
+    Memory<A> memory;
+    const int64_t sizes[] = {keys_ * call_.dim,
+                             dim_ * kKeys,
+                             keys_ * call_.dim_v,
+                             kTile * call_.dim,
+                             kTile * call_.dim_v,
+                             of_keys * kTile * dim_n_,
+                             of_keys * kTile * dim_v_n_,
+                             keys_ * kernel_.nr,
+                             keys_ * kernel_.nr,
+                             of_keys * keys_ * kTile,
+                             of_keys * keys_ * kTile,
+                             rows,
+                             rows,
+                             of_dq,
+                             of_keys * keys_ * dim_n_,
+                             of_keys * keys_ * dim_v_n_};
+    int64_t pieces[std::size(sizes)];
+    for (size_t i = 0; i < std::size(sizes); ++i) pieces[i] = memory.piece(sizes[i]);
+    if (!memory.allocate()) return false;
+    auto piece = [&, i = 0]() mutable { return memory[pieces[i++]]; };
+    const Buffers to{piece(), piece(), piece(), piece(), piece(), piece(), piece(), piece(),
+                     piece(), piece(), piece(), piece(), piece(), piece(), piece(), piece()};
+    for (int64_t i = begin; i < end; ++i) compute_item(i, to);
+    return true;
+  }
+
+ private:
+  struct Buffers {
+    A *k, *k_turned, *v;  // panels of keys [dim, mr], of features [keys, mr], of keys [dim_v, mr]
+    A *q, *dy;            // of the tile: panels of rows [dim, nr], [dim_v, nr]
+    A *q_rows, *dy_rows;  // panels of features [rows, nr]
+    A *p, *ds;            // of a panel: [keys, nr]
+    A *all_p, *all_ds;    // of the tile: panels of keys [rows, mr]
+    A *lse, *delta;       // of each row, whole panels of them
+    A* dq;                // panels of rows [dim, nr]
+    A *dk, *dv;           // of the block: [keys, dim], [keys, dim_v]
+  };
+
+  bool wants_dq() const { return parts_ != Parts::of_keys; }
+  bool wants_dk() const { return parts_ != Parts::of_queries; }
+
+  void compute_item(int64_t i, const Buffers& to) const {
+    if (parts_ == Parts::of_queries)
+      return chunks_.visit(i, [&](const HeadGroup& group, int64_t first, int64_t last) {
+        compute_rows(group, first, last, {0, group.sequence.keys}, to);
+      });
+    const int64_t blocks = parts_ == Parts::of_keys ? key_blocks_ : 1, of_group = i / blocks;
+    const HeadGroup group(call_, of_group / call_.key_heads, static_cast<int>(of_group % call_.key_heads));
+    const int begin = static_cast<int>(i % blocks) * kKeys, all = group.sequence.keys;
+    compute_rows(group, 0, group.rows(), {begin, parts_ == Parts::of_keys ? std::min(begin + kKeys, all) : all}, to);
+  }
+
+  void compute_rows(const HeadGroup& group, int64_t first, int64_t last, Range keys, const Buffers& to) const {
+    const int nr = kernel_.nr, kept = group.sequence.kept;
+    for (int64_t row = first; row < last; ++row) {
+      to.lse[row - first] = *group.of_query<A>(call_.lse, row);
+      to.delta[row - first] = dot(group.of_query<const T>(call_.dy, row), group.of_query<const T>(call_.y, row));
+    }
+    std::fill(to.lse + (last - first), to.lse + rounded_up(last - first, nr), A(0));
+    std::fill(to.delta + (last - first), to.delta + rounded_up(last - first, nr), A(0));
+    if (wants_dq()) std::fill_n(to.dq, rounded_up(last - first, nr) * dim_, A(0));
+    for (int key = keys.begin; key < keys.end; key += kKeys) {
+      const int all = std::min(kKeys, keys.end - key), count = std::clamp(kept - key, 0, all);
+      if (wants_dk()) {
+        std::fill_n(to.dk, keys_ * dim_n_, A(0));
+        std::fill_n(to.dv, keys_ * dim_v_n_, A(0));
+      }
+      if (count > 0) compute_block(group, first, last, {key, key + count}, to);
+      if (!wants_dk()) continue;
+      for (int j = 0; j < all; ++j) {
+        store(to.dk + j * dim_n_, 1, static_cast<A>(call_.scale), call_.dim, group.of_key<T>(call_.dk, key + j));
+        store(to.dv + j * dim_v_n_, 1, A(1), call_.dim_v, group.of_key<T>(call_.dv, key + j));
+      }
+    }
+    if (!wants_dq()) return;
+    for (int64_t row = first; row < last; ++row)
+      store(to.dq + (row - first) / nr * nr * dim_ + (row - first) % nr, nr, static_cast<A>(call_.scale), call_.dim,
+            group.of_query<T>(call_.dq, row));
+  }
+
+  // What a block of keys adds to the gradients.
+  void compute_block(const HeadGroup& group, int64_t first, int64_t last, Range keys, const Buffers& to) const {
+    const Range queries = call_.band.queries(group.sequence, keys);
+    if (queries.is_empty()) return;
+    const int count = keys.end - keys.begin;
+    const auto k = [&](int64_t j) { return group.of_key<const T>(call_.k, keys.begin + static_cast<int>(j)); };
+    const auto v = [&](int64_t j) { return group.of_key<const T>(call_.v, keys.begin + static_cast<int>(j)); };
+    pack_rows(k, count, call_.dim, to.k, kernel_.mr);
+    pack_rows(v, count, call_.dim_v, to.v, kernel_.mr);
+    if (wants_dq()) pack_columns(k, count, count, call_.dim, to.k_turned, kernel_.mr);
+    // Tiles are those of all rows, whichever of them see a key: sums over them then have one order.
+    const int64_t from = std::max(first, queries.begin * int64_t(call_.group)) / kTile * kTile;
+    const int64_t end = std::min(last, queries.end * int64_t(call_.group));
+    for (int64_t row = from; row < end; row += kTile)
+      compute_tile(group, row, static_cast<int>(std::min(kTile, last - row)), first, keys, to);
+  }
+
+  void compute_tile(const HeadGroup& group, int64_t row, int rows, int64_t first, Range keys, const Buffers& to) const {
+    const int nr = kernel_.nr, count = keys.end - keys.begin;
+    const int64_t padded = rounded_up(rows, nr), panel_keys = rounded_up(count, kernel_.mr);
+    const auto q = [&](int64_t i) { return group.of_query<const T>(call_.q, row + i); };
+    const auto dy = [&](int64_t i) { return group.of_query<const T>(call_.dy, row + i); };
+    pack_rows(q, rows, call_.dim, to.q, nr);
+    pack_rows(dy, rows, call_.dim_v, to.dy, nr);
+    if (logits_.sign != 1)
+      for (int64_t i = 0; i < padded * call_.dim; ++i) to.q[i] *= logits_.sign;
+    if (wants_dk()) {
+      pack_columns(q, rows, padded, call_.dim, to.q_rows, nr);
+      pack_columns(dy, rows, padded, call_.dim_v, to.dy_rows, nr);
+    }
+    for (int64_t i = 0; i < padded; i += nr) {
+      const int lanes = static_cast<int>(std::min<int64_t>(nr, rows - i));
+      const bool sees = compute_panel(group, row + i, lanes, keys, to.q + i * call_.dim, to.dy + i * call_.dim_v,
+                                      to.lse + (row - first) + i, to.delta + (row - first) + i, to);
+      if (sees && wants_dq()) {
+        A* dq = to.dq + (row - first + i) * dim_;
+        for (int64_t d = 0; d < dim_; d += kernel_.mr)
+          kernel_.multiply(count, to.k_turned + d * count, to.ds, dq + d * nr, nr, true);
+      }
+      if (!wants_dk()) continue;
+      if (!sees) {
+        std::fill_n(to.p, panel_keys * nr, A(0));
+        std::fill_n(to.ds, panel_keys * nr, A(0));
+      }
+      turn(to.p, panel_keys, padded, i, to.all_p);
+      turn(to.ds, panel_keys, padded, i, to.all_ds);
+    }
+    if (!wants_dk()) return;
+    multiply_panels(kernel_, panel_keys, dim_v_n_, padded, to.all_p, to.dy_rows, to.dv, dim_v_n_, true);
+    multiply_panels(kernel_, panel_keys, dim_n_, padded, to.all_ds, to.q_rows, to.dk, dim_n_, true);
+  }
+
+  // p and ds of a panel; false if it sees none of the keys.
+  bool compute_panel(const HeadGroup& group, int64_t row, int rows, Range keys, const A* q, const A* dy, const A* lse,
+                     const A* delta, const Buffers& to) const {
+    const Range queries = group.queries(row, row + rows), seen = call_.band.keys(group.sequence, queries);
+    if (seen.end <= keys.begin || seen.begin >= keys.end) return false;
+    const Range by_all = call_.band.keys_of_all(group.sequence, queries);
+    const bool is_masked = call_.has_mask || keys.begin < by_all.begin || keys.end > by_all.end;
+    const int count = keys.end - keys.begin;
+    uint8_t keep[kKeys * kMaxNr];
+    if (is_masked && !find_kept(group, row, rows, keys.begin, count, kernel_.nr, keep)) return false;
+    const int64_t padded = rounded_up(count, kernel_.mr);
+    multiply_panels(kernel_, padded, kernel_.nr, call_.dim, to.k, q, to.p, kernel_.nr, false);
+    multiply_panels(kernel_, padded, kernel_.nr, call_.dim_v, to.v, dy, to.ds, kernel_.nr, false);
+    with_lanes<A>(kernel_.nr, [&](auto lanes) {
+      differentiate<A, lanes>(logits_, count, is_masked ? keep : nullptr, lse, delta, to.p, to.ds);
+    });
+    if (rows < kernel_.nr)  // the other lanes are in the sums over rows, and must not bring a NaN of 0 * inf
+      for (int j = 0; j < count; ++j) {
+        std::fill(to.p + j * kernel_.nr + rows, to.p + (j + 1) * kernel_.nr, A(0));
+        std::fill(to.ds + j * kernel_.nr + rows, to.ds + (j + 1) * kernel_.nr, A(0));
+      }
+    return true;
+  }
+
+  // A panel [keys, nr] becomes rows [row, row + nr) of panels of keys [rows, mr].
+  void turn(const A* panel, int64_t keys, int64_t rows, int64_t row, A* panels) const {
+    const int mr = kernel_.mr, nr = kernel_.nr;
+    for (int64_t j = 0; j < keys; j += mr)
+      for (int i = 0; i < mr; i += 4) {
+        const A* lines[4];
+        for (int line = 0; line < 4; ++line) lines[line] = panel + (j + i + line) * nr;
+        interleave4(lines, nr, panels + j * rows + row * mr + i, mr);
+      }
+  }
+
+  A dot(const T* a, const T* b) const {
+    A a_buffer[kMostFeatures], b_buffer[kMostFeatures];
+    const A *wide_a = widened(a, a_buffer, call_.dim_v), *wide_b = widened(b, b_buffer, call_.dim_v);
+    return interleaved_sum<A>(call_.dim_v, [=](int64_t i) { return wide_a[i] * wide_b[i]; });
+  }
+
+  void store(const A* from, int64_t stride, A factor, int size, T* to) const {
+    A wide[kMostFeatures];
+    for (int d = 0; d < size; ++d) wide[d] = factor * from[d * stride];
+    if constexpr (std::is_same_v<T, A>)
+      std::copy_n(wide, size, to);
+    else
+      narrow(wide, to, size);
+  }
+
+  const Attention& call_;
+  const Parts parts_;
+  const Logits<A> logits_;
+  const MicroKernel<A> kernel_;
+  const Chunks chunks_;
+  const int64_t key_blocks_;
+  const int64_t keys_, dim_, dim_n_, dim_v_n_;  // padded: to whole panels of mr, mr, nr, nr
+};
+
+}  // namespace
+}  // namespace cpu
+
+Status attention_backward_cpu(const Call& arguments) {
+  const Attention call = Attention::of(arguments);
+  FUSEDOPS_TRY(cpu::check_sequences(call, arguments.op.name));
+  return dispatch(call.dtype, [&](auto tag) -> Status {
+    using Tasks = cpu::Backward<typename decltype(tag)::type>;
+    if (call.sequences * call.key_heads >= cpu::kManyGroups)
+      return cpu::run_tasks(Tasks(call, Tasks::Parts::all), arguments);
+    FUSEDOPS_TRY(cpu::run_tasks(Tasks(call, Tasks::Parts::of_keys), arguments));
+    return cpu::run_tasks(Tasks(call, Tasks::Parts::of_queries), arguments);
+  });
+}
+
+}  // namespace fusedops

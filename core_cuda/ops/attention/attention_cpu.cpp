@@ -1,0 +1,223 @@
+// The forward of attention on the CPU. attention_cpu.h says what a panel is.
+//
+//   chunks of rows of a head group   the items of parallel_for: their queries are packed once
+//     blocks of kKeys keys           k and v are packed, for the second-level cache
+//       panels of rows               scores = k q^T; softmax with what came before; y^T = y^T * alpha + v^T p
+#include "ops/attention/attention_cpu.h"
+
+namespace fusedops {
+namespace cpu {
+namespace {
+
+constexpr int64_t kRows = 288;  // of a chunk, a multiple of the columns of every micro-kernel
+
+// What a panel knows of its rows so far, lane by lane.
+template <class A>
+struct Running {
+  A max[kMaxNr], sum[kMaxNr];
+};
+
+// Turns scores [keys, lanes] into exponentials and adds them to `running`; what was summed up before, y among it, must
+// be multiplied by alpha.
+template <class A, int kLanes>
+[[gnu::always_inline]] inline void soften(const Logits<A>& logits, int keys, const uint8_t* keep, A* scores,
+                                          Running<A>& running, A* alpha) {
+  constexpr A kNothing = -std::numeric_limits<A>::infinity();
+  const int count = keys * kLanes;
+  if (logits.is_capped()) {
+    const A cap = logits.cap, inner = logits.inner;
+#pragma GCC ivdep
+    for (int i = 0; i < count; ++i) scores[i] = cap * activations::tanh_(inner * scores[i]).value;
+  }
+  if (keep) {
+#pragma GCC ivdep
+    for (int i = 0; i < count; ++i) scores[i] = kept_or(scores[i], kNothing, keep[i]);
+  }
+  auto max = Lanes<A, kLanes>::from(running.max);
+  for (int j = 0; j < keys; ++j) max.raise(scores + j * kLanes);
+  A now[kLanes], base[kLanes];
+  max.to(now);
+  const A factor = logits.unit * A(kLog2E);
+  for (int lane = 0; lane < kLanes; ++lane) {
+    base[lane] = now[lane] == kNothing ? A(0) : now[lane];
+    alpha[lane] = now[lane] == running.max[lane] ? A(1) : exp2_or_zero((running.max[lane] - base[lane]) * factor);
+    running.max[lane] = now[lane];
+    running.sum[lane] *= alpha[lane];
+  }
+  for (int j = 0; j < keys; ++j)
+#pragma GCC ivdep
+    for (int lane = 0; lane < kLanes; ++lane)
+      scores[j * kLanes + lane] = exp2_or_zero((scores[j * kLanes + lane] - base[lane]) * factor);
+  Lanes<A, kLanes> sum{};
+  for (int j = 0; j < keys; ++j) sum.add(scores + j * kLanes);
+  sum.to(now);
+  for (int lane = 0; lane < kLanes; ++lane) running.sum[lane] += now[lane];
+}
+
+template <class T>
+class Forward {
+ public:
+  using A = compute_t<T>;
+
+  explicit Forward(const Attention& call)
+      : call_(call),
+        logits_(call),
+        kernel_(micro_kernel<A>(int64_t(call.queries) * call.group)),
+        chunks_(call, kRows),
+        dim_v_(rounded_up(call.dim_v, kernel_.mr)) {}
+
+  int64_t items() const { return chunks_.count(); }
+
+  int64_t nanoseconds_per_item() const {
+    constexpr int64_t kMultiplyAdds = 256 / sizeof(A);  // per nanosecond
+    const int64_t rows = std::min(int64_t(call_.queries) * call_.group, kRows);
+    return 100 + rows * call_.keys * (call_.dim + call_.dim_v + 16) / kMultiplyAdds;
+  }
+
+  [[nodiscard]] bool compute(int64_t begin, int64_t end) const {
+    Memory<A> memory;
+    const int64_t keys = rounded_up(kKeys, kernel_.mr);
+    const Pieces at{memory.piece(kRows * call_.dim), memory.piece(kRows * dim_v_), memory.piece(keys * call_.dim),
+                    memory.piece(dim_v_ * kKeys), memory.piece(keys * kernel_.nr)};
+    if (!memory.allocate()) return false;
+    const Buffers buffers{memory[at.q], memory[at.y], memory[at.k], memory[at.v], memory[at.scores]};
+    for (int64_t i = begin; i < end; ++i)
+      chunks_.visit(
+          i, [&](const HeadGroup& group, int64_t first, int64_t last) { compute_rows(group, first, last, buffers); });
+    return true;
+  }
+
+ private:
+  struct Pieces {
+    int64_t q, y, k, v, scores;
+  };
+  struct Buffers {
+    A *q, *y;   // panels of rows: [dim, nr] and [dim_v, nr]
+    A *k, *v;   // panels of keys [dim, mr], and of features [keys, mr]
+    A* scores;  // [keys, nr]
+  };
+
+  void compute_rows(const HeadGroup& group, int64_t first, int64_t last, const Buffers& to) const {
+    const int nr = kernel_.nr;
+    const int64_t rows = last - first;
+    const Range keys = call_.band.keys(group.sequence, group.queries(first, last));
+    Running<A> running[kRows / 4];
+    for (int64_t row = 0, panel = 0; row < rows; row += nr, ++panel) {
+      std::fill_n(running[panel].max, kMaxNr, -std::numeric_limits<A>::infinity());
+      std::fill_n(running[panel].sum, kMaxNr, A(0));
+    }
+    std::fill_n(to.y, rounded_up(rows, nr) * dim_v_, A(0));
+    if (!keys.is_empty()) {
+      pack_rows([&](int64_t row) { return group.of_query<const T>(call_.q, first + row); }, rows, call_.dim, to.q, nr);
+      if (logits_.sign != 1)
+        for (int64_t i = 0; i < rounded_up(rows, nr) * call_.dim; ++i) to.q[i] *= logits_.sign;
+    }
+    for (int key = keys.begin / kKeys * kKeys; key < keys.end; key += kKeys) {
+      const int count = std::min(kKeys, keys.end - key);
+      pack_rows([&](int64_t j) { return group.of_key<const T>(call_.k, key + static_cast<int>(j)); }, count, call_.dim,
+                to.k, kernel_.mr);
+      pack_columns([&](int64_t j) { return group.of_key<const T>(call_.v, key + static_cast<int>(j)); }, count, count,
+                   call_.dim_v, to.v, kernel_.mr);
+      for (int64_t row = 0, panel = 0; row < rows; row += nr, ++panel)
+        add_block(group, first + row, static_cast<int>(std::min<int64_t>(nr, rows - row)), key, count,
+                  to.q + row * call_.dim, to, to.y + row * dim_v_, running[panel]);
+    }
+    for (int64_t row = 0, panel = 0; row < rows; row += nr, ++panel)
+      for (int lane = 0; lane < std::min<int64_t>(nr, rows - row); ++lane)
+        finish(group, first + row + lane, to.y + row * dim_v_ + lane, running[panel].max[lane],
+               running[panel].sum[lane]);
+  }
+
+  // One block of keys, of which `packed` are in the buffers, for one panel of rows.
+  void add_block(const HeadGroup& group, int64_t row, int rows, int key, int packed, const A* q, const Buffers& from,
+                 A* y, Running<A>& running) const {
+    const Range queries = group.queries(row, row + rows), seen = call_.band.keys(group.sequence, queries);
+    const int count = std::min(packed, seen.end - key);
+    if (count <= 0 || seen.begin >= key + count) return;
+    const Range by_all = call_.band.keys_of_all(group.sequence, queries);
+    const bool is_masked = call_.has_mask || key < by_all.begin || key + count > by_all.end;
+    uint8_t keep[kKeys * kMaxNr];
+    if (is_masked && !find_kept(group, row, rows, key, count, kernel_.nr, keep)) return;
+    const int64_t padded = rounded_up(count, kernel_.mr);
+    multiply_panels(kernel_, padded, kernel_.nr, call_.dim, from.k, q, from.scores, kernel_.nr, false);
+    with_lanes<A>(kernel_.nr, [&](auto lanes) {
+      A alpha[kMaxNr];
+      soften<A, lanes>(logits_, count, is_masked ? keep : nullptr, from.scores, running, alpha);
+      if (std::all_of(alpha, alpha + lanes, [](A a) { return a == 1; })) return;
+      for (int64_t d = 0; d < dim_v_; ++d)
+        for (int lane = 0; lane < lanes; ++lane) y[d * lanes + lane] *= alpha[lane];
+    });
+    multiply_block(count, packed, from.v, from.scores, y);
+  }
+
+  // y^T [dim_v, nr] += v^T [dim_v, keys] @ p [keys, nr], of panels in which `packed` keys lie.
+  void multiply_block(int count, int packed, const A* v, const A* p, A* y) const {
+    for (int64_t d = 0; d < dim_v_; d += kernel_.mr)
+      kernel_.multiply(count, v + d * packed, p, y + d * kernel_.nr, kernel_.nr, true);
+  }
+
+  // y is a column of its panel.
+  void finish(const HeadGroup& group, int64_t row, const A* y, A max, A sum) const {
+    A lse = max * logits_.unit + std::log(sum);
+    A reciprocal = 1 / sum;
+    if (sum == 0) {  // nothing is kept, or only scores of minus infinity
+      reciprocal = group.keeps_any(row) ? std::numeric_limits<A>::quiet_NaN() : A(0);
+      lse = reciprocal - std::numeric_limits<A>::infinity();
+    }
+    *group.of_query<A>(call_.lse, row) = lse;
+    A wide[kMostFeatures];
+    for (int d = 0; d < call_.dim_v; ++d) wide[d] = y[d * kernel_.nr] * reciprocal;
+    T* to = group.of_query<T>(call_.y, row);
+    if constexpr (std::is_same_v<T, A>)
+      std::copy_n(wide, call_.dim_v, to);
+    else
+      narrow(wide, to, call_.dim_v);
+  }
+
+  const Attention& call_;
+  const Logits<A> logits_;
+  const MicroKernel<A> kernel_;
+  const Chunks chunks_;
+  const int64_t dim_v_;  // padded
+};
+
+Status check_offsets(const char* op, const char* name, const int32_t* offsets, int64_t sequences, int size) {
+  const auto must = [&](const std::string& expected, int64_t i) {
+    return Status::error("fusedops.", op, ": ", name, " must ", expected, "; got ", std::to_string(offsets[i]),
+                         " at position ", std::to_string(i));
+  };
+  if (offsets[0] != 0) return must("begin with 0", 0);
+  for (int64_t i = 1; i <= sequences; ++i)
+    if (offsets[i] < offsets[i - 1]) return must("ascend", i);
+  if (offsets[sequences] != size) return must("end with the number of positions, " + std::to_string(size), sequences);
+  return {};
+}
+
+}  // namespace
+
+Status check_sequences(const Attention& call, const char* op) {
+  if (call.offsets_q) {
+    FUSEDOPS_TRY(check_offsets(op, "offsets_q", call.offsets_q, call.sequences, call.packed_queries));
+    return check_offsets(op, "offsets_k", call.offsets_k, call.sequences, call.packed_keys);
+  }
+  for (int64_t b = 0; call.lengths && b < call.sequences; ++b) {
+    const int64_t length = call.lengths_are_64 ? static_cast<const int64_t*>(call.lengths)[b]
+                                               : static_cast<const int32_t*>(call.lengths)[b];
+    if (length < 0 || length > call.keys)
+      return Status::error("fusedops.", op, ": lengths must be in [0, ", std::to_string(call.keys),
+                           "], the number of keys; got ", std::to_string(length), " for sequence ", std::to_string(b));
+  }
+  return {};
+}
+
+}  // namespace cpu
+
+Status attention_cpu(const Call& arguments) {
+  const Attention call = Attention::of(arguments);
+  FUSEDOPS_TRY(cpu::check_sequences(call, arguments.op.name));
+  return dispatch(call.dtype, [&](auto tag) {
+    return cpu::run_tasks(cpu::Forward<typename decltype(tag)::type>(call), arguments);
+  });
+}
+
+}  // namespace fusedops

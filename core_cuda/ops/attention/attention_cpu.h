@@ -1,0 +1,258 @@
+// What the forward and the backward of attention on the CPU share. Both work on panels: the scores of a block of keys
+// [keys, lanes] for as many queries as the micro-kernel of the products has columns. So the softmax runs along the
+// lanes, without a sum across a vector, and what a product leaves is what the next one takes.
+//
+// The rows of a panel are queries of the heads that share a key head, the heads of one query side by side. A block of
+// keys begins at a multiple of kKeys and each panel adds up its blocks in their order: a row's bits follow from its
+// sequence alone.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <new>
+
+#include "core/common/exp.h"
+#include "core/common/formulas.h"
+#include "core/cpu/elementwise.h"
+#include "core/cpu/row_blocks.h"
+#include "ops/attention/attention.h"
+#include "ops/products/matmul_cpu.h"
+
+namespace fusedops::cpu {
+
+inline constexpr int kKeys = 128;  // of a block: the panels of its scores and its keys stay in the second-level cache
+
+constexpr int64_t rounded_up(int64_t size, int64_t multiple) { return (size + multiple - 1) / multiple * multiple; }
+
+// The softmax is over unit * z, where z is a score, or one behind a soft cap.
+template <class A>
+struct Logits {
+  explicit Logits(const Attention& call)
+      : sign(call.softcap || call.scale > 0 ? 1
+             : call.scale < 0               ? -1
+                                            : 0),
+        unit(static_cast<A>(call.softcap || call.scale == 0 ? 1 : std::fabs(call.scale))),
+        cap(static_cast<A>(call.softcap)),
+        inner(static_cast<A>(call.softcap ? call.scale / call.softcap : 0)) {}
+
+  bool is_capped() const { return cap != 0; }
+
+  A sign;  // of the queries: scores are never turned around later
+  A unit;
+  A cap, inner;  // z = cap * tanh(inner * score)
+};
+
+// Some rows of a sequence whose heads share a key head.
+struct HeadGroup {
+  const Attention& call;
+  int64_t b;
+  int key_head;
+  Sequence sequence;
+
+  HeadGroup(const Attention& call, int64_t b, int key_head)
+      : call(call), b(b), key_head(key_head), sequence(call.sequence(b)) {}
+
+  int64_t rows() const { return int64_t(sequence.queries) * call.group; }
+  int query(int64_t row) const { return static_cast<int>(row / call.group); }
+  int head(int64_t row) const { return key_head * call.group + static_cast<int>(row % call.group); }
+  Range queries(int64_t begin, int64_t end) const { return {query(begin), query(end - 1) + 1}; }
+
+  template <class T>
+  T* of_query(const HeadRows& tensor, int64_t row) const {
+    return tensor.row<T>(b, sequence.first_query + query(row), head(row));
+  }
+  template <class T>
+  T* of_key(const HeadRows& tensor, int key) const {
+    return tensor.row<T>(b, sequence.first_key + key, key_head);
+  }
+
+  // Whether the mask keeps keys of a row, from one on; null: all.
+  const uint8_t* mask(int64_t row) const {
+    return call.mask.row((b * call.heads + head(row)) * call.queries + query(row));
+  }
+  bool keeps_any(int64_t row) const {
+    const Range keys = call.band.keys(sequence, query(row));
+    if (keys.is_empty() || !call.has_mask) return !keys.is_empty();
+    const uint8_t* kept = mask(row);
+    if (!call.mask.has_columns()) return *kept;
+    return std::any_of(kept + keys.begin, kept + keys.end, [](uint8_t keep) { return keep != 0; });
+  }
+};
+
+// Fills keep [keys, lanes] for rows from `row` on and keys from `key` on: whether a row sees a key. False if none does.
+inline bool find_kept(const HeadGroup& group, int64_t row, int rows, int key, int keys, int lanes, uint8_t* keep) {
+  int begin[kMaxNr] = {}, end[kMaxNr] = {};
+  for (int lane = 0; lane < rows; ++lane) {
+    const Range range = group.call.band.keys(group.sequence, group.query(row + lane));
+    begin[lane] = range.begin - key, end[lane] = range.end - key;
+  }
+  for (int j = 0; j < keys; ++j)
+#pragma GCC ivdep
+    for (int lane = 0; lane < lanes; ++lane)
+      keep[j * lanes + lane] = static_cast<uint8_t>(begin[lane] <= j) & static_cast<uint8_t>(j < end[lane]);
+  if (group.call.has_mask) {
+    for (int lane = 0; lane < rows; ++lane) {
+      const uint8_t* mask = group.mask(row + lane);
+      if (!group.call.mask.has_columns()) {
+        if (!*mask)
+          for (int j = 0; j < keys; ++j) keep[j * lanes + lane] = 0;
+        continue;
+      }
+      for (int j = 0; j < keys; ++j) keep[j * lanes + lane] &= static_cast<uint8_t>(mask[key + j] != 0);
+    }
+  }
+  return std::any_of(keep, keep + keys * lanes, [](uint8_t kept) { return kept != 0; });
+}
+
+// One number for each lane, in vectors of 32 bytes.
+template <class A, int kLanes>
+struct Lanes {
+  typedef A Vector __attribute__((vector_size(32)));
+  static constexpr int kWidth = 32 / sizeof(A), kVectors = kLanes / kWidth;
+  static_assert(kLanes % kWidth == 0);
+
+  static Lanes from(const A* values) {
+    Lanes lanes;
+    for (int v = 0; v < kVectors; ++v) lanes.vectors[v] = loaded(values + v * kWidth);
+    return lanes;
+  }
+  void to(A* values) const { std::memcpy(values, vectors, sizeof vectors); }
+
+  // Larger elements take the place of these; a NaN does not.
+  void raise(const A* values) {
+    for (int v = 0; v < kVectors; ++v) {
+      const Vector other = loaded(values + v * kWidth);
+      vectors[v] = other > vectors[v] ? other : vectors[v];
+    }
+  }
+  void add(const A* values) {
+    for (int v = 0; v < kVectors; ++v) vectors[v] += loaded(values + v * kWidth);
+  }
+
+  // One by one: a copy of all of them would go through memory.
+  static Vector loaded(const A* values) {
+    Vector vector;
+    std::memcpy(&vector, values, sizeof vector);
+    return vector;
+  }
+
+  Vector vectors[kVectors];
+};
+
+// Calls body with a constant for the columns of a micro-kernel, so that loops over them become vectors.
+template <class A, class Body>
+void with_lanes(int lanes, Body&& body) {
+  const auto call = [&](auto count) { run_widest([&] { body(count); }); };
+  switch (lanes) {
+    case 4:
+      if constexpr (sizeof(A) == 8) call(std::integral_constant<int, 4>());
+      break;
+    case 8:
+      return call(std::integral_constant<int, 8>());
+    case 12:
+      if constexpr (sizeof(A) == 8) call(std::integral_constant<int, 12>());
+      break;
+    case 16:
+      return call(std::integral_constant<int, 16>());
+    case 24:
+      return call(std::integral_constant<int, 24>());
+    case 32:
+      return call(std::integral_constant<int, 32>());
+  }
+}
+
+// Panels of rows that begin where at(row) points: each is [k, lanes], zero in lanes beyond the rows.
+template <class At, class A>
+void pack_rows(At at, int64_t rows, int64_t k, A* panels, int lanes) {
+  for (int64_t row = 0; row < rows; row += lanes, panels += k * lanes)
+    pack_along_k([&](int i) { return at(row + i); }, static_cast<int>(std::min<int64_t>(lanes, rows - row)), k, panels,
+                 lanes);
+}
+
+// Panels of the columns of rows that begin where at(row) points: each is [steps, width], zero in steps beyond the rows
+// and in columns beyond the last.
+template <class At, class A>
+void pack_columns(At at, int64_t rows, int64_t steps, int64_t columns, A* panels, int width) {
+  for (int64_t column = 0; column < columns; column += width, panels += steps * width) {
+    pack_across_k([&](int64_t row) { return at(row) + column; },
+                  static_cast<int>(std::min<int64_t>(width, columns - column)), rows, panels, width);
+    std::fill(panels + rows * width, panels + steps * width, A(0));
+  }
+}
+
+// A range of the rows of a head group: what a task computes. Sequences that lie one behind the other have different
+// numbers of them; the chunks of one are found from where it begins.
+class Chunks {
+ public:
+  Chunks(const Attention& call, int64_t rows) : call_(call), rows_(rows) {}
+
+  int64_t count() const { return first(call_.sequences) * call_.key_heads; }
+
+  // Calls body(group, first row, last row) for chunk i, if it has rows.
+  template <class Body>
+  void visit(int64_t i, Body&& body) const {
+    const int64_t all = first(call_.sequences), chunk = i % all;
+    int64_t low = 0, high = call_.sequences;  // the sequence b with first(b) <= chunk < first(b + 1)
+    while (high - low > 1) {
+      const int64_t middle = (low + high) / 2;
+      (first(middle) <= chunk ? low : high) = middle;
+    }
+    const HeadGroup group(call_, low, static_cast<int>(i / all));
+    const int64_t begin = (chunk - first(low)) * rows_, end = std::min(begin + rows_, group.rows());
+    if (begin < end) body(group, begin, end);
+  }
+
+ private:
+  int64_t first(int64_t b) const {
+    if (call_.offsets_q) return call_.offsets_q[b] * int64_t(call_.group) / rows_ + b;
+    return b * ((int64_t(call_.queries) * call_.group + rows_ - 1) / rows_);
+  }
+
+  const Attention& call_;
+  const int64_t rows_;
+};
+
+struct Free {
+  void operator()(void* memory) const { ::operator delete(memory, std::align_val_t{64}); }
+};
+
+// Memory of a task, handed out piece by piece.
+template <class A>
+class Memory {
+ public:
+  // Asks for it, once all pieces are known; false if there is none.
+  bool allocate() {
+    memory_.reset(static_cast<A*>(::operator new(size_ * sizeof(A), std::align_val_t{64}, std::nothrow)));
+    return memory_ != nullptr;
+  }
+
+  int64_t piece(int64_t size) {
+    const int64_t begin = size_;
+    size_ += rounded_up(size, 64 / sizeof(A));
+    return begin;
+  }
+
+  A* operator[](int64_t piece) const { return memory_.get() + piece; }
+
+ private:
+  int64_t size_ = 0;
+  std::unique_ptr<A, Free> memory_;
+};
+
+// A framework's thread must not see an exception, so that a task returns whether it could allocate its memory.
+template <class Tasks>
+Status run_tasks(const Tasks& tasks, const Call& call) {
+  std::atomic<bool> complete = true;
+  call.context.parallel_for(tasks.items(), tasks.nanoseconds_per_item(), [&](int64_t begin, int64_t end) {
+    if (!tasks.compute(begin, end)) complete = false;
+  });
+  return complete ? Status() : Status::error("fusedops: no memory left for the blocks of ", call.op.name);
+}
+
+// Lengths and offsets that are out of range: an error that names the first.
+Status check_sequences(const Attention& call, const char* op);
+
+}  // namespace fusedops::cpu

@@ -1,0 +1,116 @@
+"""Attention by its plain formula, in any floating type, and what roundings make of it: for one sequence or many."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.helpers.specification import Array, any_order
+
+FEW = (
+    16  # roundings of a product, exponentials, a quotient: errors that have a magnitude of their own are in units of it
+)
+
+
+def positions(columns: int) -> tuple[int, int]:
+    """How many positions of how many features a row of that many columns becomes."""
+    features = min(max(columns, 1), 8)
+    return -(-columns // features), features
+
+
+def seen(queries: int, keys: int, causal: bool = False, window: int | None = None) -> Array:
+    """Which keys [T, S] a query sees by its position."""
+    columns = np.arange(keys)
+    beside = np.arange(queries)[:, None] + keys - queries
+    kept = np.ones((queries, keys), bool)
+    if causal:
+        kept &= columns <= beside
+    if window is not None:
+        kept &= columns > beside - window
+    return kept
+
+
+def folded(x: Array, times: int, key_heads: int) -> Array:
+    """The sum over the heads [..., H, S, D] that share a key head."""
+    *leading, _, positions, features = x.shape
+    if times == 0:  # no heads share them
+        return np.zeros((*leading, key_heads, positions, features), x.dtype)
+    return x.reshape(*leading, key_heads, times, positions, features).sum(-3)
+
+
+class Plain:
+    """Of q [..., H, T, D], k [..., Hk, S, D] and v [..., Hk, S, Dv]; kept is broadcastable to [..., H, T, S]."""
+
+    def __init__(self, q: Array, k: Array, v: Array, kept: Array, scale: float | None, softcap: float) -> None:
+        dtype, self.key_heads = q.dtype.type, k.shape[-3]
+        self.times = q.shape[-3] // max(k.shape[-3], 1)
+        self.q, self.k, self.v = q, *(np.repeat(x, self.times, -3) for x in (k, v))
+        self.scale = dtype(1) / np.sqrt(dtype(q.shape[-1])) if scale is None else dtype(scale)
+        kept = np.broadcast_to(kept, (*q.shape[:-1], k.shape[-2]))
+        with np.errstate(all="ignore"):
+            scores = self.scale * (self.q @ np.swapaxes(self.k, -1, -2))
+            # Errors of each exponent, in roundings: of its products and their sum, and then of what is made of it.
+            products = np.abs(self.scale) * (np.abs(self.q) @ np.swapaxes(np.abs(self.k), -1, -2))
+            errors = any_order(q.shape[-1]) * products
+            self.slope = np.ones_like(scores)
+            if softcap:
+                t = np.tanh(scores / dtype(softcap))
+                scores, self.slope = dtype(softcap) * t, 1 - t * t
+                errors = self.slope * errors + 10 * np.abs(scores)
+            scores = np.where(kept, scores, -np.inf).astype(dtype)
+            largest = scores.max(-1, keepdims=True, initial=-np.inf)
+            exponentials = np.where(kept, np.exp(scores - largest), 0)
+            total = exponentials.sum(-1, keepdims=True)
+            self.p = np.where(kept, exponentials / total, 0).astype(dtype)
+            log_sum = largest + np.log(total)
+            # What is smaller than a normal number may be zero.
+            tiny = np.finfo(np.float32)
+            self.size = np.where(kept, self.p + tiny.smallest_normal / tiny.eps, 0)
+            below = finite(largest - scores)
+            errors = np.where(kept, finite(errors) + 4 * below, 0)
+            self.errors = errors + np.sum(self.p * errors, -1, keepdims=True)
+            # The backward takes the exponentials of scores - log_sum.
+            self.errors_again = (
+                self.errors + 2 * np.where(kept, np.abs(finite(scores)), 0) + 2 * np.abs(finite(log_sum))
+            )
+
+    def value(self) -> Array:
+        with np.errstate(all="ignore"):
+            return self.p @ self.v
+
+    def magnitude(self) -> Array:
+        with np.errstate(all="ignore"):
+            return (self.size * (1 + self.errors / FEW)) @ np.abs(self.v)
+
+    def gradients(self, dy: Array) -> tuple[Array, ...]:
+        with np.errstate(all="ignore"):
+            dp = dy @ np.swapaxes(self.v, -1, -2)
+            ds = self.p * (dp - np.sum(dy * self.value(), -1, keepdims=True)) * self.slope
+            return self._products(self.scale, ds, self.p, self.q, self.k, dy)
+
+    def gradient_magnitude(self, dy: Array) -> tuple[Array, ...]:
+        with np.errstate(all="ignore"):
+            dy, size = np.abs(dy), self.size * (1 + self.errors_again / FEW)
+            dp = dy @ np.swapaxes(np.abs(self.v), -1, -2)
+            ds = size * (dp + np.sum(dy * self.magnitude(), -1, keepdims=True))
+            return self._products(np.abs(self.scale), ds, size, *map(np.abs, (self.q, self.k)), dy)
+
+    def _products(self, scale: Array, ds: Array, p: Array, q: Array, k: Array, dy: Array) -> tuple[Array, ...]:
+        of_keys = (scale * (np.swapaxes(ds, -1, -2) @ q), np.swapaxes(p, -1, -2) @ dy)
+        return scale * (ds @ k), *(folded(x, self.times, self.key_heads) for x in of_keys)
+
+
+def finite(x: Array) -> Array:
+    return np.where(np.isfinite(x), x, 0)
+
+
+def roundings(queries: int, keys: int, times: int, features: int) -> dict[str, float]:
+    """Of the output and the gradients; `times`: how many heads share a key head. A row's products are summed over its
+    features, and its terms over keys; the gradients of keys over the rows that see them."""
+    y = FEW + any_order(keys)
+    ds = y + any_order(features)
+    rows = any_order(queries * max(times, 1))
+    return {"y": y, "dq": ds + any_order(keys), "dk": ds + rows, "dv": y + rows}
+
+
+# A GPU multiplies probabilities and their gradients as 16-bit numbers, and the backward reads the rounded y.
+STORAGE = {"y": 1, "dq": 2, "dk": 2, "dv": 1}

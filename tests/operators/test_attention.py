@@ -1,0 +1,174 @@
+"""attention and attention_varlen: beside PyTorch's own, memory, masks, packed tensors, and what a CPU refuses."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.helpers.numerics import assert_same_bits
+
+
+def normal(random, *shape):
+    return random.normal(size=shape)
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("heads", [(4, 4), (4, 2)], ids=str)
+def test_as_torch_computes_it(torch_backend, causal, heads, random):
+    """In float64, forward and backward; torch aligns causality at the beginning, which is the same for T = S."""
+    torch = torch_backend.torch
+    sizes = [(2, 150, count, 40) for count in (heads[0], heads[1], heads[1])]
+    tensors = [torch_backend.tensor(normal(random, *size), "float64") for size in sizes]
+    leaves = [x.clone().requires_grad_() for x in tensors]
+    (y,) = torch_backend.call("attention", named(*leaves), {"causal": causal})
+    others = [x.clone().requires_grad_() for x in tensors]
+    own = torch.nn.functional.scaled_dot_product_attention(
+        *(x.transpose(1, 2) for x in others), is_causal=causal, enable_gqa=True
+    ).transpose(1, 2)
+    dy = torch_backend.tensor(normal(random, *y.shape), "float64")
+    found = [torch.autograd.grad(out, inputs, dy) for out, inputs in ((y, leaves), (own, others))]
+    for got, expected in zip((y, *found[0]), (own, *found[1]), strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-11, atol=1e-11)
+
+
+def named(*tensors):
+    return dict(zip("qkv", tensors, strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_sequence_does_not_depend_on_the_others(any_backend, dtype, random):
+    """Alone, packed with others, or with keys behind its length, which are never read: the same bits."""
+    sizes, heads, features = (3, 200, 64), (4, 2, 2), 32
+    packed = [normal(random, sum(sizes), count, features) for count in heads]
+    dy = normal(random, sum(sizes), heads[0], features)
+
+    def results(name, upstream, inputs, **options):
+        tensors = {key: any_backend.tensor(x, dtype) for key, x in inputs.items()}
+        found = any_backend.gradients(name, tensors, options, ("q", "k", "v"), (any_backend.tensor(upstream, dtype),))
+        return [any_backend.to_numpy(x) for x in (*found[0], *found[1].values())]
+
+    offsets = np.cumsum([0, *sizes]).astype(np.int32)
+    both = {"offsets_q": offsets, "offsets_k": offsets}
+    whole = results("attention_varlen", dy, {**named(*packed), **both}, causal=True)
+    for first, last in itertools.pairwise(offsets):
+        q, k, v = (x[None, first:last] for x in packed)
+        upstream = dy[None, first:last]
+        alone = results("attention", upstream, named(q, k, v), causal=True)
+        for got, expected in zip(whole, alone, strict=True):
+            assert_same_bits(got[first:last], expected[0])
+        unread = np.full((1, 137, heads[1], features), np.nan)
+        longer = named(q, *(np.concatenate([x, unread], 1) for x in (k, v)))
+        padded = results("attention", upstream, {**longer, "lengths": np.array([last - first])})
+        for got, expected in zip(padded, results("attention", upstream, named(q, k, v)), strict=True):
+            assert_same_bits(got[:, : last - first], expected)
+            assert not np.any(got[:, last - first :])
+
+
+def test_packed_tensors_are_read_in_place(torch_backend, random):
+    """Slices of [B, T, 3, H, D], and heads that were transposed: no copy of them is made."""
+    torch = torch_backend.torch
+    packed = torch_backend.tensor(normal(random, 2, 33, 3, 4, 16), "float32")
+    slices = packed.unbind(2)
+    expected = torch_backend.call("attention", named(*(x.contiguous() for x in slices)))[0]
+    heads_first = [x.transpose(1, 2) for x in slices]
+    with torch.profiler.profile(profile_memory=True) as profile:
+        got = torch_backend.call("attention", named(*slices))[0]
+        turned = torch_backend.call("attention", named(*heads_first), {"seq_dim": -2})[0]
+    assert not {"aten::copy_", "aten::clone", "aten::contiguous"} & {event.key for event in profile.key_averages()}
+    assert_same_bits(torch_backend.to_numpy(got), torch_backend.to_numpy(expected))
+    assert_same_bits(torch_backend.to_numpy(turned.transpose(1, 2)), torch_backend.to_numpy(expected))
+
+
+LONG = """
+import resource
+import numpy, torch
+import fusedops.torch as fo
+
+torch.set_num_threads(2)
+q, k, v = (torch.randn(1, 16384, 1, 8, requires_grad=True) for _ in range(3))
+few = [x[:, :256].detach().requires_grad_() for x in (q, k, v)]
+fo.attention(*few, causal=True).sum().backward()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+fo.attention(q, k, v, causal=True).sum().backward()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_a_step_has_no_buffer_of_all_scores(torch_cpu):
+    """16384 x 16384 of them would take 1 GiB in float32, and 256 MiB as bools."""
+    done = subprocess.run([sys.executable, "-c", LONG], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 64 * 1024  # KiB
+
+
+def test_rows_with_nothing_kept(any_backend, dtype, random):
+    """Zeros, zero gradients, and no trace of them in those of the keys: by the mask, by lengths and by causality."""
+    keys = 3
+    inputs = {name: normal(random, 2, size, 2, 8) for name, size in (("q", 5), ("k", keys), ("v", keys))}
+    mask = np.ones((2, 1, 5, keys), bool)
+    mask[0, 0, 4] = False
+    inputs |= {"mask": mask, "lengths": np.array([keys, 0])}
+    tensors = {name: any_backend.tensor(x, dtype) for name, x in inputs.items()}
+    (y,), gradients = any_backend.gradients("attention", tensors, {"causal": True}, ("q", "k", "v"))
+    y, dq, dk, dv = (any_backend.to_numpy(x) for x in (y, *gradients.values()))
+    empty = np.zeros((2, 5), bool)
+    empty[0, [0, 1, 4]] = empty[1] = True  # query 2 is the first that stands beside a key
+    assert not np.any(y[empty]) and not np.any(dq[empty])
+    assert np.all(y[~empty]) and np.any(dk[0]) and np.any(dv[0])
+    assert not np.any(dk[1]) and not np.any(dv[1])
+
+
+def on_a_cpu(backend):
+    if backend.device != "cpu":
+        pytest.skip("GPU: it clamps them, since it cannot raise")
+
+
+@pytest.mark.parametrize("length", [-1, 8])
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+def test_lengths_out_of_range(any_backend, length, kind, random):
+    on_a_cpu(any_backend)
+    tensors = {name: any_backend.tensor(normal(random, 2, 7, 1, 4), "float32") for name in "qkv"}
+    sentence = f"fusedops.attention: lengths must be in [0, 7], the number of keys; got {length} for sequence 1"
+    with pytest.raises(any_backend.errors, match=re.escape(sentence)):
+        any_backend.call(
+            "attention", {**tensors, "lengths": any_backend.tensor(np.array([7, length], kind), "float32")}
+        )
+
+
+@pytest.mark.parametrize(
+    "offsets, sentence",
+    [
+        ([1, 3, 7], "begin with 0; got 1 at position 0"),
+        ([0, 8, 7], "ascend; got 7 at position 2"),
+        ([0, 3, 6], "end with the number of positions, 7; got 6 at position 2"),
+        ([0, 3, 9], "end with the number of positions, 7; got 9 at position 2"),
+    ],
+)
+@pytest.mark.parametrize("name", ["offsets_q", "offsets_k"])
+def test_offsets_out_of_range(any_backend, offsets, sentence, name, random):
+    on_a_cpu(any_backend)
+    inputs = {name: normal(random, 7, 1, 4) for name in "qkv"}
+    inputs |= {"offsets_q": np.array([0, 3, 7], np.int32), "offsets_k": np.array([0, 3, 7], np.int32)}
+    inputs[name] = np.array(offsets, np.int32)
+    tensors = {key: any_backend.tensor(x, "float32") for key, x in inputs.items()}
+    with pytest.raises(any_backend.errors, match=re.escape(f"fusedops.attention_varlen: {name} must {sentence}")):
+        any_backend.call("attention_varlen", tensors)
+
+
+def test_few_head_groups_have_the_bits_of_many(any_backend, random):
+    """The backward of one head group is divided into other tasks than that of many."""
+    one = {name: normal(random, 1, 300, 1, 16) for name in "qkv"}
+    dy = normal(random, 1, 300, 1, 16)
+    found = []
+    for times in (1, 12):
+        tensors = {name: any_backend.tensor(np.repeat(x, times, 0), "float32") for name, x in one.items()}
+        upstream = (any_backend.tensor(np.repeat(dy, times, 0), "float32"),)
+        _, gradients = any_backend.gradients("attention", tensors, {"causal": True}, ("q", "k", "v"), upstream)
+        found.append([any_backend.to_numpy(x)[:1] for x in gradients.values()])
+    for got, expected in zip(*found, strict=True):
+        assert_same_bits(got, expected)

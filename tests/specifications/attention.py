@@ -1,0 +1,295 @@
+import numpy as np
+
+from tests.helpers.attention import STORAGE, Plain, positions, roundings, seen
+from tests.helpers.specification import Bad, Like, Sample, Specification, pick
+
+
+class Attention(Specification):
+    name = "attention"
+    signature = "(q, k, v, *, causal=False, scale=None, mask=None, window=None, lengths=None, softcap=0.0, seq_dim=-3)"
+    least_rank = 1
+    autocast = True
+
+    def sample(self, shape, random):
+        """The columns are the features of as many positions of one head, over few keys: any number of them is quick."""
+        queries, features = positions(shape[-1])
+        return call(random, leading=shape[:-1], queries=queries, keys=3, features=features)
+
+    def more_samples(self, random):
+        # Heads that share keys, other numbers of keys and of features than of queries, around the tiles of kernels.
+        yield call(random, "grouped", heads=(6, 2), queries=5, keys=7)
+        yield call(random, "one-key-head", heads=(4, 1), queries=3, keys=9, features=5, features_v=3)
+        yield call(random, "odd", heads=(3, 3), queries=33, keys=17, features=33, features_v=31)
+        yield call(random, "blocks", leading=(1,), heads=(2, 1), queries=130, keys=300, features=64)
+        yield call(random, "wide", leading=(1,), heads=(1, 1), queries=9, keys=70, features=256, features_v=16)
+        yield call(random, "wide-values", leading=(1,), heads=(1, 1), queries=9, keys=70, features=16, features_v=256)
+        yield call(random, "one-query", leading=(1,), heads=(8, 2), queries=1, keys=200, features=32, causal=True)
+        yield call(random, "rank-3", leading=(), heads=(2, 2))
+        yield call(random, "rank-5", leading=(2, 3), heads=(2, 1))
+        yield call(random, "no-keys", keys=0)
+        yield call(random, "no-heads", heads=(0, 0))
+        yield call(random, "no-heads-but-keys", heads=(0, 2))
+        for queries, keys in ((5, 5), (3, 8), (8, 3), (65, 130)):
+            shape = {"queries": queries, "keys": keys}
+            yield call(random, f"causal-{queries}x{keys}", causal=True, **shape)
+            yield call(random, f"window-{queries}x{keys}", window=3, **shape)
+            yield call(random, f"causal-window-{queries}x{keys}", causal=True, window=2, **shape)
+            yield call(random, f"behind-{queries}x{keys}", causal=True, seq_dim=-2, heads=(4, 2), **shape)
+        for shape in ((5, 7), (4, 5, 7), (2, 4, 5, 7), (2, 1, 1, 7), (2, 1, 5, 1), (1, 4, 1, 1), (7,), ()):
+            name = f"mask-{'x'.join(map(str, shape)) or 'scalar'}"
+            yield call(random, name, heads=(4, 2), queries=5, keys=7, mask=shape)
+        yield call(random, "mask-behind", heads=(4, 2), queries=5, keys=7, mask=(2, 1, 5, 7), seq_dim=-2)
+        yield call(random, "mask-blocks", leading=(1,), queries=70, keys=200, mask=(70, 200), causal=True)
+        for dtype in (np.int32, np.int64):
+            lengths = np.array([4, 0], dtype)
+            yield call(random, f"lengths-{np.dtype(dtype)}", heads=(2, 1), queries=5, keys=7, lengths=lengths)
+        together = {"lengths": np.array([7, 3]), "mask": (2, 1, 5, 7), "causal": True, "window": 4, "softcap": 2.0}
+        yield call(random, "together", heads=(4, 2), queries=5, keys=7, scale=0.3, **together)
+        yield call(random, "lengths-of-one", leading=(), queries=5, keys=7, lengths=np.array(2))
+        for softcap in (0.5, 30.0):
+            yield call(random, f"softcap-{softcap}", queries=5, keys=7, softcap=softcap)
+        for scale in (0.5, -0.7, 0, 3.0):
+            yield call(random, f"scale-{scale}", queries=4, keys=33, scale=scale)
+        large = call(random, "large", queries=4, keys=33)
+        yield Sample({**large.inputs, "q": 1e3 * large.inputs["q"]}, large.options, "large")
+
+    def flat(self, random):
+        return Sample(self.sample((6, 32), random).inputs, {"scale": 1e-2})
+
+    def draw(self, shape, random):
+        options = {
+            "causal": pick(random, True, False),
+            "window": pick(random, None, 1, 5),
+            "softcap": pick(random, 0.0, 2.0),
+            "scale": pick(random, None, 0.3, -1.0),
+            "seq_dim": pick(random, -3, -2),
+        }
+        keys, heads, key_heads = pick(random, 0, 1, 3, 40, 150), pick(random, 1, 2, 3), pick(random, 1, 2)
+        leading, queries = shape[:-1], min(shape[-1], 300)
+        features, features_v = pick(random, 1, 8, 33, 64), pick(random, 1, 8, 33, 64)
+        full = (*leading, heads * key_heads, queries, keys)
+        mask = tuple(pick(random, 1, size) for size in full[pick(random, *range(len(full) + 1)) :])
+        extra = {
+            "mask": pick(random, None, mask),
+            "lengths": pick(random, None, random.integers(keys + 1, size=leading)),
+        }
+        shapes = {"queries": queries, "keys": keys, "features": features, "features_v": features_v}
+        return call(random, leading=leading, heads=(heads * key_heads, key_heads), **shapes, **extra, **options)
+
+    def special(self, values, random):
+        a, b = (grid.ravel() for grid in np.meshgrid(values, values))
+
+        def rows(*columns):
+            return np.stack(columns, -1)[:, :, None, None]  # one head of one feature
+
+        for options in ({"scale": 1.0}, {"scale": -0.5}):
+            one = np.ones_like(a)
+            yield Sample({"q": rows(a), "k": rows(b, one), "v": rows(one, 2 * one)}, options)
+            yield Sample({"q": rows(one), "k": rows(a, b), "v": rows(one, 2 * one)}, options)
+            x, y = without_overflow(a, b)
+            one = np.ones_like(x)
+            yield Sample({"q": rows(one), "k": rows(one, one), "v": rows(x, y)}, options)
+
+    def reference(self, **inputs):
+        return arranged(plain(**inputs).value(), **inputs)
+
+    def magnitude(self, **inputs):
+        return arranged(plain(**inputs).magnitude(), **inputs)
+
+    def gradients(self, dy, **inputs):
+        found = plain(**inputs).gradients(arranged(dy, **inputs))
+        return {name: arranged(x, **inputs) for name, x in zip("qkv", found, strict=True)}
+
+    def gradient_magnitude(self, dy, **inputs):
+        found = plain(**inputs).gradient_magnitude(arranged(dy, **inputs))
+        return {name: arranged(x, **inputs) for name, x in zip("qkv", found, strict=True)}
+
+    def roundings(self, **inputs):
+        q, k, v = (arranged(inputs[name], **inputs) for name in "qkv")
+        times = q.shape[-3] // max(k.shape[-3], 1)
+        return roundings(q.shape[-2], k.shape[-2], times, v.shape[-1])
+
+    def storage_roundings(self, **inputs):
+        return STORAGE
+
+    bad = (
+        *(
+            Bad(
+                {name: Like("int32" if name == wrong else "float32", (2, 5, 4, 8)) for name in "qkv"},
+                f"fusedops.attention: {sentence}; got int32",
+            )
+            for wrong, sentence in (
+                ("q", "q must be float64, float32, float16 or bfloat16"),
+                ("k", "k must have q's dtype, float32"),
+                ("v", "v must have q's dtype, float32"),
+            )
+        ),
+        *(
+            Bad(
+                {"q": Like("float32", q), "k": Like("float32", k), "v": Like("float32", v)},
+                f"fusedops.attention: {sentence}",
+                options,
+            )
+            for q, k, v, sentence, options in (
+                ((5, 8), (5, 8), (5, 8), "q must have at least 3 dimensions; got shape [5, 8]", {}),
+                (
+                    (2, 5, 4, 8),
+                    (5, 8),
+                    (2, 5, 4, 8),
+                    "k must have at least 3 dimensions; got shape [5, 8]",
+                    {},
+                ),
+                (
+                    (2, 5, 4, 257),
+                    (2, 5, 4, 257),
+                    (2, 5, 4, 8),
+                    "q must have 1 to 256 features in its last dimension; got shape [2, 5, 4, 257]",
+                    {},
+                ),
+                (
+                    (2, 5, 4, 8),
+                    (2, 5, 4, 8),
+                    (2, 5, 4, 264),
+                    "v must have 1 to 256 features in its last dimension; got shape [2, 5, 4, 264]",
+                    {},
+                ),
+                (
+                    (2, 5, 4, 8),
+                    (2, 7, 4, 6),
+                    (2, 7, 4, 8),
+                    "k must have shape [2, S, Hk, 8] beside q of shape [2, 5, 4, 8]; got [2, 7, 4, 6]",
+                    {},
+                ),
+                (
+                    (2, 5, 4, 8),
+                    (3, 7, 4, 8),
+                    (3, 7, 4, 8),
+                    "k must have shape [2, S, Hk, 8] beside q of shape [2, 5, 4, 8]; got [3, 7, 4, 8]",
+                    {},
+                ),
+                (
+                    (2, 4, 5, 8),
+                    (7, 4, 8),
+                    (7, 4, 8),
+                    "k must have shape [2, Hk, S, 8] beside q of shape [2, 4, 5, 8]; got [7, 4, 8]",
+                    {"seq_dim": -2},
+                ),
+                (
+                    (2, 5, 4, 8),
+                    (2, 7, 3, 8),
+                    (2, 7, 3, 8),
+                    "k must have a number of heads that divides q's, 4; got 3",
+                    {},
+                ),
+                (
+                    (2, 5, 4, 8),
+                    (2, 7, 2, 8),
+                    (2, 6, 2, 8),
+                    "v must have shape [2, 7, 2, Dv] beside k of shape [2, 7, 2, 8]; got [2, 6, 2, 8]",
+                    {},
+                ),
+            )
+        ),
+        *(
+            Bad(
+                {name: Like("float32", (2, 5, 4, 8)) for name in "qkv"},
+                f"fusedops.attention: {sentence}",
+                options,
+            )
+            for sentence, options in (
+                ("seq_dim must be -3 or -2; got 1", {"seq_dim": 1}),
+                ("scale must be a finite number; got inf", {"scale": float("inf")}),
+                ("scale must be a finite number; got nan", {"scale": float("nan")}),
+                ("scale must be a number or None; got '2'", {"scale": "2"}),
+                ("softcap must be a finite number, at least 0; got -1", {"softcap": -1.0}),
+                ("softcap must be a finite number, at least 0; got nan", {"softcap": float("nan")}),
+                ("window must be at least 1; got 0", {"window": 0}),
+                ("window must be at least 1; got -3", {"window": -3}),
+                ("window must be an integer or None; got 2.0", {"window": 2.0}),
+                ("causal must be a bool; got 1", {"causal": 1}),
+            )
+        ),
+        *(
+            Bad(
+                {**{name: Like("float32", (2, 5, 4, 8)) for name in "qkv"}, name: Like(dtype, shape)},
+                f"fusedops.attention: {name} must {sentence}",
+            )
+            for name, dtype, shape, sentence in (
+                ("mask", "float32", (5, 5), "be bool; got float32"),
+                (
+                    "mask",
+                    "bool",
+                    (2, 5, 5),
+                    "be broadcastable to [2, 4, 5, 5], the heads, queries and keys; got [2, 5, 5]",
+                ),
+                (
+                    "mask",
+                    "bool",
+                    (1, 2, 4, 5, 5),
+                    "be broadcastable to [2, 4, 5, 5], the heads, queries and keys; got [1, 2, 4, 5, 5]",
+                ),
+                ("lengths", "float32", (2,), "be int32 or int64; got float32"),
+                ("lengths", "int64", (3,), "have shape [2], q's dimensions before its last three; got [3]"),
+                ("lengths", "int32", (), "have shape [2], q's dimensions before its last three; got []"),
+            )
+        ),
+        Bad(
+            {"q": Like("float32", (5, 4, 8)), "k": Like("float32", (5, 4, 8)), "v": None},
+            "fusedops.attention: v must be a tensor; got NoneType",
+        ),
+    )
+
+
+def call(
+    random,
+    name="",
+    leading=(2,),
+    heads=(1, 1),
+    queries=3,
+    keys=4,
+    features=8,
+    features_v=None,
+    mask=None,
+    lengths=None,
+    **options,
+):
+    def tensor(positions, heads, features):
+        middle = (heads, positions) if options.get("seq_dim") == -2 else (positions, heads)
+        return random.normal(size=(*leading, *middle, features))
+
+    inputs = {
+        "q": tensor(queries, heads[0], features),
+        "k": tensor(keys, heads[1], features),
+        "v": tensor(keys, heads[1], features_v or features),
+    }
+    if mask is not None:
+        inputs["mask"] = np.asarray(random.random(size=mask) < 0.7)
+    if lengths is not None:
+        inputs["lengths"] = np.asarray(lengths)
+    return Sample(inputs, options, name)
+
+
+def without_overflow(a, b):
+    """Without the pairs of finite numbers whose sum may overflow: weights are divided by their sum last."""
+    finite = np.isfinite(a) & np.isfinite(b)
+    largest = np.max(np.abs(a[finite]))
+    fits = ~finite | (np.abs(a) <= largest - np.abs(np.where(finite, b, 0)))
+    return a[fits], b[fits]
+
+
+def arranged(x, seq_dim=-3, **_):
+    """Heads before positions, and back."""
+    return x if seq_dim == -2 else np.swapaxes(x, -3, -2)
+
+
+def plain(q, k, v, mask=None, lengths=None, causal=False, scale=None, window=None, softcap=0.0, seq_dim=-3):
+    q, k, v = (arranged(x, seq_dim) for x in (q, k, v))
+    kept = seen(q.shape[-2], k.shape[-2], causal, window)
+    if lengths is not None:
+        kept = kept & (np.arange(k.shape[-2]) < np.asarray(lengths)[..., None, None, None])
+    if mask is not None:
+        kept = kept & mask
+    return Plain(q, k, v, kept, scale, softcap)
+
+
+SPECIFICATION = Attention()
