@@ -15,7 +15,7 @@ Shape = tuple[int, ...]
 # Sections whose cases make sense in any shape and dtype.
 RESIZABLE = ("stream", "matmul", "rows", "small", "python", "cpu", "cpu-rows")
 # What --quick leaves out unless it is asked for, and the contenders that compile first.
-NOT_QUICK = ("dtypes", "keras", "transformers", *GROWTH)
+NOT_QUICK = ("dtypes", "attention-cpu", "keras", "transformers", *GROWTH)
 COMPILED = ("compiled", "fusedops, compiled", "XLA", "fusedops, XLA", "Liger", "QuACK")
 
 
