@@ -52,6 +52,10 @@ class Rules(ABC):
     def condition(self, thing: Any) -> str:
         """What it depends on whether the kernel computes a thing that is ours, if only its input will tell."""
 
+    def likeness(self, thing: Any) -> str:
+        """Which other class a thing that was replaced is known from, if from one."""
+        return ""
+
     @abstractmethod
     def name(self, thing: Any) -> str: ...
 
@@ -93,9 +97,9 @@ class Report:
 
     def replace(self, thing: Any, kind: type) -> None:
         """A thing of this class has become one of its counterpart."""
-        condition = self.rules.condition(thing)
-        counterpart = getattr(type(thing), "mixin", type(thing))
-        self.replaced[kind.__name__, full_name(counterpart), condition] += 1
+        condition, like = self.rules.condition(thing), self.rules.likeness(thing)
+        counterpart = full_name(getattr(type(thing), "mixin", type(thing)))
+        self.replaced[kind.__name__, f"{counterpart} (as {like})" if like else counterpart, condition] += 1
         self.replaced_ones += self._count(thing) and not condition
 
     def find(self, thing: Any) -> None:
@@ -167,6 +171,8 @@ def _convert(thing: Any, rules: Rules, report: Report) -> bool:
     if not rules.is_known(kind):
         return False
     reason = rules.fixed(thing) or _become_counterpart(thing, rules)
+    if reason == "":  # it has the code of something that is known by chance
+        return False
     if reason:
         report.keep(thing, reason)
     else:
@@ -186,6 +192,6 @@ def _become_counterpart(thing: Any, rules: Rules) -> str | None:
         if kind in rules.own:
             raise
         reason = f"this version of {rules.library} is not known: {error}"
-    if reason and type(thing) is not kind:
+    if reason is not None and type(thing) is not kind:
         rules.become(thing, kind)
     return reason

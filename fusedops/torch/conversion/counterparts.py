@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from fusedops import conversion
 from fusedops.torch import nn
 from fusedops.torch.conversion import hf
+from fusedops.torch.conversion.hf.layer import HFLayer
 from fusedops.torch.nn.layer import FusedLayer
 
 _OF_TORCH: dict[type, type] = {
@@ -41,12 +43,13 @@ class Modules(conversion.Rules):
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._names = {module: path or type(model).__name__ for path, module in model.named_modules()}
+        self._look_up = functools.cache(hf.look_up)  # no longer than for one model: functions may be exchanged
 
     def is_ours(self, thing: Any) -> bool:
         return isinstance(thing, FusedLayer)
 
     def is_known(self, kind: type) -> bool:
-        return kind in _OF_TORCH or hf.is_known(kind)
+        return kind in _OF_TORCH or isinstance(self._look_up(kind), hf.Match)
 
     def counterpart(self, kind: type) -> type:
         return _OF_TORCH.get(kind) or hf.counterpart(kind)
@@ -76,8 +79,17 @@ class Modules(conversion.Rules):
         subclass = super().kept(thing)
         if subclass and any(base.__name__ == "FSDPModule" for base in type(thing).__mro__):
             return "sharded by fully_shard: convert the model before"
-        return subclass or _KEPT.get(type(thing))
+        return subclass or _KEPT.get(type(thing)) or self._unknown(type(thing))
+
+    def _unknown(self, kind: type) -> str | None:
+        """Why a class is not known that seems to be meant for one that is."""
+        found = self._look_up(kind)
+        return found if isinstance(found, str) else None
+
+    def likeness(self, thing: Any) -> str:
+        like = getattr(thing, "like", "")
+        return like if like != type(thing).__name__ else ""
 
     def computed(self, things: Sequence[Any]) -> Collection[Any]:
         ours = [thing for thing in things if self.is_ours(thing) and not thing.why_not()]
-        return {getattr(thing, name) for thing in ours for name in getattr(thing, "computes", ())}
+        return {part for thing in ours if isinstance(thing, HFLayer) for part in thing.computed()}

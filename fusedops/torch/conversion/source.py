@@ -1,0 +1,395 @@
+"""What a `forward` computes, as a sequence of tokens in which the names that somebody chose are left out.
+
+Two functions with the same tokens compute the same. The tokens are those of the syntax tree. Left out are comments,
+docstrings, annotations and the names of arguments and variables, which are numbered in order of appearance; so are the
+module's own attributes. A global name is what it stands for at this moment: an object of torch is itself, and a
+function or method that is not torch's is replaced by its own tokens. A decorator needs no rule, since it is the
+function that is there at last which is read: one that a decorator has wrapped has the tokens of the wrapper.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import inspect
+import textwrap
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+_CONSTANTS = (bool, int, float, str, type(None))
+# Of modules of Python, the functions that others are wrapped in. This one may have a layer computed again in the backward.
+_WRAPPERS = frozenset({("transformers.modeling_layers", "forward_with_checkpointing")})
+_OF_EVERY_MODULE = frozenset({"training"})  # attributes that mean the same in all modules
+
+
+class NoSource(Exception):
+    """Says which function has none."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of a function, which begins with its `def`."""
+
+    function: str
+    line: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Code:
+    """What a function computes.
+
+    `attributes` are those that it reads of the module, in the order of their numbers. `handed_on` are the parameters
+    that it does nothing with but hand them on under their own names, of each call that does.
+    """
+
+    tokens: tuple[Hashable, ...]
+    places: tuple[Place, ...]  # of each token
+    attributes: tuple[str, ...]
+    handed_on: tuple[frozenset[str], ...]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Code) and self.tokens == other.tokens
+
+    def __hash__(self) -> int:
+        return hash(self.tokens)
+
+
+def of_method(kind: type, name: str) -> Code:
+    """What a method of a class computes.
+
+    Raises:
+        NoSource: it, or a function that it calls, is not to be read.
+    """
+    return _read(plain(inspect.getattr_static(kind, name)), kind)
+
+
+def of_function(function: Any) -> Code:
+    """What a function computes; it raises what `of_method` does."""
+    return _read(function, None)
+
+
+def plain(function: Any) -> Any:
+    """What a wrapper of transformers calls that changes nothing of what is computed; anything else unchanged."""
+    while isinstance(function, FunctionType):
+        wrapper = function.__globals__.get("__name__"), function.__code__.co_name
+        if wrapper not in _WRAPPERS:
+            break
+        function = function.__wrapped__  # type: ignore[attr-defined]
+    return function
+
+
+def _read(function: Any, kind: type | None) -> Code:
+    if not isinstance(function, FunctionType):
+        raise NoSource(f"its {getattr(function, '__name__', type(function).__name__)} is not a plain function")
+    reader = _Reader(kind)
+    reader.function(function)
+    tokens, places = zip(*reader.found, strict=True)
+    return Code(tokens, places, tuple(reader.attributes), tuple(reader.handed_on))
+
+
+def parameters(function: FunctionType) -> tuple[str, ...]:
+    """The names of all parameters, `*args` and `**kwargs` among them, as Python orders variables."""
+    code = function.__code__
+    stars = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + stars]
+
+
+def shared(code: Code, other: Code) -> float:
+    """How much two functions have in common before and after the one place in which they differ."""
+    longest, shortest = max(len(code.tokens), len(other.tokens)), min(len(code.tokens), len(other.tokens))
+    before = _common(code.tokens, other.tokens)
+    after = _common(code.tokens[::-1], other.tokens[::-1])
+    return min(before + after, shortest) / longest
+
+
+def difference(code: Code, other: Code) -> str:
+    """Where the first of two functions begins to differ from the other: "in line 3, 'x = 2 * x'"."""
+    place = code.places[min(_common(code.tokens, other.tokens), len(code.places) - 1)]
+    of = f" of {place.function}" if place.function != code.places[0].function else ""
+    text = place.text if len(place.text) <= 80 else f"{place.text[:77]}..."
+    return f"in line {place.line}{of}: {text}"
+
+
+def _common(tokens: Sequence[Hashable], others: Sequence[Hashable]) -> int:
+    """How many tokens both begin with."""
+    pairs = enumerate(zip(tokens, others, strict=False))
+    return next((count for count, (x, y) in pairs if x != y), min(len(tokens), len(others)))
+
+
+class _Reader:
+    """Collects the tokens of a function and of those that it calls."""
+
+    def __init__(self, kind: type | None) -> None:
+        self.kind = kind
+        self.found: list[tuple[Hashable, Place]] = []
+        self.attributes: dict[str, int] = {}
+        self.functions: dict[FunctionType, int] = {}
+        self.handed_on: list[frozenset[str]] = []
+
+    def function(self, function: FunctionType, is_method: bool = True) -> None:
+        """The tokens of a function; of one that was there before, its number."""
+        is_new = function not in self.functions
+        number = self.functions.setdefault(function, len(self.functions))
+        if is_new:
+            _FunctionReader(self, function, is_method and self.kind is not None).read()
+        else:
+            self.found.append((("function", number), self.found[-1][1]))
+
+
+class _FunctionReader:
+    """Collects the tokens of one function."""
+
+    def __init__(self, reader: _Reader, function: FunctionType, is_method: bool) -> None:
+        self.reader, self.plain = reader, function
+        self.tree, self.lines = _parsed(function.__code__)
+        names = parameters(function)
+        self.module = names[0] if is_method and names else None  # what the method calls itself, "self" for most
+        self.variables: dict[str, int] = {}
+        self.handed_on = _handed_on(self.tree, frozenset(names) - {self.module})
+        self.own = {*function.__code__.co_varnames, *function.__code__.co_cellvars, *_stored(self.tree)}
+        closure = function.__closure__ or ()
+        self.closure = dict(zip(function.__code__.co_freevars, closure, strict=True))
+        self.line = 1
+
+    def read(self) -> None:
+        self.token("def")
+        self.body(self.tree.body)
+        given = self.tree.args
+        positional = [*given.posonlyargs, *given.args]
+        defaults = [None] * (len(positional) - len(given.defaults)) + given.defaults
+        self.line = 1
+        self.parameters("positional", positional, defaults)
+        self.parameters("keyword", given.kwonlyargs, given.kw_defaults)
+        self.parameters("star", [given.vararg], [None])
+        self.parameters("stars", [given.kwarg], [None])
+
+    def parameters(self, kind: str, given: Sequence[ast.arg | None], defaults: Sequence[ast.expr | None]) -> None:
+        """Those that the function does something with: which variable of its own each is."""
+        for position, (each, default) in enumerate(zip(given, defaults, strict=True)):
+            if each and each.arg not in self.handed_on:
+                self.token(kind, position, self.variable(each.arg))
+                self.node(default)
+
+    def variable(self, name: str) -> int:
+        return self.variables.setdefault(name, len(self.variables))
+
+    def token(self, *parts: Hashable) -> None:
+        text = self.lines[self.line - 1].strip() if self.line <= len(self.lines) else ""
+        self.reader.found.append((parts, Place(self.plain.__name__, self.line, text)))
+
+    def node(self, node: Any) -> None:
+        """The tokens of anything in a tree."""
+        if isinstance(node, ast.AST):
+            self.line = getattr(node, "lineno", self.line)
+            own = getattr(self, f"_{type(node).__name__}", None)
+            if own:
+                own(node)
+            else:
+                self.generic(node)
+        elif isinstance(node, list):
+            self.token("list", len(node))
+            for each in node:
+                self.node(each)
+        else:
+            self.token("value", type(node), repr(node))
+
+    def generic(self, node: ast.AST) -> None:
+        self.token(type(node))
+        for name, value in ast.iter_fields(node):
+            if name in ("body", "orelse", "finalbody") and isinstance(value, list):
+                self.body(value)
+            elif name not in ("annotation", "ctx", "type_comment", "returns"):
+                self.node(value)
+
+    def body(self, statements: list[ast.stmt]) -> None:
+        statements = [each for each in statements if not _is_string(each)]
+        if len(statements) > 1 and _returns_what_was_assigned(*statements[-2:]):
+            last: Any = statements[-2]
+            statements[-2:] = [ast.copy_location(ast.Return(last.value), last)]
+        self.node(statements)
+
+    def _AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is None:
+            self.generic(node)
+        else:
+            self.generic(ast.copy_location(ast.Assign([node.target], node.value), node))
+
+    def _Constant(self, node: ast.Constant) -> None:
+        self.constant(node.value)
+
+    def constant(self, value: Any) -> None:
+        self.token("constant", type(value), repr(value))
+
+    def _Name(self, node: ast.Name) -> None:
+        if node.id in self.own:
+            self.token("variable", self.variable(node.id))
+        else:
+            self.value(node.id)
+
+    def _arg(self, node: ast.arg) -> None:  # of a lambda
+        self.token("variable", self.variable(node.arg))
+
+    def _Attribute(self, node: ast.Attribute) -> None:
+        if self.is_module(node.value):
+            self.attribute(node.attr)
+            return
+        value = self.inherited(node) if _is_super(node.value) else self.known(node)
+        if value is _UNKNOWN:
+            self.generic(node)
+        else:
+            self.value(ast.unparse(node), value)
+
+    def _Call(self, node: ast.Call) -> None:
+        handed_on = frozenset(filter(None, map(self.own_name, node.keywords))) & self.handed_on
+        keywords = [keyword for keyword in node.keywords if self.own_name(keyword) not in handed_on]
+        self.token("call", len(node.args), len(keywords), bool(handed_on))
+        if handed_on:
+            self.reader.handed_on.append(handed_on)
+        self.node(node.func)
+        self.node(node.args)
+        function = self.called(node.func)
+        names = parameters(function) if function else ()
+        for keyword in keywords:
+            # A function whose own tokens are here has no names of parameters.
+            self.token("keyword", names.index(keyword.arg) if keyword.arg in names else keyword.arg)
+            self.node(keyword.value)
+
+    def own_name(self, keyword: ast.keyword) -> str | None:
+        return _own_name(keyword, self.tree.args.kwarg)
+
+    def called(self, node: ast.expr) -> FunctionType | None:
+        """The function of which the tokens are here, if it is one."""
+        if isinstance(node, ast.Attribute) and self.is_module(node.value):
+            method = self.method(node.attr)
+            return method.__func__ if isinstance(method, staticmethod) else method
+        value = self.known(node)
+        return value if _is_to_be_read(value) else None
+
+    def is_module(self, node: ast.expr) -> bool:
+        return self.module is not None and isinstance(node, ast.Name) and node.id == self.module
+
+    def method(self, name: str) -> Any:
+        """The function that the module's class has under this name, or a static method; None for other attributes."""
+        value = inspect.getattr_static(self.reader.kind, name, None)
+        function = value.__func__ if isinstance(value, staticmethod) else value
+        return value if _is_to_be_read(function) else None
+
+    def attribute(self, name: str) -> None:
+        """One of the module itself."""
+        method = self.method(name)
+        if isinstance(method, staticmethod):
+            self.token("static method")
+            self.reader.function(method.__func__, is_method=False)
+        elif method:
+            self.token("method")
+            self.reader.function(method)
+        elif name in _OF_EVERY_MODULE or hasattr(self.reader.kind, name):
+            self.token("member", name)  # such as a property, which may be anything
+        else:
+            self.token("attribute", self.reader.attributes.setdefault(name, len(self.reader.attributes)))
+
+    def known(self, node: ast.expr) -> Any:
+        """What a global name stands for, or an attribute of a module of Python; _UNKNOWN for all else."""
+        if isinstance(node, ast.Name):
+            return _UNKNOWN if node.id in self.own else self.named(node.id)
+        if isinstance(node, ast.Attribute):
+            owner = self.known(node.value)
+            if isinstance(owner, ModuleType):
+                return getattr(owner, node.attr, _UNKNOWN)
+        return _UNKNOWN
+
+    def inherited(self, node: ast.Attribute) -> Any:
+        """The method of `super().method`."""
+        cell = self.closure.get("__class__")
+        if cell is None or self.reader.kind is None or "super" in self.own:
+            return _UNKNOWN
+        return getattr(super(cell.cell_contents, self.reader.kind), node.attr, _UNKNOWN)
+
+    def named(self, name: str) -> Any:
+        if name in self.closure:
+            return self.closure[name].cell_contents
+        return self.plain.__globals__.get(name, getattr(builtins, name, _UNKNOWN))
+
+    def value(self, name: str, value: Any = None) -> None:
+        value = self.named(name) if value is None else value
+        if value is _UNKNOWN:
+            self.token("unknown", name)
+        elif isinstance(value, _CONSTANTS):
+            self.constant(value)
+        elif _is_to_be_read(value):
+            self.reader.function(value, is_method=False)
+        else:
+            self.token("object", id(value))
+
+
+_UNKNOWN = object()
+
+
+def _is_to_be_read(value: Any) -> bool:
+    """Whether it is a function that is not torch's."""
+    return isinstance(value, FunctionType) and (value.__module__ or "").partition(".")[0] != "torch"
+
+
+def _is_string(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str)
+
+
+def _returns_what_was_assigned(first: ast.stmt, second: ast.stmt) -> bool:
+    """Whether they are `name = …` and `return name`."""
+    if not isinstance(second, ast.Return) or not isinstance(second.value, ast.Name):
+        return False
+    targets = first.targets if isinstance(first, ast.Assign) else []
+    return len(targets) == 1 and isinstance(targets[0], ast.Name) and targets[0].id == second.value.id
+
+
+def _stored(tree: ast.AST) -> Iterator[str]:
+    """The names that are bound within, those of comprehensions and lambdas among them."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
+
+
+def _is_super(node: ast.expr) -> bool:
+    is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
+    return is_call and not (node.args or node.keywords)  # type: ignore[attr-defined]
+
+
+def _own_name(keyword: ast.keyword, stars: ast.arg | None) -> str | None:
+    """x of `x=x`, and of `**x` where x is all further arguments."""
+    value = keyword.value
+    if not isinstance(value, ast.Name):
+        return None
+    is_own = keyword.arg == value.id or (keyword.arg is None and stars is not None and stars.arg == value.id)
+    return value.id if is_own else None
+
+
+def _handed_on(tree: ast.FunctionDef, parameters: frozenset[str]) -> frozenset[str]:
+    """The parameters that are only handed on under their own names; those not used at all, where there are such."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    names = [_own_name(keyword, tree.args.kwarg) for call in calls for keyword in call.keywords]
+    counts = Counter(name for name in names if name in parameters)
+    uses = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+    only = frozenset(name for name in parameters if counts[name] == uses[name])
+    return only if any(counts[name] for name in only) else frozenset()
+
+
+@functools.lru_cache(4096)
+def _parsed(code: CodeType) -> tuple[ast.FunctionDef, list[str]]:
+    """The tree of a function, and its lines from its `def` on."""
+    try:
+        source = textwrap.dedent(inspect.getsource(code))
+        tree = ast.parse(source).body[0]
+    except (OSError, TypeError, SyntaxError, IndexError):
+        raise NoSource(f"the source of its {code.co_name} is not to be found") from None
+    if not isinstance(tree, ast.FunctionDef) or tree.name != code.co_name:
+        raise NoSource(f"the source of its {code.co_name} is not to be found")
+    lines = source.splitlines()[tree.lineno - 1 :]
+    ast.increment_lineno(tree, 1 - tree.lineno)
+    return tree, lines
