@@ -79,7 +79,10 @@ class Modules(conversion.Rules):
         subclass = super().kept(thing)
         if subclass and any(base.__name__ == "FSDPModule" for base in type(thing).__mro__):
             return "sharded by fully_shard: convert the model before"
-        return subclass or _KEPT.get(type(thing)) or self._unknown(type(thing))
+        unknown = self._unknown(type(thing))
+        if subclass and unknown:
+            return f"{subclass}; it {unknown}"
+        return subclass or unknown or _KEPT.get(type(thing))
 
     def _unknown(self, kind: type) -> str | None:
         """Why a class is not known that seems to be meant for one that is."""

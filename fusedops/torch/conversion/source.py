@@ -13,6 +13,8 @@ import ast
 import builtins
 import functools
 import inspect
+import linecache
+import sys
 import textwrap
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
@@ -28,6 +30,10 @@ _OF_EVERY_MODULE = frozenset({"training"})  # attributes that mean the same in a
 
 class NoSource(Exception):
     """Says which function has none."""
+
+
+class TooLong(Exception):
+    """The function has more tokens than are asked for."""
 
 
 @dataclass(frozen=True)
@@ -59,18 +65,19 @@ class Code:
         return hash(self.tokens)
 
 
-def of_method(kind: type, name: str) -> Code:
+def of_method(kind: type, name: str, limit: int | None = None) -> Code:
     """What a method of a class computes.
 
     Raises:
-        NoSource: it, or a function that it calls, is not to be read.
+        NoSource: it is not to be read.
+        TooLong: it has more than `limit` tokens, those of what it calls among them.
     """
-    return _read(plain(inspect.getattr_static(kind, name)), kind)
+    return _read(plain(inspect.getattr_static(kind, name)), kind, limit)
 
 
-def of_function(function: Any) -> Code:
+def of_function(function: Any, limit: int | None = None) -> Code:
     """What a function computes; it raises what `of_method` does."""
-    return _read(function, None)
+    return _read(function, None, limit)
 
 
 def plain(function: Any) -> Any:
@@ -83,10 +90,12 @@ def plain(function: Any) -> Any:
     return function
 
 
-def _read(function: Any, kind: type | None) -> Code:
+def _read(function: Any, kind: type | None, limit: int | None) -> Code:
     if not isinstance(function, FunctionType):
         raise NoSource(f"its {getattr(function, '__name__', type(function).__name__)} is not a plain function")
-    reader = _Reader(kind)
+    if limit is not None and len(function.__code__.co_names) > limit:  # at least a token each
+        raise TooLong
+    reader = _Reader(kind, limit)
     reader.function(function)
     tokens, places = zip(*reader.found, strict=True)
     return Code(tokens, places, tuple(reader.attributes), tuple(reader.handed_on))
@@ -94,7 +103,10 @@ def _read(function: Any, kind: type | None) -> Code:
 
 def parameters(function: FunctionType) -> tuple[str, ...]:
     """The names of all parameters, `*args` and `**kwargs` among them, as Python orders variables."""
-    code = function.__code__
+    return _parameters(function.__code__)
+
+
+def _parameters(code: CodeType) -> tuple[str, ...]:
     stars = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + stars]
 
@@ -124,8 +136,8 @@ def _common(tokens: Sequence[Hashable], others: Sequence[Hashable]) -> int:
 class _Reader:
     """Collects the tokens of a function and of those that it calls."""
 
-    def __init__(self, kind: type | None) -> None:
-        self.kind = kind
+    def __init__(self, kind: type | None, limit: int | None) -> None:
+        self.kind, self.limit = kind, limit
         self.found: list[tuple[Hashable, Place]] = []
         self.attributes: dict[str, int] = {}
         self.functions: dict[FunctionType, int] = {}
@@ -146,12 +158,12 @@ class _FunctionReader:
 
     def __init__(self, reader: _Reader, function: FunctionType, is_method: bool) -> None:
         self.reader, self.plain = reader, function
-        self.tree, self.lines = _parsed(function.__code__)
+        parsed = _parsed(function.__code__)
+        self.tree, self.lines, self.own = parsed.tree, parsed.lines, parsed.own
         names = parameters(function)
         self.module = names[0] if is_method and names else None  # what the method calls itself, "self" for most
         self.variables: dict[str, int] = {}
-        self.handed_on = _handed_on(self.tree, frozenset(names) - {self.module})
-        self.own = {*function.__code__.co_varnames, *function.__code__.co_cellvars, *_stored(self.tree)}
+        self.handed_on = parsed.handed_on - {self.module}
         closure = function.__closure__ or ()
         self.closure = dict(zip(function.__code__.co_freevars, closure, strict=True))
         self.line = 1
@@ -179,6 +191,8 @@ class _FunctionReader:
         return self.variables.setdefault(name, len(self.variables))
 
     def token(self, *parts: Hashable) -> None:
+        if self.reader.limit is not None and len(self.reader.found) > self.reader.limit:
+            raise TooLong
         text = self.lines[self.line - 1].strip() if self.line <= len(self.lines) else ""
         self.reader.found.append((parts, Place(self.plain.__name__, self.line, text)))
 
@@ -331,8 +345,16 @@ _UNKNOWN = object()
 
 
 def _is_to_be_read(value: Any) -> bool:
-    """Whether it is a function that is not torch's."""
-    return isinstance(value, FunctionType) and (value.__module__ or "").partition(".")[0] != "torch"
+    """Whether it is a function with a source that is neither torch's nor Python's."""
+    if not isinstance(value, FunctionType) or (value.__module__ or "").partition(".")[0] in _LIBRARIES:
+        return False
+    try:
+        return bool(_parsed(value.__code__))
+    except NoSource:
+        return False
+
+
+_LIBRARIES = frozenset({"torch", *sys.stdlib_module_names} - {"__main__"})
 
 
 def _is_string(statement: ast.stmt) -> bool:
@@ -380,16 +402,28 @@ def _handed_on(tree: ast.FunctionDef, parameters: frozenset[str]) -> frozenset[s
     return only if any(counts[name] for name in only) else frozenset()
 
 
+@dataclass(frozen=True)
+class _Parsed:
+    """A function's tree and its lines, from its `def` on, the names of its own, and those that it only hands on."""
+
+    tree: ast.FunctionDef
+    lines: list[str]
+    own: frozenset[str]
+    handed_on: frozenset[str]
+
+
 @functools.lru_cache(4096)
-def _parsed(code: CodeType) -> tuple[ast.FunctionDef, list[str]]:
-    """The tree of a function, and its lines from its `def` on."""
+def _parsed(code: CodeType) -> _Parsed:
+    # inspect.getsource would look through all modules of Python for the one that the code is of.
+    lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]
     try:
-        source = textwrap.dedent(inspect.getsource(code))
+        source = textwrap.dedent("".join(inspect.getblock(lines)))
         tree = ast.parse(source).body[0]
-    except (OSError, TypeError, SyntaxError, IndexError):
+    except (SyntaxError, IndexError):
         raise NoSource(f"the source of its {code.co_name} is not to be found") from None
     if not isinstance(tree, ast.FunctionDef) or tree.name != code.co_name:
         raise NoSource(f"the source of its {code.co_name} is not to be found")
     lines = source.splitlines()[tree.lineno - 1 :]
     ast.increment_lineno(tree, 1 - tree.lineno)
-    return tree, lines
+    own = frozenset({*code.co_varnames, *code.co_cellvars, *_stored(tree)})
+    return _Parsed(tree, lines, own, _handed_on(tree, frozenset(_parameters(code))))

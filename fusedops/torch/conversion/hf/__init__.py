@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import inspect
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +21,8 @@ from fusedops.torch.conversion import source
 from fusedops.torch.conversion.hf.forms import Form, all_forms
 
 _NEAR = 0.8  # how much of the tokens two functions share that are meant to be the same
+_NEAR_BY_NAME = 0.5  # the same of two classes whose names end with one of these
+_WORDS = ("RMSNorm", "LayerNorm", "MLP")
 
 
 @dataclass(frozen=True)
@@ -60,26 +61,37 @@ def look_up(kind: type) -> Match | str | None:
         return None
     if "forward" not in vars(kind) or hasattr(kind, "original"):
         return None
+    reason = None
     try:
-        return _whole(kind) or _step(kind) or _near(kind)
-    except source.NoSource as reason:
-        return _step(kind) or str(reason)
+        found = _whole(kind)
+        if isinstance(found, Match):
+            return found
+        reason = found
+    except source.NoSource as error:
+        reason = str(error)
+    return _step(kind) or reason
 
 
-def _whole(kind: type) -> Match | None:
-    """Of a class with a method that is computed as a whole."""
+def _whole(kind: type) -> Match | str | None:
+    """Of a class with a method that is computed as a whole; or which form its `forward` nearly has."""
+    near = None
     for method, forms in _forms("transformers" in sys.modules).items():
-        if not hasattr(kind, method) or _is_long(kind, method):
+        if not hasattr(kind, method):
             continue
-        code = source.of_method(kind, method)
+        try:
+            code = source.of_method(kind, method, _longest())
+        except source.TooLong:
+            continue
         form = forms.get(code)
-        if form:
-            roles = source.of_method(form, method).attributes
-            options = dict(form.options)
-            if code.handed_on:
-                options["handed_on"] = code.handed_on[0]
-            return Match(form.mixin, form.__name__, dict(zip(roles, code.attributes, strict=True)), options)
-    return None
+        if form is None:
+            near = near or _near(kind, code, forms)
+            continue
+        roles = source.of_method(form, method).attributes
+        options = dict(form.options)
+        if code.handed_on:
+            options["handed_on"] = code.handed_on[0]
+        return Match(form.mixin, form.__name__, dict(zip(roles, code.attributes, strict=True)), options)
+    return near
 
 
 @functools.cache
@@ -91,13 +103,22 @@ def _forms(with_transformers: bool) -> dict[str, dict[source.Code, type[Form]]]:
     return found
 
 
-def _is_long(kind: type, method: str) -> bool:
-    """Whether the method is far longer than any that is known, so that its source is not worth reading."""
-    function = source.plain(inspect.getattr_static(kind, method))
-    return len(getattr(getattr(function, "__code__", None), "co_names", ())) > _MOST_NAMES
+@functools.cache
+def _longest() -> int:
+    """How many tokens are worth reading: as many as a function can have that comes near a form."""
+    longest = max(len(code.tokens) for forms in _forms(False).values() for code in forms)
+    return int(longest / _NEAR)
 
 
-_MOST_NAMES = 40
+def _near(kind: type, code: source.Code, forms: Mapping[source.Code, type[Form]]) -> str | None:
+    """Which form the code differs from in one place."""
+    best, most = None, 0.0
+    for known, form in forms.items():
+        share = source.shared(code, known)
+        is_meant = any(kind.__name__.endswith(word) and form.__name__.endswith(word) for word in _WORDS)
+        if form.is_named_if_near and share > most and share >= (_NEAR_BY_NAME if is_meant else _NEAR):
+            best, most = (known, form), share
+    return f"differs from {best[1].__name__} {source.difference(code, best[0])}" if best else None
 
 
 def _step(kind: type) -> Match | None:
@@ -106,7 +127,7 @@ def _step(kind: type) -> Match | None:
 
     likes = {rotation.like: None for _, rotation in rotations(kind)}
     if likes:
-        return Match("rotary.RotaryAttention", " and ".join(likes) + "'s rotary embedding")
+        return Match("rotary.RotaryAttention", f"{' and '.join(likes)}'s rotary embedding")
     if "transformers" not in sys.modules:
         return None
     from fusedops.torch.conversion.hf import loss
@@ -114,16 +135,3 @@ def _step(kind: type) -> Match | None:
     if loss.is_language_model(kind):
         return Match("loss.LanguageModel", "")
     return Match("loss.HeadWithLoss", "") if loss.unknown_head(kind) is None else None
-
-
-def _near(kind: type) -> str | None:
-    """Which form a class's forward differs from in one place."""
-    if _is_long(kind, "forward"):
-        return None
-    code = source.of_method(kind, "forward")
-    best, shared = None, _NEAR
-    for known, form in _forms("transformers" in sys.modules).get("forward", {}).items():
-        share = source.shared(code, known)
-        if share >= shared:
-            best, shared = (known, form), share
-    return f"differs from {best[1].__name__} {source.difference(code, best[0])}" if best else None

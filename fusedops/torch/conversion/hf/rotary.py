@@ -52,9 +52,14 @@ def _rotation(function: Any) -> Rotation | None:
     if not isinstance(function, FunctionType) or function.__module__.partition(".")[0] == "torch":
         return None
     try:
-        return _known().get(source.of_function(function))
-    except source.NoSource:
+        return _known().get(source.of_function(function, _longest()))
+    except (source.NoSource, source.TooLong):
         return None
+
+
+@functools.cache
+def _longest() -> int:
+    return max(len(code.tokens) for code in _known())
 
 
 @functools.cache

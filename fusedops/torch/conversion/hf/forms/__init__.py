@@ -28,9 +28,11 @@ class Form:
     mixin: ClassVar[str]
     method: ClassVar[str]  # the one that is compared
     options: ClassVar[dict[str, Any]]
+    is_named_if_near: ClassVar[bool]  # whether code that differs a little is worth a word
 
     def __init_subclass__(cls, mixin: str, method: str = "forward", **options: Any) -> None:
         cls.mixin, cls.method, cls.options = mixin, method, options
+        cls.is_named_if_near = not mixin.startswith("dense.")
 
     if TYPE_CHECKING:
 
