@@ -72,7 +72,7 @@ class Rules(ABC):
 
     def kept(self, thing: Any) -> str | None:
         """Why a thing of a class that is not known is kept, if there is more to say than that."""
-        known = next((base for base in type(thing).__mro__ if self.is_known(base)), None)
+        known = next((base for base in type(thing).__mro__[1:] if self.is_known(base)), None)
         return f"a subclass of {known.__name__}, which may compute something else" if known else None
 
     def computed(self, things: Sequence[Any]) -> Collection[Any]:

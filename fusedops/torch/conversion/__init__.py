@@ -4,10 +4,14 @@ A module is converted by its class alone: `module.__class__` becomes a subclass 
 of its own. For torch.nn's modules that is the layer of the same name in `fusedops.torch.nn`; for those of Hugging
 Face's transformers it is made of the module's own class and of a mixin in `hf/`, which has the faster `forward`.
 
-How a family of models is added: list the classes of its modules in `hf/__init__.py`, each with the mixin that fits it.
-Where none fits, write one in a file of `hf/`, one file for one idea; what it must have is said in `hf/layer.py`. Then
-add the family to `tests/helpers/hugging_face.py`: the suite in `tests/torch/test_convert_families.py` runs on all that
-are there.
+A class is known by what the code of its `forward` computes, whatever its name: `hf/forms/` is the catalogue of the
+code that is known, `source.py` compares.
+
+How a family of models is added: mostly not at all, since its code is that of others. If a module is kept that should
+not be, add its `forward` as a form to the file of `hf/forms/` for its idea, with the names of attributes that the mixin
+asks for. Where no mixin computes it, write one in the file of the same idea in `hf/`; what it must have is said in
+`hf/layer.py`. Then add the family to `tests/helpers/hugging_face.py`: the suite in
+`tests/torch/test_convert_families.py` runs on all that are there.
 """
 
 from __future__ import annotations
@@ -30,13 +34,18 @@ def convert(model: _Model, verbose: bool = True) -> _Model:
 
     A module changes in place, to a subclass of its own class that computes the same and adds no state: parameters,
     buffers, state-dict keys, hooks, devices, the optimizer's references and all references to modules stay valid. A
-    subclass of a known class is left alone, because it may compute something else. A second conversion does nothing
-    more.
+    second conversion does nothing more.
 
-    Known are `LayerNorm`, `RMSNorm`, `Softmax` and `CrossEntropyLoss` of torch.nn, and the modules of Hugging Face's
-    transformers that `fusedops.torch.conversion.hf` lists: their norms, MLPs, rotary embedding, residual connections
-    and losses. The model may be wrapped, for example by DistributedDataParallel or torch.compile; compiled code is
-    compiled again. `fully_shard` makes subclasses: convert a model before it is sharded.
+    Known are `LayerNorm`, `RMSNorm`, `Softmax` and `CrossEntropyLoss` of torch.nn, and every class with a `forward`
+    whose code is that of a norm, a gated or dense MLP, an attention with rotary embedding, a residual block or a model
+    with a loss in the catalogue `fusedops.torch.conversion.hf.forms`, which is that of Hugging Face's transformers and
+    of models that copy it. The names of the class, its attributes and variables may differ, and so may comments and
+    annotations; operations, constants, dtypes and their order may not. A class that differs in one place is kept, and
+    the line is printed. So is a class without a source file, and a subclass of a known class that has no `forward` of
+    its own, because it may compute something else.
+
+    The model may be wrapped, for example by DistributedDataParallel or torch.compile; compiled code is compiled again.
+    `fully_shard` makes subclasses: convert a model before it is sharded.
 
     Only modules are converted, not functions: a call of torch.nn.functional within a `forward` stays as it is. The
     classes of transformers keep their names and modules, so that `save_pretrained` and `isinstance` work as before.

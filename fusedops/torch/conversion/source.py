@@ -23,7 +23,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 _CONSTANTS = (bool, int, float, str, type(None))
-# Of modules of Python, the functions that others are wrapped in. This one may have a layer computed again in the backward.
+# Functions that others are wrapped in, by their modules: this one has a layer computed again in the backward.
 _WRAPPERS = frozenset({("transformers.modeling_layers", "forward_with_checkpointing")})
 _OF_EVERY_MODULE = frozenset({"training"})  # attributes that mean the same in all modules
 
@@ -210,10 +210,10 @@ class _FunctionReader:
             for each in node:
                 self.node(each)
         else:
-            self.token("value", type(node), repr(node))
+            self.token("value", type(node).__name__, repr(node))
 
     def generic(self, node: ast.AST) -> None:
-        self.token(type(node))
+        self.token(type(node).__name__)
         for name, value in ast.iter_fields(node):
             if name in ("body", "orelse", "finalbody") and isinstance(value, list):
                 self.body(value)
@@ -237,7 +237,7 @@ class _FunctionReader:
         self.constant(node.value)
 
     def constant(self, value: Any) -> None:
-        self.token("constant", type(value), repr(value))
+        self.token("constant", type(value).__name__, repr(value))
 
     def _Name(self, node: ast.Name) -> None:
         if node.id in self.own:
@@ -279,29 +279,26 @@ class _FunctionReader:
     def called(self, node: ast.expr) -> FunctionType | None:
         """The function of which the tokens are here, if it is one."""
         if isinstance(node, ast.Attribute) and self.is_module(node.value):
-            method = self.method(node.attr)
-            return method.__func__ if isinstance(method, staticmethod) else method
+            return self.method(node.attr)[0]
         value = self.known(node)
         return value if _is_to_be_read(value) else None
 
     def is_module(self, node: ast.expr) -> bool:
         return self.module is not None and isinstance(node, ast.Name) and node.id == self.module
 
-    def method(self, name: str) -> Any:
-        """The function that the module's class has under this name, or a static method; None for other attributes."""
-        value = inspect.getattr_static(self.reader.kind, name, None)
-        function = value.__func__ if isinstance(value, staticmethod) else value
-        return value if _is_to_be_read(function) else None
+    def method(self, name: str) -> tuple[FunctionType | None, bool]:
+        """The function that the module's class has under this name, if it has one, and whether it gets the module."""
+        value: Any = inspect.getattr_static(self.reader.kind, name, None)
+        is_static = isinstance(value, staticmethod)
+        function = value.__func__ if is_static else value
+        return function if _is_to_be_read(function) else None, not is_static
 
     def attribute(self, name: str) -> None:
         """One of the module itself."""
-        method = self.method(name)
-        if isinstance(method, staticmethod):
-            self.token("static method")
-            self.reader.function(method.__func__, is_method=False)
-        elif method:
-            self.token("method")
-            self.reader.function(method)
+        method, gets_module = self.method(name)
+        if method:
+            self.token("method" if gets_module else "static method")
+            self.reader.function(method, gets_module)
         elif name in _OF_EVERY_MODULE or hasattr(self.reader.kind, name):
             self.token("member", name)  # such as a property, which may be anything
         else:

@@ -63,7 +63,7 @@ class PackedMLP(_Gated):
 def gated_halves(activation: Any, packed: torch.Tensor) -> torch.Tensor:
     """act(gate) · up of the halves of the last dimension, whose gradient is then one tensor as well."""
     name = fused_name(activation)
-    if name is None or unfused_input(packed) or is_watched(activation):
+    if name is None or unfused_input(packed) or _is_watched(activation):
         gate, up = packed.chunk(2, dim=-1)
         return activation(gate) * up
     return fo.gated_act(packed, None, name)
@@ -72,9 +72,13 @@ def gated_halves(activation: Any, packed: torch.Tensor) -> torch.Tensor:
 def gated(activation: Any, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """act(gate) · up, by the kernel if it can and if no hook or subclass is in the way."""
     name = fused_name(activation)
-    if name is None or gate.dtype is not up.dtype or unfused_input(gate) or is_watched(activation):
+    if name is None or gate.dtype is not up.dtype or unfused_input(gate) or _is_watched(activation):
         return activation(gate) * up
     return fo.gated_act(gate, up, name)
+
+
+def _is_watched(activation: Any) -> bool:
+    return isinstance(activation, torch.nn.Module) and is_watched(activation)
 
 
 class GatedExperts(_Gated):

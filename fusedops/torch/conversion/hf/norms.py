@@ -12,7 +12,7 @@ from fusedops.torch.nn.layer import is_mixed, of_two_dtypes, unfused_input
 
 
 class _Norm(HFLayer):
-    """A norm of the last dimension, rounded once where the original rounds before the product with the weight as well."""
+    """A norm of the last dimension, rounded once where the original rounds before the product with the weight, too."""
 
     of_input: ClassVar[bool] = False  # whether the result has the input's dtype, whatever the weight's
     fixed_eps: ClassVar[float]  # where it is none of the module's attributes
@@ -43,6 +43,8 @@ class _Norm(HFLayer):
             row = self._row(role)
             if row is not None and (not isinstance(row, torch.Tensor) or row.dim() != 1):
                 return f"its {self.names[role]} is not one row"
+        if "shape" in self.names and len(self.part("shape")) != 1:
+            return "it normalizes more than one dimension"
         return None
 
     def _original(self, *inputs: Any) -> torch.Tensor:
@@ -106,7 +108,8 @@ class GateThenGroupedRMSNorm(GateThenRMSNorm):
         size = self.part("group_size")
         if size == x.shape[-1]:
             return super()._normalized(x)
-        return self.part("weight") * fo.rms_norm(x.unflatten(-1, (-1, size)), eps=self._eps).flatten(-2)
+        groups = x.reshape(*x.shape[:-1], -1, size)
+        return self.part("weight") * fo.rms_norm(groups, eps=self._eps).flatten(-2)
 
 
 class LayerNorm(_Norm):
@@ -141,5 +144,5 @@ class ChannelsLayerNorm(HFLayer):
     def _normalized(self, x: torch.Tensor) -> torch.Tensor:
         is_known = self.weight is None or self.weight.dtype is x.dtype or is_mixed(x, self.weight)
         if unfused_input(x) or not is_known:
-            return torch.nn.LayerNorm.forward(self, x)  # type: ignore[arg-type]
+            return torch.nn.LayerNorm.forward(self, x)
         return fo.layer_norm(x, self.weight, self.bias, eps=self.eps)

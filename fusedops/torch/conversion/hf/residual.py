@@ -81,7 +81,7 @@ class _Block(HFLayer):
         return residual + self.parts(self.after_mlp, self.part("mlp")(x))
 
 
-class PreNormBlock(_Block):
+class PreNormBlockByPosition(_Block):
     """x + attention(norm(x)), and then x + mlp(norm(x)); the attention's result is the first of two."""
 
     def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -90,13 +90,30 @@ class PreNormBlock(_Block):
         return self._finish(attended, hidden_states)
 
 
-class PreNormBlockByName(_Block):
+class PreNormBlock(_Block):
     """The same, where the attention gets the hidden states by their name, which hooks see."""
 
     def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        first, named = self._of_attention(self._bound(args, kwargs))
+        _, named = self._of_attention(self._bound(args, kwargs))
         attended, _ = self.part("attention")(hidden_states=self.part("norm")(hidden_states), **named)
         return self._finish(attended, hidden_states)
+
+
+class MixtureBlock(PreNormBlock):
+    """The same, where the MLP's result is the first of two."""
+
+    def _finish(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        x, residual = add_norm(self.part("norm_of_sum"), attended, residual)
+        return residual + self.part("mlp")(x)[0]
+
+
+class ScaledBlock(PreNormBlock):
+    """The same with a factor, as in Granite: x + m · attention(norm(x)), and then x + m · mlp(norm(x))."""
+
+    def _finish(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        multiplier = self.part("multiplier")
+        x, residual = add_norm(self.part("norm_of_sum"), attended * multiplier, residual)
+        return residual + self.part("mlp")(x) * multiplier
 
 
 class VisionBlock(_Block):
@@ -107,7 +124,7 @@ class VisionBlock(_Block):
         return self._finish(self.part("attention")(self.part("norm")(hidden_states), *first, **named), hidden_states)
 
 
-class GPT2Block(PreNormBlock):
+class GPT2Block(PreNormBlockByPosition):
     """The same, and between both attention to an encoder: with one, transformers' own code."""
 
     optional = ("of_encoder", "norm_of_encoder")
@@ -117,7 +134,7 @@ class GPT2Block(PreNormBlock):
         bound = self._bound(args, kwargs)
         if bound[[*self.arguments][self.encoder]] is not None:
             return super(HFLayer, self).forward(hidden_states, *args, **kwargs)
-        first, named = self._of_attention(bound)
+        _, named = self._of_attention(bound)
         attended, _ = self.part("attention")(self.part("norm")(hidden_states), **named)
         return self._finish(attended, hidden_states)
 

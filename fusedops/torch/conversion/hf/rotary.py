@@ -48,6 +48,25 @@ def rotations(kind: type) -> Iterator[tuple[str, Rotation]]:
             yield name, rotation
 
 
+def unknown_rotation(kind: type) -> str | None:
+    """Which function in a class's forward seems to rotate, but is not known."""
+    forward = vars(kind).get("forward")
+    names = forward.__code__.co_names if isinstance(forward, FunctionType) else ()
+    for name in names:
+        function = forward.__globals__.get(name)  # type: ignore[union-attr]
+        if "rotary" not in name or not isinstance(function, FunctionType):
+            continue
+        try:
+            code = source.of_function(function, _longest())
+        except source.NoSource as reason:
+            return str(reason)
+        except source.TooLong:
+            return f"its {name} is not known"
+        nearest = max(_known(), key=lambda known: source.shared(code, known))
+        return f"its {name} differs from {_known()[nearest].like}'s {source.difference(code, nearest)}"
+    return None
+
+
 def _rotation(function: Any) -> Rotation | None:
     if not isinstance(function, FunctionType) or function.__module__.partition(".")[0] == "torch":
         return None
@@ -85,7 +104,10 @@ class _Turn:
     def __call__(
         self, tensors: Sequence[Any], cos: Any, sin: Any, unsqueeze_dim: int = 1
     ) -> tuple[torch.Tensor, ...] | None:
-        """[B, H, T, D] each, or [B, T, H, D] for unsqueeze_dim 2, and angles of [1 or B, T, …]; None if they do not fit."""
+        """[B, H, T, D] each, or [B, T, H, D] for unsqueeze_dim 2, with angles of [1 or B, T, …].
+
+        None if the kernel does not take them.
+        """
         if unsqueeze_dim not in (1, 2) or not all(self._fits(x, cos, 3 - unsqueeze_dim) for x in tensors):
             return None
         if not self._has_two_copies(cos, sin):
@@ -175,7 +197,7 @@ def _pair_apart(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
         turned = turn((q, k), cos, sin, unsqueeze_dim)
         if turned is None:
             return plain(q, k, cos, sin, position_ids, unsqueeze_dim)
-        return tuple(x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2) for x in turned)
+        return tuple(x.reshape(*x.shape[:-1], -1, 2).transpose(-1, -2).flatten(-2) for x in turned)
 
     return apply
 

@@ -17,6 +17,12 @@ class LlamaMLP(Form, mixin="mlp.GatedMLP", then=("down",)):
         return self.down(self.activation(self.gate(x)) * self.up(x))
 
 
+class Llama4TextMLP(Form, mixin="mlp.GatedMLP", then=("down",)):
+    def forward(self, x):
+        down_proj = self.activation(self.gate(x)) * self.up(x)
+        return self.down(down_proj)
+
+
 class T5GemmaMLP(Form, mixin="mlp.GatedMLP", then=("dropout", "down")):
     def forward(self, x):
         hidden_states = self.activation(self.gate(x)) * self.up(x)

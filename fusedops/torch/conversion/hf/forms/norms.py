@@ -51,6 +51,16 @@ class GemmaRMSNorm(Form, mixin="norms.RMSNorm", of_input=True, weight_offset=1.0
         return output.type_as(x)
 
 
+class MuseSparkTextCenteredRMSNorm(Form, mixin="norms.RMSNorm", of_input=True, weight_offset=1.0):
+    def _norm(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+
+    def forward(self, x):
+        output = self._norm(x.float())
+        output = output * (1.0 + self.weight).float()
+        return output.type_as(x)
+
+
 class MoshiRMSNorm(Form, mixin="norms.RMSNorm", of_input=True):
     def _norm(self, x):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
@@ -163,6 +173,14 @@ class DebertaLayerNorm(Form, mixin="norms.LayerNorm"):
         hidden_states = hidden_states.to(input_type)
         y = self.weight * hidden_states + self.bias
         return y
+
+
+class OlmoLayerNorm(Form, mixin="norms.LayerNorm", of_input=True, fixed_eps=1e-5):
+    def forward(self, hidden_states):
+        orig_dtype = hidden_states.dtype
+        return functional.layer_norm(hidden_states.to(dtype=torch.float32), self.shape, None, None, eps=1e-5).to(
+            orig_dtype
+        )
 
 
 class NanoGPTLayerNorm(Form, mixin="norms.LayerNorm", fixed_eps=1e-5):

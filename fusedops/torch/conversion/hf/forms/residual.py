@@ -10,7 +10,7 @@ from __future__ import annotations
 from fusedops.torch.conversion.hf.forms import Form
 
 
-class LlamaDecoderLayer(Form, mixin="residual.PreNormBlockByName"):
+class LlamaDecoderLayer(Form, mixin="residual.PreNormBlock"):
     def forward(self, hidden_states, **arguments):
         residual = hidden_states
         hidden_states = self.norm(hidden_states)
@@ -23,9 +23,35 @@ class LlamaDecoderLayer(Form, mixin="residual.PreNormBlockByName"):
         return hidden_states
 
 
+class GptOssDecoderLayer(Form, mixin="residual.MixtureBlock"):
+    def forward(self, hidden_states, **arguments):
+        residual = hidden_states
+        hidden_states = self.norm(hidden_states)
+        hidden_states, _ = self.attention(hidden_states=hidden_states, **arguments)
+        hidden_states = residual + hidden_states
+        residual = hidden_states
+        hidden_states = self.norm_of_sum(hidden_states)
+        hidden_states, _ = self.mlp(hidden_states)
+        hidden_states = residual + hidden_states
+        return hidden_states
+
+
+class GraniteDecoderLayer(Form, mixin="residual.ScaledBlock"):
+    def forward(self, hidden_states, **arguments):
+        residual = hidden_states
+        hidden_states = self.norm(hidden_states)
+        hidden_states, _ = self.attention(hidden_states=hidden_states, **arguments)
+        hidden_states = residual + hidden_states * self.multiplier
+        residual = hidden_states
+        hidden_states = self.norm_of_sum(hidden_states)
+        hidden_states = self.mlp(hidden_states)
+        hidden_states = residual + hidden_states * self.multiplier
+        return hidden_states
+
+
 class Gemma2DecoderLayer(
     Form,
-    mixin="residual.PreNormBlockByName",
+    mixin="residual.PreNormBlock",
     after_attention=("norm_of_attention",),
     after_mlp=("norm_of_mlp",),
 ):
@@ -45,14 +71,14 @@ class Gemma2DecoderLayer(
 
 class Phi3DecoderLayer(
     Form,
-    mixin="residual.PreNormBlockByName",
+    mixin="residual.PreNormBlock",
     after_attention=("dropout_of_attention",),
     after_mlp=("dropout_of_mlp",),
 ):
     def forward(self, hidden_states, **arguments):
         residual = hidden_states
         hidden_states = self.norm(hidden_states)
-        hidden_states, self_attn_weights = self.attention(hidden_states=hidden_states, **arguments)
+        hidden_states, _ = self.attention(hidden_states=hidden_states, **arguments)
         hidden_states = residual + self.dropout_of_attention(hidden_states)
         residual = hidden_states
         hidden_states = self.norm_of_sum(hidden_states)
@@ -63,7 +89,7 @@ class Phi3DecoderLayer(
 
 class Dinov2Layer(
     Form,
-    mixin="residual.PreNormBlock",
+    mixin="residual.PreNormBlockByPosition",
     after_attention=("scale_of_attention", "drop_path"),
     after_mlp=("scale_of_mlp", "drop_path"),
 ):
@@ -82,7 +108,7 @@ class Dinov2Layer(
 
 
 class ViTLayer(
-    Form, mixin="residual.PreNormBlock", positional=1, after_attention=("dropout",), after_mlp=("dropout",)
+    Form, mixin="residual.PreNormBlockByPosition", positional=1, after_attention=("dropout",), after_mlp=("dropout",)
 ):
     def forward(self, hidden_states, attention_mask=None, **arguments):
         residual = hidden_states

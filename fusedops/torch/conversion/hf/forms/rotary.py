@@ -19,8 +19,8 @@ class Rotation:
 
     Attributes:
         call: which arguments it takes: one of `rotary._CALLS`.
-        angles: how a row of cos lies: "once" for c; "halves" for c, c; "pairs" for c₀, c₀, c₁, c₁, …; "first half" where
-            the function itself takes nothing but the first half.
+        angles: how a row of cos lies: "once" for c; "halves" for c, c; "pairs" for c₀, c₀, c₁, c₁, …; "first half"
+            where the function itself takes nothing but the first half.
         interleaved: whether neighbouring features are a pair.
         partial: whether there may be fewer angles than features.
         of_input: whether the result has the input's dtype, whatever that of the angles.
