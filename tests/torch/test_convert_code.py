@@ -7,6 +7,8 @@ import textwrap
 
 import pytest
 
+pytest.importorskip("fusedops.torch")
+
 from fusedops.torch.conversion import source
 
 NORM = """

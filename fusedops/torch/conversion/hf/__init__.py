@@ -19,6 +19,7 @@ import torch
 from fusedops.conversion import UnknownClass
 from fusedops.torch.conversion import source
 from fusedops.torch.conversion.hf.forms import Form, all_forms
+from fusedops.torch.nn.layer import FusedLayer
 
 _NEAR = 0.8  # how much of the tokens two functions share that are meant to be the same
 _NEAR_BY_NAME = 0.5  # the same of two classes whose names end with one of these
@@ -59,7 +60,7 @@ def look_up(kind: type) -> Match | str | None:
     """What the class is known from; or why it is not, where there is something to say; else None."""
     if kind.__module__.partition(".")[0] in ("torch", "fusedops") or not issubclass(kind, torch.nn.Module):
         return None
-    if "forward" not in vars(kind) or hasattr(kind, "original"):
+    if "forward" not in vars(kind) or issubclass(kind, FusedLayer):
         return None
     reason = None
     try:

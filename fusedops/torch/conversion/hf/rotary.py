@@ -17,6 +17,8 @@ from fusedops.torch.conversion.hf.forms.rotary import KNOWN, Rotation
 from fusedops.torch.conversion.hf.layer import HFLayer, stays_half
 from fusedops.torch.nn.layer import is_mixed, unfused_input
 
+_NEAR = 0.5  # how much of a function with this purpose must be that of one which is known, to be compared with it
+
 
 class RotaryAttention(HFLayer):
     """Attention whose `forward` is the original's code, with other functions under some of its global names.
@@ -62,7 +64,9 @@ def unknown_rotation(kind: type) -> str | None:
             return str(reason)
         except source.TooLong:
             return f"its {name} is not known"
-        nearest = max(_known(), key=lambda known: source.shared(code, known))
+        nearest = max(_known(), key=functools.partial(source.shared, code))
+        if source.shared(code, nearest) < _NEAR:
+            return f"its {name} is not known"
         return f"its {name} differs from {_known()[nearest].like}'s {source.difference(code, nearest)}"
     return None
 
@@ -99,7 +103,7 @@ class _Turn:
 
     def __init__(self, rotation: Rotation) -> None:
         self.rotation = rotation
-        self.agrees: bool | None = None  # whether both copies of the angles are the same; None: not seen yet
+        self.is_seen = self.is_refuted = False  # whether the angles were looked at, and their copies differ
 
     def __call__(
         self, tensors: Sequence[Any], cos: Any, sin: Any, unsqueeze_dim: int = 1
@@ -160,9 +164,10 @@ class _Turn:
         """
         if self.rotation.angles not in ("halves", "pairs"):
             return True
-        if self.agrees is None and not torch.compiler.is_compiling() and _has_values(cos):
-            self.agrees = self._is_twice(cos) and self._is_twice(sin)
-        return self.agrees is not False
+        # Compiled code must not depend on `is_seen`, which changes.
+        if not torch.compiler.is_compiling() and not self.is_seen and _has_values(cos):
+            self.is_seen, self.is_refuted = True, not (self._is_twice(cos) and self._is_twice(sin))
+        return not self.is_refuted
 
     def _is_twice(self, table: torch.Tensor) -> bool:
         if self.rotation.angles == "pairs":
@@ -173,7 +178,7 @@ class _Turn:
 def _has_values(x: torch.Tensor) -> bool:
     """Whether they can be looked at: those of a tensor that is traced or mapped, or of a CUDA graph, cannot."""
     is_plain = type(x) is torch.Tensor and not x.is_meta and not torch._C._functorch.is_functorch_wrapped_tensor(x)
-    return is_plain and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+    return is_plain and not torch.jit.is_tracing() and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def _pair(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
