@@ -42,6 +42,12 @@ check = torch._check  # becomes a guard of the compiler
 tree_map = torch.utils._pytree.tree_map
 
 
+def is_recorded() -> bool:
+    """Whether calls of the dispatcher are seen by a TorchDispatchMode, as in selective checkpoints, or by TorchScript's
+    tracer."""
+    return torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state() is not None
+
+
 def is_within_kernel_of_torch_func() -> bool:
     """Whether torch.func has called a kernel, in which no further transform can begin."""
     return torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode)
