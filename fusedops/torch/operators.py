@@ -28,7 +28,7 @@ import torch
 from fusedops.declarations import Operator
 from fusedops.derivatives import derivative_of
 from fusedops.functions.operators import Operators
-from fusedops.torch import autograd_library, internals, mapping, shapes  # noqa: F401  the last two for their effect
+from fusedops.torch import autograd_library, flops, internals, mapping, shapes  # noqa: F401  some for their effect
 from fusedops.torch.arguments import Arguments, arrangement
 from fusedops.torch.autocast import autocast
 from fusedops.torch.autograd import autograd_functions, autograd_kernel, register
