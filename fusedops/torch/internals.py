@@ -5,10 +5,12 @@ They are torch's own objects under other names: what is called for each operator
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
+import torch.fx
 import torch.utils._pytree
 from torch._functorch.eager_transforms import enable_inplace_requires_grad as enable_inplace_requires_grad
 from torch.autograd import forward_ad as forward_ad  # for the variable _current_level: -1 outside of forward mode
@@ -46,6 +48,24 @@ def is_recorded() -> bool:
     """Whether calls of the dispatcher are seen by a TorchDispatchMode, as in selective checkpoints, or by TorchScript's
     tracer."""
     return torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state() is not None
+
+
+def is_exported_to_onnx() -> bool:
+    """Whether torch.onnx.export runs the model to record it. Nothing is imported for the answer."""
+    onnx = sys.modules.get("torch.onnx")
+    return onnx is not None and onnx.is_in_onnx_export()
+
+
+def is_symbol(x: Any) -> bool:
+    """Whether x stands for a tensor while torch.fx records a module."""
+    return isinstance(x, torch.fx.Proxy)
+
+
+def node_of(module: torch.nn.Module, symbols: tuple[torch.fx.Proxy, ...]) -> torch.fx.Proxy | None:
+    """The node of torch.fx's graph that calls the module; None for the module that is recorded itself."""
+    tracer: Any = symbols[0].tracer
+    path = tracer.path_of_module(module)
+    return tracer.create_proxy("call_module", path, symbols, {}) if path else None
 
 
 def is_within_kernel_of_torch_func() -> bool:

@@ -53,7 +53,7 @@ class CrossEntropyLoss(FusedLayer, nn.CrossEntropyLoss):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         if self.why_not(input, target):
-            return super().forward(input, target)
+            return self.otherwise(super().forward, input, target)
         logits = input.movedim(1, -1) if isinstance(input, Tensor) and input.dim() > 2 else input
         try:
             return fo.cross_entropy(

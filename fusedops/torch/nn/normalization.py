@@ -104,7 +104,7 @@ class RMSNorm(_Norm, nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.why_not(x):
-            return self._of_torch(x)
+            return self.otherwise(self._of_torch, x)
         try:
             rows, weight = self._rows(x), self._row(self.weight)
             y = fo.rms_norm(rows, weight, eps=self._eps(x), weight_offset=self.weight_offset)
@@ -168,7 +168,7 @@ class LayerNorm(_Norm, nn.LayerNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         if self.why_not(input):
-            return super().forward(input)
+            return self.otherwise(super().forward, input)
         try:
             rows = self._rows(input)
             y = fo.layer_norm(rows, self._row(self.weight), self._row(self.bias), eps=self.eps)
