@@ -57,8 +57,7 @@ def convert(model: _Model, verbose: bool = True) -> _Model:
     if _resolve_xla(layers):
         report.notes.append(f"XLA is turned off for this model: {xla.fault}")
     report.notes += traces.forget(layers)
-    if verbose:
-        print(report)
+    report.publish("fusedops.tf.keras.convert", verbose)
     return model
 
 

@@ -64,8 +64,7 @@ def convert(model: _Model, verbose: bool = True) -> _Model:
     # Those within others come first: what a block can fuse depends on what it is made of.
     conversion.convert(modules[::-1], rules, report)
     internals.forget_compiled(modules)
-    if verbose:
-        print(report)
+    report.publish("fusedops.torch.convert", verbose)
     return model
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from fusedops import conversion
 from fusedops.torch import nn
@@ -41,6 +43,10 @@ class Modules(conversion.Rules):
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._names = {module: path or type(model).__name__ for path, module in model.named_modules()}
+        owners = {x: module for module in model.modules() for x in module.parameters(recurse=False) if not is_lazy(x)}
+        self._parameters = Counter[torch.nn.Module]()
+        for x, module in owners.items():
+            self._parameters[module] += x.numel()
 
     def is_ours(self, thing: Any) -> bool:
         return isinstance(thing, FusedLayer)
@@ -63,6 +69,9 @@ class Modules(conversion.Rules):
 
     def name(self, thing: Any) -> str:
         return self._names[thing]
+
+    def parameters(self, thing: Any) -> int:
+        return self._parameters[thing]
 
     def is_container(self, thing: Any) -> bool:
         return next(thing.children(), None) is not None
