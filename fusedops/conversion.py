@@ -30,11 +30,15 @@ class Rules(ABC):
 
     @abstractmethod
     def is_known(self, kind: type) -> bool:
-        """Whether there is a counterpart of this class."""
+        """Whether there is a counterpart of this very class."""
+
+    def has_counterpart(self, kind: type) -> bool:
+        """Whether there is one of this class, or one for all like it."""
+        return self.is_known(kind)
 
     @abstractmethod
     def counterpart(self, kind: type) -> type:
-        """Of a class that is known.
+        """Of a class that has one.
 
         Raises:
             ImportError, AttributeError: this version of the library lacks something that the counterpart relies on.
@@ -48,6 +52,10 @@ class Rules(ABC):
     @abstractmethod
     def become(self, thing: Any, kind: type) -> None:
         """Gives the thing this class."""
+
+    def becomes(self, thing: Any) -> str:
+        """What a thing that was replaced is now."""
+        return full_name(getattr(type(thing), "mixin", type(thing)))
 
     @abstractmethod
     def condition(self, thing: Any) -> str:
@@ -102,8 +110,7 @@ class Report:
     def replace(self, thing: Any, kind: type) -> None:
         """A thing of this class has become one of its counterpart."""
         condition = self.rules.condition(thing)
-        counterpart = getattr(type(thing), "mixin", type(thing))
-        self.replaced[kind.__name__, full_name(counterpart), condition] += 1
+        self.replaced[kind.__name__, self.rules.becomes(thing), condition] += 1
         self.is_empty = False
         self.replaced_ones += self._count(thing) and not condition
 
@@ -196,7 +203,7 @@ def _convert(thing: Any, rules: Rules, report: Report) -> bool:
         else:
             report.find(thing)
         return True
-    if not rules.is_known(kind):
+    if not rules.has_counterpart(kind):
         return False
     reason = rules.fixed(thing) or _become_counterpart(thing, rules)
     if reason:

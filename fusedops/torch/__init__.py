@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fusedops.torch import nn as nn
     from fusedops.torch.conversion import convert as convert
     from fusedops.torch.conversion import revert as revert
+    from fusedops.torch.explaining import explain as explain
     from fusedops.torch.libraries import load as load
 
 for _name in functions.__all__:
@@ -32,6 +33,7 @@ for _name in functions.__all__:
 
 _LAZY = {
     "convert": "fusedops.torch.conversion",
+    "explain": "fusedops.torch.explaining",
     "jit": "fusedops.torch.jit",
     "load": "fusedops.torch.libraries",
     "nn": "fusedops.torch.nn",

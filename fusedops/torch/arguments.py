@@ -58,7 +58,9 @@ def arrangement(signature: Signature) -> Callable[[Arguments, dict[str, Any]], t
 
 
 def _advice(x: Any) -> str:
-    return "torch.fx records calls as fusedops.torch.<function>, or torch.fx.wrap them" if internals.is_symbol(x) else ""
+    return (
+        "torch.fx records calls as fusedops.torch.<function>, or torch.fx.wrap them" if internals.is_symbol(x) else ""
+    )
 
 
 def _number(value: float, like: Any) -> tuple[float, torch.Tensor | None]:

@@ -6,7 +6,8 @@ They are torch's own objects under other names: what is called for each operator
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -41,7 +42,11 @@ SingleLevelFunction: Any = _SingleLevelFunction
 compiled_autograd_key = torch.autograd.Function._compiled_autograd_key
 
 check = torch._check  # becomes a guard of the compiler
+tree_leaves = torch.utils._pytree.tree_leaves
 tree_map = torch.utils._pytree.tree_map
+
+# Nodes of autograd are numbered in the order in which a thread makes them: the number of the next.
+next_node = torch.autograd._get_sequence_nr
 
 
 def is_recorded() -> bool:
@@ -98,9 +103,31 @@ def is_watched(module: torch.nn.Module) -> bool:
     return any(hooks) or "forward" in module.__dict__ or _has_any_global_hook()  # type: ignore[no-untyped-call]
 
 
-def forget_compiled(modules: Iterable[torch.nn.Module]) -> None:
-    """Before torch 2.13, what was compiled for a module is not compiled anew when the module's class changes."""
+@contextmanager
+def calls_of_modules(call: Callable[..., Any]) -> Iterator[None]:
+    """Meanwhile every module is called by `call(original, module, args, kwargs)`.
+
+    Hooks would do, but our layers do not fuse away the call of a module that has any.
+    """
+    original = torch.nn.Module.__call__
+
+    def called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return call(original, module, args, kwargs)
+
+    torch.nn.Module.__call__ = called  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.nn.Module.__call__ = original  # type: ignore[method-assign]
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
     # torch.compile(module) holds it as _orig_mod; module.compile() leaves _compiled_call_impl. To ask for the class of
     # the former would import torch's compiler, which takes seconds.
-    if any(hasattr(module, "_orig_mod") or module._compiled_call_impl is not None for module in modules):
+    return hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
+
+
+def forget_compiled(modules: Iterable[torch.nn.Module]) -> None:
+    """Before torch 2.13, what was compiled for a module is not compiled anew when the module's class changes."""
+    if any(map(is_compiled, modules)):
         torch.compiler.reset()

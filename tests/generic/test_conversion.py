@@ -31,8 +31,9 @@ def test_a_defect_is_not_taken_for_another_version(any_backend, monkeypatch):
 
 
 def test_nothing_converted_is_a_warning(any_backend, capsys):
-    layer, counterpart, convert = softmax(any_backend)
-    plain = any_backend.torch.nn.Identity() if any_backend.framework == "torch" else import_module("keras").layers.Identity()
+    layer, _, convert = softmax(any_backend)
+    layers = any_backend.torch.nn if any_backend.framework == "torch" else import_module("keras").layers
+    plain = layers.Identity()
     said = r"nothing was converted: none of the 1 (modules|layers) of '\w+' could be replaced"
     with pytest.warns(UserWarning, match=rf"fusedops.*convert: {said}; the report says why") as warned:
         convert(plain)

@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from fusedops import conversion
 from fusedops.torch import nn
-from fusedops.torch.conversion import hf
+from fusedops.torch.conversion import functions, hf
 from fusedops.torch.nn.layer import FusedLayer
 
 _OF_TORCH: dict[type, type] = {
@@ -41,7 +41,8 @@ class Modules(conversion.Rules):
     own = _OF_TORCH
     library = "transformers"
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, functions: bool = False) -> None:
+        self._functions = functions
         self._names = {module: path or type(model).__name__ for path, module in model.named_modules()}
         owners = {x: module for module in model.modules() for x in module.parameters(recurse=False) if not is_lazy(x)}
         self._parameters = Counter[torch.nn.Module]()
@@ -54,14 +55,24 @@ class Modules(conversion.Rules):
     def is_known(self, kind: type) -> bool:
         return kind in _OF_TORCH or hf.is_known(kind)
 
+    def has_counterpart(self, kind: type) -> bool:
+        return self.is_known(kind) or (self._functions and len(functions.called(kind)) > 0)
+
     def counterpart(self, kind: type) -> type:
-        return _OF_TORCH.get(kind) or hf.counterpart(kind)
+        if kind in _OF_TORCH:
+            return _OF_TORCH[kind]
+        return hf.counterpart(kind) if hf.is_known(kind) else functions.counterpart(kind)
 
     def original(self, kind: type) -> type | None:
         return _ORIGINALS.get(kind) or vars(kind).get("original")
 
     def become(self, thing: Any, kind: type) -> None:
         thing.__class__ = kind
+
+    def becomes(self, thing: Any) -> str:
+        if isinstance(thing, functions.OwnForward):
+            return f"the same code with fusedops's {', '.join(thing.functions)}"
+        return super().becomes(thing)
 
     def condition(self, thing: Any) -> str:
         dim = thing.dim if isinstance(thing, torch.nn.Softmax) else None

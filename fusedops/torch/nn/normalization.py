@@ -16,6 +16,11 @@ _EPS = torch.finfo(torch.float32).eps  # for 16 bits, too, which are computed in
 _EPS_OF_DOUBLE = torch.finfo(torch.float64).eps
 
 
+def default_eps(x: Any) -> float:
+    """What torch's rms_norm adds if it is told nothing else: the machine epsilon of the compute dtype."""
+    return _EPS_OF_DOUBLE if isinstance(x, Tensor) and x.dtype is torch.float64 else _EPS
+
+
 class _Norm(FusedLayer):
     normalized_shape: tuple[int, ...]
     elementwise_affine: bool
@@ -124,9 +129,7 @@ class RMSNorm(_Norm, nn.RMSNorm):
         return (y, s) if rows is x else (y.view(x.shape), s.view(x.shape))
 
     def _eps(self, x: Any) -> float:
-        if self.eps is not None:
-            return self.eps
-        return _EPS_OF_DOUBLE if isinstance(x, Tensor) and x.dtype is torch.float64 else _EPS
+        return default_eps(x) if self.eps is None else self.eps
 
     def _of_torch(self, x: Tensor) -> Tensor:
         if not self.weight_offset or self.weight is None:

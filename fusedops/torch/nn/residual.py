@@ -47,7 +47,7 @@ class AddRMSNorm(RMSNorm):
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         of_sum = super().forward
         if is_symbol(x):
-            return self.otherwise(lambda *both: add_norm(self, *both, of_sum), x, residual)
+            return self.otherwise(lambda x, residual: add_norm(self, x, residual, of_sum), x, residual)
         return add_norm(self, x, residual, of_sum)
 
 
@@ -74,5 +74,5 @@ class AddLayerNorm(LayerNorm):
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         of_sum = super().forward
         if is_symbol(x):
-            return self.otherwise(lambda *both: add_norm(self, *both, of_sum), x, residual)
+            return self.otherwise(lambda x, residual: add_norm(self, x, residual, of_sum), x, residual)
         return add_norm(self, x, residual, of_sum)

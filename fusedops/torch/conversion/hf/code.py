@@ -33,7 +33,7 @@ def with_global(function: FunctionType, name: str, value: Any) -> FunctionType:
     Without a `__name__` among its globals: torch.compile would take those of the module that has that name.
     """
     names = {**function.__globals__, name: value}
-    del names["__name__"]
+    names.pop("__name__", None)
     copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__, copy.__annotations__ = function.__kwdefaults__, function.__annotations__
     copy.__qualname__, copy.__module__, copy.__doc__ = function.__qualname__, function.__module__, function.__doc__
