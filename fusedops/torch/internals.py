@@ -58,7 +58,8 @@ def is_recorded() -> bool:
 def is_exported_to_onnx() -> bool:
     """Whether torch.onnx.export runs the model to record it. Nothing is imported for the answer."""
     onnx = sys.modules.get("torch.onnx")
-    return onnx is not None and onnx.is_in_onnx_export()
+    is_recorded = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None  # asked first: it is fast
+    return onnx is not None and is_recorded and onnx.is_in_onnx_export()
 
 
 def is_symbol(x: Any) -> bool:

@@ -89,7 +89,6 @@ def test_onnx_gets_operators_of_torch(torch, fo, monkeypatch):
 
     model, x = converted(torch, fo), torch.randn(3, 12)
     monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
-    assert model[2].why_not(x) == "ONNX has no such operator"
     program = torch.export.export(model, (x,))
     assert "fusedops" not in program.graph_module.code
     torch.testing.assert_close(program.module()(x), model(x))

@@ -58,7 +58,7 @@ def explain(model: torch.nn.Module, *inputs: Any, **kwargs: Any) -> Explanation:
     Raises:
         TypeError: the model is not a torch.nn.Module.
         ValueError: no parameter requires a gradient, or none of the outputs depends on one; the parameters are on
-            several devices or on meta; the model is compiled.
+            several devices, or on neither a CPU nor a CUDA GPU; the model is compiled.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64))
@@ -69,8 +69,11 @@ def explain(model: torch.nn.Module, *inputs: Any, **kwargs: Any) -> Explanation:
     device = _device(model)
     modules = list(model.modules())
     generators = Generators(device)
-    with left_as_it_came(model, generators), torch.inference_mode(False), torch.enable_grad():
-        theirs, ours = _classes(model, modules)
+    here = torch.cuda.device(device.index if device.type == "cuda" else -1)  # -1: no other than it is
+    with here, left_as_it_came(model, generators), torch.inference_mode(False), torch.enable_grad():
+        rules = Modules(model)
+        report = conversion.Report(rules, type(model).__name__)
+        theirs, ours = _classes(modules, rules, report)
         if not model.training:
             model.train()
         step = Step(model, inputs, kwargs, theirs, device, generators)
@@ -85,7 +88,7 @@ def explain(model: torch.nn.Module, *inputs: Any, **kwargs: Any) -> Explanation:
         model=type(model).__name__,
         device=str(device),
         steps=STEPS,
-        modules=len(modules),
+        modules=report.all,
         rows=rows(theirs, ours, measured["theirs"], measured["ours"]),
         theirs=measured["theirs"].whole(),
         ours=measured["ours"].whole(),
@@ -100,19 +103,21 @@ def _device(model: Any) -> torch.device:
         raise refused("a training step needs a parameter that requires a gradient; the model has none")
     if any(map(internals.is_compiled, model.modules())):
         raise refused("the model is compiled; pass the module that it was compiled from")
-    devices = sorted({str(x.device) for x in model.parameters()})
-    if len(devices) > 1 or devices == ["meta"]:
-        raise refused(f"the parameters must be on one device that computes; they are on {' and '.join(devices)}")
-    return torch.device(devices[0])
+    devices = {x.device for x in model.parameters()}
+    device = devices.pop()
+    if devices or device.type not in ("cpu", "cuda"):
+        found = " and ".join(sorted(map(str, {device, *devices})))
+        raise refused(f"the parameters must be on one device, a CPU or a CUDA GPU; they are on {found}")
+    return device
 
 
-def _classes(model: torch.nn.Module, modules: list[torch.nn.Module]) -> tuple[Classes, Classes]:
+def _classes(modules: list[torch.nn.Module], rules: Modules, report: conversion.Report) -> tuple[Classes, Classes]:
     """Of each module: without fusedops's counterparts, and with all that there are."""
-    came, rules = {module: type(module) for module in modules}, Modules(model)
+    came = {module: type(module) for module in modules}
     conversion.revert(modules, rules)
     theirs = {module: type(module) for module in modules}
     _become(came)
-    conversion.convert(modules[::-1], rules, conversion.Report(rules, type(model).__name__))
+    conversion.convert(modules[::-1], rules, report)
     return theirs, {module: type(module) for module in modules}
 
 

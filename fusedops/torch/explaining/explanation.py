@@ -86,16 +86,15 @@ class Explanation:
                 "fusedops.torch.explain: a picture needs matplotlib, which is not installed: pip install matplotlib"
             )
             raise ImportError(sentence) from error
-        size = (10, 1.5 + 0.4 * len(self.rows))
-        figure: Any = Figure(figsize=size, layout="constrained")  # type: ignore[no-untyped-call]
+        figure = Figure(figsize=(10, 1.5 + 0.4 * len(self.rows)), layout="constrained")
         names = [f"{row.kind}{' *' if row.replaced else ''}" for row in self.rows]
         times, memory = figure.subplots(1, 2, sharey=True)
-        for ax, title, values in (
-            (times, "time, ms", lambda cost: cost.seconds * 1e3),
-            (memory, "kept for the backward, MB", lambda cost: cost.saved / 1e6),
+        for ax, title, what, factor in (
+            (times, "time, ms", "seconds", 1e3),
+            (memory, "kept for the backward, MB", "saved", 1e-6),
         ):
             for side, offset, color in (("theirs", -0.2, "#9aa0a6"), ("ours", 0.2, "#1a73e8")):
-                costs = [values(getattr(row, side)) for row in self.rows]
+                costs = [getattr(getattr(row, side), what) * factor for row in self.rows]
                 ax.barh([i + offset for i in range(len(costs))], costs, 0.4, label=side, color=color)
             ax.set_xlabel(title)
             ax.spines[["top", "right"]].set_visible(False)
