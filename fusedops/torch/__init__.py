@@ -13,7 +13,7 @@ from fusedops import lazy, loading
 
 loading.library("torch")  # says what is missing before torch is imported
 
-import torch.fx  # noqa: E402
+from torch.fx import wrap as _wrap  # noqa: E402
 
 from fusedops.torch import functions  # noqa: E402
 from fusedops.torch.functions import *  # noqa: E402, F403
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 for _name in functions.__all__:
     getattr(functions, _name).__module__ = __name__  # by which it pickles
-    torch.fx.wrap(_name)  # `fo.<name>` is one node of what torch.fx records
+    _wrap(_name)  # `fo.<name>` is one node of what torch.fx records
 
 _LAZY = {
     "convert": "fusedops.torch.conversion",

@@ -144,12 +144,17 @@ class Returns(nn.Module):
         return self.value
 
 
+class FSDPModule:
+    """What torch's fully_shard makes a module's class of."""
+
+
 BAD = {
     "model must be a torch.nn.Module; got <class 'int'>": lambda: 1,
     "needs a parameter that requires a gradient; the model has none": lambda: nn.ReLU(),
     "the model's outputs hold no floating-point tensor": lambda: Returns((torch.ones(1, dtype=torch.int64), "text")),
     "the model's outputs depend on no parameter": lambda: Returns(torch.ones(1)),
     "must be on one device, a CPU or a CUDA GPU; they are on meta": lambda: nn.Linear(2, 2, device="meta"),
+    "the model is distributed, and": lambda: type("FSDPLinear", (FSDPModule, nn.Linear), {})(2, 2),
     "the model is compiled; pass the module that": lambda: torch.compile(nn.Linear(2, 2)),
 }
 

@@ -22,6 +22,7 @@ __all__ = ["explain"]
 
 STEPS = 5  # of each way, and as many to look inside
 _WARM_UP = 2  # before them, the first of which shows what is saved
+_WRAPPERS = ("DistributedDataParallel", "FSDPModule", "FullyShardedDataParallel")  # which wait for gradients to be set
 _EVERY = 5.0  # seconds without a line where there is no terminal
 
 
@@ -58,7 +59,7 @@ def explain(model: torch.nn.Module, *inputs: Any, **kwargs: Any) -> Explanation:
     Raises:
         TypeError: the model is not a torch.nn.Module.
         ValueError: no parameter requires a gradient, or none of the outputs depends on one; the parameters are on
-            several devices, or on neither a CPU nor a CUDA GPU; the model is compiled.
+            several devices, or on neither a CPU nor a CUDA GPU; the model is compiled or distributed.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64))
@@ -103,6 +104,8 @@ def _device(model: Any) -> torch.device:
         raise refused("a training step needs a parameter that requires a gradient; the model has none")
     if any(map(internals.is_compiled, model.modules())):
         raise refused("the model is compiled; pass the module that it was compiled from")
+    if any(kind.__name__ in _WRAPPERS for module in model.modules() for kind in type(module).__mro__):
+        raise refused("the model is distributed, and its steps are not those of one process; pass the module within")
     devices = {x.device for x in model.parameters()}
     device = devices.pop()
     if devices or device.type not in ("cpu", "cuda"):

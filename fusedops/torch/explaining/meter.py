@@ -38,6 +38,7 @@ class Meter:
 
     def backward(self, loss: torch.Tensor) -> None:
         """Has every node of the loss's graph take its turn when it runs."""
+        self._turn(Meter)  # the look itself, which counts for nobody
         nodes, seen = [loss.grad_fn], {loss.grad_fn}
         numbers = [number for number, _ in self._made]
         while nodes:
@@ -47,6 +48,7 @@ class Meter:
             others = {other for other, _ in node.next_functions if other is not None and not _is_leaf(other)}
             nodes += others - seen
             seen |= others
+        self._turn(None)
 
     def seconds(self) -> dict[Kind, float]:
         """Of each kind, now that the step is over."""
@@ -56,6 +58,7 @@ class Meter:
         spent: Counter[Any] = Counter()
         for (begun, kind), (ended, _) in pairwise(turns):
             spent[kind] += begun.elapsed_time(ended) / 1e3 if self._on_gpu else ended - begun
+        del spent[Meter]
         return dict(spent)
 
     @property
