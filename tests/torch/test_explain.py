@@ -121,6 +121,14 @@ def test_saved_bytes_by_hand(torch_cpu, fo):
     assert str(explanation).startswith("fusedops: nothing in this model could be converted\n")
 
 
+def test_a_slow_model_runs_fewer_steps(torch_cpu, fo, monkeypatch):
+    from fusedops.torch import explaining
+
+    monkeypatch.setattr(explaining, "STEPS", 5)
+    monkeypatch.setattr(explaining, "_LONG", 0.0)
+    assert fo.explain(nn.Linear(8, 8), torch.ones(2, 8)).steps == 1
+
+
 def test_a_picture(torch_cpu, fo, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     explanation = fo.explain(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), torch.ones(2, 8))

@@ -23,6 +23,7 @@ __all__ = ["explain"]
 STEPS = 5  # of each way, and as many to look inside
 _WARM_UP = 2  # before them, the first of which shows what is saved
 _WRAPPERS = ("DistributedDataParallel", "FSDPModule", "FullyShardedDataParallel")  # which wait for gradients to be set
+_LONG = 20.0  # seconds, after which no more steps begin
 _EVERY = 5.0  # seconds without a line where there is no terminal
 
 
@@ -35,9 +36,9 @@ def explain(model: torch.nn.Module, *inputs: Any, **kwargs: Any) -> Explanation:
 
     A step is forward and backward: of the model's loss, if its outputs have one under that name, else of the sum of the
     means of all floating-point outputs. A model in evaluation mode runs in training mode. Both ways get the same random
-    numbers, in turns, and times are medians of 5 steps after 2 that are not counted. A module's time is that of its own
-    code, without the modules within it. Where `convert` computes a module's work in the module around it, such as a
-    norm with the residual before it, its time is in that row.
+    numbers, in turns, and times are medians of 5 steps after 2 that are not counted; of fewer, if all that takes more
+    than 20 seconds. A module's time is that of its own code, without the modules within it. Where `convert` computes a
+    module's work in the module around it, such as a norm with the residual before it, its time is in that row.
 
     On a CPU times are by the clock; on a GPU by events of the current stream, in which a GPU that waits for Python
     counts as busy. The whole step is measured without a look inside, which takes time itself: prefer it to the sum. The
@@ -80,7 +81,10 @@ def explain(model: torch.nn.Module, *inputs: Any, **kwargs: Any) -> Explanation:
         step = Step(model, inputs, kwargs, theirs, device, generators)
         measured = {"theirs": Measured(theirs), "ours": Measured(ours)}
         with progress(_now_and_then(), verbose=True, still=True) as show:
+            begun = time.monotonic()
             for round in range(_WARM_UP + STEPS):
+                if round > _WARM_UP and time.monotonic() - begun > _LONG:
+                    break
                 for number, (name, side) in enumerate(measured.items()):
                     show(2 * round + number, 2 * (_WARM_UP + STEPS), f"a step of {type(model).__name__}, {name}")
                     _become(side.classes)
@@ -88,7 +92,7 @@ def explain(model: torch.nn.Module, *inputs: Any, **kwargs: Any) -> Explanation:
     return Explanation(
         model=type(model).__name__,
         device=str(device),
-        steps=STEPS,
+        steps=len(measured["ours"].wholes),
         modules=report.all,
         rows=rows(theirs, ours, measured["theirs"], measured["ours"]),
         theirs=measured["theirs"].whole(),
