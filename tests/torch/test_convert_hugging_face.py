@@ -35,7 +35,10 @@ def assert_close(got, expected):
         np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-5 * y.abs().max().item())
 
 
-def test_the_guide_shows_what_is_printed(fo, llama, capsys):
+def test_the_guide_shows_what_is_printed(torch_cpu, fo, transformers, capsys):
+    config = transformers.LlamaConfig(num_hidden_layers=2, hidden_size=512, intermediate_size=1376)
+    with torch_cpu.torch.device("meta"):  # no numbers are needed
+        llama = transformers.LlamaForCausalLM(config)
     fo.convert(llama)
     printed = capsys.readouterr().out
     assert printed.startswith("fusedops: 12 of 29 modules of 'LlamaForCausalLM' replaced")

@@ -38,10 +38,11 @@ def convert(model: _Model, verbose: bool = True) -> _Model:
 
     Args:
         model: a Keras 3 model or layer.
-        verbose: whether to print what was replaced, what was not, and why.
+        verbose: whether to print what was replaced, what was not, and why. What was not has its share of the model's
+            parameters beside it.
 
     Returns:
-        The same model.
+        The same model. If nothing in it could be converted, there is a warning.
 
     Raises:
         TypeError: it is not a Keras model or layer.
@@ -57,8 +58,7 @@ def convert(model: _Model, verbose: bool = True) -> _Model:
     if _resolve_xla(layers):
         report.notes.append(f"XLA is turned off for this model: {xla.fault}")
     report.notes += traces.forget(layers)
-    if verbose:
-        print(report)
+    report.publish("fusedops.tf.keras.convert", verbose)
     return model
 
 

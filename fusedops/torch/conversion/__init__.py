@@ -29,7 +29,7 @@ __all__ = ["convert", "revert"]
 _Model = TypeVar("_Model", bound=torch.nn.Module)
 
 
-def convert(model: _Model, verbose: bool = True) -> _Model:
+def convert(model: _Model, verbose: bool = True, *, functions: bool = False) -> _Model:
     """Converts every module of a model that fusedops knows to its kernels, and prints which ones.
 
     A module changes in place, to a subclass of its own class that computes the same and adds no state: parameters,
@@ -47,34 +47,41 @@ def convert(model: _Model, verbose: bool = True) -> _Model:
     The model may be wrapped, for example by DistributedDataParallel or torch.compile; compiled code is compiled again.
     `fully_shard` makes subclasses: convert a model before it is sharded.
 
-    Only modules are converted, not functions: a call of torch.nn.functional within a `forward` stays as it is. The
-    classes of transformers keep their names and modules, so that `save_pretrained` and `isinstance` work as before.
+    With `functions=True`, calls of torch.nn.functional's `cross_entropy`, `layer_norm`, `rms_norm` and `softmax` in the
+    code of a module's own `forward` go to fusedops as well, where they compute the same: in the module's dtype, over
+    the last dimension, without class weights. The rest goes to torch's own functions, as does a call in a function or a
+    method that `forward` calls. The new class has a copy of the code with other global variables: those of the moment,
+    so that what is exchanged in its module later on, it does not see.
 
-    TorchScript and `torch.fx.symbolic_trace` need a model that is not converted; torch.compile and torch.export take
-    either. If you replace a function in a module of transformers, such as its `eager_attention_forward`, do so before
-    the first model with that attention is converted.
+    The classes of transformers keep their names and modules, so that `save_pretrained` and `isinstance` work as before.
+
+    torch.compile, torch.export, `torch.fx.symbolic_trace` and `torch.jit.trace` take a converted model.
+    torch.onnx.export gets torch's own operators from its modules, since ONNX has no others. `torch.jit.script` needs a
+    model that is not converted: `revert` it. If you replace a function in a module of transformers, such as its
+    `eager_attention_forward`, do so before the first model with that attention is converted.
 
     A converted module can be pickled and copied. To load it without fusedops, `revert` it before `torch.save`. A state
     dict is the same in either case.
 
     Args:
         model: any module.
-        verbose: whether to print what was replaced, what was not, and why.
+        verbose: whether to print what was replaced, what was not, and why. What was not has its share of the model's
+            parameters beside it; `explain` says what share of a step's time it takes.
+        functions: whether functions in the `forward` of a module of an unknown class are replaced, too.
 
     Returns:
-        The same model.
+        The same model. If nothing in it could be converted, there is a warning.
 
     Raises:
         TypeError: it is not a torch.nn.Module.
     """
     modules = list(_checked("convert", model).modules())
-    rules = Modules(model)
+    rules = Modules(model, functions)
     report = conversion.Report(rules, type(model).__name__)
     # Those within others come first: what a block can fuse depends on what it is made of.
     conversion.convert(modules[::-1], rules, report)
     internals.forget_compiled(modules)
-    if verbose:
-        print(report)
+    report.publish("fusedops.torch.convert", verbose)
     return model
 
 
