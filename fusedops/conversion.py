@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 
 class UnknownClass(Exception):
@@ -76,8 +77,18 @@ class Rules(ABC):
         return ()
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one thing."""
+
+    thing: Any
+    kind: type  # its class before
+    status: Literal["replaced", "found", "computed", "kept", "ignored"]  # computed: by the kernel of one around it
+    reason: str = ""  # of what is kept; of what is replaced, the condition under which the kernel computes it
+
+
 class Report:
-    """What `convert` prints: of everything that was replaced, kept or found.
+    """What `convert` prints: of everything that was replaced, kept or found. A program reads `outcomes` instead.
 
     A condition is a sentence that says when the kernel computes the thing, where that is not known yet: such a thing is
     not counted among those replaced.
@@ -90,23 +101,32 @@ class Report:
         self.kept: dict[tuple[str, str], list[str]] = defaultdict(list)  # class and reason: names
         self.ignored: Counter[str] = Counter()
         self.notes: list[str] = []
+        self.outcomes: list[Outcome] = []
 
     def replace(self, thing: Any, kind: type) -> None:
         """A thing of this class has become one of its counterpart."""
         condition = self.rules.condition(thing)
         counterpart = getattr(type(thing), "mixin", type(thing))
         self.replaced[kind.__name__, full_name(counterpart), condition] += 1
+        self.outcomes.append(Outcome(thing, kind, "replaced", condition))
         self.replaced_ones += self._count(thing) and not condition
 
     def find(self, thing: Any) -> None:
         """What is fusedops's already."""
+        self.outcomes.append(Outcome(thing, type(thing), "found", self.rules.condition(thing)))
         self.found_ones += self._count(thing) and not self.rules.condition(thing)
 
     def keep(self, thing: Any, reason: str) -> None:
         self.kept[type(thing).__name__, reason].append(self.rules.name(thing))
+        self.outcomes.append(Outcome(thing, type(thing), "kept", reason))
         self._count(thing)
 
+    def compute(self, thing: Any) -> None:
+        """What the kernel of a thing around it does as well."""
+        self.outcomes.append(Outcome(thing, type(thing), "computed"))
+
     def ignore(self, thing: Any) -> None:
+        self.outcomes.append(Outcome(thing, type(thing), "ignored"))
         if not self.rules.is_container(thing) and self._count(thing):
             self.ignored[type(thing).__name__] += 1
 
@@ -137,10 +157,10 @@ def convert(things: Sequence[Any], rules: Rules, report: Report) -> None:
     rest = [thing for thing in things if not _convert(thing, rules, report)]
     computed = rules.computed(things)
     for thing in rest:
-        if thing in computed:
-            continue
         reason = rules.kept(thing)
-        if reason:
+        if thing in computed:
+            report.compute(thing)
+        elif reason:
             report.keep(thing, reason)
         else:
             report.ignore(thing)

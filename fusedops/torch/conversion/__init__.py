@@ -58,15 +58,21 @@ def convert(model: _Model, verbose: bool = True) -> _Model:
     Raises:
         TypeError: it is not a torch.nn.Module.
     """
+    report = reported(model)
+    if verbose:
+        print(report)
+    return model
+
+
+def reported(model: torch.nn.Module) -> conversion.Report:
+    """As `convert`, and what it would print, as an object."""
     modules = list(_checked("convert", model).modules())
     rules = Modules(model)
     report = conversion.Report(rules, type(model).__name__)
     # Those within others come first: what a block can fuse depends on what it is made of.
     conversion.convert(modules[::-1], rules, report)
     internals.forget_compiled(modules)
-    if verbose:
-        print(report)
-    return model
+    return report
 
 
 def revert(model: _Model) -> _Model:
