@@ -36,6 +36,18 @@ _MOST_PARAMETERS = 200e6  # of a model that is built with its own widths
 _MOST_PARAMETERS_RELEASED = 4e9
 
 
+_ROTARY = {"rope_type": "default", "rope_theta": 10000.0}
+# Fields that depend on others by rules of the family's own.
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "cohere_compass_text": {"rope_parameters": {"full_attention": _ROTARY}},
+    "dots1": {"n_shared_experts": 1},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "mamba2": {"num_heads": 8},
+    "nemotron": {"num_key_value_heads": 2},
+    "zamba": {"layers_block_type": ["linear_attention", "hybrid", "hybrid"], "num_hidden_layers": 3},
+}
+
 # What is imported before a process is forked for each family: importing it takes longer than a small model.
 IMPORTED = [
     __name__,
@@ -54,7 +66,8 @@ class Family:
     models: tuple[str, ...]
 
     def config_of(self, shrink: Shrink = Shrink.ALL, **options: Any) -> Any:
-        return small_config(getattr(transformers, self.config), shrink, **options)
+        own = _OPTIONS.get(self.name, {}) if shrink is Shrink.ALL else {}
+        return small_config(getattr(transformers, self.config), shrink, **{**own, **options})
 
     def build(self, dtype: str = "float32", device: str = "cpu", seed: int = 0, **options: Any) -> Any:
         """A small model whose weights are all random: those of norms, too, which begin as ones or zeros."""

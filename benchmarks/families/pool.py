@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 _Result = TypeVar("_Result")
@@ -70,7 +71,10 @@ def run(
         TimeElapsedColumn(),
         TextColumn("{task.fields[name]}"),
     )
-    with Progress(*columns) as progress, ThreadPoolExecutor(at_once or len(os.sched_getaffinity(0))) as threads:
+    with (
+        Progress(*columns, console=Console(stderr=True)) as progress,
+        ThreadPoolExecutor(at_once or len(os.sched_getaffinity(0))) as threads,
+    ):
         task = progress.add_task(title, total=len(names), name="")
         yield from zip(names, threads.map(one, names), strict=True)
 

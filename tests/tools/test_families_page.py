@@ -33,3 +33,14 @@ def test_the_totals_are_those_of_the_rows():
             there = [row["counts"].get(kind, [0, 0]) for row in rows.values() if "counts" in row]
             assert totals[kind] == [sum(counts) for counts in zip(*there, strict=True)]
             assert all(replaced <= count for count, replaced in there)
+
+
+@pytest.mark.parametrize("name", ["BertBackbone", "LlamaBackbone", "T5Backbone"])
+def test_a_backbone_is_counted_as_on_the_page(tf_cpu, keras, name):
+    pytest.importorskip("keras_hub")
+    from benchmarks.families import keras_hub
+
+    rows = page.load().get(f"keras-hub-{metadata.version('keras-hub')}")
+    if rows is None:
+        pytest.skip("the page is of other versions of KerasHub")
+    assert keras_hub.row_of(name) == rows[name], "Run: make families"
