@@ -6,7 +6,8 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 
 class UnknownClass(Exception):
@@ -89,8 +90,18 @@ class Rules(ABC):
         return ()
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one thing."""
+
+    thing: Any
+    kind: type  # its class before
+    status: Literal["replaced", "found", "computed", "kept", "ignored"]  # computed: by the kernel of one around it
+    reason: str = ""  # of what is kept; of what is replaced, the condition under which the kernel computes it
+
+
 class Report:
-    """What `convert` prints: of everything that was replaced, kept or found.
+    """What `convert` prints: of everything that was replaced, kept or found. A program reads `outcomes` instead.
 
     A condition is a sentence that says when the kernel computes the thing, where that is not known yet: such a thing is
     not counted among those replaced. What could not be replaced has its share of the model's parameters beside it:
@@ -106,25 +117,34 @@ class Report:
         self.ignored: Counter[str] = Counter()
         self.parameters_of: Counter[str | tuple[str, str]] = Counter()  # of the keys of `kept` and `ignored`
         self.notes: list[str] = []
+        self.outcomes: list[Outcome] = []
 
     def replace(self, thing: Any, kind: type) -> None:
         """A thing of this class has become one of its counterpart."""
         condition = self.rules.condition(thing)
         self.replaced[kind.__name__, self.rules.becomes(thing), condition] += 1
         self.is_empty = False
+        self.outcomes.append(Outcome(thing, kind, "replaced", condition))
         self.replaced_ones += self._count(thing) and not condition
 
     def find(self, thing: Any) -> None:
         """What is fusedops's already."""
+        self.outcomes.append(Outcome(thing, type(thing), "found", self.rules.condition(thing)))
         self.found_ones += self._count(thing) and not self.rules.condition(thing)
         self.is_empty = False
 
     def keep(self, thing: Any, reason: str) -> None:
         self.kept[type(thing).__name__, reason].append(self.rules.name(thing))
         self.parameters_of[type(thing).__name__, reason] += self.rules.parameters(thing)
+        self.outcomes.append(Outcome(thing, type(thing), "kept", reason))
         self._count(thing)
 
+    def compute(self, thing: Any) -> None:
+        """What the kernel of a thing around it does as well."""
+        self.outcomes.append(Outcome(thing, type(thing), "computed"))
+
     def ignore(self, thing: Any) -> None:
+        self.outcomes.append(Outcome(thing, type(thing), "ignored"))
         if not self.rules.is_container(thing) and self._count(thing):
             self.ignored[type(thing).__name__] += 1
             self.parameters_of[type(thing).__name__] += self.rules.parameters(thing)
@@ -176,10 +196,10 @@ def convert(things: Sequence[Any], rules: Rules, report: Report) -> None:
     rest = [thing for thing in things if not _convert(thing, rules, report)]
     computed = rules.computed(things)
     for thing in rest:
-        if thing in computed:
-            continue
         reason = rules.kept(thing)
-        if reason:
+        if thing in computed:
+            report.compute(thing)
+        elif reason:
             report.keep(thing, reason)
         else:
             report.ignore(thing)

@@ -47,6 +47,12 @@ def convert(model: _Model, verbose: bool = True) -> _Model:
     Raises:
         TypeError: it is not a Keras model or layer.
     """
+    reported(model).publish("fusedops.tf.keras.convert", verbose)
+    return model
+
+
+def reported(model: keras.layers.Layer) -> conversion.Report:
+    """As `convert`, and what it would print, as an object."""
     layers = _layers("convert", model)
     losses = _losses(layers)
     report = conversion.Report(RULES, model.name)
@@ -58,8 +64,7 @@ def convert(model: _Model, verbose: bool = True) -> _Model:
     if _resolve_xla(layers):
         report.notes.append(f"XLA is turned off for this model: {xla.fault}")
     report.notes += traces.forget(layers)
-    report.publish("fusedops.tf.keras.convert", verbose)
-    return model
+    return report
 
 
 def revert(model: _Model) -> _Model:

@@ -75,14 +75,19 @@ def convert(model: _Model, verbose: bool = True, *, functions: bool = False) -> 
     Raises:
         TypeError: it is not a torch.nn.Module.
     """
+    reported(model, functions).publish("fusedops.torch.convert", verbose)
+    return model
+
+
+def reported(model: torch.nn.Module, functions: bool = False) -> conversion.Report:
+    """As `convert`, and what it would print, as an object."""
     modules = list(_checked("convert", model).modules())
     rules = Modules(model, functions)
     report = conversion.Report(rules, type(model).__name__)
     # Those within others come first: what a block can fuse depends on what it is made of.
     conversion.convert(modules[::-1], rules, report)
     internals.forget_compiled(modules)
-    report.publish("fusedops.torch.convert", verbose)
-    return model
+    return report
 
 
 def revert(model: _Model) -> _Model:
