@@ -68,7 +68,7 @@ def counterpart(kind: type) -> type:
     Raises:
         UnknownClass: its code cannot have globals of its own.
     """
-    return OwnForward.over(kind)
+    return OwnForward.over(kind, like="", names={}, options={})
 
 
 def _forward(kind: type) -> FunctionType:
