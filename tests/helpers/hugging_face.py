@@ -51,5 +51,8 @@ FAMILIES = {
 
 SLOW = ("gemma", "mistral", "qwen2")  # whose code is that of others
 
-STEPPED = ("clip", "modernbert", "vit", "whisper")
+STEPPED = (
+    *("clip", "cohere2", "deepseek_v3", "glm4", "gpt_oss", "granite", "modernbert", "qwen3_next", "t5", "vit"),
+    "whisper",
+)
 """Model types of other forms, of which the quick tests compare results step by step."""
