@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import sys
 import textwrap
+from types import FunctionType
 
 import pytest
 
@@ -247,3 +250,37 @@ def test_tokens(one, other, is_same):
     assert (code(one) == code(other)) is is_same
     assert code(first).attributes == ("a", "b") and code(the_same).attributes == ("b", "a")
     assert code(handing_on_more).handed_on == (frozenset({"mask", "scale", "rest"}),)
+
+
+def with_positional(self, x, *others, mask=None):
+    return self.a(x, mask=mask)
+
+
+def test_what_a_function_has_beside_its_code():
+    """Parameters that cannot be handed on, defaults that are not those of the source, and its module's methods."""
+    assert code(with_positional) != code(handing_on)
+    exchanged = FunctionType(with_default.__code__, globals(), argdefs=(2,))
+    assert code(exchanged) == code(with_other_default)
+    assert code(exchanged) != code(with_default)
+
+
+def test_a_file_that_was_changed_is_read_anew_or_not_at_all(torch_cpu, torch, tmp_path, monkeypatch, capsys):
+    path, other = tmp_path / "edited.py", textwrap.dedent(NORM).replace("values.pow(2)", "values.abs()")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    path.write_text(textwrap.dedent(NORM), encoding="utf-8")
+    module = importlib.import_module("edited")
+    monkeypatch.setitem(sys.modules, "edited", module)
+    known, first = module.Scaled(16), module.Scaled
+    assert type(torch_cpu.functions.convert(known, verbose=False)) is not first
+
+    path.write_text(other, encoding="utf-8")
+    changed = importlib.reload(module).Scaled(16)
+    torch_cpu.functions.convert(changed)
+    assert "kept Scaled 'Scaled': differs from LlamaRMSNorm in line 5" in capsys.readouterr().out
+
+    for text in (textwrap.dedent(NORM), other.replace("values.dtype", "(values.dtype"), other.replace("-1,", "'''")):
+        path.write_text(text, encoding="utf-8")  # and not imported
+        source._parsed.cache_clear()
+        torch_cpu.functions.convert(changed)
+        assert "kept Scaled 'Scaled': the source of its forward is not to be found" in capsys.readouterr().out

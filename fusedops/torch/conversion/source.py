@@ -4,7 +4,9 @@ Two functions with the same tokens compute the same. The tokens are those of the
 docstrings, annotations and the names of arguments and variables, which are numbered in order of appearance; so are the
 module's own attributes. A global name is what it stands for at this moment: an object of torch is itself, and a
 function or method that is not torch's is replaced by its own tokens. A decorator needs no rule, since it is the
-function that is there at last which is read: one that a decorator has wrapped has the tokens of the wrapper.
+function that is there at last which is read: one that a decorator has wrapped has the tokens of the wrapper. Defaults
+are read from the function, not from its source. Source that is not what is run, since somebody has changed its file, is
+none.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ import inspect
 import linecache
 import sys
 import textwrap
+import tokenize
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -49,13 +52,15 @@ class Place:
 class Code:
     """What a function computes.
 
-    `attributes` are those that it reads of the module, in the order of their numbers. `handed_on` are the parameters
-    that it does nothing with but hand them on under their own names, of each call that does.
+    `attributes` are those that it reads of the module, in the order of their numbers, and `methods` those of its class
+    that it calls. `handed_on` are the parameters that it does nothing with but hand them on under their own names, of
+    each call that does.
     """
 
     tokens: tuple[Hashable, ...]
     places: tuple[Place, ...]  # of each token
     attributes: tuple[str, ...]
+    methods: tuple[str, ...]
     handed_on: tuple[frozenset[str], ...]
 
     def __eq__(self, other: object) -> bool:
@@ -98,7 +103,7 @@ def _read(function: Any, kind: type | None, limit: int | None) -> Code:
     reader = _Reader(kind, limit)
     reader.function(function)
     tokens, places = zip(*reader.found, strict=True)
-    return Code(tokens, places, tuple(reader.attributes), tuple(reader.handed_on))
+    return Code(tokens, places, tuple(reader.attributes), tuple(reader.methods), tuple(reader.handed_on))
 
 
 def parameters(function: FunctionType) -> tuple[str, ...]:
@@ -140,6 +145,7 @@ class _Reader:
         self.kind, self.limit = kind, limit
         self.found: list[tuple[Hashable, Place]] = []
         self.attributes: dict[str, int] = {}
+        self.methods: dict[str, None] = {}
         self.functions: dict[FunctionType, int] = {}
         self.handed_on: list[frozenset[str]] = []
 
@@ -173,19 +179,22 @@ class _FunctionReader:
         self.body(self.tree.body)
         given = self.tree.args
         positional = [*given.posonlyargs, *given.args]
-        defaults = [None] * (len(positional) - len(given.defaults)) + given.defaults
+        last = (each.arg for each in positional[::-1])
+        defaults = dict(zip(last, (self.plain.__defaults__ or ())[::-1], strict=False))
+        defaults |= self.plain.__kwdefaults__ or {}
         self.line = 1
         self.parameters("positional", positional, defaults)
-        self.parameters("keyword", given.kwonlyargs, given.kw_defaults)
-        self.parameters("star", [given.vararg], [None])
-        self.parameters("stars", [given.kwarg], [None])
+        self.parameters("keyword", given.kwonlyargs, defaults)
+        self.parameters("star", [given.vararg], {})
+        self.parameters("stars", [given.kwarg], {})
 
-    def parameters(self, kind: str, given: Sequence[ast.arg | None], defaults: Sequence[ast.expr | None]) -> None:
+    def parameters(self, kind: str, given: Sequence[ast.arg | None], defaults: Mapping[str, Any]) -> None:
         """Those that the function does something with: which variable of its own each is."""
-        for position, (each, default) in enumerate(zip(given, defaults, strict=True)):
+        for position, each in enumerate(given):
             if each and each.arg not in self.handed_on:
                 self.token(kind, position, self.variable(each.arg))
-                self.node(default)
+                if each.arg in defaults:
+                    self.given(defaults[each.arg])
 
     def variable(self, name: str) -> int:
         return self.variables.setdefault(name, len(self.variables))
@@ -297,6 +306,7 @@ class _FunctionReader:
         """One of the module itself."""
         method, gets_module = self.method(name)
         if method:
+            self.reader.methods[name] = None
             self.token("method" if gets_module else "static method")
             self.reader.function(method, gets_module)
         elif name in _OF_EVERY_MODULE or hasattr(self.reader.kind, name):
@@ -330,7 +340,11 @@ class _FunctionReader:
         value = self.named(name) if value is None else value
         if value is _UNKNOWN:
             self.token("unknown", name)
-        elif isinstance(value, _CONSTANTS):
+        else:
+            self.given(value)
+
+    def given(self, value: Any) -> None:
+        if isinstance(value, _CONSTANTS):
             self.constant(value)
         elif _is_to_be_read(value):
             self.reader.function(value, is_method=False)
@@ -395,7 +409,8 @@ def _handed_on(tree: ast.FunctionDef, parameters: frozenset[str]) -> frozenset[s
     names = [_own_name(keyword, tree.args.kwarg) for call in calls for keyword in call.keywords]
     counts = Counter(name for name in names if name in parameters)
     uses = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
-    only = frozenset(name for name in parameters if counts[name] == uses[name])
+    positional = tree.args.vararg.arg if tree.args.vararg else None
+    only = frozenset(name for name in parameters if counts[name] == uses[name] and name != positional)
     return only if any(counts[name] for name in only) else frozenset()
 
 
@@ -411,16 +426,32 @@ class _Parsed:
 
 @functools.lru_cache(4096)
 def _parsed(code: CodeType) -> _Parsed:
+    missing = NoSource(f"the source of its {code.co_name} is not to be found")
     # inspect.getsource would look through all modules of Python for the one that the code is of.
-    lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]
+    linecache.checkcache(code.co_filename)
+    text = linecache.getlines(code.co_filename)
+    lines = text[code.co_firstlineno - 1 :]
     try:
+        if code not in _compiled("".join(text)):
+            raise missing
         source = textwrap.dedent("".join(inspect.getblock(lines)))
         tree = ast.parse(source).body[0]
-    except (SyntaxError, IndexError):
-        raise NoSource(f"the source of its {code.co_name} is not to be found") from None
+    except (SyntaxError, IndexError, ValueError, RecursionError, tokenize.TokenError):
+        raise missing from None
     if not isinstance(tree, ast.FunctionDef) or tree.name != code.co_name:
-        raise NoSource(f"the source of its {code.co_name} is not to be found")
+        raise missing
     lines = source.splitlines()[tree.lineno - 1 :]
     ast.increment_lineno(tree, 1 - tree.lineno)
     own = frozenset({*code.co_varnames, *code.co_cellvars, *_stored(tree)})
     return _Parsed(tree, lines, own, _handed_on(tree, frozenset(_parameters(code))))
+
+
+@functools.lru_cache(64)
+def _compiled(text: str) -> frozenset[CodeType]:
+    """What Python makes of the functions in a file as it is now: those that are run may be of an earlier one."""
+    found = {compile(text, "", "exec", dont_inherit=True)}
+    within = found
+    while within:
+        within = {each for code in within for each in code.co_consts if isinstance(each, CodeType)}
+        found |= within
+    return frozenset(found)
