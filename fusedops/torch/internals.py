@@ -95,6 +95,18 @@ def in_cpp(overload: Callable[..., Any]) -> Callable[..., Any]:
     return getattr(overload, "_op", overload)
 
 
+def shape(x: torch.Tensor) -> torch.Size:
+    """Of a tensor, for a question that torch.jit.trace need not warn of, since any answer to it is right."""
+    state = None if torch.compiler.is_compiling() else torch._C._get_tracing_state()
+    if state is None:
+        return x.shape
+    torch._C._set_tracing_state(None)  # type: ignore[attr-defined]
+    try:
+        return x.shape
+    finally:
+        torch._C._set_tracing_state(state)  # type: ignore[attr-defined]
+
+
 def is_watched(module: torch.nn.Module) -> bool:
     """Whether somebody would notice that the module is not called: by hooks, or by a forward that they set.
 

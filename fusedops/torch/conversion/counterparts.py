@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 from fusedops import conversion
 from fusedops.torch import nn
 from fusedops.torch.conversion import functions, hf
+from fusedops.torch.conversion.functions import called
 from fusedops.torch.conversion.hf.layer import HFLayer
 from fusedops.torch.nn.layer import FusedLayer
 
@@ -46,6 +47,7 @@ class Modules(conversion.Rules):
     def __init__(self, model: torch.nn.Module, functions: bool = False) -> None:
         self._functions = functions
         self._names = {module: path or type(model).__name__ for path, module in model.named_modules()}
+        self._functions_of = functools.cache(called)
         self._look_up = functools.cache(hf.look_up)  # no longer than for one model: functions may be exchanged
         owners = {x: module for module in model.modules() for x in module.parameters(recurse=False) if not is_lazy(x)}
         self._parameters = Counter[torch.nn.Module]()
@@ -59,7 +61,7 @@ class Modules(conversion.Rules):
         return kind in _OF_TORCH or isinstance(self._look_up(kind), hf.Match)
 
     def has_counterpart(self, kind: type) -> bool:
-        return self.is_known(kind) or (self._functions and len(functions.called(kind)) > 0)
+        return self.is_known(kind) or (self._functions and len(self._functions_of(kind)) > 0)
 
     def counterpart(self, kind: type) -> type:
         if kind in _OF_TORCH:

@@ -33,7 +33,7 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    if not _is_normed(input, normalized_shape, weight, bias):
+    if not _is_normed(input, normalized_shape, eps, weight, bias):
         return functional.layer_norm(input, normalized_shape, weight, bias, eps)
     return fo.layer_norm(input, weight, bias, eps=eps)
 
@@ -41,7 +41,7 @@ def layer_norm(
 def rms_norm(
     input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
-    if not _is_normed(input, normalized_shape, weight):
+    if not _is_normed(input, normalized_shape, eps, weight):
         return functional.rms_norm(input, normalized_shape, weight, eps)
     return fo.rms_norm(input, weight, eps=default_eps(input) if eps is None else eps)
 
@@ -85,8 +85,8 @@ def _is_cast(x: Tensor) -> bool:
     return x.dtype.itemsize == 2 and torch.is_autocast_enabled(x.device.type)
 
 
-def _is_normed(x: Any, shape: Sequence[int], *parameters: Tensor | None) -> bool:
-    """Whether the shape is x's last dimension, and the parameters are of it and of x's dtype."""
-    if not _fits(x) or x.dim() == 0 or tuple(shape) != tuple(x.shape[-1:]):
+def _is_normed(x: Any, shape: Sequence[int], eps: Any, *parameters: Tensor | None) -> bool:
+    """Whether the shape is x's last dimension, the parameters are of it and of x's dtype, and eps is a number."""
+    if not _fits(x) or isinstance(eps, Tensor) or x.dim() == 0 or tuple(shape) != tuple(x.shape[-1:]):
         return False
     return all(p is None or (p.dtype is x.dtype and p.shape == x.shape[-1:]) for p in parameters)

@@ -7,11 +7,10 @@ they are.
 
 from __future__ import annotations
 
-import dis
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, ClassVar
 
 import torch
@@ -19,7 +18,7 @@ from torch.nn import functional
 
 from fusedops.conversion import UnknownClass
 from fusedops.torch.conversion.functional import KERNELS
-from fusedops.torch.conversion.hf.code import with_global
+from fusedops.torch.conversion.hf.code import steps, with_global
 from fusedops.torch.conversion.hf.layer import HFLayer
 
 
@@ -56,7 +55,7 @@ class OwnForward(HFLayer):
 def called(kind: type) -> tuple[str, ...]:
     """The functions in the `forward` of a class that fusedops has kernels for; none in those of torch's own classes."""
     forward: Any = inspect.unwrap(kind.forward)  # type: ignore[attr-defined]
-    if kind.__module__.partition(".")[0] == "torch" or not isinstance(forward, FunctionType):
+    if str(kind.__module__).partition(".")[0] == "torch" or not isinstance(forward, FunctionType):
         return ()
     return tuple(sorted({function.__name__ for _, function in _called(forward)}))
 
@@ -75,34 +74,23 @@ def _forward(kind: type) -> FunctionType:
     forward = kind.forward  # type: ignore[attr-defined]
     if not isinstance(forward, FunctionType) or hasattr(forward, "__wrapped__"):
         raise UnknownClass("its forward is decorated, so that functions in it are not replaced")
-    steps = list(_steps(forward.__code__))
-    if any(step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL") for step in steps):
-        raise UnknownClass("its forward sets a global variable, so that functions in it are not replaced")
-    if any(step.opname == "LOAD_GLOBAL" and step.argval == "__name__" for step in steps):
-        raise UnknownClass("its forward reads __name__, so that functions in it are not replaced")
     return forward
 
 
 def _called(forward: FunctionType) -> Iterator[tuple[str, Callable[..., Any]]]:
     """The functions that are global variables, or are found in modules that are; with the variable's name."""
     name, value = "", None
-    for step in _steps(forward.__code__):
+    for step in steps(forward.__code__):
         if step.opname == "LOAD_GLOBAL":
             name, value = step.argval, forward.__globals__.get(step.argval)
+            if not isinstance(value, (FunctionType, ModuleType)) or value not in _OURS:  # such as another module's F
+                value = None
         elif step.opname in ("LOAD_ATTR", "LOAD_METHOD") and isinstance(value, ModuleType):
             value = getattr(value, step.argval, None)
         elif step.opname != "EXTENDED_ARG":
             value = None
         if isinstance(value, FunctionType) and value in KERNELS:
             yield name, value
-
-
-def _steps(code: CodeType) -> Iterator[dis.Instruction]:
-    """The instructions of a function and of those within it."""
-    yield from dis.get_instructions(code)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _steps(constant)
 
 
 def _blank(kind: type) -> Any:

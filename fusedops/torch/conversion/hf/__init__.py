@@ -58,7 +58,7 @@ def is_known(kind: type) -> bool:
 
 def look_up(kind: type) -> Match | str | None:
     """What the class is known from; or why it is not, where there is something to say; else None."""
-    if kind.__module__.partition(".")[0] in ("torch", "fusedops") or not issubclass(kind, torch.nn.Module):
+    if str(kind.__module__).partition(".")[0] in ("torch", "fusedops") or not issubclass(kind, torch.nn.Module):
         return None
     if "forward" not in vars(kind) or issubclass(kind, FusedLayer):
         return None
@@ -88,7 +88,7 @@ def _whole(kind: type) -> Match | str | None:
             near = near or _near(kind, code, forms)
             continue
         roles = source.of_method(form, method).attributes
-        options = dict(form.options)
+        options = {**form.options, "methods": code.methods}
         if code.handed_on:
             options["handed_on"] = code.handed_on[0]
         return Match(form.mixin, form.__name__, dict(zip(roles, code.attributes, strict=True)), options)
@@ -137,8 +137,10 @@ def _step(kind: type) -> Match | None:
         return Match("rotary.RotaryAttention", f"{' and '.join(likes)}'s rotary embedding")
     if "transformers" not in sys.modules:
         return None
-    from fusedops.torch.conversion.hf import loss
-
+    try:
+        from fusedops.torch.conversion.hf import loss
+    except ImportError:  # as `all_forms` says
+        return None
     if loss.is_language_model(kind):
         return Match("loss.LanguageModel", "")
     return Match("loss.HeadWithLoss", "") if loss.unknown_head(kind) is None else None

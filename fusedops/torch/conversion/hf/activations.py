@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ _FUSED: dict[Any, Activation] = {
 def fused_name(activation: Any) -> Activation | None:
     """The kernels' name for an activation function or module; None if they do not have it."""
     if not isinstance(activation, torch.nn.Module):
-        return _FUSED.get(activation) if callable(activation) else None
+        return _FUSED.get(activation) if isinstance(activation, Hashable) else None
     kind = type(activation)
     if kind is torch.nn.GELU:
         return "gelu_tanh" if activation.approximate == "tanh" else "gelu"

@@ -7,8 +7,20 @@ global names, and transformers' own modules are not to be changed, since models 
 
 from __future__ import annotations
 
-from types import FunctionType
+import dis
+from collections.abc import Iterator
+from types import CodeType, FunctionType
 from typing import Any
+
+from fusedops.conversion import UnknownClass
+
+
+def steps(code: CodeType) -> Iterator[dis.Instruction]:
+    """The instructions of a function and of those within it."""
+    yield from dis.get_instructions(code)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from steps(constant)
 
 
 def with_global(function: FunctionType, name: str, value: Any) -> FunctionType:
@@ -16,7 +28,15 @@ def with_global(function: FunctionType, name: str, value: Any) -> FunctionType:
 
     The others are those of this moment: what somebody exchanges in the function's module later on, it does not see.
     Without a `__name__` among its globals: torch.compile would take those of the module that has that name.
+
+    Raises:
+        UnknownClass: the function would see that its globals are a copy.
     """
+    for step in steps(function.__code__):
+        if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+            raise UnknownClass("its forward sets a global variable, so that functions in it are not replaced")
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval == "__name__":
+            raise UnknownClass("its forward reads __name__, so that functions in it are not replaced")
     names = {**function.__globals__, name: value}
     names.pop("__name__", None)  # which a copy lacks already
     copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)

@@ -21,6 +21,7 @@ class HFLayer(FusedLayer, torch.nn.Module if TYPE_CHECKING else object):  # type
     original: ClassVar[type]
     mixin: ClassVar[type]
     like: ClassVar[str]  # what the code is known from
+    methods: ClassVar[tuple[str, ...]] = ()  # of the class, whose code is known with that of its forward
     names: ClassVar[Mapping[str, str]] = {}  # of the attributes, by the names that they have in the form
     then: ClassVar[tuple[str, ...]] = ()  # modules that are called last
     computes: ClassVar[tuple[str, ...]] = ()  # those whose work the kernel does
@@ -38,6 +39,9 @@ class HFLayer(FusedLayer, torch.nn.Module if TYPE_CHECKING else object):  # type
             like: what its code is known from.
             names: of its attributes, by the names that they have in the form.
             options: attributes of the counterpart, of the form's.
+
+        Raises:
+            UnknownClass: the class is not what the mixin expects, or takes no subclass.
         """
         members: dict[str, Any] = {
             "__module__": kind.__module__,
@@ -51,7 +55,11 @@ class HFLayer(FusedLayer, torch.nn.Module if TYPE_CHECKING else object):  # type
         }
         if hasattr(cls, "forward"):  # by whose names of its parameters it may be called
             members["forward"] = with_parameters(cls.forward, inspect.unwrap(kind.forward))  # type: ignore[attr-defined]
-        return type(kind)(kind.__name__, (cls, kind), members | cls.members(kind))
+        members |= cls.members(kind)
+        try:
+            return type(kind)(kind.__name__, (cls, kind), members)
+        except Exception as error:  # of its metaclass or its __init_subclass__, which may want anything
+            raise UnknownClass(f"its class takes no subclass ({type(error).__name__}: {error})") from error
 
     @classmethod
     def members(cls, kind: type) -> dict[str, Any]:
@@ -80,6 +88,9 @@ class HFLayer(FusedLayer, torch.nn.Module if TYPE_CHECKING else object):  # type
         """As of every layer; of the module where no inputs are given, and of the inputs alone in every call."""
         if inputs:
             return None
+        for name in self.methods:
+            if name in vars(self):
+                return f"its {name} is an attribute of its own, which somebody has set"
         for role, name in self.names.items():
             if role not in self.optional and not hasattr(self, name):
                 return f"it has no attribute {name}"

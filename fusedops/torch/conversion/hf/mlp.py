@@ -10,7 +10,7 @@ import fusedops.torch as fo
 from fusedops.torch.conversion.hf import internals
 from fusedops.torch.conversion.hf.activations import fused_name, is_activation, unfused_activation
 from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer
-from fusedops.torch.internals import is_watched
+from fusedops.torch.internals import is_watched, shape
 from fusedops.torch.nn.layer import unfused_input
 
 
@@ -73,6 +73,8 @@ def gated(activation: Any, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor
     """act(gate) · up, by the kernel if it can and if no hook or subclass is in the way."""
     name = fused_name(activation)
     if name is None or gate.dtype is not up.dtype or unfused_input(gate) or _is_watched(activation):
+        return activation(gate) * up
+    if shape(gate) != shape(up):  # one is spread over the other
         return activation(gate) * up
     return fo.gated_act(gate, up, name)
 

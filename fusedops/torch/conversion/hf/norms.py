@@ -8,6 +8,7 @@ import torch
 
 import fusedops.torch as fo
 from fusedops.torch.conversion.hf.layer import HFLayer, stays_half
+from fusedops.torch.internals import shape
 from fusedops.torch.nn.layer import is_mixed, of_two_dtypes, unfused_input
 
 
@@ -15,6 +16,7 @@ class _Norm(HFLayer):
     """A norm of the last dimension, rounded once where the original rounds before the product with the weight, too."""
 
     of_input: ClassVar[bool] = False  # whether the result has the input's dtype, whatever the weight's
+    can_add: ClassVar[bool] = False  # whether `fused_add` may stand for a call
     fixed_eps: ClassVar[float]  # where it is none of the module's attributes
 
     @property
@@ -27,10 +29,22 @@ class _Norm(HFLayer):
     def why_not(self, *inputs: Any) -> str | None:
         if not inputs:
             return super().why_not()
-        x, weight = inputs[0], self._row("weight")
-        if weight is None or weight.dtype is x.dtype or self._fits(x, weight):
-            return unfused_input(x)
-        return of_two_dtypes(x, weight)
+        x, weight, bias = inputs[0], self._row("weight"), self._row("bias")
+        unfused = unfused_input(x)
+        if unfused:
+            return unfused
+        if any(shape(row) != shape(x)[-1:] for row in (weight, bias) if row is not None):
+            return "its weight or bias is spread over the features"
+        if weight is not None and weight.dtype is not x.dtype and not self._fits(x, weight):
+            return of_two_dtypes(x, weight)
+        if weight is not None and bias is not None and bias.dtype is not weight.dtype:
+            return "the weight and the bias have two dtypes"
+        return None
+
+    @classmethod
+    def members(cls, kind: type) -> dict[str, Any]:
+        # A call of its own may do more than the forward.
+        return {"can_add": hasattr(cls, "fused_add") and kind.__call__ is torch.nn.Module.__call__}
 
     def _fits(self, x: torch.Tensor, weight: torch.Tensor) -> bool:
         """Whether the kernel's result has the dtype of the original's, where x and the weight have two."""
@@ -78,6 +92,10 @@ class OptionalRMSNorm(RMSNorm):
         return super()._row(role) if role != "weight" or self.part("with_scale") else None
 
 
+def _are_alike(x: torch.Tensor, y: torch.Tensor) -> bool:
+    return x.dtype is y.dtype and shape(x) == shape(y)
+
+
 class RMSNormThenGate(_RMSNorm):
     """act(gate) · weight · x / rms(x), as in Gated DeltaNet."""
 
@@ -87,7 +105,7 @@ class RMSNormThenGate(_RMSNorm):
         return super().unfused()
 
     def forward(self, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-        if self.why_not(x) or gate is None or gate.dtype is not x.dtype:
+        if self.why_not(x) or gate is None or not _are_alike(gate, x):
             return self._original(x, gate)
         return fo.gated_act(gate, self._normalized(x), "silu")
 
@@ -96,7 +114,7 @@ class GateThenRMSNorm(_RMSNorm):
     """weight · y / rms(y) with y = silu(gate) · x, as in Mamba 2."""
 
     def forward(self, x: torch.Tensor, gate: torch.Tensor | None = None) -> torch.Tensor:
-        if self.why_not(x) or (gate is not None and gate.dtype is not x.dtype):
+        if self.why_not(x) or not (gate is None or _are_alike(gate, x)):
             return self._original(x, gate)
         return self._normalized(x if gate is None else fo.gated_act(gate, x, "silu"))
 

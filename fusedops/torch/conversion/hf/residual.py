@@ -9,14 +9,16 @@ from typing import Any, ClassVar
 import torch
 
 from fusedops.torch.conversion.hf.layer import HFLayer
-from fusedops.torch.internals import is_watched
+from fusedops.torch.internals import is_watched, shape
 from fusedops.torch.nn import LayerNorm, RMSNorm
+from fusedops.torch.nn.layer import unfused_input
 from fusedops.torch.nn.residual import add_norm as add_fused_norm
 
 
 def add_norm(norm: Any, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(norm(s), s) with s = x + residual: in one pass, if the norm is ours, takes both, and has no hooks."""
-    if can_add(norm) and not is_watched(norm):
+    """(norm(s), s) with s = x + residual: in one pass, if the norm is ours, takes both, and nobody sees its call."""
+    is_spread = not unfused_input(x) and shape(x) != shape(residual)  # one of them over the other
+    if can_add(norm) and not is_watched(norm) and not is_spread:
         return add_fused_norm(norm, x, residual, norm)
     s = x + residual
     return norm(s), s
@@ -25,7 +27,7 @@ def add_norm(norm: Any, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.
 def can_add(norm: Any) -> bool:
     """Whether it is a counterpart with such a pass; a subclass of one may compute something else."""
     kind = type(norm)
-    return kind in (LayerNorm, RMSNorm) or ("original" in vars(kind) and hasattr(kind, "fused_add"))
+    return kind in (LayerNorm, RMSNorm) or ("original" in vars(kind) and getattr(kind, "can_add", False))
 
 
 def unfused_norm(module: Any, name: str) -> str | None:

@@ -72,7 +72,7 @@ def unknown_rotation(kind: type) -> str | None:
 
 
 def _rotation(function: Any) -> Rotation | None:
-    if not isinstance(function, FunctionType) or function.__module__.partition(".")[0] == "torch":
+    if not isinstance(function, FunctionType) or str(function.__module__).partition(".")[0] == "torch":
         return None
     try:
         return _known().get(source.of_function(function, _longest()))
@@ -166,7 +166,8 @@ class _Turn:
             return True
         # Compiled code must not depend on `is_seen`, which changes.
         if not torch.compiler.is_compiling() and not self.is_seen and _has_values(cos):
-            self.is_seen, self.is_refuted = True, not (self._is_twice(cos) and self._is_twice(sin))
+            self.is_refuted = not (self._is_twice(cos) and self._is_twice(sin))
+            self.is_seen = self.is_refuted or bool(sin.any())  # at position 0 all tables are alike
         return not self.is_refuted
 
     def _is_twice(self, table: torch.Tensor) -> bool:

@@ -9,6 +9,7 @@ the class that it was written for, which the report mentions.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -42,8 +43,10 @@ class Form:
 @functools.cache
 def all_forms(with_transformers: bool) -> tuple[type[Form], ...]:
     """Those that transformers must be there for are left out if it is not."""
-    files = (*_FILES, "of_transformers") if with_transformers else _FILES
-    modules = [importlib.import_module(f"{__name__}.{file}") for file in files]
+    modules = [importlib.import_module(f"{__name__}.{file}") for file in _FILES]
+    if with_transformers:
+        with contextlib.suppress(ImportError):  # of another package of this name, or of a version that is not known
+            modules.append(importlib.import_module(f"{__name__}.of_transformers"))
     return tuple(value for module in modules for value in vars(module).values() if _is_form(value))
 
 
