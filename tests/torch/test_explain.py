@@ -178,3 +178,29 @@ def test_an_error_of_the_model(torch_cpu, fo):
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         fo.explain(model, torch.ones(2, 7))
     assert type(model.body[1]) is nn.LayerNorm and model.steps == 0
+
+
+class Adding(nn.Module):
+    """What it adds to itself in its first forward must not stay."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, model):
+        if not hasattr(self, "scale"):
+            self.scale, self.norm = nn.Parameter(torch.ones(8)), nn.LayerNorm(8)
+        return self.norm(self.linear(model) * self.scale)
+
+
+def test_what_a_forward_adds_is_gone(torch_cpu):
+    module = Adding()
+    torch_cpu.functions.explain(module, model=torch.ones(2, 8))  # also the name of explain's own argument
+    assert not hasattr(module, "scale") and [name for name, _ in module.named_modules()] == ["", "linear"]
+
+
+def test_a_lazy_model_is_refused_and_stays_lazy(torch_cpu):
+    module = nn.Sequential(nn.LazyLinear(8))
+    with pytest.raises(ValueError, match="a lazy module of the model has no parameters yet; call the model once"):
+        torch_cpu.functions.explain(module, torch.ones(2, 8))
+    assert module[0].has_uninitialized_params()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from fusedops import conversion
 from fusedops.building.progress import progress
@@ -27,7 +28,7 @@ _LONG = 20.0  # seconds, after which no more steps begin
 _EVERY = 5.0  # seconds without a line where there is no terminal
 
 
-def explain(model: torch.nn.Module, *inputs: Any, **kwargs: Any) -> Explanation:
+def explain(model: torch.nn.Module, /, *inputs: Any, **kwargs: Any) -> Explanation:
     """Runs a training step of a model as it is and converted, and says what each kind of module takes.
 
     The result prints as a table: for each class of modules the time, and the memory that the forward keeps for the
@@ -46,7 +47,9 @@ def explain(model: torch.nn.Module, *inputs: Any, **kwargs: Any) -> Explanation:
     step's peak is shown as well; torch's own record of the peak is reset for that.
 
     The model stays as it came: classes, parameters, gradients, buffers, attributes of modules, hooks, training mode and
-    random numbers. Hooks of its modules and tensors run as in any step; hooks for gradients of parameters do not.
+    random numbers. What a forward itself writes into its inputs, into parameters, or into lists and dictionaries, such
+    as a cache of keys and values, stays there. Hooks of its modules and tensors run as in any step; those that torch
+    calls when a gradient is accumulated do not.
 
     Args:
         model: any module whose parameters are on one device. It may be converted already, also with `functions=True`:
@@ -60,7 +63,8 @@ def explain(model: torch.nn.Module, *inputs: Any, **kwargs: Any) -> Explanation:
     Raises:
         TypeError: the model is not a torch.nn.Module.
         ValueError: no parameter requires a gradient, or none of the outputs depends on one; the parameters are on
-            several devices, or on neither a CPU nor a CUDA GPU; the model is compiled or distributed.
+            several devices, or on neither a CPU nor a CUDA GPU; a lazy module has none yet; the model is compiled or
+            distributed.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64))
@@ -104,6 +108,8 @@ def _device(model: Any) -> torch.device:
     """Where the model is, if it is one that can be explained."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"fusedops.torch.explain: model must be a torch.nn.Module; got {type(model)}")
+    if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
+        raise refused("a lazy module of the model has no parameters yet; call the model once before")
     if not any(x.requires_grad for x in model.parameters()):
         raise refused("a training step needs a parameter that requires a gradient; the model has none")
     if any(map(internals.is_compiled, model.modules())):

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+_MEMBERS = ("_parameters", "_buffers", "_modules")  # dictionaries of a module, which it changes in place
+
 
 class Generators:
     """The states of the random number generators that a step may draw from, as they are now."""
@@ -33,22 +35,26 @@ class Generators:
 
 @contextmanager
 def left_as_it_came(model: torch.nn.Module, generators: Generators) -> Iterator[None]:
-    """Classes, attributes, buffers and random numbers are afterwards what they were. A step sets no gradient."""
+    """Classes, attributes, buffers and random numbers are afterwards what they were. A step sets no gradient.
+
+    Parameters, buffers and modules that a forward adds are gone, and those that it takes away are back.
+    """
     modules = list(model.modules())
     classes = [type(module) for module in modules]
     attributes = [dict(vars(module)) for module in modules]
-    buffers = [dict(module._buffers) for module in modules]
+    members = [{name: dict(vars(module)[name]) for name in _MEMBERS} for module in modules]
     changing = [x for module in modules for x in _changing(module)]
     values = {x: x.detach().clone() for x in changing}
     try:
         yield
     finally:
-        for module, kind, own, of_module in zip(modules, classes, attributes, buffers, strict=True):
+        for module, kind, own, of_module in zip(modules, classes, attributes, members, strict=True):
             module.__class__ = kind
             vars(module).clear()
             vars(module).update(own)
-            module._buffers.clear()
-            module._buffers.update(of_module)
+            for name, them in of_module.items():
+                own[name].clear()
+                own[name].update(them)
         for x, value in values.items():
             x.data.copy_(value)  # not as a change of its own, which a graph that somebody holds would refuse
         generators.restore()
