@@ -288,3 +288,14 @@ def test_a_class_of_code_that_no_module_has(torch_cpu):
     module = nn.Sequential(nn.LayerNorm(8), names["Odd"]())
     torch_cpu.functions.convert(module, verbose=False, functions=True)
     assert type(module[1]) is names["Odd"]
+
+
+def test_a_forward_that_is_exchanged_for_another_that_is_known(torch_cpu):
+    kind, x = type("Exchanged", (LayerNorm,), {"forward": LayerNorm.forward}), torch.randn(2, 8)
+    torch_cpu.functions.convert(kind(), verbose=False)
+    kind.forward = Norm.forward
+    module = kind()
+    plain = module(x)
+    torch_cpu.functions.convert(module, verbose=False)
+    assert "original" in vars(type(module))
+    torch.testing.assert_close(module(x), plain)

@@ -66,7 +66,7 @@ class Modules(conversion.Rules):
     def counterpart(self, kind: type) -> type:
         if kind in _OF_TORCH:
             return _OF_TORCH[kind]
-        return hf.counterpart(kind) if self.is_known(kind) else functions.counterpart(kind)
+        return hf.counterpart(kind, self._look_up(kind)) if self.is_known(kind) else functions.counterpart(kind)
 
     def original(self, kind: type) -> type | None:
         return _ORIGINALS.get(kind) or vars(kind).get("original")

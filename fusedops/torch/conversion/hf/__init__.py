@@ -36,20 +36,26 @@ class Match:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def counterpart(kind: type) -> type:
-    """What stands in for this class, which is known; it may raise what `conversion.Rules.counterpart` does."""
-    made = _made.get(kind)
-    if made is None:
-        match = look_up(kind)
-        if not isinstance(match, Match):
-            raise UnknownClass(match or "it is not known")
+def counterpart(kind: type, match: Match | str | None = None) -> type:
+    """What stands in for this class, which is known; it may raise what `conversion.Rules.counterpart` does.
+
+    `match` is what `look_up` has found, if it was asked already.
+    """
+    of, made = _made.get(kind, ((None, None), None))
+    forward = vars(kind).get("forward")
+    match = match or (of[0] if of[1] is forward else None) or look_up(kind)
+    if not isinstance(match, Match):
+        raise UnknownClass(match or "it is not known")
+    if made is None or of != (match, forward):
         file, _, name = match.mixin.partition(".")
         mixin = getattr(importlib.import_module(f"{__name__}.{file}"), name)
-        made = _made[kind] = mixin.over(kind, match.like, match.names, match.options)
+        made = mixin.over(kind, match.like, match.names, match.options)
+        _made[kind] = (match, forward), made
     return made
 
 
-_made: dict[type, type] = {}  # a class is looked at once; one that nothing was made of is looked at anew
+# One of each class, as long as its code is the same: somebody may exchange its forward.
+_made: dict[type, tuple[tuple[Match, Any], type]] = {}
 
 
 def is_known(kind: type) -> bool:
