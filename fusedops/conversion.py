@@ -23,7 +23,7 @@ class Rules(ABC):
 
     noun: str
     own: Collection[type]  # classes of the framework itself, which are known in every version
-    library: str  # whose classes are found by name, in versions that may be unknown
+    library: str  # whose classes are known, in versions that may not be
 
     @abstractmethod
     def is_ours(self, thing: Any) -> bool:
