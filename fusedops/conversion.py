@@ -196,10 +196,9 @@ def convert(things: Sequence[Any], rules: Rules, report: Report) -> None:
     rest = [thing for thing in things if not _convert(thing, rules, report)]
     computed = rules.computed(things)
     for thing in rest:
-        reason = rules.kept(thing)
         if thing in computed:
             report.compute(thing)
-        elif reason:
+        elif reason := rules.kept(thing):
             report.keep(thing, reason)
         else:
             report.ignore(thing)
