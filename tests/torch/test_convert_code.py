@@ -76,7 +76,7 @@ def written(tmp_path):
         for old, new in changes.values():
             assert old in code
             code = code.replace(old, new)
-        path = tmp_path / "modeling_somebodys.py"
+        path = tmp_path / f"modeling_{len(list(tmp_path.glob('*.py')))}.py"  # a class whose file changes has no source
         path.write_text(code, encoding="utf-8")
         spec = importlib.util.spec_from_file_location("modeling_somebodys", path)
         module = importlib.util.module_from_spec(spec)
