@@ -97,7 +97,8 @@ class Outcome:
     thing: Any
     kind: type  # its class before
     status: Literal["replaced", "found", "computed", "kept", "ignored"]  # computed: by the kernel of one around it
-    reason: str = ""  # of what is kept; of what is replaced, the condition under which the kernel computes it
+    reason: str = ""  # of what is kept; of what is replaced or found, the condition under which the kernel computes it
+    became: str = ""  # of what is replaced
 
 
 class Report:
@@ -110,34 +111,21 @@ class Report:
 
     def __init__(self, rules: Rules, name: str) -> None:
         self.rules, self.name = rules, name
-        self.all = self.replaced_ones = self.found_ones = self.parameters = 0
-        self.is_empty = True  # neither replaced nor found anything
-        self.replaced: Counter[tuple[str, str, str]] = Counter()  # class, counterpart, condition
-        self.kept: dict[tuple[str, str], list[str]] = defaultdict(list)  # class and reason: names
-        self.ignored: Counter[str] = Counter()
-        self.parameters_of: Counter[str | tuple[str, str]] = Counter()  # of the keys of `kept` and `ignored`
-        self.notes: list[str] = []
+        self.parameters = 0  # of all things
         self.outcomes: list[Outcome] = []
+        self.notes: list[str] = []
 
     def replace(self, thing: Any, kind: type) -> None:
         """A thing of this class has become one of its counterpart."""
-        condition = self.rules.condition(thing)
-        self.replaced[kind.__name__, self.rules.becomes(thing), condition] += 1
-        self.is_empty = False
-        self.outcomes.append(Outcome(thing, kind, "replaced", condition))
-        self.replaced_ones += self._count(thing) and not condition
+        became = self.rules.becomes(thing)
+        self.outcomes.append(Outcome(thing, kind, "replaced", self.rules.condition(thing), became))
 
     def find(self, thing: Any) -> None:
         """What is fusedops's already."""
         self.outcomes.append(Outcome(thing, type(thing), "found", self.rules.condition(thing)))
-        self.found_ones += self._count(thing) and not self.rules.condition(thing)
-        self.is_empty = False
 
     def keep(self, thing: Any, reason: str) -> None:
-        self.kept[type(thing).__name__, reason].append(self.rules.name(thing))
-        self.parameters_of[type(thing).__name__, reason] += self.rules.parameters(thing)
         self.outcomes.append(Outcome(thing, type(thing), "kept", reason))
-        self._count(thing)
 
     def compute(self, thing: Any) -> None:
         """What the kernel of a thing around it does as well."""
@@ -145,18 +133,29 @@ class Report:
 
     def ignore(self, thing: Any) -> None:
         self.outcomes.append(Outcome(thing, type(thing), "ignored"))
-        if not self.rules.is_container(thing) and self._count(thing):
-            self.ignored[type(thing).__name__] += 1
-            self.parameters_of[type(thing).__name__] += self.rules.parameters(thing)
 
-    def _count(self, thing: Any) -> bool:
-        counted = self.rules.is_counted(thing)
-        self.all += counted
-        return counted
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was replaced or found."""
+        return not any(each.status in ("replaced", "found") for each in self.outcomes)
 
-    def _share(self, key: str | tuple[str, str]) -> str:
+    @property
+    def all(self) -> int:
+        """How many things the report counts."""
+        return len(self._counted("replaced", "found", "kept", "ignored"))
+
+    @property
+    def replaced_ones(self) -> int:
+        return sum(not each.reason for each in self._counted("replaced"))
+
+    def _counted(self, *statuses: str) -> list[Outcome]:
+        rules = self.rules
+        found = [each for each in self.outcomes if each.status in statuses and rules.is_counted(each.thing)]
+        return [each for each in found if each.status != "ignored" or not rules.is_container(each.thing)]
+
+    def _share(self, outcomes: Iterable[Outcome]) -> str:
         """Of the parameters, if it is one to speak of."""
-        share = self.parameters_of[key] / (self.parameters or 1)
+        share = sum(self.rules.parameters(each.thing) for each in outcomes) / (self.parameters or 1)
         return f", {share:.0%} of the parameters" if share >= 0.01 else ""
 
     def publish(self, function: str, verbose: bool) -> None:
@@ -174,19 +173,25 @@ class Report:
         lines = [f"fusedops: {self.replaced_ones} of {self.all} {self.rules.noun} of {self.name!r} replaced"]
         if self.is_empty:
             lines = [f"fusedops: {self._nothing()}"]
-        if self.found_ones:
-            lines[0] += f", {self.found_ones} are fusedops's already"
-        width = max((len(kind) for kind, *_ in self.replaced), default=0)
-        for (kind, counterpart, condition), count in sorted(self.replaced.items()):
-            line = f"  {count:4} {kind:{width}} -> {counterpart}"
+        if found := sum(not each.reason for each in self._counted("found")):
+            lines[0] += f", {found} are fusedops's already"
+        replaced = Counter((x.kind.__name__, x.became, x.reason) for x in self.outcomes if x.status == "replaced")
+        width = max((len(kind) for kind, *_ in replaced), default=0)
+        for (kind, became, condition), count in sorted(replaced.items()):
+            line = f"  {count:4} {kind:{width}} -> {became}"
             lines.append(f"{line}, {condition}" if condition else line)
-        for (kind, reason), names in sorted(self.kept.items()):
-            which = repr(names[0]) if len(names) == 1 else f"({len(names)})"
-            lines.append(f"  kept {kind} {which}: {reason}{self._share((kind, reason))}")
-        if self.ignored:
-            sorted_ones = sorted(self.ignored.items())
-            counts = ", ".join(f"{name} ({count}{self._share(name)})" for name, count in sorted_ones)
-            lines.append(f"  no counterpart for {counts}")
+        kept, ignored = defaultdict(list), defaultdict(list)
+        for each in self.outcomes:
+            if each.status == "kept":
+                kept[each.kind.__name__, each.reason].append(each)
+        for each in self._counted("ignored"):
+            ignored[each.kind.__name__].append(each)
+        for (kind, reason), several in sorted(kept.items()):
+            which = repr(self.rules.name(several[0].thing)) if len(several) == 1 else f"({len(several)})"
+            lines.append(f"  kept {kind} {which}: {reason}{self._share(several)}")
+        if ignored:
+            counts = (f"{name} ({len(several)}{self._share(several)})" for name, several in sorted(ignored.items()))
+            lines.append(f"  no counterpart for {', '.join(counts)}")
         return "\n".join(lines + [f"  {note}" for note in self.notes])
 
 
