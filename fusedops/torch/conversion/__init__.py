@@ -41,8 +41,8 @@ def convert(model: _Model, verbose: bool = True, *, functions: bool = False) -> 
     with a loss in the catalogue `fusedops.torch.conversion.hf.forms`, which is that of Hugging Face's transformers and
     of models that copy it. The names of the class, its attributes and variables may differ, and so may comments and
     annotations; operations, constants, dtypes and their order may not. A class that differs in one place is kept, and
-    the line is printed. So is a class without a source file, and a subclass of a known class that has no `forward` of
-    its own, because it may compute something else.
+    the line is printed if most of its code is that of a form. So is a class without a source file, and a subclass of a
+    known class that has no `forward` of its own, because it may compute something else.
 
     The model may be wrapped, for example by DistributedDataParallel or torch.compile; compiled code is compiled again.
     `fully_shard` makes subclasses: convert a model before it is sharded.
