@@ -23,7 +23,7 @@ cpp_files := find core_cuda torch_binding torch_autograd tf_binding -name '*.cpp
 pytest := $(python) -m pytest $$($(python) -c 'import xdist; print("-n auto --dist worksteal")' 2>/dev/null)
 clang_format := $(python) -c 'from clang_format import clang_format; clang_format()'
 
-.PHONY: help build build-torch build-tf wheel test test-all test-compat demo example bench bench-check bench-report soak docs reference stubs format lint clean
+.PHONY: help build build-torch build-tf wheel test test-all test-compat demo example bench bench-check bench-report families soak docs reference stubs format lint clean
 
 help:
 	@echo 'make build         build the bindings of PyTorch and TensorFlow'
@@ -38,6 +38,7 @@ help:
 	@echo 'make bench         build what is stale, compare speed with the frameworks and other libraries'
 	@echo 'make bench-check   build what is stale, fail if an operator has become slower on the CPU'
 	@echo 'make bench-report  write docs/benchmarks.md from runs, such as ARGS="here=build/bench/results.json"'
+	@echo 'make families      build what is stale, count what convert replaces in all families, write docs/families.md'
 	@echo 'make soak          build what is stale, check random calls against float64, for a minute'
 	@echo 'make docs          build what is stale, convert and measure a Keras transformer, write docs/keras.md'
 	@echo 'make reference     write docs/api.md from the docstrings'
@@ -115,6 +116,9 @@ bench-check: build
 
 bench-report: $(environment)
 	$(python) -m benchmarks.page $(ARGS)
+
+families: build
+	$(python) -m benchmarks.families $(ARGS)
 
 soak: build
 	$(python) -m soak $(ARGS)

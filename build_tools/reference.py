@@ -21,7 +21,7 @@ INTRODUCTION = """# API reference
 | [Functions](#functions) | the same in both frameworks |
 | [Operators of one's own](#operators-of-ones-own) | from source; from [an expression](#elementwise): a function |
 | [Layers for PyTorch](#layers-for-pytorch), [layers for Keras](#layers-for-keras) | subclasses of the framework's own |
-| [Conversion](#conversion) | of a whole model, in one line |
+| [Conversion](#conversion) | of a whole model, in one line; what it brings |
 | [Configuration](#configuration) | what is built, and where it is |
 
 ## What holds for every function
@@ -64,6 +64,7 @@ def page() -> str:
         for package in (fusedops.torch, keras)
         for name in ("convert", "revert")
     }
+    conversion["fusedops.torch.explain"] = fusedops.torch.explain
     configuration = {
         "fusedops.show_config": fusedops.show_config,
         "fusedops.tf.library_path": fusedops.tf.library_path,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 
 class UnknownClass(Exception):
@@ -21,7 +23,7 @@ class Rules(ABC):
 
     noun: str
     own: Collection[type]  # classes of the framework itself, which are known in every version
-    library: str  # whose classes are found by name, in versions that may be unknown
+    library: str  # whose classes are known, in versions that may not be
 
     @abstractmethod
     def is_ours(self, thing: Any) -> bool:
@@ -29,11 +31,15 @@ class Rules(ABC):
 
     @abstractmethod
     def is_known(self, kind: type) -> bool:
-        """Whether there is a counterpart of this class."""
+        """Whether there is a counterpart of this very class."""
+
+    def has_counterpart(self, kind: type) -> bool:
+        """Whether there is one of this class, or one for all like it."""
+        return self.is_known(kind)
 
     @abstractmethod
     def counterpart(self, kind: type) -> type:
-        """Of a class that is known.
+        """Of a class that has one.
 
         Raises:
             ImportError, AttributeError: this version of the library lacks something that the counterpart relies on.
@@ -48,6 +54,10 @@ class Rules(ABC):
     def become(self, thing: Any, kind: type) -> None:
         """Gives the thing this class."""
 
+    def becomes(self, thing: Any) -> str:
+        """What a thing that was replaced is now."""
+        return full_name(getattr(type(thing), "mixin", type(thing)))
+
     @abstractmethod
     def condition(self, thing: Any) -> str:
         """What it depends on whether the kernel computes a thing that is ours, if only its input will tell."""
@@ -59,6 +69,10 @@ class Rules(ABC):
     def is_container(self, thing: Any) -> bool:
         """Whether it is made of others, and not spoken of unless it is replaced."""
 
+    @abstractmethod
+    def parameters(self, thing: Any) -> int:
+        """How many numbers are learned in the thing itself, and not in others within it."""
+
     def is_counted(self, thing: Any) -> bool:
         return True
 
@@ -68,7 +82,7 @@ class Rules(ABC):
 
     def kept(self, thing: Any) -> str | None:
         """Why a thing of a class that is not known is kept, if there is more to say than that."""
-        known = next((base for base in type(thing).__mro__ if self.is_known(base)), None)
+        known = next((base for base in type(thing).__mro__[1:] if self.is_known(base)), None)
         return f"a subclass of {known.__name__}, which may compute something else" if known else None
 
     def computed(self, things: Sequence[Any]) -> Collection[Any]:
@@ -76,71 +90,120 @@ class Rules(ABC):
         return ()
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one thing."""
+
+    thing: Any
+    kind: type  # its class before
+    status: Literal["replaced", "found", "computed", "kept", "ignored"]  # computed: by the kernel of one around it
+    reason: str = ""  # of what is kept; of what is replaced or found, the condition under which the kernel computes it
+    became: str = ""  # of what is replaced
+
+
 class Report:
-    """What `convert` prints: of everything that was replaced, kept or found.
+    """What `convert` prints: of everything that was replaced, kept or found. A program reads `outcomes` instead.
 
     A condition is a sentence that says when the kernel computes the thing, where that is not known yet: such a thing is
-    not counted among those replaced.
+    not counted among those replaced. What could not be replaced has its share of the model's parameters beside it:
+    without an input, nothing more is known of how much of the model's work it does.
     """
 
     def __init__(self, rules: Rules, name: str) -> None:
         self.rules, self.name = rules, name
-        self.all = self.replaced_ones = self.found_ones = 0
-        self.replaced: Counter[tuple[str, str, str]] = Counter()  # class, counterpart, condition
-        self.kept: dict[tuple[str, str], list[str]] = defaultdict(list)  # class and reason: names
-        self.ignored: Counter[str] = Counter()
+        self.parameters = 0  # of all things
+        self.outcomes: list[Outcome] = []
         self.notes: list[str] = []
 
     def replace(self, thing: Any, kind: type) -> None:
         """A thing of this class has become one of its counterpart."""
-        condition = self.rules.condition(thing)
-        counterpart = getattr(type(thing), "mixin", type(thing))
-        self.replaced[kind.__name__, full_name(counterpart), condition] += 1
-        self.replaced_ones += self._count(thing) and not condition
+        became = self.rules.becomes(thing)
+        self.outcomes.append(Outcome(thing, kind, "replaced", self.rules.condition(thing), became))
 
     def find(self, thing: Any) -> None:
         """What is fusedops's already."""
-        self.found_ones += self._count(thing) and not self.rules.condition(thing)
+        self.outcomes.append(Outcome(thing, type(thing), "found", self.rules.condition(thing)))
 
     def keep(self, thing: Any, reason: str) -> None:
-        self.kept[type(thing).__name__, reason].append(self.rules.name(thing))
-        self._count(thing)
+        self.outcomes.append(Outcome(thing, type(thing), "kept", reason))
+
+    def compute(self, thing: Any) -> None:
+        """What the kernel of a thing around it does as well."""
+        self.outcomes.append(Outcome(thing, type(thing), "computed"))
 
     def ignore(self, thing: Any) -> None:
-        if not self.rules.is_container(thing) and self._count(thing):
-            self.ignored[type(thing).__name__] += 1
+        self.outcomes.append(Outcome(thing, type(thing), "ignored"))
 
-    def _count(self, thing: Any) -> bool:
-        counted = self.rules.is_counted(thing)
-        self.all += counted
-        return counted
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was replaced or found."""
+        return not any(each.status in ("replaced", "found") for each in self.outcomes)
+
+    @property
+    def all(self) -> int:
+        """How many things the report counts."""
+        return len(self._counted("replaced", "found", "kept", "ignored"))
+
+    @property
+    def replaced_ones(self) -> int:
+        return sum(not each.reason for each in self._counted("replaced"))
+
+    def _counted(self, *statuses: str) -> list[Outcome]:
+        rules = self.rules
+        found = [each for each in self.outcomes if each.status in statuses and rules.is_counted(each.thing)]
+        return [each for each in found if each.status != "ignored" or not rules.is_container(each.thing)]
+
+    def _share(self, outcomes: Iterable[Outcome]) -> str:
+        """Of the parameters, if it is one to speak of."""
+        share = sum(self.rules.parameters(each.thing) for each in outcomes) / (self.parameters or 1)
+        return f", {share:.0%} of the parameters" if share >= 0.01 else ""
+
+    def publish(self, function: str, verbose: bool) -> None:
+        """Prints the report, if asked to, and warns of an empty one the caller of `function`, which calls this."""
+        if verbose:
+            print(self)
+        if self.is_empty:
+            where = "the report says why" if verbose else "the report, with verbose=True, says why"
+            warnings.warn(f"{function}: {self._nothing()}; {where}", stacklevel=3)
+
+    def _nothing(self) -> str:
+        return f"nothing was converted: none of the {self.all} {self.rules.noun} of {self.name!r} could be replaced"
 
     def __str__(self) -> str:
         lines = [f"fusedops: {self.replaced_ones} of {self.all} {self.rules.noun} of {self.name!r} replaced"]
-        if self.found_ones:
-            lines[0] += f", {self.found_ones} are fusedops's already"
-        width = max((len(kind) for kind, *_ in self.replaced), default=0)
-        for (kind, counterpart, condition), count in sorted(self.replaced.items()):
-            line = f"  {count:4} {kind:{width}} -> {counterpart}"
+        if self.is_empty:
+            lines = [f"fusedops: {self._nothing()}"]
+        if found := sum(not each.reason for each in self._counted("found")):
+            lines[0] += f", {found} are fusedops's already"
+        replaced = Counter((x.kind.__name__, x.became, x.reason) for x in self.outcomes if x.status == "replaced")
+        width = max((len(kind) for kind, *_ in replaced), default=0)
+        for (kind, became, condition), count in sorted(replaced.items()):
+            line = f"  {count:4} {kind:{width}} -> {became}"
             lines.append(f"{line}, {condition}" if condition else line)
-        for (kind, reason), names in sorted(self.kept.items()):
-            which = repr(names[0]) if len(names) == 1 else f"({len(names)})"
-            lines.append(f"  kept {kind} {which}: {reason}")
-        if self.ignored:
-            counts = ", ".join(f"{name} ({count})" for name, count in sorted(self.ignored.items()))
-            lines.append(f"  no counterpart for {counts}")
+        kept, ignored = defaultdict(list), defaultdict(list)
+        for each in self.outcomes:
+            if each.status == "kept":
+                kept[each.kind.__name__, each.reason].append(each)
+        for each in self._counted("ignored"):
+            ignored[each.kind.__name__].append(each)
+        for (kind, reason), several in sorted(kept.items()):
+            which = repr(self.rules.name(several[0].thing)) if len(several) == 1 else f"({len(several)})"
+            lines.append(f"  kept {kind} {which}: {reason}{self._share(several)}")
+        if ignored:
+            counts = (f"{name} ({len(several)}{self._share(several)})" for name, several in sorted(ignored.items()))
+            lines.append(f"  no counterpart for {', '.join(counts)}")
         return "\n".join(lines + [f"  {note}" for note in self.notes])
 
 
 def convert(things: Sequence[Any], rules: Rules, report: Report) -> None:
     """Has every thing that is known become its counterpart, in this order."""
+    report.parameters += sum(map(rules.parameters, things))
     rest = [thing for thing in things if not _convert(thing, rules, report)]
     computed = rules.computed(things)
     for thing in rest:
         if thing in computed:
-            continue
-        reason = rules.kept(thing)
-        if reason:
+            report.compute(thing)
+        elif reason := rules.kept(thing):
             report.keep(thing, reason)
         else:
             report.ignore(thing)
@@ -164,9 +227,11 @@ def _convert(thing: Any, rules: Rules, report: Report) -> bool:
         else:
             report.find(thing)
         return True
-    if not rules.is_known(kind):
+    if not rules.has_counterpart(kind):
         return False
     reason = rules.fixed(thing) or _become_counterpart(thing, rules)
+    if reason == "":  # it has the code of something that is known by chance
+        return False
     if reason:
         report.keep(thing, reason)
     else:
@@ -186,6 +251,6 @@ def _become_counterpart(thing: Any, rules: Rules) -> str | None:
         if kind in rules.own:
             raise
         reason = f"this version of {rules.library} is not known: {error}"
-    if reason and type(thing) is not kind:
+    if reason is not None and type(thing) is not kind:
         rules.become(thing, kind)
     return reason

@@ -13,6 +13,8 @@ from fusedops import lazy, loading
 
 loading.library("torch")  # says what is missing before torch is imported
 
+from torch.fx import wrap as _wrap  # noqa: E402
+
 from fusedops.torch import functions  # noqa: E402
 from fusedops.torch.functions import *  # noqa: E402, F403
 from fusedops.torch.operators import OPERATORS as ops  # noqa: E402, F401
@@ -22,13 +24,16 @@ if TYPE_CHECKING:
     from fusedops.torch import nn as nn
     from fusedops.torch.conversion import convert as convert
     from fusedops.torch.conversion import revert as revert
+    from fusedops.torch.explaining import explain as explain
     from fusedops.torch.libraries import load as load
 
 for _name in functions.__all__:
     getattr(functions, _name).__module__ = __name__  # by which it pickles
+    _wrap(_name)  # `fo.<name>` is one node of what torch.fx records
 
 _LAZY = {
     "convert": "fusedops.torch.conversion",
+    "explain": "fusedops.torch.explaining",
     "jit": "fusedops.torch.jit",
     "load": "fusedops.torch.libraries",
     "nn": "fusedops.torch.nn",

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from fusedops import checks
+from fusedops.torch import internals
 from fusedops.torch.library import Signature
 
 Arguments = tuple[Any, ...]  # in the order of the schema
@@ -36,7 +37,7 @@ def arrangement(signature: Signature) -> Callable[[Arguments, dict[str, Any]], t
                 rest.append(number)
                 inputs = (*inputs[:i], x, *inputs[i + 1 :])
             elif kind == "tensor" or x is not None:
-                raise checks.not_a_tensor(declaration, declared, x)
+                raise checks.not_a_tensor(declaration, declared, x, _advice(x))
         for name, default, plain, choices in attributes:
             value = keywords.get(name, default)
             if plain is None:
@@ -54,6 +55,12 @@ def arrangement(signature: Signature) -> Callable[[Arguments, dict[str, Any]], t
         return inputs, tuple(rest)
 
     return arranged
+
+
+def _advice(x: Any) -> str:
+    return (
+        "torch.fx records calls as fusedops.torch.<function>, or torch.fx.wrap them" if internals.is_symbol(x) else ""
+    )
 
 
 def _number(value: float, like: Any) -> tuple[float, torch.Tensor | None]:

@@ -5,10 +5,13 @@ They are torch's own objects under other names: what is called for each operator
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
+import torch.fx
 import torch.utils._pytree
 from torch._functorch.eager_transforms import enable_inplace_requires_grad as enable_inplace_requires_grad
 from torch.autograd import forward_ad as forward_ad  # for the variable _current_level: -1 outside of forward mode
@@ -39,7 +42,36 @@ SingleLevelFunction: Any = _SingleLevelFunction
 compiled_autograd_key = torch.autograd.Function._compiled_autograd_key
 
 check = torch._check  # becomes a guard of the compiler
+tree_leaves = torch.utils._pytree.tree_leaves
 tree_map = torch.utils._pytree.tree_map
+
+# Nodes of autograd are numbered in the order in which a thread makes them: the number of the next.
+next_node = torch.autograd._get_sequence_nr
+
+
+def is_recorded() -> bool:
+    """Whether calls of the dispatcher are seen by a TorchDispatchMode, as in selective checkpoints, or by TorchScript's
+    tracer."""
+    return torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state() is not None
+
+
+def is_exported_to_onnx() -> bool:
+    """Whether torch.onnx.export runs the model to record it. Nothing is imported for the answer."""
+    onnx = sys.modules.get("torch.onnx")
+    is_recorded = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None  # asked first: it is fast
+    return onnx is not None and is_recorded and onnx.is_in_onnx_export()
+
+
+def is_symbol(x: Any) -> bool:
+    """Whether x stands for a tensor while torch.fx records a module."""
+    return isinstance(x, torch.fx.Proxy)
+
+
+def node_of(module: torch.nn.Module, symbols: tuple[torch.fx.Proxy, ...]) -> torch.fx.Proxy | None:
+    """The node of torch.fx's graph that calls the module; None for the module that is recorded itself."""
+    tracer: Any = symbols[0].tracer
+    path = tracer.path_of_module(module)
+    return tracer.create_proxy("call_module", path, symbols, {}) if path else None
 
 
 def is_within_kernel_of_torch_func() -> bool:
@@ -63,6 +95,18 @@ def in_cpp(overload: Callable[..., Any]) -> Callable[..., Any]:
     return getattr(overload, "_op", overload)
 
 
+def shape(x: torch.Tensor) -> torch.Size:
+    """Of a tensor, for a question that torch.jit.trace need not warn of, since any answer to it is right."""
+    state = None if torch.compiler.is_compiling() else torch._C._get_tracing_state()
+    if state is None:
+        return x.shape
+    torch._C._set_tracing_state(None)  # type: ignore[attr-defined]
+    try:
+        return x.shape
+    finally:
+        torch._C._set_tracing_state(state)  # type: ignore[attr-defined]
+
+
 def is_watched(module: torch.nn.Module) -> bool:
     """Whether somebody would notice that the module is not called: by hooks, or by a forward that they set.
 
@@ -72,9 +116,31 @@ def is_watched(module: torch.nn.Module) -> bool:
     return any(hooks) or "forward" in module.__dict__ or _has_any_global_hook()  # type: ignore[no-untyped-call]
 
 
-def forget_compiled(modules: Iterable[torch.nn.Module]) -> None:
-    """Before torch 2.13, what was compiled for a module is not compiled anew when the module's class changes."""
+@contextmanager
+def calls_of_modules(call: Callable[..., Any]) -> Iterator[None]:
+    """Meanwhile every module is called by `call(original, module, args, kwargs)`.
+
+    Hooks would do, but our layers do not fuse away the call of a module that has any.
+    """
+    original = torch.nn.Module.__call__
+
+    def called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return call(original, module, args, kwargs)
+
+    torch.nn.Module.__call__ = called  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.nn.Module.__call__ = original  # type: ignore[method-assign]
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
     # torch.compile(module) holds it as _orig_mod; module.compile() leaves _compiled_call_impl. To ask for the class of
     # the former would import torch's compiler, which takes seconds.
-    if any(hasattr(module, "_orig_mod") or module._compiled_call_impl is not None for module in modules):
+    return hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
+
+
+def forget_compiled(modules: Iterable[torch.nn.Module]) -> None:
+    """Before torch 2.13, what was compiled for a module is not compiled anew when the module's class changes."""
+    if any(map(is_compiled, modules)):
         torch.compiler.reset()

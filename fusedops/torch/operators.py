@@ -12,6 +12,7 @@ Without it, the kernel in Python is that of the registered operator. The way thr
 microseconds, so that in eager code the function takes a shorter one, where `_<name>` is the kernel without autograd:
 
     compiling, exporting or inside torch.func      the registered operator
+    seen by a TorchDispatchMode or by a tracer     the registered operator: it has one name for them
     a gradient is wanted                           the same autograd.Function, over the bare kernel
     otherwise                                      the bare kernel
 """
@@ -27,7 +28,7 @@ import torch
 from fusedops.declarations import Operator
 from fusedops.derivatives import derivative_of
 from fusedops.functions.operators import Operators
-from fusedops.torch import autograd_library, internals, mapping, shapes  # noqa: F401  the last two for their effect
+from fusedops.torch import autograd_library, flops, internals, mapping, shapes  # noqa: F401  some for their effect
 from fusedops.torch.arguments import Arguments, arrangement
 from fusedops.torch.autocast import autocast
 from fusedops.torch.autograd import autograd_functions, autograd_kernel, register
@@ -40,6 +41,7 @@ from fusedops.torch.library import SIGNATURES, TABLE, Signature, for_each, overl
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
 _are_transforms_active = internals.are_transforms_active
+_is_recorded = internals.is_recorded
 _is_any_autocast_enabled = internals.is_any_autocast_enabled
 
 _IN_CPP = autograd_library.fault is None
@@ -67,7 +69,7 @@ def _functions(signature: Signature) -> tuple[Callable[..., Any], Callable[..., 
         try:
             if _IN_CPP:
                 return operator(*tensors, *rest)
-            if _are_transforms_active():
+            if _are_transforms_active() or _is_recorded():
                 return public(*tensors, *rest)
             if forward_ad._current_level >= 0:
                 return eager(*tensors, rest)
@@ -84,7 +86,8 @@ def _functions(signature: Signature) -> tuple[Callable[..., Any], Callable[..., 
         """Mostly a backward that nobody differentiates: what it passes was checked when its forward was called."""
         plain = not _is_compiling() and not (scalars and float in map(type, inputs))
         if not _IN_CPP:
-            plain = plain and not (_is_grad_enabled() or _are_transforms_active() or forward_ad._current_level >= 0)
+            plain = plain and not (_is_grad_enabled() or _are_transforms_active() or _is_recorded())
+            plain = plain and forward_ad._current_level < 0
         if plain:
             try:
                 return shortest(*inputs, **attributes)

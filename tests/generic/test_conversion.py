@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from importlib import import_module
 
 import pytest
@@ -26,3 +28,20 @@ def test_a_defect_is_not_taken_for_another_version(any_backend, monkeypatch):
     monkeypatch.setattr(counterpart, "why_not", why_not)
     with pytest.raises(AttributeError, match="no attribute 'axes'"):
         convert(layer)
+
+
+def test_nothing_converted_is_a_warning(any_backend, capsys):
+    layer, _, convert = softmax(any_backend)
+    layers = any_backend.torch.nn if any_backend.framework == "torch" else import_module("keras").layers
+    plain = layers.Identity()
+    said = r"nothing was converted: none of the 1 (modules|layers) of '\w+' could be replaced"
+    with pytest.warns(UserWarning, match=rf"fusedops.*convert: {said}; the report says why") as warned:
+        convert(plain)
+    assert warned[0].filename == __file__
+    assert re.match(rf"fusedops: {said}\n", capsys.readouterr().out)
+    with pytest.warns(UserWarning, match="with verbose=True, says why"):
+        convert(plain, verbose=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        convert(layer)
+        convert(layer)  # there is nothing more to do, and nothing to warn of

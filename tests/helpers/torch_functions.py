@@ -77,11 +77,6 @@ def autograd_in_cpp() -> bool:
     return autograd_library.fault is None
 
 
-def called_in_eager_code(name: str) -> str:
-    """The operator's name: autograd in Python calls the bare one."""
-    return name if autograd_in_cpp() else f"_{name}"
-
-
 def assert_same(torch: Any, got: Any, expected: Any) -> None:
     for left, right in zip(tuples(got), tuples(expected), strict=True):
         torch.testing.assert_close(left, right, rtol=0, atol=0, equal_nan=True)

@@ -163,10 +163,10 @@ def test_report(fk, keras, capsys):
         "fusedops: 2 of 8 layers of 'example' replaced",
         "     1 Dense   -> fusedops.tf.keras.dense.Dense",
         "     1 Softmax -> fusedops.tf.keras.softmax.Softmax",
-        "  kept Dense 'bent': activation elu is not among those of the kernel",
-        "  kept Dense (2): without an activation there is nothing to fuse",
-        "  kept LayerNormalization 'columns': axis 1 is not the last",
-        "  no counterpart for Dropout (1), EinsumDense (1)",
+        "  kept Dense 'bent': activation elu is not among those of the kernel, 19% of the parameters",
+        "  kept Dense (2): without an activation there is nothing to fuse, 37% of the parameters",
+        "  kept LayerNormalization 'columns': axis 1 is not the last, 11% of the parameters",
+        "  no counterpart for Dropout (1), EinsumDense (1, 15% of the parameters)",
     ]
     fk.convert(model)
     assert "0 of 8 layers of 'example' replaced, 2 are fusedops's already" in capsys.readouterr().out

@@ -11,16 +11,21 @@ from fusedops.building import library as building
 from tests.conftest import require
 from tests.helpers.own_operators import need_compiler, write_guide
 from tests.helpers.running import run_program
+from tests.helpers.workers import IS_WORKER
 
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("a cache")
+    """One for all processes of pytest: what one has compiled the others load."""
+    folder = tmp_path_factory.getbasetemp()
+    return (folder.parent if IS_WORKER else folder) / "a cache of operators"
 
 
 def check(program, cache, tmp_path, device, *arguments, **variables):
     need_compiler(device)
     variables |= {"FUSEDOPS_CACHE_DIR": str(cache), "PYTHONWARNINGS": "ignore"}
+    if device == "cpu":
+        variables["CUDA"] = "0"  # kernels take long to compile
     done = run_program(program, tmp_path, device, *arguments, device=device, **variables)
     assert done.returncode == 0, done.stderr
     failed = json.loads(done.stdout.splitlines()[-1])

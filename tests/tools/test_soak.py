@@ -249,8 +249,9 @@ def test_what_the_page_names_is_there():
     page = (ROOT / "docs" / "testing.md").read_text()
     for file in re.findall(r"`(?:tests/)?([\w/]+\.py)`", page):
         assert (ROOT / "tests" / file).is_file(), file
-    for option in re.findall(r"--(?!tool|kernel|error)[a-z]+", page):
-        assert f'"{option}"' in (ROOT / "soak" / "__main__.py").read_text(), option
+    programs = "".join((ROOT / folder / "__main__.py").read_text() for folder in ("soak", "benchmarks/families"))
+    for option in re.findall(r"--(?!tool|kernel|error)[a-z][a-z-]+", page):
+        assert f'"{option}"' in programs, option
 
 
 @pytest.mark.slow

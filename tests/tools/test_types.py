@@ -23,7 +23,7 @@ from tests.helpers.running import ROOT
 
 TYPED = ROOT / "tests/tools/typed"
 OTHERS = {
-    "fusedops.torch": {"convert", "jit", "load", "nn", "ops", "revert"},
+    "fusedops.torch": {"convert", "explain", "jit", "load", "nn", "ops", "revert"},
     "fusedops.tf": {"keras", "library_path", "load", "ops"},
 }
 

@@ -35,7 +35,10 @@ def assert_close(got, expected):
         np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-5 * y.abs().max().item())
 
 
-def test_the_guide_shows_what_is_printed(fo, llama, capsys):
+def test_the_guide_shows_what_is_printed(torch_cpu, fo, transformers, capsys):
+    config = transformers.LlamaConfig(num_hidden_layers=2, hidden_size=512, intermediate_size=1376)
+    with torch_cpu.torch.device("meta"):  # no numbers are needed
+        llama = transformers.LlamaForCausalLM(config)
     fo.convert(llama)
     printed = capsys.readouterr().out
     assert printed.startswith("fusedops: 12 of 29 modules of 'LlamaForCausalLM' replaced")
@@ -212,28 +215,32 @@ def test_norms_that_were_kept_need_no_block(fo, llama, inputs, transformers, cap
 def test_other_versions_of_transformers(fo, llama, capsys, monkeypatch):
     """A class of a known name that does more, a module that lacks something, a function that somebody exchanged."""
     from fusedops.torch.conversion import hf
+    from fusedops.torch.conversion.hf import residual
 
     modeling = importlib.import_module(type(llama).__module__)
 
     class LlamaMLP(modeling.LlamaMLP):
         def forward(self, x):
-            return super().forward(x) * self.config.hidden_size
+            down_proj = self.down_proj(self.act_fn(self.gate_proj(x)) - self.up_proj(x))
+            return down_proj
 
     LlamaMLP.__module__, LlamaMLP.__qualname__ = modeling.__name__, "LlamaMLP"
     first, second = llama.model.layers
     first.mlp.__class__ = LlamaMLP
     del second.mlp.act_fn
     del second.input_layernorm.variance_epsilon
-    monkeypatch.setattr(modeling, "apply_rotary_pos_emb", lambda *arguments: arguments[:2])
-    monkeypatch.setitem(hf._MIXINS, f"{modeling.__name__}.LlamaDecoderLayer", "residual.Unknown")
+    monkeypatch.setattr(modeling, "apply_rotary_pos_emb", modeling.repeat_kv)
+    monkeypatch.delattr(residual, "PreNormBlock")
+    monkeypatch.setattr(hf, "_made", {})
     fo.convert(llama)
     printed = capsys.readouterr().out
     for sentence in (
-        "LlamaMLP 'model.layers.0.mlp': this version of transformers' LlamaMLP computes in another way",
-        "LlamaMLP 'model.layers.1.mlp': this version of transformers' LlamaMLP has no attribute act_fn",
-        "input_layernorm': this version of transformers' LlamaRMSNorm has no attribute variance_epsilon",
+        "LlamaMLP 'model.layers.0.mlp': a subclass of LlamaMLP, which may compute something else; it differs from "
+        "LlamaMLP in line 2: down_proj = self.down_proj(self.act_fn(self.gate_proj(x)) - self.up_proj(x))",
+        "LlamaMLP 'model.layers.1.mlp': it has no attribute act_fn",
+        "input_layernorm': it has no attribute variance_epsilon",
         "LlamaDecoderLayer (2): this version of transformers is not known: module",
-        "LlamaAttention (2): its apply_rotary_pos_emb is not the one that is known",
+        "LlamaAttention (2): its apply_rotary_pos_emb is not known",
     ):
         assert sentence in printed
 
@@ -244,9 +251,7 @@ def test_a_part_that_is_gone(fo, llama, capsys):
     fo.convert(llama)
     printed = capsys.readouterr().out
     assert "11 are fusedops's already" in printed
-    assert (
-        "kept LlamaMLP 'model.layers.0.mlp': this version of transformers' LlamaMLP has no attribute act_fn" in printed
-    )
+    assert "kept LlamaMLP 'model.layers.0.mlp': it has no attribute act_fn" in printed
 
 
 def test_what_was_exchanged_for_a_while(torch_cpu, transformers, monkeypatch):
@@ -255,7 +260,7 @@ def test_what_was_exchanged_for_a_while(torch_cpu, transformers, monkeypatch):
 
     from fusedops.torch.conversion import hf
 
-    hf._made.cache_clear()
+    monkeypatch.setattr(hf, "_made", {})
     with monkeypatch.context() as context:
         context.setattr(modeling_mistral, "apply_rotary_pos_emb", lambda *arguments: arguments[:2])
         kept = torch_cpu.functions.convert(FAMILIES["mistral"].build(), verbose=False)
@@ -266,10 +271,12 @@ def test_what_was_exchanged_for_a_while(torch_cpu, transformers, monkeypatch):
 
 def test_loaded_where_transformers_is_of_another_version(fo, llama, inputs, monkeypatch):
     from fusedops.torch.conversion import hf
+    from fusedops.torch.conversion.hf import residual
 
     fo.convert(llama, verbose=False)
     kind = type(llama.model.layers[0]).original
-    monkeypatch.setitem(hf._MIXINS, f"{kind.__module__}.{kind.__name__}", "residual.Unknown")
+    monkeypatch.setattr(hf, "_made", {})
+    monkeypatch.delattr(residual, "PreNormBlock")
     other = copy.deepcopy(llama)
     assert type(other.model.layers[0]) is kind
     assert_close([other(**inputs).logits], [llama(**inputs).logits])
@@ -305,14 +312,16 @@ def test_an_activation_without_a_kernel(fo, transformers, capsys):
 
 
 def test_rotations_that_the_kernel_does_not_have(torch_backend, transformers):
+    """Angles with a gradient, and those that are not there twice."""
     torch = torch_backend.torch
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
     from fusedops.torch.conversion.hf.rotary import fused
 
-    q, k = (torch.randn(2, 6, heads, 8, device=torch_backend.device) for heads in (4, 2))  # positions before heads
-    cos, sin = (torch.randn(1, 6, 8, device=torch_backend.device) for _ in range(2))
-    for given in ((q, k, cos, sin, 2), (q.transpose(1, 2), k.transpose(1, 2), cos.requires_grad_(), sin)):
+    q, k = (torch.randn(2, heads, 6, 8, device=torch_backend.device) for heads in (4, 2))
+    cos, sin = (torch.randn(1, 6, 4, device=torch_backend.device).repeat(1, 1, 2) for _ in range(2))
+    unequal = torch.cat((cos[..., :4], 2 * cos[..., :4]), -1)
+    for given in ((q, k, cos.clone().requires_grad_(), sin), (q, k, unequal, sin)):
         for x, y in zip(fused(apply_rotary_pos_emb)(*given), apply_rotary_pos_emb(*given), strict=True):
             assert x.equal(y)
 

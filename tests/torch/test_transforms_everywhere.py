@@ -10,6 +10,7 @@ import pytest
 from tests.helpers.checks import tuples
 from tests.helpers.torch_functions import close, function_and_leaves, prepared, public_name, recorded_calls, total
 from tests.helpers.torch_layers import CASES, ours, set_random_parameters
+from tests.specifications import BUILT_IN, EXPRESSIONS
 
 ONE_OF_EACH_LAYER = list({case.layer: case for case in CASES}.values())
 
@@ -127,7 +128,8 @@ def uncompiled():
 
 
 @pytest.mark.slow  # inductor compiles hundreds of small kernels
-@pytest.mark.parametrize("compiler", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("compiler", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("spec", [*BUILT_IN, EXPRESSIONS["norm"]], ids=str)
 def test_compiled_whole(torch_backend, spec, compiler, uncompiled, random):
     from tests.helpers.torch_transforms import transforms
 

@@ -38,14 +38,21 @@ def convert(model: _Model, verbose: bool = True) -> _Model:
 
     Args:
         model: a Keras 3 model or layer.
-        verbose: whether to print what was replaced, what was not, and why.
+        verbose: whether to print what was replaced, what was not, and why. What was not has its share of the model's
+            parameters beside it.
 
     Returns:
-        The same model.
+        The same model. If nothing in it could be converted, there is a warning.
 
     Raises:
         TypeError: it is not a Keras model or layer.
     """
+    reported(model).publish("fusedops.tf.keras.convert", verbose)
+    return model
+
+
+def reported(model: keras.layers.Layer) -> conversion.Report:
+    """As `convert`, and what it would print, as an object."""
     layers = _layers("convert", model)
     losses = _losses(layers)
     report = conversion.Report(RULES, model.name)
@@ -57,9 +64,7 @@ def convert(model: _Model, verbose: bool = True) -> _Model:
     if _resolve_xla(layers):
         report.notes.append(f"XLA is turned off for this model: {xla.fault}")
     report.notes += traces.forget(layers)
-    if verbose:
-        print(report)
-    return model
+    return report
 
 
 def revert(model: _Model) -> _Model:

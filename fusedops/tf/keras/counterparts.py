@@ -58,6 +58,9 @@ class _Layers(conversion.Rules):
     def is_container(self, thing: Any) -> bool:
         return internals.has_layers(thing) or isinstance(thing, keras.layers.InputLayer)
 
+    def parameters(self, thing: Any) -> int:
+        return internals.parameters(thing)
+
     def is_counted(self, thing: Any) -> bool:
         return isinstance(thing, keras.layers.Layer)  # a loss is none
 

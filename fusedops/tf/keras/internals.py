@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from types import MethodType
 from typing import Any
 
@@ -21,6 +22,7 @@ __all__ = [
     "get_keras_mask",
     "has_layers",
     "layers",
+    "parameters",
     "reduce_weighted_values",
     "set_keras_mask",
 ]
@@ -33,6 +35,11 @@ def layers(model: keras.layers.Layer) -> list[keras.layers.Layer]:
 
 def has_layers(thing: Any) -> bool:
     return bool(getattr(thing, "_layers", None))
+
+
+def parameters(thing: Any) -> int:
+    """How many numbers are learned in a layer itself; in a loss none."""
+    return sum(prod(variable.shape) for variable in getattr(thing, "_trainable_variables", ()))
 
 
 def become(thing: Any, kind: type) -> None:

@@ -4,10 +4,14 @@ A module is converted by its class alone: `module.__class__` becomes a subclass 
 of its own. For torch.nn's modules that is the layer of the same name in `fusedops.torch.nn`; for those of Hugging
 Face's transformers it is made of the module's own class and of a mixin in `hf/`, which has the faster `forward`.
 
-How a family of models is added: list the classes of its modules in `hf/__init__.py`, each with the mixin that fits it.
-Where none fits, write one in a file of `hf/`, one file for one idea; what it must have is said in `hf/layer.py`. Then
-add the family to `tests/helpers/hugging_face.py`: the suite in `tests/torch/test_convert_families.py` runs on all that
-are there.
+A class is known by what the code of its `forward` computes, whatever its name: `hf/forms/` is the catalogue of the
+code that is known, `source.py` compares.
+
+How a family of models is added: mostly not at all, since its code is that of others. If a module is kept that should
+not be, add its `forward` as a form to the file of `hf/forms/` for its idea, with the names of attributes that the mixin
+asks for. Where no mixin computes it, write one in the file of the same idea in `hf/`; what it must have is said in
+`hf/layer.py`. Then add the family to `tests/helpers/hugging_face.py`: the suite in
+`tests/torch/test_convert_families.py` runs on all that are there.
 """
 
 from __future__ import annotations
@@ -25,48 +29,65 @@ __all__ = ["convert", "revert"]
 _Model = TypeVar("_Model", bound=torch.nn.Module)
 
 
-def convert(model: _Model, verbose: bool = True) -> _Model:
+def convert(model: _Model, verbose: bool = True, *, functions: bool = False) -> _Model:
     """Converts every module of a model that fusedops knows to its kernels, and prints which ones.
 
     A module changes in place, to a subclass of its own class that computes the same and adds no state: parameters,
     buffers, state-dict keys, hooks, devices, the optimizer's references and all references to modules stay valid. A
-    subclass of a known class is left alone, because it may compute something else. A second conversion does nothing
-    more.
+    second conversion does nothing more.
 
-    Known are `LayerNorm`, `RMSNorm`, `Softmax` and `CrossEntropyLoss` of torch.nn, and the modules of Hugging Face's
-    transformers that `fusedops.torch.conversion.hf` lists: their norms, MLPs, rotary embedding, residual connections
-    and losses. The model may be wrapped, for example by DistributedDataParallel or torch.compile; compiled code is
-    compiled again. `fully_shard` makes subclasses: convert a model before it is sharded.
+    Known are `LayerNorm`, `RMSNorm`, `Softmax` and `CrossEntropyLoss` of torch.nn, and every class with a `forward`
+    whose code is that of a norm, a gated or dense MLP, an attention with rotary embedding, a residual block or a model
+    with a loss in the catalogue `fusedops.torch.conversion.hf.forms`, which is that of Hugging Face's transformers and
+    of models that copy it. The names of the class, its attributes and variables may differ, and so may comments and
+    annotations; operations, constants, dtypes and their order may not. A class that differs in one place is kept, and
+    the line is printed if most of its code is that of a form. So is a class without a source file, and a subclass of a
+    known class that has no `forward` of its own, because it may compute something else.
 
-    Only modules are converted, not functions: a call of torch.nn.functional within a `forward` stays as it is. The
-    classes of transformers keep their names and modules, so that `save_pretrained` and `isinstance` work as before.
+    The model may be wrapped, for example by DistributedDataParallel or torch.compile; compiled code is compiled again.
+    `fully_shard` makes subclasses: convert a model before it is sharded.
 
-    TorchScript and `torch.fx.symbolic_trace` need a model that is not converted; torch.compile and torch.export take
-    either. If you replace a function in a module of transformers, such as its `eager_attention_forward`, do so before
-    the first model with that attention is converted.
+    With `functions=True`, calls of torch.nn.functional's `cross_entropy`, `layer_norm`, `rms_norm` and `softmax` in the
+    code of a module's own `forward` go to fusedops as well, where they compute the same: in the module's dtype, over
+    the last dimension, without class weights. The rest goes to torch's own functions, as does a call in a function or a
+    method that `forward` calls. The new class has a copy of the code with other global variables: those of the moment,
+    so that what is exchanged in its module later on, it does not see.
+
+    The classes of transformers keep their names and modules, so that `save_pretrained` and `isinstance` work as before.
+
+    torch.compile, torch.export, `torch.fx.symbolic_trace` and `torch.jit.trace` take a converted model.
+    torch.onnx.export gets torch's own operators from its modules, since ONNX has no others. `torch.jit.script` needs a
+    model that is not converted: `revert` it. If you replace a function in a module of transformers, such as its
+    `eager_attention_forward`, do so before the first model with that attention is converted.
 
     A converted module can be pickled and copied. To load it without fusedops, `revert` it before `torch.save`. A state
     dict is the same in either case.
 
     Args:
         model: any module.
-        verbose: whether to print what was replaced, what was not, and why.
+        verbose: whether to print what was replaced, what was not, and why. What was not has its share of the model's
+            parameters beside it; `explain` says what share of a step's time it takes.
+        functions: whether functions in the `forward` of a module of an unknown class are replaced, too.
 
     Returns:
-        The same model.
+        The same model. If nothing in it could be converted, there is a warning.
 
     Raises:
         TypeError: it is not a torch.nn.Module.
     """
+    reported(model, functions).publish("fusedops.torch.convert", verbose)
+    return model
+
+
+def reported(model: torch.nn.Module, functions: bool = False) -> conversion.Report:
+    """As `convert`, and what it would print, as an object."""
     modules = list(_checked("convert", model).modules())
-    rules = Modules(model)
+    rules = Modules(model, functions)
     report = conversion.Report(rules, type(model).__name__)
     # Those within others come first: what a block can fuse depends on what it is made of.
     conversion.convert(modules[::-1], rules, report)
     internals.forget_compiled(modules)
-    if verbose:
-        print(report)
-    return model
+    return report
 
 
 def revert(model: _Model) -> _Model:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from fusedops import conversion
 from fusedops.torch import nn
-from fusedops.torch.conversion import hf
+from fusedops.torch.conversion import functions, hf
+from fusedops.torch.conversion.functions import called
+from fusedops.torch.conversion.hf.layer import HFLayer
 from fusedops.torch.nn.layer import FusedLayer
 
 _OF_TORCH: dict[type, type] = {
@@ -39,17 +44,29 @@ class Modules(conversion.Rules):
     own = _OF_TORCH
     library = "transformers"
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, functions: bool = False) -> None:
+        self._functions = functions
         self._names = {module: path or type(model).__name__ for path, module in model.named_modules()}
+        self._functions_of = functools.cache(called)
+        self._look_up = functools.cache(hf.look_up)  # no longer than for one model: functions may be exchanged
+        owners = {x: module for module in model.modules() for x in module.parameters(recurse=False) if not is_lazy(x)}
+        self._parameters = Counter[torch.nn.Module]()
+        for x, module in owners.items():
+            self._parameters[module] += x.numel()
 
     def is_ours(self, thing: Any) -> bool:
         return isinstance(thing, FusedLayer)
 
     def is_known(self, kind: type) -> bool:
-        return kind in _OF_TORCH or hf.is_known(kind)
+        return kind in _OF_TORCH or isinstance(self._look_up(kind), hf.Match)
+
+    def has_counterpart(self, kind: type) -> bool:
+        return self.is_known(kind) or (self._functions and len(self._functions_of(kind)) > 0)
 
     def counterpart(self, kind: type) -> type:
-        return _OF_TORCH.get(kind) or hf.counterpart(kind)
+        if kind in _OF_TORCH:
+            return _OF_TORCH[kind]
+        return hf.counterpart(kind, self._look_up(kind)) if self.is_known(kind) else functions.counterpart(kind)
 
     def original(self, kind: type) -> type | None:
         return _ORIGINALS.get(kind) or vars(kind).get("original")
@@ -57,12 +74,21 @@ class Modules(conversion.Rules):
     def become(self, thing: Any, kind: type) -> None:
         thing.__class__ = kind
 
+    def becomes(self, thing: Any) -> str:
+        if isinstance(thing, functions.OwnForward):
+            return f"the same code with fusedops's {', '.join(thing.functions)}"
+        like = getattr(thing, "like", "")
+        return super().becomes(thing) + (f" (as {like})" if like not in ("", type(thing).__name__) else "")
+
     def condition(self, thing: Any) -> str:
         dim = thing.dim if isinstance(thing, torch.nn.Softmax) else None
         return "" if dim is None or dim < 0 else f"if dim {dim} is the last of its input"
 
     def name(self, thing: Any) -> str:
         return self._names[thing]
+
+    def parameters(self, thing: Any) -> int:
+        return self._parameters[thing]
 
     def is_container(self, thing: Any) -> bool:
         return next(thing.children(), None) is not None
@@ -76,8 +102,16 @@ class Modules(conversion.Rules):
         subclass = super().kept(thing)
         if subclass and any(base.__name__ == "FSDPModule" for base in type(thing).__mro__):
             return "sharded by fully_shard: convert the model before"
-        return subclass or _KEPT.get(type(thing))
+        unknown = self._unknown(type(thing))
+        if subclass and unknown:
+            return f"{subclass}; it {unknown}"
+        return subclass or unknown or _KEPT.get(type(thing))
+
+    def _unknown(self, kind: type) -> str | None:
+        """Why a class is not known that seems to be meant for one that is."""
+        found = self._look_up(kind)
+        return found if isinstance(found, str) else None
 
     def computed(self, things: Sequence[Any]) -> Collection[Any]:
         ours = [thing for thing in things if self.is_ours(thing) and not thing.why_not()]
-        return {getattr(thing, name) for thing in ours for name in getattr(thing, "computes", ())}
+        return {part for thing in ours if isinstance(thing, HFLayer) for part in thing.computed()}

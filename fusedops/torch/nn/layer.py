@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 
+from fusedops.torch import internals
 from fusedops.torch.library import DTYPES
 
 FLOATING = frozenset(dtype for dtype in DTYPES if dtype.is_floating_point)
@@ -40,6 +41,17 @@ class FusedLayer(torch.nn.Module if TYPE_CHECKING else object):  # type: ignore[
         """
         return None
 
+    def otherwise(self, original: Callable[..., Any], *inputs: Any) -> Any:
+        """The original's result, where the kernel does not compute it.
+
+        While torch.fx records a model, a node that calls this layer: it is a leaf, as torch.nn's own layers are.
+        """
+        if internals.is_symbol(inputs[0]):
+            node = internals.node_of(self, inputs)
+            if node is not None:
+                return node
+        return original(*inputs)
+
 
 def as_original(error: RuntimeError, original: Callable[..., Any], *inputs: Any) -> Any:
     """Calls the original after our operator has failed: mostly it raises an error of its own, which its users know."""
@@ -53,7 +65,7 @@ def as_original(error: RuntimeError, original: Callable[..., Any], *inputs: Any)
 def unfused_input(x: Any) -> str | None:
     """Why the kernel does not take x, if so: it takes dense floating-point tensors. The operator refuses the rest."""
     if not isinstance(x, torch.Tensor):
-        return None
+        return "the input is a symbol of torch.fx" if internals.is_symbol(x) else None
     if x.dtype not in FLOATING:
         return f"the input is {name(x.dtype)}"
     if x.layout is not torch.strided:
@@ -63,7 +75,7 @@ def unfused_input(x: Any) -> str | None:
     if type(x).__name__ == "DTensor":  # its class is in torch.distributed, which is not imported here
         return "the input is a DTensor"
     if x.is_cpu or x.is_cuda or x.is_meta:  # much faster than x.device.type
-        return None
+        return "ONNX has no such operator" if internals.is_exported_to_onnx() else None
     return f"the input is on {x.device.type}"
 
 

@@ -46,28 +46,31 @@ class CrossEntropyLoss(FusedLayer, nn.CrossEntropyLoss):
     def why_not(self, *inputs: Any) -> str | None:
         if self.weight is not None:
             return "weight is set"
-        return unfused_input(inputs[0]) or _unfused_target(*inputs[1:]) if inputs else None
+        return unfused_input(inputs[0]) or unfused_target(*inputs[1:]) if inputs else None
 
     def extra_repr(self) -> str:
         return options(self, ignore_index=-100, reduction="mean", label_smoothing=0.0)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         if self.why_not(input, target):
-            return super().forward(input, target)
-        logits = input.movedim(1, -1) if isinstance(input, Tensor) and input.dim() > 2 else input
+            return self.otherwise(super().forward, input, target)
         try:
-            return fo.cross_entropy(
-                logits,
-                target,
-                ignore_index=self.ignore_index,
-                label_smoothing=self.label_smoothing,
-                reduction=self.reduction,
-            )
+            return of_classes(input, target, self.ignore_index, self.label_smoothing, self.reduction)
         except RuntimeError as error:
             return as_original(error, super().forward, input, target)
 
 
-def _unfused_target(target: Any = None) -> str | None:
+def of_classes(
+    input: Tensor, target: Tensor, ignore_index: int, label_smoothing: float, reduction: Reduction
+) -> Tensor:
+    """The loss of logits whose classes are the second dimension, or the only one, as torch has them."""
+    logits = input.movedim(1, -1) if isinstance(input, Tensor) and input.dim() > 2 else input
+    return fo.cross_entropy(
+        logits, target, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction
+    )
+
+
+def unfused_target(target: Any = None) -> str | None:
     if not isinstance(target, Tensor) or target.dtype in (torch.int64, torch.int32):
         return None
     return "the target holds probabilities" if target.is_floating_point() else f"the target is {name(target.dtype)}"

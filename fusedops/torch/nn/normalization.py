@@ -16,6 +16,11 @@ _EPS = torch.finfo(torch.float32).eps  # for 16 bits, too, which are computed in
 _EPS_OF_DOUBLE = torch.finfo(torch.float64).eps
 
 
+def default_eps(x: Any) -> float:
+    """What torch's rms_norm adds if it is told nothing else: the machine epsilon of the compute dtype."""
+    return _EPS_OF_DOUBLE if isinstance(x, Tensor) and x.dtype is torch.float64 else _EPS
+
+
 class _Norm(FusedLayer):
     normalized_shape: tuple[int, ...]
     elementwise_affine: bool
@@ -104,7 +109,7 @@ class RMSNorm(_Norm, nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.why_not(x):
-            return self._of_torch(x)
+            return self.otherwise(self._of_torch, x)
         try:
             rows, weight = self._rows(x), self._row(self.weight)
             y = fo.rms_norm(rows, weight, eps=self._eps(x), weight_offset=self.weight_offset)
@@ -124,9 +129,7 @@ class RMSNorm(_Norm, nn.RMSNorm):
         return (y, s) if rows is x else (y.view(x.shape), s.view(x.shape))
 
     def _eps(self, x: Any) -> float:
-        if self.eps is not None:
-            return self.eps
-        return _EPS_OF_DOUBLE if isinstance(x, Tensor) and x.dtype is torch.float64 else _EPS
+        return default_eps(x) if self.eps is None else self.eps
 
     def _of_torch(self, x: Tensor) -> Tensor:
         if not self.weight_offset or self.weight is None:
@@ -168,7 +171,7 @@ class LayerNorm(_Norm, nn.LayerNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         if self.why_not(input):
-            return super().forward(input)
+            return self.otherwise(super().forward, input)
         try:
             rows = self._rows(input)
             y = fo.layer_norm(rows, self._row(self.weight), self._row(self.bias), eps=self.eps)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from fusedops.torch.internals import is_symbol
 from fusedops.torch.nn.normalization import LayerNorm, RMSNorm
 
 
@@ -44,7 +45,10 @@ class AddRMSNorm(RMSNorm):
     """
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        return add_norm(self, x, residual, super().forward)
+        of_sum = super().forward
+        if is_symbol(x):
+            return self.otherwise(lambda x, residual: add_norm(self, x, residual, of_sum), x, residual)
+        return add_norm(self, x, residual, of_sum)
 
 
 class AddLayerNorm(LayerNorm):
@@ -68,4 +72,7 @@ class AddLayerNorm(LayerNorm):
     """
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        return add_norm(self, x, residual, super().forward)
+        of_sum = super().forward
+        if is_symbol(x):
+            return self.otherwise(lambda x, residual: add_norm(self, x, residual, of_sum), x, residual)
+        return add_norm(self, x, residual, of_sum)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.types import Device
 
 import fusedops.torch as fo
+from fusedops.torch import internals
 from fusedops.torch.nn.layer import FusedLayer, joined, options
 
 
@@ -99,11 +100,16 @@ class RotaryEmbedding(FusedLayer, nn.Module):
         return joined(str(self.dim), given)
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
+        if internals.is_symbol(x):
+            return self.otherwise(self._recorded_alone, x, positions)
         if positions is None:
             cos, sin = self._first(x)
         else:
             cos, sin = (nn.functional.embedding(positions, table) for table in (self.cos, self.sin))
         return fo.rope(x, cos, sin, seq_dim=self.seq_dim, interleaved=self.interleaved)
+
+    def _recorded_alone(self, *_: Any) -> Tensor:
+        raise TypeError("fusedops.torch.nn.RotaryEmbedding: torch.fx can record it only as a part of another module")
 
     def _first(self, x: Any) -> tuple[Tensor, Tensor]:
         """The rows of the tables for positions from 0 on; all rows for inputs that the operator will refuse."""

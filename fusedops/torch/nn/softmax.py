@@ -69,7 +69,7 @@ class Softmax(FusedLayer, nn.Softmax):
 
     def forward(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
         if self.why_not(input):
-            return self._of_torch(input, mask)
+            return self.otherwise(self._of_torch, input, mask)
         return fo.softmax(input, scale=self.scale, mask=mask, causal=self.causal)
 
     def _of_torch(self, x: Tensor, mask: Tensor | None) -> Tensor:

@@ -43,6 +43,7 @@ model = nn.Sequential(fnn.RMSNorm(4), nn.LayerNorm(4))
 # what else there is
 assert_type(fo.convert(model, verbose=False), nn.Sequential)
 assert_type(fo.revert(convert(nn.LayerNorm(4), verbose=False)), nn.LayerNorm)
+assert_type(fo.explain(model, x).ours.seconds, float)
 assert_type(fo.jit.load(verbose=False), ModuleType)
 assert_type(fusedops.torch.jit.load(verbose=False), ModuleType)
 assert_type(fusedops.__version__, str)

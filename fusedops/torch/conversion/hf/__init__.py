@@ -1,82 +1,152 @@
-"""The counterparts of the modules of Hugging Face's transformers, for `convert`.
+"""The counterparts of the modules of Hugging Face's transformers and of others with the same code, for `convert`.
 
-A module is known by the name of its class, and its mixin is imported only when a model has such a module: without
-transformers, nothing here is imported. Mixins rely on attributes of the modules of
-transformers 5; a module of another version that lacks one, or whose `forward` does more, is kept as it is.
+A class is known by what its code computes (`forms`): the name counts for nothing. A module that lacks an attribute
+which the code reads, or whose parts the kernels do not have, is kept as it is. Mixins are imported when a model has a
+module for them, and nothing of transformers is imported where it is not there.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from fusedops.conversion import full_name
+import torch
 
-_LLAMA = {
-    "RMSNorm": "norms.RMSNorm",
-    "MLP": "mlp.GatedMLP",
-    "Attention": "rotary.RotaryAttention",
-    "DecoderLayer": "residual.PreNormBlock",
-    "ForCausalLM": "loss.LanguageModel",
-}
-_GEMMA = _LLAMA | {"RMSNorm": "norms.OffsetRMSNorm"}
-_FOUR_NORMS = _GEMMA | {"DecoderLayer": "residual.FourNormBlock"}
+from fusedops.conversion import UnknownClass
+from fusedops.torch.conversion import source
+from fusedops.torch.conversion.hf.forms import Form, all_forms
+from fusedops.torch.nn.layer import FusedLayer
 
-_HEADS = ("ForQuestionAnswering", "ForSequenceClassification", "ForTokenClassification")
-_BERT = {
-    "Intermediate": "dense.BertIntermediate",
-    "LMHeadModel": "loss.LanguageModel",
-    "Output": "residual.PostNorm",
-    "PredictionHeadTransform": "dense.BertPredictionHeadTransform",
-    "SelfOutput": "residual.PostNorm",
-    **dict.fromkeys(_HEADS, "loss.HeadWithLoss"),
-    "ForMaskedLM": "loss.HeadWithLoss",
-    "ForMultipleChoice": "loss.HeadWithLoss",
-    "ForNextSentencePrediction": "loss.HeadWithLoss",
-    "ForPreTraining": "loss.HeadWithLoss",
-}
-_GPT2 = {
-    "Block": "residual.GPT2Block",
-    "DoubleHeadsModel": "loss.HeadWithLoss",
-    "LMHeadModel": "loss.LanguageModel",
-    "MLP": "dense.GPT2MLP",
-    **dict.fromkeys(_HEADS, "loss.HeadWithLoss"),
-}
-_PHI = {"Attention": "rotary.RotaryAttention", "ForCausalLM": "loss.LanguageModel", "MLP": "dense.PhiMLP"}
-_PHI3 = _LLAMA | {"MLP": "mlp.PackedMLP", "DecoderLayer": "residual.DropoutBlock"}
-
-_FAMILIES: dict[str, dict[str, str]] = {
-    "bert.modeling_bert.Bert": _BERT,
-    "gemma.modeling_gemma.Gemma": _GEMMA,
-    "gemma2.modeling_gemma2.Gemma2": _FOUR_NORMS,
-    "gemma3.modeling_gemma3.Gemma3": _FOUR_NORMS,
-    "gpt2.modeling_gpt2.GPT2": _GPT2,
-    "llama.modeling_llama.Llama": _LLAMA,
-    "mistral.modeling_mistral.Mistral": _LLAMA,
-    "mixtral.modeling_mixtral.Mixtral": _LLAMA | {"Experts": "mlp.GatedExperts"},
-    "phi.modeling_phi.Phi": _PHI,
-    "phi3.modeling_phi3.Phi3": _PHI3,
-    "qwen2.modeling_qwen2.Qwen2": _LLAMA,
-    "qwen3.modeling_qwen3.Qwen3": _LLAMA,
-}
-"""Where a family's classes are and what their names begin with; how they go on, and the mixin for each."""
-
-_MIXINS = {
-    f"transformers.models.{family}{part}": mixin for family, parts in _FAMILIES.items() for part, mixin in parts.items()
-}
+_NEAR = 0.8  # how much of the tokens two functions share that are meant to be the same
+_NEAR_BY_NAME = 0.5  # the same of two classes whose names end with one of these
+_WORDS = ("RMSNorm", "LayerNorm", "MLP")
 
 
-def counterpart(kind: type) -> type:
-    """What stands in for this class, which is known; it may raise what `conversion.Rules.counterpart` does."""
-    return _made(kind, _MIXINS[full_name(kind)])
+@dataclass(frozen=True)
+class Match:
+    """What a class is known from."""
+
+    mixin: str
+    like: str
+    names: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def counterpart(kind: type, match: Match | str | None = None) -> type:
+    """What stands in for this class, which is known; it may raise what `conversion.Rules.counterpart` does.
+
+    `match` is what `look_up` has found, if it was asked already.
+    """
+    of, made = _made.get(kind, ((None, None), None))
+    forward = vars(kind).get("forward")
+    match = match or (of[0] if of[1] is forward else None) or look_up(kind)
+    if not isinstance(match, Match):
+        raise UnknownClass(match or "it is not known")
+    if made is None or of != (match, forward):
+        file, _, name = match.mixin.partition(".")
+        mixin = getattr(importlib.import_module(f"{__name__}.{file}"), name)
+        made = mixin.over(kind, match.like, match.names, match.options)
+        _made[kind] = (match, forward), made
+    return made
+
+
+# One of each class, as long as its code is the same: somebody may exchange its forward.
+_made: dict[type, tuple[tuple[Match, Any], type]] = {}
 
 
 def is_known(kind: type) -> bool:
-    return full_name(kind) in _MIXINS and not hasattr(kind, "original")
+    return kind in _made or isinstance(look_up(kind), Match)
+
+
+def look_up(kind: type) -> Match | str | None:
+    """What the class is known from; or why it is not, where there is something to say; else None."""
+    if str(kind.__module__).partition(".")[0] in ("torch", "fusedops") or not issubclass(kind, torch.nn.Module):
+        return None
+    if "forward" not in vars(kind) or issubclass(kind, FusedLayer):
+        return None
+    reason = None
+    try:
+        found = _whole(kind)
+        if isinstance(found, Match):
+            return found
+        reason = found
+    except source.NoSource as error:
+        reason = str(error)
+    return _step(kind) or reason or _unknown_step(kind)
+
+
+def _whole(kind: type) -> Match | str | None:
+    """Of a class with a method that is computed as a whole; or which form its `forward` nearly has."""
+    near = None
+    for method, forms in _forms("transformers" in sys.modules).items():
+        if not hasattr(kind, method):
+            continue
+        try:
+            code = source.of_method(kind, method, _longest())
+        except source.TooLong:
+            continue
+        form = forms.get(code)
+        if form is None:
+            near = near or _near(kind, code, forms)
+            continue
+        roles = source.of_method(form, method).attributes
+        options = {**form.options, "methods": code.methods}
+        if code.handed_on:
+            options["handed_on"] = code.handed_on[0]
+        return Match(form.mixin, form.__name__, dict(zip(roles, code.attributes, strict=True)), options)
+    return near
 
 
 @functools.cache
-def _made(kind: type, mixin: str) -> type:
-    file, _, name = mixin.partition(".")
-    made: type = getattr(importlib.import_module(f"{__name__}.{file}"), name).over(kind)
-    return made
+def _forms(with_transformers: bool) -> dict[str, dict[source.Code, type[Form]]]:
+    """By the name of the method and its code."""
+    found: dict[str, dict[source.Code, type[Form]]] = {}
+    for form in all_forms(with_transformers):
+        found.setdefault(form.method, {})[source.of_method(form, form.method)] = form
+    return found
+
+
+@functools.cache
+def _longest() -> int:
+    """How many tokens are worth reading: as many as a function can have that comes near a form."""
+    longest = max(len(code.tokens) for forms in _forms(False).values() for code in forms)
+    return int(longest / _NEAR)
+
+
+def _near(kind: type, code: source.Code, forms: Mapping[source.Code, type[Form]]) -> str | None:
+    """Which form the code differs from in one place."""
+    best, most = None, 0.0
+    for known, form in forms.items():
+        share = source.shared(code, known)
+        is_meant = any(kind.__name__.endswith(word) and form.__name__.endswith(word) for word in _WORDS)
+        if form.is_named_if_near and share > most and share >= (_NEAR_BY_NAME if is_meant else _NEAR):
+            best, most = (known, form), share
+    return f"differs from {best[1].__name__} {source.difference(code, best[0])}" if best else None
+
+
+def _unknown_step(kind: type) -> str | None:
+    from fusedops.torch.conversion.hf.rotary import unknown_rotation
+
+    return unknown_rotation(kind)
+
+
+def _step(kind: type) -> Match | None:
+    """Of a class whose code stays as it is but for one step."""
+    from fusedops.torch.conversion.hf.rotary import rotations
+
+    likes = {rotation.like: None for _, rotation in rotations(kind)}
+    if likes:
+        return Match("rotary.RotaryAttention", f"{' and '.join(likes)}'s rotary embedding")
+    if "transformers" not in sys.modules:
+        return None
+    try:
+        from fusedops.torch.conversion.hf import loss
+    except ImportError:  # as `all_forms` says
+        return None
+    if loss.is_language_model(kind):
+        return Match("loss.LanguageModel", "")
+    return Match("loss.HeadWithLoss", "") if loss.unknown_head(kind) is None else None

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import torch
 from torch.nn import functional
 
 from fusedops.functions.common import Activation
-from fusedops.torch.conversion.hf.internals import activations
 
 # transformers has many ways to write one formula.
-_NAMES: dict[str, Activation] = {
+_OF_TRANSFORMERS: dict[str, Activation] = {
     "AccurateGELUActivation": "gelu_tanh",
     "FastGELUActivation": "gelu_tanh",
     "GELUActivation": "gelu",
@@ -33,17 +33,31 @@ _FUSED: dict[Any, Activation] = {
     functional.silu: "silu",
     torch.sigmoid: "sigmoid",
     torch.tanh: "tanh",
-    **{getattr(activations, kind): name for kind, name in _NAMES.items() if hasattr(activations, kind)},
+    torch.nn.functional.sigmoid: "sigmoid",
+    torch.nn.functional.tanh: "tanh",
 }
 
 
 def fused_name(activation: Any) -> Activation | None:
     """The kernels' name for an activation function or module; None if they do not have it."""
     if not isinstance(activation, torch.nn.Module):
-        return _FUSED.get(activation)
-    if type(activation) is torch.nn.GELU:
+        return _FUSED.get(activation) if isinstance(activation, Hashable) else None
+    kind = type(activation)
+    if kind is torch.nn.GELU:
         return "gelu_tanh" if activation.approximate == "tanh" else "gelu"
-    return _FUSED.get(type(activation))
+    return _OF_TRANSFORMERS.get(kind.__name__) if _is_of_transformers(kind) else _FUSED.get(kind)
+
+
+def is_activation(thing: Any) -> bool:
+    """Whether it is one at all, the kernels' or not."""
+    if not isinstance(thing, torch.nn.Module):
+        return callable(thing)
+    kind = type(thing)
+    return kind.__module__ == "torch.nn.modules.activation" or kind is torch.nn.Identity or _is_of_transformers(kind)
+
+
+def _is_of_transformers(kind: type) -> bool:
+    return kind.__module__ == "transformers.activations"
 
 
 def unfused_activation(activation: Any) -> str | None:

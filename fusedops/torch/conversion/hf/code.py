@@ -7,23 +7,20 @@ global names, and transformers' own modules are not to be changed, since models 
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Collection
-from types import FunctionType
+import dis
+from collections.abc import Iterator
+from types import CodeType, FunctionType
 from typing import Any
 
+from fusedops.conversion import UnknownClass
 
-def unknown_forward(kind: type, names: Collection[str], variables: Collection[str] = ()) -> str | None:
-    """The reason not to stand in for a class's forward, unless it reads these names and has these variables of its own.
 
-    Another version of transformers may do more there, or return more.
-    """
-    forward = inspect.unwrap(kind.forward)  # type: ignore[attr-defined]
-    if isinstance(forward, FunctionType) and set(forward.__code__.co_names) == set(names):
-        own = set(forward.__code__.co_varnames) - set(inspect.signature(forward).parameters)
-        if own <= set(variables):
-            return None
-    return f"this version of transformers' {kind.__name__} computes in another way"
+def steps(code: CodeType) -> Iterator[dis.Instruction]:
+    """The instructions of a function and of those within it."""
+    yield from dis.get_instructions(code)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from steps(constant)
 
 
 def with_global(function: FunctionType, name: str, value: Any) -> FunctionType:
@@ -31,10 +28,38 @@ def with_global(function: FunctionType, name: str, value: Any) -> FunctionType:
 
     The others are those of this moment: what somebody exchanges in the function's module later on, it does not see.
     Without a `__name__` among its globals: torch.compile would take those of the module that has that name.
+
+    Raises:
+        UnknownClass: the function would see that its globals are a copy.
     """
+    for step in steps(function.__code__):
+        if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+            raise UnknownClass("its forward sets a global variable, so that functions in it are not replaced")
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval == "__name__":
+            raise UnknownClass("its forward reads __name__, so that functions in it are not replaced")
     names = {**function.__globals__, name: value}
-    del names["__name__"]
+    names.pop("__name__", None)  # which a copy lacks already
     copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__, copy.__annotations__ = function.__kwdefaults__, function.__annotations__
     copy.__qualname__, copy.__module__, copy.__doc__ = function.__qualname__, function.__module__, function.__doc__
+    return copy
+
+
+def with_parameters(function: FunctionType, other: FunctionType) -> FunctionType:
+    """The same function with the names of another's parameters, as many as there are of both."""
+    code, names = function.__code__, other.__code__.co_varnames[: other.__code__.co_argcount]
+    count = min(len(names), code.co_argcount)
+    variables = (name if name not in names else f"_{name}" for name in code.co_varnames[count:])
+    names = (*names[:count], *variables)
+    if names == code.co_varnames:
+        return function
+    copy = FunctionType(
+        code.replace(co_varnames=names),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    copy.__kwdefaults__, copy.__doc__ = function.__kwdefaults__, function.__doc__
+    copy.__qualname__, copy.__module__ = function.__qualname__, function.__module__
     return copy

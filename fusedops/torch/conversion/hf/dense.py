@@ -5,49 +5,40 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 import fusedops.torch as fo
-from fusedops.torch.conversion.hf.activations import fused_name, unfused_activation
-from fusedops.torch.conversion.hf.code import unknown_forward
-from fusedops.torch.conversion.hf.internals import Conv1D
-from fusedops.torch.conversion.hf.layer import HFLayer, stays_half
+from fusedops.conversion import full_name
+from fusedops.torch.conversion.hf.activations import fused_name, is_activation, unfused_activation
+from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer, stays_half
 from fusedops.torch.internals import is_watched
 from fusedops.torch.nn.layer import unfused_input
 
+_CONV1D = "transformers.pytorch_utils.Conv1D"  # a Linear whose weight is transposed
+
 
 class ActivatedDense(HFLayer):
-    """act(dense(x)), and then the modules that follow: `needs` names all of them, in this order."""
+    """act(dense(x)), and then the modules that follow."""
 
-    @classmethod
-    def members(cls, kind: type) -> dict[str, Any]:
-        return {"computes": (cls.needs[1],)}
+    computes = ("activation",)
 
     def unfused(self) -> str | None:
-        dense, activation = (getattr(self, name) for name in self.needs[:2])
-        return unknown_forward(self.original, self.needs) or unfused_dense(dense) or unfused_activation(activation)
+        dense, activation = self.part("dense"), self.part("activation")
+        if not (isinstance(dense, torch.nn.Linear) or _is_conv1d(dense)) or not is_activation(activation):
+            return ONLY_ALIKE
+        return unfused_dense(dense) or unfused_activation(activation)
 
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        dense, activation, *rest = (getattr(self, name) for name in self.needs)
-        hidden_states = activated(activation, dense, hidden_states)
-        for module in rest:
-            hidden_states = module(hidden_states)
-        return hidden_states
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.parts(self.then, activated(self.part("activation"), self.part("dense"), x))
 
 
-class GPT2MLP(ActivatedDense):
-    needs = ("c_fc", "act", "c_proj", "dropout")
+class DroppedDense(ActivatedDense):
+    """dropout(last(dropout(act(dense(x))))), whose dropouts are functions."""
 
-
-class PhiMLP(ActivatedDense):
-    needs = ("fc1", "activation_fn", "fc2")
-
-
-class BertIntermediate(ActivatedDense):
-    needs = ("dense", "intermediate_act_fn")
-
-
-class BertPredictionHeadTransform(ActivatedDense):
-    needs = ("dense", "transform_act_fn", "LayerNorm")
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = activated(self.part("activation"), self.part("dense"), x)
+        x = self.part("last")(functional.dropout(x, p=self.part("activation_dropout"), training=self.training))
+        return functional.dropout(x, p=self.part("dropout"), training=self.training)
 
 
 def activated(activation: Any, dense: Any, x: torch.Tensor) -> torch.Tensor:
@@ -63,11 +54,15 @@ def activated(activation: Any, dense: Any, x: torch.Tensor) -> torch.Tensor:
 
 def unfused_dense(dense: torch.nn.Module) -> str | None:
     """A subclass, or the replacement of an adapter or a quantizer, may compute something else."""
-    if type(dense) not in (torch.nn.Linear, Conv1D):
+    if type(dense) is not torch.nn.Linear and not _is_conv1d(dense):
         return f"its product is a {type(dense).__module__}.{type(dense).__name__}"
     return "its product has no bias" if dense.bias is None else None
 
 
+def _is_conv1d(dense: Any) -> bool:
+    return full_name(type(dense)) == _CONV1D
+
+
 def _product(dense: Any, x: torch.Tensor) -> torch.Tensor:
     """dense(x) without its bias."""
-    return x @ dense.weight if type(dense) is Conv1D else torch.nn.functional.linear(x, dense.weight)
+    return x @ dense.weight if _is_conv1d(dense) else functional.linear(x, dense.weight)

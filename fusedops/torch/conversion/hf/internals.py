@@ -10,30 +10,24 @@ from typing import TYPE_CHECKING, Any
 from fusedops import lazy
 
 if TYPE_CHECKING:
-    from transformers import activations as activations
+    from transformers.activations import ACT2FN as ACT2FN
     from transformers.loss.loss_utils import ForCausalLMLoss as ForCausalLMLoss
     from transformers.loss.loss_utils import ForMaskedLMLoss as ForMaskedLMLoss
-    from transformers.pytorch_utils import Conv1D as Conv1D
+    from transformers.modeling_utils import PreTrainedModel as PreTrainedModel
     from transformers.utils import can_return_tuple as can_return_tuple
 else:
     __getattr__ = lazy.members(
         __name__,
         {
-            "Conv1D": "transformers.pytorch_utils",
+            "ACT2FN": "transformers.activations",
             "ForCausalLMLoss": "transformers.loss.loss_utils",
             "ForMaskedLMLoss": "transformers.loss.loss_utils",
-            "activations": "transformers",
+            "PreTrainedModel": "transformers.modeling_utils",
             "can_return_tuple": "transformers.utils",
         },
     )
 
 
-def has_own_gate(experts: type) -> bool:
-    """Whether the experts of a mixture apply another gate than act(gate) · up."""
-    gate: Any = experts._apply_gate  # type: ignore[attr-defined]
-    return gate.__name__ != "_default_apply_gate"
-
-
-def are_experts_eager(config: Any) -> bool:
-    """Whether one expert runs after the other."""
-    return getattr(config, "_experts_implementation", None) == "eager"
+def are_experts_eager(experts: Any) -> bool:
+    """Whether one expert runs after the other, by code that has a gate of its own."""
+    return getattr(getattr(experts, "config", None), "_experts_implementation", None) == "eager"

@@ -1,13 +1,18 @@
-"""The base of the counterparts of transformers' modules."""
+"""The base of the counterparts of transformers' modules, and of others with the same code."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from fusedops.conversion import UnknownClass
+from fusedops.torch.conversion.hf.code import with_parameters
 from fusedops.torch.nn.layer import FusedLayer, is_mixed
+
+ONLY_ALIKE = ""  # the reason not to convert a module that has a form's code by chance; it is not worth a word
 
 
 class HFLayer(FusedLayer, torch.nn.Module if TYPE_CHECKING else object):  # type: ignore[misc]
@@ -15,24 +20,46 @@ class HFLayer(FusedLayer, torch.nn.Module if TYPE_CHECKING else object):  # type
 
     original: ClassVar[type]
     mixin: ClassVar[type]
-    needs: ClassVar[tuple[str, ...]] = ()  # attributes of the module that the methods read
-    computes: ClassVar[tuple[str, ...]] = ()  # those among them that are modules whose work the kernel does
+    like: ClassVar[str]  # what the code is known from
+    methods: ClassVar[tuple[str, ...]] = ()  # of the class, whose code is known with that of its forward
+    names: ClassVar[Mapping[str, str]] = {}  # of the attributes, by the names that they have in the form
+    then: ClassVar[tuple[str, ...]] = ()  # modules that are called last
+    computes: ClassVar[tuple[str, ...]] = ()  # those whose work the kernel does
+    optional: ClassVar[tuple[str, ...]] = ()  # those that a module may lack
 
     @classmethod
-    def over(cls, kind: type) -> type:
+    def over(cls, kind: type, like: str, names: Mapping[str, str], options: Mapping[str, Any]) -> type:
         """The counterpart of a class.
 
         It has the name and the module of the class: transformers asks a model for both, for instance to read from the
         source of its module which kinds of attention it can have.
+
+        Args:
+            kind: the class.
+            like: what its code is known from.
+            names: of its attributes, by the names that they have in the form.
+            options: attributes of the counterpart, of the form's.
+
+        Raises:
+            UnknownClass: the class is not what the mixin expects, or takes no subclass.
         """
-        names: dict[str, Any] = {
+        members: dict[str, Any] = {
             "__module__": kind.__module__,
             "__qualname__": kind.__qualname__,
             "__doc__": kind.__doc__,
             "original": kind,
             "mixin": cls,
+            "like": like,
+            "names": names,
+            **options,
         }
-        return type(kind)(kind.__name__, (cls, kind), names | cls.members(kind))
+        if hasattr(cls, "forward"):  # by whose names of its parameters it may be called
+            members["forward"] = with_parameters(cls.forward, inspect.unwrap(kind.forward))  # type: ignore[attr-defined]
+        members |= cls.members(kind)
+        try:
+            return type(kind)(kind.__name__, (cls, kind), members)
+        except Exception as error:  # of its metaclass or its __init_subclass__, which may want anything
+            raise UnknownClass(f"its class takes no subclass ({type(error).__name__}: {error})") from error
 
     @classmethod
     def members(cls, kind: type) -> dict[str, Any]:
@@ -43,13 +70,30 @@ class HFLayer(FusedLayer, torch.nn.Module if TYPE_CHECKING else object):  # type
         """
         return {}
 
+    def part(self, role: str) -> Any:
+        """The attribute that the form has under this name."""
+        return getattr(self, self.names[role])
+
+    def parts(self, roles: Sequence[str], x: torch.Tensor) -> torch.Tensor:
+        """What these modules make of x, one after the other."""
+        for role in roles:
+            x = self.part(role)(x)
+        return x
+
+    def computed(self) -> list[Any]:
+        """The modules whose work the kernel does."""
+        return [self.part(role) for role in self.computes if role in self.names]
+
     def why_not(self, *inputs: Any) -> str | None:
         """As of every layer; of the module where no inputs are given, and of the inputs alone in every call."""
         if inputs:
             return None
-        missing = [name for name in self.needs if not hasattr(self, name)]
-        if missing:
-            return f"this version of transformers' {type(self).__name__} has no attribute {missing[0]}"
+        for name in self.methods:
+            if name in vars(self):
+                return f"its {name} is an attribute of its own, which somebody has set"
+        for role, name in self.names.items():
+            if role not in self.optional and not hasattr(self, name):
+                return f"it has no attribute {name}"
         return self.unfused()
 
     def unfused(self) -> str | None:

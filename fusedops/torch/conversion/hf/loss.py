@@ -12,7 +12,7 @@ import torch
 import fusedops.torch as fo
 from fusedops.conversion import UnknownClass
 from fusedops.torch.conversion.hf.code import with_global
-from fusedops.torch.conversion.hf.internals import ForCausalLMLoss, ForMaskedLMLoss, can_return_tuple
+from fusedops.torch.conversion.hf.internals import ForCausalLMLoss, ForMaskedLMLoss, PreTrainedModel, can_return_tuple
 from fusedops.torch.conversion.hf.layer import HFLayer
 from fusedops.torch.nn import CrossEntropyLoss
 from fusedops.torch.nn.layer import as_original, unfused_input
@@ -46,17 +46,25 @@ class HeadWithLoss(HFLayer):
 
     @classmethod
     def members(cls, kind: type) -> dict[str, Any]:
-        unknown = _unknown_head(kind)
+        unknown = unknown_head(kind)
         if unknown:
             raise UnknownClass(unknown)
         plain = inspect.unwrap(kind.forward)  # type: ignore[attr-defined]
         return {"forward": can_return_tuple(with_global(plain, _LOSS, CrossEntropyLoss))}
 
     def unfused(self) -> str | None:
-        return _unknown_head(self.original)
+        return unknown_head(self.original)
 
 
-def _unknown_head(kind: type) -> str | None:
+def is_language_model(kind: type) -> bool:
+    """Whether its forward asks for the loss that transformers chooses for it."""
+    theirs = inspect.getattr_static(kind, "loss_function", None)
+    forward = inspect.unwrap(vars(kind)["forward"])
+    is_theirs = isinstance(theirs, property) and theirs is vars(PreTrainedModel)["loss_function"]
+    return is_theirs and isinstance(forward, FunctionType) and "loss_function" in forward.__code__.co_names
+
+
+def unknown_head(kind: type) -> str | None:
     """Why the loss must not be replaced in the forward of this class, if so."""
     forward = kind.forward  # type: ignore[attr-defined]
     plain = getattr(forward, "__wrapped__", None)

@@ -1,4 +1,4 @@
-"""Root mean square normalization, which each family of models has under its own name."""
+"""Normalizations, which each family of models has under its own names."""
 
 from __future__ import annotations
 
@@ -8,55 +8,159 @@ import torch
 
 import fusedops.torch as fo
 from fusedops.torch.conversion.hf.layer import HFLayer, stays_half
+from fusedops.torch.internals import shape
 from fusedops.torch.nn.layer import is_mixed, of_two_dtypes, unfused_input
 
 
-class RMSNorm(HFLayer):
-    """weight · x / rms(x), rounded once where transformers rounds before the product as well."""
+class _Norm(HFLayer):
+    """A norm of the last dimension, rounded once where the original rounds before the product with the weight, too."""
 
-    needs = ("weight", "variance_epsilon")
-    weight_offset: ClassVar[float] = 0.0
+    of_input: ClassVar[bool] = False  # whether the result has the input's dtype, whatever the weight's
+    can_add: ClassVar[bool] = False  # whether `fused_add` may stand for a call
+    fixed_eps: ClassVar[float]  # where it is none of the module's attributes
+
+    @property
+    def _eps(self) -> float:
+        return self.part("eps") if "eps" in self.names else self.fixed_eps
+
+    def _row(self, role: str) -> torch.Tensor | None:
+        return self.part(role) if role in self.names else None
 
     def why_not(self, *inputs: Any) -> str | None:
         if not inputs:
             return super().why_not()
-        x = inputs[0]
-        if not self._fits(x):
-            return of_two_dtypes(x, self.weight)
-        return unfused_input(x)
+        x, weight, bias = inputs[0], self._row("weight"), self._row("bias")
+        unfused = unfused_input(x)
+        if unfused:
+            return unfused
+        if any(shape(row) != shape(x)[-1:] for row in (weight, bias) if row is not None):
+            return "its weight or bias is spread over the features"
+        if weight is not None and weight.dtype is not x.dtype and not self._fits(x, weight):
+            return of_two_dtypes(x, weight)
+        if weight is not None and bias is not None and bias.dtype is not weight.dtype:
+            return "the weight and the bias have two dtypes"
+        return None
 
-    def _fits(self, x: torch.Tensor) -> bool:
-        return self.weight.dtype is x.dtype or stays_half(x, self.weight)
+    @classmethod
+    def members(cls, kind: type) -> dict[str, Any]:
+        # A call of its own may do more than the forward.
+        return {"can_add": hasattr(cls, "fused_add") and kind.__call__ is torch.nn.Module.__call__}
 
-    @property
-    def _eps(self) -> float:
-        return self.variance_epsilon
+    def _fits(self, x: torch.Tensor, weight: torch.Tensor) -> bool:
+        """Whether the kernel's result has the dtype of the original's, where x and the weight have two."""
+        return is_mixed(x, weight) if self.of_input else stays_half(x, weight)
 
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self._normalized(hidden_states)
+    def unfused(self) -> str | None:
+        if not isinstance(self._eps, float | int):
+            return f"its {self.names['eps']} is no number"
+        for role in ("weight", "bias"):
+            row = self._row(role)
+            if row is not None and (not isinstance(row, torch.Tensor) or row.dim() != 1):
+                return f"its {self.names[role]} is not one row"
+        if "shape" in self.names and len(self.part("shape")) != 1:
+            return "it normalizes more than one dimension"
+        return None
+
+    def _original(self, *inputs: Any) -> torch.Tensor:
+        return self.original.forward(self, *inputs)  # type: ignore[attr-defined]
+
+
+class _RMSNorm(_Norm):
+    weight_offset: ClassVar[float] = 0.0
 
     def _normalized(self, x: torch.Tensor) -> torch.Tensor:
-        if self.why_not(x):
-            return self.original.forward(self, x)  # type: ignore[attr-defined]
-        return fo.rms_norm(x, self.weight, eps=self._eps, weight_offset=self.weight_offset)
+        return fo.rms_norm(x, self._row("weight"), eps=self._eps, weight_offset=self.weight_offset)
+
+
+class RMSNorm(_RMSNorm):
+    """(weight + offset) · x / rms(x)."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._original(x) if self.why_not(x) else self._normalized(x)
 
     def fused_add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(self(s), s) with s = x + residual, in one pass; without hooks, and only for inputs that the kernel takes."""
-        return fo.add_rms_norm(x, residual, self.weight, eps=self._eps, weight_offset=self.weight_offset)
+        return fo.add_rms_norm(x, residual, self._row("weight"), eps=self._eps, weight_offset=self.weight_offset)
 
 
-class OffsetRMSNorm(RMSNorm):
-    """(1 + weight) · x / rms(x), as in Gemma, whose result has the input's dtype whatever the weight's."""
+class OptionalRMSNorm(RMSNorm):
+    """weight · x / rms(x), or x / rms(x) where the module says that it has no scale."""
 
-    needs = ("weight", "eps")
-    weight_offset = 1.0
+    optional = ("weight",)
 
-    def _fits(self, x: torch.Tensor) -> bool:
-        return self.weight.dtype is x.dtype or is_mixed(x, self.weight)
+    def _row(self, role: str) -> torch.Tensor | None:
+        return super()._row(role) if role != "weight" or self.part("with_scale") else None
 
-    @property
-    def _eps(self) -> float:
-        return self.eps
+
+def _are_alike(x: torch.Tensor, y: torch.Tensor) -> bool:
+    return x.dtype is y.dtype and shape(x) == shape(y)
+
+
+class RMSNormThenGate(_RMSNorm):
+    """act(gate) · weight · x / rms(x), as in Gated DeltaNet."""
+
+    def unfused(self) -> str | None:
+        if self.part("activation") not in ("silu", "swish"):
+            return f"its {self.names['activation']} is {self.part('activation')!r}, not 'silu'"
+        return super().unfused()
+
+    def forward(self, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        if self.why_not(x) or gate is None or not _are_alike(gate, x):
+            return self._original(x, gate)
+        return fo.gated_act(gate, self._normalized(x), "silu")
+
+
+class GateThenRMSNorm(_RMSNorm):
+    """weight · y / rms(y) with y = silu(gate) · x, as in Mamba 2."""
+
+    def forward(self, x: torch.Tensor, gate: torch.Tensor | None = None) -> torch.Tensor:
+        if self.why_not(x) or not (gate is None or _are_alike(gate, x)):
+            return self._original(x, gate)
+        return self._normalized(x if gate is None else fo.gated_act(gate, x, "silu"))
+
+
+class GateThenGroupedRMSNorm(GateThenRMSNorm):
+    """The same, where each group of features has a root mean square of its own."""
+
+    def _normalized(self, x: torch.Tensor) -> torch.Tensor:
+        size = self.part("group_size")
+        if size == x.shape[-1]:
+            return super()._normalized(x)
+        groups = x.reshape(*x.shape[:-1], -1, size)
+        return self.part("weight") * fo.rms_norm(groups, eps=self._eps).flatten(-2)
+
+
+class LayerNorm(_Norm):
+    """(x − mean) / deviation · weight + bias."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.why_not(x):
+            return self._original(x)
+        return fo.layer_norm(x, self._row("weight"), self._row("bias"), eps=self._eps)
+
+    def fused_add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """As of `RMSNorm`."""
+        return fo.add_layer_norm(x, residual, self._row("weight"), self._row("bias"), eps=self._eps)
+
+
+class ChannelsLayerNorm(HFLayer):
+    """A LayerNorm of torch's with a second layout, in which the features are the second dimension of four."""
+
+    normalized_shape: tuple[int, ...]
+    weight: torch.Tensor | None
+    bias: torch.Tensor | None
+    eps: float
+
+    def unfused(self) -> str | None:
+        return None if len(self.normalized_shape) == 1 else "it normalizes more than one dimension"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.part("data_format") == "channels_first":
+            return self._normalized(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
         return self._normalized(x)
+
+    def _normalized(self, x: torch.Tensor) -> torch.Tensor:
+        is_known = self.weight is None or self.weight.dtype is x.dtype or is_mixed(x, self.weight)
+        if unfused_input(x) or not is_known:
+            return torch.nn.LayerNorm.forward(self, x)
+        return fo.layer_norm(x, self.weight, self.bias, eps=self.eps)

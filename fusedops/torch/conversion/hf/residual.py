@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 
-from fusedops.torch.conversion.hf.code import unknown_forward
 from fusedops.torch.conversion.hf.layer import HFLayer
-from fusedops.torch.internals import is_watched
+from fusedops.torch.internals import is_watched, shape
 from fusedops.torch.nn import LayerNorm, RMSNorm
+from fusedops.torch.nn.layer import unfused_input
 from fusedops.torch.nn.residual import add_norm as add_fused_norm
 
 
 def add_norm(norm: Any, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(norm(s), s) with s = x + residual: in one pass, if the norm is ours, takes both, and has no hooks."""
-    if can_add(norm) and not is_watched(norm):
+    """(norm(s), s) with s = x + residual: in one pass, if the norm is ours, takes both, and nobody sees its call."""
+    is_spread = not unfused_input(x) and shape(x) != shape(residual)  # one of them over the other
+    if can_add(norm) and not is_watched(norm) and not is_spread:
         return add_fused_norm(norm, x, residual, norm)
     s = x + residual
     return norm(s), s
@@ -26,113 +27,125 @@ def add_norm(norm: Any, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.
 def can_add(norm: Any) -> bool:
     """Whether it is a counterpart with such a pass; a subclass of one may compute something else."""
     kind = type(norm)
-    return kind in (LayerNorm, RMSNorm) or ("original" in vars(kind) and hasattr(kind, "fused_add"))
+    return kind in (LayerNorm, RMSNorm) or ("original" in vars(kind) and getattr(kind, "can_add", False))
 
 
 def unfused_norm(module: Any, name: str) -> str | None:
     return None if can_add(getattr(module, name)) else f"its {name} is not one of fusedops's"
 
 
-class PreNormBlock(HFLayer):
-    """x + attention(norm(x)), and then x + mlp(norm(x))."""
+class _Block(HFLayer):
+    """A block of two residual connections; the norm that follows the first one is computed with its sum.
 
-    needs: ClassVar[tuple[str, ...]] = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
-    norm_of_sum: ClassVar[str] = "post_attention_layernorm"
-    variables: ClassVar[tuple[str, ...]] = ("residual", "_")  # those that the original forward has of its own
-    arguments: ClassVar[dict[str, Any]]  # of the original forward behind the hidden states, with their defaults
+    `after_attention` and `after_mlp` are modules whose result the residual is added to.
+    """
+
+    after_attention: ClassVar[tuple[str, ...]] = ()
+    after_mlp: ClassVar[tuple[str, ...]] = ()
+    positional: ClassVar[int] = 0  # how many of the arguments the attention gets by their positions
+    arguments: ClassVar[Mapping[str, Any]]  # of the original forward behind the hidden states, with their defaults
+    further: ClassVar[str | None]  # the name of what holds further arguments, if it takes any
+    handed_on: ClassVar[frozenset[str]]  # which of all these the attention gets by their own names
 
     @classmethod
     def members(cls, kind: type) -> dict[str, Any]:
-        return {"arguments": _arguments(kind.forward)}  # type: ignore[attr-defined]
+        _, _, *rest = inspect.signature(kind.forward).parameters.values()  # type: ignore[attr-defined]
+        stars = [parameter.name for parameter in rest if parameter.kind is parameter.VAR_KEYWORD]
+        arguments = {parameter.name: parameter.default for parameter in rest if parameter.name not in stars}
+        return {"arguments": arguments, "further": stars[0] if stars else None}
 
     def unfused(self) -> str | None:
-        return self._unfused_forward() or unfused_norm(self, self.norm_of_sum)
-
-    def _unfused_forward(self) -> str | None:
-        return unknown_forward(self.original, self.needs, self.variables)
-
-    def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        arguments = self._bound(args, kwargs)
-        attended, _ = self.self_attn(hidden_states=self.input_layernorm(hidden_states), **arguments)
-        return self._finish(attended, hidden_states)
+        return unfused_norm(self, self.names["norm_of_sum"])
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments after the hidden states, by name, as Python binds them to the original forward."""
         given = dict(zip(self.arguments, args, strict=False))
         if len(given) < len(args) or given.keys() & kwargs.keys():
             raise TypeError(f"{type(self).__name__}.forward() got too many arguments, or one of them twice")
-        return {**self.arguments, **given, **kwargs}
+        bound = {**self.arguments, **given, **kwargs}
+        for name, value in bound.items():
+            if value is inspect.Parameter.empty:
+                raise TypeError(f"{type(self).__name__}.forward() is missing its argument {name!r}")
+            if name not in self.arguments and self.further is None:
+                raise TypeError(f"{type(self).__name__}.forward() got an unexpected argument {name!r}")
+        return bound
+
+    def _of_attention(self, bound: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Which of them the attention gets by position, and which by name."""
+        first = [bound[name] for name in [*self.arguments][: self.positional]]
+        named = {name: bound[name] for name in bound if name in self.handed_on}
+        if self.further in self.handed_on:
+            named |= {name: bound[name] for name in bound if name not in self.arguments}
+        return first, named
 
     def _finish(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        x, residual = add_norm(self.post_attention_layernorm, attended, residual)
-        return residual + self.mlp(x)
+        x, residual = add_norm(self.part("norm_of_sum"), self.parts(self.after_attention, attended), residual)
+        return residual + self.parts(self.after_mlp, self.part("mlp")(x))
 
 
-class FourNormBlock(PreNormBlock):
-    """x + norm(attention(norm(x))), and then x + norm(mlp(norm(x))), as in Gemma 2."""
-
-    needs = (
-        "input_layernorm",
-        "self_attn",
-        "post_attention_layernorm",
-        "pre_feedforward_layernorm",
-        "mlp",
-        "post_feedforward_layernorm",
-    )
-    norm_of_sum = "pre_feedforward_layernorm"
-
-    def _finish(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        x, residual = add_norm(self.pre_feedforward_layernorm, self.post_attention_layernorm(attended), residual)
-        return residual + self.post_feedforward_layernorm(self.mlp(x))
-
-
-class DropoutBlock(PreNormBlock):
-    """x + dropout(attention(norm(x))), and then x + dropout(mlp(norm(x))), as in Phi-3."""
-
-    needs = (*PreNormBlock.needs, "resid_attn_dropout", "resid_mlp_dropout")
-    variables = ("residual", "self_attn_weights")
-
-    def _finish(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        x, residual = add_norm(self.post_attention_layernorm, self.resid_attn_dropout(attended), residual)
-        return residual + self.resid_mlp_dropout(self.mlp(x))
-
-
-class GPT2Block(PreNormBlock):
-    """x + attention(norm(x)), and then x + mlp(norm(x)). With attention to an encoder, transformers' own code."""
-
-    needs = ("ln_1", "attn", "ln_2", "mlp")
-    norm_of_sum = "ln_2"
-    of_encoder = ("encoder_hidden_states", "encoder_attention_mask")
+class PreNormBlockByPosition(_Block):
+    """x + attention(norm(x)), and then x + mlp(norm(x)); the attention's result is the first of two."""
 
     def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        arguments = self._bound(args, kwargs)
-        encoder_hidden_states, _ = (arguments.pop(name) for name in self.of_encoder)
-        if encoder_hidden_states is not None:
-            return super(PreNormBlock, self).forward(hidden_states, *args, **kwargs)
-        attended, _ = self.attn(self.ln_1(hidden_states), **arguments)
-        x, residual = add_norm(self.ln_2, attended, hidden_states)
-        return residual + self.mlp(x)
+        first, named = self._of_attention(self._bound(args, kwargs))
+        attended, _ = self.part("attention")(self.part("norm")(hidden_states), *first, **named)
+        return self._finish(attended, hidden_states)
 
-    def _unfused_forward(self) -> str | None:
-        return unknown_forward(
-            self.original,
-            (*self.needs, "crossattention", "ln_cross_attn", "hasattr", "ValueError"),
-            (*self.variables, "attn_output", "cross_attn_output", "feed_forward_hidden_states"),
-        )
+
+class PreNormBlock(_Block):
+    """The same, where the attention gets the hidden states by their name, which hooks see."""
+
+    def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        _, named = self._of_attention(self._bound(args, kwargs))
+        attended, _ = self.part("attention")(hidden_states=self.part("norm")(hidden_states), **named)
+        return self._finish(attended, hidden_states)
+
+
+class MixtureBlock(PreNormBlock):
+    """The same, where the MLP's result is the first of two."""
+
+    def _finish(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        x, residual = add_norm(self.part("norm_of_sum"), attended, residual)
+        return residual + self.part("mlp")(x)[0]
+
+
+class ScaledBlock(PreNormBlock):
+    """The same with a factor, as in Granite: x + m · attention(norm(x)), and then x + m · mlp(norm(x))."""
+
+    def _finish(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        multiplier = self.part("multiplier")
+        x, residual = add_norm(self.part("norm_of_sum"), attended * multiplier, residual)
+        return residual + self.part("mlp")(x) * multiplier
+
+
+class VisionBlock(_Block):
+    """The same, where the attention has one result."""
+
+    def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        first, named = self._of_attention(self._bound(args, kwargs))
+        return self._finish(self.part("attention")(self.part("norm")(hidden_states), *first, **named), hidden_states)
+
+
+class GPT2Block(PreNormBlockByPosition):
+    """The same, and between both attention to an encoder: with one, transformers' own code."""
+
+    optional = ("of_encoder", "norm_of_encoder")
+    encoder: ClassVar[int] = 2  # which argument
+
+    def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        bound = self._bound(args, kwargs)
+        if bound[[*self.arguments][self.encoder]] is not None:
+            return super(HFLayer, self).forward(hidden_states, *args, **kwargs)
+        _, named = self._of_attention(bound)
+        attended, _ = self.part("attention")(self.part("norm")(hidden_states), **named)
+        return self._finish(attended, hidden_states)
 
 
 class PostNorm(HFLayer):
     """norm(dropout(dense(x)) + residual), as in BERT."""
 
-    needs = ("dense", "dropout", "LayerNorm")
-
     def unfused(self) -> str | None:
-        return unknown_forward(self.original, self.needs) or unfused_norm(self, "LayerNorm")
+        return unfused_norm(self, self.names["norm"])
 
     def forward(self, hidden_states: torch.Tensor, input_tensor: torch.Tensor) -> torch.Tensor:
-        return add_norm(self.LayerNorm, self.dropout(self.dense(hidden_states)), input_tensor)[0]
-
-
-def _arguments(forward: Callable[..., Any]) -> dict[str, Any]:
-    _, _, *rest = inspect.signature(forward).parameters.values()
-    return {parameter.name: parameter.default for parameter in rest if parameter.kind is not parameter.VAR_KEYWORD}
+        return add_norm(self.part("norm"), self.parts(("dense", "dropout"), hidden_states), input_tensor)[0]

@@ -1,9 +1,9 @@
-"""Rotary embedding within an attention whose code stays transformers'."""
+"""Rotary embedding within an attention whose code stays its own."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -11,86 +11,262 @@ import torch
 
 import fusedops.torch as fo
 from fusedops.conversion import UnknownClass
-from fusedops.torch.conversion.hf.code import with_global
+from fusedops.torch.conversion import source
+from fusedops.torch.conversion.hf.code import with_global, with_parameters
+from fusedops.torch.conversion.hf.forms.rotary import KNOWN, Rotation
 from fusedops.torch.conversion.hf.layer import HFLayer, stays_half
-from fusedops.torch.nn.layer import unfused_input
+from fusedops.torch.nn.layer import is_mixed, unfused_input
 
-_NAME = "apply_rotary_pos_emb"  # the function that each of transformers' modules has under this name
-
-# What that function calls, where it turns all features, and where it turns those that have an angle.
-_WHOLE = {"unsqueeze", "rotate_half"}
-_PARTIAL = {*_WHOLE, "shape", "torch", "cat"}
+_NEAR = 0.5  # how much of a function with this purpose must be that of one which is known, to be compared with it
 
 
 class RotaryAttention(HFLayer):
-    """Attention whose `forward` is the original's code, with another function under one global name.
+    """Attention whose `forward` is the original's code, with other functions under some of its global names.
 
-    transformers' modules are not changed: models that nobody converted share them.
+    The modules of Python with these names are not changed: models that nobody converted share them.
     """
 
     @classmethod
     def members(cls, kind: type) -> dict[str, Any]:
-        fault = _fault(kind)
-        if fault:
-            raise UnknownClass(fault)
         forward = kind.forward  # type: ignore[attr-defined]
-        return {"forward": with_global(forward, _NAME, fused(forward.__globals__[_NAME]))}
+        for name, rotation in rotations(kind):
+            forward = with_global(forward, name, fused(forward.__globals__[name], rotation))
+        if forward is kind.forward:  # type: ignore[attr-defined]
+            raise UnknownClass("its forward calls no rotary embedding that is known")
+        return {"forward": forward}
 
     def unfused(self) -> str | None:
-        return _fault(self.original)
+        return None if any(rotations(self.original)) else "its forward calls no rotary embedding that is known"
 
 
-def _fault(kind: type) -> str | None:
-    """Why the function must not be replaced in the forward of this class, if so."""
-    forward = kind.forward  # type: ignore[attr-defined]
+def rotations(kind: type) -> Iterator[tuple[str, Rotation]]:
+    """The global names in a class's forward of functions that are known to rotate, and what they do."""
+    forward = vars(kind).get("forward")
     if not isinstance(forward, FunctionType) or hasattr(forward, "__wrapped__"):
-        return "its forward is not a plain function"
-    function = forward.__globals__.get(_NAME)
-    if _NAME not in forward.__code__.co_names or not isinstance(function, FunctionType):
-        return f"its forward calls no {_NAME}"
-    # Some models have another formula under this name, and some libraries exchange it.
-    if function.__module__ != kind.__module__ or set(function.__code__.co_names) not in (_WHOLE, _PARTIAL):
-        return f"its {_NAME} is not the one that is known"
+        return
+    for name in forward.__code__.co_names:
+        rotation = _rotation(forward.__globals__.get(name))
+        if rotation:
+            yield name, rotation
+
+
+def unknown_rotation(kind: type) -> str | None:
+    """Which function in a class's forward seems to rotate, but is not known."""
+    forward = vars(kind).get("forward")
+    names = forward.__code__.co_names if isinstance(forward, FunctionType) else ()
+    for name in names:
+        function = forward.__globals__.get(name)  # type: ignore[union-attr]
+        if "rotary" not in name or not isinstance(function, FunctionType):
+            continue
+        try:
+            code = source.of_function(function, _longest())
+        except source.NoSource as reason:
+            return str(reason)
+        except source.TooLong:
+            return f"its {name} is not known"
+        nearest = max(_known(), key=functools.partial(source.shared, code))
+        if source.shared(code, nearest) < _NEAR:
+            return f"its {name} is not known"
+        return f"its {name} differs from {_known()[nearest].like}'s {source.difference(code, nearest)}"
     return None
 
 
-def fused(plain: FunctionType) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
-    """A function like apply_rotary_pos_emb, which calls `plain` for inputs that the kernel does not take."""
-    is_partial = "cat" in plain.__code__.co_names
-
-    @functools.wraps(plain)
-    def apply_rotary_pos_emb(
-        q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, unsqueeze_dim: int = 1
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        if unsqueeze_dim != 1 or not (_fits(q, cos, is_partial) and _fits(k, cos, is_partial)):
-            return plain(q, k, cos, sin, unsqueeze_dim)
-        cos, sin = _half(cos), _half(sin)
-        return _rotated(q, cos, sin), _rotated(k, cos, sin)
-
-    return apply_rotary_pos_emb
+def _rotation(function: Any) -> Rotation | None:
+    if not isinstance(function, FunctionType) or str(function.__module__).partition(".")[0] == "torch":
+        return None
+    try:
+        return _known().get(source.of_function(function, _longest()))
+    except (source.NoSource, source.TooLong):
+        return None
 
 
-def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """x [B, H, T, D] rotated, in memory as it lies: mostly [B, T, H, D], as a product left it. So does what attention
-    makes of it and the gradients, which the products on both sides then take without a copy."""
-    if x.stride(1) > x.stride(2):
-        return fo.rope(x, cos, sin, seq_dim=-2)
-    return fo.rope(x.transpose(1, 2), cos, sin).transpose(1, 2)
+@functools.cache
+def _longest() -> int:
+    return max(len(code.tokens) for code in _known())
 
 
-def _fits(x: torch.Tensor, cos: torch.Tensor, is_partial: bool) -> bool:
-    """Whether x is [B, H, T, D] and cos [1 or B, T, D], or less than D, of a dtype that gives the result x's dtype.
-
-    The kernel has no gradient of the angles.
-    """
-    if x.dim() != 4 or cos.dim() != 3 or cos.requires_grad or unfused_input(x):
-        return False
-    if cos.shape[-1] > x.shape[-1] or (cos.shape[-1] < x.shape[-1] and not is_partial):
-        return False
-    return cos.dtype is x.dtype or stays_half(x, cos)
+@functools.cache
+def _known() -> dict[source.Code, Rotation]:
+    return {source.of_function(function): rotation for function, rotation in KNOWN.items()}
 
 
-def _half(angles: torch.Tensor) -> torch.Tensor:
-    """[1, T, D] or [B, T, D], which has everything twice, as [T, D/2] or [B, T, D/2]."""
-    half = angles[..., : angles.shape[-1] // 2].contiguous()  # here, instead of at each of their uses
-    return half[0] if half.shape[0] == 1 else half
+def fused(plain: FunctionType, rotation: Rotation | None = None) -> Callable[..., Any]:
+    """A function like this one, which is known, that calls it for inputs that the kernel does not take."""
+    rotation = rotation or _rotation(plain)
+    assert rotation, f"{plain.__name__} is not known"
+    apply: FunctionType = _CALLS[rotation.call](plain, _Turn(rotation))
+    return functools.wraps(plain)(with_parameters(apply, plain))
+
+
+class _Turn:
+    """Has the kernel turn tensors, all or none of them."""
+
+    def __init__(self, rotation: Rotation) -> None:
+        self.rotation = rotation
+        self.is_seen = self.is_refuted = False  # whether the angles were looked at, and their copies differ
+
+    def __call__(
+        self, tensors: Sequence[Any], cos: Any, sin: Any, unsqueeze_dim: int = 1
+    ) -> tuple[torch.Tensor, ...] | None:
+        """[B, H, T, D] each, or [B, T, H, D] for unsqueeze_dim 2, with angles of [1 or B, T, …].
+
+        None if the kernel does not take them.
+        """
+        if unsqueeze_dim not in (1, 2) or not all(self._fits(x, cos, 3 - unsqueeze_dim) for x in tensors):
+            return None
+        if not self._has_two_copies(cos, sin):
+            return None
+        cos, sin = self._angles(cos), self._angles(sin)
+        if self.rotation.opposite:
+            sin = -sin
+        return tuple(self._turned(x, cos, sin, unsqueeze_dim) for x in tensors)
+
+    def _turned(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, unsqueeze_dim: int) -> torch.Tensor:
+        """In memory as x lies: mostly [B, T, H, D], as a product left it. So does what attention makes of it and the
+        gradients, which the products on both sides then take without a copy."""
+        interleaved = self.rotation.interleaved
+        if unsqueeze_dim == 2:
+            return fo.rope(x, cos, sin, interleaved=interleaved)
+        if x.stride(1) > x.stride(2):
+            return fo.rope(x, cos, sin, seq_dim=-2, interleaved=interleaved)
+        return fo.rope(x.transpose(1, 2), cos, sin, interleaved=interleaved).transpose(1, 2)
+
+    def _fits(self, x: torch.Tensor, cos: torch.Tensor, position: int) -> bool:
+        """Whether x has four dimensions and cos three, of a dtype that gives the result x's dtype.
+
+        The kernel has no gradient of the angles.
+        """
+        if x.dim() != 4 or cos.dim() != 3 or cos.requires_grad or unfused_input(x):
+            return False
+        if cos.shape[1] != x.shape[position] or cos.shape[0] not in (1, x.shape[0]):
+            return False
+        turned = cos.shape[-1] * (2 if self.rotation.angles == "once" else 1)
+        if turned > x.shape[-1] or (turned < x.shape[-1] and not self.rotation.partial) or turned % 2:
+            return False
+        if cos.dtype is x.dtype:
+            return True
+        return is_mixed(x, cos) if self.rotation.of_input else stays_half(x, cos)
+
+    def _angles(self, table: torch.Tensor) -> torch.Tensor:
+        """[1, T, …] or [B, T, …] as [T, R/2] or [B, T, R/2]."""
+        if self.rotation.angles == "pairs":
+            table = table[..., ::2]
+        elif self.rotation.angles != "once":
+            table = table[..., : table.shape[-1] // 2]
+        table = table.contiguous()  # here, instead of at each of their uses
+        return table[0] if table.shape[0] == 1 else table
+
+    def _has_two_copies(self, cos: torch.Tensor, sin: torch.Tensor) -> bool:
+        """Whether each angle is there twice, where the kernel relies on it.
+
+        The code that makes the angles is elsewhere. The first tensors with values are looked at, and no others, since
+        that waits for the GPU.
+        """
+        if self.rotation.angles not in ("halves", "pairs"):
+            return True
+        # Compiled code must not depend on `is_seen`, which changes.
+        if not torch.compiler.is_compiling() and not self.is_seen and _has_values(cos):
+            self.is_refuted = not (self._is_twice(cos) and self._is_twice(sin))
+            self.is_seen = self.is_refuted or bool(sin.any())  # at position 0 all tables are alike
+        return not self.is_refuted
+
+    def _is_twice(self, table: torch.Tensor) -> bool:
+        if self.rotation.angles == "pairs":
+            return torch.equal(table[..., ::2], table[..., 1::2])
+        return torch.equal(*table.chunk(2, dim=-1))
+
+
+def _has_values(x: torch.Tensor) -> bool:
+    """Whether they can be looked at: those of a tensor that is traced or mapped, or of a CUDA graph, cannot."""
+    is_plain = type(x) is torch.Tensor and not x.is_meta and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+    return is_plain and not torch.jit.is_tracing() and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def _pair(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
+    def apply(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> Any:
+        return turn((q, k), cos, sin, unsqueeze_dim) or plain(q, k, cos, sin, unsqueeze_dim)
+
+    return apply
+
+
+def _pair_at_positions(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
+    def apply(q: Any, k: Any, cos: Any, sin: Any, position_ids: Any = None, unsqueeze_dim: int = 1) -> Any:
+        return turn((q, k), cos, sin, unsqueeze_dim) or plain(q, k, cos, sin, position_ids, unsqueeze_dim)
+
+    return apply
+
+
+def _pair_apart(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
+    """Neighbouring features are turned together, and lie in two halves then."""
+
+    def apply(q: Any, k: Any, cos: Any, sin: Any, position_ids: Any = None, unsqueeze_dim: int = 1) -> Any:
+        turned = turn((q, k), cos, sin, unsqueeze_dim)
+        if turned is None:
+            return plain(q, k, cos, sin, position_ids, unsqueeze_dim)
+        return tuple(x.reshape(*x.shape[:-1], -1, 2).transpose(-1, -2).flatten(-2) for x in turned)
+
+    return apply
+
+
+def _single(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
+    def apply(x: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> Any:
+        turned = turn((x,), cos, sin, unsqueeze_dim)
+        return plain(x, cos, sin, unsqueeze_dim) if turned is None else turned[0]
+
+    return apply
+
+
+def _sine_first(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
+    def apply(tensor: Any, sin: Any, cos: Any) -> Any:
+        turned = turn((tensor,), cos, sin, 2)
+        return plain(tensor, sin, cos) if turned is None else turned[0]
+
+    return apply
+
+
+def _vision(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
+    """[T, H, D] and angles of [T, …], without a batch."""
+
+    def apply(q: Any, k: Any, cos: Any, sin: Any) -> Any:
+        if q.dim() != 3 or k.dim() != 3 or cos.dim() != 2:
+            return plain(q, k, cos, sin)
+        turned = turn((q[None], k[None]), cos[None], sin[None], 2)
+        return plain(q, k, cos, sin) if turned is None else (turned[0][0], turned[1][0])
+
+    return apply
+
+
+def _complex(plain: FunctionType, turn: _Turn, unsqueeze_dim: int) -> Callable[..., Any]:
+    def apply(xq: Any, xk: Any, freqs_cis: Any) -> Any:
+        angles = freqs_cis.to(xq.device)
+        return turn((xq, xk), angles.real, angles.imag, unsqueeze_dim) or plain(xq, xk, freqs_cis)
+
+    return apply
+
+
+def _patches(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
+    """The last positions are turned; angles of [T, …] are for all images, and the first positions have none."""
+
+    def apply(q: Any, k: Any, cos: Any, sin: Any, **kwargs: Any) -> Any:
+        if q.dim() != 4 or k.dim() != 4 or cos.dim() != 2:
+            return plain(q, k, cos, sin, **kwargs)
+        count = cos.shape[0]
+        turned = turn((q[..., -count:, :], k[..., -count:, :]), cos[None], sin[None])
+        if turned is None:
+            return plain(q, k, cos, sin, **kwargs)
+        return tuple(torch.cat((x[..., :-count, :], y), dim=-2) for x, y in zip((q, k), turned, strict=True))
+
+    return apply
+
+
+_CALLS: dict[str, Callable[[FunctionType, _Turn], Any]] = {
+    "complex_heads_first": functools.partial(_complex, unsqueeze_dim=1),
+    "complex_heads_last": functools.partial(_complex, unsqueeze_dim=2),
+    "pair": _pair,
+    "pair_apart": _pair_apart,
+    "pair_at_positions": _pair_at_positions,
+    "patches": _patches,
+    "sine_first": _sine_first,
+    "single": _single,
+    "vision": _vision,
+}

@@ -1,0 +1,139 @@
+"""The command line: what `convert` replaces in every family of models, and whether the results stay the same.
+
+python -m benchmarks.families                         counts all families of both libraries, writes docs/families.md
+python -m benchmarks.families --library transformers  one library's, and the page
+python -m benchmarks.families --page                  the page alone, from what was counted before
+python -m benchmarks.families --check                 loss, outputs and gradients before and after, of every family
+python -m benchmarks.families --graph-breaks llama    where torch.compile breaks the graph, before and after
+python -m benchmarks.families --speed llama bert      training steps, on the GPU if there is one; --eager: not compiled
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks.families import page, pool
+from benchmarks.families.counting import Row
+
+MODULES = {"transformers": "benchmarks.families.hugging_face", "keras-hub": "benchmarks.families.keras_hub"}
+LIMIT = 180.0  # seconds for one family
+RESULTS = page.PAGE.parents[1] / "build" / "bench"
+
+
+def main() -> None:
+    options = _options()
+    if options.check:
+        sys.exit(_check(options.family))
+    elif options.graph_breaks:
+        sys.exit(_graph_breaks(options.family))
+    elif options.speed:
+        _speed(options.family, compiled=not options.eager)
+    else:
+        if not options.page:
+            for library in options.library or MODULES:
+                _count(library, options.family)
+        if not options.family:
+            page.write()
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.families", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("family", nargs="*", help="by default all")
+    parser.add_argument("--library", action="append", choices=MODULES, help="by default both")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--page", action="store_true", help="write the page, count nothing")
+    mode.add_argument("--check", action="store_true", help="compare results before and after")
+    mode.add_argument("--graph-breaks", action="store_true", help="list graph breaks before and after")
+    mode.add_argument("--speed", action="store_true", help="time training steps")
+    parser.add_argument("--eager", action="store_true", help="with --speed: nothing is compiled")
+    return parser.parse_args()
+
+
+def _run(function: Any, names: list[str], library: str = "transformers", **options: Any) -> Iterator[tuple[str, Any]]:
+    """The results of a module's function for these families, or for all of the library."""
+    module = importlib.import_module(MODULES[library])
+    names = names or list(module.families())
+    return pool.run(function, names, LIMIT, [*module.IMPORTED, function.__module__], library, **options)
+
+
+def _count(library: str, names: list[str]) -> None:
+    found = dict(_run(importlib.import_module(MODULES[library]).count, names, library))
+    rows: dict[str, Row] = {
+        name: {"problem": str(row)} if isinstance(row, pool.Problem) else row for name, row in found.items()
+    }
+    if names:
+        print(json.dumps(rows, indent=1))
+    else:
+        page.save(f"{library}-{metadata.version(library)}", rows)
+
+
+def _check(names: list[str]) -> int:
+    """How many families failed."""
+    from benchmarks.families import equality
+
+    results, compared, failed = {}, 0, 0
+    for name, verdict in _run(equality.check, names):
+        if isinstance(verdict, pool.Problem):
+            results[name] = str(verdict)
+            print(f"{name}: not compared: {verdict}", flush=True)
+            continue
+        results[name] = verdict
+        compared += bool(verdict["converted"])
+        failed += bool(verdict["faults"])
+        if verdict["faults"]:
+            print(f"{name}: {'; '.join(verdict['faults'])}", flush=True)
+    print(f"{compared} families with converted modules compared, {failed} of them not as accurate as before")
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / "families-equality.json").write_text(json.dumps(results, indent=1))
+    return failed
+
+
+def _graph_breaks(names: list[str]) -> int:
+    """How many families have new graph breaks."""
+    from benchmarks.families import breaks
+
+    worse = 0
+    for name, found in _run(breaks.breaks, names):
+        if isinstance(found, pool.Problem):
+            print(f"{name}: {found}")
+            continue
+        before, after = found
+        new = breaks.new(before, after)
+        worse += bool(new)
+        print(f"{name}: {len(before)} graph breaks before, {len(after)} after, {len(new)} of them new")
+        for title, reasons in (("before", before), ("after", after)):
+            for reason in reasons:
+                print(f"  {title}: {reason}")
+    return worse
+
+
+def _speed(names: list[str], compiled: bool) -> None:
+    from benchmarks.families import speed
+    from benchmarks.families.hugging_face import families
+
+    tasks = speed.tasks(names or list(families()), compiled)
+    times: dict[str, dict[str, float]] = {}
+    console = Console(stderr=True)
+    for task, result in _run(speed.steps, tasks, at_once=1):
+        name = task.partition(":")[0]
+        if isinstance(result, pool.Problem):
+            console.print(f"{task}: {result}", markup=False)
+        else:
+            times.setdefault(name, {}).update(result)
+    print("\n".join([speed.HEAD, *(speed.line(name, each) for name, each in times.items())]))
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / "families-speed.json").write_text(json.dumps(times, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""How many modules of each kind a model has, how many of them `convert` replaces, and why not the others."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+from fusedops.conversion import Outcome
+
+NORMS = "norms"
+ACTIVATIONS = "activations"
+GATED = "gated MLPs"
+ROTARY = "rotary embeddings"
+PAIRS = "sum + norm"
+EXPERTS = "experts"
+LOSSES = "losses"
+ATTENTIONS = "attentions"
+KINDS = (NORMS, ACTIVATIONS, GATED, ROTARY, PAIRS, EXPERTS, LOSSES, ATTENTIONS)
+COUNTED = (ATTENTIONS,)  # that have no counterpart: only how many there are
+
+
+class Row(TypedDict, total=False):
+    """Of one family."""
+
+    model: str
+    counts: dict[str, list[int]]  # kind: how many there are, how many are converted
+    kept: dict[str, dict[str, int]]  # kind: class and reason of those that are not: how many
+    problem: str  # why there is no model
+
+
+NO_COUNTERPART = "no counterpart"
+
+
+def counted(kinds: Mapping[Any, Counter[str]], outcomes: list[Outcome], classes: Mapping[Any, str]) -> Row:
+    """A row.
+
+    Args:
+        kinds: of each module, before the conversion.
+        outcomes: those of the report.
+        classes: names of the modules' classes.
+    """
+    became = {outcome.thing: outcome for outcome in outcomes}
+    counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    kept: dict[str, Counter[str]] = defaultdict(Counter)
+    for module, found in kinds.items():
+        outcome = became.get(module)
+        for kind, count in found.items():
+            counts[kind][0] += count
+            if kind in COUNTED:
+                continue
+            if outcome and outcome.status in ("replaced", "found", "computed"):
+                counts[kind][1] += count
+            else:
+                reason = (outcome and outcome.reason) or NO_COUNTERPART
+                kept[kind][f"{classes[module]}: {reason}"] += count
+    return {"counts": dict(counts), "kept": {kind: dict(reasons) for kind, reasons in kept.items()}}

@@ -1,0 +1,157 @@
+"""The families of Hugging Face's transformers: a class of models for each model type, and a small model of it."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from transformers.models.auto import configuration_auto, modeling_auto
+
+from benchmarks.families.counting import Row, counted
+from benchmarks.families.kinds import kinds_of
+from benchmarks.families.shrinking import Shrink, small_config
+from fusedops.torch.conversion import reported
+
+# Of a type with several classes, the one that is found first here: it has a loss, and most of the modules.
+_PREFERRED = (
+    "SEQ_TO_SEQ_CAUSAL_LM",
+    "SPEECH_SEQ_2_SEQ",
+    "IMAGE_TEXT_TO_TEXT",
+    "MASKED_LM",
+    "CAUSAL_LM",
+    "CTC",
+    "IMAGE_CLASSIFICATION",
+    "VIDEO_CLASSIFICATION",
+    "AUDIO_CLASSIFICATION",
+    "OBJECT_DETECTION",
+    "SEMANTIC_SEGMENTATION",
+)
+_MOST_CLASSES = 3  # of a type that are tried
+_MOST_PARAMETERS = 200e6  # of a model that is built with its own widths
+_MOST_PARAMETERS_RELEASED = 4e9
+
+
+_ROTARY = {"rope_type": "default", "rope_theta": 10000.0}
+# Fields that depend on others by rules of the family's own.
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "cohere_compass_text": {"rope_parameters": {"full_attention": _ROTARY}},
+    "dots1": {"n_shared_experts": 1},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "mamba2": {"num_heads": 8},
+    "nemotron": {"num_key_value_heads": 2},
+    "zamba": {"layers_block_type": ["linear_attention", "hybrid", "hybrid"], "num_hidden_layers": 3},
+}
+
+# What is imported before a process is forked for each family: importing it takes longer than a small model.
+IMPORTED = [
+    __name__,
+    "transformers.models.bert.modeling_bert",
+    "transformers.models.gemma3.modeling_gemma3",
+    *(f"fusedops.torch.conversion.hf.{file}" for file in ("dense", "loss", "mlp", "norms", "residual", "rotary")),
+]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model type, the class of its config, and the classes of its models, of which the first that builds is taken."""
+
+    name: str
+    config: str
+    models: tuple[str, ...]
+
+    def config_of(self, shrink: Shrink = Shrink.ALL, **options: Any) -> Any:
+        own = _OPTIONS.get(self.name, {}) if shrink is Shrink.ALL else {}
+        return small_config(getattr(transformers, self.config), shrink, **{**own, **options})
+
+    def build(self, dtype: str = "float32", device: str = "cpu", seed: int = 0, **options: Any) -> Any:
+        """A small model whose weights are all random: those of norms, too, which begin as ones or zeros."""
+        model = self.plain(seed, **options)
+        if getattr(model, "loss_type", "") is None:  # of some, which warn of it, and torch.compile knows no warning
+            model.loss_type = "ForCausalLM"
+        with torch.no_grad():
+            for weight in model.parameters():
+                if weight.is_floating_point():
+                    weight += 0.1 * torch.randn_like(weight)
+        return model.to(device, getattr(torch, dtype)).eval()
+
+    def plain(self, seed: int = 0, **options: Any) -> Any:
+        """A small model as transformers makes it; of the family's own widths, if it does not build with others."""
+        problem: Exception | None = None
+        for shrink, model in itertools.product((Shrink.ALL, Shrink.COUNTS), self.models):
+            kind = getattr(transformers, model)
+            try:
+                config = self.config_of(shrink, **options)
+                if shrink is Shrink.COUNTS and _parameters(kind, config) > _MOST_PARAMETERS:
+                    continue
+                torch.manual_seed(seed)
+                return kind(config)
+            except Exception as error:
+                problem = problem or error
+        raise problem or ValueError("it is too large with the widths that it has")
+
+    def released(self, device: str, dtype: str) -> Any:
+        """A model of few layers whose other numbers are its config's defaults: mostly those of a released model.
+
+        Raises:
+            ValueError: it is too large.
+        """
+        kind, config = getattr(transformers, self.models[0]), self.config_of(Shrink.LAYERS)
+        if _parameters(kind, config) > _MOST_PARAMETERS_RELEASED:
+            raise ValueError(f"more than {_MOST_PARAMETERS_RELEASED:.0e} parameters")
+        torch.manual_seed(0)
+        with torch.device(device):
+            return kind(config).to(device, getattr(torch, dtype))
+
+
+def _parameters(kind: type, config: Any) -> int:
+    """How many there would be."""
+    with torch.device("meta"):
+        return sum(weight.numel() for weight in kind(config).parameters())
+
+
+@functools.cache
+def families() -> dict[str, Family]:
+    """By model type, in the alphabet's order."""
+    mappings = {
+        name.removeprefix("MODEL_FOR_").removesuffix("_MAPPING_NAMES"): getattr(modeling_auto, name)
+        for name in dir(modeling_auto)
+        if name.startswith("MODEL_") and name.endswith("_MAPPING_NAMES")
+    }
+    base = mappings.pop("MODEL")
+    ordered = [mappings.pop(name) for name in _PREFERRED] + [*mappings.values(), base]
+    found = {}
+    for kind, config in sorted(configuration_auto.CONFIG_MAPPING_NAMES.items()):
+        models = [mapping[kind] for mapping in ordered if kind in mapping]
+        names = dict.fromkeys(model if isinstance(model, str) else model[0] for model in models)
+        if names:
+            found[kind] = Family(kind, config, (*names,)[:_MOST_CLASSES])
+    return found
+
+
+def prepare() -> None:
+    """For a process that runs one small model."""
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity(transformers.logging.CRITICAL)
+    warnings.filterwarnings("ignore")
+
+
+def count(name: str) -> Row:
+    """As `row_of`, in a process of its own."""
+    prepare()
+    return row_of(name)
+
+
+def row_of(name: str) -> Row:
+    """What `convert` does to a family's small model."""
+    model = families()[name].plain()
+    modules = list(model.modules())
+    kinds = {module: kinds_of(module) for module in modules}
+    classes = {module: type(module).__name__ for module in modules}
+    row = counted(kinds, reported(model).outcomes, classes)
+    return {"model": type(model).__name__, **row}

@@ -1,0 +1,112 @@
+"""What a model of any family takes: text, images or sound, of the sizes that its config names."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from benchmarks.families.shrinking import ORDINARY
+
+_SHAPE = (2, 12)  # sequences, tokens in each
+
+
+class NoInputs(Exception):
+    """Says what a model raised for the first inputs that were tried."""
+
+
+def inputs_of(model: Any, shape: tuple[int, int] = _SHAPE) -> dict[str, torch.Tensor]:
+    """The first inputs that the model takes, with labels if it has a loss of them.
+
+    Args:
+        model: of transformers.
+        shape: how many sequences, or images, and how many tokens in each.
+
+    Raises:
+        NoInputs: it takes none of those that are tried.
+    """
+    problem: Exception | None = None
+    for inputs in _tried(model, shape, torch.Generator().manual_seed(0)):
+        inputs = {name: _as_of(model, x) for name, x in inputs.items()}
+        try:
+            torch.manual_seed(0)
+            with torch.no_grad():
+                model(**inputs)
+            return inputs
+        except Exception as error:
+            problem = problem or error
+    text = " ".join(str(problem).split())
+    raise NoInputs(f"no inputs found: {type(problem).__name__}: {text}")
+
+
+def _as_of(model: Any, x: torch.Tensor) -> torch.Tensor:
+    return x.to(model.device, model.dtype) if x.is_floating_point() else x.to(model.device)
+
+
+def _tried(model: Any, shape: tuple[int, int], random: torch.Generator) -> Iterator[dict[str, torch.Tensor]]:
+    names = set(inspect.signature(model.forward).parameters)
+    tokens = torch.randint(5, ORDINARY, shape, generator=random)
+    classes = torch.randint(0, getattr(model.config, "num_labels", 2) or 2, shape[:1], generator=random)
+    text = {"input_ids": tokens}
+    text |= {"decoder_input_ids": tokens} if "decoder_input_ids" in names else {}
+    if "input_ids" in names:
+        labelled = {name: tokens for name in ("labels",) if name in names}
+        yield text | labelled
+        yield {"input_ids": tokens} | labelled
+        yield {"input_ids": tokens}
+        yield text
+    for signal in _signals(model.config, names, shape, random):
+        shared = {name: x for name, x in text.items() if name in names}
+        for labels in ({"labels": classes}, {"labels": tokens}, {}):
+            if labels.keys() <= names:
+                yield signal | labels
+                yield shared | signal | labels
+
+
+def _signals(
+    config: Any, names: set[str], shape: tuple[int, int], random: torch.Generator
+) -> Iterator[dict[str, torch.Tensor]]:
+    batch, length = shape
+
+    def noise(*rest: int) -> torch.Tensor:
+        return torch.randn((batch, *rest), generator=random)
+
+    if "pixel_values" in names:
+        channels = _first(config, ("num_channels", "in_channels", "in_chans"), 3)
+        size = _first(config, ("image_size", "img_size", "input_size"), 32)
+        height, width = size if isinstance(size, (list, tuple)) else (size, size)
+        frames = _first(config, ("num_frames", "frames_per_clip"), 0)
+        if frames:
+            yield {"pixel_values": noise(frames, channels, height, width)}
+        for pixels in (height, 32, 64, 224):
+            yield {"pixel_values": noise(channels, pixels, width if pixels == height else pixels)}
+    if "input_values" in names:
+        bins = _first(config, ("num_mel_bins",), 16)
+        yield {"input_values": noise(4000)}
+        yield {"input_values": noise(1, 4000)}
+        yield {"input_values": noise(_first(config, ("max_length",), 64), bins)}
+    if "input_features" in names:
+        bins = _first(config, ("num_mel_bins", "feature_size", "input_feat_per_channel", "input_dim"), 80)
+        positions = _first(config, ("max_source_positions",), 64)
+        for shape in ((bins, 2 * positions), (positions, bins), (2 * positions, bins), (bins, positions)):
+            yield {"input_features": noise(*shape)}
+    if "inputs_embeds" in names:
+        yield {"inputs_embeds": noise(length, _first(config, ("hidden_size", "d_model"), 64))}
+    if "hidden_states" in names:
+        yield {"hidden_states": noise(length, _first(config, ("hidden_size", "d_model"), 64))}
+
+
+def _first(config: Any, names: tuple[str, ...], default: Any) -> Any:
+    """What the config, or one within it, has under one of these names."""
+    for name in names:
+        value = vars(config).get(name)
+        if value is not None:
+            return value
+    for value in vars(config).values():
+        if hasattr(value, "to_dict"):
+            found = _first(value, names, None)
+            if found is not None:
+                return found
+    return default

@@ -1,0 +1,123 @@
+"""Gated MLPs: the activation of one projection, times another projection.
+
+`then` are the modules that follow the product. `fixed` is the activation where it is none of the module's attributes.
+"""
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from fusedops.torch.conversion.hf.forms import Form
+
+
+class LlamaMLP(Form, mixin="mlp.GatedMLP", then=("down",)):
+    def forward(self, x):
+        return self.down(self.activation(self.gate(x)) * self.up(x))
+
+
+class Llama4TextMLP(Form, mixin="mlp.GatedMLP", then=("down",)):
+    def forward(self, x):
+        down_proj = self.activation(self.gate(x)) * self.up(x)
+        return self.down(down_proj)
+
+
+class T5GemmaMLP(Form, mixin="mlp.GatedMLP", then=("dropout", "down")):
+    def forward(self, x):
+        hidden_states = self.activation(self.gate(x)) * self.up(x)
+        hidden_states = self.dropout(hidden_states)
+        return self.down(hidden_states)
+
+
+class BitNetMLP(Form, mixin="mlp.GatedMLP", then=("norm", "down")):
+    def forward(self, x):
+        return self.down(self.norm(self.activation(self.gate(x)) * self.up(x)))
+
+
+class Lfm2MLP(Form, mixin="mlp.GatedMLP", then=("down",), fixed="silu"):
+    def forward(self, x):
+        return self.down(functional.silu(self.gate(x)) * self.up(x))
+
+
+class LlamaProjectMLP(Form, mixin="mlp.GatedMLP", then=("down",), fixed="silu"):
+    """Llama's of Meta's own code and many copies of it, with the up projection first."""
+
+    def forward(self, x):
+        return self.down(self.up(x) * functional.silu(self.gate(x)))
+
+
+class BeamMLP(Form, mixin="mlp.GatedMLP", then=("down",)):
+    def forward(self, x):
+        gate = self.gate(x)
+        up = self.up(x)
+        activated = (self.activation(gate.float()) * up.float()).to(gate.dtype)
+        return self.down(activated)
+
+
+class CpmAntDenseGatedACT(Form, mixin="mlp.GatedMLP", then=()):
+    def forward(self, hidden_states):
+        gate_score = self.activation(self.gate(hidden_states))
+        hidden_states = self.up(hidden_states)
+        hidden_states = gate_score * hidden_states
+        return hidden_states
+
+
+class T5DenseGatedActDense(Form, mixin="mlp.T5GatedMLP"):
+    def forward(self, hidden_states):
+        hidden_gelu = self.activation(self.gate(hidden_states))
+        hidden_linear = self.up(hidden_states)
+        hidden_states = hidden_gelu * hidden_linear
+        hidden_states = self.dropout(hidden_states)
+        if (
+            isinstance(self.down.weight, torch.Tensor)
+            and hidden_states.dtype != self.down.weight.dtype
+            and self.down.weight.dtype != torch.int8
+        ):
+            hidden_states = hidden_states.to(self.down.weight.dtype)
+        hidden_states = self.down(hidden_states)
+        return hidden_states
+
+
+class Phi3MLP(Form, mixin="mlp.PackedMLP", then=("down",)):
+    def forward(self, hidden_states):
+        up_states = self.packed(hidden_states)
+        gate, up_states = up_states.chunk(2, dim=-1)
+        up_states = up_states * self.activation(gate)
+        return self.down(up_states)
+
+
+class GraniteMoeSharedMLP(Form, mixin="mlp.PackedMLP", then=("down",)):
+    def forward(self, hidden_states):
+        hidden_states = self.packed(hidden_states)
+        chunked_hidden_states = hidden_states.chunk(2, dim=-1)
+        hidden_states = self.activation(chunked_hidden_states[0]) * chunked_hidden_states[1]
+        hidden_states = self.down(hidden_states)
+        return hidden_states
+
+
+class ModernBertMLP(Form, mixin="mlp.PackedMLP", then=("dropout", "down")):
+    def forward(self, hidden_states):
+        input, gate = self.packed(hidden_states).chunk(2, dim=-1)
+        return self.down(self.dropout(self.activation(input) * gate))
+
+
+class MoonshineDecoderMLP(Form, mixin="mlp.PackedMLP", then=("down",), gate_is_first=False):
+    def forward(self, hidden_states):
+        hidden_states = self.packed(hidden_states)
+        hidden_states, gate = hidden_states.chunk(2, dim=-1)
+        hidden_states = self.activation(gate) * hidden_states
+        hidden_states = self.down(hidden_states)
+        return hidden_states
+
+
+class MixtralExperts(Form, mixin="mlp.GatedExperts", method="_apply_gate"):
+    def _apply_gate(self, gate_up_out):
+        gate, up = gate_up_out.chunk(2, dim=-1)
+        return self.activation(gate) * up
+
+
+class BeamExperts(Form, mixin="mlp.GatedExperts", method="_apply_gate"):
+    def _apply_gate(self, gate_up):
+        gate, up = gate_up.chunk(2, dim=-1)
+        return (self.activation(gate.float()) * up.float()).to(gate.dtype)

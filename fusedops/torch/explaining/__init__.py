@@ -1,0 +1,152 @@
+"""What a conversion changes of a training step: `explain` runs one both ways, and measures it by kinds of modules."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from fusedops import conversion
+from fusedops.building.progress import progress
+from fusedops.torch import internals
+from fusedops.torch.conversion.counterparts import Modules
+from fusedops.torch.explaining.explanation import Explanation
+from fusedops.torch.explaining.rows import rows
+from fusedops.torch.explaining.state import Generators, left_as_it_came
+from fusedops.torch.explaining.steps import Classes, Measured, Step, refused
+
+__all__ = ["explain"]
+
+STEPS = 5  # of each way, and as many to look inside
+_WARM_UP = 2  # before them, the first of which shows what is saved
+_WRAPPERS = ("DistributedDataParallel", "FSDPModule", "FullyShardedDataParallel")  # which wait for gradients to be set
+_LONG = 20.0  # seconds, after which no more steps begin
+_EVERY = 5.0  # seconds without a line where there is no terminal
+
+
+def explain(model: torch.nn.Module, /, *inputs: Any, **kwargs: Any) -> Explanation:
+    """Runs a training step of a model as it is and converted, and says what each kind of module takes.
+
+    The result prints as a table: for each class of modules the time, and the memory that the forward keeps for the
+    backward, theirs beside ours; what could not be converted has its share of the step. `result.plot("step.png")` makes
+    a picture of it.
+
+    A step is forward and backward: of the model's loss, if its outputs have one under that name, else of the sum of the
+    means of all floating-point outputs. A model in evaluation mode runs in training mode. Both ways get the same random
+    numbers, in turns, and times are medians of 5 steps after 2 that are not counted; of fewer, if all that takes more
+    than 20 seconds. A module's time is that of its own code, without the modules within it. Where `convert` computes a
+    module's work in the module around it, such as a norm with the residual before it, its time is in that row.
+
+    On a CPU times are by the clock; on a GPU by events of the current stream, in which a GPU that waits for Python
+    counts as busy. The whole step is measured without a look inside, which takes time itself: prefer it to the sum. The
+    memory is that of the tensors that autograd saves, each once, without parameters, buffers and inputs. On a GPU the
+    step's peak is shown as well; torch's own record of the peak is reset for that.
+
+    The model stays as it came: classes, parameters, gradients, buffers, attributes of modules, hooks, training mode and
+    random numbers. What a forward itself writes into its inputs, into parameters, or into lists and dictionaries, such
+    as a cache of keys and values, stays there. Hooks of its modules and tensors run as in any step; those that torch
+    calls when a gradient is accumulated do not.
+
+    Args:
+        model: any module whose parameters are on one device. It may be converted already, also with `functions=True`:
+            "as it is" then means reverted.
+        inputs, kwargs: what to call it with.
+
+    Returns:
+        An Explanation: `rows` of `kind`, `count`, `replaced`, `theirs` and `ours`, each with `seconds` and `saved`
+        bytes; `theirs` and `ours` of the whole step, on a GPU with `peak` bytes.
+
+    Raises:
+        TypeError: the model is not a torch.nn.Module.
+        ValueError: no parameter requires a gradient, or none of the outputs depends on one; the parameters are on
+            several devices, or on neither a CPU nor a CUDA GPU; a lazy module has none yet; the model is compiled or
+            distributed.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64))
+        >>> explanation = fo.explain(model, torch.ones(8, 64))
+        >>> sorted((row.kind, row.replaced) for row in explanation.rows)
+        [('LayerNorm', 1), ('Linear', 0), ('outside of all modules', 0)]
+    """
+    device = _device(model)
+    modules = list(model.modules())
+    generators = Generators(device)
+    here = torch.cuda.device(device.index if device.type == "cuda" else -1)  # -1: no other than it is
+    with here, left_as_it_came(model, generators), torch.inference_mode(False), torch.enable_grad():
+        rules = Modules(model)
+        report = conversion.Report(rules, type(model).__name__)
+        theirs, ours = _classes(modules, rules, report)
+        if not model.training:
+            model.train()
+        step = Step(model, inputs, kwargs, theirs, device, generators)
+        measured = {"theirs": Measured(theirs), "ours": Measured(ours)}
+        with progress(_now_and_then(), verbose=True, still=True) as show:
+            begun = time.monotonic()
+            for round in range(_WARM_UP + STEPS):
+                if round > _WARM_UP and time.monotonic() - begun > _LONG:
+                    break
+                for number, (name, side) in enumerate(measured.items()):
+                    show(2 * round + number, 2 * (_WARM_UP + STEPS), f"a step of {type(model).__name__}, {name}")
+                    _become(side.classes)
+                    side.measure(step, warm=round >= _WARM_UP, first=round == 0)
+    return Explanation(
+        model=type(model).__name__,
+        device=str(device),
+        steps=len(measured["ours"].wholes),
+        modules=report.all,
+        rows=rows(theirs, ours, measured["theirs"], measured["ours"]),
+        theirs=measured["theirs"].whole(),
+        ours=measured["ours"].whole(),
+    )
+
+
+def _device(model: Any) -> torch.device:
+    """Where the model is, if it is one that can be explained."""
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"fusedops.torch.explain: model must be a torch.nn.Module; got {type(model)}")
+    if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
+        raise refused("a lazy module of the model has no parameters yet; call the model once before")
+    if not any(x.requires_grad for x in model.parameters()):
+        raise refused("a training step needs a parameter that requires a gradient; the model has none")
+    if any(map(internals.is_compiled, model.modules())):
+        raise refused("the model is compiled; pass the module that it was compiled from")
+    if any(kind.__name__ in _WRAPPERS for module in model.modules() for kind in type(module).__mro__):
+        raise refused("the model is distributed, and its steps are not those of one process; pass the module within")
+    devices = {x.device for x in model.parameters()}
+    device = devices.pop()
+    if devices or device.type not in ("cpu", "cuda"):
+        found = " and ".join(sorted(map(str, {device, *devices})))
+        raise refused(f"the parameters must be on one device, a CPU or a CUDA GPU; they are on {found}")
+    return device
+
+
+def _classes(modules: list[torch.nn.Module], rules: Modules, report: conversion.Report) -> tuple[Classes, Classes]:
+    """Of each module: without fusedops's counterparts, and with all that there are."""
+    came = {module: type(module) for module in modules}
+    conversion.revert(modules, rules)
+    theirs = {module: type(module) for module in modules}
+    _become(came)
+    conversion.convert(modules[::-1], rules, report)
+    return theirs, {module: type(module) for module in modules}
+
+
+def _become(classes: Classes) -> None:
+    for module, kind in classes.items():
+        module.__class__ = kind
+
+
+def _now_and_then() -> Callable[[str], None]:
+    """Lines on the standard error stream, for a step that is slow."""
+    last = time.monotonic()
+
+    def say(line: str) -> None:
+        nonlocal last
+        if time.monotonic() - last > _EVERY:
+            last = time.monotonic()
+            print(f"fusedops: {line}", file=sys.stderr, flush=True)
+
+    return say

@@ -1,0 +1,40 @@
+"""The rows of an explanation: which kinds of modules are spoken of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from fusedops.torch.explaining.explanation import Cost, Row
+from fusedops.torch.explaining.steps import Classes, Measured
+
+_LEAST = 0.01  # of the step, for a kind that is not converted to have a row of its own
+
+
+def rows(theirs: Classes, ours: Classes, before: Measured, after: Measured) -> tuple[Row, ...]:
+    """The kinds of modules that take anything, the slowest first; what is hardly seen, in one row."""
+    counts: Counter[Any] = Counter(theirs.values())
+    replaced: Counter[Any] = Counter(kind for module, kind in theirs.items() if ours[module] is not kind)
+    made = [Row(kind.__name__, counts[kind], replaced[kind], before.cost(kind), after.cost(kind)) for kind in counts]
+    made.sort(key=lambda row: row.theirs.seconds, reverse=True)
+    least = _LEAST * sum(row.theirs.seconds for row in made), _LEAST * before.saved.total()
+    small = [row for row in made if not row.replaced and _is_small(row, *least)]
+    shown = [row for row in made if row not in small]
+    if any(map(_takes_anything, small)):
+        name = f"{len(small)} other classes" if len(small) > 1 else small[0].kind
+        count = sum(row.count for row in small)
+        shown.append(Row(name, count, 0, _sum([row.theirs for row in small]), _sum([row.ours for row in small])))
+    return (*shown, Row("outside of all modules", 0, 0, before.cost(None), after.cost(None)))
+
+
+def _is_small(row: Row, seconds: float, saved: float) -> bool:
+    return all(cost.seconds <= seconds and cost.saved <= saved for cost in (row.theirs, row.ours))
+
+
+def _takes_anything(row: Row) -> bool:
+    return any(cost.seconds or cost.saved for cost in (row.theirs, row.ours))
+
+
+def _sum(costs: Sequence[Cost]) -> Cost:
+    return Cost(sum(cost.seconds for cost in costs), sum(cost.saved for cost in costs))

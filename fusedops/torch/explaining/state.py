@@ -1,0 +1,68 @@
+"""What a step changes besides the gradients that it returns, and how it is put back."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+_MEMBERS = ("_parameters", "_buffers", "_modules")  # dictionaries of a module, which it changes in place
+
+
+class Generators:
+    """The states of the random number generators that a step may draw from, as they are now."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device if device.type == "cuda" else None
+        self._states: list[Any] = [torch.get_rng_state(), random.getstate()]
+        if "numpy" in sys.modules:
+            self._states.append(sys.modules["numpy"].random.get_state())
+        self._of_gpu = torch.cuda.get_rng_state(device) if self._cuda else None
+
+    def restore(self) -> None:
+        of_torch, of_python, *of_numpy = self._states
+        torch.set_rng_state(of_torch)
+        random.setstate(of_python)
+        for state in of_numpy:
+            sys.modules["numpy"].random.set_state(state)
+        if self._cuda and self._of_gpu is not None:
+            torch.cuda.set_rng_state(self._of_gpu, self._cuda)
+
+
+@contextmanager
+def left_as_it_came(model: torch.nn.Module, generators: Generators) -> Iterator[None]:
+    """Classes, attributes, buffers and random numbers are afterwards what they were. A step sets no gradient.
+
+    Parameters, buffers and modules that a forward adds are gone, and those that it takes away are back.
+    """
+    modules = list(model.modules())
+    classes = [type(module) for module in modules]
+    attributes = [dict(vars(module)) for module in modules]
+    members = [{name: dict(vars(module)[name]) for name in _MEMBERS} for module in modules]
+    changing = [x for module in modules for x in _changing(module)]
+    values = {x: x.detach().clone() for x in changing}
+    try:
+        yield
+    finally:
+        for module, kind, own, of_module in zip(modules, classes, attributes, members, strict=True):
+            module.__class__ = kind
+            vars(module).clear()
+            vars(module).update(own)
+            for name, them in of_module.items():
+                own[name].clear()
+                own[name].update(them)
+        for x, value in values.items():
+            x.data.copy_(value)  # not as a change of its own, which a graph that somebody holds would refuse
+        generators.restore()
+
+
+def _changing(module: torch.nn.Module) -> list[torch.Tensor]:
+    """What a forward may write to."""
+    changing = [x for x in module._buffers.values() if x is not None]
+    if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.max_norm is not None:
+        changing.append(module.weight)  # whose rows it shortens
+    return changing

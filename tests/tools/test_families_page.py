@@ -1,0 +1,46 @@
+"""docs/families.md is what was counted, and what was counted of some families is what `convert` does now."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+import pytest
+
+from benchmarks.families import page
+from benchmarks.families.counting import KINDS
+
+SAMPLE = ("bert", "gemma2", "gpt2", "llama", "mixtral", "phi3", "qwen3", "t5", "vit", "whisper")
+
+
+def test_the_page_is_what_was_counted():
+    assert page.PAGE.read_text() == page.text(page.load()), "Run: make families ARGS=--page"
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_family_is_counted_as_on_the_page(torch_cpu, transformers, name):
+    from benchmarks.families import hugging_face
+
+    rows = page.load().get(f"transformers-{metadata.version('transformers')}")
+    if rows is None:
+        pytest.skip("the page is of other versions of transformers")
+    assert hugging_face.row_of(name) == rows[name], "Run: make families"
+
+
+def test_the_totals_are_those_of_the_rows():
+    for rows in page.load().values():
+        totals = page.sums(rows)
+        for kind in KINDS:
+            there = [row["counts"].get(kind, [0, 0]) for row in rows.values() if "counts" in row]
+            assert totals[kind] == [sum(counts) for counts in zip(*there, strict=True)]
+            assert all(replaced <= count for count, replaced in there)
+
+
+@pytest.mark.parametrize("name", ["BertBackbone", "LlamaBackbone", "T5Backbone"])
+def test_a_backbone_is_counted_as_on_the_page(tf_cpu, keras, name):
+    pytest.importorskip("keras_hub")
+    from benchmarks.families import keras_hub
+
+    rows = page.load().get(f"keras-hub-{metadata.version('keras-hub')}")
+    if rows is None:
+        pytest.skip("the page is of other versions of KerasHub")
+    assert keras_hub.row_of(name) == rows[name], "Run: make families"

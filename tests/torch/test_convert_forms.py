@@ -1,0 +1,146 @@
+"""Every form that fusedops.torch.convert knows computes as before: the code of the catalogue itself."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from types import FunctionType
+
+import pytest
+
+pytest.importorskip("fusedops.torch")
+
+from fusedops.torch.conversion.hf.forms import all_forms
+from fusedops.torch.conversion.hf.forms.rotary import KNOWN
+
+HAS_TRANSFORMERS = importlib.util.find_spec("transformers") is not None
+SIZE = 16
+
+
+def of(file):
+    """The forms with a mixin of this file whose code runs alone: `super()` does not."""
+    forms = [
+        form for form in all_forms(HAS_TRANSFORMERS) if form.mixin.startswith(f"{file}.") and form.method == "forward"
+    ]
+    return {form.__name__: form for form in forms if "__class__" not in form.forward.__code__.co_freevars}
+
+
+def source_lines(form):
+    return inspect.getsource(form).splitlines()
+
+
+@pytest.fixture
+def torch(torch_backend, transformers):
+    torch_backend.torch.manual_seed(0)
+    with torch_backend.torch.device(torch_backend.device):
+        yield torch_backend.torch
+
+
+@pytest.fixture
+def made(torch):
+    """A module with the code of a form, and these attributes."""
+
+    def make(form, **attributes):
+        methods = {name: value for name, value in vars(form).items() if isinstance(value, FunctionType)}
+        module = type("Mine", (torch.nn.Module,), methods)()
+        for name, value in attributes.items():
+            setattr(module, name, value)
+        return module.eval()
+
+    return make
+
+
+def gradients(torch, module, inputs):
+    inputs = [x.detach().requires_grad_() for x in inputs]
+    module.zero_grad()
+    result = module(*inputs)
+    result.backward(torch.linspace(-1, 2, result.numel()).view_as(result).to(result.dtype))
+    found = [result.detach(), *(x.grad for x in inputs)]
+    return found + [weight.grad.clone() for weight in module.parameters() if weight.grad is not None]
+
+
+def assert_same(torch, module, inputs, eps, convert):
+    """Of the same dtype, and equal but for a few roundings of the largest result."""
+    plain = gradients(torch, module, inputs)
+    kind = type(module)
+    convert(module, verbose=False)
+    assert type(module) is not kind
+    for got, expected in zip(gradients(torch, module, inputs), plain, strict=True):
+        assert got.dtype is expected.dtype
+        torch.testing.assert_close(got, expected, rtol=0, atol=16 * eps * max(1.0, expected.abs().max().item()))
+
+
+@pytest.mark.parametrize(
+    "of_input, of_weight", [("float32", "float32"), ("bfloat16", "bfloat16"), ("bfloat16", "float32")]
+)
+@pytest.mark.parametrize("name", of("norms"))
+def test_norms(torch_backend, torch, made, name, of_input, of_weight):
+    form = of("norms")[name]
+    rows = {
+        role: torch.nn.Parameter(torch.linspace(-1, 2, SIZE, dtype=getattr(torch, of_weight)))
+        for role in ("weight", "bias")
+        if any(f"self.{role}" in line for line in source_lines(form))
+    }
+    options = {"eps": 1e-3, "with_scale": True, "group_size": 8, "activation": "silu", "shape": (SIZE,)}
+    module = made(form, **rows, **options)
+    x = torch.randn(2, 3, SIZE, dtype=getattr(torch, of_input))
+    inputs = [x, torch.randn_like(x)] if "gate" in form.forward.__code__.co_varnames else [x]
+    eps = torch.finfo(getattr(torch, of_input)).eps
+    assert_same(torch, module, inputs, eps, torch_backend.functions.convert)
+
+
+@pytest.mark.parametrize("name", [*of("mlp"), *of("dense")])
+def test_mlps(torch_backend, torch, made, name):
+    form = {**of("mlp"), **of("dense")}[name]
+    parts = {"dropout": torch.nn.Dropout(), "norm": torch.nn.Identity(), "activation": torch.nn.SiLU()}
+    parts |= {role: torch.nn.Linear(SIZE, SIZE) for role in ("gate", "up", "down", "dense", "projection", "last")}
+    parts |= {"packed": torch.nn.Linear(SIZE, 2 * SIZE), "activation_dropout": 0.5}
+    if form.mixin == "dense.DroppedDense":
+        parts["dropout"] = 0.5
+    used = {name: part for name, part in parts.items() if any(f"self.{name}" in line for line in source_lines(form))}
+    module = made(form, **used)
+    x = torch.randn(2, 3, SIZE)
+    assert_same(torch, module, [x], torch.finfo(torch.float32).eps, torch_backend.functions.convert)
+
+
+def angles(torch, rotation, dtype, turned):
+    """cos and sin as the function is given them."""
+    once = torch.randn(1, 5, turned // 2, dtype=torch.float64)
+    if rotation.angles == "pairs":
+        once = once.repeat_interleave(2, -1)
+    elif rotation.angles != "once":
+        once = torch.cat((once, once), -1)
+    if rotation.call.startswith("complex"):
+        return (torch.polar(torch.ones_like(once), once).to(torch.complex64),)
+    if rotation.call in ("vision", "patches"):
+        once = once[0]
+    tables = once.cos().to(dtype), once.sin().to(dtype)
+    return tables[::-1] if rotation.call == "sine_first" else tables
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("function", KNOWN, ids=[rotation.like for rotation in KNOWN.values()])
+def test_rotations(torch_backend, torch, function, dtype):
+    from fusedops.torch.conversion.hf.rotary import fused
+
+    rotation, dtype = KNOWN[function], getattr(torch, dtype)
+    given = angles(torch, rotation, dtype, 8 if rotation.partial else SIZE)
+    shape = {"vision": (5, 3, SIZE), "patches": (2, 3, 7, SIZE)}.get(rotation.call, (2, 3, 5, SIZE))
+    if rotation.call in ("sine_first", "complex_heads_last"):
+        shape = (2, 5, 3, SIZE)
+    count = 1 if rotation.call in ("single", "sine_first") else 2
+    tensors = [torch.randn(shape, dtype=dtype) for _ in range(count)]
+    kernels = []
+
+    class Seen(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, called, types, args=(), kwargs=None):
+            kernels.append(str(called))
+            return called(*args, **(kwargs or {}))
+
+    with Seen():
+        got = fused(function)(*tensors, *given)
+    assert any("fusedops" in name for name in kernels)
+    expected = function(*tensors, *given)
+    for x, y in zip(*((value if isinstance(value, tuple) else (value,)) for value in (got, expected)), strict=True):
+        assert x.dtype is y.dtype
+        torch.testing.assert_close(x, y, rtol=0, atol=8 * torch.finfo(dtype).eps * y.abs().max().item())

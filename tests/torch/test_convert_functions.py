@@ -1,0 +1,142 @@
+"""fusedops.torch.convert(model, functions=True): calls of torch.nn.functional in a forward of one's own."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+shared_softmax = F.softmax
+
+
+class Block(torch.nn.Module):
+    """The functions by every way to name them."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.rand(8))
+        self.F = 2  # no module
+
+    def forward(self, x, labels):
+        x = F.layer_norm(x, (8,), self.weight)
+        x = torch.nn.functional.rms_norm(x, [8], self.weight)
+        x = torch.nn.functional.softmax(x, dim=-1) + shared_softmax(x, -1)
+        x = sum([F.softmax(x, -1) for _ in range(self.F)])
+        return F.cross_entropy(torch.relu(x), labels, label_smoothing=0.1)
+
+
+class Inherits(Block):
+    pass
+
+
+class Overrides(Block):
+    def forward(self, x, labels):
+        return x.sum()
+
+
+class Decorated(torch.nn.Module):
+    @torch.no_grad()
+    def forward(self, x):
+        return F.softmax(x, -1)
+
+
+class Counts(torch.nn.Module):
+    def forward(self, x):
+        global calls
+        calls = 1
+        return F.softmax(x, -1)
+
+
+@pytest.fixture
+def inputs(torch_backend):
+    torch.manual_seed(0)
+    with torch.device(torch_backend.device):
+        return torch.randn(4, 8, requires_grad=True), torch.tensor([1, 2, -100, 3])
+
+
+def results(model, inputs):
+    loss = model(*inputs)
+    return [loss.detach(), *torch.autograd.grad(loss, [inputs[0], *model.parameters()])]
+
+
+def test_the_same_results(torch_backend, fo, inputs, capsys):
+    model = Inherits().to(torch_backend.device)
+    plain = results(model, inputs)
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(graph.code)
+        return graph
+
+    fo.convert(torch.nn.ModuleList([model, Overrides()]), functions=True)
+    assert capsys.readouterr().out.splitlines() == [
+        "fusedops: 1 of 2 modules of 'ModuleList' replaced",
+        "     1 Inherits -> the same code with fusedops's cross_entropy, layer_norm, rms_norm, softmax",
+        "  no counterpart for Overrides (1, 50% of the parameters)",
+    ]
+    torch.testing.assert_close(results(model, inputs), plain)
+    torch.compiler.reset()
+    compiled = torch.compile(model, fullgraph=True, backend=backend)
+    torch.testing.assert_close(results(compiled, inputs), plain)
+    (code,) = graphs
+    counts = {"cross_entropy": 1, "layer_norm": 1, "rms_norm": 1, "softmax": 4}
+    assert {name: code.count(f"ops.fusedops.{name}.default") for name in counts} == counts
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    assert type(torch.load(file, weights_only=False)) is type(model)
+    assert type(fo.revert(model)) is Inherits
+    assert results(model, inputs)[0].equal(plain[0])
+
+
+def test_what_is_kept(fo, capsys):
+    fo.convert(torch.nn.Sequential(Decorated(), Counts(), torch.nn.Softmin(), torch.nn.Softmax(0)), functions=True)
+    printed = capsys.readouterr().out
+    assert "kept Decorated '0': its forward is decorated, so that functions in it are not replaced" in printed
+    assert "kept Counts '1': its forward sets a global variable" in printed
+    assert "no counterpart for Softmin (1)" in printed
+    with pytest.warns(UserWarning, match="nothing was converted"):
+        fo.convert(Block())
+
+
+OTHERS = {
+    "softmax of a first dimension": lambda f, x: f.softmax(x, 0),
+    "softmax to another dtype": lambda f, x: f.softmax(x, -1, dtype=torch.float64),
+    "softmax of integers": lambda f, x: f.softmax(x.to(torch.int32), -1, dtype=torch.float32),
+    "softmax without a dimension": lambda f, x: f.softmax(x),
+    "softmax of a scalar": lambda f, x: f.softmax(x[0, 0], 0),
+    "layer_norm of two dimensions": lambda f, x: f.layer_norm(x, x.shape),
+    "layer_norm of another size": lambda f, x: f.layer_norm(x, (7,)),
+    "layer_norm with a wrong weight": lambda f, x: f.layer_norm(x, (8,), x[0, :7]),
+    "rms_norm without eps": lambda f, x: f.rms_norm(x, (8,)),
+    "rms_norm of 16 bits": lambda f, x: f.rms_norm(x.bfloat16(), (8,)),
+    "cross_entropy with weights": lambda f, x: f.cross_entropy(x, x[:, 0].abs().long(), x[0].abs()),
+    "cross_entropy of probabilities": lambda f, x: f.cross_entropy(x, x.softmax(-1)),
+    "cross_entropy of 16 bits": lambda f, x: f.cross_entropy(x.bfloat16(), x[:, 0].abs().long()),
+    "cross_entropy of planes": lambda f, x: f.cross_entropy(x[None], x[:1].abs().long() % 4, reduction="none"),
+    "cross_entropy of too many labels": lambda f, x: f.cross_entropy(x, torch.zeros(5, dtype=torch.int64)),
+    "cross_entropy reduced in another way": lambda f, x: f.cross_entropy(x, x[:, 0].abs().long(), reduction="max"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Implicit dimension choice:UserWarning")
+@pytest.mark.parametrize("autocast", [False, True], ids=["plain", "autocast"])
+@pytest.mark.parametrize("case", OTHERS)
+def test_functions_are_those_of_torch(torch_backend, inputs, case, autocast):
+    """Results, their dtypes and errors."""
+    from fusedops.torch.conversion import functional
+
+    def outcome(module):
+        try:
+            with torch.autocast(torch_backend.device, torch.bfloat16, autocast):
+                return OTHERS[case](module, inputs[0].detach())
+        except Exception as error:
+            return type(error), str(error)
+
+    expected, got = outcome(F), outcome(functional)
+    if isinstance(expected, tuple):
+        assert got == expected
+    else:
+        torch.testing.assert_close(got, expected)

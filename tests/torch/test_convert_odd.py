@@ -1,0 +1,301 @@
+"""fusedops.torch.convert of modules whose code is known, but which have something beside it that counts."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import types
+
+import pytest
+
+pytest.importorskip("fusedops.torch")
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+PASSED = 0
+
+
+class Norm(nn.Module):
+    def __init__(self, size=8):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.linspace(0.5, 2, size)), nn.Parameter(torch.linspace(0, 1, size))
+        self.eps = 1e-3
+
+    def normed(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+
+    def forward(self, x):
+        output = self.normed(x.float())
+        output = output * (1.0 + self.weight.float())
+        return output.type_as(x)
+
+
+class LayerNorm(Norm):
+    def forward(self, hidden_states):
+        input_type = hidden_states.dtype
+        hidden_states = hidden_states.float()
+        mean = hidden_states.mean(-1, keepdim=True)
+        variance = (hidden_states - mean).pow(2).mean(-1, keepdim=True)
+        hidden_states = (hidden_states - mean) / torch.sqrt(variance + self.eps)
+        hidden_states = hidden_states.to(input_type)
+        y = self.weight * hidden_states + self.bias
+        return y
+
+
+class Gated(nn.Module):
+    def __init__(self, gates=8, act=None):
+        super().__init__()
+        self.gate, self.up, self.down = nn.Linear(8, gates), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.act = act or nn.Sigmoid()
+
+    def forward(self, x):
+        return self.down(self.act(self.gate(x)) * self.up(x))
+
+
+@dataclasses.dataclass
+class Unhashable:
+    factor: float = 2.0
+
+    def __call__(self, x):
+        return self.factor * x
+
+
+class Called(Norm):
+    forward = Norm.forward
+
+    def __call__(self, x):
+        return 3 * super().__call__(x)
+
+
+class Attention(nn.Linear):
+    def forward(self, hidden_states, mask=None, **rest):
+        return super().forward(hidden_states), mask
+
+
+class Block(nn.Module):
+    def __init__(self, norm=Norm):
+        super().__init__()
+        self.norm, self.attention = norm(), Attention(8, 8)
+        self.norm_of_sum, self.mlp = norm(), nn.Linear(8, 8)
+
+    def forward(self, hidden_states, mask=None, *others, **rest):
+        residual = hidden_states
+        hidden_states = self.norm(hidden_states)
+        hidden_states, _ = self.attention(hidden_states=hidden_states, mask=mask, **rest)
+        hidden_states = residual + hidden_states
+        residual = hidden_states
+        hidden_states = self.norm_of_sum(hidden_states)
+        hidden_states = self.mlp(hidden_states)
+        hidden_states = residual + hidden_states
+        return hidden_states
+
+
+class BlockOfCalled(Block):
+    def __init__(self):
+        super().__init__(Called)
+
+    def forward(self, hidden_states, mask=None, **rest):
+        residual = hidden_states
+        hidden_states = self.norm(hidden_states)
+        hidden_states, _ = self.attention(hidden_states=hidden_states, mask=mask, **rest)
+        hidden_states = residual + hidden_states
+        residual = hidden_states
+        hidden_states = self.norm_of_sum(hidden_states)
+        hidden_states = self.mlp(hidden_states)
+        hidden_states = residual + hidden_states
+        return hidden_states
+
+
+class Output(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.dense, self.dropout, self.norm = nn.Linear(8, 8), nn.Identity(), nn.LayerNorm(8)
+
+    def forward(self, hidden_states, input_tensor):
+        hidden_states = self.dense(hidden_states)
+        hidden_states = self.dropout(hidden_states)
+        hidden_states = self.norm(hidden_states + input_tensor)
+        return hidden_states
+
+
+class WithRow(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.output = Output()
+
+    def forward(self, x):
+        return self.output(x, x[:1, :1])
+
+
+class Registered(type):
+    names = frozenset()
+
+    def __new__(cls, name, bases, members):
+        if name in cls.names:
+            raise KeyError(f"{name} is there already")
+        cls.names |= {name}
+        return super().__new__(cls, name, bases, members)
+
+
+class RegisteredNorm(Norm, metaclass=Registered):
+    forward = Norm.forward
+
+
+def rotate_half(x):
+    x1 = x[..., : x.shape[-1] // 2]
+    x2 = x[..., x.shape[-1] // 2 :]
+    return torch.cat((-x2, x1), dim=-1)
+
+
+def rotated(q, k, cos, sin, unsqueeze_dim=1):
+    cos = cos.unsqueeze(unsqueeze_dim)
+    sin = sin.unsqueeze(unsqueeze_dim)
+    q_embed = (q * cos) + (rotate_half(q) * sin)
+    k_embed = (k * cos) + (rotate_half(k) * sin)
+    return q_embed, k_embed
+
+
+def angles(count, features):
+    """Which are not there twice; those of the first position are all 0."""
+    return (torch.arange(count)[:, None] * torch.linspace(0, 1, features))[None]
+
+
+class Counting(nn.Module):
+    def forward(self, x):
+        global PASSED
+        PASSED += 1
+        table = angles(x.shape[1], 4).repeat(1, 1, 2)
+        return rotated(x[:, None], x[:, None], table.cos(), table.sin())[0] * PASSED
+
+
+class OneAngleEach(nn.Module):
+    def forward(self, x):
+        table = angles(x.shape[1], 8)
+        return rotated(x[:, None], x[:, None], table.cos(), table.sin())[0]
+
+
+library = types.ModuleType("library")
+library.F = functional
+
+
+class ByALibrary(nn.Module):
+    def forward(self, x):
+        return library.F.softmax(x, dim=-1)
+
+
+class TensorEps(nn.Module):
+    def forward(self, x):
+        return functional.rms_norm(x, (8,), None, torch.tensor(1e-3))
+
+
+def with_one_weight():
+    return Norm(size=1)
+
+
+def with_an_own_method():
+    module = Norm()
+    module.normed = lambda x: x / 2
+    return module
+
+
+def with_two_dtypes():
+    module = LayerNorm()
+    module.bias = nn.Parameter(module.bias.double())
+    return module
+
+
+def with_one_gate():
+    return Gated(gates=1)
+
+
+def with_an_unhashable_activation():
+    return Gated(act=Unhashable())
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        with_one_weight,
+        with_an_own_method,
+        with_two_dtypes,
+        with_one_gate,
+        with_an_unhashable_activation,
+        Block,
+        BlockOfCalled,
+        WithRow,
+        RegisteredNorm,
+        ByALibrary,
+        TensorEps,
+    ],
+    ids=lambda made: made.__name__,
+)
+def test_it_computes_what_it_did(torch_cpu, made):
+    torch.manual_seed(0)
+    module, x = made(), torch.randn(2, 3, 8)
+    plain = module(x)
+    torch_cpu.functions.convert(nn.Sequential(nn.LayerNorm(8), module), verbose=False, functions=True)
+    torch.testing.assert_close(module(x), plain)
+
+
+def test_a_forward_that_sets_a_global_variable_keeps_it(torch_cpu, capsys):
+    module = torch_cpu.functions.convert(nn.Sequential(nn.LayerNorm(8), Counting()))
+    assert "kept Counting '1': its forward sets a global variable" in capsys.readouterr().out
+    before = PASSED
+    module(torch.randn(2, 3, 8))
+    assert before + 1 == PASSED
+
+
+def test_the_first_position_does_not_show_that_angles_are_there_twice(torch_cpu):
+    x = torch.randn(2, 3, 8)
+    module = OneAngleEach()
+    plain = module(x)
+    torch_cpu.functions.convert(module, verbose=False)
+    assert "original" in vars(type(module))
+    module(x[:, :1])
+    torch.testing.assert_close(module(x), plain)
+
+
+@pytest.mark.parametrize("other", [None, types.ModuleType("transformers")], ids=["none", "another"])
+def test_without_transformers_under_its_name(torch_cpu, monkeypatch, other):
+    from fusedops.torch.conversion import hf
+    from fusedops.torch.conversion.hf import forms
+
+    for name in [name for name in sys.modules if name.startswith(("transformers.", "fusedops.torch.conversion.hf."))]:
+        if name.startswith("transformers.") or name.endswith((".loss", ".of_transformers", ".internals")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(hf, "loss", raising=False)
+    monkeypatch.setitem(sys.modules, "transformers", other)
+    for cached in (forms.all_forms, hf._forms):
+        cached.cache_clear()
+    module = nn.Sequential(Norm(), ByALibrary())
+    try:
+        torch_cpu.functions.convert(module, verbose=False)
+        assert "original" in vars(type(module[0]))
+    finally:
+        for cached in (forms.all_forms, hf._forms):
+            cached.cache_clear()
+
+
+def test_a_class_of_code_that_no_module_has(torch_cpu):
+    names = {}
+    code = (
+        "import torch\ndef same(x): return x\nclass Odd(torch.nn.Module):\n    def forward(self, x): return same(x)\n"
+    )
+    exec(code, names)
+    names["Odd"].__module__ = None
+    module = nn.Sequential(nn.LayerNorm(8), names["Odd"]())
+    torch_cpu.functions.convert(module, verbose=False, functions=True)
+    assert type(module[1]) is names["Odd"]
+
+
+def test_a_forward_that_is_exchanged_for_another_that_is_known(torch_cpu):
+    kind, x = type("Exchanged", (LayerNorm,), {"forward": LayerNorm.forward}), torch.randn(2, 8)
+    torch_cpu.functions.convert(kind(), verbose=False)
+    kind.forward = Norm.forward
+    module = kind()
+    plain = module(x)
+    torch_cpu.functions.convert(module, verbose=False)
+    assert "original" in vars(type(module))
+    torch.testing.assert_close(module(x), plain)

@@ -1,0 +1,46 @@
+"""PyTorch: torch's counter of floating-point operations counts ours as it counts its own."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+
+@pytest.mark.parametrize(("transpose_a", "transpose_b"), [*itertools.product([False, True], repeat=2)])
+@pytest.mark.parametrize("wanted", ["a", "b", "ab"])
+@pytest.mark.parametrize("leading", ["none", "of a", "of both"])
+def test_products(torch_backend, fo, leading, wanted, transpose_a, transpose_b):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    torch = torch_backend.torch
+
+    def matrix(name, rows, cols, transposed):
+        shape = (cols, rows) if transposed else (rows, cols)
+        batch = (2, 3) if leading == "of both" or (leading, name) == ("of a", "a") else ()
+        return torch.randn(*batch, *shape, device=torch_backend.device, requires_grad=name in wanted)
+
+    a, b = matrix("a", 5, 7, transpose_a), matrix("b", 7, 11, transpose_b)
+
+    def counted(product):
+        with FlopCounterMode(display=False) as counter:
+            c = product()
+            torch.autograd.grad(c, [x for x in (a, b) if x.requires_grad], torch.ones_like(c))
+        return counter.get_total_flops()
+
+    turned_a, turned_b = (x.mT if is_turned else x for x, is_turned in ((a, transpose_a), (b, transpose_b)))
+    expected = counted(lambda: turned_a @ turned_b)
+    assert expected > 0
+    assert counted(lambda: fo.matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b)) == expected
+
+
+def test_arguments_by_name(torch_cpu):
+    """Of the registered operator, which a graph may call so."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    torch = torch_cpu.torch
+    a, b = torch.ones(5, 7), torch.ones(11, 7)
+    with FlopCounterMode(display=False) as counter:
+        torch.ops.fusedops.matmul(a, b, transpose_b=True)
+        torch.ops.fusedops.matmul(a, b=b.mT)
+    assert counter.get_total_flops() == 2 * 2 * 5 * 7 * 11
