@@ -2,9 +2,13 @@
 // (TMA) fills and the warpgroup products (wgmma) read, and the order in which blocks take their tasks.
 #pragma once
 
+// Products with any multiple of 8 columns.
+#define CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED
+
 #include "cute/tensor.hpp"
 #include "cutlass/arch/barrier.h"
 #include "cutlass/arch/reg_reconfig.h"
+#include "cutlass/fast_math.h"
 #include "cutlass/numeric_conversion.h"
 #include "cutlass/pipeline/sm90_pipeline.hpp"
 // These come first: CuTe's names would hide them.
@@ -58,7 +62,7 @@ using TileCopy = decltype(tile_copy<T, kRows, kColumns>(GlobalRows<T>{}));
 
 // Starts the copy of the tile whose first row is at `position` of a head: a thread's work.
 template <int kRows, int kColumns, class Copy, class Tile>
-__device__ void load_tile(const Copy& copy, uint64_t* barrier, int positions, int features, int heads, int sequences,
+__forceinline__ __device__ void load_tile(const Copy& copy, uint64_t* barrier, int positions, int features, int heads, int sequences,
                           int position, int head, int sequence, Tile&& tile) {
   auto all = copy.get_tma_tensor(cute::make_shape(positions, features, heads, sequences));
   auto rows = cute::domain_offset(cute::make_coord(position, 0), all(cute::_, cute::_, head, sequence));
@@ -69,7 +73,7 @@ __device__ void load_tile(const Copy& copy, uint64_t* barrier, int positions, in
 
 // c (+)= a b, in the tensor cores' queue: the caller commits to nothing but the order, and waits.
 template <bool kAdd, class Mma, class A, class B, class C>
-__device__ void multiply(Mma mma, const A& a, const B& b, C& c) {
+__forceinline__ __device__ void multiply(Mma mma, const A& a, const B& b, C& c) {
   constexpr bool kFromRegisters = !cute::is_base_of<cute::GMMA::DescriptorIterator, typename Mma::FrgTypeA>::value;
   if constexpr (kFromRegisters) cute::warpgroup_fence_operand(const_cast<A&>(a));
   cute::warpgroup_fence_operand(c);
@@ -85,6 +89,13 @@ __device__ void multiply(Mma mma, const A& a, const B& b, C& c) {
   if constexpr (kFromRegisters) cute::warpgroup_fence_operand(const_cast<A&>(a));
 }
 
+// Waits until all but the last kPending products are done: c is a result of those, and not read before.
+template <int kPending, class C>
+__forceinline__ __device__ void wait_for(C& c) {
+  cute::warpgroup_wait<kPending>();
+  cute::warpgroup_fence_operand(c);
+}
+
 // An accumulator of a warpgroup's 64 rows: value v of a thread is in row(v / 2 % 2) and column(v). The left operand of
 // another product has its values in the same order, so that one becomes the other without a shuffle.
 struct Fragment {
@@ -98,14 +109,14 @@ struct Fragment {
 
 // A row's values are with four neighbouring threads.
 template <class Op>
-__device__ float over_row(float value, Op&& op) {
+__forceinline__ __device__ float over_row(float value, Op&& op) {
   value = op(value, __shfl_xor_sync(0xffffffff, value, 1));
   return op(value, __shfl_xor_sync(0xffffffff, value, 2));
 }
 
 // float -> T, two at a time.
 template <class From, class To>
-__device__ void convert(const From& from, To& to) {
+__forceinline__ __device__ void convert(const From& from, To& to) {
   constexpr int kSize = decltype(cute::size(from))::value;
   using Converter = cutlass::NumericArrayConverter<typename To::value_type, float, kSize>;
   const auto* source = reinterpret_cast<const cutlass::Array<float, kSize>*>(from.data());
@@ -182,34 +193,45 @@ struct Task {
 };
 
 // In which order the tasks are taken. Heads are taken in sections whose rows stay in the L2 cache, and within a section
-// the tiles that have most to do come first: where attention is causal, the last queries and the first keys.
+// the tiles that have most to do come first: where attention is causal, the last queries and the first keys. Divisions
+// are multiplications, since all warps wait for them.
 template <int kSize>
-struct Order {
-  static Order of(const Slots<kSize>& slots, int heads, int64_t bytes_per_head, bool last_first) {
+class Order {
+ public:
+  static Order of(const Slots<kSize>& slots, int heads, int64_t bytes_per_head, int least_pairs, bool last_first) {
     constexpr int64_t kCached = 24 << 20;  // of an L2 cache of 50 MB
-    const int64_t pairs = slots.offsets ? heads : slots.sequences * heads;
-    const int64_t section = std::clamp<int64_t>(kCached / std::max<int64_t>(bytes_per_head, 1), 1, pairs);
-    return {slots, heads, static_cast<int>(section), pairs, last_first};
+    const auto pairs = static_cast<int>(slots.offsets ? heads : slots.sequences * heads);
+    const int64_t cached = std::max<int64_t>(kCached / std::max<int64_t>(bytes_per_head, 1), least_pairs);
+    const auto per_section = static_cast<int>(std::clamp<int64_t>(cached, 1, pairs));
+    Order order;
+    order.slots_ = slots, order.pairs_ = pairs, order.per_section_ = per_section, order.last_first_ = last_first;
+    order.full_sections_ = pairs / per_section;
+    order.by_section_ = cutlass::FastDivmod(per_section * slots.tiles);
+    order.by_pairs_ = cutlass::FastDivmod(per_section);
+    order.by_last_pairs_ = cutlass::FastDivmod(pairs % per_section ? pairs % per_section : per_section);
+    order.by_heads_ = cutlass::FastDivmod(heads);
+    return order;
   }
 
-  __host__ __device__ int64_t tasks() const { return pairs * slots.tiles; }
+  __host__ __device__ int tasks() const { return pairs_ * slots_.tiles; }
 
-  __device__ Task task(int64_t index) const {
-    const int64_t section = index / (int64_t(per_section) * slots.tiles);
-    const int64_t first = section * per_section;
-    const int width = pairs - first < per_section ? static_cast<int>(pairs - first) : per_section;
-    const int64_t within = index - first * slots.tiles, pair = first + within % width;
-    const int place = static_cast<int>(within / width), tile = last_first ? slots.tiles - 1 - place : place;
-    const int head = static_cast<int>(pair % heads);
-    if (!slots.offsets) return {static_cast<int>(pair / heads), head, tile};
-    const int b = slots.sequence(tile);
-    return {b, head, tile - static_cast<int>(slots.slot(b, 0))};
+  __device__ Task task(int index) const {
+    int section, within, place, pair, b, head;
+    by_section_(section, within, index);
+    (section == full_sections_ ? by_last_pairs_ : by_pairs_)(place, pair, within);
+    by_heads_(b, head, section * per_section_ + pair);
+    const int tile = last_first_ ? slots_.tiles - 1 - place : place;
+    if (!slots_.offsets) return {b, head, tile};
+    b = slots_.sequence(tile);
+    return {b, head, tile - static_cast<int>(slots_.slot(b, 0))};
   }
 
-  Slots<kSize> slots;
-  int heads, per_section;
-  int64_t pairs;  // of sequence and head
-  bool last_first;
+ private:
+  Slots<kSize> slots_;
+  cutlass::FastDivmod by_section_, by_pairs_, by_last_pairs_, by_heads_;
+  int pairs_;  // of sequence and head
+  int per_section_, full_sections_;
+  bool last_first_;
 };
 
 // Whether packed sequences are what they must be: their offsets ascend from 0 to the number of positions. A whole block
@@ -234,37 +256,30 @@ __device__ void fill_with_nan(void* data, int64_t size) {
     static_cast<T*>(data)[i] = T(NAN);
 }
 
-// A row of results of a warpgroup's accumulator, times a factor. The four threads that share it exchange pairs of
-// columns, so that each writes 16 bytes at a time. `which` of a thread's two rows; all threads of a warp take part.
-template <int kColumns, class T, class Values>
-__device__ void store_row(const Fragment& fragment, int which, float factor, bool is_there, int columns,
-                          const Values& values, T* row) {
-  constexpr int kBlocks = kColumns / 8;  // of 8 columns: two in each of four threads
-  static_assert(kBlocks % 4 == 0);
-  const int own = fragment.pair / 2;
-  const auto packed = [&](int block) {
-    cutlass::Array<T, 2> pair;
-    pair[0] = T(values(4 * block + 2 * which) * factor), pair[1] = T(values(4 * block + 2 * which + 1) * factor);
-    return reinterpret_cast<const uint32_t&>(pair);
-  };
+// The rows of a warp's accumulator, times a factor each, to global memory. They pass through a tile in shared memory,
+// from which neighbouring threads take neighbouring 16 bytes; a warp's 16 rows of it are its own. `rows` and `columns`
+// of the tile are there, and row(i) is the place of the first column of row i.
+template <int kColumns, class Mma, class Values, class Tile, class Row>
+__forceinline__ __device__ void store_rows(Mma mma, int thread, int first_row, int first_column,
+                                           const float (&factors)[2], Values& values, Tile&& tile, int rows,
+                                           int columns, Row&& row) {
+  using T = typename std::remove_cvref_t<Tile>::value_type;
+  auto rounded = cute::make_tensor<T>(values.layout());
 #pragma unroll
-  for (int first = 0; first < kBlocks; first += 4) {
-    // Of four blocks each thread gathers one, in four rounds: it sends the thread beside it what belongs there.
-    const uint32_t pairs[4] = {packed(first), packed(first + 1), packed(first + 2), packed(first + 3)};
-    uint32_t vector[4];
+  for (int i = 0; i < cute::size(values); ++i) values(i) *= factors[i / 2 % 2];
+  convert(values, rounded);
+  auto copy = cute::make_tiled_copy_C(cute::Copy_Atom<cute::SM90_U32x4_STSM_N, T>{}, mma);
+  auto part = copy.get_slice(thread);
+  __syncwarp();
+  cute::copy(copy, part.retile_S(rounded), part.partition_D(tile));
+  __syncwarp();
+  constexpr int kVectors = kColumns / 8, kRows = 32 / kVectors;  // of a row; that a warp takes at a time
+  const int lane = threadIdx.x % 32, column = first_column + lane % kVectors * 8;
 #pragma unroll
-    for (int round = 0; round < 4; ++round) {
-      const int other = own ^ round;
-      uint32_t sent = pairs[0];
-#pragma unroll
-      for (int i = 1; i < 4; ++i) sent = other == i ? pairs[i] : sent;
-      const uint32_t received = __shfl_xor_sync(0xffffffff, sent, round);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) vector[i] = other == i ? received : vector[i];
-    }
-    const int column = (first + own) * 8;
-    if (is_there && column < columns)
-      *reinterpret_cast<uint4*>(row + column) = {vector[0], vector[1], vector[2], vector[3]};
+  for (int i = 0; i < 16 / kRows; ++i) {
+    const int at = first_row + i * kRows + lane / kVectors;
+    if (at < rows && column < columns)
+      *reinterpret_cast<uint4*>(row(at) + column) = *reinterpret_cast<const uint4*>(&tile(at, column));
   }
 }
 

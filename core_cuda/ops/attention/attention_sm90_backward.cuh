@@ -8,7 +8,8 @@
 // dq is summed up over blocks, in float32 in global memory, and always in the order of the keys: a counter for each
 // tile of queries says whose turn it is. A warp of its own waits for the turn and has the bulk copy engine add the
 // tile. A block waits only for blocks that come before it in the grid, so that it cannot wait for one that never
-// starts, and blocks that run at the same time mostly belong to different heads.
+// starts. Where attention is causal, the keys are taken from the last on: each block begins with the queries beside
+// its keys, so that when it comes to those of the next block, that one is done with them.
 //
 // Three kernels: the first prepares delta and the logarithms of the sums, the last rounds dq.
 //
@@ -101,7 +102,7 @@ struct Backward {
     int b, key_head;
   };
 
-  static __device__ Work work(const Parameters& parameters, int64_t index) {
+  static __device__ Work work(const Parameters& parameters, int index) {
     const Attention& call = parameters.call;
     const Task task = parameters.order.task(index);
     Work work{.sequence = call.sequence(task.sequence), .b = task.sequence, .key_head = task.head};
@@ -119,6 +120,8 @@ struct Backward {
     return {begin, end < work.sequence.queries ? end : work.sequence.queries};
   }
 
+  static __host__ __device__ bool last_first(const Attention& call) { return call.band.causal; }
+
   // Calls body(head, tile of queries, its slot), in the order in which all warps take them.
   template <class Body>
   static __device__ void for_each_query_tile(const Parameters& parameters, const Work& work, Body&& body) {
@@ -131,7 +134,7 @@ struct Backward {
   }
 
   // The warp that copies.
-  static __device__ void produce(const Parameters& parameters, const Work& work, Shared& shared, Pipeline& q_ring,
+  static __forceinline__ __device__ void produce(const Parameters& parameters, const Work& work, Shared& shared, Pipeline& q_ring,
                                  Pipeline& dy_ring) {
     const Attention& call = parameters.call;
     const bool leads = threadIdx.x % 32 == 0, packed = call.offsets_q;
@@ -175,11 +178,12 @@ struct Backward {
   }
 
   // The thread that adds tiles of dq to global memory, each when it is its turn.
-  static __device__ void accumulate(const Parameters& parameters, const Work& work, Shared& shared) {
+  static __forceinline__ __device__ void accumulate(const Parameters& parameters, const Work& work, Shared& shared) {
     uint32_t phase = 0;
     for_each_query_tile(parameters, work, [&](int, int tile, int64_t slot) {
-      const int first = parameters.call.band.keys(work.sequence, queries_of(work, tile)).begin / kN;
-      const int turn = work.keys.begin / kN - first;
+      const Range keys = parameters.call.band.keys(work.sequence, queries_of(work, tile));
+      const int turn = last_first(parameters.call) ? (keys.end - 1) / kN - work.keys.begin / kN
+                                                   : work.keys.begin / kN - keys.begin / kN;
       int* turns = parameters.workspace.turns + slot;
       float* dq = parameters.workspace.dq + slot * kM * kD;
       shared.dq_is_there.wait(phase);
@@ -200,7 +204,7 @@ struct Backward {
   }
 
   // A warpgroup that computes: dk and dv of 64 keys.
-  static __device__ void consume(const Parameters& parameters, const Work& work, Shared& shared, Pipeline& q_ring,
+  static __forceinline__ __device__ void consume(const Parameters& parameters, const Work& work, Shared& shared, Pipeline& q_ring,
                                  Pipeline& dy_ring) {
     const Attention& call = parameters.call;
     const int thread = threadIdx.x - kWarpgroup, warpgroup = thread / kWarpgroup;
@@ -227,7 +231,7 @@ struct Backward {
     const auto ds_left = query_part.partition_fragment_A(ds_columns);
     const auto k_right = query_part.partition_fragment_B(k_columns);
     auto store_ds = cute::make_tiled_copy_C(cute::Copy_Atom<cute::SM90_U32x4_STSM_N, T>{}, score_mma);
-    auto store_part = store_ds.get_slice(thread);
+    auto ds_places = store_ds.get_slice(thread).partition_D(cute::as_position_independent_swizzle_tensor(ds_tiles));
 
     auto dk = cute::partition_fragment_C(key_mma, cute::Shape<Int<kN>, Int<kD>>{});
     auto dv = cute::partition_fragment_C(key_mma, cute::Shape<Int<kN>, Int<kD>>{});
@@ -261,18 +265,19 @@ struct Backward {
       multiply<false>(score_mma, k, of_stage(q), scores);
       dy_ring.consumer_wait(state);
       multiply<false>(score_mma, v, of_stage(dy), slopes);
-      cute::warpgroup_wait<1>();
+      wait_for<1>(scores);
 
       // p = 2^(score - lse). The slope of a soft cap takes the score's register.
       auto p = cute::make_tensor<T>(LeftOperand<T, kM>{});
       auto ds = cute::make_tensor<T>(LeftOperand<T, kM>{});
       [[maybe_unused]] float caps[kPlain ? 1 : cute::size(scores)];
-      if constexpr (!kPlain)
+      if constexpr (!kPlain) {
 #pragma unroll
         for (int i = 0; i < cute::size(scores); ++i) {
           caps[i] = parameters.scores.slope(scores(i));
           scores(i) = parameters.scores.capped(scores(i));
         }
+      }
       mask(call, work, fragment, warpgroup, head, tile, scores);
       const float factor = parameters.scores.factor;
 #pragma unroll
@@ -280,7 +285,7 @@ struct Backward {
         scores(i) = exp2_or_zero(fmaf(scores(i), factor, -shared.lse[stage][fragment.column(i)]));
       convert(scores, p);
       multiply<true>(key_mma, p, of_stage(dy_right), dv);
-      cute::warpgroup_wait<1>();
+      wait_for<1>(slopes);
 #pragma unroll
       for (int i = 0; i < cute::size(slopes); ++i) {
         slopes(i) = scores(i) * (slopes(i) - shared.delta[stage][fragment.column(i)]);
@@ -290,7 +295,8 @@ struct Backward {
 
       // ds to shared memory. Whoever has come here has read what was there two tiles ago.
       auto ds_values = cute::make_tensor(ds.data(), scores.layout());
-      cute::copy(store_ds, store_part.retile_S(ds_values), store_part.partition_D(ds_tiles(cute::_, cute::_, stage)));
+      cute::copy(store_ds, store_ds.get_slice(thread).retile_S(ds_values),
+                 ds_places(cute::_, cute::_, cute::_, stage));
       cutlass::arch::fence_view_async_shared();
       cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 0);
       auto dq = cute::partition_fragment_C(query_mma, cute::Shape<Int<kM>, Int<kD>>{});
@@ -299,7 +305,7 @@ struct Backward {
       multiply<true>(key_mma, ds, of_stage(q_right), dk);
       cute::warpgroup_wait<2>();
       dy_ring.consumer_release(state);
-      cute::warpgroup_wait<1>();
+      wait_for<1>(dq);
       shared.dq_is_free.wait(phase);
       phase ^= 1;
 #pragma unroll
@@ -309,45 +315,53 @@ struct Backward {
       cutlass::arch::fence_view_async_shared();
       cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 1);
       if (thread == 0) shared.dq_is_there.arrive();
-      cute::warpgroup_wait<0>();
+      wait_for<0>(dk);
       q_ring.consumer_release(state);
       ++state;
     });
 
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int key = work.keys.begin + warpgroup * 64 + fragment.row(r);
-      const int64_t position = work.sequence.first_key + key;
-      const bool is_there = key < work.keys.end;
-      const int b = call.offsets_q ? 0 : work.b;
-      store_row<kD>(fragment, r, static_cast<float>(call.scale), is_there, call.dim, dk,
-                    call.dk.row<T>(b, position, work.key_head));
-      store_row<kD>(fragment, r, 1, is_there, call.dim_v, dv, call.dv.row<T>(b, position, work.key_head));
-    }
+    // By way of the memory of v and k, which nobody reads any more.
+    const int64_t b = call.place(work.b), first = work.sequence.first_key + work.keys.begin;
+    const int first_row = thread / 32 * 16, count = work.keys.end - work.keys.begin;
+    const auto store = [&](auto& values, double factor, auto& tile, const HeadRows& rows, int columns) {
+      const float factors[2] = {static_cast<float>(factor), static_cast<float>(factor)};
+      T* const first_place = rows.row<T>(b, first, work.key_head);
+      store_rows<kD>(key_mma, thread, first_row, 0, factors, values, tile, count, columns,
+                     [&](int row) { return first_place + row * rows.position; });
+    };
+    cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 0);
+    store(dv, 1, v_tile, call.dv, call.dim_v);
+    store(dk, call.scale, k_tile, call.dk, call.dim);
   }
 
   // Masked scores become -inf. Most tiles have none. A row is a key here, a column a query.
   template <class Values>
-  static __device__ void mask(const Attention& call, const Work& work, const Fragment& fragment, int warpgroup,
+  static __forceinline__ __device__ void mask(const Attention& call, const Work& work, const Fragment& fragment, int warpgroup,
                               int head, int tile, Values& scores) {
     const Range queries = queries_of(work, tile);
     const Range of_all = call.band.keys_of_all(work.sequence, queries);
     const bool whole = of_all.begin <= work.keys.begin && work.keys.begin + kN <= of_all.end;
     if (whole && !call.has_mask) return;
 #pragma unroll
-    for (int i = 0; i < cute::size(scores); ++i) {
-      const int key = work.keys.begin + warpgroup * 64 + fragment.row(i / 2 % 2);
-      const int query = queries.begin + fragment.column(i);
-      bool is_kept = call.band.keys(work.sequence, query).has(key);
-      if constexpr (!kPlain)
-        if (call.has_mask && is_kept && query < queries.end)
-          is_kept = call.mask.row((int64_t(work.b) * call.heads + head) * call.queries +
-                                  query)[call.mask.has_columns() ? key : 0];
-      if (!is_kept) scores(i) = -INFINITY;
+    for (int r = 0; r < 2; ++r) {
+      const int key = work.keys.begin + warpgroup * 64 + fragment.row(r), first = queries.begin + fragment.pair;
+      Range seen = call.band.queries(work.sequence, {key, key + 1});
+      seen = key < work.sequence.kept ? Range{seen.begin - first, seen.end - first} : Range{};
+#pragma unroll
+      for (int i = 0; i < cute::size(scores); ++i) {
+        if (i / 2 % 2 != r) continue;
+        const int column = i / 4 * 8 + i % 2;
+        bool is_kept = seen.has(column);
+        if constexpr (!kPlain)
+          if (call.has_mask && is_kept)
+            is_kept = call.mask.row((int64_t(work.b) * call.heads + head) * call.queries + first +
+                                    column)[call.mask.has_columns() ? key : 0];
+        if (!is_kept) scores(i) = -INFINITY;
+      }
     }
   }
 
-  static __device__ void run(const Parameters& parameters, Shared& shared) {
+  static __forceinline__ __device__ void run(const Parameters& parameters, Shared& shared) {
     const int warpgroup = threadIdx.x / kWarpgroup, warp = threadIdx.x / 32;
     const bool produces = warpgroup == 0;
     if (threadIdx.x == 0) {
@@ -466,23 +480,21 @@ struct Backward {
     const bool is_seen = !call.band.keys(sequence, Range{begin, end}).is_empty();
     const int thread = threadIdx.x, warpgroup = thread / kWarpgroup;
     const float* sums = parameters.workspace.dq + int64_t(blockIdx.x) * kM * kD;
-    auto dq = cute::make_tensor<float>(Int<kDqValues>{});
+    auto dq = cute::partition_fragment_C(QueryMma{}, cute::Shape<Int<kM>, Int<kD>>{});
 #pragma unroll
     for (int i = 0; i < kDqValues; i += 4) {
       const auto four = is_seen ? *reinterpret_cast<const float4*>(sums + i * kConsumers * kWarpgroup + thread * 4)
                                 : float4{0, 0, 0, 0};
       dq(i) = four.x, dq(i + 1) = four.y, dq(i + 2) = four.z, dq(i + 3) = four.w;
     }
-    const Fragment fragment(thread % kWarpgroup);
     constexpr int kColumns = kD / kFeatureGroups;
-    const int first_row = warpgroup % kQueryGroups * 64, first_column = warpgroup / kQueryGroups * kColumns;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int query = begin + first_row + fragment.row(r);
-      T* row = call.dq.row<T>(call.offsets_q ? 0 : b, sequence.first_query + query, head);
-      store_row<kColumns>(fragment, r, static_cast<float>(call.scale), query < end, call.dim - first_column, dq,
-                          row + first_column);
-    }
+    __shared__ alignas(1024) T memory[kM * kD];
+    auto dq_tile = cute::make_tensor(cute::make_smem_ptr(memory), RowTiles<T, kM, kD>{})(cute::_, cute::_, Int<0>{});
+    const int first_row = warpgroup % kQueryGroups * 64 + thread % kWarpgroup / 32 * 16;
+    const float scale = static_cast<float>(call.scale), factors[2] = {scale, scale};
+    T* const rows = call.dq.row<T>(call.place(b), sequence.first_query + begin, head);
+    store_rows<kColumns>(QueryMma{}, thread, first_row, warpgroup / kQueryGroups * kColumns, factors, dq, dq_tile,
+                         end - begin, call.dim, [&](int row) { return rows + row * call.dq.position; });
   }
 };
 
@@ -495,9 +507,8 @@ __global__ void __launch_bounds__(256)
 template <class Kernel>
 __global__ void __launch_bounds__(Kernel::kThreads, 1)
     attention_backward_products(const __grid_constant__ typename Kernel::Parameters parameters) {
-  extern __shared__ char memory[];
-  const auto address = reinterpret_cast<uintptr_t>(memory);
-  Kernel::run(parameters, *reinterpret_cast<typename Kernel::Shared*>(memory + (-address & 1023)));
+  extern __shared__ __align__(1024) char memory[];
+  Kernel::run(parameters, *reinterpret_cast<typename Kernel::Shared*>(memory));
 }
 
 template <class Kernel>
@@ -517,7 +528,8 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
   const auto slots = Slots<kM>::of_queries(call);
   // While a block walks over q and dy, others of its head should find them, and the sums of dq, in the L2 cache.
   const int64_t bytes_per_head = int64_t(call.queries) * call.group * (2 * 2 * kD + 4 * kD);
-  const auto order = Order<kN>::of(Slots<kN>::of_keys(call), call.key_heads, bytes_per_head, false);
+  const auto order = Order<kN>::of(Slots<kN>::of_keys(call), call.key_heads, bytes_per_head, 1,
+                                   Kernel::last_first(call));
   const typename Kernel::Parameters parameters{
       call,
       tile_copy<T, kM, kD>(global_rows<T>(call.q, positions_q, call.dim, call.heads, sequences)),
@@ -532,7 +544,7 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
   FUSEDOPS_TRY(
       launch(context, attention_backward_prepare<Kernel>, Grid{(rows * Kernel::kLanes + 255) / 256, 256}, parameters));
   FUSEDOPS_TRY(launch(context, attention_backward_products<Kernel>,
-                      Grid{order.tasks(), Kernel::kThreads, sizeof(typename Kernel::Shared) + 1024}, parameters));
+                      Grid{order.tasks(), Kernel::kThreads, sizeof(typename Kernel::Shared)}, parameters));
   return launch(context, attention_backward_finish<Kernel>,
                 Grid{parameters.workspace.slots, Kernel::kConsumers * kWarpgroup}, parameters);
 }

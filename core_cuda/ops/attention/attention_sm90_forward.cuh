@@ -36,8 +36,11 @@ struct Forward {
   using Pipeline = cutlass::PipelineTmaAsync<kStages>;
   using State = cutlass::PipelineState<kStages>;
 
+  static constexpr bool kHasRoom = kD <= 128;  // for y beside q; otherwise y takes q's place
+
   struct alignas(1024) Shared {
     cute::array_aligned<T, cute::cosize_v<QTile>, 1024> q;
+    cute::array_aligned<T, kHasRoom ? cute::cosize_v<QTile> : 1, 1024> y;
     cute::array_aligned<T, cute::cosize_v<KTiles>, 1024> k;
     cute::array_aligned<T, cute::cosize_v<VTiles>, 1024> v;
     typename Pipeline::SharedStorage k_ring, v_ring;
@@ -60,7 +63,7 @@ struct Forward {
   };
 
   // The work of a task: none if there are no queries.
-  static __device__ Work work(const Parameters& parameters, int64_t index) {
+  static __forceinline__ __device__ Work work(const Parameters& parameters, int index) {
     const Attention& call = parameters.call;
     const Task task = parameters.order.task(index);
     Work work{.sequence = call.sequence(task.sequence), .b = task.sequence, .head = task.head};
@@ -72,8 +75,18 @@ struct Forward {
     return work;
   }
 
+  // Calls body(work) for the tasks of this block. Rounds over the blocks go to and fro, so that none always gets the
+  // longest of a round.
+  template <class Body>
+  static __forceinline__ __device__ void for_each_task(const Parameters& parameters, Body&& body) {
+    const int blocks = gridDim.x, block = blockIdx.x;
+    for (int first = 0, place = block; first + place < parameters.order.tasks();
+         first += blocks, place = blocks - 1 - place)
+      body(work(parameters, first + place));
+  }
+
   // The warp that copies: the tiles of keys from the last on, and the values of each after the next one's keys.
-  static __device__ void produce(const Parameters& parameters, Shared& shared, Pipeline& k_ring, Pipeline& v_ring) {
+  static __forceinline__ __device__ void produce(const Parameters& parameters, Shared& shared, Pipeline& k_ring, Pipeline& v_ring) {
     const Attention& call = parameters.call;
     const bool leads = threadIdx.x % 32 == 0;
     auto q_tile = cute::make_tensor(cute::make_smem_ptr(shared.q.data()), QTile{});
@@ -81,9 +94,8 @@ struct Forward {
     auto v_tiles = cute::make_tensor(cute::make_smem_ptr(shared.v.data()), RowTiles<T, kN, kD, kStages>{});
     State k_state = cutlass::make_producer_start_state<Pipeline>(), v_state = k_state;
     uint32_t turn = 0;
-    for (int64_t index = blockIdx.x; index < parameters.order.tasks(); index += gridDim.x) {
-      const Work work = Forward::work(parameters, index);
-      if (work.keys.is_empty()) continue;
+    for_each_task(parameters, [&](const Work& work) {
+      if (work.keys.is_empty()) return;
       const int key_head = call.key_head(work.head), sequence = call.offsets_q ? 0 : work.b;
       const int positions_q = call.offsets_q ? call.packed_queries : call.queries;
       const int positions_k = call.offsets_q ? call.packed_keys : call.keys;
@@ -118,7 +130,7 @@ struct Forward {
         load_v(tile + 1);
       }
       load_v(work.keys.begin);
-    }
+    });
   }
 
   // A warpgroup's share of a task's softmax: two rows in each thread.
@@ -129,7 +141,7 @@ struct Forward {
     // Turns scores into probabilities without their denominator. What was summed up before must be multiplied by the
     // result. A maximum stands for 2^(max * factor), and the product is rounded once for all terms of the row.
     template <class Values>
-    __device__ void step(Values& scores, float factor, float (&rescale)[2]) {
+    __forceinline__ __device__ void step(Values& scores, float factor, float (&rescale)[2]) {
       constexpr int kValues = decltype(cute::size(scores))::value;
       float before[2] = {max[0], max[1]};
 #pragma unroll
@@ -151,19 +163,21 @@ struct Forward {
   };
 
   // A warpgroup that computes.
-  static __device__ void consume(const Parameters& parameters, Shared& shared, Pipeline& k_ring, Pipeline& v_ring) {
+  static __forceinline__ __device__ void consume(const Parameters& parameters, Shared& shared, Pipeline& k_ring, Pipeline& v_ring) {
     const int thread = threadIdx.x - kWarpgroup, warpgroup = thread / kWarpgroup;
     State k_state, v_state;
     uint32_t turn = 0;
     if (kConsumers > 1 && warpgroup == kConsumers - 1) give_turn(warpgroup);
-    for (int64_t index = blockIdx.x; index < parameters.order.tasks(); index += gridDim.x) {
-      const Work work = Forward::work(parameters, index);
-      if (work.queries.is_empty()) continue;
-      attend(parameters, work, shared, k_ring, v_ring, thread, k_state, v_state, turn);
-    }
+    for_each_task(parameters, [&](const Work& work) {
+      if (work.queries.is_empty()) return;
+      if (work.keys.is_empty())
+        store_nothing(parameters, work, thread);
+      else
+        attend(parameters, work, shared, k_ring, v_ring, thread, k_state, v_state, turn);
+    });
   }
 
-  static __device__ void attend(const Parameters& parameters, const Work& work, Shared& shared, Pipeline& k_ring,
+  static __forceinline__ __device__ void attend(const Parameters& parameters, const Work& work, Shared& shared, Pipeline& k_ring,
                                 Pipeline& v_ring, int thread, State& k_state, State& v_state, uint32_t& turn) {
     const Attention& call = parameters.call;
     const int warpgroup = thread / kWarpgroup;
@@ -198,56 +212,91 @@ struct Forward {
       ring.consumer_release(state);
       ++state;
     };
-    const auto soften = [&](int tile) {
-      mask(parameters, work, fragment, warpgroup, tile, scores, softmax);
+    const auto soften = [&](int tile, auto is_masked) {
+      if constexpr (is_masked) mask(parameters, work, fragment, warpgroup, tile, scores, softmax);
       softmax.step(scores, parameters.scores.factor, rescale);
     };
-
-    if (!work.keys.is_empty()) {
-      shared.q_is_there.wait(turn);
-      turn ^= 1;
-      int tile = work.keys.end - 1;
-      start_scores();
-      cute::warpgroup_wait<0>();
-      release(k_ring, k_state);
-      soften(tile);
+    bool adds = false;  // a product with values is on its way
+    const auto finish_values = [&] {
+      wait_for<0>(y);
+      if (adds) release(v_ring, v_state);
+#pragma unroll
+      for (int i = 0; i < cute::size(y); ++i) y(i) *= rescale[i / 2 % 2];
       convert(scores, p);
-      clear_behind(parameters, work, tile, v_ring, v_state, v_rows, thread);
-      while (--tile >= work.keys.begin) {
+    };
+    int tile = work.keys.end - 1;
+    // The wait comes first: behind the exponentials in one straight piece of code, the compiler would move it before
+    // them, and they would not run beside the products.
+    const auto walk_down_to = [&](int last, auto is_masked) {
+      for (; tile > last; --tile) {
+        finish_values();
         take_turn(warpgroup);
         start_scores();
         start_values();
+        adds = true;
         give_turn(warpgroup);
-        cute::warpgroup_wait<1>();
+        wait_for<1>(scores);
         release(k_ring, k_state);
-        soften(tile);
-        cute::warpgroup_fence_operand(scores);  // or the compiler computes them behind the wait
-        cute::warpgroup_wait<0>();
-        release(v_ring, v_state);
-#pragma unroll
-        for (int i = 0; i < cute::size(y); ++i) y(i) *= rescale[i / 2 % 2];
-        convert(scores, p);
+        soften(tile - 1, is_masked);
       }
-      if (thread % kWarpgroup == 0) shared.q_is_free.arrive();
-      start_values();
-      cute::warpgroup_wait<0>();
-      release(v_ring, v_state);
+    };
+
+    shared.q_is_there.wait(turn);
+    turn ^= 1;
+    start_scores();
+    wait_for<0>(scores);
+    release(k_ring, k_state);
+    soften(tile, cute::true_type{});
+    clear_behind(parameters, work, tile, v_ring, v_state, v_rows, thread);
+    if constexpr (kPlain) {  // or a branch in the loop
+      const Range whole = whole_tiles(call, work);
+      walk_down_to(whole.end, cute::true_type{});
+      walk_down_to(whole.begin, cute::false_type{});
     }
-    store(parameters, work, fragment, warpgroup, softmax, y);
+    walk_down_to(work.keys.begin, cute::true_type{});
+    const auto free_q = [&] {
+      if (thread % kWarpgroup == 0) shared.q_is_free.arrive();
+    };
+    if constexpr (kHasRoom) free_q();
+    finish_values();
+    start_values();
+    wait_for<0>(y);
+    release(v_ring, v_state);
+    auto y_tile =
+        cute::make_tensor(cute::make_smem_ptr(kHasRoom ? shared.y.data() : shared.q.data()), QTile{})(cute::_, cute::_,
+                                                                                                     Int<0>{});
+    if constexpr (!kHasRoom) sync(warpgroup);
+    store(parameters, work, fragment, thread, softmax, value_mma, y, y_tile);
+    if constexpr (!kHasRoom) {
+      cutlass::arch::fence_view_async_shared();
+      sync(warpgroup);
+      free_q();
+    }
   }
 
-  // Masked scores become -inf. Most tiles have none.
+  static __device__ void sync(int warpgroup) {
+    cutlass::arch::NamedBarrier::sync(kWarpgroup, kConsumers + warpgroup);
+  }
+
+  // The tiles of keys that every query of the tile sees.
+  static __forceinline__ __device__ Range whole_tiles(const Attention& call, const Work& work) {
+    const Range keys = call.band.keys_of_all(work.sequence, work.queries);
+    const auto within = [&](int tile) { return tile < work.keys.begin ? work.keys.begin : tile; };
+    return {within((keys.begin + kN - 1) / kN), within(keys.end / kN)};
+  }
+
+  // Masked scores become -inf.
   template <class Values>
-  static __device__ void mask(const Parameters& parameters, const Work& work, const Fragment& fragment, int warpgroup,
+  static __forceinline__ __device__ void mask(const Parameters& parameters, const Work& work, const Fragment& fragment, int warpgroup,
                               int tile, Values& scores, Softmax& softmax) {
     const Attention& call = parameters.call;
     const int first_key = tile * kN;
-    if constexpr (!kPlain)
+    if constexpr (!kPlain) {
 #pragma unroll
       for (int i = 0; i < cute::size(scores); ++i) scores(i) = parameters.scores.capped(scores(i));
-    const Range of_all = call.band.keys_of_all(work.sequence, work.queries);
-    const bool whole = of_all.begin <= first_key && first_key + kN <= of_all.end;
-    if (whole && !call.has_mask) return;
+      const Range whole = whole_tiles(call, work);
+      if (!call.has_mask && whole.begin <= tile && tile < whole.end) return;
+    }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int query = work.queries.begin + warpgroup * 64 + fragment.row(r);
@@ -272,13 +321,13 @@ struct Forward {
 
   // Values behind the last kept key may be anything.
   template <class Tiles>
-  static __device__ void clear_behind(const Parameters& parameters, const Work& work, int tile, Pipeline& v_ring,
+  static __forceinline__ __device__ void clear_behind(const Parameters& parameters, const Work& work, int tile, Pipeline& v_ring,
                                       const State& v_state, Tiles& v_tiles, int thread) {
     const int kept = work.sequence.kept - tile * kN;
     if (kept >= kN || !(parameters.call.offsets_q || parameters.call.lengths)) return;
     v_ring.consumer_wait(v_state);
     clear_rows(v_tiles(cute::_, cute::_, v_state.index()), kept, thread % kWarpgroup, kWarpgroup);
-    cutlass::arch::NamedBarrier::sync(kWarpgroup, kConsumers + thread / kWarpgroup);
+    sync(thread / kWarpgroup);
   }
 
   // Turns of the warpgroups: the products of one are started while the others compute exponentials.
@@ -290,28 +339,43 @@ struct Forward {
   }
 
   // y / sum, and the logarithm of the sum. A row with nothing kept is zeros; one whose kept scores are all -inf is NaN.
-  template <class Values>
-  static __device__ void store(const Parameters& parameters, const Work& work, const Fragment& fragment, int warpgroup,
-                               const Softmax& softmax, const Values& y) {
+  template <class Values, class Tile>
+  static __forceinline__ __device__ void store(const Parameters& parameters, const Work& work,
+                                               const Fragment& fragment, int thread, const Softmax& softmax,
+                                               ValueMma mma, Values& y, Tile& tile) {
     const Attention& call = parameters.call;
+    const int64_t b = call.place(work.b), first = work.sequence.first_query + work.queries.begin;
+    const int first_row = thread / 32 * 16, count = work.queries.end - work.queries.begin;
+    float factors[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float sum = over_row(softmax.sum[r], [](float a, float b) { return a + b; });
-      const int query = work.queries.begin + warpgroup * 64 + fragment.row(r);
-      bool has_kept = !call.band.keys(work.sequence, query).is_empty();
+      const int row = thread / kWarpgroup * 64 + fragment.row(r);
+      bool has_kept = !call.band.keys(work.sequence, work.queries.begin + row).is_empty();
       if constexpr (!kPlain)
         if (call.has_mask) has_kept = over_row(softmax.has_kept[r], [](float a, float b) { return a + b; }) != 0;
-      const int64_t position = work.sequence.first_query + query;
-      const bool is_there = query < work.queries.end;
-      const int b = call.offsets_q ? 0 : work.b;
       const float lse = softmax.max[r] * parameters.scores.factor * static_cast<float>(1 / kLog2E) + logf(sum);
-      if (is_there && fragment.pair == 0) *call.lse.row<float>(b, position, work.head) = sum == 0 ? -INFINITY : lse;
-      store_row<kD>(fragment, r, sum == 0 && !has_kept ? 0 : 1 / sum, is_there, call.dim_v, y,
-                    call.y.row<T>(b, position, work.head));
+      if (row < count && fragment.pair == 0)
+        *call.lse.row<float>(b, first + row, work.head) = sum == 0 ? -INFINITY : lse;
+      factors[r] = sum == 0 && !has_kept ? 0 : 1 / sum;
     }
+    T* const y_rows = call.y.row<T>(b, first, work.head);
+    store_rows<kD>(mma, thread, first_row, 0, factors, y, tile, count, call.dim_v,
+                   [&](int row) { return y_rows + row * call.y.position; });
   }
 
-  static __device__ void run(const Parameters& parameters, Shared& shared) {
+  // Of queries that see no key.
+  static __device__ void store_nothing(const Parameters& parameters, const Work& work, int thread) {
+    const Attention& call = parameters.call;
+    const int vectors = call.dim_v / 8, count = work.queries.end - work.queries.begin;
+    const int64_t b = call.place(work.b), first = work.sequence.first_query + work.queries.begin;
+    for (int i = thread; i < count * vectors; i += kConsumers * kWarpgroup)
+      reinterpret_cast<uint4*>(call.y.row<T>(b, first + i / vectors, work.head))[i % vectors] = {};
+    for (int i = thread; i < count; i += kConsumers * kWarpgroup)
+      *call.lse.row<float>(b, first + i, work.head) = -INFINITY;
+  }
+
+  static __forceinline__ __device__ void run(const Parameters& parameters, Shared& shared) {
     const int warpgroup = threadIdx.x / kWarpgroup;
     const bool produces = warpgroup == 0;
     if (threadIdx.x == 0) {
@@ -349,9 +413,8 @@ struct Forward {
 template <class Kernel>
 __global__ void __launch_bounds__(Kernel::kThreads, 1)
     attention_forward(const __grid_constant__ typename Kernel::Parameters parameters) {
-  extern __shared__ char memory[];
-  const auto address = reinterpret_cast<uintptr_t>(memory);
-  Kernel::run(parameters, *reinterpret_cast<typename Kernel::Shared*>(memory + (-address & 1023)));
+  extern __shared__ __align__(1024) char memory[];
+  Kernel::run(parameters, *reinterpret_cast<typename Kernel::Shared*>(memory));
 }
 
 template <class Kernel>
@@ -361,8 +424,9 @@ Status launch_forward(const Attention& call, const Context& context) {
   const int64_t sequences = packed ? 1 : call.sequences;
   const int positions_q = packed ? call.packed_queries : call.queries;
   const int positions_k = packed ? call.packed_keys : call.keys;
+  constexpr int kLeastPairs = 16;  // leaves several blocks to a head, which read its keys at the same time
   const auto order = Order<Kernel::kM>::of(Slots<Kernel::kM>::of_queries(call), call.heads,
-                                           int64_t(call.keys) * (call.dim + call.dim_v) * 2 / call.group, true);
+                                           int64_t(call.keys) * (call.dim + call.dim_v) * 2 / call.group, kLeastPairs, true);
   const typename Kernel::Parameters parameters{
       call,
       tile_copy<T, Kernel::kM, Kernel::kD>(global_rows<T>(call.q, positions_q, call.dim, call.heads, sequences)),
@@ -370,24 +434,23 @@ Status launch_forward(const Attention& call, const Context& context) {
       tile_copy<T, Kernel::kN, Kernel::kD>(global_rows<T>(call.v, positions_k, call.dim_v, call.key_heads, sequences)),
       order,
       Scores::of(call)};
-  const int64_t blocks = std::min<int64_t>(order.tasks(), device_attribute(cudaDevAttrMultiProcessorCount));
+  const int blocks = std::min(order.tasks(), device_attribute(cudaDevAttrMultiProcessorCount));
   return launch(context, attention_forward<Kernel>,
-                Grid{blocks, Kernel::kThreads, sizeof(typename Kernel::Shared) + 1024}, parameters);
+                Grid{blocks, Kernel::kThreads, sizeof(typename Kernel::Shared)}, parameters);
 }
 
-// The tiles by the number of features: as many queries as the warpgroups have registers for, and as many keys as shared
-// memory, but 128 where a tile has keys that some of its queries do not see.
+// The tiles by the number of features: as many queries as the warpgroups have registers for, and as many keys as leave
+// room for the probabilities beside the scores.
 template <class T>
 Status forward(const Attention& call, const Context& context) {
   const int features = std::max(call.dim, call.dim_v);
-  const bool plain = Scores::is_plain(call), banded = call.band.causal || call.band.window;
+  const bool plain = Scores::is_plain(call);
   if (features <= 64)
     return plain ? launch_forward<Forward<T, 192, 128, 64, 2, true>>(call, context)
                  : launch_forward<Forward<T, 192, 128, 64, 2, false>>(call, context);
   if (features <= 128)
-    return !plain   ? launch_forward<Forward<T, 128, 128, 128, 2, false>>(call, context)
-           : banded ? launch_forward<Forward<T, 128, 128, 128, 2, true>>(call, context)
-                    : launch_forward<Forward<T, 128, 176, 128, 2, true>>(call, context);
+    return plain ? launch_forward<Forward<T, 128, 128, 128, 2, true>>(call, context)
+                 : launch_forward<Forward<T, 128, 128, 128, 2, false>>(call, context);
   return plain ? launch_forward<Forward<T, 128, 80, 256, 2, true>>(call, context)
                : launch_forward<Forward<T, 128, 80, 256, 2, false>>(call, context);
 }
