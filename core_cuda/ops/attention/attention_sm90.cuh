@@ -192,20 +192,23 @@ struct Task {
   int sequence, head, tile;
 };
 
-// In which order the tasks are taken. Heads are taken in sections whose rows stay in the L2 cache, and within a section
-// the tiles that have most to do come first: where attention is causal, the last queries and the first keys. Divisions
-// are multiplications, since all warps wait for them.
+// In which order the tasks are taken. Heads are taken in sections whose rows stay in the L2 cache. Within a section
+// tiles are in order: the last section's tiles begin at `last_first`. With `to_and_fro` the sections' directions
+// alternate, so that neighbouring tasks have about as much to do where attention is causal. Divisions are
+// multiplications, since all warps wait for them.
 template <int kSize>
 class Order {
  public:
-  static Order of(const Slots<kSize>& slots, int heads, int64_t bytes_per_head, int least_pairs, bool last_first) {
+  static Order of(const Slots<kSize>& slots, int heads, int64_t bytes_per_head, int least_pairs, bool last_first,
+                  bool to_and_fro) {
     constexpr int64_t kCached = 24 << 20;  // of an L2 cache of 50 MB
     const auto pairs = static_cast<int>(slots.offsets ? heads : slots.sequences * heads);
     const int64_t cached = std::max<int64_t>(kCached / std::max<int64_t>(bytes_per_head, 1), least_pairs);
     const auto per_section = static_cast<int>(std::clamp<int64_t>(cached, 1, pairs));
     Order order;
     order.slots_ = slots, order.pairs_ = pairs, order.per_section_ = per_section, order.last_first_ = last_first;
-    order.full_sections_ = pairs / per_section;
+    order.to_and_fro_ = to_and_fro, order.full_sections_ = pairs / per_section;
+    order.last_section_ = (pairs - 1) / per_section;
     order.by_section_ = cutlass::FastDivmod(per_section * slots.tiles);
     order.by_pairs_ = cutlass::FastDivmod(per_section);
     order.by_last_pairs_ = cutlass::FastDivmod(pairs % per_section ? pairs % per_section : per_section);
@@ -220,7 +223,8 @@ class Order {
     by_section_(section, within, index);
     (section == full_sections_ ? by_last_pairs_ : by_pairs_)(place, pair, within);
     by_heads_(b, head, section * per_section_ + pair);
-    const int tile = last_first_ ? slots_.tiles - 1 - place : place;
+    const bool turned = to_and_fro_ && (last_section_ - section) % 2;
+    const int tile = last_first_ != turned ? slots_.tiles - 1 - place : place;
     if (!slots_.offsets) return {b, head, tile};
     b = slots_.sequence(tile);
     return {b, head, tile - static_cast<int>(slots_.slot(b, 0))};
@@ -230,8 +234,8 @@ class Order {
   Slots<kSize> slots_;
   cutlass::FastDivmod by_section_, by_pairs_, by_last_pairs_, by_heads_;
   int pairs_;  // of sequence and head
-  int per_section_, full_sections_;
-  bool last_first_;
+  int per_section_, full_sections_, last_section_;
+  bool last_first_, to_and_fro_;
 };
 
 // Whether packed sequences are what they must be: their offsets ascend from 0 to the number of positions. A whole block

@@ -207,7 +207,7 @@ struct Backward {
   static __forceinline__ __device__ void consume(const Parameters& parameters, const Work& work, Shared& shared, Pipeline& q_ring,
                                  Pipeline& dy_ring) {
     const Attention& call = parameters.call;
-    const int thread = threadIdx.x - kWarpgroup, warpgroup = thread / kWarpgroup;
+    const int thread = threadIdx.x - kWarpgroup, warpgroup = cutlass::canonical_warp_group_idx() - 1;
     const Fragment fragment(thread % kWarpgroup);
     auto k_tile = cute::make_tensor(cute::make_smem_ptr(shared.k.data()), KTile{})(cute::_, cute::_, Int<0>{});
     auto v_tile = cute::make_tensor(cute::make_smem_ptr(shared.v.data()), KTile{})(cute::_, cute::_, Int<0>{});
@@ -362,8 +362,8 @@ struct Backward {
   }
 
   static __forceinline__ __device__ void run(const Parameters& parameters, Shared& shared) {
-    const int warpgroup = threadIdx.x / kWarpgroup, warp = threadIdx.x / 32;
-    const bool produces = warpgroup == 0;
+    const int warp = cutlass::canonical_warp_idx_sync();
+    const bool produces = cutlass::canonical_warp_group_idx() == 0;
     if (threadIdx.x == 0) {
       cute::prefetch_tma_descriptor(parameters.q.get_tma_descriptor());
       cute::prefetch_tma_descriptor(parameters.k.get_tma_descriptor());
@@ -529,7 +529,7 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
   // While a block walks over q and dy, others of its head should find them, and the sums of dq, in the L2 cache.
   const int64_t bytes_per_head = int64_t(call.queries) * call.group * (2 * 2 * kD + 4 * kD);
   const auto order = Order<kN>::of(Slots<kN>::of_keys(call), call.key_heads, bytes_per_head, 1,
-                                   Kernel::last_first(call));
+                                   Kernel::last_first(call), false);
   const typename Kernel::Parameters parameters{
       call,
       tile_copy<T, kM, kD>(global_rows<T>(call.q, positions_q, call.dim, call.heads, sequences)),

@@ -116,6 +116,7 @@ struct Forward {
                             v_tiles(cute::_, cute::_, v_state.index()));
         ++v_state;
       };
+      load_k(work.keys.end - 1);
       shared.q_is_free.wait(turn ^ 1);
       if (leads) {
         shared.q_is_there.arrive_and_expect_tx(sizeof(shared.q));
@@ -124,7 +125,6 @@ struct Forward {
                           sequence, q_tile(cute::_, cute::_, Int<0>{}));
       }
       turn ^= 1;
-      load_k(work.keys.end - 1);
       for (int tile = work.keys.end - 2; tile >= work.keys.begin; --tile) {
         load_k(tile);
         load_v(tile + 1);
@@ -164,7 +164,7 @@ struct Forward {
 
   // A warpgroup that computes.
   static __forceinline__ __device__ void consume(const Parameters& parameters, Shared& shared, Pipeline& k_ring, Pipeline& v_ring) {
-    const int thread = threadIdx.x - kWarpgroup, warpgroup = thread / kWarpgroup;
+    const int thread = threadIdx.x - kWarpgroup, warpgroup = cutlass::canonical_warp_group_idx() - 1;
     State k_state, v_state;
     uint32_t turn = 0;
     if (kConsumers > 1 && warpgroup == kConsumers - 1) give_turn(warpgroup);
@@ -180,7 +180,7 @@ struct Forward {
   static __forceinline__ __device__ void attend(const Parameters& parameters, const Work& work, Shared& shared, Pipeline& k_ring,
                                 Pipeline& v_ring, int thread, State& k_state, State& v_state, uint32_t& turn) {
     const Attention& call = parameters.call;
-    const int warpgroup = thread / kWarpgroup;
+    const int warpgroup = cutlass::canonical_warp_group_idx() - 1;
     const Fragment fragment(thread % kWarpgroup);
     auto q_tile = cute::make_tensor(cute::make_smem_ptr(shared.q.data()), QTile{})(cute::_, cute::_, Int<0>{});
     auto k_tiles = cute::make_tensor(cute::make_smem_ptr(shared.k.data()), KTiles{});
@@ -216,12 +216,22 @@ struct Forward {
       if constexpr (is_masked) mask(parameters, work, fragment, warpgroup, tile, scores, softmax);
       softmax.step(scores, parameters.scores.factor, rescale);
     };
+    const auto free_q = [&] {
+      if (thread % kWarpgroup == 0) shared.q_is_free.arrive();
+    };
+    const auto finish_scores = [&](int tile) {
+      release(k_ring, k_state);
+      if (kHasRoom && tile == work.keys.begin) free_q();
+    };
     bool adds = false;  // a product with values is on its way
     const auto finish_values = [&] {
       wait_for<0>(y);
       if (adds) release(v_ring, v_state);
+      // Maxima seldom grow after the first tiles.
+      if (__any_sync(0xffffffff, rescale[0] != 1 || rescale[1] != 1)) {
 #pragma unroll
-      for (int i = 0; i < cute::size(y); ++i) y(i) *= rescale[i / 2 % 2];
+        for (int i = 0; i < cute::size(y); ++i) y(i) *= rescale[i / 2 % 2];
+      }
       convert(scores, p);
     };
     int tile = work.keys.end - 1;
@@ -236,7 +246,7 @@ struct Forward {
         adds = true;
         give_turn(warpgroup);
         wait_for<1>(scores);
-        release(k_ring, k_state);
+        finish_scores(tile - 1);
         soften(tile - 1, is_masked);
       }
     };
@@ -245,7 +255,7 @@ struct Forward {
     turn ^= 1;
     start_scores();
     wait_for<0>(scores);
-    release(k_ring, k_state);
+    finish_scores(tile);
     soften(tile, cute::true_type{});
     clear_behind(parameters, work, tile, v_ring, v_state, v_rows, thread);
     if constexpr (kPlain) {  // or a branch in the loop
@@ -254,10 +264,6 @@ struct Forward {
       walk_down_to(whole.begin, cute::false_type{});
     }
     walk_down_to(work.keys.begin, cute::true_type{});
-    const auto free_q = [&] {
-      if (thread % kWarpgroup == 0) shared.q_is_free.arrive();
-    };
-    if constexpr (kHasRoom) free_q();
     finish_values();
     start_values();
     wait_for<0>(y);
@@ -376,8 +382,7 @@ struct Forward {
   }
 
   static __forceinline__ __device__ void run(const Parameters& parameters, Shared& shared) {
-    const int warpgroup = threadIdx.x / kWarpgroup;
-    const bool produces = warpgroup == 0;
+    const bool produces = cutlass::canonical_warp_group_idx() == 0;
     if (threadIdx.x == 0) {
       cute::prefetch_tma_descriptor(parameters.q.get_tma_descriptor());
       cute::prefetch_tma_descriptor(parameters.k.get_tma_descriptor());
@@ -426,7 +431,7 @@ Status launch_forward(const Attention& call, const Context& context) {
   const int positions_k = packed ? call.packed_keys : call.keys;
   constexpr int kLeastPairs = 16;  // leaves several blocks to a head, which read its keys at the same time
   const auto order = Order<Kernel::kM>::of(Slots<Kernel::kM>::of_queries(call), call.heads,
-                                           int64_t(call.keys) * (call.dim + call.dim_v) * 2 / call.group, kLeastPairs, true);
+                                           int64_t(call.keys) * (call.dim + call.dim_v) * 2 / call.group, kLeastPairs, true, true);
   const typename Kernel::Parameters parameters{
       call,
       tile_copy<T, Kernel::kM, Kernel::kD>(global_rows<T>(call.q, positions_q, call.dim, call.heads, sequences)),
