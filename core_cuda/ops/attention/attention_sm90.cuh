@@ -62,8 +62,8 @@ using TileCopy = decltype(tile_copy<T, kRows, kColumns>(GlobalRows<T>{}));
 
 // Starts the copy of the tile whose first row is at `position` of a head: a thread's work.
 template <int kRows, int kColumns, class Copy, class Tile>
-__forceinline__ __device__ void load_tile(const Copy& copy, uint64_t* barrier, int positions, int features, int heads, int sequences,
-                          int position, int head, int sequence, Tile&& tile) {
+__forceinline__ __device__ void load_tile(const Copy& copy, uint64_t* barrier, int positions, int features, int heads,
+                                          int sequences, int position, int head, int sequence, Tile&& tile) {
   auto all = copy.get_tma_tensor(cute::make_shape(positions, features, heads, sequences));
   auto rows = cute::domain_offset(cute::make_coord(position, 0), all(cute::_, cute::_, head, sequence));
   auto source = cute::local_tile(rows, cute::Shape<Int<kRows>, Int<kColumns>>{}, cute::make_coord(0, 0));

@@ -134,8 +134,8 @@ struct Backward {
   }
 
   // The warp that copies.
-  static __forceinline__ __device__ void produce(const Parameters& parameters, const Work& work, Shared& shared, Pipeline& q_ring,
-                                 Pipeline& dy_ring) {
+  static __forceinline__ __device__ void produce(const Parameters& parameters, const Work& work, Shared& shared,
+                                                 Pipeline& q_ring, Pipeline& dy_ring) {
     const Attention& call = parameters.call;
     const bool leads = threadIdx.x % 32 == 0, packed = call.offsets_q;
     const int positions_q = packed ? call.packed_queries : call.queries;
@@ -204,8 +204,8 @@ struct Backward {
   }
 
   // A warpgroup that computes: dk and dv of 64 keys.
-  static __forceinline__ __device__ void consume(const Parameters& parameters, const Work& work, Shared& shared, Pipeline& q_ring,
-                                 Pipeline& dy_ring) {
+  static __forceinline__ __device__ void consume(const Parameters& parameters, const Work& work, Shared& shared,
+                                                 Pipeline& q_ring, Pipeline& dy_ring) {
     const Attention& call = parameters.call;
     const int thread = threadIdx.x - kWarpgroup, warpgroup = cutlass::canonical_warp_group_idx() - 1;
     const Fragment fragment(thread % kWarpgroup);
@@ -295,8 +295,7 @@ struct Backward {
 
       // ds to shared memory. Whoever has come here has read what was there two tiles ago.
       auto ds_values = cute::make_tensor(ds.data(), scores.layout());
-      cute::copy(store_ds, store_ds.get_slice(thread).retile_S(ds_values),
-                 ds_places(cute::_, cute::_, cute::_, stage));
+      cute::copy(store_ds, store_ds.get_slice(thread).retile_S(ds_values), ds_places(cute::_, cute::_, cute::_, stage));
       cutlass::arch::fence_view_async_shared();
       cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 0);
       auto dq = cute::partition_fragment_C(query_mma, cute::Shape<Int<kM>, Int<kD>>{});
@@ -336,8 +335,8 @@ struct Backward {
 
   // Masked scores become -inf. Most tiles have none. A row is a key here, a column a query.
   template <class Values>
-  static __forceinline__ __device__ void mask(const Attention& call, const Work& work, const Fragment& fragment, int warpgroup,
-                              int head, int tile, Values& scores) {
+  static __forceinline__ __device__ void mask(const Attention& call, const Work& work, const Fragment& fragment,
+                                              int warpgroup, int head, int tile, Values& scores) {
     const Range queries = queries_of(work, tile);
     const Range of_all = call.band.keys_of_all(work.sequence, queries);
     const bool whole = of_all.begin <= work.keys.begin && work.keys.begin + kN <= of_all.end;
@@ -528,8 +527,8 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
   const auto slots = Slots<kM>::of_queries(call);
   // While a block walks over q and dy, others of its head should find them, and the sums of dq, in the L2 cache.
   const int64_t bytes_per_head = int64_t(call.queries) * call.group * (2 * 2 * kD + 4 * kD);
-  const auto order = Order<kN>::of(Slots<kN>::of_keys(call), call.key_heads, bytes_per_head, 1,
-                                   Kernel::last_first(call), false);
+  const auto order =
+      Order<kN>::of(Slots<kN>::of_keys(call), call.key_heads, bytes_per_head, 1, Kernel::last_first(call), false);
   const typename Kernel::Parameters parameters{
       call,
       tile_copy<T, kM, kD>(global_rows<T>(call.q, positions_q, call.dim, call.heads, sequences)),

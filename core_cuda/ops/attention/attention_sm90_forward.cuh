@@ -36,7 +36,8 @@ struct Forward {
   using Pipeline = cutlass::PipelineTmaAsync<kStages>;
   using State = cutlass::PipelineState<kStages>;
 
-  static constexpr bool kHasRoom = kD <= 128;  // for y beside q; otherwise y takes q's place
+  // For y beside q; otherwise y takes q's place.
+  static constexpr bool kHasRoom = (2 * kM + 2 * kStages * kN) * kD * sizeof(T) <= (226 << 10);
 
   struct alignas(1024) Shared {
     cute::array_aligned<T, cute::cosize_v<QTile>, 1024> q;
@@ -86,7 +87,8 @@ struct Forward {
   }
 
   // The warp that copies: the tiles of keys from the last on, and the values of each after the next one's keys.
-  static __forceinline__ __device__ void produce(const Parameters& parameters, Shared& shared, Pipeline& k_ring, Pipeline& v_ring) {
+  static __forceinline__ __device__ void produce(const Parameters& parameters, Shared& shared, Pipeline& k_ring,
+                                                 Pipeline& v_ring) {
     const Attention& call = parameters.call;
     const bool leads = threadIdx.x % 32 == 0;
     auto q_tile = cute::make_tensor(cute::make_smem_ptr(shared.q.data()), QTile{});
@@ -163,7 +165,8 @@ struct Forward {
   };
 
   // A warpgroup that computes.
-  static __forceinline__ __device__ void consume(const Parameters& parameters, Shared& shared, Pipeline& k_ring, Pipeline& v_ring) {
+  static __forceinline__ __device__ void consume(const Parameters& parameters, Shared& shared, Pipeline& k_ring,
+                                                 Pipeline& v_ring) {
     const int thread = threadIdx.x - kWarpgroup, warpgroup = cutlass::canonical_warp_group_idx() - 1;
     State k_state, v_state;
     uint32_t turn = 0;
@@ -177,8 +180,9 @@ struct Forward {
     });
   }
 
-  static __forceinline__ __device__ void attend(const Parameters& parameters, const Work& work, Shared& shared, Pipeline& k_ring,
-                                Pipeline& v_ring, int thread, State& k_state, State& v_state, uint32_t& turn) {
+  static __forceinline__ __device__ void attend(const Parameters& parameters, const Work& work, Shared& shared,
+                                                Pipeline& k_ring, Pipeline& v_ring, int thread, State& k_state,
+                                                State& v_state, uint32_t& turn) {
     const Attention& call = parameters.call;
     const int warpgroup = cutlass::canonical_warp_group_idx() - 1;
     const Fragment fragment(thread % kWarpgroup);
@@ -256,10 +260,13 @@ struct Forward {
     start_scores();
     wait_for<0>(scores);
     finish_scores(tile);
-    soften(tile, cute::true_type{});
+    const Range whole = whole_tiles(call, work);
+    if (kPlain && whole.begin <= tile && tile < whole.end)
+      soften(tile, cute::false_type{});
+    else
+      soften(tile, cute::true_type{});
     clear_behind(parameters, work, tile, v_ring, v_state, v_rows, thread);
     if constexpr (kPlain) {  // or a branch in the loop
-      const Range whole = whole_tiles(call, work);
       walk_down_to(whole.end, cute::true_type{});
       walk_down_to(whole.begin, cute::false_type{});
     }
@@ -268,9 +275,8 @@ struct Forward {
     start_values();
     wait_for<0>(y);
     release(v_ring, v_state);
-    auto y_tile =
-        cute::make_tensor(cute::make_smem_ptr(kHasRoom ? shared.y.data() : shared.q.data()), QTile{})(cute::_, cute::_,
-                                                                                                     Int<0>{});
+    auto y_tile = cute::make_tensor(cute::make_smem_ptr(kHasRoom ? shared.y.data() : shared.q.data()), QTile{})(
+        cute::_, cute::_, Int<0>{});
     if constexpr (!kHasRoom) sync(warpgroup);
     store(parameters, work, fragment, thread, softmax, value_mma, y, y_tile);
     if constexpr (!kHasRoom) {
@@ -280,9 +286,7 @@ struct Forward {
     }
   }
 
-  static __device__ void sync(int warpgroup) {
-    cutlass::arch::NamedBarrier::sync(kWarpgroup, kConsumers + warpgroup);
-  }
+  static __device__ void sync(int warpgroup) { cutlass::arch::NamedBarrier::sync(kWarpgroup, kConsumers + warpgroup); }
 
   // The tiles of keys that every query of the tile sees.
   static __forceinline__ __device__ Range whole_tiles(const Attention& call, const Work& work) {
@@ -293,8 +297,8 @@ struct Forward {
 
   // Masked scores become -inf.
   template <class Values>
-  static __forceinline__ __device__ void mask(const Parameters& parameters, const Work& work, const Fragment& fragment, int warpgroup,
-                              int tile, Values& scores, Softmax& softmax) {
+  static __forceinline__ __device__ void mask(const Parameters& parameters, const Work& work, const Fragment& fragment,
+                                              int warpgroup, int tile, Values& scores, Softmax& softmax) {
     const Attention& call = parameters.call;
     const int first_key = tile * kN;
     if constexpr (!kPlain) {
@@ -327,8 +331,9 @@ struct Forward {
 
   // Values behind the last kept key may be anything.
   template <class Tiles>
-  static __forceinline__ __device__ void clear_behind(const Parameters& parameters, const Work& work, int tile, Pipeline& v_ring,
-                                      const State& v_state, Tiles& v_tiles, int thread) {
+  static __forceinline__ __device__ void clear_behind(const Parameters& parameters, const Work& work, int tile,
+                                                      Pipeline& v_ring, const State& v_state, Tiles& v_tiles,
+                                                      int thread) {
     const int kept = work.sequence.kept - tile * kN;
     if (kept >= kN || !(parameters.call.offsets_q || parameters.call.lengths)) return;
     v_ring.consumer_wait(v_state);
@@ -346,9 +351,9 @@ struct Forward {
 
   // y / sum, and the logarithm of the sum. A row with nothing kept is zeros; one whose kept scores are all -inf is NaN.
   template <class Values, class Tile>
-  static __forceinline__ __device__ void store(const Parameters& parameters, const Work& work,
-                                               const Fragment& fragment, int thread, const Softmax& softmax,
-                                               ValueMma mma, Values& y, Tile& tile) {
+  static __forceinline__ __device__ void store(const Parameters& parameters, const Work& work, const Fragment& fragment,
+                                               int thread, const Softmax& softmax, ValueMma mma, Values& y,
+                                               Tile& tile) {
     const Attention& call = parameters.call;
     const int64_t b = call.place(work.b), first = work.sequence.first_query + work.queries.begin;
     const int first_row = thread / 32 * 16, count = work.queries.end - work.queries.begin;
@@ -430,8 +435,9 @@ Status launch_forward(const Attention& call, const Context& context) {
   const int positions_q = packed ? call.packed_queries : call.queries;
   const int positions_k = packed ? call.packed_keys : call.keys;
   constexpr int kLeastPairs = 16;  // leaves several blocks to a head, which read its keys at the same time
-  const auto order = Order<Kernel::kM>::of(Slots<Kernel::kM>::of_queries(call), call.heads,
-                                           int64_t(call.keys) * (call.dim + call.dim_v) * 2 / call.group, kLeastPairs, true, true);
+  const auto order =
+      Order<Kernel::kM>::of(Slots<Kernel::kM>::of_queries(call), call.heads,
+                            int64_t(call.keys) * (call.dim + call.dim_v) * 2 / call.group, kLeastPairs, true, true);
   const typename Kernel::Parameters parameters{
       call,
       tile_copy<T, Kernel::kM, Kernel::kD>(global_rows<T>(call.q, positions_q, call.dim, call.heads, sequences)),
@@ -440,8 +446,8 @@ Status launch_forward(const Attention& call, const Context& context) {
       order,
       Scores::of(call)};
   const int blocks = std::min(order.tasks(), device_attribute(cudaDevAttrMultiProcessorCount));
-  return launch(context, attention_forward<Kernel>,
-                Grid{blocks, Kernel::kThreads, sizeof(typename Kernel::Shared)}, parameters);
+  return launch(context, attention_forward<Kernel>, Grid{blocks, Kernel::kThreads, sizeof(typename Kernel::Shared)},
+                parameters);
 }
 
 // The tiles by the number of features: as many queries as the warpgroups have registers for, and as many keys as leave
