@@ -65,10 +65,12 @@ struct Splits {
 
   static constexpr int kMostSplits = 128;
 
-  // Keys of a split, which follow from their number alone: enough for a block to be worth its start.
+  // Keys of a split: as many as one sequence's blocks can take at the same time on a large GPU, but enough for a block
+  // to be worth its start. They follow from the shape of a sequence, so that its bits do not depend on the batch.
   static int keys_of(const Attention& call) {
-    constexpr int kStep = 64, kLeast = 128;
-    const int share = (call.keys + kMostSplits - 1) / kMostSplits;
+    constexpr int kStep = 64, kLeast = 128, kBlocks = 384;
+    const int most = std::clamp(kBlocks / std::max(call.key_heads, 1), 8, kMostSplits);
+    const int share = (call.keys + most - 1) / most;
     return share <= kLeast ? kLeast : (share + kStep - 1) / kStep * kStep;
   }
 
