@@ -99,7 +99,8 @@ def attention_varlen(
 
     Sequence b has the queries offsets_q[b] up to offsets_q[b + 1] and the keys offsets_k[b] up to offsets_k[b + 1], and
     sees no other keys. What holds for `attention` holds for each sequence: causality is aligned at its own end, and
-    memory grows with the number of positions. A sequence has the bits that `attention` gives it alone.
+    memory grows with the number of positions. A sequence has the bits that `attention` gives it alone; of up to 32
+    queries of 16 bits on a GPU it has others, since `attention` computes those by kernels of their own.
 
     Args:
         q: [N, H, D]: the queries of all sequences. float64, float32, float16 or bfloat16; D from 1 to 256.

@@ -43,7 +43,8 @@ def named(*tensors):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_sequence_does_not_depend_on_the_others(any_backend, dtype, random):
     """Alone, packed with others, or with keys behind its length, which are never read: the same bits."""
-    sizes, heads, features = (3, 200, 64), (4, 2, 2), 32
+    few = 3 if dtype == "float32" else 33  # fewer of 16 bits have GPU kernels of their own
+    sizes, heads, features = (few, 200, 64), (4, 2, 2), 32
     packed = [normal(random, sum(sizes), count, features) for count in heads]
     dy = normal(random, sum(sizes), heads[0], features)
 

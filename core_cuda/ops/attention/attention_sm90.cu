@@ -37,12 +37,11 @@ bool all_aligned(std::initializer_list<Tensor> tensors) {
   return std::all_of(tensors.begin(), tensors.end(), [](const Tensor& tensor) { return tensor.is_aligned(); });
 }
 
-// A tile of queries has 128 rows or more, and each costs as much as if it were full.
+// Of packed sequences nobody knows here how long they are: the kernel must not depend on all of them together.
 bool has_tiles(const Attention& call, int most_features) {
-  constexpr int kLeastQueries = 33;
-  const int positions = call.offsets_q ? call.packed_queries : call.queries;
-  return size_of(call.dtype) == 2 && std::max(call.dim, call.dim_v) <= most_features && positions >= kLeastQueries &&
-         (call.offsets_q ? call.packed_keys : call.keys) > 0;
+  const bool packed = call.offsets_q;
+  return size_of(call.dtype) == 2 && std::max(call.dim, call.dim_v) <= most_features &&
+         (packed ? call.packed_queries > 0 && call.packed_keys > 0 : call.queries > kFewQueries && call.keys > 0);
 }
 
 }  // namespace

@@ -88,11 +88,14 @@ struct Splits {
   size_t size;    // bytes of all
 };
 
+// A sequence of so many queries is no work for a kernel with tiles of 128 queries.
+inline constexpr int kFewQueries = 32;
+
 // Whether a few queries see many keys. How long packed sequences are is not known here.
 inline bool is_split(const Attention& call) {
-  constexpr int kMostQueries = 64, kLeastKeys = 256;
-  return size_of(call.dtype) == 2 && !call.offsets_q && int64_t(call.queries) * call.group <= kMostQueries &&
-         call.keys >= kLeastKeys;
+  constexpr int kMostRows = 64, kLeastKeys = 256;
+  return size_of(call.dtype) == 2 && !call.offsets_q && call.queries <= kFewQueries &&
+         int64_t(call.queries) * call.group <= kMostRows && call.keys >= kLeastKeys;
 }
 
 // Bytes that the operators ask for, on any device.
