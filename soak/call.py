@@ -124,6 +124,9 @@ def build(plan: Plan) -> Call:
         return _Builder(plan).call()
 
 
+OFFSETS = ("offsets_q", "offsets_k")  # no layout may repeat them, nor do they count other rows
+
+
 class _Builder:
     def __init__(self, plan: Plan) -> None:
         self.plan, self.spec = plan, plan.spec
@@ -131,7 +134,8 @@ class _Builder:
         sample = self._sample()
         self.options = sample.options
         vmapped = plan.way == "vmap"
-        some = tuple(name for name in sample.tensors if pick(self.random, True, False)) or sample.tensors
+        free = tuple(name for name in sample.tensors if name not in OFFSETS)
+        some = tuple(name for name in free if pick(self.random, True, False)) or free
         self.mapped = some if vmapped else ()
         self.copies = COPIES if vmapped else 1
         self.inputs = {
@@ -192,7 +196,7 @@ class _Builder:
             values = rounded(values, "float32" if wide else self.plan.dtype)
         if name in self.mapped:
             values = np.stack([np.roll(values, i) for i in range(COPIES)])
-        return self._laid_out(values)
+        return layout.plain(values) if name in OFFSETS else self._laid_out(values)
 
     def _laid_out(self, values: np.ndarray) -> Tensor:
         return layout.drawn(values, self.random) if self.plan.any_layout else layout.plain(values)

@@ -238,6 +238,7 @@ def test_kernels_are_compiled_where_nvcc_is(place, monkeypatch):
     monkeypatch.delenv("CUDA")
     monkeypatch.setenv("CUDA_HOME", str(toolkit))
     monkeypatch.setattr(building, "_gpus_here", list)
+    monkeypatch.delenv("TORCH_CUDA_ARCH_LIST", raising=False)
     assert place.load(kernel) == (of_cpu, 0)  # there is no GPU
     files = []
     for architectures in ("8.0", "9.0+PTX"):

@@ -9,6 +9,7 @@ class Attention(Specification):
     signature = "(q, k, v, *, causal=False, scale=None, mask=None, window=None, lengths=None, softcap=0.0, seq_dim=-3)"
     least_rank = 1
     autocast = True
+    bits_follow_from_values = False
 
     def sample(self, shape, random):
         """The columns are the features of as many positions of one head, over few keys: any number of them is quick."""

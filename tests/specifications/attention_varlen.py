@@ -11,6 +11,7 @@ class AttentionVarlen(Specification):
     signature = "(q, k, v, offsets_q, offsets_k, *, causal=False, scale=None, window=None, softcap=0.0)"
     least_rank = 1
     autocast = True
+    bits_follow_from_values = False
     rows_are_independent = False
     packed = True
 

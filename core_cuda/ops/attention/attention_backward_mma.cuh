@@ -143,7 +143,7 @@ __device__ void backward_scores(const Scores<T>& score, const float* lse, const 
   each_score<Tile>([&](int i, int j, int e, int) {
     const float row_lse = e % 2 ? pair(lse, j).y : pair(lse, j).x;
     const float row_delta = e % 2 ? pair(delta, j).y : pair(delta, j).x;
-    s[i][j][e] = exp2_or_zero(fmaf(s[i][j][e], score.factor, -row_lse * float(kLog2E)));
+    s[i][j][e] = exp2_or_zero((score.scaled(s[i][j][e]) - row_lse) * float(kLog2E));
     dp[i][j][e] = s[i][j][e] * (score.is_product ? dp[i][j][e] - row_delta : dp[i][j][e]);
   });
 }

@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     }
     if (threadIdx.x % 4 == 0 && query < sequence.queries)
       *call.lse.row<float>(place, sequence.first_query + query, head) =
-          none ? kNothing<float> : softmax.max[row] * score.natural + logf(sum);
+          none ? kNothing<float> : score.scaled(softmax.max[row]) + logf(sum);
   }
   __syncwarp();
   store_rows<Tile::kWarpM, Tile::kD>(rows, call.y.row<T>(place, sequence.first_query + first_query + warp_row, head),

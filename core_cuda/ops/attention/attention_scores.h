@@ -31,6 +31,19 @@ struct Scores {
     return 1 - share * share;
   }
 
+  // The scaled score, rounded by itself: lse is made of such numbers, and where one score outweighs the others, their
+  // difference must be zero, however large they are.
+  FUSEDOPS_HD A scaled(A score) const {
+#ifdef __CUDA_ARCH__
+    if constexpr (sizeof(A) == 8)
+      return __dmul_rn(score, natural);
+    else
+      return __fmul_rn(score, natural);
+#else
+    return score * natural;
+#endif
+  }
+
   bool is_product;  // otherwise of() makes a score of a product
   A scale, cap, inverse_cap, factor;
   A natural;  // makes lse's maximum of a score

@@ -163,7 +163,7 @@ struct SimpleSequence {
   // Makes p of a product, and ds of a product of dy and v; a masked score makes zeros.
   __device__ void differentiate(const Query& query, int key, T& p, T& ds) const {
     const T value = score_of(p);
-    p = exp2_(value * score.factor - query.lse * T(kLog2E));
+    p = exp2_((score.scaled(value) - query.lse) * T(kLog2E));
     ds = p * (ds - query.delta);
     if (score.cap > 0) ds *= score.slope(value);
     if (!is_kept(query, key)) p = ds = 0;
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     const int query = first_query + Tile::row(i);
     if (query < of.sequence.queries && Tile::column(0) == 0)
       *call.lse.row<T>(call.place(of.b), of.sequence.first_query + query, head) =
-          some ? max[i] * score.natural + std::log(sum[i]) : kNothing<T>;
+          some ? score.scaled(max[i]) + std::log(sum[i]) : kNothing<T>;
 #pragma unroll
     for (T& element : y[i]) element = some ? element / sum[i] : 0;
   }

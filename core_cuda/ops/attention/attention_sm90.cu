@@ -40,7 +40,8 @@ bool all_aligned(std::initializer_list<Tensor> tensors) {
 // Of packed sequences nobody knows here how long they are: the kernel must not depend on all of them together.
 bool has_tiles(const Attention& call, int most_features) {
   const bool packed = call.offsets_q;
-  return size_of(call.dtype) == 2 && std::max(call.dim, call.dim_v) <= most_features &&
+  return size_of(call.dtype) == 2 && sm90::has_kernel(call.dtype, sm90::is_plain(call)) &&
+         std::max(call.dim, call.dim_v) <= most_features &&
          (packed ? call.packed_queries > 0 && call.packed_keys > 0 : call.queries > kFewQueries && call.keys > 0);
 }
 
@@ -57,15 +58,6 @@ bool takes_sm90_backward(const Attention& call) {
                       of_keys(call, call.v, call.dim_v), of_queries(call, call.y, call.dim_v),
                       of_queries(call, call.dy, call.dim_v), of_queries(call, call.dq, call.dim),
                       of_keys(call, call.dk, call.dim), of_keys(call, call.dv, call.dim_v)});
-}
-
-Status attention_sm90(const Attention& call, const Context& context) {
-  return call.dtype == DType::f16 ? sm90::forward_f16(call, context) : sm90::forward_bf16(call, context);
-}
-
-Status attention_sm90_backward(const Attention& call, void* workspace, const Context& context) {
-  return call.dtype == DType::f16 ? sm90::backward_f16(call, workspace, context)
-                                  : sm90::backward_bf16(call, workspace, context);
 }
 
 }  // namespace fusedops::cuda

@@ -16,6 +16,7 @@
 #include "core/common/formulas.h"
 #include "core/cuda/launch.cuh"
 #include "ops/attention/attention_paths.h"
+#include "ops/attention/attention_sm90_paths.h"
 
 namespace fusedops::cuda::sm90 {
 
@@ -133,15 +134,10 @@ struct Scores {
   float scale, softcap, factor;
   bool plain;
 
-  // Without a soft cap, mask, or negative scale, a product is a score: the scale is in the factor.
   static Scores of(const Attention& call) {
     const bool plain = is_plain(call);
     const auto scale = static_cast<float>(call.scale), softcap = static_cast<float>(call.softcap);
     return {scale, softcap, plain ? static_cast<float>(call.scale * kLog2E) : static_cast<float>(kLog2E), plain};
-  }
-
-  static bool is_plain(const Attention& call) {
-    return call.softcap == 0 && !call.has_mask && static_cast<float>(call.scale * kLog2E) > 0;
   }
 
   __device__ float capped(float product) const {

@@ -520,6 +520,8 @@ template <class Kernel>
 Status launch_backward(const Attention& call, void* workspace, const Context& context) {
   using T = typename Kernel::T;
   constexpr int kM = Kernel::kM, kN = Kernel::kN, kD = Kernel::kD;
+  // Also makes the GPU's context that of this thread: a tensor's description for TMA cannot be made without one.
+  FUSEDOPS_TRY(allow_shared_memory(attention_backward_products<Kernel>, sizeof(typename Kernel::Shared)));
   const bool packed = call.offsets_q;
   const int64_t sequences = packed ? 1 : call.sequences;
   const int positions_q = packed ? call.packed_queries : call.queries;
@@ -548,20 +550,12 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
                 Grid{parameters.workspace.slots, Kernel::kConsumers * kWarpgroup}, parameters);
 }
 
-// Calls body(kernel) with the tiles for the number of features, at most 128: more dk and dv than these have no room in
-// registers.
-template <class T, class Body>
-auto with_backward(const Attention& call, Body&& body) {
-  const bool plain = Scores::is_plain(call);
-  if (std::max(call.dim, call.dim_v) <= 64)
-    return plain ? body(Backward<T, 128, 128, 64, true>{}) : body(Backward<T, 128, 128, 64, false>{});
-  return plain ? body(Backward<T, 64, 128, 128, true>{}) : body(Backward<T, 64, 128, 128, false>{});
-}
-
-template <class T>
+// The tiles by the number of features, at most 128: more dk and dv than these have no room in registers.
+template <class T, bool kPlain>
 Status backward(const Attention& call, void* workspace, const Context& context) {
-  return with_backward<T>(call,
-                          [&](auto kernel) { return launch_backward<decltype(kernel)>(call, workspace, context); });
+  if (std::max(call.dim, call.dim_v) <= 64)
+    return launch_backward<Backward<T, 128, 128, 64, kPlain>>(call, workspace, context);
+  return launch_backward<Backward<T, 64, 128, 128, kPlain>>(call, workspace, context);
 }
 
 }  // namespace fusedops::cuda::sm90

@@ -430,6 +430,8 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1)
 template <class Kernel>
 Status launch_forward(const Attention& call, const Context& context) {
   using T = typename Kernel::T;
+  // Also makes the GPU's context that of this thread: a tensor's description for TMA cannot be made without one.
+  FUSEDOPS_TRY(allow_shared_memory(attention_forward<Kernel>, sizeof(typename Kernel::Shared)));
   const bool packed = call.offsets_q;
   const int64_t sequences = packed ? 1 : call.sequences;
   const int positions_q = packed ? call.packed_queries : call.queries;
@@ -452,18 +454,12 @@ Status launch_forward(const Attention& call, const Context& context) {
 
 // The tiles by the number of features: as many queries as the warpgroups have registers for, and as many keys as leave
 // room for the probabilities beside the scores.
-template <class T>
+template <class T, bool kPlain>
 Status forward(const Attention& call, const Context& context) {
   const int features = std::max(call.dim, call.dim_v);
-  const bool plain = Scores::is_plain(call);
-  if (features <= 64)
-    return plain ? launch_forward<Forward<T, 192, 128, 64, 2, true>>(call, context)
-                 : launch_forward<Forward<T, 192, 128, 64, 2, false>>(call, context);
-  if (features <= 128)
-    return plain ? launch_forward<Forward<T, 128, 128, 128, 2, true>>(call, context)
-                 : launch_forward<Forward<T, 128, 128, 128, 2, false>>(call, context);
-  return plain ? launch_forward<Forward<T, 128, 80, 256, 2, true>>(call, context)
-               : launch_forward<Forward<T, 128, 80, 256, 2, false>>(call, context);
+  if (features <= 64) return launch_forward<Forward<T, 192, 128, 64, 2, kPlain>>(call, context);
+  if (features <= 128) return launch_forward<Forward<T, 128, 128, 128, 2, kPlain>>(call, context);
+  return launch_forward<Forward<T, 128, 80, 256, 2, kPlain>>(call, context);
 }
 
 }  // namespace fusedops::cuda::sm90

@@ -1,13 +1,17 @@
-// The kernels for compute capability 9.x by dtype, each in a file of its own, since they compile slowly.
+// The kernels for compute capability 9.x.
 #pragma once
 
+#include "core/common/exp.h"
 #include "ops/attention/attention.h"
 
 namespace fusedops::cuda::sm90 {
 
-Status forward_f16(const Attention& call, const Context& context);
-Status forward_bf16(const Attention& call, const Context& context);
-Status backward_f16(const Attention& call, void* workspace, const Context& context);
-Status backward_bf16(const Attention& call, void* workspace, const Context& context);
+// Whether a product is a score: without a soft cap, mask, or negative scale. The scale is part of the factor then.
+inline bool is_plain(const Attention& call) {
+  return call.softcap == 0 && !call.has_mask && static_cast<float>(call.scale * kLog2E) > 0;
+}
+
+// All others have kernels of their own, which take long to compile: of bfloat16 alone, which models are trained in.
+inline constexpr bool has_kernel(DType dtype, bool plain) { return plain || dtype == DType::bf16; }
 
 }  // namespace fusedops::cuda::sm90

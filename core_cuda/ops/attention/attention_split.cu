@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(kJoinThreads)
     for (int w = 0; w < kJoinWarps; ++w) joined += of_warps[w * splits.pitch + threadIdx.x];
     call.y.row<T>(b, query, head)[threadIdx.x] = from_compute<T>(none ? 0 : joined / sum);
   }
-  if (threadIdx.x == 0) *call.lse.row<float>(b, query, head) = none ? kNothing<float> : max * score.natural + logf(sum);
+  if (threadIdx.x == 0) *call.lse.row<float>(b, query, head) = none ? kNothing<float> : score.scaled(max) + logf(sum);
 }
 
 template <class T, class Tile>
