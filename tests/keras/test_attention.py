@@ -81,7 +81,7 @@ CASES = {
     "queries and keys": ({}, {"query_mask": PADDING, "value_mask": PADDING}, "attention", 2, {}),
     "window": ({"sliding_window": 2}, {}, "attention", 2, {}),
     "causal window": ({"sliding_window": 2}, {"value_mask": PADDING, **CAUSAL}, "attention", 2, {"window": 2}),
-    "narrow window": ({"sliding_window": 9}, {"value_mask": PADDING, **CAUSAL}, "attention", 2, {"window": 9}),
+    "wide window": ({"sliding_window": 9}, {"value_mask": PADDING, **CAUSAL}, "attention", 2, {"window": 9}),
     "mask": ({}, {"attention_mask": PAIRS}, "attention", 3, {}),
     "everything": (
         {"sliding_window": 4},

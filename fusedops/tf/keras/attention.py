@@ -10,10 +10,8 @@ import keras
 import tensorflow as tf
 
 import fusedops.tf as fo
-from fusedops.tf.keras.kept import Kept, attend, of_heads, of_pairs
-from fusedops.tf.keras.layer import FLOATING, FusedLayer, register
-
-_MOST_FEATURES = 256  # of a head
+from fusedops.tf.keras.kept import Kept, attend, fit, keras_mask, of_heads, of_pairs, too_many
+from fusedops.tf.keras.layer import FusedLayer, register
 
 
 class _FusedAttention(FusedLayer):
@@ -55,39 +53,20 @@ class _FusedAttention(FusedLayer):
         )
 
     def _attend(self, query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: Any, scale: float) -> tf.Tensor:
-        kept = mask if isinstance(mask, Kept) else of_pairs(mask)
-        return attend(query, key, value, kept, scale, mean_of_nothing=self.dropout == 0)
+        return attend(query, key, value, mask, scale, mean_of_nothing=self.dropout == 0)
 
     def _with_shares(
         self, query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: Any, scale: float, training: Any
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """With the probabilities, which are returned or dropped out, as a tensor."""
         causal = isinstance(mask, Kept) and mask.causal and mask.window is None and mask.is_positional
-        kept = None if causal else _mask(mask)
+        kept = None if causal else keras_mask(mask)
         if kept is not None:
             kept = of_heads(tf.cast(kept, tf.bool))
         scores = tf.einsum("bthd,bshd->bhts", query, key)
         shares = fo.softmax(scores, scale=scale, mask=kept, causal=causal)
         dropped = self._dropout_layer(shares, training=training) if self.dropout > 0 else shares
         return tf.einsum("bhts,bshd->bthd", dropped, value), shares
-
-
-def _mask(mask: Any) -> Any:
-    """As Keras's own code takes it."""
-    return mask.everything() if isinstance(mask, Kept) else mask
-
-
-def _fit(*tensors: tf.Tensor) -> bool:
-    """Whether the kernel takes these projections: of one dtype, [B, positions, heads, features]."""
-    return all(len(x.shape) == 4 and x.dtype == tensors[0].dtype and x.dtype in FLOATING for x in tensors)
-
-
-def _too_many(**features: int) -> str | None:
-    """Why the kernel does not take heads of so many features, if so."""
-    for name, value in features.items():
-        if value > _MOST_FEATURES:
-            return f"{name} {value} is above {_MOST_FEATURES}"
-    return None
 
 
 @register
@@ -117,7 +96,7 @@ class MultiHeadAttention(_FusedAttention, keras.layers.MultiHeadAttention):
     def why_not(self, inputs: Any = None) -> str | None:
         if self._attention_axes not in (None, (1,)):
             return f"attention_axes {self._attention_axes} are not the first after the batch"
-        return _too_many(key_dim=self._key_dim, value_dim=self._value_dim)
+        return too_many(key_dim=self._key_dim, value_dim=self._value_dim)
 
     def _compute_attention(
         self,
@@ -130,9 +109,9 @@ class MultiHeadAttention(_FusedAttention, keras.layers.MultiHeadAttention):
         **options: Any,
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
         refused = return_attention_scores and self._flash_attention
-        if self.why_not() or refused or options or not _fit(query, key, value):
+        if self.why_not() or refused or options or not fit(query, key, value):
             return super()._compute_attention(
-                query, key, value, _mask(attention_mask), training, return_attention_scores, **options
+                query, key, value, keras_mask(attention_mask), training, return_attention_scores, **options
             )
         scale = self._inverse_sqrt_key_dim
         if self._needs_shares(return_attention_scores, training):
@@ -159,7 +138,7 @@ class GroupQueryAttention(_FusedAttention, keras.layers.GroupQueryAttention):
     """
 
     def why_not(self, inputs: Any = None) -> str | None:
-        return _too_many(head_dim=self.head_dim)
+        return too_many(head_dim=self.head_dim)
 
     def call(
         self,
@@ -186,7 +165,7 @@ class GroupQueryAttention(_FusedAttention, keras.layers.GroupQueryAttention):
         )
         gate = self._gate_dense(query) if getattr(self, "use_gate", False) else None
         q, k, v = self._query_dense(query), self._key_dense(value if key is None else key), self._value_dense(value)
-        if self._computes_directly(return_attention_scores, training) and _fit(q, k, v):
+        if self._computes_directly(return_attention_scores, training) and fit(q, k, v):
             output, shares = self._attend(q, k, v, mask, self._inverse_sqrt_head_dim), None
         else:
             k, v = (tf.repeat(x, self.num_repeats, 2) for x in (k, v))
@@ -210,9 +189,9 @@ class GroupQueryAttention(_FusedAttention, keras.layers.GroupQueryAttention):
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
         scores = self._return_attention_scores
         refused = scores and self._flash_attention
-        if self.why_not() or refused or options or not _fit(query, key, value):
+        if self.why_not() or refused or options or not fit(query, key, value):
             return super()._compute_attention(
-                query, key, value, attention_mask=_mask(attention_mask), training=training, **options
+                query, key, value, attention_mask=keras_mask(attention_mask), training=training, **options
             )
         scale = self._inverse_sqrt_head_dim
         if self._needs_shares(scores, training):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import tensorflow as tf
 
 import fusedops.tf as fo
+from fusedops.tf.keras.layer import FLOATING
+
+MOST_FEATURES = 256  # of a head
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,7 @@ class Kept:
         window: with `causal`, keeps only j > i - window.
         keys: bool, [B, S]; True keeps a key.
         queries: bool, [B, T]; a query that is False sees no key.
+        lengths: [B]; only keys before it are kept.
         pairs: bool, [B, T, S], [B, H, T, S] or broadcastable to either: if not None, it tells everything.
     """
 
@@ -28,6 +33,7 @@ class Kept:
     window: int | None = None
     keys: tf.Tensor | None = None
     queries: tf.Tensor | None = None
+    lengths: tf.Tensor | None = None
     pairs: tf.Tensor | None = None
 
     @property
@@ -76,16 +82,56 @@ def of_heads(mask: tf.Tensor) -> tf.Tensor:
     return mask
 
 
+def keras_mask(mask: Any) -> Any:
+    """The mask that Keras's own code takes, of one or of what is kept."""
+    return mask.everything() if isinstance(mask, Kept) else mask
+
+
+def fit(*tensors: tf.Tensor) -> bool:
+    """Whether the kernel takes these queries, keys and values: of one dtype, [B, positions, heads, features]."""
+    first = tensors[0].dtype
+    return all(
+        len(x.shape) == 4 and x.dtype == first and x.dtype in FLOATING and x.shape[-1] <= MOST_FEATURES for x in tensors
+    )
+
+
+def too_many(**features: int) -> str | None:
+    """Why the kernel does not take heads of so many features, if so."""
+    for name, value in features.items():
+        if value > MOST_FEATURES:
+            return f"{name} {value} is above {MOST_FEATURES}"
+    return None
+
+
 def attend(
-    query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, kept: Kept, scale: float, *, mean_of_nothing: bool
+    query: tf.Tensor,
+    key: tf.Tensor,
+    value: tf.Tensor,
+    mask: Any,
+    scale: float,
+    *,
+    softcap: float = 0.0,
+    mean_of_nothing: bool = False,
 ) -> tf.Tensor:
     """Attention of [B, T, H, D] over [B, S, Hk, D].
 
     Args:
+        mask: what is kept, or a mask of it, or None.
         mean_of_nothing: a query that sees no key gets the mean of all values, as from
             `keras.ops.dot_product_attention`; otherwise zeros, as from `keras.layers.Softmax` with a mask.
     """
-    y = fo.attention(query, key, value, causal=kept.causal, window=kept.window, mask=kept.mask(), scale=scale)
+    kept = mask if isinstance(mask, Kept) else of_pairs(mask)
+    y = fo.attention(
+        query,
+        key,
+        value,
+        causal=kept.causal,
+        scale=scale,
+        mask=kept.mask(),
+        window=kept.window,
+        lengths=kept.lengths,
+        softcap=softcap,
+    )
     blind = kept.blind() if mean_of_nothing or kept.queries is not None else None
     if blind is None:
         return y
