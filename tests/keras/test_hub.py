@@ -253,6 +253,7 @@ def test_families_that_share_a_form(hub, fk, kind, monkeypatch, random):
     known = kind not in ("phi3", "qwen3_moe", "qwen_moe")  # the decoders of these make the mask
     assert calls[0]["causal"] is known
     assert any(each["mask"] is not None and each["mask"].shape[2] == LENGTH for each in calls) is not known
+    assert any(each["lengths"] is not None for each in calls) is (kind == "gpt2")  # a cache without a window
 
 
 def check_layer(keras, fk, layer, *arguments, **options):
