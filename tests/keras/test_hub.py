@@ -56,6 +56,19 @@ MODELS = {
     "gemma2": ("GemmaBackbone", {**GEMMA, **GEMMA_2}),
     "bert": ("BertBackbone", BERT),
 }
+ONE = {**LLAMA, "num_layers": 1}
+EXPERTS = {**ONE, "num_experts": 2, "top_k": 2}
+WINDOW = {"sliding_window_size": 4, "use_sliding_window_attention": True}
+SHARING = {  # forms of attention and of decoders
+    "gpt2": ("GPT2Backbone", {**BERT, "num_layers": 1, "dropout": 0.0}),
+    "mistral": ("MistralBackbone", {**ONE, "sliding_window": 4}),
+    "qwen": ("QwenBackbone", {**ONE, **WINDOW}),
+    "mixtral": ("MixtralBackbone", {**EXPERTS, "sliding_window": 4}),
+    "phi3": ("Phi3Backbone", ONE),
+    "qwen3": ("Qwen3Backbone", {**ONE, "head_dim": 8, "sliding_window_size": 4}),
+    "qwen3_moe": ("Qwen3MoeBackbone", {**EXPERTS, "moe_intermediate_dim": 16, "head_dim": 8}),
+    "qwen_moe": ("QwenMoeBackbone", {**EXPERTS, "moe_intermediate_dim": 16, "shared_expert_intermediate_dim": 16}),
+}
 
 
 @pytest.fixture
@@ -111,7 +124,7 @@ def test_every_counterpart_takes_part(hub, fk):
 
     expected = {name.rpartition(".")[2] for name in MODULES if name not in norms()}
     found = set()
-    for kind, config in MODELS.values():
+    for kind, config in [*MODELS.values(), *SHARING.values()]:
         model = fk.convert(getattr(hub.models, kind)(**config), verbose=False)
         found |= {kind.__name__ for kind in kinds(model) if kind.__module__.startswith("fusedops.tf.keras.hub.")}
     assert found >= expected
@@ -207,6 +220,40 @@ def test_generation_with_a_cache(hub, fk, kind, jit_compile, random):
     got = model.generate(prompts, stop_token_ids=None)["token_ids"]
     np.testing.assert_array_equal(got, expected)
     assert (np.asarray(got)[:, 4:] != prompts["token_ids"][:, 4:]).any()
+
+
+@pytest.mark.parametrize(
+    "kind", [name if name in ("gpt2", "qwen") else pytest.param(name, marks=pytest.mark.slow) for name in SHARING]
+)
+def test_families_that_share_a_form(hub, fk, kind, monkeypatch, random):
+    """Results, gradients and generated tokens; attention is in one pass, and no mask of all pairs is made."""
+    import fusedops.tf as fo
+
+    name, config = SHARING[kind]
+    backbone = getattr(hub.models, name)(**config)
+    inputs = batch(random, backbone)
+    model = getattr(hub.models, name.replace("Backbone", "CausalLM"))(backbone=backbone, preprocessor=None)
+    prompts = {"token_ids": inputs["token_ids"][:2], "padding_mask": np.repeat([[1] * 4 + [0] * 8], 2, 0)}
+
+    def results():
+        found = values(backbone(inputs)) + gradients(backbone, inputs)
+        if kind == "qwen":  # KerasHub's own cannot generate over TensorFlow, with a window
+            return found, None
+        model.compile(sampler="greedy", jit_compile=False)
+        return found, model.generate(prompts, stop_token_ids=None)["token_ids"]
+
+    plain, tokens = results()
+    fk.convert(model, verbose=False)
+    calls, attention = [], fo.attention
+    monkeypatch.setattr(fo, "attention", lambda *args, **options: calls.append(options) or attention(*args, **options))
+    converted, generated = results()
+    for got, expected in zip(converted, plain, strict=True):
+        np.testing.assert_allclose(got, expected, atol=200 * EPS * max(1, np.abs(expected).max()))
+    np.testing.assert_array_equal(generated, tokens)
+    known = kind not in ("phi3", "qwen3_moe", "qwen_moe")  # the decoders of these make the mask
+    assert calls[0]["causal"] is known
+    assert any(each["mask"] is not None and each["mask"].shape[2] == LENGTH for each in calls) is not known
+    assert any(each["lengths"] is not None for each in calls) is (kind == "gpt2")  # a cache without a window
 
 
 def check_layer(keras, fk, layer, *arguments, **options):

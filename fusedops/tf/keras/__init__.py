@@ -13,7 +13,7 @@ versions.require()
 
 from fusedops.tf import symbolic as symbolic  # noqa: E402  for its effect: a TensorFlow may not have imported Keras
 from fusedops.tf.keras import activations as activations  # noqa: E402
-from fusedops.tf.keras.attention import MultiHeadAttention  # noqa: E402
+from fusedops.tf.keras.attention import GroupQueryAttention, MultiHeadAttention  # noqa: E402
 from fusedops.tf.keras.conversion import convert, revert  # noqa: E402
 from fusedops.tf.keras.dense import Dense, GatedDense  # noqa: E402
 from fusedops.tf.keras.losses import SparseCategoricalCrossentropy  # noqa: E402
@@ -27,6 +27,7 @@ __all__ = [
     "AddRMSNormalization",
     "Dense",
     "GatedDense",
+    "GroupQueryAttention",
     "LayerNormalization",
     "MultiHeadAttention",
     "RMSNormalization",

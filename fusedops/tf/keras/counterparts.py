@@ -8,7 +8,7 @@ import keras
 
 from fusedops import conversion
 from fusedops.tf.keras import hub, internals
-from fusedops.tf.keras.attention import MultiHeadAttention
+from fusedops.tf.keras.attention import GroupQueryAttention, MultiHeadAttention
 from fusedops.tf.keras.dense import Dense
 from fusedops.tf.keras.layer import FusedLayer
 from fusedops.tf.keras.losses import SparseCategoricalCrossentropy
@@ -17,6 +17,7 @@ from fusedops.tf.keras.softmax import Softmax
 
 _OF_KERAS: dict[type, type] = {
     keras.layers.Dense: Dense,
+    keras.layers.GroupQueryAttention: GroupQueryAttention,
     keras.layers.LayerNormalization: LayerNormalization,
     keras.layers.MultiHeadAttention: MultiHeadAttention,
     keras.layers.RMSNormalization: RMSNormalization,

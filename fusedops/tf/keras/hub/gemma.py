@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import keras
 import tensorflow as tf
-from keras import ops
 from keras_hub.src.models.gemma import gemma_attention, gemma_decoder_block, rms_normalization
 
 import fusedops.tf as fo
-from fusedops.tf.keras.hub import causal
+from fusedops.tf.keras.hub.causal import kept_of_decoder
 from fusedops.tf.keras.hub.layer import HubLayer
 from fusedops.tf.keras.hub.norms import FusedRMSNorm
 from fusedops.tf.keras.hub.residual import add_norm
+from fusedops.tf.keras.kept import Kept, attend, fit, keras_mask, too_many
 
 
 @keras.saving.register_keras_serializable("fusedops.hub.gemma")
@@ -39,9 +41,13 @@ class CachedGemmaAttention(HubLayer, gemma_attention.CachedGemmaAttention):
         "query_head_dim_normalize",
         "logit_soft_cap",
         "use_sliding_window_attention",
+        "sliding_window_size",
         "_mask_sliding_window",
         "_compute_attention",
     )
+
+    def why_not(self, inputs: Any = None) -> str | None:
+        return super().why_not(inputs) or too_many(head_dim=self.head_dim)
 
     def call(
         self,
@@ -51,7 +57,7 @@ class CachedGemmaAttention(HubLayer, gemma_attention.CachedGemmaAttention):
         cache_update_index: Any = 0,
         training: bool = False,
     ) -> Any:
-        if not causal.is_beside_causality(attention_mask):
+        if not isinstance(attention_mask, Kept):
             return super().call(
                 x,
                 attention_mask=attention_mask,
@@ -74,18 +80,17 @@ class CachedGemmaAttention(HubLayer, gemma_attention.CachedGemmaAttention):
         training: bool = False,
         cache_update_index: Any = 0,
     ) -> tf.Tensor:
+        if (self.dropout and training) or not fit(q, k, v):
+            return super()._compute_attention(
+                q, k, v, keras_mask(attention_mask), training=training, cache_update_index=cache_update_index
+            )
         if self.use_sliding_window_attention and attention_mask is not None:
-            attention_mask = self._mask_sliding_window(attention_mask, cache_update_index=cache_update_index)
-        batch, length, heads, dim = ops.shape(q)
-        groups = heads // self.num_key_value_heads
-        scores = ops.einsum("btkgh,bskh->bkgts", ops.reshape(q, (batch, length, -1, groups, dim)), k)
-        scale = 1 / math.sqrt(self.head_dim if self.query_head_dim_normalize else self.hidden_dim // heads)
-        if self.logit_soft_cap is not None:
-            scores, scale = ops.tanh(scores * (scale / self.logit_soft_cap)), self.logit_soft_cap
-        shares = causal.probabilities(scores, scale, attention_mask)
-        if self.dropout:
-            shares = self.dropout_layer(shares, training=training)
-        return ops.reshape(ops.einsum("bkgts,bskh->btkgh", shares, v), (batch, length, heads, dim))
+            if isinstance(attention_mask, Kept):
+                attention_mask = replace(attention_mask, window=self.sliding_window_size)
+            else:
+                attention_mask = self._mask_sliding_window(attention_mask, cache_update_index=cache_update_index)
+        scale = 1 / math.sqrt(self.head_dim if self.query_head_dim_normalize else self.hidden_dim // q.shape[2])
+        return attend(q, k, v, attention_mask, scale, softcap=self.logit_soft_cap or 0.0)
 
 
 @keras.saving.register_keras_serializable("fusedops.hub.gemma")
@@ -125,11 +130,8 @@ class GemmaDecoderBlock(HubLayer, gemma_decoder_block.GemmaDecoderBlock):
         y = y + residual
         return y if cache is None else (y, cache)
 
-    def _compute_attention_mask(
-        self, x: tf.Tensor, padding_mask: Any, cache: Any, cache_update_index: Any
-    ) -> tf.Tensor:
-        attention = self.attention
-        windowed = attention.use_sliding_window_attention  # a window is cut out of a mask of all pairs
-        if cache is None and not windowed and type(attention) is CachedGemmaAttention:
-            return causal.beside_causality(x, padding_mask)
-        return super()._compute_attention_mask(x, padding_mask, cache, cache_update_index)
+    def _compute_attention_mask(self, x: tf.Tensor, padding_mask: Any, cache: Any, cache_update_index: Any) -> Any:
+        everything = partial(super()._compute_attention_mask, x, padding_mask, cache, cache_update_index)
+        if cache is not None or type(self.attention) is not CachedGemmaAttention:
+            return everything()
+        return kept_of_decoder(everything, x, padding_mask)

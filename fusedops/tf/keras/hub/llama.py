@@ -6,13 +6,11 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras import ops
-from keras_hub.src.models.llama import llama_attention, llama_decoder, llama_rotary_embedding
+from keras_hub.src.models.llama import llama_decoder, llama_rotary_embedding
 
 import fusedops.tf as fo
 from fusedops.tf.keras import activations
-from fusedops.tf.keras.hub import causal
-from fusedops.tf.keras.hub.layer import HubLayer
+from fusedops.tf.keras.hub.decoder import CausalDecoder
 from fusedops.tf.keras.hub.residual import add_norm
 from fusedops.tf.keras.hub.rotary import FusedRotation
 
@@ -23,22 +21,9 @@ class LlamaRotaryEmbedding(FusedRotation, llama_rotary_embedding.LlamaRotaryEmbe
 
 
 @keras.saving.register_keras_serializable("fusedops.hub")
-class LlamaAttention(HubLayer, llama_attention.LlamaAttention):
-    needs = ("_dot_product_equation", "_combine_equation", "_inv_norm_factor", "_compute_attention")
-
-    def _compute_attention(
-        self, query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, attention_mask: Any = None
-    ) -> tf.Tensor:
-        scores = ops.einsum(self._dot_product_equation, query, key)
-        shares = causal.probabilities(scores, self._inv_norm_factor, attention_mask)
-        return ops.einsum(self._combine_equation, shares, value)
-
-
-@keras.saving.register_keras_serializable("fusedops.hub")
-class LlamaTransformerDecoder(HubLayer, llama_decoder.LlamaTransformerDecoder):
+class LlamaTransformerDecoder(CausalDecoder, llama_decoder.LlamaTransformerDecoder):
     needs = (
-        "_compute_self_attention_mask",
-        "_self_attention_layer",
+        *CausalDecoder.needs,
         "_self_attention_layernorm",
         "_self_attention_dropout",
         "_feedforward_layernorm",
@@ -83,21 +68,3 @@ class LlamaTransformerDecoder(HubLayer, llama_decoder.LlamaTransformerDecoder):
         if name is None:
             return tf.cast(self.activation(tf.cast(gate, tf.float32)), up.dtype) * up
         return fo.gated_act(gate, up, name)
-
-    def _compute_self_attention_mask(
-        self,
-        decoder_sequence: tf.Tensor,
-        decoder_padding_mask: Any,
-        decoder_attention_mask: Any,
-        self_attention_cache: Any,
-        self_attention_cache_update_index: Any,
-    ) -> tf.Tensor:
-        if self_attention_cache is None and type(self._self_attention_layer) is LlamaAttention:
-            return causal.beside_causality(decoder_sequence, decoder_padding_mask, decoder_attention_mask)
-        return super()._compute_self_attention_mask(
-            decoder_sequence,
-            decoder_padding_mask,
-            decoder_attention_mask,
-            self_attention_cache,
-            self_attention_cache_update_index,
-        )

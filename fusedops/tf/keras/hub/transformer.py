@@ -1,14 +1,17 @@
-"""keras_hub.layers.TransformerEncoder, the layer of BERT and similar models."""
+"""keras_hub.layers.TransformerEncoder and TransformerDecoder, the layers of BERT, GPT-2 and similar models."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import keras
 import tensorflow as tf
-from keras_hub.src.layers.modeling import transformer_encoder
+from keras_hub.src.layers.modeling import cached_multi_head_attention, transformer_decoder, transformer_encoder
 from keras_hub.src.layers.modeling.transformer_layer_utils import merge_padding_and_attention_mask
 
+from fusedops.tf.keras.attention import MultiHeadAttention
+from fusedops.tf.keras.hub.causal import kept_of_decoder
 from fusedops.tf.keras.hub.layer import HubLayer
 from fusedops.tf.keras.hub.residual import add_norm
 
@@ -57,3 +60,32 @@ class TransformerEncoder(HubLayer, transformer_encoder.TransformerEncoder):
     def _feedforward(self, x: tf.Tensor, training: bool | None) -> tf.Tensor:
         x = self._feedforward_output_dense(self._feedforward_intermediate_dense(x))
         return self._feedforward_dropout(x, training=training)
+
+
+@keras.saving.register_keras_serializable("fusedops.hub")
+class CachedMultiHeadAttention(HubLayer, MultiHeadAttention, cached_multi_head_attention.CachedMultiHeadAttention):
+    """KerasHub's code projects and keeps the cache, and then calls Keras's attention, which is ours."""
+
+    def why_not(self, inputs: Any = None) -> str | None:
+        return super().why_not(inputs) or MultiHeadAttention.why_not(self, inputs)
+
+
+@keras.saving.register_keras_serializable("fusedops.hub")
+class TransformerDecoder(HubLayer, transformer_decoder.TransformerDecoder):
+    needs = ("_self_attention_layer", "_compute_self_attention_mask")
+
+    def _compute_self_attention_mask(
+        self,
+        decoder_sequence: tf.Tensor,
+        decoder_padding_mask: Any,
+        decoder_attention_mask: Any,
+        use_causal_mask: bool,
+        self_attention_cache: Any,
+        self_attention_cache_update_index: Any,
+    ) -> Any:
+        masks = (decoder_sequence, decoder_padding_mask, decoder_attention_mask)
+        cache = (self_attention_cache, self_attention_cache_update_index)
+        everything = partial(super()._compute_self_attention_mask, *masks, use_causal_mask, *cache)
+        if not use_causal_mask or type(self._self_attention_layer) is not CachedMultiHeadAttention:
+            return everything()
+        return kept_of_decoder(everything, *masks, *cache)

@@ -1,0 +1,70 @@
+"""Attention with grouped heads, which each family of models has under its own name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import tensorflow as tf
+
+from fusedops.tf.keras.hub import made
+from fusedops.tf.keras.hub.layer import HubLayer
+from fusedops.tf.keras.kept import Kept, attend, fit, keras_mask, too_many
+
+
+def _once(name: str) -> property:
+    """By what `call` repeats keys and values for the heads that share them: the kernel takes them as they are."""
+
+    def set_value(self: Any, value: int) -> None:
+        self.__dict__[name] = value
+
+    return property(lambda self: 1, set_value)
+
+
+class FusedAttention(HubLayer):
+    """KerasHub's code projects, rotates and keeps the cache; a query that sees no key gets zeros, as there."""
+
+    needs = ("_inv_norm_factor", "_compute_attention")
+
+    num_key_value_groups = _once("num_key_value_groups")
+    _num_key_value_groups = _once("_num_key_value_groups")  # Mistral's name for it
+
+    def why_not(self, inputs: Any = None) -> str | None:
+        return super().why_not(inputs) or too_many(head_dim=self._dense_of_keys().kernel.shape[-1])
+
+    def _dense_of_keys(self) -> Any:
+        return getattr(self, "_key_dense", None) or self.key_dense
+
+    def _compute_attention(
+        self,
+        query: tf.Tensor,
+        key: tf.Tensor,
+        value: tf.Tensor,
+        attention_mask: Any = None,
+        cache_update_index: Any = None,
+    ) -> tf.Tensor:
+        if not fit(query, key, value):
+            groups = query.shape[2] // key.shape[2]
+            key, value = (tf.repeat(x, groups, 2) for x in (key, value))
+            index = {} if cache_update_index is None else {"cache_update_index": cache_update_index}
+            return super()._compute_attention(query, key, value, keras_mask(attention_mask), **index)
+        return attend(query, key, value, self._in_window(attention_mask, cache_update_index), self._inv_norm_factor)
+
+    def _in_window(self, mask: Any, cache_update_index: Any) -> Any:
+        """What is kept of a mask in the layer's own window: Qwen's have one."""
+        size = getattr(self, "sliding_window_size", None)
+        if not (size and getattr(self, "use_sliding_window_attention", True)):
+            return mask
+        if isinstance(mask, Kept) and mask.causal:
+            return replace(mask, window=size)
+        index = 0 if cache_update_index is None else cache_update_index
+        return self._mask_sliding_window(keras_mask(mask), cache_update_index=index)
+
+
+_ATTENTIONS = made.counterparts("attention", FusedAttention)
+
+
+def __getattr__(name: str) -> type:
+    if name not in _ATTENTIONS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _ATTENTIONS[name]
