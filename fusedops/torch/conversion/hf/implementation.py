@@ -115,12 +115,15 @@ def why_not(owner: Owner) -> str | None:
     for model in owner.models:
         if not model._can_set_attn_implementation():
             return f"{type(model).__name__} has code of its own for it"
-        if not model._supports_flash_attn:  # which takes no full mask either
-            return f"{type(model).__name__} always needs a mask of all positions"
+        if not model._supports_flash_attn:
+            return f"transformers has no flash attention for {type(model).__name__}, nor short masks"
     for module in (*owner.models, *owner.others, *owner.attentions):
         if "sdpa" in _said(module):
             return f"the code of {type(module).__name__} asks for its name"
+    has_sdpa = all(model._supports_sdpa for model in owner.models)  # which relies on `is_causal`, too
     for module in owner.attentions:
+        if not has_sdpa and getattr(module, "is_decoder", False) and not getattr(module, "is_causal", True):
+            return "it leaves it to its mask whether it is causal"
         if reason := _unfused(module, name):
             return reason
     return None
