@@ -113,6 +113,7 @@ class Report:
         self.rules, self.name = rules, name
         self.parameters = 0  # of all things
         self.outcomes: list[Outcome] = []
+        self.further: list[str] = []  # what was converted that is no module or layer, a line each
         self.notes: list[str] = []
 
     def replace(self, thing: Any, kind: type) -> None:
@@ -137,7 +138,7 @@ class Report:
     @property
     def is_empty(self) -> bool:
         """Whether nothing was replaced or found."""
-        return not any(each.status in ("replaced", "found") for each in self.outcomes)
+        return not self.further and not any(each.status in ("replaced", "found") for each in self.outcomes)
 
     @property
     def all(self) -> int:
@@ -180,6 +181,7 @@ class Report:
         for (kind, became, condition), count in sorted(replaced.items()):
             line = f"  {count:4} {kind:{width}} -> {became}"
             lines.append(f"{line}, {condition}" if condition else line)
+        lines += [f"  {line}" for line in self.further]
         kept, ignored = defaultdict(list), defaultdict(list)
         for each in self.outcomes:
             if each.status == "kept":

@@ -24,7 +24,8 @@ def batch(random: np.random.Generator, device: str = "cpu", padded: bool = False
         mask = torch.ones_like(tokens)
         mask[1, 11:] = mask[2, :4] = 0
         inputs |= {"attention_mask": mask, "position_ids": (mask.cumsum(-1) - 1).clamp(min=0)}
-        inputs["labels"][mask == 0] = -100
+        # Nor is there a label for what padding is followed by: a query that sees no key gets anything.
+        inputs["labels"][(mask == 0) | (mask.roll(1, -1) == 0)] = -100
     return {name: value.to(device) for name, value in inputs.items()}
 
 
@@ -52,12 +53,15 @@ def results(model: Any, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor
 
 
 def outputs(model: Any, inputs: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Loss and logits. Of a model without: the mean, with alternating signs, of all that it returns, and all that."""
+    """Loss and logits. Of a model without: the mean, with alternating signs, of all that it returns, and all that.
+
+    The logits of padding are left out: it sees no token, and what it gets instead depends on the attention.
+    """
     torch.manual_seed(0)  # some models draw which parts of an image they hide
     found = model(**inputs)
     loss, logits = getattr(found, "loss", None), getattr(found, "logits", None)
     if torch.is_tensor(loss) and torch.is_tensor(logits):
-        return loss, logits
+        return loss, logits if "attention_mask" not in inputs else logits * inputs["attention_mask"][..., None]
     leaves = tree_leaves(tuple(found.values()) if isinstance(found, Mapping) else found)
     floats = [x.flatten() for x in leaves if torch.is_tensor(x) and x.is_floating_point()]
     row = torch.cat([x for x in floats if x.requires_grad or len(floats) == 1])

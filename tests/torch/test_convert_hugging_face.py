@@ -49,11 +49,11 @@ def test_the_guide_shows_what_is_printed(torch_cpu, fo, transformers, capsys):
 
 # How often each kernel is called in the forward of 2 layers; a block's second norm is called with the sum before it.
 KERNELS = {
-    "llama": {"rms_norm": 3, "add_rms_norm": 2, "rope": 4, "gated_act": 2, "cross_entropy": 1},
-    "mixtral": {"rms_norm": 3, "add_rms_norm": 2, "rope": 4, "gated_act": 2, "cross_entropy": 1},
-    "qwen3": {"rms_norm": 7, "add_rms_norm": 2, "rope": 4, "gated_act": 2, "cross_entropy": 1},
-    "gemma2": {"rms_norm": 7, "add_rms_norm": 2, "rope": 4, "gated_act": 2, "cross_entropy": 1},
-    "gemma3": {"rms_norm": 11, "add_rms_norm": 2, "rope": 4, "gated_act": 2, "cross_entropy": 1},
+    "llama": {"attention": 2, "rms_norm": 3, "add_rms_norm": 2, "rope": 4, "gated_act": 2, "cross_entropy": 1},
+    "mixtral": {"attention": 2, "rms_norm": 3, "add_rms_norm": 2, "rope": 4, "gated_act": 2, "cross_entropy": 1},
+    "qwen3": {"attention": 2, "rms_norm": 7, "add_rms_norm": 2, "rope": 4, "gated_act": 2, "cross_entropy": 1},
+    "gemma2": {"attention": 2, "rms_norm": 7, "add_rms_norm": 2, "rope": 4, "gated_act": 2, "cross_entropy": 1},
+    "gemma3": {"attention": 2, "rms_norm": 11, "add_rms_norm": 2, "rope": 4, "gated_act": 2, "cross_entropy": 1},
 }
 
 

@@ -7,6 +7,9 @@ Face's transformers it is made of the module's own class and of a mixin in `hf/`
 A class is known by what the code of its `forward` computes, whatever its name: `hf/forms/` is the catalogue of the
 code that is known, `source.py` compares.
 
+The attention of transformers' models is exchanged by its name in their configs instead: `hf/implementation.py`, with
+what stands behind the name in `hf/attention.py` and `hf/masks.py`.
+
 How a family of models is added: mostly not at all, since its code is that of others. If a module is kept that should
 not be, add its `forward` as a form to the file of `hf/forms/` for its idea, with the names of attributes that the mixin
 asks for. Where no mixin computes it, write one in the file of the same idea in `hf/`; what it must have is said in
@@ -23,6 +26,7 @@ import torch
 from fusedops import conversion
 from fusedops.torch import internals
 from fusedops.torch.conversion.counterparts import Modules
+from fusedops.torch.conversion.hf import implementation
 
 __all__ = ["convert", "revert"]
 
@@ -36,13 +40,18 @@ def convert(model: _Model, verbose: bool = True, *, functions: bool = False) -> 
     buffers, state-dict keys, hooks, devices, the optimizer's references and all references to modules stay valid. A
     second conversion does nothing more.
 
-    Known are `LayerNorm`, `RMSNorm`, `Softmax` and `CrossEntropyLoss` of torch.nn, and every class with a `forward`
-    whose code is that of a norm, a gated or dense MLP, an attention with rotary embedding, a residual block or a model
-    with a loss in the catalogue `fusedops.torch.conversion.hf.forms`, which is that of Hugging Face's transformers and
-    of models that copy it. The names of the class, its attributes and variables may differ, and so may comments and
-    annotations; operations, constants, dtypes and their order may not. A class that differs in one place is kept, and
-    the line is printed if most of its code is that of a form. So is a class without a source file, and a subclass of a
-    known class that has no `forward` of its own, because it may compute something else.
+    Known are `LayerNorm`, `RMSNorm`, `Softmax`, `MultiheadAttention` and `CrossEntropyLoss` of torch.nn, and every
+    class with a `forward` whose code is that of a norm, a gated or dense MLP, an attention with rotary embedding, a
+    residual block or a model with a loss in the catalogue `fusedops.torch.conversion.hf.forms`, which is that of
+    Hugging Face's transformers and of models that copy it. The names of the class, its attributes and variables may
+    differ, and so may comments and annotations; operations, constants, dtypes and their order may not. A class that
+    differs in one place is kept, and the line is printed if most of its code is that of a form. So is a class
+    without a source file, and a subclass of a known class that has no `forward` of its own, because it may compute
+    something else.
+
+    A model of transformers whose config says `sdpa` or `eager` gets `fusedops.torch.attention`, by a name in that
+    config instead of a class, and smaller masks, where all of its attentions fit the kernel. Models that share the
+    config get it, too. What the kernel does not compute of a call, such as dropout, transformers' own attention does.
 
     The model may be wrapped, for example by DistributedDataParallel or torch.compile; compiled code is compiled again.
     `fully_shard` makes subclasses: convert a model before it is sharded.
@@ -86,6 +95,8 @@ def reported(model: torch.nn.Module, functions: bool = False) -> conversion.Repo
     report = conversion.Report(rules, type(model).__name__)
     # Those within others come first: what a block can fuse depends on what it is made of.
     conversion.convert(modules[::-1], rules, report)
+    for change in implementation.convert(modules):
+        (report.notes if change.reason else report.further).append(str(change))
     internals.forget_compiled(modules)
     return report
 
@@ -107,6 +118,7 @@ def revert(model: _Model) -> _Model:
     """
     modules = list(_checked("revert", model).modules())
     conversion.revert(modules, Modules(model))
+    implementation.revert(modules)
     internals.forget_compiled(modules)
     return model
 

@@ -20,22 +20,22 @@ from fusedops.torch.nn.layer import FusedLayer
 _OF_TORCH: dict[type, type] = {
     torch.nn.CrossEntropyLoss: nn.CrossEntropyLoss,
     torch.nn.LayerNorm: nn.LayerNorm,
+    torch.nn.MultiheadAttention: nn.MultiheadAttention,
     torch.nn.RMSNorm: nn.RMSNorm,
     torch.nn.Softmax: nn.Softmax,
 }
 _ORIGINALS = {counterpart: kind for kind, counterpart in _OF_TORCH.items()}
 
 _SERVED = "torch's own kernel serves as well"
-_OF_NORMS = "only its norms have counterparts"
+_OF_PARTS = "only its norms and its attention have counterparts"
 _KEPT: dict[type, str] = {
     torch.nn.GELU: _SERVED,
-    torch.nn.MultiheadAttention: "its attention is a kernel of torch's own",
     torch.nn.ReLU: _SERVED,
     torch.nn.SiLU: _SERVED,
     torch.nn.Sigmoid: _SERVED,
     torch.nn.Tanh: _SERVED,
-    torch.nn.TransformerDecoderLayer: _OF_NORMS,
-    torch.nn.TransformerEncoderLayer: _OF_NORMS,
+    torch.nn.TransformerDecoderLayer: _OF_PARTS,
+    torch.nn.TransformerEncoderLayer: _OF_PARTS,
 }
 
 
@@ -81,6 +81,8 @@ class Modules(conversion.Rules):
         return super().becomes(thing) + (f" (as {like})" if like not in ("", type(thing).__name__) else "")
 
     def condition(self, thing: Any) -> str:
+        if isinstance(thing, torch.nn.MultiheadAttention):
+            return "if it is called with need_weights=False"
         dim = thing.dim if isinstance(thing, torch.nn.Softmax) else None
         return "" if dim is None or dim < 0 else f"if dim {dim} is the last of its input"
 

@@ -14,6 +14,7 @@ from fusedops import conversion
 from fusedops.building.progress import progress
 from fusedops.torch import internals
 from fusedops.torch.conversion.counterparts import Modules
+from fusedops.torch.conversion.hf import implementation
 from fusedops.torch.explaining.explanation import Explanation
 from fusedops.torch.explaining.rows import rows
 from fusedops.torch.explaining.state import Generators, left_as_it_came
@@ -79,7 +80,7 @@ def explain(model: torch.nn.Module, /, *inputs: Any, **kwargs: Any) -> Explanati
     with here, left_as_it_came(model, generators), torch.inference_mode(False), torch.enable_grad():
         rules = Modules(model)
         report = conversion.Report(rules, type(model).__name__)
-        theirs, ours = _classes(modules, rules, report)
+        theirs, ours, attentions = _classes(modules, rules, report)
         if not model.training:
             model.train()
         step = Step(model, inputs, kwargs, theirs, device, generators)
@@ -92,6 +93,7 @@ def explain(model: torch.nn.Module, /, *inputs: Any, **kwargs: Any) -> Explanati
                 for number, (name, side) in enumerate(measured.items()):
                     show(2 * round + number, 2 * (_WARM_UP + STEPS), f"a step of {type(model).__name__}, {name}")
                     _become(side.classes)
+                    implementation.choose(attentions[name])
                     side.measure(step, warm=round >= _WARM_UP, first=round == 0)
     return Explanation(
         model=type(model).__name__,
@@ -124,14 +126,19 @@ def _device(model: Any) -> torch.device:
     return device
 
 
-def _classes(modules: list[torch.nn.Module], rules: Modules, report: conversion.Report) -> tuple[Classes, Classes]:
-    """Of each module: without fusedops's counterparts, and with all that there are."""
-    came = {module: type(module) for module in modules}
+def _classes(
+    modules: list[torch.nn.Module], rules: Modules, report: conversion.Report
+) -> tuple[Classes, Classes, dict[str, implementation.Chosen]]:
+    """Of each module: without fusedops's counterparts, and with all that there are; and the attention of both."""
+    came, attentions = {module: type(module) for module in modules}, {}
     conversion.revert(modules, rules)
-    theirs = {module: type(module) for module in modules}
+    implementation.revert(modules)
+    theirs, attentions["theirs"] = {module: type(module) for module in modules}, implementation.chosen(modules)
     _become(came)
     conversion.convert(modules[::-1], rules, report)
-    return theirs, {module: type(module) for module in modules}
+    implementation.convert(modules)
+    attentions["ours"] = implementation.chosen(modules)
+    return theirs, {module: type(module) for module in modules}, attentions
 
 
 def _become(classes: Classes) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from fusedops.torch.conversion.hf import implementation
+
 _MEMBERS = ("_parameters", "_buffers", "_modules")  # dictionaries of a module, which it changes in place
 
 
@@ -40,7 +42,7 @@ def left_as_it_came(model: torch.nn.Module, generators: Generators) -> Iterator[
     Parameters, buffers and modules that a forward adds are gone, and those that it takes away are back.
     """
     modules = list(model.modules())
-    classes = [type(module) for module in modules]
+    classes, attentions = [type(module) for module in modules], implementation.chosen(modules)
     attributes = [dict(vars(module)) for module in modules]
     members = [{name: dict(vars(module)[name]) for name in _MEMBERS} for module in modules]
     changing = [x for module in modules for x in _changing(module)]
@@ -55,6 +57,7 @@ def left_as_it_came(model: torch.nn.Module, generators: Generators) -> Iterator[
             for name, them in of_module.items():
                 own[name].clear()
                 own[name].update(them)
+        implementation.choose(attentions)
         for x, value in values.items():
             x.data.copy_(value)  # not as a change of its own, which a graph that somebody holds would refuse
         generators.restore()

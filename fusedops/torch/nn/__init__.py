@@ -10,6 +10,7 @@ Under autocast a layer computes in the dtype of its input.
 from __future__ import annotations
 
 from fusedops.torch.nn.activations import GEGLU, BiasGELU, SwiGLU
+from fusedops.torch.nn.attention import MultiheadAttention
 from fusedops.torch.nn.losses import CrossEntropyLoss
 from fusedops.torch.nn.normalization import LayerNorm, RMSNorm
 from fusedops.torch.nn.residual import AddLayerNorm, AddRMSNorm
@@ -23,6 +24,7 @@ __all__ = [
     "BiasGELU",
     "CrossEntropyLoss",
     "LayerNorm",
+    "MultiheadAttention",
     "RMSNorm",
     "RotaryEmbedding",
     "Softmax",

@@ -109,7 +109,9 @@ class HFLayer(FusedLayer, torch.nn.Module if TYPE_CHECKING else object):  # type
 def _blank(kind: type) -> Any:
     """A module without state of the class's counterpart; of the class where transformers is another than it was."""
     from fusedops.torch.conversion import hf
+    from fusedops.torch.conversion.hf import implementation
 
+    implementation.names()  # which its config may have
     try:
         return object.__new__(hf.counterpart(kind) if hf.is_known(kind) else kind)
     except (ImportError, AttributeError, UnknownClass):

@@ -1,0 +1,140 @@
+"""The attention of transformers' models: what stands in its registry, from the import of this module on, by `NAMES`."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import fusedops.torch as fo
+from fusedops.torch.conversion.hf import masks
+from fusedops.torch.conversion.hf.internals import (
+    ALL_ATTENTION_FUNCTIONS,
+    ALL_MASK_ATTENTION_FUNCTIONS,
+    sdpa_attention_forward,
+)
+from fusedops.torch.nn.layer import unfused_input
+
+NAMES = {"sdpa": "fusedops", "eager": "fusedops_eager"}
+"""What a config has instead of the name of transformers' own attention, which computes what the kernel does not."""
+_MOST_FEATURES = 256
+# What else some attentions are given, which the kernel does not have: a bias of the scores, sinks, pages.
+_UNKNOWN = ("position_bias", "s_aux", "sinks", "cache")
+
+_Result = tuple[Tensor, Tensor | None]
+_Attention = Callable[..., _Result]
+
+
+def eager(module: Any) -> _Attention | None:
+    """The function that the modules of a model call if they have no other; it is in their module of Python."""
+    for kind in type(module).__mro__:
+        function = getattr(sys.modules.get(kind.__module__), "eager_attention_forward", None)
+        if function is not None:
+            return function
+    return None
+
+
+def why_not(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    kept: masks.Kept | None,
+    dropout: float = 0.0,
+    scaling: Any = None,
+    output_attentions: bool = False,
+    **options: Any,
+) -> str | None:
+    """Why transformers' own attention computes a call, if so.
+
+    Args:
+        query, key, value: [B, heads, positions, features].
+        kept: what the mask says, as `masks.kept` reads it.
+        dropout, scaling, output_attentions, options: what the attention's module passes.
+    """
+    if kept is None:
+        return "its mask is not one of booleans"
+    if dropout > 0.0:
+        return "the kernel has no dropout"
+    if output_attentions:
+        return "the kernel does not keep the attention's weights"
+    unknown = next((name for name in _UNKNOWN if options.get(name) is not None), None)
+    if unknown:
+        return f"the kernel has no {unknown}"
+    if isinstance(scaling, Tensor):
+        return "its scale is a tensor"
+    if max(query.shape[-1], value.shape[-1]) > _MOST_FEATURES:
+        return f"its heads have more than {_MOST_FEATURES} features"
+    if query.dim() != 4 or not query.shape[0] == key.shape[0] == value.shape[0]:
+        return "its queries and keys are of different batches"
+    is_cast = torch.is_autocast_enabled(query.device.type)
+    if not is_cast and not query.dtype is key.dtype is value.dtype:
+        return "its queries, keys and values are of different dtypes"
+    return unfused_input(query)
+
+
+def _attend(
+    original: Callable[..., _Result],
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **options: Any,
+) -> _Result:
+    """What transformers calls for an attention, with its arguments: [B, heads, positions, features]."""
+    queries, keys = query.shape[2], key.shape[2]
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    kept = masks.kept(attention_mask, queries, keys, causal, sliding_window)
+    if why_not(query, key, value, kept, dropout, scaling, **options) or kept is None:
+        has_window = attention_mask is None and sliding_window is not None
+        if kept is not None and (attention_mask is not None or has_window):
+            attention_mask = kept.full(queries, keys, query.device)
+        options |= {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, "softcap": softcap}
+        return original(module, query, key, value, attention_mask, sliding_window=sliding_window, **options)
+    if kept.keys != keys:
+        key, value = key[:, :, : kept.keys], value[:, :, : kept.keys]
+    y = fo.attention(
+        query.transpose(1, 2),
+        key.transpose(1, 2),
+        value.transpose(1, 2),
+        causal=kept.causal,
+        scale=scaling,
+        mask=kept.mask,
+        window=kept.window,
+        lengths=kept.lengths,
+        softcap=softcap or 0.0,
+    )
+    return y, None
+
+
+def _eager(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any) -> _Result:
+    """The module's own; its mask is added to the scores, and says where it is causal, too."""
+    attention = eager(module)
+    assert attention is not None  # `implementation` has looked
+    causal = options.pop("is_causal")
+    if mask is None and (getattr(module, "is_causal", True) if causal is None else causal) and query.shape[2] > 1:
+        seen = masks.kept(None, query.shape[2], key.shape[2], True, None)
+        mask = None if seen is None else seen.full(query.shape[2], key.shape[2], query.device)
+    if mask is not None and mask.dtype is torch.bool:
+        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, torch.finfo(query.dtype).min)
+    return attention(module, query, key, value, mask, **{k: v for k, v in options.items() if v is not None})
+
+
+def _sdpa(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any) -> _Result:
+    return sdpa_attention_forward(module, query, key, value, mask, **options)
+
+
+_ORIGINALS: dict[str, Callable[..., _Result]] = {"sdpa": _sdpa, "eager": _eager}
+
+for _original, _name in NAMES.items():
+    ALL_ATTENTION_FUNCTIONS.register(_name, functools.partial(_attend, _ORIGINALS[_original]))
+    ALL_MASK_ATTENTION_FUNCTIONS.register(_name, masks.mask)

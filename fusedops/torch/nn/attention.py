@@ -1,0 +1,153 @@
+"""Multi-head attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import fusedops.torch as fo
+from fusedops.torch.nn.layer import FusedLayer, as_original, name, of_two_dtypes, unfused_input
+
+_MOST_FEATURES = 256
+
+
+class MultiheadAttention(FusedLayer, nn.MultiheadAttention):
+    """softmax(q kᵀ / √D, masked) v for each head, between projections: `fusedops.torch.attention`.
+
+    The arguments, the parameters and the state dict are those of `torch.nn.MultiheadAttention`. The kernel computes the
+    attention where its weights are not asked for: call the layer with `need_weights=False`.
+
+    Call arguments:
+        query: [T, B, E], or [B, T, E] with `batch_first=True`, or [T, E]; float64, float32, float16 or bfloat16.
+        key, value: [S, B, kdim] and [S, B, vdim], laid out as the query.
+        key_padding_mask: bool [B, S]; True leaves a key out.
+        need_weights: whether the weights are returned, too. torch's own code computes them.
+        attn_mask: bool [T, S] or [B · num_heads, T, S]; True leaves a key out for a query.
+        average_attn_weights: as in torch.
+        is_causal: says that attn_mask is the causal mask, which is then not read where T and S are the same.
+
+    Returns:
+        The output, of the query's shape with E features, and the weights, or None. A query of which all keys are left
+        out gets zeros of the attention, where torch's is NaN or zeros, depending on the kernel that it chooses.
+
+    Raises:
+        RuntimeError: an argument has the wrong shape or dtype.
+
+    torch's own code handles all else: weights, dropout in training, masks of numbers, which are added to the scores,
+    `add_bias_kv`, `add_zero_attn`, heads of more than 256 features, other dtypes, devices and layouts.
+
+    Example:
+        >>> attention = fnn.MultiheadAttention(8, 2, batch_first=True)
+        >>> x = torch.ones(1, 3, 8)
+        >>> attention(x, x, x, need_weights=False)[0].shape
+        torch.Size([1, 3, 8])
+        >>> attention.why_not(x, x, x)
+        'the weights are asked for: need_weights is True'
+
+    Source: Vaswani et al., "Attention is all you need", 2017.
+    """
+
+    def why_not(self, *inputs: Any, **options: Any) -> str | None:
+        """As of every layer; `options` are those that the layer is called with by name."""
+        if self.bias_k is not None:
+            return "add_bias_kv is True"
+        if self.add_zero_attn:
+            return "add_zero_attn is True"
+        if self.head_dim > _MOST_FEATURES:
+            return f"a head has {self.head_dim} features; the kernel takes up to {_MOST_FEATURES}"
+        return self._unfused_call(*inputs, **options) if inputs else None
+
+    def _unfused_call(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> str | None:
+        if need_weights:
+            return "the weights are asked for: need_weights is True"
+        if self.training and self.dropout > 0.0:
+            return "the kernel has no dropout"
+        for x in (query, key, value):
+            if unfused := unfused_input(x):
+                return unfused
+        if query.dim() not in (2, 3):
+            return f"the query has {query.dim()} dimensions"
+        if (query.shape[-1], key.shape[-1], value.shape[-1]) != (self.embed_dim, self.kdim, self.vdim):
+            return "the inputs have other widths than the layer"  # torch says which
+        weight = self.out_proj.weight
+        is_cast = torch.is_autocast_enabled(query.device.type)
+        if not is_cast and any(x.dtype is not weight.dtype for x in (query, key, value)):
+            return of_two_dtypes(query, weight)
+        if key_padding_mask is not None and key_padding_mask.dtype is not torch.bool:
+            return f"key_padding_mask is {name(key_padding_mask.dtype)}, which is added to the scores"
+        if _is_square(query, key, self.batch_first) and is_causal and attn_mask is not None:
+            return None
+        if is_causal:
+            return "is_causal is True, but there is no square attn_mask"
+        if attn_mask is not None and attn_mask.dtype is not torch.bool:
+            return f"attn_mask is {name(attn_mask.dtype)}, which is added to the scores"
+        return None
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        given = (query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)
+        if self.why_not(*given):
+            return self.otherwise(super().forward, *given)
+        try:
+            q, k, v = (self._heads(x) for x in self._projected(query, key, value))
+            mask = None if attn_mask is None or is_causal else ~attn_mask
+            if mask is not None and mask.dim() == 3:
+                mask = mask.reshape(-1, self.num_heads, *mask.shape[1:])
+            if key_padding_mask is not None:
+                kept = ~key_padding_mask.reshape(-1, 1, 1, key_padding_mask.shape[-1])
+                mask = kept if mask is None else mask & kept
+            y = fo.attention(q, k, v, causal=is_causal, mask=mask).flatten(-2)
+        except RuntimeError as error:
+            as_original(error, super().forward, *given)
+            raise
+        if query.dim() == 2:
+            y = y[0]
+        elif not self.batch_first:
+            y = y.transpose(0, 1)
+        return functional.linear(y, self.out_proj.weight, self.out_proj.bias), None
+
+    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+        """What the heads read; of one input, by one product, whose result they read in place."""
+        bias = self.in_proj_bias
+        if self.in_proj_weight is not None and query is key is value:
+            return functional.linear(query, self.in_proj_weight, bias).chunk(3, -1)
+        weights: tuple[Tensor, ...] = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        if self.in_proj_weight is not None:
+            weights = self.in_proj_weight.chunk(3)
+        biases = (None, None, None) if bias is None else bias.chunk(3)
+        return tuple(map(functional.linear, (query, key, value), weights, biases))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """[B, positions, heads, D]."""
+        x = x.view(*x.shape[:-1], self.num_heads, self.head_dim)
+        if x.dim() == 3:
+            return x[None]
+        return x if self.batch_first else x.transpose(0, 1)
+
+
+def _is_square(query: Tensor, key: Tensor, batch_first: bool) -> bool:
+    """Whether there are as many queries as keys."""
+    dim = 1 if batch_first and query.dim() == 3 else 0
+    return query.shape[dim] == key.shape[dim]

@@ -1,0 +1,212 @@
+"""fusedops.torch.convert of the attention of transformers' models: masks, generation, what is kept, what is undone."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+
+from tests.helpers.hugging_face import FAMILIES, Family
+
+LENGTH, WINDOW = 13, 5
+
+
+@pytest.fixture
+def build(torch_backend, transformers):
+    def built(name="llama", **options):
+        family = FAMILIES.get(name) or Family(name)
+        return family.build(device=torch_backend.device, **options)
+
+    return built
+
+
+@pytest.fixture
+def torch(torch_backend):
+    return torch_backend.torch
+
+
+def tokens(torch, device, side=None):
+    """And the mask of those that are no padding."""
+    ids = torch.arange(3 * LENGTH, device=device).reshape(3, LENGTH) * 7 % 90 + 3
+    mask = torch.ones_like(ids)
+    if side == "left":
+        mask[0, :4] = mask[2, :1] = 0
+    elif side == "right":
+        mask[1, 9:] = 0
+    elif side == "middle":
+        mask[1, 3:5] = 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def padding(torch, side, length):
+    return tokens(torch, "cpu", side)["attention_mask"][:, :length].bool() if side else None
+
+
+# Of a layer's cache: queries, keys, position of the first query, of the first key.
+SIZES = {
+    "no cache": (13, 13, 0, 0),
+    "one more": (1, 13, 12, 0),
+    "some more": (4, 13, 9, 0),
+    "the last of a window": (1, 5, 12, 8),
+    "some after a window": (3, 7, 10, 6),
+    "an empty static cache": (9, 16, 0, 0),
+    "a static cache": (3, 16, 9, 0),
+}
+
+
+@pytest.mark.parametrize("side", [None, "left", "right", "middle"])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", ["causal", "window", "both ways"])
+def test_masks_say_what_those_of_transformers_say(torch_cpu, transformers, kind, size, side):
+    from transformers import masking_utils
+
+    from fusedops.torch.conversion.hf import masks
+
+    torch = torch_cpu.torch
+    queries, keys, first_query, first_key = SIZES[size]
+    window = WINDOW if kind == "window" else None
+    function = {
+        "causal": masking_utils.causal_mask_function,
+        "window": masking_utils.sliding_window_causal_mask_function(WINDOW),
+        "both ways": masking_utils.bidirectional_mask_function,
+    }[kind]
+    given = {
+        "batch_size": 3,
+        "q_length": queries,
+        "kv_length": keys,
+        "q_offset": first_query,
+        "kv_offset": first_key,
+        "mask_function": function,
+        "attention_mask": padding(torch, side, first_query + queries),
+        "local_size": window,
+        "config": SimpleNamespace(sliding_window=window),
+    }
+    may_be_short = {"allow_is_causal_skip": kind != "both ways", "allow_is_bidirectional_skip": kind == "both ways"}
+    expected = masking_utils.sdpa_mask(**given, allow_is_causal_skip=False)
+    for offset in (first_query, torch.tensor(first_query)):
+        got = masks.mask(**{**given, "q_offset": offset}, **may_be_short)
+        kept = masks.kept(got, queries, keys, kind != "both ways", window)
+        full = kept.full(queries, keys, "cpu")
+        full = torch.ones(1, 1, 1, 1, dtype=torch.bool) if full is None else full
+        assert full.expand(3, 1, queries, keys).equal(expected.expand(3, 1, queries, keys))
+        # A row for each query is only for what is cut off at the front.
+        assert got is None or got.numel() <= 3 * keys or first_key
+
+
+def test_packed_sequences_have_a_mask(torch, fo, build):
+    model, positions = build(), torch.arange(LENGTH).remainder(6)[None]
+    inputs = {"input_ids": tokens(torch, model.device)["input_ids"][:1], "position_ids": positions.to(model.device)}
+    plain = model(**inputs, use_cache=False).logits
+    assert not plain.allclose(model(inputs["input_ids"], use_cache=False).logits, rtol=1e-2)
+    fo.convert(model, verbose=False)
+    torch.testing.assert_close(model(**inputs, use_cache=False).logits, plain)
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", pytest.param("gemma2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_the_same_tokens_are_generated(torch, fo, build, name, cache):
+    model = build(name, **({} if name == "llama" else {"sliding_window": WINDOW}))
+    options = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    options |= {"cache_implementation": cache, "disable_compile": True}
+    inputs = [tokens(torch, model.device, side) for side in (None, "left")]
+    beams = (1, 3) if cache == "dynamic" else (1,)
+
+    def generated():
+        return [model.generate(**x, **options, num_beams=n) for x, n in itertools.product(inputs, beams)]
+
+    plain = generated()
+    fo.convert(model, verbose=False)
+    assert model.config._attn_implementation == "fusedops" + ("_eager" if name == "gemma2" else "")
+    for got, expected in zip(generated(), plain, strict=True):
+        assert got.equal(expected)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", pytest.param("mistral", marks=pytest.mark.slow)])
+def test_nothing_of_all_pairs_is_compiled(torch, fo, build, name):
+    """A mask of padding is compiled without a break of the graph, and without a tensor of all queries and keys."""
+    is_bert = name == "bert"
+    model = build(
+        name, **({"sliding_window": WINDOW} if name == "mistral" else {"is_decoder": False} if is_bert else {})
+    )
+    sizes = []
+
+    def looked_at(graph, inputs):
+        for node in graph.graph.nodes:
+            value = node.meta.get("example_value")
+            sizes.extend(tuple(x.shape) for x in (value,) if isinstance(x, torch.Tensor))
+        return graph
+
+    for side in (None, "left"):
+        inputs = tokens(torch, model.device, side) if side else {"input_ids": tokens(torch, model.device)["input_ids"]}
+        kept = tokens(torch, model.device, side)["attention_mask"][..., None]
+        fo.revert(model)
+        plain = model(**inputs).logits * kept
+        fo.convert(model, verbose=False)
+        got = torch.compile(model, backend=looked_at, fullgraph=True)(**inputs).logits * kept
+        torch.testing.assert_close(got, plain, rtol=1e-4, atol=1e-5)
+    assert sizes
+    assert not [size for size in sizes if size[-2:] == (LENGTH, LENGTH)]
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_dropout_and_weights_are_left_to_transformers(torch, fo, build, implementation):
+    model = build(attn_implementation=implementation, attention_dropout=0.5)
+    inputs = tokens(torch, model.device, "left")
+    kept = inputs["attention_mask"][..., None]
+
+    def results():
+        torch.manual_seed(0)
+        found = [model.train()(**inputs).logits * kept, model.eval()(**inputs).logits * kept]
+        if implementation == "eager":
+            found += [x * kept[:, None] for x in model(**inputs, output_attentions=True).attentions]
+        return found
+
+    plain = results()
+    fo.convert(model, verbose=False)
+    assert model.config._attn_implementation == ("fusedops" if implementation == "sdpa" else "fusedops_eager")
+    for got, expected in zip(results(), plain, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+KEPT = {
+    "2 DeepseekV32Attention, sdpa: transformers has no flash attention for DeepseekV32ForCausalLM, nor short masks": (
+        "deepseek_v32",
+        {},
+    ),
+    "2 GptOssAttention, eager: it has sinks, which the kernel has not": ("gpt_oss", {}),
+    "2 LlamaAttention, eager: its config asks for the weights of the attention": (
+        "llama",
+        {"attn_implementation": "eager", "output_attentions": True},
+    ),
+    "2 LlamaAttention, flex_attention: it is flex_attention, which somebody has chosen": (
+        "llama",
+        {"attn_implementation": "flex_attention"},
+    ),
+    "2 LlamaAttention, sdpa: its heads have 264 features; the kernel takes up to 256": ("llama", {"head_dim": 264}),
+    "4 PegasusXAttention, eager: it leaves it to its mask whether it is causal": ("pegasus_x", {}),
+    "2 Gemma4TextAttention, sdpa: the code of Gemma4TextModel asks for its name": ("gemma4_text", {}),
+}
+
+
+@pytest.mark.parametrize("sentence", KEPT)
+def test_what_is_kept(torch_cpu, fo, build, capsys, sentence):
+    name, options = KEPT[sentence]
+    model = build(name, **options)
+    before = model.config._attn_implementation
+    fo.convert(model)
+    assert f"  kept the attention of {sentence}\n" in capsys.readouterr().out + "\n"
+    assert model.config._attn_implementation == before
+
+
+def test_revert_brings_the_name_back(torch_cpu, fo, build, capsys, tmp_path):
+    for name in ("sdpa", "eager"):
+        model = build(attn_implementation=name, attention_dropout=0.1)
+        fo.convert(model)
+        sentence = f"  the attention of 2 LlamaAttention: {name} -> fusedops.torch.attention, except in training, for "
+        assert sentence + "its dropout of 0.1\n" in capsys.readouterr().out
+        fo.convert(model)
+        assert "the attention of 2 LlamaAttention is fusedops.torch's already" in capsys.readouterr().out
+        model.save_pretrained(tmp_path)
+        assert "fusedops" not in (tmp_path / "config.json").read_text(encoding="utf-8")
+        assert fo.revert(model).config._attn_implementation == name
