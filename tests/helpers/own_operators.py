@@ -11,6 +11,7 @@ import pytest
 from fusedops.building.cuda import NoCudaError, find_toolkit
 from fusedops.building.options import Options
 from tests.helpers.running import ROOT, blocks
+from tests.helpers.workers import IS_WORKER
 
 GUIDE = (ROOT / "docs/adding-an-operator.md").read_text()
 
@@ -32,6 +33,12 @@ def need_compiler(device: str = "cpu") -> None:
             find_toolkit(options)
         except NoCudaError as error:
             pytest.skip(f"no kernels for GPUs can be compiled: {error}")
+
+
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all processes of pytest: what one has compiled the others load."""
+    folder = tmp_path_factory.getbasetemp()
+    return (folder.parent if IS_WORKER else folder) / "a cache of operators"
 
 
 def write_guide(folder: Path) -> list[Path]:

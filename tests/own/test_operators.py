@@ -9,16 +9,13 @@ import pytest
 
 from fusedops.building import library as building
 from tests.conftest import require
-from tests.helpers.own_operators import need_compiler, write_guide
+from tests.helpers.own_operators import need_compiler, shared_cache, write_guide
 from tests.helpers.running import run_program
-from tests.helpers.workers import IS_WORKER
 
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    """One for all processes of pytest: what one has compiled the others load."""
-    folder = tmp_path_factory.getbasetemp()
-    return (folder.parent if IS_WORKER else folder) / "a cache of operators"
+    return shared_cache(tmp_path_factory)
 
 
 def check(program, cache, tmp_path, device, *arguments, **variables):
@@ -44,10 +41,10 @@ def test_in_tensorflow(device, cache, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_kernels_of_the_guide_compile(tmp_path, monkeypatch):
+def test_the_kernels_of_the_guide_compile(cache, tmp_path, monkeypatch):
     """Also where no GPU would run them."""
     need_compiler("cuda")
-    monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path / "a cache"))
+    monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(cache))
     monkeypatch.setenv("FUSEDOPS_CUDA_ARCHS", "9.0")
     sources = write_guide(tmp_path)
     for cuda in ("1", "0"):

@@ -32,7 +32,7 @@ import importlib.util
 find_spec = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name == "cutlass_library" else find_spec(name, *rest)
 """
-OPTIONS = {"DEBUG": "1", "FUSEDOPS_CPU_FLAGS": ""}
+OPTIONS = {"DEBUG": "1", "FUSEDOPS_CPU_FLAGS": "-g0"}
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +196,7 @@ def test_a_library_that_is_damaged_is_linked_again(race):
 @pytest.fixture(scope="module")
 def built(folder, tmp_path_factory):
     """Two processes that came at once to an empty cache, after they ended; the cache; and how long it took. The only
-    build of these tests: without optimization, which takes a third of the time."""
+    build of these tests: without optimization, which takes a third of the time, and without what debuggers read."""
     cache = tmp_path_factory.mktemp("extensions") / "the cache"
     variables = {"PYTHONPATH": str(folder), "TORCH_EXTENSIONS_DIR": str(cache), "CUDA": "0", "CXX": "g++", **OPTIONS}
     environment = os.environ | variables

@@ -8,7 +8,7 @@ from fusedops.building.cuda import NoCudaError, find_toolkit
 from fusedops.building.options import Options
 from tests.conftest import require
 from tests.helpers.frameworks import FRAMEWORKS
-from tests.helpers.own_operators import need_compiler
+from tests.helpers.own_operators import need_compiler, shared_cache
 from tests.helpers.running import ROOT, run_program
 
 PAGE = ROOT / "docs/your-own-operator.md"
@@ -16,7 +16,7 @@ PAGE = ROOT / "docs/your-own-operator.md"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_programs(framework, device, tmp_path):
+def test_programs(framework, device, tmp_path, tmp_path_factory):
     require(framework, device)
     need_compiler()
     if device == "cuda":
@@ -24,6 +24,6 @@ def test_programs(framework, device, tmp_path):
             find_toolkit(Options.from_environment())
         except NoCudaError as error:
             pytest.skip(f"its sources for GPUs need nvcc: {error}")
-    cache = {"FUSEDOPS_CACHE_DIR": str(tmp_path / "cache"), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    cache = {"FUSEDOPS_CACHE_DIR": str(shared_cache(tmp_path_factory)), "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = run_program("own_page.py", PAGE, framework, device=device, cwd=tmp_path, **cache)
     assert done.returncode == 0, done.stdout + done.stderr

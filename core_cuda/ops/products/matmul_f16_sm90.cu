@@ -1,9 +1,0 @@
-#include "ops/products/matmul_sm90.cuh"
-
-namespace fusedops::cuda {
-
-Status matmul_f16_sm90(const Matmul& product, const Context& context) {
-  return matmul_sm90<cutlass::half_t>(product, context);
-}
-
-}  // namespace fusedops::cuda

@@ -1,0 +1,14 @@
+// Both dtypes in one file: most of the time goes to what CUTLASS's templates have in common, which is compiled once.
+#include "ops/products/matmul_sm90.cuh"
+
+namespace fusedops::cuda {
+
+Status matmul_f16_sm90(const Matmul& product, const Context& context) {
+  return matmul_sm90<cutlass::half_t>(product, context);
+}
+
+Status matmul_bf16_sm90(const Matmul& product, const Context& context) {
+  return matmul_sm90<cutlass::bfloat16_t>(product, context);
+}
+
+}  // namespace fusedops::cuda
