@@ -35,7 +35,7 @@ are, whether `convert` knows them or not:
 | sum + norm | calls of a norm with a sum within a `forward`: a residual connection and the norm after it |
 | experts | modules with the matrices of several experts in one tensor; in KerasHub layers with Expert in their name |
 | losses | models whose `forward` takes labels |
-| attentions | modules with Attention in their class's name; their products are the framework's, and none is replaced |
+| attentions | modules with Attention in their class's name; how many of them run fusedops's attention is not counted |
 
 A module counts as replaced if `convert` changed it, or if the kernel of a module around it does its work as well.
 """
