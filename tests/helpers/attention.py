@@ -91,10 +91,10 @@ class Plain:
         with np.errstate(all="ignore"):
             dy, size = np.abs(dy), self.size * (1 + self.errors_again / FEW)
             dp = dy @ np.swapaxes(np.abs(self.v), -1, -2)
-            # Of a ds that is stored in float16, what is less than the smallest normal number has an absolute error.
+            # Of p and ds stored in float16, what is less than the smallest normal number has an absolute error.
             tiny = np.where(size > 0, np.finfo(np.float16).smallest_normal, 0)
             ds = size * (dp + np.sum(dy * self.magnitude(), -1, keepdims=True)) + tiny
-            return self._products(np.abs(self.scale), ds, size, *map(np.abs, (self.q, self.k)), dy)
+            return self._products(np.abs(self.scale), ds, size + tiny, *map(np.abs, (self.q, self.k)), dy)
 
     def _products(self, scale: Array, ds: Array, p: Array, q: Array, k: Array, dy: Array) -> tuple[Array, ...]:
         of_keys = (scale * (np.swapaxes(ds, -1, -2) @ q), np.swapaxes(p, -1, -2) @ dy)

@@ -192,6 +192,8 @@ KEPT = {
 @pytest.mark.parametrize("sentence", KEPT)
 def test_what_is_kept(torch_cpu, fo, build, capsys, sentence):
     name, options = KEPT[sentence]
+    if name == "gemma4_text":
+        pytest.importorskip("transformers", minversion="5.22")  # the code of older ones does not ask
     model = build(name, **options)
     before = model.config._attn_implementation
     fo.convert(model)

@@ -94,7 +94,8 @@ def _attend(
     queries, keys = query.shape[2], key.shape[2]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     kept = masks.kept(attention_mask, queries, keys, causal, sliding_window)
-    if why_not(query, key, value, kept, dropout, scaling, **options) or kept is None:
+    leaves_cap_out = softcap is not None and original is _sdpa  # as some versions of transformers' own do
+    if leaves_cap_out or why_not(query, key, value, kept, dropout, scaling, **options) or kept is None:
         has_window = attention_mask is None and sliding_window is not None
         if kept is not None and (attention_mask is not None or has_window):
             attention_mask = kept.full(queries, keys, query.device)
