@@ -127,9 +127,13 @@ def uncompiled():
     return ()
 
 
+# The derivatives of packed sequences are the same formula as attention's, which takes inductor longest.
+WHOLE = [*(spec for spec in BUILT_IN if not spec.packed), EXPRESSIONS["norm"]]
+
+
 @pytest.mark.slow  # inductor compiles hundreds of small kernels
 @pytest.mark.parametrize("compiler", ["aot_eager", "inductor"])
-@pytest.mark.parametrize("spec", [*BUILT_IN, EXPRESSIONS["norm"]], ids=str)
+@pytest.mark.parametrize("spec", WHOLE, ids=str)
 def test_compiled_whole(torch_backend, spec, compiler, uncompiled, random):
     from tests.helpers.torch_transforms import transforms
 

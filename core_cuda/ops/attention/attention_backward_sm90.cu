@@ -3,11 +3,8 @@
 namespace fusedops::cuda {
 
 Status attention_sm90_backward(const Attention& call, void* workspace, const Context& context) {
-  using sm90::backward;
-  const bool plain = sm90::is_plain(call);
-  if (call.dtype == DType::f16) return backward<cutlass::half_t, true>(call, workspace, context);
-  return plain ? backward<cutlass::bfloat16_t, true>(call, workspace, context)
-               : backward<cutlass::bfloat16_t, false>(call, workspace, context);
+  return call.dtype == DType::f16 ? sm90::backward<cutlass::half_t>(call, workspace, context)
+                                  : sm90::backward<cutlass::bfloat16_t>(call, workspace, context);
 }
 
 }  // namespace fusedops::cuda

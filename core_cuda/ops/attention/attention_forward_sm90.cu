@@ -3,10 +3,8 @@
 namespace fusedops::cuda {
 
 Status attention_sm90(const Attention& call, const Context& context) {
-  using sm90::forward;
-  const bool plain = sm90::is_plain(call);
-  if (call.dtype == DType::f16) return forward<cutlass::half_t, true>(call, context);
-  return plain ? forward<cutlass::bfloat16_t, true>(call, context) : forward<cutlass::bfloat16_t, false>(call, context);
+  return call.dtype == DType::f16 ? sm90::forward<cutlass::half_t>(call, context)
+                                  : sm90::forward<cutlass::bfloat16_t>(call, context);
 }
 
 }  // namespace fusedops::cuda

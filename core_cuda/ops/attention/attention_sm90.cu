@@ -2,8 +2,8 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include "core/common/exp.h"
 #include "ops/attention/attention_paths.h"
-#include "ops/attention/attention_sm90_paths.h"
 
 namespace fusedops::cuda {
 namespace {
@@ -37,11 +37,16 @@ bool all_aligned(std::initializer_list<Tensor> tensors) {
   return std::all_of(tensors.begin(), tensors.end(), [](const Tensor& tensor) { return tensor.is_aligned(); });
 }
 
+// A product is a score: without a soft cap, mask, or negative scale. The other calls are computed by the kernels
+// for 8.0: kernels for them here would take as long to compile as all of these.
+bool is_plain(const Attention& call) {
+  return call.softcap == 0 && !call.has_mask && static_cast<float>(call.scale * kLog2E) > 0;
+}
+
 // Of packed sequences nobody knows here how long they are: the kernel must not depend on all of them together.
 bool has_tiles(const Attention& call, int most_features) {
   const bool packed = call.offsets_q;
-  return size_of(call.dtype) == 2 && sm90::has_kernel(call.dtype, sm90::is_plain(call)) &&
-         std::max(call.dim, call.dim_v) <= most_features &&
+  return size_of(call.dtype) == 2 && is_plain(call) && std::max(call.dim, call.dim_v) <= most_features &&
          (packed ? call.packed_queries > 0 && call.packed_keys > 0 : call.queries > kFewQueries && call.keys > 0);
 }
 

@@ -13,16 +13,17 @@
 #include "cutlass/pipeline/sm90_pipeline.hpp"
 // These come first: CuTe's names would hide them.
 #include "core/common/exp.h"
-#include "core/common/formulas.h"
 #include "core/cuda/launch.cuh"
 #include "ops/attention/attention_paths.h"
-#include "ops/attention/attention_sm90_paths.h"
 
 namespace fusedops::cuda::sm90 {
 
 using cute::Int;
 
 inline constexpr int kWarpgroup = 128;  // threads
+
+// A product is a score, without its scale: times this factor it is an exponent of 2.
+inline float factor_of(const Attention& call) { return static_cast<float>(call.scale * kLog2E); }
 
 // Rows of `kColumns` features, as a product reads them that sums over the features; several stages of a ring.
 template <class T, int kRows, int kColumns, int kStages = 1>
@@ -127,28 +128,6 @@ __forceinline__ __device__ void convert(const From& from, To& to) {
 // A left operand in registers for a sum over kDepth.
 template <class T, int kDepth>
 using LeftOperand = cute::Layout<cute::Shape<cute::Shape<cute::_2, cute::_2, cute::_2>, cute::_1, Int<kDepth / 16>>>;
-
-// A score as the softmax takes it: times `factor` it is the exponent of 2. `slope` is its derivative by the scaled
-// product, where there is a soft cap.
-struct Scores {
-  float scale, softcap, factor;
-  bool plain;
-
-  static Scores of(const Attention& call) {
-    const bool plain = is_plain(call);
-    const auto scale = static_cast<float>(call.scale), softcap = static_cast<float>(call.softcap);
-    return {scale, softcap, plain ? static_cast<float>(call.scale * kLog2E) : static_cast<float>(kLog2E), plain};
-  }
-
-  __device__ float capped(float product) const {
-    const float score = product * scale;
-    return softcap == 0 ? score : softcap * activations::tanh_(score / softcap).value;
-  }
-
-  __device__ float slope(float product) const {
-    return softcap == 0 ? 1 : activations::tanh_(product * scale / softcap).slope;
-  }
-};
 
 // Tiles of positions, in sequences that may be packed. Of packed ones nobody has read the offsets yet: tile i of
 // sequence b stands at offsets[b] / kSize + b + i, which leaves room for each sequence's last tile.

@@ -20,12 +20,11 @@
 
 namespace fusedops::cuda::sm90 {
 
-template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kIsPlain>
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures>
 struct Backward {
   using T = Value;
   static constexpr int kM = kTileQueries, kN = kTileKeys, kD = kFeatures;
-  static constexpr bool kPlain = kIsPlain;  // a score is a product: Scores
-  static constexpr int kStages = 2;         // of each ring
+  static constexpr int kStages = 2;  // of each ring
   static constexpr int kConsumers = kN / 64, kThreads = kWarpgroup * (1 + kConsumers);
   static_assert(kConsumers == 2);
   static constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
@@ -92,7 +91,7 @@ struct Backward {
     Order<kN> order;
     Slots<kM> slots;
     Workspace workspace;
-    Scores scores;
+    float factor;
   };
 
   struct Work {
@@ -267,19 +266,11 @@ struct Backward {
       multiply<false>(score_mma, v, of_stage(dy), slopes);
       wait_for<1>(scores);
 
-      // p = 2^(score - lse). The slope of a soft cap takes the score's register.
+      // p = 2^(score - lse).
       auto p = cute::make_tensor<T>(LeftOperand<T, kM>{});
       auto ds = cute::make_tensor<T>(LeftOperand<T, kM>{});
-      [[maybe_unused]] float caps[kPlain ? 1 : cute::size(scores)];
-      if constexpr (!kPlain) {
-#pragma unroll
-        for (int i = 0; i < cute::size(scores); ++i) {
-          caps[i] = parameters.scores.slope(scores(i));
-          scores(i) = parameters.scores.capped(scores(i));
-        }
-      }
-      mask(call, work, fragment, warpgroup, head, tile, scores);
-      const float factor = parameters.scores.factor;
+      mask(call, work, fragment, warpgroup, tile, scores);
+      const float factor = parameters.factor;
 #pragma unroll
       for (int i = 0; i < cute::size(scores); ++i)
         scores(i) = exp2_or_zero(fmaf(scores(i), factor, -shared.lse[stage][fragment.column(i)]));
@@ -289,7 +280,6 @@ struct Backward {
 #pragma unroll
       for (int i = 0; i < cute::size(slopes); ++i) {
         slopes(i) = scores(i) * (slopes(i) - shared.delta[stage][fragment.column(i)]);
-        if constexpr (!kPlain) slopes(i) *= caps[i];
       }
       convert(slopes, ds);
 
@@ -336,11 +326,11 @@ struct Backward {
   // Masked scores become -inf. Most tiles have none. A row is a key here, a column a query.
   template <class Values>
   static __forceinline__ __device__ void mask(const Attention& call, const Work& work, const Fragment& fragment,
-                                              int warpgroup, int head, int tile, Values& scores) {
+                                              int warpgroup, int tile, Values& scores) {
     const Range queries = queries_of(work, tile);
     const Range of_all = call.band.keys_of_all(work.sequence, queries);
     const bool whole = of_all.begin <= work.keys.begin && work.keys.begin + kN <= of_all.end;
-    if (whole && !call.has_mask) return;
+    if (whole) return;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int key = work.keys.begin + warpgroup * 64 + fragment.row(r), first = queries.begin + fragment.pair;
@@ -349,13 +339,7 @@ struct Backward {
 #pragma unroll
       for (int i = 0; i < cute::size(scores); ++i) {
         if (i / 2 % 2 != r) continue;
-        const int column = i / 4 * 8 + i % 2;
-        bool is_kept = seen.has(column);
-        if constexpr (!kPlain)
-          if (call.has_mask && is_kept)
-            is_kept = call.mask.row((int64_t(work.b) * call.heads + head) * call.queries + first +
-                                    column)[call.mask.has_columns() ? key : 0];
-        if (!is_kept) scores(i) = -INFINITY;
+        if (!seen.has(i / 4 * 8 + i % 2)) scores(i) = -INFINITY;
       }
     }
   }
@@ -540,7 +524,7 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
       order,
       slots,
       Kernel::Workspace::of(call, workspace),
-      Scores::of(call)};
+      factor_of(call)};
   const int64_t rows = parameters.workspace.slots * kM;
   FUSEDOPS_TRY(
       launch(context, attention_backward_prepare<Kernel>, Grid{(rows * Kernel::kLanes + 255) / 256, 256}, parameters));
@@ -551,11 +535,10 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
 }
 
 // The tiles by the number of features, at most 128: more dk and dv than these have no room in registers.
-template <class T, bool kPlain>
+template <class T>
 Status backward(const Attention& call, void* workspace, const Context& context) {
-  if (std::max(call.dim, call.dim_v) <= 64)
-    return launch_backward<Backward<T, 128, 128, 64, kPlain>>(call, workspace, context);
-  return launch_backward<Backward<T, 64, 128, 128, kPlain>>(call, workspace, context);
+  if (std::max(call.dim, call.dim_v) <= 64) return launch_backward<Backward<T, 128, 128, 64>>(call, workspace, context);
+  return launch_backward<Backward<T, 64, 128, 128>>(call, workspace, context);
 }
 
 }  // namespace fusedops::cuda::sm90

@@ -13,11 +13,10 @@
 
 namespace fusedops::cuda::sm90 {
 
-template <class Value, int kTileQueries, int kTileKeys, int kFeatures, int kRing, bool kIsPlain>
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, int kRing>
 struct Forward {
   using T = Value;
   static constexpr int kM = kTileQueries, kN = kTileKeys, kD = kFeatures, kStages = kRing;
-  static constexpr bool kPlain = kIsPlain;  // a score is a product: Scores
   static constexpr int kConsumers = kM / 64, kThreads = kWarpgroup * (1 + kConsumers);
   static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160, kProducerRegisters = kConsumers == 2 ? 24 : 32;
 
@@ -54,7 +53,7 @@ struct Forward {
     TileCopy<T, kM, kD> q;
     TileCopy<T, kN, kD> k, v;
     Order<kM> order;
-    Scores scores;
+    float factor;
   };
 
   struct Work {
@@ -138,7 +137,6 @@ struct Forward {
   // A warpgroup's share of a task's softmax: two rows in each thread.
   struct Softmax {
     float max[2] = {-INFINITY, -INFINITY}, sum[2] = {};
-    bool has_kept[2] = {};  // of a mask
 
     // Turns scores into probabilities without their denominator. What was summed up before must be multiplied by the
     // result. A maximum stands for 2^(max * factor), and the product is rounded once for all terms of the row.
@@ -217,8 +215,8 @@ struct Forward {
       ++state;
     };
     const auto soften = [&](int tile, auto is_masked) {
-      if constexpr (is_masked) mask(parameters, work, fragment, warpgroup, tile, scores, softmax);
-      softmax.step(scores, parameters.scores.factor, rescale);
+      if constexpr (is_masked) mask(parameters, work, fragment, warpgroup, tile, scores);
+      softmax.step(scores, parameters.factor, rescale);
     };
     const auto free_q = [&] {
       if (thread % kWarpgroup == 0) shared.q_is_free.arrive();
@@ -261,15 +259,13 @@ struct Forward {
     wait_for<0>(scores);
     finish_scores(tile);
     const Range whole = whole_tiles(call, work);
-    if (kPlain && whole.begin <= tile && tile < whole.end)
+    if (whole.begin <= tile && tile < whole.end)
       soften(tile, cute::false_type{});
     else
       soften(tile, cute::true_type{});
     clear_behind(parameters, work, tile, v_ring, v_state, v_rows, thread);
-    if constexpr (kPlain) {  // or a branch in the loop
-      walk_down_to(whole.end, cute::true_type{});
-      walk_down_to(whole.begin, cute::false_type{});
-    }
+    walk_down_to(whole.end, cute::true_type{});
+    walk_down_to(whole.begin, cute::false_type{});  // a loop of its own, instead of a branch in it
     walk_down_to(work.keys.begin, cute::true_type{});
     finish_values();
     start_values();
@@ -298,33 +294,18 @@ struct Forward {
   // Masked scores become -inf.
   template <class Values>
   static __forceinline__ __device__ void mask(const Parameters& parameters, const Work& work, const Fragment& fragment,
-                                              int warpgroup, int tile, Values& scores, Softmax& softmax) {
+                                              int warpgroup, int tile, Values& scores) {
     const Attention& call = parameters.call;
     const int first_key = tile * kN;
-    if constexpr (!kPlain) {
-#pragma unroll
-      for (int i = 0; i < cute::size(scores); ++i) scores(i) = parameters.scores.capped(scores(i));
-      const Range whole = whole_tiles(call, work);
-      if (!call.has_mask && whole.begin <= tile && tile < whole.end) return;
-    }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int query = work.queries.begin + warpgroup * 64 + fragment.row(r);
       Range keys = call.band.keys(work.sequence, query);
       keys = {keys.begin - first_key, keys.end - first_key};
-      const uint8_t* kept = nullptr;
-      if constexpr (!kPlain)
-        if (call.has_mask && query < work.queries.end)
-          kept = call.mask.row((int64_t(work.b) * call.heads + work.head) * call.queries + query);
 #pragma unroll
       for (int i = 0; i < cute::size(scores); ++i) {
         if (i / 2 % 2 != r) continue;
-        const int column = fragment.column(i);
-        bool is_kept = keys.has(column);
-        if constexpr (!kPlain)
-          if (kept && is_kept) is_kept = kept[call.mask.has_columns() ? first_key + column : 0];
-        if (!is_kept) scores(i) = -INFINITY;
-        if constexpr (!kPlain) softmax.has_kept[r] |= is_kept;
+        if (!keys.has(fragment.column(i))) scores(i) = -INFINITY;
       }
     }
   }
@@ -362,10 +343,8 @@ struct Forward {
     for (int r = 0; r < 2; ++r) {
       const float sum = over_row(softmax.sum[r], [](float a, float b) { return a + b; });
       const int row = thread / kWarpgroup * 64 + fragment.row(r);
-      bool has_kept = !call.band.keys(work.sequence, work.queries.begin + row).is_empty();
-      if constexpr (!kPlain)
-        if (call.has_mask) has_kept = over_row(softmax.has_kept[r], [](float a, float b) { return a + b; }) != 0;
-      const float lse = softmax.max[r] * parameters.scores.factor * static_cast<float>(1 / kLog2E) + logf(sum);
+      const bool has_kept = !call.band.keys(work.sequence, work.queries.begin + row).is_empty();
+      const float lse = softmax.max[r] * parameters.factor * static_cast<float>(1 / kLog2E) + logf(sum);
       if (row < count && fragment.pair == 0)
         *call.lse.row<float>(b, first + row, work.head) = sum == 0 ? -INFINITY : lse;
       factors[r] = sum == 0 && !has_kept ? 0 : 1 / sum;
@@ -446,7 +425,7 @@ Status launch_forward(const Attention& call, const Context& context) {
       tile_copy<T, Kernel::kN, Kernel::kD>(global_rows<T>(call.k, positions_k, call.dim, call.key_heads, sequences)),
       tile_copy<T, Kernel::kN, Kernel::kD>(global_rows<T>(call.v, positions_k, call.dim_v, call.key_heads, sequences)),
       order,
-      Scores::of(call)};
+      factor_of(call)};
   const int blocks = std::min(order.tasks(), device_attribute(cudaDevAttrMultiProcessorCount));
   return launch(context, attention_forward<Kernel>, Grid{blocks, Kernel::kThreads, sizeof(typename Kernel::Shared)},
                 parameters);
@@ -454,12 +433,12 @@ Status launch_forward(const Attention& call, const Context& context) {
 
 // The tiles by the number of features: as many queries as the warpgroups have registers for, and as many keys as leave
 // room for the probabilities beside the scores.
-template <class T, bool kPlain>
+template <class T>
 Status forward(const Attention& call, const Context& context) {
   const int features = std::max(call.dim, call.dim_v);
-  if (features <= 64) return launch_forward<Forward<T, 192, 128, 64, 2, kPlain>>(call, context);
-  if (features <= 128) return launch_forward<Forward<T, 128, 128, 128, 2, kPlain>>(call, context);
-  return launch_forward<Forward<T, 128, 80, 256, 2, kPlain>>(call, context);
+  if (features <= 64) return launch_forward<Forward<T, 192, 128, 64, 2>>(call, context);
+  if (features <= 128) return launch_forward<Forward<T, 128, 128, 128, 2>>(call, context);
+  return launch_forward<Forward<T, 128, 80, 256, 2>>(call, context);
 }
 
 }  // namespace fusedops::cuda::sm90
