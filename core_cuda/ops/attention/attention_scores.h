@@ -25,9 +25,9 @@ struct Scores {
     return cap > 0 ? cap * tanh_(score * inverse_cap) : score;
   }
 
-  // The slope of a score in scale * q k.
+  // The slope of a score in scale * q k: without a cap 1, of an infinite score too.
   FUSEDOPS_HD A slope(A score) const {
-    const A share = score * inverse_cap;
+    const A share = cap > 0 ? score * inverse_cap : A(0);
     return 1 - share * share;
   }
 

@@ -164,8 +164,7 @@ struct SimpleSequence {
   __device__ void differentiate(const Query& query, int key, T& p, T& ds) const {
     const T value = score_of(p);
     p = exp2_((score.scaled(value) - query.lse) * T(kLog2E));
-    ds = p * (ds - query.delta);
-    if (score.cap > 0) ds *= score.slope(value);
+    ds = p * (ds - query.delta) * score.slope(value);
     if (!is_kept(query, key)) p = ds = 0;
   }
 };
