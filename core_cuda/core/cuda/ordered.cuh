@@ -22,7 +22,8 @@ __device__ inline void wait_for(const int* counter, int count) {
   } while (done < count);
 }
 
-// to[0] += first, to[1] += second, without waiting for the result; `to` is 8-byte aligned.
+// to[0] += first, to[1] += second, without waiting for the result; `to` is 8-byte aligned. Subnormal terms and sums
+// become zeros: so the GPU adds to global memory.
 __device__ inline void add_pair(float* to, float first, float second) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(first), "f"(second) : "memory");

@@ -3,9 +3,9 @@
 // A block has a tile of keys of one head, and walks the queries that see them, tile by tile, of all query heads that
 // share the key head, in order: dk and dv are sums in its registers. A warp owns rows of keys, so that p^T and ds^T,
 // which it computes, are operands of its own products p^T dy and ds^T q as they are. Only ds is shared, for dq = ds k.
-// A block adds its part of dq to the sums in the workspace after the blocks with the keys before have added theirs.
-// That order costs little: blocks with the same keys of many heads start together, and those with the next keys of the
-// same heads follow them, one tile of queries behind.
+// The block with the first keys stores its part of dq in the workspace; each other one adds its part after the blocks
+// with the keys before have added theirs. That order costs little: blocks with the same keys of many heads start
+// together, and those with the next keys of the same heads follow them, one tile of queries behind.
 //
 // Limit: the tensor cores, and shared memory, which each warp reads q and dy from twice.
 #pragma once
@@ -290,6 +290,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 
     const int warp = threadIdx.x / 32, row = warp % Tile::kRowGroups * 16;
     const int column = warp / Tile::kRowGroups * Tile::kColumns + work.part * Tile::kOut;
+    // The first part is stored: added to zeros, it would lose its subnormal numbers.
+    const bool is_first = tiles_before(call.band, sequence, work.tile, kN, first) == 0;
     Fragments<1, Tile::kColumns / 8> dq = {};
     multiply<kN, AlongRows<Tile::kScorePitch>, AlongRows<kPitch>>(dq, all_ds + row, k + column);
 #pragma unroll
@@ -298,7 +300,11 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       float* const to = sums.dq + call.row(b, sequence, head, query) * sums.pitch + column + fragment_column(0);
       if (query >= sequence.queries) continue;
 #pragma unroll
-      for (int j = 0; j < Tile::kColumns / 8; ++j) add_pair(to + j * 8, dq[0][j][e], dq[0][j][e + 1]);
+      for (int j = 0; j < Tile::kColumns / 8; ++j)
+        if (is_first)
+          *reinterpret_cast<float2*>(to + j * 8) = {dq[0][j][e], dq[0][j][e + 1]};
+        else
+          add_pair(to + j * 8, dq[0][j][e], dq[0][j][e + 1]);
     }
     tile = next, stage = next_stage;
   }

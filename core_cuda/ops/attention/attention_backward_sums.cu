@@ -1,5 +1,6 @@
-// Before and after the kernels of the backward: delta = sum(dy * y) of each row, with zeros in the sums of dq, and
-// dq = scale * its sum. Limit: memory bandwidth. dy and y are read once, and the sums are written and read once.
+// Before and after the kernels of the backward: delta = sum(dy * y) of each row, with zeros in the sums of dq, which
+// stay there where no key is seen, and dq = scale * its sum. Limit: memory bandwidth. dy and y are read once, and the
+// sums are written and read once.
 #include "core/cuda/launch.cuh"
 #include "core/cuda/pack.cuh"
 #include "ops/attention/attention_paths.h"
