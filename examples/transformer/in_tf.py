@@ -12,7 +12,7 @@ import plain_tf
 import tensorflow as tf
 from common.tf_side import Side
 
-SHAPES = SimpleNamespace(gather=tf.gather, reshape=tf.reshape, transpose=tf.transpose, unstack=tf.unstack)
+SHAPES = SimpleNamespace(gather=tf.gather, reshape=tf.reshape, split=tf.split)
 
 
 class TensorFlowSide(Side):

@@ -15,8 +15,7 @@ from common.torch_side import Side
 SHAPES = SimpleNamespace(
     gather=lambda table, tokens: torch.nn.functional.embedding(tokens, table),
     reshape=torch.reshape,
-    transpose=torch.permute,
-    unstack=torch.unbind,
+    split=torch.chunk,
 )
 
 

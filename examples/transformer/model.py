@@ -1,7 +1,7 @@
 """The language model, written once.
 
 `fo` is `fusedops.torch`, `fusedops.tf`, or a framework's own operators by these names. `shapes` has the framework's
-functions that only move numbers: gather, reshape, transpose, unstack.
+functions that only move numbers: gather, reshape, split.
 """
 
 from __future__ import annotations
@@ -34,11 +34,10 @@ def logits(fo: Any, shapes: Any, parameters: Mapping[str, Any], angles: tuple[An
 def attention(fo: Any, shapes: Any, p: Mapping[str, Any], angles: tuple[Any, Any], x: Any) -> Any:
     """Causal attention with HEADS heads."""
     batch = x.shape[0]
-    packed = shapes.reshape(fo.matmul(x, p["qkv"]), (batch, CONTEXT, 3, HEADS, SIZE))
-    q, k, v = shapes.unstack(shapes.transpose(packed, (2, 0, 3, 1, 4)))  # [batch, HEADS, CONTEXT, SIZE]
-    q, k = (fo.rope(heads, *angles, seq_dim=-2) for heads in (q, k))
-    weights = fo.softmax(fo.matmul(q, k, transpose_b=True), scale=SIZE**-0.5, causal=True)
-    mixed = shapes.transpose(fo.matmul(weights, v), (0, 2, 1, 3))
+    packed = shapes.reshape(fo.matmul(x, p["qkv"]), (batch, CONTEXT, 3 * HEADS, SIZE))
+    q, k, v = shapes.split(packed, 3, 2)  # [batch, CONTEXT, HEADS, SIZE]
+    q, k = (fo.rope(heads, *angles, seq_dim=-3) for heads in (q, k))
+    mixed = fo.attention(q, k, v, causal=True)
     return fo.matmul(shapes.reshape(mixed, (batch, CONTEXT, WIDTH)), p["out"])
 
 

@@ -7,10 +7,6 @@ from tensorflow import Tensor
 
 
 def matmul(a: Tensor, b: Tensor, *, transpose_b: bool = False) -> Tensor:
-    return tf.matmul(a, b, transpose_b=transpose_b) if b.shape.rank == a.shape.rank else _rows(a, b, transpose_b)
-
-
-def _rows(a: Tensor, b: Tensor, transpose_b: bool) -> Tensor:
     """One matrix for all of a, as in Keras's dense layers: a single tall product."""
     return tf.tensordot(a, b, [[2], [1 if transpose_b else 0]])
 
@@ -25,17 +21,19 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, T
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor, *, seq_dim: int) -> Tensor:
-    assert seq_dim == -2  # cos and sin then have x's last dimensions
+    assert seq_dim == -3  # the heads are between the positions and the features
+    cos, sin = cos[:, None], sin[:, None]
     first, second = tf.split(x, 2, -1)
     return tf.concat([first * cos - second * sin, second * cos + first * sin], -1)
 
 
-def softmax(x: Tensor, *, scale: float, causal: bool) -> Tensor:
-    x = x * scale
+def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
+    q, k, v = (tf.transpose(heads, (0, 2, 1, 3)) for heads in (q, k, v))
+    scores = tf.matmul(q, k, transpose_b=True) * q.shape[-1] ** -0.5
     if causal:
-        kept = tf.linalg.band_part(tf.ones(x.shape[-2:], tf.bool), -1, 0)
-        x = tf.where(kept, x, float("-inf"))
-    return tf.nn.softmax(x)
+        kept = tf.linalg.band_part(tf.ones(scores.shape[-2:], tf.bool), -1, 0)
+        scores = tf.where(kept, scores, float("-inf"))
+    return tf.transpose(tf.matmul(tf.nn.softmax(scores), v), (0, 2, 1, 3))
 
 
 def swiglu(packed: Tensor) -> Tensor:

@@ -21,17 +21,15 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, T
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor, *, seq_dim: int) -> Tensor:
-    assert seq_dim == -2  # cos and sin then have x's last dimensions
+    assert seq_dim == -3  # the heads are between the positions and the features
+    cos, sin = cos[:, None], sin[:, None]
     first, second = x.chunk(2, -1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
 
 
-def softmax(x: Tensor, *, scale: float, causal: bool) -> Tensor:
-    x = x * scale
-    if causal:
-        kept = torch.ones(x.shape[-2:], dtype=torch.bool, device=x.device).tril()
-        x = x.masked_fill(~kept, float("-inf"))
-    return x.softmax(-1)
+def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
+    q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))
+    return functional.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2)
 
 
 def swiglu(packed: Tensor) -> Tensor:
