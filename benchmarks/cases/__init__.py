@@ -12,6 +12,7 @@ def all_cases() -> Iterator[Case]:
     yield from elementwise.launch()
     yield from products.matmul()
     yield from attention.attention()
+    yield from attention.one_query()
     yield from over_rows.cases_over_rows()
     yield from first_use.first_use_cases()
     yield from growth.growth_cases()

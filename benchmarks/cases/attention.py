@@ -1,10 +1,12 @@
-"""What is measured: attention, at the sizes of language models: 16384 tokens of 2048 features, and long sequences."""
+"""What is measured: attention, at the sizes of language models: 16384 tokens of 2048 features, long sequences, and the
+next token of one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.cases.case import BOTH, Case, Goal, attending
+from benchmarks.cases.case import BOTH, Case, Goal, attending, decoding
 
 TOKENS, FEATURES = 16384, 2048
 SIZES = ((64, 1024), (64, 16384), (128, 1024), (128, 4096), (128, 16384))  # features of a head, positions
@@ -26,6 +28,11 @@ def attention() -> Iterator[Case]:
     yield attending(
         "attention", "cuda", KINDS[1], BOTH, "bfloat16", step, Goal("tf", seconds=2.2e-3), frameworks=("torch", "tf")
     )
+
+
+def one_query() -> Iterator[Case]:
+    goals = (Goal("torch", "copy", 0.9, as_time=True), Goal("torch", "fastest peer", 1 / 1.02, as_time=True))
+    yield decoding("cuda", "bfloat16", (1, 32_768, 8, 128), *goals)
 
 
 def cpu() -> Iterator[Case]:

@@ -15,6 +15,7 @@ SECTIONS = {
     "launch": "relu on 1 048 576 float32: GPU time alone",
     "matmul": "Matrix products on the GPU",
     "attention": "Attention in bfloat16 on the GPU: batch, positions, heads, features",
+    "decoding": "Decoding in bfloat16 on the GPU: batch, keys, their heads, features; a query of four times the heads",
     "rows": "Rows in bfloat16 on the GPU: memory speed",
     "dtypes": "Rows in other dtypes on the GPU",
     "small": "Few rows in bfloat16: GPU time alone, by CUDA graphs over inputs that rotate",
@@ -69,9 +70,9 @@ class Case:
     operator: str
     variant: str  # forward, backward, ...
     dtype: str
-    shape: tuple[
-        int, ...
-    ]  # of a matrix product: M, N, K; of attention: batch, positions, heads, features; of a model: batch, sequence
+    # Of a matrix product: M, N, K; of attention: batch, positions, heads, features; of decoding: that of the keys; of a
+    # model: batch, sequence.
+    shape: tuple[int, ...]
     work: float
     unit: str  # of the work: "B", "FLOP" or "token"
     frameworks: tuple[str, ...] = ("torch", "tf")
@@ -156,6 +157,12 @@ def product(section: str, device: str, variant: str, dtype: str, shape: tuple[in
 def as_fast_as_in_torch() -> Goal:
     """Both read the host's clock there: TensorFlow has no events."""
     return Goal("tf", "fusedops, host clock", 1 / 1.03, against_framework="torch", as_time=True)
+
+
+def decoding(device: str, dtype: str, keys: tuple[int, int, int, int], *goals: Goal) -> Case:
+    """A case of attention of one query, whose work is the memory of keys and values."""
+    work = float(2 * prod(keys) * SIZES[dtype])
+    return Case("decoding", device, "attention_decoding", "forward", dtype, keys, work, "B", ("torch",), goals)
 
 
 def attending(

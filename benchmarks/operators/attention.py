@@ -1,4 +1,7 @@
-"""softmax, and attention: a case's shape is batch, positions, heads, features, and its work is arithmetic."""
+"""softmax, and attention: a case's shape is batch, positions, heads, features, and its work is arithmetic.
+
+Of decoding it is the shape of the keys, and the work is to read them and the values.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from typing import Any
 from benchmarks.operators.record import Function, Input, Layout, Operator
 
 HEAD = 128  # features
+GROUP = 4  # heads of the query that share one of the keys, in decoding
+BACKENDS = {"cuDNN": "CUDNN_ATTENTION", "flash": "FLASH_ATTENTION", "math": "MATH"}
 
 
 def _torch_softmax(torch: Any) -> Function:
@@ -20,6 +25,15 @@ def _heads(case: Any) -> Layout:
     return Layout(case.shape, 2)
 
 
+def _keys(case: Any) -> Layout:
+    return Layout(case.shape, 0)
+
+
+def _one_query(case: Any) -> Layout:
+    batch, _, heads, features = case.shape
+    return Layout((batch, 1, GROUP * heads, features), 0)
+
+
 def _of_backend(causal: bool, backend: str = "") -> Callable[[Any], Function]:
     """PyTorch's own by one of its backends, or by the one that it takes."""
 
@@ -27,7 +41,8 @@ def _of_backend(causal: bool, backend: str = "") -> Callable[[Any], Function]:
         own = torch.nn.functional.scaled_dot_product_attention
 
         def attention(q: Any, k: Any, v: Any) -> Any:
-            return own(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=causal).transpose(1, 2)
+            shared = k.shape[2] < q.shape[2]
+            return own(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=causal, enable_gqa=shared).transpose(1, 2)
 
         if not backend:
             return attention
@@ -42,8 +57,11 @@ def _of_backend(causal: bool, backend: str = "") -> Callable[[Any], Function]:
     return build
 
 
+def _backends(causal: bool) -> dict[str, Callable[[Any], Function]]:
+    return {name: _of_backend(causal, backend) for name, backend in BACKENDS.items()}
+
+
 def _attention(name: str, causal: bool) -> Operator:
-    backends = {"cuDNN": "CUDNN_ATTENTION", "flash": "FLASH_ATTENTION", "math": "MATH"}
     return Operator(
         name,
         function="attention",
@@ -52,7 +70,7 @@ def _attention(name: str, causal: bool) -> Operator:
         options=lambda case: {"causal": causal},
         formula=lambda n: partial(n.attention, causal=causal),
         torch=_of_backend(causal),
-        torch_others={backend: _of_backend(causal, torch) for backend, torch in backends.items()},
+        torch_others=_backends(causal),
         shape=lambda rows, columns: (1, rows, max(columns // HEAD, 1), HEAD),
         smallest=(1, 4, 1, 16),
     )
@@ -74,4 +92,14 @@ OPERATORS = (
     ),
     _attention("attention", causal=False),
     _attention("attention_causal", causal=True),
+    Operator(
+        "attention_decoding",
+        function="attention",
+        inputs=(Input("q", _one_query), Input("k", _keys), Input("v", _keys)),
+        outputs={"out": _one_query},
+        operations=(4 * GROUP, 0),  # of an element of the keys and its value: a product and a sum each
+        formula=lambda n: partial(n.attention, causal=False),
+        torch=_of_backend(causal=False),
+        torch_others=_backends(causal=False),
+    ),
 )

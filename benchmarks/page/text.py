@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cases.case import SECTIONS
 from benchmarks.page.pictures import PICTURES
 from benchmarks.page.tables import losses, seeds, tables
 from benchmarks.results.figures import TITLES
@@ -36,7 +37,7 @@ here was typed. What was tried, and why a kernel is as fast as it is: [performan
   may be faster than the copy: then × floor is below 1, and the picture's fraction above.
 - **Peers** are eager operators, `torch.compile` with static shapes, Liger and QuACK for PyTorch; eager operators, a
   graph, XLA and Keras's layers for TensorFlow. For matrix products they are cuBLAS, or the CPU's library, through the
-  framework.
+  framework; for attention PyTorch's own, as it chooses, and by cuDNN and by flash attention alone.
 - **fusedops, expression** is the same as [an expression of one's own](your-own-operator.md), and `biased_gate` is
   nothing else: `gelu_tanh(x + bias) * up`. A first use takes from the text to the result, with a kernel that is
   compiled or, from the cache, found on the disk.
@@ -48,9 +49,9 @@ here was typed. What was tried, and why a kernel is as fast as it is: [performan
   are the same at each call, as in the rows of the seeds.
 - **Memory** is the most that a call holds beyond its inputs; of whole models, all that is in use. On a CPU nobody
   counts.
-- **Not compared**: tuning beyond a peer's defaults (`max-autotune`), attention kernels, several GPUs, and anything
-  but Llama's layers as a whole. Ratios hold between contenders of a row; times of two machines, or of two runs, are
-  of different circumstances.
+- **Not compared**: tuning beyond a peer's defaults (`max-autotune`), several GPUs, and anything but Llama's layers as
+  a whole. Ratios hold between contenders of a row; times of two machines, or of two runs, are of different
+  circumstances.
 """
 ENDING = """\
 ## Repeat it
@@ -73,7 +74,15 @@ def page(folder: Path) -> str:
         return "gpu" not in _environment(runs), -sum(len(run["results"]) for run in runs)
 
     names = sorted(machines, key=first)
-    return "\n".join([BEGINNING, *(_machine(name, machines[name], folder) for name in names), ENDING])
+    parts = [BEGINNING + _not_in(machines), *(_machine(name, machines[name], folder) for name in names), ENDING]
+    return "\n".join(parts)
+
+
+def _not_in(machines: Mapping[str, Sequence[Run]]) -> str:
+    """What `make bench` measures and none of the runs has, such as what is newer than they are."""
+    found = {row["section"] for runs in machines.values() for run in runs for row in run["results"]}
+    titles = [title.partition(":")[0] for section, title in SECTIONS.items() if section not in found]
+    return f"- **Not in these runs**, though `make bench` measures it: {'; '.join(titles)}.\n" if titles else ""
 
 
 def _machine(name: str, runs: Sequence[Run], folder: Path) -> str:

@@ -11,7 +11,7 @@ from benchmarks.results.schema import Row
 
 TITLES = {"torch": "PyTorch", "tf": "TensorFlow"}
 # Contenders that do the same work by other means, in either framework.
-PEERS = ("eager", "compiled", "Liger", "QuACK", "graph", "XLA")
+PEERS = ("eager", "compiled", "Liger", "QuACK", "cuDNN", "flash", "graph", "XLA")
 HOST_BOUND = 0.9  # the host issued calls for this part of the time: it was not the GPU that was measured
 NOT_SLOWER = 1.02  # times the fastest peer's time: two measurements of one contender differ by that
 

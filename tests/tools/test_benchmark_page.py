@@ -134,7 +134,7 @@ def test_the_command(tmp_path, all_runs, monkeypatch, capsys):
             picture = tmp_path / "out" / "benchmarks" / f"the-{device}-{kind}.png"
             assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size <= MOST_BYTES
     assert text.count("published: optimized custom") == text.count(tables.PUBLISHED) == 1 and "28 µs" in text
-    assert "Not drawn" not in text
+    assert "Not drawn" not in text and "Not in these runs" not in text
 
 
 def test_what_was_trimmed_has_the_same_median_and_spread(runs):

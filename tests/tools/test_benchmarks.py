@@ -30,7 +30,7 @@ from rich.console import Console
 from benchmarks import __main__ as command_line
 from benchmarks.__main__ import main
 from benchmarks.cases import all_cases
-from benchmarks.cases.case import BOTH, FIRST_USE, SECTIONS, Case, moving, product
+from benchmarks.cases.case import BOTH, FIRST_USE, SECTIONS, Case, attending, decoding, moving, product
 from benchmarks.cases.selection import Selection, parse_shape
 from benchmarks.contenders import side_of
 from benchmarks.guard.judging import RATIOS
@@ -332,6 +332,19 @@ def test_every_operator_is_measured(any_backend, measured):
         assert row["flops"] > 0 and row["bytes"] > 0
 
 
+def test_attention_is_measured(any_backend, measured):
+    device, shape = any_backend.device, (1, 64, 2, 16)
+    section = "attention-cpu" if device == "cpu" else "attention"
+    cases = [attending(section, device, f"attention{kind}", BOTH, "float32", shape) for kind in ("", "_causal")]
+    cases += [decoding(device, "float32", shape)] * (any_backend.framework == "torch")
+    for case in cases:
+        row = measured(case)
+        assert "problem" not in row, (case.key, row["problem"])
+        for name in ("fusedops", "eager"):
+            contender = row["contenders"][name]
+            assert contender["problem"] is None, (case.key, name, contender["problem"])
+
+
 def test_first_uses(any_backend, measured):
     """Every call makes another operator; on a GPU another process may have compiled it."""
     cases = [case for case in all_cases() if case.section == FIRST_USE and case.device == any_backend.device]
@@ -343,7 +356,7 @@ def test_first_uses(any_backend, measured):
         assert min(row["contenders"]["fusedops"]["samples"]) > 1e-4
 
 
-@pytest.mark.parametrize("section", ["small", "growth", "launch", "seeds", "python", "call-gpu"])
+@pytest.mark.parametrize("section", ["small", "decoding", "growth", "launch", "seeds", "python", "call-gpu"])
 def test_small_inputs_on_a_gpu(torch_gpu, section):
     """By graphs, profiler and host, with the cache as the section wants it."""
     side = side_of("torch")
@@ -424,6 +437,7 @@ def test_a_shape_replaces_the_tables_own():
         "matmul",
         "attention",
         "attention_causal",
+        "attention_decoding",
         models.LLAMA,
     }
     assert not any(case.goals for case in chosen)
@@ -436,10 +450,10 @@ def test_a_shape_replaces_the_tables_own():
 
 def test_a_quick_run_has_every_operator_once():
     quick = Selection(quick=True).of(all_cases())
-    attention = {"attention", "attention_causal"}  # takes seconds on a CPU
+    attention = {"attention", "attention_causal", "attention_decoding"}  # some take seconds on a CPU
     for device, sections, left_out in (
         ("cpu", ("cpu", "cpu-rows"), attention),
-        ("cuda", ("stream", "rows", "matmul", "attention"), set()),
+        ("cuda", ("stream", "rows", "matmul", "attention", "decoding"), set()),
     ):
         found = [(case.operator, case.variant) for case in quick if case.device == device and case.section in sections]
         assert len(found) == len(set(found))

@@ -16,9 +16,10 @@ ROWS = 16384  # more queries are taken a part at a time, or their scores would f
 
 
 def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
-    """Of [batch, positions, heads, features]."""
+    """Of [batch, positions, heads, features]; heads of k and v may be shared by several of q."""
     positions = q.shape[1]
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
 
     def part(first: int, last: int) -> torch.Tensor:
         scores = q[:, :, first:last] @ k.mT * q.shape[-1] ** -0.5
