@@ -168,8 +168,9 @@ struct Task {
 };
 
 // In which order the tasks are taken. Heads are taken in sections whose rows stay in the L2 cache. Within a section
-// tiles are in order: the last section's tiles begin at `last_first`. With `to_and_fro` the sections' directions
-// alternate, so that neighbouring tasks have about as much to do where attention is causal. Divisions are
+// come the first tiles of all its heads, then the second ones, and so on; with `last_first` the last ones come first.
+// With `to_and_fro` every other section goes the other way, and the last section goes as `last_first` says: where
+// attention is causal, the tasks before and behind a section's end then have about as much to do. Divisions are
 // multiplications, since all warps wait for them.
 template <int kSize>
 class Order {

@@ -137,8 +137,6 @@ struct Backward {
                                                  Pipeline& q_ring, Pipeline& dy_ring) {
     const Attention& call = parameters.call;
     const bool leads = threadIdx.x % 32 == 0, packed = call.offsets_q;
-    const int positions_q = packed ? call.packed_queries : call.queries;
-    const int positions_k = packed ? call.packed_keys : call.keys;
     const int sequences = packed ? 1 : static_cast<int>(call.sequences), b = packed ? 0 : work.b;
     auto q_tiles = cute::make_tensor(cute::make_smem_ptr(shared.q.data()), QTiles{});
     auto dy_tiles = cute::make_tensor(cute::make_smem_ptr(shared.dy.data()), QTiles{});
@@ -148,9 +146,9 @@ struct Backward {
       auto* barrier = reinterpret_cast<uint64_t*>(&shared.keys_are_there);
       const int position = static_cast<int>(work.sequence.first_key) + work.keys.begin;
       shared.keys_are_there.arrive_and_expect_tx(sizeof(shared.k) + sizeof(shared.v));
-      load_tile<kN, kD>(parameters.k, barrier, positions_k, call.dim, call.key_heads, sequences, position,
-                        work.key_head, b, k_tile);
-      load_tile<kN, kD>(parameters.v, barrier, positions_k, call.dim_v, call.key_heads, sequences, position,
+      load_tile<kN, kD>(parameters.k, barrier, call.keys, call.dim, call.key_heads, sequences, position, work.key_head,
+                        b, k_tile);
+      load_tile<kN, kD>(parameters.v, barrier, call.keys, call.dim_v, call.key_heads, sequences, position,
                         work.key_head, b, v_tile);
     }
     State state = cutlass::make_producer_start_state<Pipeline>();
@@ -159,7 +157,7 @@ struct Backward {
       q_ring.producer_acquire(state);
       if (leads) {
         auto* barrier = q_ring.producer_get_barrier(state);
-        load_tile<kM, kD>(parameters.q, barrier, positions_q, call.dim, call.heads, sequences, position, head, b,
+        load_tile<kM, kD>(parameters.q, barrier, call.queries, call.dim, call.heads, sequences, position, head, b,
                           q_tiles(cute::_, cute::_, stage));
         cute::SM90_BULK_COPY_G2S::copy(parameters.workspace.lse + slot * kM, barrier, shared.lse[stage],
                                        kM * sizeof(float));
@@ -167,7 +165,7 @@ struct Backward {
       dy_ring.producer_acquire(state);
       if (leads) {
         auto* barrier = dy_ring.producer_get_barrier(state);
-        load_tile<kM, kD>(parameters.dy, barrier, positions_q, call.dim_v, call.heads, sequences, position, head, b,
+        load_tile<kM, kD>(parameters.dy, barrier, call.queries, call.dim_v, call.heads, sequences, position, head, b,
                           dy_tiles(cute::_, cute::_, stage));
         cute::SM90_BULK_COPY_G2S::copy(parameters.workspace.delta + slot * kM, barrier, shared.delta[stage],
                                        kM * sizeof(float));
@@ -506,10 +504,7 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
   constexpr int kM = Kernel::kM, kN = Kernel::kN, kD = Kernel::kD;
   // Also makes the GPU's context that of this thread: a tensor's description for TMA cannot be made without one.
   FUSEDOPS_TRY(allow_shared_memory(attention_backward_products<Kernel>, sizeof(typename Kernel::Shared)));
-  const bool packed = call.offsets_q;
-  const int64_t sequences = packed ? 1 : call.sequences;
-  const int positions_q = packed ? call.packed_queries : call.queries;
-  const int positions_k = packed ? call.packed_keys : call.keys;
+  const int64_t sequences = call.offsets_q ? 1 : call.sequences;
   const auto slots = Slots<kM>::of_queries(call);
   // While a block walks over q and dy, others of its head should find them, and the sums of dq, in the L2 cache.
   const int64_t bytes_per_head = int64_t(call.queries) * call.group * (2 * 2 * kD + 4 * kD);
@@ -517,10 +512,10 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
       Order<kN>::of(Slots<kN>::of_keys(call), call.key_heads, bytes_per_head, 1, Kernel::last_first(call), false);
   const typename Kernel::Parameters parameters{
       call,
-      tile_copy<T, kM, kD>(global_rows<T>(call.q, positions_q, call.dim, call.heads, sequences)),
-      tile_copy<T, kM, kD>(global_rows<T>(call.dy, positions_q, call.dim_v, call.heads, sequences)),
-      tile_copy<T, kN, kD>(global_rows<T>(call.k, positions_k, call.dim, call.key_heads, sequences)),
-      tile_copy<T, kN, kD>(global_rows<T>(call.v, positions_k, call.dim_v, call.key_heads, sequences)),
+      tile_copy<T, kM, kD>(global_rows<T>(call.q, call.queries, call.dim, call.heads, sequences)),
+      tile_copy<T, kM, kD>(global_rows<T>(call.dy, call.queries, call.dim_v, call.heads, sequences)),
+      tile_copy<T, kN, kD>(global_rows<T>(call.k, call.keys, call.dim, call.key_heads, sequences)),
+      tile_copy<T, kN, kD>(global_rows<T>(call.v, call.keys, call.dim_v, call.key_heads, sequences)),
       order,
       slots,
       Kernel::Workspace::of(call, workspace),

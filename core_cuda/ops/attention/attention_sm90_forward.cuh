@@ -98,13 +98,11 @@ struct Forward {
     for_each_task(parameters, [&](const Work& work) {
       if (work.keys.is_empty()) return;
       const int key_head = call.key_head(work.head), sequence = call.offsets_q ? 0 : work.b;
-      const int positions_q = call.offsets_q ? call.packed_queries : call.queries;
-      const int positions_k = call.offsets_q ? call.packed_keys : call.keys;
       const auto sequences = static_cast<int>(call.offsets_q ? 1 : call.sequences);
       const auto load_k = [&](int tile) {
         k_ring.producer_acquire(k_state);
         if (leads)
-          load_tile<kN, kD>(parameters.k, k_ring.producer_get_barrier(k_state), positions_k, call.dim, call.key_heads,
+          load_tile<kN, kD>(parameters.k, k_ring.producer_get_barrier(k_state), call.keys, call.dim, call.key_heads,
                             sequences, int(work.sequence.first_key) + tile * kN, key_head, sequence,
                             k_tiles(cute::_, cute::_, k_state.index()));
         ++k_state;
@@ -112,7 +110,7 @@ struct Forward {
       const auto load_v = [&](int tile) {
         v_ring.producer_acquire(v_state);
         if (leads)
-          load_tile<kN, kD>(parameters.v, v_ring.producer_get_barrier(v_state), positions_k, call.dim_v, call.key_heads,
+          load_tile<kN, kD>(parameters.v, v_ring.producer_get_barrier(v_state), call.keys, call.dim_v, call.key_heads,
                             sequences, int(work.sequence.first_key) + tile * kN, key_head, sequence,
                             v_tiles(cute::_, cute::_, v_state.index()));
         ++v_state;
@@ -121,7 +119,7 @@ struct Forward {
       shared.q_is_free.wait(turn ^ 1);
       if (leads) {
         shared.q_is_there.arrive_and_expect_tx(sizeof(shared.q));
-        load_tile<kM, kD>(parameters.q, reinterpret_cast<uint64_t*>(&shared.q_is_there), positions_q, call.dim,
+        load_tile<kM, kD>(parameters.q, reinterpret_cast<uint64_t*>(&shared.q_is_there), call.queries, call.dim,
                           call.heads, sequences, int(work.sequence.first_query) + work.queries.begin, work.head,
                           sequence, q_tile(cute::_, cute::_, Int<0>{}));
       }
@@ -411,19 +409,16 @@ Status launch_forward(const Attention& call, const Context& context) {
   using T = typename Kernel::T;
   // Also makes the GPU's context that of this thread: a tensor's description for TMA cannot be made without one.
   FUSEDOPS_TRY(allow_shared_memory(attention_forward<Kernel>, sizeof(typename Kernel::Shared)));
-  const bool packed = call.offsets_q;
-  const int64_t sequences = packed ? 1 : call.sequences;
-  const int positions_q = packed ? call.packed_queries : call.queries;
-  const int positions_k = packed ? call.packed_keys : call.keys;
+  const int64_t sequences = call.offsets_q ? 1 : call.sequences;
   constexpr int kLeastPairs = 16;  // leaves several blocks to a head, which read its keys at the same time
   const auto order =
       Order<Kernel::kM>::of(Slots<Kernel::kM>::of_queries(call), call.heads,
                             int64_t(call.keys) * (call.dim + call.dim_v) * 2 / call.group, kLeastPairs, true, true);
   const typename Kernel::Parameters parameters{
       call,
-      tile_copy<T, Kernel::kM, Kernel::kD>(global_rows<T>(call.q, positions_q, call.dim, call.heads, sequences)),
-      tile_copy<T, Kernel::kN, Kernel::kD>(global_rows<T>(call.k, positions_k, call.dim, call.key_heads, sequences)),
-      tile_copy<T, Kernel::kN, Kernel::kD>(global_rows<T>(call.v, positions_k, call.dim_v, call.key_heads, sequences)),
+      tile_copy<T, Kernel::kM, Kernel::kD>(global_rows<T>(call.q, call.queries, call.dim, call.heads, sequences)),
+      tile_copy<T, Kernel::kN, Kernel::kD>(global_rows<T>(call.k, call.keys, call.dim, call.key_heads, sequences)),
+      tile_copy<T, Kernel::kN, Kernel::kD>(global_rows<T>(call.v, call.keys, call.dim_v, call.key_heads, sequences)),
       order,
       factor_of(call)};
   const int blocks = std::min(order.tasks(), device_attribute(cudaDevAttrMultiProcessorCount));
