@@ -11,6 +11,7 @@ def all_cases() -> Iterator[Case]:
     yield from elementwise.stream()
     yield from elementwise.launch()
     yield from products.matmul()
+    yield from products.linear()
     yield from attention.attention()
     yield from attention.one_query()
     yield from over_rows.cases_over_rows()

@@ -14,6 +14,7 @@ SECTIONS = {
     "stream": "2^28 elements on the GPU: memory speed",
     "launch": "relu on 1 048 576 float32: GPU time alone",
     "matmul": "Matrix products on the GPU",
+    "linear": "Linear layers in bfloat16 on the GPU: rows, features out, features in",
     "attention": "Attention in bfloat16 on the GPU: batch, positions, heads, features",
     "decoding": "Decoding in bfloat16 on the GPU: batch, keys, their heads, features; a query of four times the heads",
     "rows": "Rows in bfloat16 on the GPU: memory speed",
@@ -28,7 +29,7 @@ SECTIONS = {
     "python": "Rows in bfloat16 on the GPU: time of the Python call, forward and backward",
     "call": "A call on 16 or 64 floats, CPU",
     "call-gpu": "A call on 16 or 64 floats, GPU",
-    "cpu": "2^24 float32 on the CPU; matrix products of 2048",
+    "cpu": "2^24 float32 on the CPU; matrix products of 2048, linear layers of 1024",
     "cpu-rows": "Rows in float32 on the CPU",
     "attention-cpu": "Attention on the CPU: batch, positions, heads, features",
     "keras": "Keras's layers, and a training step of a Llama",
@@ -47,6 +48,9 @@ PUBLISHED = {
 
 BOTH = "forward + backward"
 RECORDED = "forward, recorded"  # by autograd, for a backward that is not called
+
+# Matrix products, and layers of them: by how many matrices the first input is multiplied.
+WEIGHTS = {"matmul": 1, "linear": 1, "gated_linear": 2}
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,9 @@ class Case:
             return float(SIZES[self.dtype] * 4 * prod(self.shape))  # q, k, v and the result
         if self.is_product:
             m, n, k = self.shape
-            return float(SIZES[self.dtype] * (m * k + k * n + m * n))
+            inputs, out = m * k + WEIGHTS[self.operator] * k * n, m * n
+            # The backward reads the inputs again, and the upstream gradient, and writes gradients of the inputs.
+            return float(SIZES[self.dtype] * (3 * inputs + 2 * out if self.variant == BOTH else inputs + out))
         return self.work if self.unit == "B" else 0.0
 
     @property
@@ -112,7 +118,12 @@ class Case:
 
     @property
     def is_product(self) -> bool:
-        return self.operator == "matmul"
+        return self.operator in WEIGHTS
+
+    @property
+    def is_layer(self) -> bool:
+        """A product with what follows it."""
+        return self.is_product and self.operator != "matmul"
 
     @property
     def is_attention(self) -> bool:
@@ -129,6 +140,8 @@ class Case:
 
     @property
     def transposes(self) -> tuple[bool, bool]:
+        if self.is_layer:
+            return False, True  # weights are [out, in]
         return self.variant[0] == "T", self.variant[1] == "T"
 
 
@@ -150,8 +163,18 @@ def moving(
     return Case(section, device, operator, variant, dtype, shape, work, "B", frameworks, goals, parameters)
 
 
-def product(section: str, device: str, variant: str, dtype: str, shape: tuple[int, int, int], *goals: Goal) -> Case:
-    return Case(section, device, "matmul", variant, dtype, shape, 2.0 * prod(shape), "FLOP", goals=goals)
+def product(
+    section: str,
+    device: str,
+    variant: str,
+    dtype: str,
+    shape: tuple[int, int, int],
+    *goals: Goal,
+    operator: str = "matmul",
+) -> Case:
+    """A case of a matrix product; or of a layer, whose backward has two for each of its forward."""
+    products = WEIGHTS[operator] * (3 if variant == BOTH else 1)
+    return Case(section, device, operator, variant, dtype, shape, products * 2.0 * prod(shape), "FLOP", goals=goals)
 
 
 def as_fast_as_in_torch() -> Goal:

@@ -1,14 +1,21 @@
-"""What is measured: matrix products."""
+"""What is measured: matrix products, and linear layers, which are products with what follows them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from benchmarks.cases.case import Case, Goal, as_fast_as_in_torch, product
+from benchmarks.cases.case import BOTH, Case, Goal, as_fast_as_in_torch, product
+from benchmarks.cases.over_rows import VARIANTS
+from benchmarks.operators import OPERATORS
 
 # Of C = A·B: as it is, and the two products of its backward: dC·Bᵀ and Aᵀ·dC.
 PRODUCTS = ("NN", "NT", "TN")
+# M, N, K of layers: into and out of a feed-forward network, and few rows.
+LAYERS = {
+    "linear": ((4096, 16384, 4096), (16384, 4096, 4096), (512, 16384, 4096)),
+    "gated_linear": ((4096, 14336, 4096), (16384, 4096, 4096)),
+}
 
 
 def matmul() -> Iterator[Case]:
@@ -22,7 +29,20 @@ def matmul() -> Iterator[Case]:
                 yield replace(case, frameworks=both)
 
 
+def linear() -> Iterator[Case]:
+    """The floor is the time of the products alone."""
+    peers = [Goal(framework, "fastest peer", 1 / 1.02, as_time=True) for framework in ("torch", "tf")]
+    for operator, shapes in LAYERS.items():
+        for shape in shapes:
+            for variant, times in zip(VARIANTS, OPERATORS[operator].floors, strict=True):
+                floor = (Goal("torch", "products", 1 / times, as_time=True),) if times else ()
+                goals = (*floor, *peers, as_fast_as_in_torch())
+                yield product("linear", "cuda", variant, "bfloat16", shape, *goals, operator=operator)
+
+
 def cpu() -> Iterator[Case]:
+    goals = (Goal("torch", "eager", 1.0), Goal("tf", "eager", 1.0))
     for variant in PRODUCTS:
-        goals = (Goal("torch", "eager", 1.0), Goal("tf", "eager", 1.0))
         yield product("cpu", "cpu", variant, "float32", (2048, 2048, 2048), *goals)
+    for operator in LAYERS:
+        yield product("cpu", "cpu", BOTH, "float32", (1024, 1024, 1024), *goals, operator=operator)

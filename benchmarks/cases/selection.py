@@ -13,7 +13,7 @@ from benchmarks.operators import OPERATORS
 Shape = tuple[int, ...]
 
 # Sections whose cases make sense in any shape and dtype.
-RESIZABLE = ("stream", "matmul", "rows", "small", "python", "cpu", "cpu-rows")
+RESIZABLE = ("stream", "matmul", "linear", "rows", "small", "python", "cpu", "cpu-rows")
 # What --quick leaves out unless it is asked for, and the contenders that compile first.
 NOT_QUICK = ("dtypes", "attention-cpu", "keras", "transformers", *GROWTH)
 COMPILED = ("compiled", "fusedops, compiled", "XLA", "fusedops, XLA", "Liger", "QuACK")
@@ -46,7 +46,8 @@ class Selection:
         dtypes = self.dtypes or (case.dtype,)
         if case.is_product:
             m, n, k = fitting
-            return [product(case.section, case.device, case.variant, dtype, (m, n, k)) for dtype in dtypes]
+            at = (case.section, case.device, case.variant)
+            return [product(*at, dtype, (m, n, k), operator=case.operator) for dtype in dtypes]
         where = (case.section, case.device, case.operator, case.variant)
         return [moving(*where, dtype, fitting, frameworks=case.frameworks) for dtype in dtypes]
 
@@ -75,7 +76,7 @@ def _one_each(cases: Iterable[Case]) -> list[Case]:
     found: dict[tuple[str, ...], Case] = {}
     for case in sorted(cases, key=lambda case: case.dtype != "bfloat16"):
         size = str(case.shape) if case.section in GROWTH else ""
-        variant = "" if case.is_product else case.variant
+        variant = "" if case.operator == "matmul" else case.variant
         found.setdefault((case.section, case.device, case.operator, variant, size), case)
     return list(found.values())
 

@@ -12,6 +12,7 @@ EFFORTS = {
     "stream": Effort(round=4e-3, total=0.3, least_calls=3),
     "launch": Effort(round=2e-3, total=0.5, least_calls=5),
     "matmul": Effort(round=8e-3, total=0.3, least_calls=3),
+    "linear": Effort(round=8e-3, total=0.6, least_calls=3),
     "attention": Effort(round=8e-3, total=0.3, least_calls=3),
     "decoding": Effort(round=2e-3, total=0.3, least_calls=2),
     "rows": Effort(round=4e-3, total=0.4, least_calls=2),

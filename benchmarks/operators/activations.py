@@ -11,19 +11,19 @@ def gelu_tanh(n: Any, h: Any) -> Any:
     return 0.5 * h * (1 + n.tanh(0.7978845608028654 * (h + 0.044715 * h * h * h)))
 
 
-def _bias_act(n: Any) -> Function:
-    def bias_act(x: Any, bias: Any) -> Any:
+def bias_act(n: Any) -> Function:
+    def formula(x: Any, bias: Any) -> Any:
         return n.like(gelu_tanh(n, n.wide(x) + n.wide(bias)), x)
 
-    return bias_act
+    return formula
 
 
-def _swiglu(n: Any) -> Function:
-    def swiglu(gate: Any, up: Any) -> Any:
+def swiglu(n: Any) -> Function:
+    def formula(gate: Any, up: Any) -> Any:
         h = n.wide(gate)
         return n.like(h * n.sigmoid(h) * n.wide(up), gate)
 
-    return swiglu
+    return formula
 
 
 def _torch_bias_act(torch: Any) -> Function:
@@ -43,7 +43,7 @@ OPERATORS = (
         options=lambda case: {"activation": "gelu_tanh"},
         moves=(2, 3),
         operations=(10, 18),
-        formula=_bias_act,
+        formula=bias_act,
         expression="gelu_tanh(x + bias)",
         torch=_torch_bias_act,
         floors=(1.05, 0.0),
@@ -54,7 +54,7 @@ OPERATORS = (
         inputs=(Input("gate"), Input("up")),
         moves=(3, 5),
         operations=(3, 9),
-        formula=_swiglu,
+        formula=swiglu,
         expression="silu(gate) * up",
         torch=_torch_swiglu,
         liger=lambda ops: ops.LigerSiLUMulFunction.apply,

@@ -1,10 +1,14 @@
-"""matmul: a case's shape is M, N, K, and its work is arithmetic."""
+"""matmul, and linear layers: a case's shape is M, N, K, and its work is arithmetic."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from benchmarks.operators.record import Input, Layout, Operator
+import numpy as np
+
+from benchmarks.operators.activations import bias_act, swiglu
+from benchmarks.operators.record import Function, Input, Layout, Operator, Shape
 
 
 def _a(case: Any) -> Layout:
@@ -22,6 +26,35 @@ def _c(case: Any) -> Layout:
     return Layout((m, n), 0)
 
 
+def _bias(case: Any) -> Layout:
+    return Layout(case.shape[1:2], None)
+
+
+def _weights(seed: int) -> Callable[[Shape], np.ndarray]:
+    """As a layer has them: larger ones would leave little of its bias and of how its activation bends."""
+    return lambda shape: np.random.default_rng(seed).standard_normal(shape, np.float32) * shape[-1] ** -0.5
+
+
+def _linear(n: Any) -> Function:
+    rest = bias_act(n)
+    return lambda x, weight, bias: rest(n.matmul(x, weight), bias)
+
+
+def _gated_linear(n: Any) -> Function:
+    rest = swiglu(n)
+    return lambda x, gate_weight, up_weight: rest(n.matmul(x, gate_weight), n.matmul(x, up_weight))
+
+
+def _torch_linear(torch: Any) -> Function:
+    own = torch.nn.functional
+    return lambda x, weight, bias: own.gelu(own.linear(x, weight, bias), approximate="tanh")
+
+
+def _torch_gated_linear(torch: Any) -> Function:
+    own = torch.nn.functional
+    return lambda x, gate_weight, up_weight: own.silu(own.linear(x, gate_weight)) * own.linear(x, up_weight)
+
+
 OPERATORS = (
     Operator(
         "matmul",
@@ -29,5 +62,25 @@ OPERATORS = (
         outputs={"out": _c},
         options=lambda case: dict(zip(("transpose_a", "transpose_b"), case.transposes, strict=True)),
         formula=lambda n: n.matmul,  # of the transposes of the case
+    ),
+    Operator(
+        "linear",
+        inputs=(Input("x", _a), Input("weight", _b, values=_weights(0)), Input("bias", _bias)),
+        outputs={"out": _c},
+        options=lambda case: {"activation": "gelu_tanh"},
+        formula=_linear,
+        torch=_torch_linear,
+        floors=(1.02, 1.04),
+    ),
+    Operator(
+        "gated_linear",
+        inputs=(
+            Input("x", _a),
+            Input("gate_weight", _b, values=_weights(0)),
+            Input("up_weight", _b, values=_weights(1)),
+        ),
+        outputs={"out": _c},
+        formula=_gated_linear,
+        torch=_torch_gated_linear,
     ),
 )

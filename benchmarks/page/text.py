@@ -37,7 +37,8 @@ here was typed. What was tried, and why a kernel is as fast as it is: [performan
   may be faster than the copy: then × floor is below 1, and the picture's fraction above.
 - **Peers** are eager operators, `torch.compile` with static shapes, Liger and QuACK for PyTorch; eager operators, a
   graph, XLA and Keras's layers for TensorFlow. For matrix products they are cuBLAS, or the CPU's library, through the
-  framework; for attention PyTorch's own, as it chooses, and by cuDNN and by flash attention alone.
+  framework; for attention PyTorch's own, as it chooses, and by cuDNN and by flash attention alone. Of linear layers
+  `products` is no peer: it is the time of their matrix products alone.
 - **fusedops, expression** is the same as [an expression of one's own](your-own-operator.md), and `biased_gate` is
   nothing else: `gelu_tanh(x + bias) * up`. A first use takes from the text to the result, with a kernel that is
   compiled or, from the cache, found on the disk.

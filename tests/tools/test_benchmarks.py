@@ -30,7 +30,8 @@ from rich.console import Console
 from benchmarks import __main__ as command_line
 from benchmarks.__main__ import main
 from benchmarks.cases import all_cases
-from benchmarks.cases.case import BOTH, FIRST_USE, SECTIONS, Case, attending, decoding, moving, product
+from benchmarks.cases.case import BOTH, FIRST_USE, SECTIONS, WEIGHTS, Case, attending, decoding, moving, product
+from benchmarks.cases.products import LAYERS, PRODUCTS
 from benchmarks.cases.selection import Selection, parse_shape
 from benchmarks.contenders import side_of
 from benchmarks.guard.judging import RATIOS
@@ -315,7 +316,9 @@ def small_cases(device: str) -> list[Case]:
         for operator in (*ELEMENTWISE, *OVER_ROWS)
         for variant in ("forward", BOTH)
     ]
-    return [*found, *(product(section, device, variant, "float32", (8, 16, 32)) for variant in ("NN", "NT", "TN"))]
+    for operator, variants in (("matmul", PRODUCTS), *((layer, ("forward", BOTH)) for layer in LAYERS)):
+        found += [product(section, device, x, "float32", (8, 16, 32), operator=operator) for x in variants]
+    return found
 
 
 def test_every_operator_is_measured(any_backend, measured):
@@ -325,7 +328,8 @@ def test_every_operator_is_measured(any_backend, measured):
         row = measured(case)
         assert "problem" not in row, (case.key, row["problem"])
         expression = ["fusedops, expression"] * layouts.has_both(case)
-        for name in ("fusedops", *expression, "eager"):
+        products = ["products"] * (case.is_layer and any_backend.framework == "torch")
+        for name in ("fusedops", *expression, *products, "eager"):
             contender = row["contenders"][name]
             assert contender["problem"] is None, (case.key, name, contender["problem"])
             assert ("memory" in contender) == (any_backend.device == "cuda")
@@ -433,15 +437,14 @@ def test_a_shape_replaces_the_tables_own():
     chosen = Selection(shapes=[parse_shape("512x256")], dtypes=["float16", "float64"]).of(all_cases())
     assert {case.dtype for case in chosen} == {"float16", "float64"}
     assert {case.shape for case in chosen} == {(512, 256), (4, 128, 2, 128)}  # the latter is rope's
-    assert {case.operator for case in chosen} == OPERATORS.keys() - {
-        "matmul",
+    assert {case.operator for case in chosen} == OPERATORS.keys() - WEIGHTS.keys() - {
         "attention",
         "attention_causal",
         "attention_decoding",
         models.LLAMA,
     }
     assert not any(case.goals for case in chosen)
-    assert {case.operator for case in Selection(shapes=[parse_shape("64x32x16")]).of(all_cases())} == {"matmul"}
+    assert {case.operator for case in Selection(shapes=[parse_shape("64x32x16")]).of(all_cases())} == WEIGHTS.keys()
     assert {case.work for case in chosen if case.operator == "relu" and case.dtype == "float16"} == {
         2 * 2 * 512 * 256.0,
         3 * 2 * 512 * 256.0,
@@ -453,7 +456,7 @@ def test_a_quick_run_has_every_operator_once():
     attention = {"attention", "attention_causal", "attention_decoding"}  # some take seconds on a CPU
     for device, sections, left_out in (
         ("cpu", ("cpu", "cpu-rows"), attention),
-        ("cuda", ("stream", "rows", "matmul", "attention", "decoding"), set()),
+        ("cuda", ("stream", "rows", "matmul", "linear", "attention", "decoding"), set()),
     ):
         found = [(case.operator, case.variant) for case in quick if case.device == device and case.section in sections]
         assert len(found) == len(set(found))

@@ -170,7 +170,8 @@ def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
         return result | _of_calls(case, values)
     if not case.is_arithmetic:
         result["copy"] = lambda: _copy(case, values)
-    if (OPERATORS[case.operator] in OVER_ROWS or case.is_attention) and case.section not in GROWTH:
+    compiled = OPERATORS[case.operator] in OVER_ROWS or case.is_attention or case.is_layer
+    if compiled and case.section not in GROWTH:
         result["fusedops, graph"] = timed(ours, _GRAPH)
         result["graph"] = timed(plain, _GRAPH)
         result["XLA"] = timed(plain, _XLA)

@@ -165,6 +165,8 @@ def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
         result["addcmul"] = lambda: Contender(_addcmul(case), _clock(case), checked=False)
     if not case.is_arithmetic and case.section != "python":
         result["copy"] = lambda: _copy(case, turns)
+    if case.is_layer:
+        result["products"] = lambda: _products(case, turns)
     if case.device == "cpu":
         return result
     if "tf" in case.frameworks and case.section != "seeds":
@@ -174,7 +176,7 @@ def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
         return result
     for name, build in OPERATORS[case.operator].torch_others.items():
         result[name] = timed(partial(build, torch))
-    if not case.is_arithmetic:
+    if not case.is_arithmetic or case.is_layer:
         result["compiled"] = timed(lambda: torch.compile(formula(case), dynamic=False))
     for name, library in libraries.FUNCTIONS.items():
         if case.operator in library:
@@ -221,6 +223,20 @@ def _copy(case: Case, turns: Sequence[Mapping[str, Any]]) -> Contender:
     xs = [next(x for x in values.values() if isinstance(x, torch.Tensor) and x.shape == case.shape) for values in turns]
     copies = [partial(torch.empty_like(x).copy_, x) for x in xs]
     return _timed(case, copies, work=2.0 * xs[0].numel() * xs[0].element_size(), checked=False)
+
+
+def _products(case: Case, turns: Sequence[Mapping[str, Any]]) -> Contender:
+    """What bounds a layer: its matrix products alone, and those of the backward."""
+
+    def products(values: Mapping[str, Any]) -> list[torch.Tensor]:
+        x, weights = values["x"], [value for name, value in values.items() if name.endswith("weight")]
+        found = [x @ w.mT for w in weights]
+        if case.variant == BOTH:
+            dout = values["dout"]
+            found += [product for w in weights for product in (dout @ w, dout.mT @ x)]
+        return found
+
+    return _timed(case, [partial(products, values) for values in turns], checked=False)
 
 
 def _addcmul(case: Case) -> Call:

@@ -55,7 +55,7 @@ def _panel(ax: Any, title: str, rows: Sequence[Row], bandwidth: float) -> None:
     roofs = f"copy: {bandwidth * 1e-9:.4g} GB/s" + f"\nbest product: {peak * 1e-12:.3g} TFLOP/s" * bool(peak)
     ax.text(0.03, 0.97, roofs, transform=ax.transAxes, va="top")
     for row in rows:
-        filled = row["variant"] == "forward" or row["unit"] == "FLOP"
+        filled = "backward" not in row["variant"]
         for name in (fastest_peer(row), OURS):
             if name and (speed := _speed(row, name)):
                 ax.plot(_intensity(row), speed, markersize=6, linestyle="", **style.look(name, filled=filled))
