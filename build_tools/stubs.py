@@ -30,6 +30,7 @@ _OWN = {
         "Tensor": "from torch import Tensor",
         "ops": "from fusedops.torch.operators import OPERATORS as ops",
         "renamed": "from fusedops.torch.errors import renamed",
+        "may_need_gradient": "from fusedops.torch.recording import may_need_gradient",
         "own": "from fusedops.torch import expressions as own",
     },
     "tf": {
@@ -37,6 +38,7 @@ _OWN = {
         "TensorLike": "from fusedops.tf.tensors import TensorLike",
         "ops": "from fusedops.tf.operators import OPERATORS as ops",
         "own": "from fusedops.tf import expressions as own",
+        "may_need_gradient": "from fusedops.tf.recording import may_need_gradient",
         **{name: f"from fusedops.tf.naming import {name}" for name in ("are_symbolic", "call_symbolic", "named")},
     },
 }

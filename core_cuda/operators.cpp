@@ -12,6 +12,8 @@
 #include "ops/loss/cross_entropy.h"
 #include "ops/normalization/layer_norm.h"
 #include "ops/normalization/rms_norm.h"
+#include "ops/products/gated_linear.h"
+#include "ops/products/linear.h"
 #include "ops/products/matmul.h"
 #include "ops/products/matmul_backward.h"
 #include "ops/rotary/rope.h"
@@ -35,8 +37,12 @@ std::span<const Operator* const> built_in_operators() {
       &cross_entropy_backward(),
       &gated_act(),
       &gated_act_backward(),
+      &gated_linear(),
+      &gated_linear_backward(),
       &layer_norm(),
       &layer_norm_backward(),
+      &linear(),
+      &linear_backward(),
       &matmul(),
       &matmul_backward(),
       &polynomial_activation(),

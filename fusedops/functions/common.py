@@ -10,6 +10,12 @@ from fusedops.functions.operators import Operators
 Tensor = Any
 ops: Operators = cast(Operators, None)  # a framework's
 
+
+def may_need_gradient(*tensors: Tensor | None) -> bool:
+    """Whether what a backward would read is worth keeping. Where nothing can tell, False: it is computed again then."""
+    raise NotImplementedError  # a framework's
+
+
 Activation: TypeAlias = Literal["identity", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"]
 Approximation: TypeAlias = Literal["none", "tanh"]
 Reduction: TypeAlias = Literal["mean", "sum", "none"]

@@ -128,6 +128,37 @@ class Operators(Protocol):
         need_dgate: bool = True,
         need_dup: bool = True,
     ) -> tuple[Tensor, Tensor]: ...
+    def gated_linear(
+        self,
+        x: Tensor,
+        gate_weight: Tensor,
+        up_weight: Tensor,
+        gate_bias: Tensor | None,
+        up_bias: Tensor | None,
+        *,
+        activation: str = "silu",
+        transpose_weight: bool = True,
+        keep: bool = True,
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+    def gated_linear_backward(
+        self,
+        dy: Tensor,
+        x: Tensor,
+        gate_weight: Tensor,
+        up_weight: Tensor,
+        gate_bias: Tensor | None,
+        up_bias: Tensor | None,
+        gate: Tensor | None,
+        up: Tensor | None,
+        *,
+        activation: str = "silu",
+        transpose_weight: bool = True,
+        need_dx: bool = True,
+        need_dgate_weight: bool = True,
+        need_dup_weight: bool = True,
+        need_dgate_bias: bool = True,
+        need_dup_bias: bool = True,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]: ...
     def layer_norm(
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, *, eps: float = 1e-05
     ) -> tuple[Tensor, Tensor, Tensor]: ...
@@ -141,6 +172,30 @@ class Operators(Protocol):
         rstd: Tensor,
         ds: Tensor | None,
         *,
+        need_dx: bool = True,
+        need_dweight: bool = True,
+        need_dbias: bool = True,
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+    def linear(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        *,
+        activation: str = "identity",
+        transpose_weight: bool = True,
+        keep: bool = True,
+    ) -> tuple[Tensor, Tensor]: ...
+    def linear_backward(
+        self,
+        dy: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        z: Tensor | None,
+        *,
+        activation: str = "identity",
+        transpose_weight: bool = True,
         need_dx: bool = True,
         need_dweight: bool = True,
         need_dbias: bool = True,

@@ -13,7 +13,7 @@ from fusedops.gradients.registry import Tensor, gradient
 @gradient("bias_act_backward", saves=("dy", "x", "bias"))
 def _bias_act_backward(f: Any, c: Any, gdx: Tensor | None, gdbias: Tensor | None) -> Mapping[str, Any]:
     def plain(f: Any, c: Any, x: Tensor, bias: Tensor | None) -> Tensor:
-        return _ACTIVATIONS[c.activation](f, x if bias is None else x + bias)
+        return ACTIVATIONS[c.activation](f, x if bias is None else x + bias)
 
     return second_derivative(f, c, plain, x=gdx, bias=gdbias)
 
@@ -23,7 +23,7 @@ def _gated_act_backward(f: Any, c: Any, gdgate: Tensor | None, gdup: Tensor | No
     def plain(f: Any, c: Any, gate: Tensor, up: Tensor | None) -> Tensor:
         if up is None:
             gate, up = f.halves(gate)
-        return _ACTIVATIONS[c.activation](f, gate) * up
+        return ACTIVATIONS[c.activation](f, gate) * up
 
     return second_derivative(f, c, plain, gate=gdgate, up=gdup)
 
@@ -36,7 +36,7 @@ def _gelu_tanh(f: Any, x: Tensor) -> Tensor:
     return 0.5 * x * (1.0 + f.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))))
 
 
-_ACTIVATIONS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+ACTIVATIONS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "identity": lambda f, x: x,
     "relu": lambda f, x: f.relu(x),  # the operator: its gradient at 0 is 0
     "gelu": _gelu,

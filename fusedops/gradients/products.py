@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fusedops.gradients.activations import ACTIVATIONS
+from fusedops.gradients.composite import second_derivative
 from fusedops.gradients.registry import Tensor, gradient
 
 
@@ -28,3 +30,44 @@ def _matmul_backward(f: Any, c: Any, gda: Tensor | None, gdb: Tensor | None) -> 
     if of_dc:
         gradients["dc"] = both if len(of_dc) == 2 else lambda: f.matmul(*of_dc[0], **transposes)
     return gradients
+
+
+@gradient("linear_backward", saves=("dy", "x", "weight", "bias"))
+def _linear_backward(
+    f: Any, c: Any, gdx: Tensor | None, gdweight: Tensor | None, gdbias: Tensor | None
+) -> Mapping[str, Any]:
+    def plain(f: Any, c: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return ACTIVATIONS[c.activation](f, _affine(f, c, x, weight, bias))
+
+    return second_derivative(f, c, plain, x=gdx, weight=gdweight, bias=gdbias)
+
+
+@gradient("gated_linear_backward", saves=("dy", "x", "gate_weight", "up_weight", "gate_bias", "up_bias"))
+def _gated_linear_backward(
+    f: Any,
+    c: Any,
+    gdx: Tensor | None,
+    gdgate_weight: Tensor | None,
+    gdup_weight: Tensor | None,
+    gdgate_bias: Tensor | None,
+    gdup_bias: Tensor | None,
+) -> Mapping[str, Any]:
+    def plain(f: Any, c: Any, x: Tensor, **of: Tensor | None) -> Tensor:
+        gate = _affine(f, c, x, of["gate_weight"], of["gate_bias"])
+        return ACTIVATIONS[c.activation](f, gate) * _affine(f, c, x, of["up_weight"], of["up_bias"])
+
+    return second_derivative(
+        f,
+        c,
+        plain,
+        x=gdx,
+        gate_weight=gdgate_weight,
+        up_weight=gdup_weight,
+        gate_bias=gdgate_bias,
+        up_bias=gdup_bias,
+    )
+
+
+def _affine(f: Any, c: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    z = f.product(x, f.transpose_last(weight) if c.transpose_weight else weight)
+    return z if bias is None else z + bias

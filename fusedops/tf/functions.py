@@ -10,6 +10,7 @@ from fusedops.functions.common import Activation, Approximation, Reduction
 from fusedops.tf import expressions as own
 from fusedops.tf.naming import are_symbolic, call_symbolic, named
 from fusedops.tf.operators import OPERATORS as ops
+from fusedops.tf.recording import may_need_gradient
 from fusedops.tf.tensors import Tensor, TensorLike
 
 __all__ = [
@@ -23,8 +24,10 @@ __all__ = [
     "cross_entropy",
     "elementwise",
     "gated_act",
+    "gated_linear",
     "geglu",
     "layer_norm",
+    "linear",
     "matmul",
     "polynomial_activation",
     "reglu",
@@ -660,6 +663,94 @@ def gated_act(
     return call_symbolic(gated_act, None, gate, up, activation)
 
 
+def gated_linear(
+    x: TensorLike,
+    gate_weight: TensorLike,
+    up_weight: TensorLike,
+    gate_bias: TensorLike | None = None,
+    up_bias: TensorLike | None = None,
+    activation: Activation = "silu",
+    *,
+    transpose_weight: bool = True,
+    name: str | None = None,
+) -> Tensor:
+    """act(x Wgᵀ + bg) · (x Wuᵀ + bu): both products of a gated feed-forward layer and its gate.
+
+    On a GPU of compute capability 9.0, with 16 bits, both products are one kernel, which writes the result alone if no
+    gradient is wanted; 64 must divide `out`. The weights may be the halves of a packed one: they are read in place.
+    Elsewhere they are two products and `gated_act`.
+
+    Args:
+        x: [..., in], float64, float32, float16 or bfloat16.
+        gate_weight: [out, in], or [in, out] if `transpose_weight` is false; of x's dtype.
+        up_weight: gate_weight's shape and dtype.
+        gate_bias: [out], of x's dtype.
+        up_bias: likewise.
+        activation: as in `bias_act`.
+        transpose_weight: as in `linear`.
+
+    Returns:
+        [..., out], of x's dtype. 16-bit inputs are summed in float32 over all of `in`. Where the operator is computed
+        in parts, both factors are rounded to x's dtype before they are multiplied; in the one kernel they are not.
+
+    Gradient:
+        With the factors g and u before the activation: dg = dy · u · act'(g) and du = dy · act(g), rounded to x's
+        dtype; dx = dg Wg + du Wu, dWg = dgᵀ x, dWu = duᵀ x, and the biases' gradients are the sums of dg and du over
+        all rows. g and u are kept for the backward, rounded, only if a gradient is wanted when `gated_linear` is
+        called; otherwise the backward computes them again.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+        ValueError: `activation` is not one of those of `bias_act`.
+
+    PyTorch:
+        Under autocast all inputs are cast to its dtype first, unless they are float64.
+
+        >>> gate_weight, up_weight = torch.tensor([[3.0, 4.0]]), torch.tensor([[1.0, 1.0]])
+        >>> fo.gated_linear(torch.tensor([[1.0, 2.0]]), gate_weight, up_weight, activation="relu")
+        tensor([[33.]])
+
+    TensorFlow:
+        >>> gate_weight, up_weight = tf.constant([[3.0, 4.0]]), tf.constant([[1.0, 1.0]])
+        >>> fo.gated_linear(tf.constant([[1.0, 2.0]]), gate_weight, up_weight, activation="relu").numpy()
+        array([[33.]], dtype=float32)
+
+    Source: Shazeer, "GLU variants improve transformer", 2020.
+    """
+    if name is not None:
+        return named(
+            name,
+            gated_linear,
+            x,
+            gate_weight,
+            up_weight,
+            gate_bias,
+            up_bias,
+            activation,
+            transpose_weight=transpose_weight,
+        )
+    try:
+        keep = may_need_gradient(x, gate_weight, up_weight, gate_bias, up_bias)
+        y, _, _ = ops.gated_linear(
+            x,
+            gate_weight,
+            up_weight,
+            gate_bias,
+            up_bias,
+            activation=activation,
+            transpose_weight=transpose_weight,
+            keep=keep,
+        )
+        return y
+    except TypeError:  # asked only now, so that other calls do not wait for the answer
+        if not are_symbolic(x, gate_weight, up_weight, gate_bias, up_bias, activation, transpose_weight):
+            raise
+    return call_symbolic(
+        gated_linear, None, x, gate_weight, up_weight, gate_bias, up_bias, activation, transpose_weight=transpose_weight
+    )
+
+
 def geglu(
     gate: TensorLike, up: TensorLike | None = None, *, approximate: Approximation = "none", name: str | None = None
 ) -> Tensor:
@@ -757,6 +848,63 @@ def layer_norm(
         if not are_symbolic(x, weight, bias, eps):
             raise
     return call_symbolic(layer_norm, None, x, weight, bias, eps=eps)
+
+
+def linear(
+    x: TensorLike,
+    weight: TensorLike,
+    bias: TensorLike | None = None,
+    activation: Activation = "identity",
+    *,
+    transpose_weight: bool = True,
+    name: str | None = None,
+) -> Tensor:
+    """act(x Wᵀ + bias): a linear layer with its activation, in one pass.
+
+    Bias and activation are applied to the sums before they are rounded. Strided rows of x and transposed or strided
+    weights are read in place: nothing is copied.
+
+    Args:
+        x: [..., in], float64, float32, float16 or bfloat16.
+        weight: [out, in], or [in, out] if `transpose_weight` is false; of x's dtype.
+        bias: [out], of x's dtype.
+        activation: as in `bias_act`.
+        transpose_weight: whether the weight is [out, in], as torch.nn.Linear has it; Keras's Dense has [in, out].
+
+    Returns:
+        [..., out], of x's dtype. 16-bit inputs are summed in float32 over all of `in` and rounded once. float32 is
+        computed in float32, without TF32.
+
+    Gradient:
+        With z = x Wᵀ and dz = dy · act'(z + bias): dx = dz W, dW = dzᵀ x, and dbias is the sum of dz over all rows.
+        z and dz are rounded to x's dtype. z is kept for the backward only if a gradient is wanted when `linear` is
+        called, and not at all for the identity; otherwise the backward computes it again.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+        ValueError: `activation` is not one of those of `bias_act`.
+
+    PyTorch:
+        Under autocast all inputs are cast to its dtype first, unless they are float64.
+
+        >>> fo.linear(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [-1.0, 0.0]]), activation="relu")
+        tensor([[11.,  0.]])
+
+    TensorFlow:
+        >>> fo.linear(tf.constant([[1.0, 2.0]]), tf.constant([[3.0, 4.0], [-1.0, 0.0]]), activation="relu").numpy()
+        array([[11.,  0.]], dtype=float32)
+    """
+    if name is not None:
+        return named(name, linear, x, weight, bias, activation, transpose_weight=transpose_weight)
+    try:
+        keep = activation != "identity" and may_need_gradient(x, weight, bias)
+        y, _ = ops.linear(x, weight, bias, activation=activation, transpose_weight=transpose_weight, keep=keep)
+        return y
+    except TypeError:  # asked only now, so that other calls do not wait for the answer
+        if not are_symbolic(x, weight, bias, activation, transpose_weight):
+            raise
+    return call_symbolic(linear, None, x, weight, bias, activation, transpose_weight=transpose_weight)
 
 
 def matmul(

@@ -67,6 +67,11 @@ def _vjp(function: Callable[..., Any], inputs: Sequence[tf.Tensor], upstream: An
     return tape.gradient(outputs, inputs, upstream, tf.UnconnectedGradients.ZERO)
 
 
+def _product(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    """Of a vector, too, as torch.matmul has it."""
+    return tf.linalg.matvec(b, a, transpose_a=True) if a.shape.rank == 1 else tf.matmul(a, b)
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "beside": _beside,
     "cast": lambda x, like: tf.cast(x, like.dtype),
@@ -85,7 +90,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "one_hot": _one_hot,
     "packed": _packed,
     "probabilities": _probabilities,
-    "product": tf.matmul,
+    "product": _product,
     "repeat_heads": _repeat_heads,
     "rsqrt": tf.math.rsqrt,
     "sigmoid": tf.sigmoid,

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from tests.helpers.checks import check_forward, storage_roundings, tuples
 from tests.helpers.frameworks import Backend
-from tests.helpers.numerics import LONGEST, bits, compute_dtype, numpy_dtype, rounded, special_values, tolerance
+from tests.helpers.numerics import LONGEST, bits, compute_dtype, numpy_dtype, rounded, special_values, tolerance, ulp
 from tests.helpers.specification import Sample, Specification
 from tests.specifications import WITH_SCALARS, scalars
 
@@ -31,6 +32,8 @@ def check(
     the way was rounded to the dtype; differences of such values may cancel."""
     wide = got.astype(LONGEST)
     good = np.zeros(got.shape, bool)
+    largest = LONGEST(ml_dtypes.finfo(got.dtype).max)
+    beyond = largest + ulp(largest, got.dtype.name) / 2  # what rounds to an infinity
     with np.errstate(all="ignore"):
         limit = np.where(np.isfinite(limit), limit, 0)
         for reference in (stepwise, once):
@@ -41,8 +44,9 @@ def check(
             same_kind = (kind(wide) == kind(expected)) | ordinary
             close = (np.abs(wide - expected) <= limit) | (np.abs(wide - unrounded) <= limit)
             underflow = (expected == 0) & (np.signbit(wide) == np.signbit(expected))  # the limit is a few subnormals
+            overflow = np.isinf(wide) & (np.sign(wide) == np.sign(unrounded)) & (np.abs(unrounded) + limit >= beyond)
             cancels = np.any(stored) & (abs(kind(wide)) <= 2) & (abs(kind(expected)) <= 2)
-            good |= same_kind & (close | ~np.isfinite(expected)) | close & (underflow | cancels)
+            good |= same_kind & (close | ~np.isfinite(expected)) | close & (underflow | cancels) | overflow
         # Several overflows on the way are an infinity or NaN, by the order in which they meet.
         good |= np.isnan(stepwise) & np.isfinite(np.asarray(once)) & np.isinf(wide)
     if not good.all():

@@ -85,6 +85,7 @@ class Activation:
     slope_size: Callable[[Array], Array]
     value_roundings: int
     slope_roundings: int
+    curvature: float  # the largest |second derivative|
 
 
 def _spread(p: Array) -> Array:
@@ -106,7 +107,7 @@ def _tanh_slope(x: Array) -> Array:
 
 
 ACTIVATIONS = {
-    "identity": Activation(lambda x: x, np.ones_like, np.abs, np.ones_like, 0, 0),
+    "identity": Activation(lambda x: x, np.ones_like, np.abs, np.ones_like, 0, 0, 0.0),
     "relu": Activation(
         lambda x: np.where(x <= 0, np.zeros_like(x), x),  # a NaN stays
         lambda x: np.where(x <= 0, np.zeros_like(x), np.ones_like(x)),
@@ -114,6 +115,7 @@ ACTIVATIONS = {
         lambda x: np.where(x <= 0, np.zeros_like(x), np.ones_like(x)),
         0,
         0,
+        0.0,  # beside its jump
     ),
     "gelu": Activation(
         lambda x: x * normal(x),
@@ -122,6 +124,7 @@ ACTIVATIONS = {
         lambda x: _spread(normal(x)) + np.abs(x) * bell(x),
         18,
         20,
+        0.8,
     ),
     "gelu_tanh": Activation(
         lambda x: x * logistic(inner(x)),
@@ -130,6 +133,7 @@ ACTIVATIONS = {
         lambda x: _spread(logistic(inner(x))) + np.abs(_gelu_tanh_terms(x)[1]),
         14,
         18,
+        0.81,
     ),
     "silu": Activation(
         lambda x: x * logistic(x),
@@ -138,6 +142,7 @@ ACTIVATIONS = {
         lambda x: sum(np.abs(_silu_terms(x))),
         9,
         14,
+        0.5,
     ),
     "sigmoid": Activation(
         logistic,
@@ -146,6 +151,7 @@ ACTIVATIONS = {
         lambda x: logistic(x) * logistic(-x),
         8,
         12,
+        0.1,
     ),
-    "tanh": Activation(np.tanh, _tanh_slope, lambda x: np.abs(np.tanh(x)), _tanh_slope, 12, 14),
+    "tanh": Activation(np.tanh, _tanh_slope, lambda x: np.abs(np.tanh(x)), _tanh_slope, 12, 14, 0.77),
 }

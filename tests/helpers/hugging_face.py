@@ -36,7 +36,7 @@ _GROUPED = {"num_key_value_heads": 2}
 FAMILIES = {
     "bert": Family("bert", "BertLMHeadModel", {"is_decoder": True}),
     "gemma": Family("gemma"),
-    "gemma2": Family("gemma2"),
+    "gemma2": Family("gemma2", options={"attn_implementation": "eager"}),  # with sdpa, its soft cap stays there
     "gemma3": Family("gemma3_text"),
     "gpt2": Family("gpt2"),
     "llama": Family("llama", options=_GROUPED),

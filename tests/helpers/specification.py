@@ -81,6 +81,11 @@ class Specification:
         return self.name
 
     @property
+    def shared(self) -> tuple[str, ...]:
+        """The inputs that are the same for all rows."""
+        return self.parameters
+
+    @property
     def operator(self) -> str:
         """Its name in the table of operators."""
         return self.name

@@ -35,8 +35,8 @@ def check(spec):
     samples = [spec.sample((4, 6), np.random.default_rng(seed)) for seed in (1, 2)]
     first, second = (backend.tensors(sample, "float32") for sample in samples)
     sample, wanted = samples[0], spec.differentiable(samples[0])
-    shared = [name for name in wanted if name in spec.parameters]
-    parts = [first, {**second, **{name: first[name] for name in spec.parameters}}]
+    shared = [name for name in wanted if name in spec.shared]
+    parts = [first, {**second, **{name: first[name] for name in spec.shared}}]
     with strategy.scope():
         variables = {name: tf.Variable(first[name]) for name in shared}
     distributed = {

@@ -161,7 +161,7 @@ def test_vectorized_map_with_shared_parameters(tf_backend, spec, random):
     tf = tf_backend.tf
     sample = spec.sample((4, 3, 6), random)
     inputs = tf_backend.tensors(sample, "float64")
-    mapped = [name for name in sample.tensors if name not in spec.parameters]
+    mapped = [name for name in sample.tensors if name not in spec.shared]
     wanted = spec.differentiable(sample)
 
     def loss(all_calls):
@@ -200,7 +200,7 @@ def test_vectorized_map_makes_one_call(tf_backend, spec, random, monkeypatch):
     tf = tf_backend.tf
     sample = spec.sample((4, 3, 6), random)
     inputs = tf_backend.tensors(sample, "float32")
-    mapped = {name: inputs[name] for name in sample.tensors if name not in spec.parameters}
+    mapped = {name: inputs[name] for name in sample.tensors if name not in spec.shared}
 
     def one(slices):
         return tf_backend.call(spec.name, {**inputs, **slices}, sample.options)
@@ -220,7 +220,7 @@ def test_vectorized_map_under_xla(tf_backend, spec, random):
     tf = tf_backend.tf
     sample = spec.sample((4, 3, 6), random)
     inputs = tf_backend.tensors(sample, "float64")
-    mapped = [name for name in sample.tensors if name not in spec.parameters]
+    mapped = [name for name in sample.tensors if name not in spec.shared]
     wanted = spec.differentiable(sample) if TABLE[spec.operator].batched else ()
 
     def one(slices):
@@ -274,7 +274,7 @@ def test_batch_jacobian(tf_backend, spec, random):
     tf = tf_backend.tf
     sample = spec.sample((3, 4), random)
     function, tensors = function_and_tensors(tf_backend, spec, sample)
-    place = next(i for i, name in enumerate(spec.differentiable(sample)) if name not in spec.parameters)
+    place = next(i for i, name in enumerate(spec.differentiable(sample)) if name not in spec.shared)
     x = tensors[place]
 
     def rows(*tensors):

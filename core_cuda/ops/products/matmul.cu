@@ -15,7 +15,7 @@ namespace {
 bool takes_sm90(const Matmul& product) {
   constexpr int64_t kMost = int64_t(1) << 30;
   return rows_aligned(product) && product.n % 8 == 0 && reinterpret_cast<uintptr_t>(product.c) % 16 == 0 &&
-         product.m < kMost && product.n < kMost && product.k < kMost && product.batch < kMost && !is_small(product);
+         reinterpret_cast<uintptr_t>(product.epilogue.z) % 16 == 0 && product.m < kMost && product.n < kMost && product.k < kMost && product.batch < kMost && !is_small(product);
 }
 
 #endif
@@ -28,6 +28,7 @@ Status matmul_cuda(const Call& call) { return multiply_cuda(Matmul::of(call), ca
 Status multiply_cuda(const Matmul& product, void* workspace, const Context& context) {
   if (product.batch == 0 || product.m == 0 || product.n == 0) return {};
   if (product.k == 0) {
+    if (!product.epilogue.is_empty()) return cuda::finish_sums(product, nullptr, 0, context);
     const size_t bytes = product.batch * product.m * product.n * size_of(product.dtype);  // zeros in every dtype
     return cuda::check(cudaMemsetAsync(product.c, 0, bytes, static_cast<cudaStream_t>(context.stream)),
                        "cudaMemsetAsync");
@@ -46,7 +47,8 @@ Status multiply_cuda(const Matmul& product, void* workspace, const Context& cont
     case DType::f64:
       return cuda::matmul_f64(product, context);
     case DType::f32:
-      return cuda::matmul_f32(product, context);
+      FUSEDOPS_TRY(cuda::matmul_f32(product, context));
+      return product.epilogue.is_empty() ? Status() : cuda::finish_sums(product, product.c, 1, context);
     case DType::f16:
       return cuda::matmul_f16(product, context);
     case DType::bf16:

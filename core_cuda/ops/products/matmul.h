@@ -19,6 +19,15 @@ FUSEDOPS_CUDA_KERNEL Status matmul_cuda(const Call& call);
 // Checks that op(a) @ op(b) exists for two inputs, and returns its dtype and shape.
 Status product_rule(Rule& rule, int a, int b, bool transpose_a, bool transpose_b, Shape* c);
 
+// What becomes of the sums of a product before they are rounded and written: c = activation(sum + bias).
+struct Epilogue {
+  const void* bias = nullptr;  // [n], of the product's dtype
+  int activation = 0;          // its index in activations::kNames: 0 is the identity
+  void* z = nullptr;           // the sums alone, rounded, laid out as c; null: not wanted
+
+  bool is_empty() const { return !bias && !activation && !z; }
+};
+
 // One product per batch: c [batch, m, n] = a [batch, m, k] @ b [batch, k, n]. c is row-major without gaps.
 struct Matmul {
   struct Matrix {
@@ -45,6 +54,7 @@ struct Matmul {
   int64_t splits;  // of k, in the CUDA kernels
   Matrix a, b;
   void* c;
+  Epilogue epilogue = {};  // of a single product, not of a batch
 };
 
 Status multiply_cpu(const Matmul& product, const Context& context);

@@ -20,6 +20,7 @@
 #include <memory>
 #include <new>
 
+#include "core/common/activations.h"
 #include "core/cpu/sum.h"
 #include "ops/products/matmul.h"
 
@@ -44,6 +45,49 @@ constexpr int64_t blocks(int64_t size, int64_t block) { return (size + block - 1
 int64_t balanced(int64_t size, int64_t most, int64_t panel) {
   const int64_t panels = blocks(size, panel);
   return blocks(panels, blocks(panels, most / panel)) * panel;
+}
+
+// ---- Epilogue ----
+
+template <class A>
+void activate(int activation, A* x, int64_t n) {
+  activations::dispatch(activation, [&](auto chosen) {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) x[i] = decltype(chosen)::at(x[i]).value;
+  });
+}
+
+template <class T, class A>
+void write(const A* from, T* to, int64_t n) {
+  if constexpr (std::is_same_v<T, A>)
+    std::copy_n(from, n, to);
+  else
+    cpu::narrow(from, to, n);
+}
+
+// Rounds and writes n sums that lie side by side, from element `at` of c on. Those that are as wide as c may be in c.
+template <class T, class A = compute_t<T>>
+void finish(const Matmul& call, int64_t at, int64_t n, A* sums) {
+  const Epilogue& epilogue = call.epilogue;
+  if (epilogue.z) write(sums, static_cast<T*>(epilogue.z) + at, n);
+  if (const T* bias = static_cast<const T*>(epilogue.bias))
+    for (int64_t i = 0, column = at % call.n; i < n; ++i) {
+      sums[i] += to_compute(bias[column]);
+      if (++column == call.n) column = 0;
+    }
+  if (epilogue.activation) activate(epilogue.activation, sums, n);
+  T* const c = static_cast<T*>(call.c) + at;
+  if (static_cast<void*>(c) != sums) write(sums, c, n);
+}
+
+// Of a product without terms.
+template <class T, class A = compute_t<T>>
+void finish_zeros(const Matmul& call) {
+  const int64_t elements = call.m * call.n;
+  for (int64_t at = 0; at < elements; at += cpu::kBlock) {
+    A sums[cpu::kBlock] = {};
+    finish<T>(call, at, std::min(cpu::kBlock, elements - at), sums);
+  }
 }
 
 template <class T>
@@ -98,7 +142,7 @@ class Product {
       const int64_t row = row_tile * mc_, col = col_tile * nc_;
       multiply_tiles(rows_of_a<T>(call_, batch).from(row, 0), std::min(count * mc_, call_.m - row),
                      cols_of_b<T>(call_, batch).from(col, 0), std::min(nc_, call_.n - col),
-                     static_cast<T*>(call_.c) + (batch * call_.m + row) * call_.n + col, memory.get());
+                     (batch * call_.m + row) * call_.n + col, memory.get());
       begin += count;
     }
     return true;
@@ -118,14 +162,14 @@ class Product {
     return static_cast<A*>(::operator new(bytes, kAlignment, std::nothrow));
   }
 
-  void multiply_tiles(const Lines<T>& a, int64_t rows, const Lines<T>& b, int64_t cols, T* c, A* memory) const {
+  // `at`: the first element of c.
+  void multiply_tiles(const Lines<T>& a, int64_t rows, const Lines<T>& b, int64_t cols, int64_t at, A* memory) const {
     A *packed_a = memory, *packed_b = packed_a + mc_ * kc_, *buffer = packed_b + kc_ * nc_;
-    if constexpr (kRounds) {
-      sum_blocks(a, rows, b, cols, buffer, nc_, packed_a, packed_b);
-      for (int64_t i = 0; i < rows; ++i) cpu::narrow(buffer + i * nc_, c + i * call_.n, cols);
-    } else {
-      sum_blocks(a, rows, b, cols, c, call_.n, packed_a, packed_b);
-    }
+    A* const sums = kRounds ? buffer : static_cast<A*>(call_.c) + at;
+    const int64_t stride = kRounds ? nc_ : call_.n;
+    sum_blocks(a, rows, b, cols, sums, stride, packed_a, packed_b);
+    if (!kRounds && call_.epilogue.is_empty()) return;
+    for (int64_t i = 0; i < rows; ++i) finish<T>(call_, at + i * call_.n, cols, sums + i * stride);
   }
 
   void sum_blocks(const Lines<T>& a, int64_t rows, const Lines<T>& b, int64_t cols, A* sums, int64_t stride,
@@ -169,13 +213,13 @@ class VectorProduct {
       const int64_t batch = item / groups_, first = item % groups_ * kLinesAtOnce;
       const Lines<T> rows = rows_of_a<T>(call_, batch), cols = cols_of_b<T>(call_, batch);
       multiply(one_column_ ? rows.from(first, 0) : cols.from(first, 0), one_column_ ? cols : rows,
-               std::min(kLinesAtOnce, count_ - first), static_cast<T*>(call_.c) + batch * count_ + first);
+               std::min(kLinesAtOnce, count_ - first), batch * count_ + first);
     }
     return true;
   }
 
  private:
-  void multiply(const Lines<T>& matrix, const Lines<T>& vector, int64_t count, T* c) const {
+  void multiply(const Lines<T>& matrix, const Lines<T>& vector, int64_t count, int64_t at) const {
     A sums[kLinesAtOnce] = {}, x[kVectorKc];
     for (int64_t p = 0; p < call_.k; p += kVectorKc) {
       const int64_t k = std::min(kVectorKc, call_.k - p);
@@ -185,7 +229,7 @@ class VectorProduct {
       else
         add_steps(matrix.from(0, p), x, count, k, sums);
     }
-    for (int64_t i = 0; i < count; ++i) c[i] = from_compute<T>(sums[i]);
+    finish<T>(call_, at, count, sums);
   }
 
   static void add_dots(const Lines<T>& matrix, const A* x, int64_t count, int64_t k, A* sums) {
@@ -232,12 +276,16 @@ Status matmul_cpu(const Call& call) { return multiply_cpu(Matmul::of(call), call
 Status multiply_cpu(const Matmul& product, const Context& context) {
   const int64_t elements = product.batch * product.m * product.n;
   if (elements == 0) return {};
-  if (product.k == 0) {
+  if (product.k == 0 && product.epilogue.is_empty()) {
     std::memset(product.c, 0, elements * size_of(product.dtype));
     return {};
   }
   return dispatch(product.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
+    if (product.k == 0) {
+      finish_zeros<T>(product);
+      return Status();
+    }
     if (product.m == 1 || product.n == 1) return run(VectorProduct<T>(product), context);
     return run(Product<T>(product), context);
   });

@@ -13,8 +13,7 @@
 
 #include <algorithm>
 
-#include "core/common/numeric.h"
-#include "core/cuda/launch.cuh"
+#include "ops/products/epilogue.cuh"
 #include "ops/products/matmul_paths.h"
 #include "ops/products/matmul_tile_loader.cuh"
 
@@ -44,6 +43,7 @@ struct MultistageCall {
   Operand<T> a, b;
   Out* c;
   bool store_pairs;  // two neighbours in one access
+  ElementEpilogue<T> epilogue;
 };
 
 // The tile of op(a), or of op(b) transposed: kRows rows of kK elements of k.
@@ -81,6 +81,33 @@ struct Multistage {
   using B = OperandTile<Mma, Tile::kN, Tile::kK, Tile::kThreads, kBytes, kBAlongK>;
   static constexpr int kStageSize = A::kSize + B::kSize;
   static constexpr int kSharedBytes = Tile::kStages * kStageSize * sizeof(T);
+};
+
+// A tile with an epilogue: its sums go through shared memory, so that the code of every activation is there once and
+// not for each sum that a thread holds.
+template <class Mma, class Tile>
+struct SumTile {
+  using A = compute_t<typename Mma::Element>;
+  static constexpr int kPitch = Tile::kN + 2;  // rows eight apart in different banks
+  static constexpr int kSharedBytes = Tile::kM * kPitch * sizeof(A);
+
+  A* data;
+
+  __device__ void store(int row, int column, A first, A second) const {
+    data[row * kPitch + column] = first;
+    data[row * kPitch + column + 1] = second;
+  }
+
+  template <class T>
+  __device__ void finish(const MultistageCall<T, T>& call, int64_t row0, int64_t column0) const {
+    for (int i = threadIdx.x; i < Tile::kM * Tile::kN; i += Tile::kThreads) {
+      const int64_t row = row0 + i / Tile::kN, column = column0 + i % Tile::kN;
+      if (row >= call.m || column >= call.n) continue;
+      const int64_t at = row * call.n + column;
+      const A sum = data[i / Tile::kN * kPitch + i % Tile::kN];
+      call.c[at] = from_compute<T>(call.epilogue.finish(sum, at, column));
+    }
+  }
 };
 
 // Neighbouring blocks take tiles from a band of 8 rows of tiles, so that they share reads in the L2 cache.
@@ -161,6 +188,23 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     Out values[2];
   };
   const int lane = threadIdx.x % 32;
+  if constexpr (std::is_same_v<Out, T>)
+    if (!call.epilogue.is_empty()) {
+      wait_for_copies<0>();
+      __syncthreads();  // no one reads the ring any more
+      const SumTile<Mma, Tile> all = {reinterpret_cast<compute_t<T>*>(shared)};
+#pragma unroll
+      for (int i = 0; i < kCountM; ++i)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+#pragma unroll
+          for (int j = 0; j < kCountN; ++j)
+            all.store(warp_m + lane / 4 + i * Mma::kM + half * 8, warp_n + lane % 4 * 2 + j * Mma::kN,
+                      sums[i][j][half * 2], sums[i][j][half * 2 + 1]);
+      __syncthreads();
+      all.finish(call, tile.m * Tile::kM, tile.n * Tile::kN);
+      return;
+    }
   const int64_t row0 = tile.m * Tile::kM + warp_m + lane / 4, column0 = tile.n * Tile::kN + warp_n + lane % 4 * 2;
   Out* const c = call.c + tile.batch * call.m * call.n;
 #pragma unroll
@@ -188,8 +232,10 @@ template <class Out, class Mma, class Tile, int kBytes, bool kAAlongK, bool kBAl
 Status launch_multistage_kernel(const Matmul& product, const Context& context) {
   using T = typename Mma::Element;
   const auto kernel = multistage_kernel<Out, Mma, Tile, kBytes, kAAlongK, kBAlongK>;
-  constexpr int kSharedBytes = Multistage<Mma, Tile, kBytes, kAAlongK, kBAlongK>::kSharedBytes;
-  FUSEDOPS_TRY(allow_shared_memory(kernel, kSharedBytes));
+  constexpr int kRingBytes = Multistage<Mma, Tile, kBytes, kAAlongK, kBAlongK>::kSharedBytes;
+  constexpr int kMostBytes = std::max(kRingBytes, SumTile<Mma, Tile>::kSharedBytes);
+  const int shared_bytes = product.epilogue.is_empty() ? kRingBytes : kMostBytes;
+  FUSEDOPS_TRY(allow_shared_memory(kernel, shared_bytes));
   const auto operand = [](const Matmul::Matrix& matrix) {
     return Operand<T>{static_cast<const T*>(matrix.data), matrix.stride, matrix.batch_stride};
   };
@@ -204,10 +250,11 @@ Status launch_multistage_kernel(const Matmul& product, const Context& context) {
       .b = operand(product.b),
       .c = static_cast<Out*>(product.c),
       .store_pairs = product.n % 2 == 0 && reinterpret_cast<uintptr_t>(product.c) % (2 * sizeof(Out)) == 0,
+      .epilogue = ElementEpilogue<T>(product.epilogue),
   };
   cudaLaunchConfig_t config = {};
   config.blockDim = dim3(Tile::kThreads);
-  config.dynamicSmemBytes = kSharedBytes;
+  config.dynamicSmemBytes = shared_bytes;
   config.stream = static_cast<cudaStream_t>(context.stream);
   constexpr int64_t kMostBlocks = INT32_MAX;  // of one grid
   for (const int64_t tiles = call.tiles_m * call.tiles_n * product.batch; call.first < tiles;

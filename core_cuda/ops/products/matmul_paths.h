@@ -7,6 +7,7 @@
 
 #include "core/declaration/context.h"
 #include "core/declaration/status.h"
+#include "ops/products/gated_linear.h"
 #include "ops/products/matmul.h"
 
 namespace fusedops::cuda {
@@ -24,9 +25,16 @@ Status matmul_bf16_partial(const Matmul& product, const Context& context);
 // A product with more than one split of k.
 Status matmul_split_k(const Matmul& product, void* workspace, const Context& context);
 
+// c from the sums of the splits, [splits, m, n] in the compute type, which may be c itself.
+Status finish_sums(const Matmul& product, const void* partials, int64_t splits, const Context& context);
+
 // Compute capability 9.x and matrices that TMA can address: see takes_sm90 in matmul.cu.
 Status matmul_f16_sm90(const Matmul& product, const Context& context);
 Status matmul_bf16_sm90(const Matmul& product, const Context& context);
+
+// The same for gated_linear: see takes_sm90 in gated_linear.cu. kGatedColumns divides the columns of y.
+inline constexpr int kGatedColumns = 64;
+Status gated_linear_sm90(const GatedLinear& call, const Context& context);
 
 // Whether 16-byte accesses can read the lines of a and of b.
 inline bool rows_aligned(const Matmul& product) {

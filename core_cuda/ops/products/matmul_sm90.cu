@@ -1,4 +1,5 @@
-// Both dtypes in one file: most of the time goes to what CUTLASS's templates have in common, which is compiled once.
+// All products for 9.x in one file: most of the time goes to what CUTLASS's templates have in common, which is compiled once.
+#include "ops/products/gated_linear_sm90.cuh"
 #include "ops/products/matmul_sm90.cuh"
 
 namespace fusedops::cuda {
@@ -9,6 +10,11 @@ Status matmul_f16_sm90(const Matmul& product, const Context& context) {
 
 Status matmul_bf16_sm90(const Matmul& product, const Context& context) {
   return matmul_sm90<cutlass::bfloat16_t>(product, context);
+}
+
+Status gated_linear_sm90(const GatedLinear& call, const Context& context) {
+  return call.dtype == DType::f16 ? gated_sm90<cutlass::half_t>(call, context)
+                                  : gated_sm90<cutlass::bfloat16_t>(call, context);
 }
 
 }  // namespace fusedops::cuda

@@ -2,24 +2,32 @@
 // cut into splits, so that there are enough blocks to occupy the GPU. The product of each split is one matrix of a
 // batch, in the type of the sums; a second kernel adds them in a fixed order, rounds once and writes c. Limit: reading
 // a and b.
-#include "core/common/numeric.h"
-#include "core/cuda/launch.cuh"
+#include "ops/products/epilogue.cuh"
 #include "ops/products/matmul_paths.h"
 
 namespace fusedops::cuda {
 namespace {
 
-// c[i] = the sum of element i over the splits.
+// Element i of c from its sum over the splits.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    sum_splits_kernel(const compute_t<T>* partials, int64_t splits, int64_t count, T* c) {
+    sum_splits_kernel(const compute_t<T>* partials, int64_t splits, int64_t count, T* c, const ElementEpilogue<T> epilogue,
+                      const Divisor columns) {
   begin_kernel();
   const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= count) return;
   compute_t<T> sum = 0;
 #pragma unroll 8
   for (int64_t split = 0; split < splits; ++split) sum += partials[split * count + i];
-  c[i] = from_compute<T>(sum);
+  c[i] = from_compute<T>(epilogue.finish(sum, i, columns.divide(i).remainder));
+}
+
+template <class T>
+Status sum_splits(const Matmul& product, const void* partials, int64_t splits, const Context& context) {
+  const int64_t count = product.m * product.n;
+  return launch(context, sum_splits_kernel<T>, (count + kThreads - 1) / kThreads, kThreads,
+                static_cast<const compute_t<T>*>(partials), splits, count, static_cast<T*>(product.c),
+                ElementEpilogue<T>(product.epilogue), Divisor(product.n));
 }
 
 template <class T>
@@ -38,6 +46,7 @@ Status run(const Matmul& product, compute_t<T>* partials, const Context& context
   const int64_t whole = product.k / depth, rest = product.k % depth;
 
   Matmul part = product;
+  part.epilogue = {};
   part.c = partials;
   part.k = depth;
   part.batch = whole;
@@ -52,8 +61,7 @@ Status run(const Matmul& product, compute_t<T>* partials, const Context& context
     part.batch = 1;
     FUSEDOPS_TRY(partial_product<T>(part, context));
   }
-  return launch(context, sum_splits_kernel<T>, (count + kThreads - 1) / kThreads, kThreads, partials,
-                whole + (rest > 0), count, static_cast<T*>(product.c));
+  return sum_splits<T>(product, partials, whole + (rest > 0), context);
 }
 
 }  // namespace
@@ -62,6 +70,12 @@ Status matmul_split_k(const Matmul& product, void* workspace, const Context& con
   return dispatch(product.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     return run<T>(product, static_cast<compute_t<T>*>(workspace), context);
+  });
+}
+
+Status finish_sums(const Matmul& product, const void* partials, int64_t splits, const Context& context) {
+  return dispatch(product.dtype, [&](auto tag) {
+    return sum_splits<typename decltype(tag)::type>(product, partials, splits, context);
   });
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import keras
@@ -12,9 +13,15 @@ from fusedops.tf.keras import activations
 from fusedops.tf.keras.layer import FusedLayer, parameter, register
 
 
+@functools.cache
+def _has_gpu() -> bool:
+    return bool(tf.config.list_physical_devices("GPU"))
+
+
 @register
 class Dense(FusedLayer, keras.layers.Dense):
-    """activation(x @ kernel + bias): TensorFlow's product, then `fusedops.tf.bias_act`.
+    """activation(x @ kernel + bias): `fusedops.tf.linear` where there is a GPU; on a CPU, whose products TensorFlow
+    computes faster, its product and then `fusedops.tf.bias_act`.
 
     The arguments, the weights and the config are those of `keras.layers.Dense`.
 
@@ -22,8 +29,8 @@ class Dense(FusedLayer, keras.layers.Dense):
         inputs: [..., columns].
 
     Returns:
-        [..., units] in the layer's compute dtype. A 16-bit product is converted to float32, the bias is added in the
-        dtype in which it is stored, and the activation's value is rounded once.
+        [..., units] in the layer's compute dtype. The bias is added, and the activation computed, in float32 for 16
+        bits, and the value is rounded once. On a CPU the product itself is rounded before, and the bias is not.
 
     The kernel has relu, gelu, silu and tanh. It also has gelu's approximation by tanh, for which Keras has no name:
     `activation=fusedops.tf.keras.activations.gelu_tanh`. Keras's own code computes all other activations, among them
@@ -50,6 +57,11 @@ class Dense(FusedLayer, keras.layers.Dense):
         name = activations.fused_name(self.activation)
         if name is None or self.why_not():
             return super().call(inputs, training=training)
+        if _has_gpu() and isinstance(inputs, tf.Tensor):
+            kernel = keras.ops.convert_to_tensor(self.kernel)
+            bias = None if self.bias is None else keras.ops.convert_to_tensor(self.bias)
+            if kernel.dtype == inputs.dtype:
+                return fo.linear(inputs, kernel, bias, name, transpose_weight=False)
         x = keras.ops.matmul(inputs, self.kernel)
         return fo.bias_act(x, parameter(self.bias, x), name)
 

@@ -9,6 +9,7 @@ import torch
 import fusedops.torch as fo
 from fusedops.torch.conversion.hf import internals
 from fusedops.torch.conversion.hf.activations import fused_name, is_activation, unfused_activation
+from fusedops.torch.conversion.hf.dense import takes_product
 from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer
 from fusedops.torch.internals import is_watched, shape
 from fusedops.torch.nn.layer import unfused_input
@@ -33,14 +34,14 @@ class GatedMLP(_Gated):
     """down(act(gate(x)) · up(x)): the middle is one pass that stores nothing but its result."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.parts(self.then, gated(self._activation, self.part("gate")(x), self.part("up")(x)))
+        return self.parts(self.then, gated_product(self._activation, self.part("gate"), self.part("up"), x))
 
 
 class T5GatedMLP(GatedMLP):
     """The same with dropout, and with a last projection that may have another dtype than the others."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        product = gated(self._activation, self.part("gate")(x), self.part("up")(x))
+        product = gated_product(self._activation, self.part("gate"), self.part("up"), x)
         product, down = self.part("dropout")(product), self.part("down")
         if isinstance(down.weight, torch.Tensor) and down.weight.dtype not in (product.dtype, torch.int8):
             product = product.to(down.weight.dtype)
@@ -67,6 +68,16 @@ def gated_halves(activation: Any, packed: torch.Tensor) -> torch.Tensor:
         gate, up = packed.chunk(2, dim=-1)
         return activation(gate) * up
     return fo.gated_act(packed, None, name)
+
+
+def gated_product(activation: Any, gate: Any, up: Any, x: torch.Tensor) -> torch.Tensor:
+    """act(gate(x)) · up(x), with both products if the kernel can and if no hook or subclass is in the way."""
+    name, plain = fused_name(activation), type(gate) is type(up) is torch.nn.Linear
+    if name is None or not plain or unfused_input(x) or _is_watched(activation):
+        return gated(activation, gate(x), up(x))
+    if not (takes_product(gate, x) and takes_product(up, x)) or shape(gate.weight) != shape(up.weight):
+        return gated(activation, gate(x), up(x))
+    return fo.gated_linear(x, gate.weight, up.weight, gate.bias, up.bias, name)
 
 
 def gated(activation: Any, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,75 @@
+// gated_linear: y = act(x Wg^T + bg) * (x Wu^T + bu), the first half of a gated feed-forward layer. Its gradient is that
+// of gated_act at gate and up, then those of both products.
+#pragma once
+
+#include "core/common/activations.h"
+#include "core/declaration/operator.h"
+#include "ops/products/matmul.h"
+
+namespace fusedops {
+
+// Both weights are [out, in], or [in, out] if transpose_weight is false. gate and up, the two sums with their biases,
+// are empty unless keep is true; the backward then computes them again.
+inline constexpr Signature kGatedLinear{
+    .name = "gated_linear",
+    .inputs = {{.name = "x", .layout = Layout::rows},
+               {.name = "gate_weight", .layout = Layout::matrix, .parameter = true},
+               {.name = "up_weight", .layout = Layout::matrix, .parameter = true},
+               {.name = "gate_bias", .kind = Kind::optional, .parameter = true},
+               {.name = "up_bias", .kind = Kind::optional, .parameter = true}},
+    .outputs = {{"y", "x"}, {"gate", "x", /*saved=*/true}, {"up", "x", /*saved=*/true}},
+    .attributes = {{"activation", Type::string, "silu", activations::kNames},
+                   {"transpose_weight", Type::boolean, "true"},
+                   {"keep", Type::boolean, "true"}},
+};
+
+const Operator& gated_linear();
+FUSEDOPS_CUDA_KERNEL Status gated_linear_cuda(const Call& call);
+
+// What is not needed is returned empty.
+inline constexpr Signature kGatedLinearBackward{
+    .name = "gated_linear_backward",
+    .inputs = {{.name = "dy", .layout = Layout::rows},
+               {.name = "x", .layout = Layout::rows},
+               {.name = "gate_weight", .layout = Layout::matrix, .parameter = true},
+               {.name = "up_weight", .layout = Layout::matrix, .parameter = true},
+               {.name = "gate_bias", .kind = Kind::optional, .parameter = true},
+               {.name = "up_bias", .kind = Kind::optional, .parameter = true},
+               {.name = "gate", .kind = Kind::optional},
+               {.name = "up", .kind = Kind::optional}},
+    .outputs = {{"dx", "x"},
+                {"dgate_weight", "gate_weight"},
+                {"dup_weight", "up_weight"},
+                {"dgate_bias", "gate_bias"},
+                {"dup_bias", "up_bias"}},
+    .attributes = {{"activation", Type::string, "silu", activations::kNames},
+                   {"transpose_weight", Type::boolean, "true"},
+                   {"need_dx", Type::boolean, "true"},
+                   {"need_dgate_weight", Type::boolean, "true"},
+                   {"need_dup_weight", Type::boolean, "true"},
+                   {"need_dgate_bias", Type::boolean, "true"},
+                   {"need_dup_bias", Type::boolean, "true"}},
+};
+
+const Operator& gated_linear_backward();
+
+// The call of gated_linear.
+struct GatedLinear {
+  explicit GatedLinear(const Call& call);
+
+  Matmul gate_product(void* to) const;
+  Matmul up_product(void* to) const;
+
+  DType dtype;
+  int64_t rows, columns, depth;  // of y, and of the sums
+  Matmul::Matrix x, gate_weight, up_weight;
+  const void *gate_bias, *up_bias;
+  int activation;
+  void *y, *gate, *up;  // gate and up: null if not kept
+};
+
+// The operator as two products and gated_act, for where no kernel does all in one.
+size_t gated_linear_workspace(const Call& call);
+Status gated_linear_in_parts(const Call& call);
+
+}  // namespace fusedops

@@ -1,0 +1,54 @@
+// linear: y = act(x W^T + bias), a product with an epilogue. With z = x W^T, its gradient is that of bias_act at z, dz,
+// then that of the product: dx = dz W and dW = dz^T x.
+#pragma once
+
+#include "core/common/activations.h"
+#include "core/declaration/operator.h"
+#include "ops/products/matmul.h"
+
+namespace fusedops {
+
+// W is [out, in], or [in, out] if transpose_weight is false. z is empty unless keep is true and the activation has a
+// slope of its own; the backward then computes it again.
+inline constexpr Signature kLinear{
+    .name = "linear",
+    .inputs = {{.name = "x", .layout = Layout::rows},
+               {.name = "weight", .layout = Layout::matrix, .parameter = true},
+               {.name = "bias", .kind = Kind::optional, .parameter = true}},
+    .outputs = {{"y", "x"}, {"z", "x", /*saved=*/true}},
+    .attributes = {{"activation", Type::string, "identity", activations::kNames},
+                   {"transpose_weight", Type::boolean, "true"},
+                   {"keep", Type::boolean, "true"}},
+};
+
+const Operator& linear();
+FUSEDOPS_CUDA_KERNEL Status linear_cuda(const Call& call);
+
+// What is not needed is returned empty.
+inline constexpr Signature kLinearBackward{
+    .name = "linear_backward",
+    .inputs = {{.name = "dy", .layout = Layout::rows},
+               {.name = "x", .layout = Layout::rows},
+               {.name = "weight", .layout = Layout::matrix, .parameter = true},
+               {.name = "bias", .kind = Kind::optional, .parameter = true},
+               {.name = "z", .kind = Kind::optional}},
+    .outputs = {{"dx", "x"}, {"dweight", "weight"}, {"dbias", "bias"}},
+    .attributes = {{"activation", Type::string, "identity", activations::kNames},
+                   {"transpose_weight", Type::boolean, "true"},
+                   {"need_dx", Type::boolean, "true"},
+                   {"need_dweight", Type::boolean, "true"},
+                   {"need_dbias", Type::boolean, "true"}},
+};
+
+const Operator& linear_backward();
+
+// The product of linear.
+Matmul linear_product(const Call& call);
+
+// Checks x [..., in], a weight and a bias of `out` columns, and gives the shape of y.
+Status linear_rule(Rule& rule, int x, int weight, int bias, bool transpose_weight, Shape* y);
+
+// Checks an upstream gradient of y.
+Status matches_y(Rule& rule, int dy, const Shape& y);
+
+}  // namespace fusedops

@@ -1,0 +1,22 @@
+"""Whether a call is recorded for a backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def may_need_gradient(*tensors: Any) -> bool:
+    """Of reverse mode. Forward mode, which asks for nothing that was kept, does without."""
+    return torch.is_grad_enabled() and any(map(_requires_grad, tensors))
+
+
+def _requires_grad(x: Any) -> bool:
+    if type(x) is Tensor or type(x) is torch.nn.Parameter:
+        return x.requires_grad
+    if not isinstance(x, Tensor):
+        return False
+    with torch._C.DisableTorchFunctionSubclass():  # a subclass need not answer
+        return x.requires_grad

@@ -1,0 +1,114 @@
+"""What is particular to linear layers: what is kept for the backward, packed weights, every kernel of matmul's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.helpers.numerics import assert_same_bits
+
+OPTIONS = {"activation": "gelu"}
+
+
+def inputs_of(backend, name, dtype, random, rows=5, depth=8, columns=16):
+    weights = ("weight",) if name == "linear" else ("gate_weight", "up_weight")
+    x = {"x": backend.tensor(random.standard_normal((rows, depth)), dtype)}
+    shape = (columns, depth)
+    return x | {each: backend.tensor(random.standard_normal(shape) / depth**0.5, dtype) for each in weights}
+
+
+@pytest.mark.parametrize("name", ["linear", "gated_linear"])
+@pytest.mark.parametrize("keep", [True, False])
+def test_what_was_not_kept_is_computed_again(torch_backend, name, keep, dtype, random):
+    """With the same bits, where the kernel that computes it is the same."""
+    torch = torch_backend.torch
+    given = {each: x.requires_grad_() for each, x in inputs_of(torch_backend, name, dtype, random).items()}
+    operator = getattr(torch.ops.fusedops, name)
+    y, *kept = operator(**given, activation="gelu", keep=keep)
+    assert {x.numel() for x in kept} == {y.numel() if keep else 0}
+    gradients = torch.autograd.grad(y.sum(), list(given.values()))
+    expected = torch.autograd.grad(operator(**given, activation="gelu", keep=True)[0].sum(), list(given.values()))
+    for got, right in zip(gradients, expected, strict=True):
+        assert_same_bits(torch_backend.to_numpy(got), torch_backend.to_numpy(right))
+
+
+@pytest.mark.parametrize("name", ["linear", "gated_linear"])
+def test_nothing_is_kept_without_need(torch_cpu, name, random):
+    torch, fo = torch_cpu.torch, torch_cpu.functions
+    given = inputs_of(torch_cpu, name, "float32", random)
+    call = getattr(fo, name)
+
+    def kept(**tensors):
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x.shape) or x, lambda x: x):
+            saved = []
+            call(**tensors, activation="silu")
+            return saved
+
+    assert kept(**given) == []
+    wanted = {each: x.clone().requires_grad_() for each, x in given.items()}
+    assert (5, 16) in [tuple(shape) for shape in kept(**wanted)]
+    with torch.no_grad():
+        assert kept(**wanted) == []
+
+
+def test_a_function_that_was_traced_without_a_tape(tf_backend, random):
+    """TensorFlow keeps nothing in it; differentiated as a whole, it has the gradient all the same."""
+    tf, fo = tf_backend.tf, tf_backend.functions
+    given = inputs_of(tf_backend, "linear", "float32", random)
+
+    @tf.function
+    def layer(x, weight):
+        return fo.linear(x, weight, activation="silu")
+
+    layer(**given)
+    with tf.GradientTape() as tape:
+        tape.watch(list(given.values()))
+        y = layer(**given)
+    with tf.GradientTape() as plain:
+        plain.watch(list(given.values()))
+        expected = fo.linear(**given, activation="silu")
+    sources = list(given.values())
+    for got, right in zip(tape.gradient(y, sources), plain.gradient(expected, sources), strict=True):
+        np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("transpose", [True, False], ids=["out-in", "in-out"])
+@pytest.mark.parametrize("up_first", [False, True])
+@pytest.mark.parametrize("shape", [(5, 8, 16), (200, 72, 64 * 40), (257, 64, 64 * 35)], ids=str)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_packed_weights(torch_backend, transpose, up_first, shape, dtype, random):
+    """The halves of one tensor, in either order, are read where they are; large ones by one kernel on a GPU."""
+    torch, fo = torch_backend.torch, torch_backend.functions
+    rows, depth, columns = shape
+    x = torch_backend.tensor(random.standard_normal((rows, depth)), dtype)
+    whole = torch_backend.tensor(random.standard_normal((2 * columns, depth)) / depth**0.5, dtype)
+    whole = whole if transpose else whole.t().contiguous()
+    gate, up = whole.chunk(2, 0 if transpose else 1)
+    if up_first:
+        gate, up = up, gate
+    biases = [torch_backend.tensor(random.standard_normal(columns), dtype) for _ in range(2)]
+    got = fo.gated_linear(x, gate, up, *biases, transpose_weight=transpose)
+    gates, ups = (w.double() if transpose else w.double().t() for w in (gate, up))
+    left, right = (x.double() @ w.t() + b.double() for w, b in zip((gates, ups), biases, strict=True))
+    expected = torch.nn.functional.silu(left) * right
+    # Two factors that may be rounded, and the result: three half ulps of a value, and float32's sums.
+    eps = torch.finfo(x.dtype).eps
+    sizes = (left.abs() + 1) * (right.abs() + 1)
+    assert bool(((got.double() - expected).abs() <= 1.6 * eps * sizes).all())
+
+
+@pytest.mark.parametrize("rows", [1, 64, 300])
+@pytest.mark.parametrize("activation", ["identity", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_epilogues(torch_backend, rows, activation, dtype, random):
+    """Every kernel of matmul's: small and large tiles, several splits of a long sum, the one for 9.0."""
+    torch, fo = torch_backend.torch, torch_backend.functions
+    for depth, columns in ((64, 128 * 90), (4096, 72)):
+        x = torch_backend.tensor(random.standard_normal((rows, depth)), dtype)
+        weight = torch_backend.tensor(random.standard_normal((columns, depth)) / depth**0.5, dtype)
+        bias = torch_backend.tensor(random.standard_normal(columns), dtype)
+        got = fo.linear(x, weight, bias, activation)
+        expected = fo.bias_act(x.double() @ weight.double().t(), bias.double(), activation)
+        # Rounded once; the sums err by the root of their length, of terms whose squares add up to about 1.
+        limit = torch.finfo(x.dtype).eps * expected.abs() + depth**0.5 * torch.finfo(torch.float32).eps * 8
+        assert bool(((got.double() - expected).abs() <= limit).all())
