@@ -54,6 +54,7 @@ def test_gradients_with_unknown_sizes(tf_backend, spec, known, random):
             assert_same_bits(got.numpy(), expected.numpy())
 
 
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_what_a_graph_knows_of_shapes(tf_backend, spec, dtype, random):
     """As much as of the inputs, and never more than is true."""
     tf = tf_backend.tf

@@ -43,6 +43,7 @@ def test_the_library_is_loaded(tf_backend):
     assert tf_backend.functions.xla.fault is None
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_bits_of_eager(tf_backend, spec, dtype, random):
     tf = tf_backend.tf
     samples = (spec.sample((3, 5, 8), random), spec.sample(SHAPE, random), *spec.more_samples(random))
@@ -67,6 +68,7 @@ def test_bits_with_float32_parameters(tf_backend, spec, random):
     assert_same(tf, compiled(tf, compute)(tensors), compute(tensors))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_bits_of_special_values(tf_backend, spec, dtype, random):
     """NaN, infinities and subnormal numbers, which XLA itself flushes to zero on a CPU."""
     tf = tf_backend.tf
