@@ -1,5 +1,5 @@
-// gated_linear: y = act(x Wg^T + bg) * (x Wu^T + bu), the first half of a gated feed-forward layer. Its gradient is that
-// of gated_act at gate and up, then those of both products.
+// gated_linear: y = act(x Wg^T + bg) * (x Wu^T + bu), the first half of a gated feed-forward layer. Its gradient is
+// that of gated_act at gate and up, then those of both products.
 #pragma once
 
 #include "core/common/activations.h"

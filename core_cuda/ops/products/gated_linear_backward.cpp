@@ -1,5 +1,6 @@
 // The calls of other operators that gated_linear's backward consists of: linear twice, if gate and up were not kept;
-// gated_act_backward; for each weight its product, for each bias the sum over the rows; and the sum of both parts of dx.
+// gated_act_backward; for each weight its product, for each bias the sum over the rows; and the sum of both parts of
+// dx.
 #include <algorithm>
 
 #include "core/declaration/sub_call.h"
@@ -145,7 +146,9 @@ class Calls {
     add_.call.outputs[output_of(kAdd, "sum")] = dx_.view;
   }
 
-  size_t workspace() const { return memory_.taken() + std::max({gate_.workspace(), up_.workspace(), act_.workspace()}); }
+  size_t workspace() const {
+    return memory_.taken() + std::max({gate_.workspace(), up_.workspace(), act_.workspace()});
+  }
 
   Status run() {
     void* const workspace = memory_.rest();

@@ -160,14 +160,12 @@ using GatedEpilogue = cutlass::epilogue::collective::detail::Sm90TmaWarpSpeciali
 template <class T, bool kAlongK>
 using GatedMainloop = typename cutlass::gemm::collective::CollectiveBuilder<
     cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, T, RowMajor, kTmaAlignment<T>, T, GatedStride<kAlongK>,
-    kTmaAlignment<T>, float, GatedTile, Sm90Cluster,
-    cutlass::gemm::collective::StageCountAutoCarveout<0>,
+    kTmaAlignment<T>, float, GatedTile, Sm90Cluster, cutlass::gemm::collective::StageCountAutoCarveout<0>,
     cutlass::gemm::KernelTmaWarpSpecializedCooperative>::CollectiveOp;
 
 template <class T, bool kAlongK>
 Status launch_gated_sm90(const GatedLinear& call, const Context& context) {
-  using Kernel =
-      cutlass::gemm::kernel::GemmUniversal<GatedProblem, GatedMainloop<T, kAlongK>, GatedEpilogue<T>>;
+  using Kernel = cutlass::gemm::kernel::GemmUniversal<GatedProblem, GatedMainloop<T, kAlongK>, GatedEpilogue<T>>;
   const bool up_first = call.up_weight.data < call.gate_weight.data;
   const Matmul::Matrix& first = up_first ? call.up_weight : call.gate_weight;
   const auto* const second = static_cast<const T*>((up_first ? call.gate_weight : call.up_weight).data);
@@ -190,8 +188,7 @@ Status launch_gated_sm90(const GatedLinear& call, const Context& context) {
                                              call.activation,
                                              up_first};
   return run_sm90<Kernel>({int(call.rows), {kTurn, 2, int(call.columns / kTurn)}, int(call.depth), 1},
-                          {static_cast<const T*>(call.x.data),
-                           sm90_stride<typename Kernel::StrideA>(call.x.stride, 0),
+                          {static_cast<const T*>(call.x.data), sm90_stride<typename Kernel::StrideA>(call.x.stride, 0),
                            static_cast<const T*>(first.data), stride},
                           epilogue, context);
 }

@@ -28,8 +28,7 @@ Status linear_rule(Rule& rule, int of_x, int of_weight, int of_bias, bool transp
   FUSEDOPS_TRY(rule.has_rows(of_x));
   FUSEDOPS_TRY(rule.same_dtype(of_weight, of_x));
   const Shape &x = rule.inputs[of_x], &weight = rule.inputs[of_weight], &bias = rule.inputs[of_bias];
-  if (weight.ranked && weight.rank != 2)
-    return rule.must(of_weight, "have 2 dimensions", "shape " + rule.show(weight));
+  if (weight.ranked && weight.rank != 2) return rule.must(of_weight, "have 2 dimensions", "shape " + rule.show(weight));
   *y = x;
   if (weight.ranked) {
     Dim in = weight.dims[transpose_weight ? 1 : 0];

@@ -15,7 +15,8 @@ namespace {
 bool takes_sm90(const Matmul& product) {
   constexpr int64_t kMost = int64_t(1) << 30;
   return rows_aligned(product) && product.n % 8 == 0 && reinterpret_cast<uintptr_t>(product.c) % 16 == 0 &&
-         reinterpret_cast<uintptr_t>(product.epilogue.z) % 16 == 0 && product.m < kMost && product.n < kMost && product.k < kMost && product.batch < kMost && !is_small(product);
+         reinterpret_cast<uintptr_t>(product.epilogue.z) % 16 == 0 && product.m < kMost && product.n < kMost &&
+         product.k < kMost && product.batch < kMost && !is_small(product);
 }
 
 #endif

@@ -1,4 +1,5 @@
-// All products for 9.x in one file: most of the time goes to what CUTLASS's templates have in common, which is compiled once.
+// All products for 9.x in one file: most of the time goes to what CUTLASS's templates have in common, which is compiled
+// once.
 #include "ops/products/gated_linear_sm90.cuh"
 #include "ops/products/matmul_sm90.cuh"
 

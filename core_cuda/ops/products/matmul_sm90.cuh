@@ -48,16 +48,14 @@ template <class T>
 struct Sm90Fusion {
   static constexpr auto kRound = cutlass::FloatRoundStyle::round_to_nearest;
   using Schedule = cutlass::epilogue::TmaWarpSpecializedCooperative;
-  using Tile =
-      cutlass::epilogue::collective::detail::EpilogueDescriptor<Sm90Tile,
-                                                                cutlass::epilogue::collective::EpilogueTileAuto, void, T,
-                                                                Schedule>;
+  using Tile = cutlass::epilogue::collective::detail::EpilogueDescriptor<
+      Sm90Tile, cutlass::epilogue::collective::EpilogueTileAuto, void, T, Schedule>;
   using OfZ = cutlass::epilogue::collective::detail::AuxStoreDescriptor<Tile, RowMajor, T>;
   using Bias = cutlass::epilogue::fusion::Sm90RowBroadcast<0, Sm90Tile, T, float>;
   using Add = cutlass::epilogue::fusion::Sm90Compute<cutlass::plus, float, float, kRound>;
-  using StoreZ = cutlass::epilogue::fusion::Sm90AuxStore<OfZ::Stages, typename OfZ::EpilogueTile, T, kRound,
-                                                         typename OfZ::Stride, typename OfZ::SmemLayoutAtom,
-                                                         typename OfZ::CopyOpR2S>;
+  using StoreZ =
+      cutlass::epilogue::fusion::Sm90AuxStore<OfZ::Stages, typename OfZ::EpilogueTile, T, kRound, typename OfZ::Stride,
+                                              typename OfZ::SmemLayoutAtom, typename OfZ::CopyOpR2S>;
   using Act = cutlass::epilogue::fusion::Sm90Compute<Activate, T, float, kRound>;
   template <class... Nodes>
   using Tree = cutlass::epilogue::fusion::Sm90EVT<Nodes...>;

@@ -11,8 +11,8 @@ namespace {
 // Element i of c from its sum over the splits.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    sum_splits_kernel(const compute_t<T>* partials, int64_t splits, int64_t count, T* c, const ElementEpilogue<T> epilogue,
-                      const Divisor columns) {
+    sum_splits_kernel(const compute_t<T>* partials, int64_t splits, int64_t count, T* c,
+                      const ElementEpilogue<T> epilogue, const Divisor columns) {
   begin_kernel();
   const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= count) return;
