@@ -1,13 +1,13 @@
 // gated_linear for 16 bits on compute capability 9.x: one product of x with both weights, whose halves meet in
 // registers. Limit: the tensor cores.
 //
-// A tile has 128 columns of y: its 256 columns of sums are those of both weights, 64 by turns, so that a thread holds
-// both factors of each of its results. To TMA the two weights are one tensor, in which the distance between them is a
+// A tile has 64 columns of y, and the 64 columns of sums of either weight, so that a thread holds both factors of each of
+// its results. The warpgroups take turns, as in linear_sm90.cuh. To TMA the two weights are one tensor, in which the distance between them is a
 // stride: they may lie anywhere, or be the halves of a packed weight.
 #pragma once
 
 #include "ops/products/gated_linear.h"
-#include "ops/products/matmul_sm90.cuh"
+#include "ops/products/linear_sm90.cuh"
 
 namespace fusedops::cuda {
 
@@ -73,25 +73,27 @@ class StoreGated {
   template <class Problem, class Tile, class Coordinates, class Sums, class Mma, class Residue>
   CUTLASS_DEVICE void operator()(const Problem&, const Tile&, const Coordinates& coordinates, const Sums& sums,
                                  const Mma&, const Residue&, int thread, char*) const {
-    static_assert(decltype(cute::size(sums))::value == 4 * kTurns * kGroups);
+    static_assert(decltype(cute::size(sums))::value == 2 * 2 * 4 * kGroups);  // 64 rows, twice; both weights
     const int row = int(cute::get<0>(coordinates)) * 128 + thread / 32 * 16 + thread % 32 / 4;
-    const int column = int(cute::get<1, 2>(coordinates)) * (kTurns / 2 * kTurn);
+    const int column = int(cute::get<1, 2>(coordinates)) * kTurn;
 #pragma unroll
-    for (int i = 0; i < kTurns * kGroups / 2; i += 4) {  // 32 columns of y at a time
-      const int first = (i / kGroups * 2) * kGroups + i % kGroups;
-      Fragment gate, up;
+    for (int below = 0; below < 2; ++below)
 #pragma unroll
-      for (int k = 0; k < kFragment; ++k) {
-        gate[k] = sums(4 * first + k);
-        up[k] = sums(4 * (first + kGroups) + k);
+      for (int group = 0; group < kGroups; group += 4) {  // 32 columns at a time
+        const int first = 4 * (below * 2 * kGroups + group), second = first + 4 * kGroups;
+        Fragment gate, up;
+#pragma unroll
+        for (int i = 0; i < kFragment; ++i) {
+          gate[i] = sums(first + i);
+          up[i] = sums(second + i);
+        }
+        if (params_.up_first) cutlass::swap(gate, up);
+        finish(gate, up, row + below * 64, column + group * 8);
       }
-      if (params_.up_first) cutlass::swap(gate, up);
-      finish(gate, up, row, column + i * 8);
-    }
   }
 
  private:
-  static constexpr int kTurns = 4, kGroups = kTurn / 8;
+  static constexpr int kGroups = kTurn / 8;
   static constexpr int kFragment = 16;
   using Fragment = cutlass::Array<float, kFragment>;
 
@@ -148,7 +150,7 @@ class StoreGated {
 
 // The columns of sums: 64 of a weight, of both weights, as often as y has 64.
 using GatedProblem = cute::Shape<int, cute::Shape<int, int, int>, int, int>;
-using GatedTile = cute::Shape<cute::_128, cute::Shape<cute::Int<kTurn>, cute::_2, cute::_2>, cute::_64>;
+using GatedTile = cute::Shape<cute::_128, cute::Shape<cute::Int<kTurn>, cute::_2, cute::_1>, cute::_64>;
 
 template <bool kAlongK>
 using GatedStride =
@@ -161,7 +163,7 @@ template <class T, bool kAlongK>
 using GatedMainloop = typename cutlass::gemm::collective::CollectiveBuilder<
     cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, T, RowMajor, kTmaAlignment<T>, T, GatedStride<kAlongK>,
     kTmaAlignment<T>, float, GatedTile, Sm90Cluster, cutlass::gemm::collective::StageCountAutoCarveout<0>,
-    cutlass::gemm::KernelTmaWarpSpecializedCooperative>::CollectiveOp;
+    cutlass::gemm::KernelTmaWarpSpecializedPingpong>::CollectiveOp;
 
 template <class T, bool kAlongK>
 Status launch_gated_sm90(const GatedLinear& call, const Context& context) {

@@ -39,6 +39,7 @@ Status multiply_cuda(const Matmul& product, void* workspace, const Context& cont
   if (size_of(product.dtype) == 2 && cuda::takes_sm90(product)) {
     bool has_sm90 = false;
     FUSEDOPS_TRY(cuda::has_sm90(&has_sm90));
+    if (has_sm90 && !product.epilogue.is_empty()) return cuda::linear_sm90(product, context);
     if (has_sm90)
       return product.dtype == DType::f16 ? cuda::matmul_f16_sm90(product, context)
                                          : cuda::matmul_bf16_sm90(product, context);

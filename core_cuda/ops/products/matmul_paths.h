@@ -32,6 +32,9 @@ Status finish_sums(const Matmul& product, const void* partials, int64_t splits, 
 Status matmul_f16_sm90(const Matmul& product, const Context& context);
 Status matmul_bf16_sm90(const Matmul& product, const Context& context);
 
+// The same with an epilogue; a is not transposed.
+Status linear_sm90(const Matmul& product, const Context& context);
+
 // The same for gated_linear: see takes_sm90 in gated_linear.cu. kGatedColumns divides the columns of y.
 inline constexpr int kGatedColumns = 64;
 Status gated_linear_sm90(const GatedLinear& call, const Context& context);

@@ -1,6 +1,7 @@
 // All products for 9.x in one file: most of the time goes to what CUTLASS's templates have in common, which is compiled
 // once.
 #include "ops/products/gated_linear_sm90.cuh"
+#include "ops/products/linear_sm90.cuh"
 #include "ops/products/matmul_sm90.cuh"
 
 namespace fusedops::cuda {
@@ -11,6 +12,11 @@ Status matmul_f16_sm90(const Matmul& product, const Context& context) {
 
 Status matmul_bf16_sm90(const Matmul& product, const Context& context) {
   return matmul_sm90<cutlass::bfloat16_t>(product, context);
+}
+
+Status linear_sm90(const Matmul& product, const Context& context) {
+  return product.dtype == DType::f16 ? linear_sm90<cutlass::half_t>(product, context)
+                                     : linear_sm90<cutlass::bfloat16_t>(product, context);
 }
 
 Status gated_linear_sm90(const GatedLinear& call, const Context& context) {

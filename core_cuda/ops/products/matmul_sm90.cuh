@@ -7,7 +7,6 @@
 // cluster of two blocks shares each tile of b.
 #pragma once
 
-#include "core/common/activations.h"
 #include "core/cuda/launch.cuh"
 #include "cutlass/epilogue/collective/collective_builder.hpp"
 #include "cutlass/gemm/collective/collective_builder.hpp"
@@ -25,49 +24,12 @@ using Sm90Cluster = cute::Shape<cute::_2, cute::_1, cute::_1>;
 template <class T>
 inline constexpr int kTmaAlignment = 16 / sizeof(T);  // elements
 
-// The activation of an epilogue, as an operation of CUTLASS's on a fragment of the sums.
-struct ActivationArgument {
-  int index;
-};
-
-template <class Fragment>
-struct Activate {
-  using Arguments = ActivationArgument;
-
-  CUTLASS_DEVICE Fragment operator()(Fragment x, Arguments activation) const {
-    activations::dispatch(activation.index, [&](auto chosen) {
-#pragma unroll
-      for (int i = 0; i < Fragment::kElements; ++i) x[i] = decltype(chosen)::at(x[i]).value;
-    });
-    return x;
-  }
-};
-
-// c = activation(sum + bias), and z, the sums: the tree of CUTLASS's epilogue visitors.
-template <class T>
-struct Sm90Fusion {
-  static constexpr auto kRound = cutlass::FloatRoundStyle::round_to_nearest;
-  using Schedule = cutlass::epilogue::TmaWarpSpecializedCooperative;
-  using Tile = cutlass::epilogue::collective::detail::EpilogueDescriptor<
-      Sm90Tile, cutlass::epilogue::collective::EpilogueTileAuto, void, T, Schedule>;
-  using OfZ = cutlass::epilogue::collective::detail::AuxStoreDescriptor<Tile, RowMajor, T>;
-  using Bias = cutlass::epilogue::fusion::Sm90RowBroadcast<0, Sm90Tile, T, float>;
-  using Add = cutlass::epilogue::fusion::Sm90Compute<cutlass::plus, float, float, kRound>;
-  using StoreZ =
-      cutlass::epilogue::fusion::Sm90AuxStore<OfZ::Stages, typename OfZ::EpilogueTile, T, kRound, typename OfZ::Stride,
-                                              typename OfZ::SmemLayoutAtom, typename OfZ::CopyOpR2S>;
-  using Act = cutlass::epilogue::fusion::Sm90Compute<Activate, T, float, kRound>;
-  template <class... Nodes>
-  using Tree = cutlass::epilogue::fusion::Sm90EVT<Nodes...>;
-  using Callbacks = Tree<Act, Tree<Add, Tree<StoreZ, cutlass::epilogue::fusion::Sm90AccFetch>, Bias>>;
-};
-
 // c is written, never read: void stands for the operand that CUTLASS would add to the product.
 template <class T>
 using Sm90Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
     cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Sm90Tile, Sm90Cluster,
     cutlass::epilogue::collective::EpilogueTileAuto, float, float, void, RowMajor, kTmaAlignment<T>, T, RowMajor,
-    kTmaAlignment<T>, typename Sm90Fusion<T>::Schedule, typename Sm90Fusion<T>::Callbacks>::CollectiveOp;
+    kTmaAlignment<T>, cutlass::epilogue::TmaWarpSpecializedCooperative>::CollectiveOp;
 
 // As many stages of the ring as fit into shared memory beside the epilogue.
 template <class T>
@@ -118,19 +80,15 @@ template <class T, class LayoutA, class LayoutB>
 Status launch_sm90(const Matmul& product, const Context& context) {
   using Kernel = Sm90Kernel<T, LayoutA, LayoutB>;
   const Matmul::Matrix &a = product.a, &b = product.b;
-  const Epilogue& epilogue = product.epilogue;
-  const auto stride_c = sm90_stride<typename Kernel::StrideD>(product.n, product.m * product.n);
-  const T no_bias(-0.0f);  // leaves every sum as it is, even -0
   return run_sm90<Kernel>(
       {int(product.m), int(product.n), int(product.k), int(product.batch)},
       {static_cast<const T*>(a.data), sm90_stride<typename Kernel::StrideA>(a.stride, a.batch_stride),
        static_cast<const T*>(b.data), sm90_stride<typename Kernel::StrideB>(b.stride, b.batch_stride)},
-      {{{{{}, {static_cast<T*>(epilogue.z), stride_c}}, {static_cast<const T*>(epilogue.bias), no_bias, {}}, {}},
-        {epilogue.activation}},
+      {{1.0f, 0.0f},
        nullptr,
        {},
        static_cast<T*>(product.c),
-       stride_c},
+       sm90_stride<typename Kernel::StrideD>(product.n, product.m * product.n)},
       context);
 }
 
