@@ -1,9 +1,9 @@
 // gated_linear for 16 bits on compute capability 9.x: one product of x with both weights, whose halves meet in
 // registers. Limit: the tensor cores.
 //
-// A tile has 64 columns of y, and the 64 columns of sums of either weight, so that a thread holds both factors of each of
-// its results. The warpgroups take turns, as in linear_sm90.cuh. To TMA the two weights are one tensor, in which the distance between them is a
-// stride: they may lie anywhere, or be the halves of a packed weight.
+// A tile has 64 columns of y, and the 64 columns of sums of either weight, so that a thread holds both factors of each
+// of its results. The warpgroups take turns, as in linear_sm90.cuh. To TMA the two weights are one tensor, in which the
+// distance between them is a stride: they may lie anywhere, or be the halves of a packed weight.
 #pragma once
 
 #include "ops/products/gated_linear.h"

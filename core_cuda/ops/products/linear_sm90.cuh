@@ -1,5 +1,5 @@
-// A product with an epilogue, of 16 bits on compute capability 9.x: c = activation(sum + bias), rounded once. Limit: the
-// tensor cores.
+// A product with an epilogue, of 16 bits on compute capability 9.x: c = activation(sum + bias), rounded once. Limit:
+// the tensor cores.
 //
 // Both warpgroups have tiles of their own, of 128 x 128, and take turns: while one computes its activations, about as
 // long as a tenth of a product of depth 4096, the other multiplies. With one tile of 128 x 256 for both, as matmul has
@@ -41,9 +41,9 @@ struct LinearFusion {
   using OfZ = cutlass::epilogue::collective::detail::AuxStoreDescriptor<Tile, RowMajor, T>;
   using Bias = cutlass::epilogue::fusion::Sm90RowBroadcast<0, LinearTile, T, float>;
   using Add = cutlass::epilogue::fusion::Sm90Compute<cutlass::plus, float, float, kRounding>;
-  using StoreZ =
-      cutlass::epilogue::fusion::Sm90AuxStore<OfZ::Stages, typename OfZ::EpilogueTile, T, kRounding, typename OfZ::Stride,
-                                              typename OfZ::SmemLayoutAtom, typename OfZ::CopyOpR2S>;
+  using StoreZ = cutlass::epilogue::fusion::Sm90AuxStore<OfZ::Stages, typename OfZ::EpilogueTile, T, kRounding,
+                                                         typename OfZ::Stride, typename OfZ::SmemLayoutAtom,
+                                                         typename OfZ::CopyOpR2S>;
   using Act = cutlass::epilogue::fusion::Sm90Compute<Activate, T, float, kRounding>;
   template <class... Nodes>
   using Tree = cutlass::epilogue::fusion::Sm90EVT<Nodes...>;
@@ -67,8 +67,8 @@ using LinearMainloop = typename cutlass::gemm::collective::CollectiveBuilder<
 
 template <class T, class LayoutB>
 Status launch_linear_sm90(const Matmul& product, const Context& context) {
-  using Kernel =
-      cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, LinearMainloop<T, LayoutB>, LinearEpilogue<T>>;
+  using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, LinearMainloop<T, LayoutB>,
+                                                      LinearEpilogue<T>>;
   const Epilogue& epilogue = product.epilogue;
   const auto stride_c = sm90_stride<typename Kernel::StrideD>(product.n, 0);
   const T no_bias(-0.0f);  // leaves every sum as it is, even -0
