@@ -67,9 +67,11 @@ def _vjp(function: Callable[..., Any], inputs: Sequence[tf.Tensor], upstream: An
     return tape.gradient(outputs, inputs, upstream, tf.UnconnectedGradients.ZERO)
 
 
-def _product(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+def _product(a: tf.Tensor, b: tf.Tensor, **options: Any) -> tf.Tensor:
     """Of a vector, too, as torch.matmul has it."""
-    return tf.linalg.matvec(b, a, transpose_a=True) if a.shape.rank == 1 else tf.matmul(a, b)
+    if a.shape.rank == 1 and not options:
+        return tf.linalg.matvec(b, a, transpose_a=True)
+    return tf.matmul(a, b, **options)
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {

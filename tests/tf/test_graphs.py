@@ -12,6 +12,7 @@ from tests.helpers.tf_functions import blurred, steps, tensor_function, value_an
 from tests.specifications import BUILT_IN
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_function_has_the_bits_of_eager(tf_backend, spec, dtype, random):
     tf = tf_backend.tf
     samples = (spec.sample((3, 5, 8), random), *spec.more_samples(random))

@@ -100,19 +100,8 @@ def test_same_bits(tf_backend, spec, way, random):
     assert_all_same_bits(tf.function(compute)(*tensors), expected, "graph")
 
 
-def map_fn(tf, function, stacked):
-    first = tf.nest.map_structure(lambda x: x[0], stacked)
-    kinds = tf.nest.map_structure(lambda y: tf.TensorSpec(y.shape, y.dtype), function(*first))
-    return tf.map_fn(lambda xs: function(*xs), stacked, fn_output_signature=kinds)
-
-
 def vectorized_map(tf, function, stacked):
     return tf.vectorized_map(lambda xs: function(*xs), stacked)
-
-
-def scan(tf, function, stacked):
-    start = tf.nest.map_structure(tf.zeros_like, function(*(x[0] for x in stacked)))
-    return tf.scan(lambda _, xs: function(*xs), stacked, start)
 
 
 def loop_over_tensor_array(tf, function, stacked):
@@ -130,7 +119,7 @@ def loop_over_tensor_array(tf, function, stacked):
     return compute(*stacked)
 
 
-MAPS = (map_fn, vectorized_map, scan, loop_over_tensor_array)
+MAPS = (vectorized_map, loop_over_tensor_array)
 
 
 @pytest.mark.parametrize("mapped", MAPS, ids=lambda mapped: mapped.__name__)

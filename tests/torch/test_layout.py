@@ -25,6 +25,7 @@ def laid_out(torch, layout, inputs):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_layout(torch_backend, spec, dtype, layout, random):
     torch = torch_backend.torch
     for sample in (spec.sample((3, 5, 65), random), spec.sample((40, 72), random), *spec.more_samples(random)):

@@ -27,8 +27,14 @@ def test_opcheck(torch_backend, spec, random):
             else x
             for x, name in named
         )
-        result = torch.library.opcheck(op, fresh, kwargs)
+        result = torch.library.opcheck(op, fresh, kwargs, test_utils=checks(func))
         assert set(result.values()) == {"SUCCESS"}, label
+
+
+def checks(func):
+    """Attention's second derivative is a long formula of torch's own operators: symbolic shapes take it a minute."""
+    shapes = "static" if "attention" in func.__name__ and "backward" in func.__name__ else "dynamic"
+    return ("test_schema", "test_autograd_registration", "test_faketensor", f"test_aot_dispatch_{shapes}")
 
 
 def test_fake_kernels_of_mixed_dtypes(torch_backend, spec, random):

@@ -1,6 +1,7 @@
 #include "ops/products/gated_linear.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "core/declaration/sub_call.h"
 #include "ops/activations/gated_act.h"
@@ -29,12 +30,27 @@ Status rule_of_gated_linear(Rule& rule) {
   return {};
 }
 
+// The product with one of the weights.
+struct Part {
+  Part(const Call& call, int of_weight, int of_bias, const MatrixView& x, const MatrixView& sums)
+      : product(linear(), call) {
+    product.call.inputs[input_of(kLinear, "x")] = &x.view;
+    product.call.inputs[input_of(kLinear, "weight")] = call.inputs[of_weight];
+    product.call.inputs[input_of(kLinear, "bias")] = call.inputs[of_bias];
+    product.call.outputs[output_of(kLinear, "y")] = sums.view;
+    product.set(attribute_of<std::string>(kLinear, "activation"), "identity");
+    product.set(attribute_of<bool>(kLinear, "transpose_weight"), call.attributes[kTransposeWeight]);
+  }
+
+  SubCall product;
+};
+
 class Calls {
  public:
   Calls(const Call& call, void* workspace)
       : linear_(call),
-        cuda_(call.context.cuda),
         memory_(workspace),
+        x_(MatrixView::of_rows(*call.inputs[kX])),
         gate_(linear_.dtype, linear_.rows, linear_.columns, linear_.columns, linear_.gate),
         up_(linear_.dtype, linear_.rows, linear_.columns, linear_.columns, linear_.up),
         act_(gated_act(), call) {
@@ -46,29 +62,27 @@ class Calls {
     act_.call.inputs[input_of(kGatedAct, "up")] = &up_.view;
     act_.call.outputs[output_of(kGatedAct, "y")] = call.outputs[kY];
     act_.set(attribute_of<std::string>(kGatedAct, "activation"), call.attributes[kActivation]);
+    gate_product_.emplace(call, kGateWeight, kGateBias, x_, gate_);
+    up_product_.emplace(call, kUpWeight, kUpBias, x_, up_);
   }
 
   size_t workspace() const {
-    const size_t of_products = cuda_ ? linear_.gate_product(nullptr).workspace() : 0;
-    return memory_.taken() + std::max(of_products, act_.workspace());
+    return memory_.taken() + std::max({gate_product_->product.workspace(), up_product_->product.workspace(),
+                                       act_.workspace()});
   }
 
-  Status run(const Context& context) {
-    FUSEDOPS_TRY(multiply(linear_.gate_product(gate_.view.data), context));
-    FUSEDOPS_TRY(multiply(linear_.up_product(up_.view.data), context));
+  Status run() {
+    FUSEDOPS_TRY(gate_product_->product.run(memory_.rest()));
+    FUSEDOPS_TRY(up_product_->product.run(memory_.rest()));
     return act_.run(memory_.rest());
   }
 
  private:
-  Status multiply(const Matmul& product, const Context& context) {
-    return cuda_ ? multiply_cuda(product, memory_.rest(), context) : multiply_cpu(product, context);
-  }
-
   GatedLinear linear_;
-  bool cuda_;
   Memory memory_;
-  MatrixView gate_, up_;
+  MatrixView x_, gate_, up_;
   SubCall act_;
+  std::optional<Part> gate_product_, up_product_;
 };
 
 }  // namespace
@@ -103,7 +117,7 @@ Matmul GatedLinear::up_product(void* to) const {
 
 size_t gated_linear_workspace(const Call& call) { return Calls(call, nullptr).workspace(); }
 
-Status gated_linear_in_parts(const Call& call) { return Calls(call, call.workspace).run(call.context); }
+Status gated_linear_in_parts(const Call& call) { return Calls(call, call.workspace).run(); }
 
 const Operator& gated_linear() {
   static const Operator op{
