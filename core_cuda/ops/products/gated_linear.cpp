@@ -67,8 +67,8 @@ class Calls {
   }
 
   size_t workspace() const {
-    return memory_.taken() + std::max({gate_product_->product.workspace(), up_product_->product.workspace(),
-                                       act_.workspace()});
+    return memory_.taken() +
+           std::max({gate_product_->product.workspace(), up_product_->product.workspace(), act_.workspace()});
   }
 
   Status run() {
