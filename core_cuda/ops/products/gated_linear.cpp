@@ -1,7 +1,6 @@
 #include "ops/products/gated_linear.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "core/declaration/sub_call.h"
 #include "ops/activations/gated_act.h"
@@ -30,21 +29,6 @@ Status rule_of_gated_linear(Rule& rule) {
   return {};
 }
 
-// The product with one of the weights.
-struct Part {
-  Part(const Call& call, int of_weight, int of_bias, const MatrixView& x, const MatrixView& sums)
-      : product(linear(), call) {
-    product.call.inputs[input_of(kLinear, "x")] = &x.view;
-    product.call.inputs[input_of(kLinear, "weight")] = call.inputs[of_weight];
-    product.call.inputs[input_of(kLinear, "bias")] = call.inputs[of_bias];
-    product.call.outputs[output_of(kLinear, "y")] = sums.view;
-    product.set(attribute_of<std::string>(kLinear, "activation"), "identity");
-    product.set(attribute_of<bool>(kLinear, "transpose_weight"), call.attributes[kTransposeWeight]);
-  }
-
-  SubCall product;
-};
-
 class Calls {
  public:
   Calls(const Call& call, void* workspace)
@@ -53,6 +37,8 @@ class Calls {
         x_(MatrixView::of_rows(*call.inputs[kX])),
         gate_(linear_.dtype, linear_.rows, linear_.columns, linear_.columns, linear_.gate),
         up_(linear_.dtype, linear_.rows, linear_.columns, linear_.columns, linear_.up),
+        gate_product_(linear(), call),
+        up_product_(linear(), call),
         act_(gated_act(), call) {
     if (!call.attributes[kKeep]) {
       memory_.take(gate_);
@@ -62,18 +48,20 @@ class Calls {
     act_.call.inputs[input_of(kGatedAct, "up")] = &up_.view;
     act_.call.outputs[output_of(kGatedAct, "y")] = call.outputs[kY];
     act_.set(attribute_of<std::string>(kGatedAct, "activation"), call.attributes[kActivation]);
-    gate_product_.emplace(call, kGateWeight, kGateBias, x_, gate_);
-    up_product_.emplace(call, kUpWeight, kUpBias, x_, up_);
+    const bool transpose = call.attributes[kTransposeWeight];
+    set_affine(gate_product_, x_, call.inputs[kGateWeight], call.inputs[kGateBias], transpose);
+    set_affine(up_product_, x_, call.inputs[kUpWeight], call.inputs[kUpBias], transpose);
+    gate_product_.call.outputs[output_of(kLinear, "y")] = gate_.view;
+    up_product_.call.outputs[output_of(kLinear, "y")] = up_.view;
   }
 
   size_t workspace() const {
-    return memory_.taken() +
-           std::max({gate_product_->product.workspace(), up_product_->product.workspace(), act_.workspace()});
+    return memory_.taken() + std::max({gate_product_.workspace(), up_product_.workspace(), act_.workspace()});
   }
 
   Status run() {
-    FUSEDOPS_TRY(gate_product_->product.run(memory_.rest()));
-    FUSEDOPS_TRY(up_product_->product.run(memory_.rest()));
+    FUSEDOPS_TRY(gate_product_.run(memory_.rest()));
+    FUSEDOPS_TRY(up_product_.run(memory_.rest()));
     return act_.run(memory_.rest());
   }
 
@@ -81,8 +69,7 @@ class Calls {
   GatedLinear linear_;
   Memory memory_;
   MatrixView x_, gate_, up_;
-  SubCall act_;
-  std::optional<Part> gate_product_, up_product_;
+  SubCall gate_product_, up_product_, act_;
 };
 
 }  // namespace

@@ -71,11 +71,9 @@ struct Part {
     need_dx = call.attributes[kNeedDx], need_dweight = call.attributes[names.need_dweight];
     if (!has_forward) sums.view.data = kept ? kept->data : nullptr;
 
-    forward.call.inputs[input_of(kLinear, "x")] = &x.view;
-    forward.call.inputs[input_of(kLinear, "weight")] = weight;
-    forward.call.inputs[input_of(kLinear, "bias")] = call.inputs[names.bias];
-    forward.set(attribute_of<std::string>(kLinear, "activation"), "identity");
-    forward.set(attribute_of<bool>(kLinear, "transpose_weight"), transpose);
+    set_affine(forward, x, weight, call.inputs[names.bias], transpose);
+    set_products(products, gradient, x, weight, transpose, need_dx, need_dweight);
+    products.call.outputs[output_of(kMatmulBackward, "db")] = call.outputs[names.dweight];
 
     bias.call.inputs[input_of(kBiasActBackward, "dy")] = &gradient.view;
     bias.call.inputs[input_of(kBiasActBackward, "x")] = &gradient.view;  // which the identity does not ask for
@@ -83,14 +81,6 @@ struct Part {
     bias.call.outputs[output_of(kBiasActBackward, "dbias")] = call.outputs[names.dbias];
     bias.set(attribute_of<std::string>(kBiasActBackward, "activation"), "identity");
     bias.set(attribute_of<bool>(kBiasActBackward, "need_dbias"), true);
-
-    products.call.inputs[input_of(kMatmulBackward, "dc")] = &gradient.view;
-    products.call.inputs[input_of(kMatmulBackward, "a")] = &x.view;
-    products.call.inputs[input_of(kMatmulBackward, "b")] = weight;
-    products.call.outputs[output_of(kMatmulBackward, "db")] = call.outputs[names.dweight];
-    products.set(attribute_of<bool>(kMatmulBackward, "transpose_b"), transpose);
-    products.set(attribute_of<bool>(kMatmulBackward, "need_da"), need_dx);
-    products.set(attribute_of<bool>(kMatmulBackward, "need_db"), need_dweight);
   }
 
   void place(Memory& memory) {

@@ -1,5 +1,7 @@
 #include "ops/products/linear.h"
 
+#include "ops/products/matmul_backward.h"
+
 namespace fusedops {
 namespace {
 
@@ -60,6 +62,24 @@ Status matches_y(Rule& rule, int of_dy, const Shape& y) {
     equal = rule.same(size, dy.dims[i]);
   }
   return equal ? Status() : rule.must(of_dy, "have shape " + rule.show(y) + ", that of the output", rule.show(dy));
+}
+
+void set_affine(SubCall& linear, const MatrixView& x, const View* weight, const View* bias, bool transpose_weight) {
+  linear.call.inputs[input_of(kLinear, "x")] = &x.view;
+  linear.call.inputs[input_of(kLinear, "weight")] = weight;
+  linear.call.inputs[input_of(kLinear, "bias")] = bias;
+  linear.set(kActivation, "identity");
+  linear.set(kTransposeWeight, transpose_weight);
+}
+
+void set_products(SubCall& matmul_backward, const MatrixView& dy, const MatrixView& x, const View* weight,
+                  bool transpose_weight, bool need_dx, bool need_dweight) {
+  matmul_backward.call.inputs[input_of(kMatmulBackward, "dc")] = &dy.view;
+  matmul_backward.call.inputs[input_of(kMatmulBackward, "a")] = &x.view;
+  matmul_backward.call.inputs[input_of(kMatmulBackward, "b")] = weight;
+  matmul_backward.set(attribute_of<bool>(kMatmulBackward, "transpose_b"), transpose_weight);
+  matmul_backward.set(attribute_of<bool>(kMatmulBackward, "need_da"), need_dx);
+  matmul_backward.set(attribute_of<bool>(kMatmulBackward, "need_db"), need_dweight);
 }
 
 Matmul linear_product(const Call& call) {

@@ -4,6 +4,7 @@
 
 #include "core/common/activations.h"
 #include "core/declaration/operator.h"
+#include "core/declaration/sub_call.h"
 #include "ops/products/matmul.h"
 
 namespace fusedops {
@@ -41,6 +42,12 @@ inline constexpr Signature kLinearBackward{
 };
 
 const Operator& linear_backward();
+
+// Makes a call of linear, x W^T + bias, or of matmul_backward for such a product, of what these views hold. The outputs
+// that are wanted are the caller's to set.
+void set_affine(SubCall& linear, const MatrixView& x, const View* weight, const View* bias, bool transpose_weight);
+void set_products(SubCall& matmul_backward, const MatrixView& dy, const MatrixView& x, const View* weight,
+                  bool transpose_weight, bool need_dx, bool need_dweight);
 
 // The product of linear.
 Matmul linear_product(const Call& call);

@@ -74,14 +74,9 @@ class Calls {
     act_.set(attribute_of<bool>(kBiasActBackward, "need_dx"), need_dz);
     act_.set(attribute_of<bool>(kBiasActBackward, "need_dbias"), need_dbias);
 
-    backward_.call.inputs[input_of(kMatmulBackward, "dc")] = need_dz ? &dz_.view : &dy_.view;
-    backward_.call.inputs[input_of(kMatmulBackward, "a")] = &x_.view;
-    backward_.call.inputs[input_of(kMatmulBackward, "b")] = weight;
+    set_products(backward_, need_dz ? dz_ : dy_, x_, weight, transpose, need_dx, need_dweight);
     backward_.call.outputs[output_of(kMatmulBackward, "da")] = call.outputs[kDx];
     backward_.call.outputs[output_of(kMatmulBackward, "db")] = call.outputs[kDweight];
-    backward_.set(attribute_of<bool>(kMatmulBackward, "transpose_b"), transpose);
-    backward_.set(attribute_of<bool>(kMatmulBackward, "need_da"), need_dx);
-    backward_.set(attribute_of<bool>(kMatmulBackward, "need_db"), need_dweight);
   }
 
   size_t workspace() const {
