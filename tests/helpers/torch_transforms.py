@@ -57,22 +57,6 @@ def transforms(function: Function, tensors: tuple[Any, ...]) -> dict[str, Functi
     }
 
 
-NAMES = (
-    "jvp",
-    "vjp",
-    "grad",
-    "jacfwd",
-    "jacrev",
-    "hessian",
-    "jvp of grad",
-    "grad of jvp",
-    "vmap",
-    "vmap of grad",
-    "vmap of jvp",
-    "dual numbers",
-)
-
-
 def all_at_once(function: Function, tensors: tuple[Any, ...], names: Container[str] | None = None) -> Function:
     """The results of all transforms, or of the named ones, from one function: what compiles slowly is compiled once."""
     chosen = {

@@ -135,8 +135,11 @@ WHOLE = [*(spec for spec in BUILT_IN if not spec.name.startswith("attention")), 
 OF_INDUCTOR = [spec for spec in WHOLE if spec.name in ("axpby", "add_rms_norm", "cross_entropy", "linear")]
 
 
-def check_whole(torch_backend, spec, compiler, uncompiled, random, wanted):
+def check_whole(torch_backend, spec, compiler, uncompiled, random, is_wanted):
+    from tests.helpers.torch_transforms import transforms
+
     function, tensors = prepared(torch_backend, spec, random)
+    wanted = filter(is_wanted, transforms(function, tensors))
     names = [name for name in wanted if len(tensors) == 1 or name not in uncompiled]
     check_compiled(torch_backend.torch, function, tensors, compiler, names)
 
@@ -144,18 +147,16 @@ def check_whole(torch_backend, spec, compiler, uncompiled, random, wanted):
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", WHOLE, ids=str)
 def test_compiled_whole(torch_backend, spec, uncompiled, random):
-    """What the test above has not seen."""
-    from tests.helpers.torch_transforms import NAMES
-
-    wanted = [name for name in NAMES if name not in ("jvp", "grad")]
-    check_whole(torch_backend, spec, "aot_eager", uncompiled, random, wanted)
+    """What test_compiled has not seen."""
+    check_whole(torch_backend, spec, "aot_eager", uncompiled, random, lambda name: name not in ("jvp", "grad"))
 
 
 @pytest.mark.slow  # inductor compiles hundreds of small kernels
 @pytest.mark.parametrize("spec", OF_INDUCTOR, ids=str)
 def test_compiled_by_inductor(torch_backend, spec, uncompiled, random):
     """What inductor compiles are aot_eager's graphs: it need not see all of them."""
-    check_whole(torch_backend, spec, "inductor", uncompiled, random, ("jvp", "grad", "hessian", "vmap of jvp"))
+    names = ("jvp", "grad", "hessian", "vmap of jvp")
+    check_whole(torch_backend, spec, "inductor", uncompiled, random, lambda name: name in names)
 
 
 def layer_function(torch, case, backend, random):
