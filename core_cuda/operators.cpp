@@ -10,6 +10,7 @@
 #include "ops/elementwise/relu.h"
 #include "ops/elementwise/scale.h"
 #include "ops/loss/cross_entropy.h"
+#include "ops/loss/linear_cross_entropy.h"
 #include "ops/normalization/layer_norm.h"
 #include "ops/normalization/rms_norm.h"
 #include "ops/products/gated_linear.h"
@@ -43,6 +44,8 @@ std::span<const Operator* const> built_in_operators() {
       &layer_norm_backward(),
       &linear(),
       &linear_backward(),
+      &linear_cross_entropy(),
+      &linear_cross_entropy_backward(),
       &matmul(),
       &matmul_backward(),
       &polynomial_activation(),

@@ -61,6 +61,18 @@ def _linear_backward(
     return (again + need_dx + need_dweight) * _linear(x, weight, transpose_weight)
 
 
+@flops("linear_cross_entropy")
+def _linear_cross_entropy(x: Shape, weight: Shape, transpose_weight: bool, **_: Any) -> int:
+    return _linear(x, weight, transpose_weight)
+
+
+@flops("linear_cross_entropy_backward")
+def _linear_cross_entropy_backward(
+    x: Shape, weight: Shape, transpose_weight: bool, need_dx: bool, need_dweight: bool, **_: Any
+) -> int:
+    return (1 + need_dx + need_dweight) * _linear(x, weight, transpose_weight)
+
+
 @flops("gated_linear")
 def _gated_linear(x: Shape, gate_weight: Shape, transpose_weight: bool, **_: Any) -> int:
     return 2 * _linear(x, gate_weight, transpose_weight)

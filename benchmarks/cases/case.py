@@ -50,7 +50,7 @@ BOTH = "forward + backward"
 RECORDED = "forward, recorded"  # by autograd, for a backward that is not called
 
 # Matrix products, and layers of them: by how many matrices the first input is multiplied.
-WEIGHTS = {"matmul": 1, "linear": 1, "gated_linear": 2}
+WEIGHTS = {"matmul": 1, "linear": 1, "gated_linear": 2, "linear_cross_entropy": 1}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ OPERATORS = (
         "cross_entropy",
         inputs=(
             Input("logits"),
-            Input("labels", lambda case: Layout(case.shape[:-1], 0), gradient=False, classes=True),
+            Input(
+                "labels", lambda case: Layout(case.shape[:-1], 0), gradient=False, classes=lambda case: case.shape[-1]
+            ),
         ),
         outputs={"out": scalar},
         mean=True,

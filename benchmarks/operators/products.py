@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.operators.activations import bias_act, swiglu
-from benchmarks.operators.record import Function, Input, Layout, Operator, Shape
+from benchmarks.operators.record import Function, Input, Layout, Operator, Shape, scalar
 
 
 def _a(case: Any) -> Layout:
@@ -55,6 +55,11 @@ def _torch_gated_linear(torch: Any) -> Function:
     return lambda x, gate_weight, up_weight: own.silu(own.linear(x, gate_weight)) * own.linear(x, up_weight)
 
 
+def _torch_linear_cross_entropy(torch: Any) -> Function:
+    own = torch.nn.functional
+    return lambda x, weight, labels: own.cross_entropy(own.linear(x, weight), labels)
+
+
 OPERATORS = (
     Operator(
         "matmul",
@@ -82,5 +87,20 @@ OPERATORS = (
         outputs={"out": _c},
         formula=_gated_linear,
         torch=_torch_gated_linear,
+    ),
+    Operator(
+        "linear_cross_entropy",
+        inputs=(
+            Input("x", _a),
+            Input("weight", _b, values=_weights(0)),
+            Input("labels", lambda case: Layout(case.shape[:1], 0), gradient=False, classes=lambda case: case.shape[1]),
+        ),
+        outputs={"out": scalar},
+        mean=True,
+        formula=lambda n: lambda x, weight, labels: n.cross_entropy(n.wide(n.matmul(x, weight)), labels),
+        torch=_torch_linear_cross_entropy,
+        liger=lambda ops: (
+            lambda x, weight, labels: ops.LigerFusedLinearCrossEntropyFunction.apply(x, weight, labels)[0]
+        ),
     ),
 )

@@ -39,7 +39,7 @@ class Input:
     layout: Callable[[Any], Layout] | None = whole  # of a case; None: no tensor but the number `values`
     gradient: bool = True  # whether the backward computes one
     parameter: bool = False  # may have another dtype than the others
-    classes: bool = False  # integers: which of the last dimension's elements is meant
+    classes: Callable[[Any], int] | None = None  # of a case: these are integers below that number
     values: float | Callable[[Shape], np.ndarray] | None = None  # not drawn
 
 

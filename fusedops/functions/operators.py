@@ -200,6 +200,38 @@ class Operators(Protocol):
         need_dweight: bool = True,
         need_dbias: bool = True,
     ) -> tuple[Tensor, Tensor, Tensor]: ...
+    def linear_cross_entropy(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        labels: Tensor,
+        bias: Tensor | None,
+        *,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+        softcap: float = 0.0,
+        transpose_weight: bool = True,
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+    def linear_cross_entropy_backward(
+        self,
+        dloss: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        labels: Tensor,
+        bias: Tensor | None,
+        lse: Tensor,
+        count: Tensor,
+        *,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+        softcap: float = 0.0,
+        transpose_weight: bool = True,
+        need_dx: bool = True,
+        need_dweight: bool = True,
+        need_dbias: bool = True,
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
     def matmul(self, a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool = False) -> Tensor: ...
     def matmul_backward(
         self,

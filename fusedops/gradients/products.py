@@ -37,7 +37,7 @@ def _linear_backward(
     f: Any, c: Any, gdx: Tensor | None, gdweight: Tensor | None, gdbias: Tensor | None
 ) -> Mapping[str, Any]:
     def plain(f: Any, c: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return ACTIVATIONS[c.activation](f, _affine(f, c, x, weight, bias))
+        return ACTIVATIONS[c.activation](f, affine(f, c, x, weight, bias))
 
     return second_derivative(f, c, plain, x=gdx, weight=gdweight, bias=gdbias)
 
@@ -53,8 +53,8 @@ def _gated_linear_backward(
     gdup_bias: Tensor | None,
 ) -> Mapping[str, Any]:
     def plain(f: Any, c: Any, x: Tensor, **of: Tensor | None) -> Tensor:
-        gate = _affine(f, c, x, of["gate_weight"], of["gate_bias"])
-        return ACTIVATIONS[c.activation](f, gate) * _affine(f, c, x, of["up_weight"], of["up_bias"])
+        gate = affine(f, c, x, of["gate_weight"], of["gate_bias"])
+        return ACTIVATIONS[c.activation](f, gate) * affine(f, c, x, of["up_weight"], of["up_bias"])
 
     return second_derivative(
         f,
@@ -68,6 +68,6 @@ def _gated_linear_backward(
     )
 
 
-def _affine(f: Any, c: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+def affine(f: Any, c: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     z = f.product(x, f.transpose_last(weight) if c.transpose_weight else weight)
     return z if bias is None else z + bias

@@ -28,6 +28,7 @@ __all__ = [
     "geglu",
     "layer_norm",
     "linear",
+    "linear_cross_entropy",
     "matmul",
     "polynomial_activation",
     "reglu",
@@ -905,6 +906,117 @@ def linear(
         if not are_symbolic(x, weight, bias, activation, transpose_weight):
             raise
     return call_symbolic(linear, None, x, weight, bias, activation, transpose_weight=transpose_weight)
+
+
+def linear_cross_entropy(
+    x: TensorLike,
+    weight: TensorLike,
+    labels: TensorLike,
+    bias: TensorLike | None = None,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: Reduction = "mean",
+    softcap: float = 0.0,
+    transpose_weight: bool = True,
+    name: str | None = None,
+) -> Tensor:
+    """cross_entropy(softcap(x Wᵀ + bias), labels): the loss of a language model, without the logits.
+
+    The logits exist a block at a time, in the compute dtype: they are rounded nowhere. The backward computes them
+    again, which is a fourth product in place of the memory for all logits and for their gradients. What it takes
+    beside the gradients themselves does not grow with the number of classes.
+
+    Args:
+        x: [..., in], float64, float32, float16 or bfloat16.
+        weight: [classes, in], or [in, classes] if `transpose_weight` is false; of x's dtype.
+        labels: int32 or int64, [...]: a class in [0, classes) for each row of x, or ignore_index.
+        bias: [classes], of x's dtype.
+        ignore_index: rows with this label have zero loss and zero gradient, and do not count in the mean.
+        label_smoothing: in [0, 1]; as in `cross_entropy`.
+        reduction: "mean" over the rows that are not ignored, NaN if all are; "sum"; or "none", one loss per row.
+        softcap: c > 0 replaces each logit z by c · tanh(z / c), as Gemma 2 has it; 0 for none.
+        transpose_weight: as in `linear`.
+
+    Returns:
+        The loss, in float64 for float64 x and in float32 for all others: of the labels' shape for "none", otherwise a
+        scalar.
+
+    Gradient:
+        With dz, the gradient of x Wᵀ: dx = dz W, dW = dzᵀ x, and dbias is the sum of dz over all rows. dz is rounded to
+        x's dtype; the products sum in the compute dtype over all rows and over all classes, and round once. It can be
+        differentiated again with respect to the upstream gradient, x, weight and bias, by the formula that has all
+        logits.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+        RuntimeError, InvalidArgumentError, ValueError: `label_smoothing` is outside [0, 1], or `softcap` is negative or
+            not finite; on a CPU also: a label is neither a class nor ignore_index. A GPU cannot raise: there, such a
+            label makes its loss, its row of dx and all of dW NaN.
+        ValueError: `reduction` is not one of those above.
+
+    PyTorch:
+        Under autocast x, weight and bias are cast to its dtype first, unless they are float64.
+
+        >>> x, weight = torch.tensor([[2.0], [0.0]]), torch.tensor([[1.0], [0.5]])
+        >>> fo.linear_cross_entropy(x, weight, torch.tensor([0, -100]))
+        tensor(0.3133)
+
+    TensorFlow:
+        >>> x, weight = tf.constant([[2.0], [0.0]]), tf.constant([[1.0], [0.5]])
+        >>> loss = fo.linear_cross_entropy(x, weight, tf.constant([0, -100]))
+        >>> print(loss.numpy().round(4))
+        0.3133
+
+    Source: Wijmans et al., "Cut your losses in large-vocabulary language models", 2024, whose gradients are filtered;
+    these are exact.
+    """
+    if name is not None:
+        return named(
+            name,
+            linear_cross_entropy,
+            x,
+            weight,
+            labels,
+            bias,
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
+            reduction=reduction,
+            softcap=softcap,
+            transpose_weight=transpose_weight,
+        )
+    try:
+        loss, _, _ = ops.linear_cross_entropy(
+            x,
+            weight,
+            labels,
+            bias,
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
+            reduction=reduction,
+            softcap=softcap,
+            transpose_weight=transpose_weight,
+        )
+        return loss
+    except TypeError:  # asked only now, so that other calls do not wait for the answer
+        if not are_symbolic(
+            x, weight, labels, bias, ignore_index, label_smoothing, reduction, softcap, transpose_weight
+        ):
+            raise
+    return call_symbolic(
+        linear_cross_entropy,
+        None,
+        x,
+        weight,
+        labels,
+        bias,
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+        reduction=reduction,
+        softcap=softcap,
+        transpose_weight=transpose_weight,
+    )
 
 
 def matmul(

@@ -106,6 +106,7 @@ def assert_same_bits(got: np.ndarray, expected: np.ndarray, label: str = "") -> 
     assert (got.dtype, got.shape) == (expected.dtype, expected.shape), label
     different = bits(got) != bits(expected)
     if different.any():
+        got, expected, different = map(np.atleast_1d, (got, expected, different))
         first = np.unravel_index(np.argmax(different), different.shape)
         raise AssertionError(
             f"{label}: {different.sum()} of {different.size} differ; at {tuple(map(int, first))}: "

@@ -86,7 +86,7 @@ def inputs(case: Case) -> dict[str, Any]:
 def _draw(case: Case, x: Input, layout: Layout) -> tf.Tensor:
     dtype = dtype_of(case, x)
     if x.classes:
-        return tf.random.uniform(layout.shape, maxval=case.shape[-1], dtype=tf.int64)
+        return tf.random.uniform(layout.shape, maxval=x.classes(case), dtype=tf.int64)
     if callable(x.values):
         return tf.cast(tf.constant(x.values(layout.shape)), dtype)
     if x.values is not None:

@@ -87,7 +87,7 @@ def inputs(case: Case) -> dict[str, Any]:
 def _draw(case: Case, x: Input, layout: Layout) -> torch.Tensor:
     options: dict[str, Any] = {"dtype": getattr(torch, dtype_of(case, x)), "device": case.device}
     if x.classes:
-        return torch.randint(case.shape[-1], layout.shape, device=case.device)
+        return torch.randint(x.classes(case), layout.shape, device=case.device)
     if callable(x.values):
         return torch.from_numpy(x.values(layout.shape)).to(**options)
     return torch.randn(layout.shape, **options) if x.values is None else torch.tensor(x.values, **options)
@@ -232,8 +232,9 @@ def _products(case: Case, turns: Sequence[Mapping[str, Any]]) -> Contender:
         x, weights = values["x"], [value for name, value in values.items() if name.endswith("weight")]
         found = [x @ w.mT for w in weights]
         if case.variant == BOTH:
-            dout = values["dout"]
-            found += [product for w in weights for product in (dout @ w, dout.mT @ x)]
+            # The gradient of a product that a loss hides is as large as that product.
+            gradients = [values["dout"]] * len(weights) if "dout" in values else list(found)
+            found += [each for dz, w in zip(gradients, weights, strict=True) for each in (dz @ w, dz.mT @ x)]
         return found
 
     return _timed(case, [partial(products, values) for values in turns], checked=False)

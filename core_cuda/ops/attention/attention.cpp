@@ -1,8 +1,8 @@
 #include "ops/attention/attention.h"
 
 #include <algorithm>
-#include <charconv>
 
+#include "core/declaration/numbers.h"
 #include "ops/attention/attention_workspace.h"
 
 namespace fusedops {
@@ -56,11 +56,6 @@ const Places& places_of(const Operator& op) {
 }
 
 // ---- Checks and shapes ----
-
-std::string spelled(double number) {
-  char text[32];
-  return {text, std::to_chars(text, text + sizeof(text), number).ptr};
-}
 
 class AttentionRule {
  public:
@@ -176,17 +171,13 @@ class AttentionRule {
   Status check_numbers() const {
     const std::vector<double>& scale = rule_.attributes[at_.scale];
     if (scale.size() > 1 || (scale.size() == 1 && !std::isfinite(scale[0])))
-      return number("scale", "a finite number",
-                    scale.size() == 1 ? spelled(scale[0]) : std::to_string(scale.size()) + " numbers");
+      return must_be(rule_, "scale", "a finite number",
+                     scale.size() == 1 ? spelled(scale[0]) : std::to_string(scale.size()) + " numbers");
     if (const int64_t window = rule_.attributes[at_.window]; window < 0)
-      return number("window", "at least 1", std::to_string(window));
+      return must_be(rule_, "window", "at least 1", std::to_string(window));
     if (const double cap = rule_.attributes[at_.softcap]; !(cap >= 0) || !std::isfinite(cap))
-      return number("softcap", "a finite number, at least 0", spelled(cap));
+      return must_be(rule_, "softcap", "a finite number, at least 0", spelled(cap));
     return {};
-  }
-
-  Status number(const char* name, const char* expected, const std::string& got) const {
-    return Status::error("fusedops.", rule_.op.name, ": ", name, " must be ", expected, "; got ", got);
   }
 
   Status check_mask() {

@@ -95,6 +95,13 @@ Matmul::Matrix Matmul::Matrix::of(const View& view, bool transpose) {
   return {view.data, transpose == strides.row_major, strides.stride, strides.batch_stride};
 }
 
+Matmul::Matrix Matmul::Matrix::from(int64_t row, int64_t column, DType dtype) const {
+  Matrix part = *this;
+  const int64_t elements = transposed ? column * stride + row : row * stride + column;
+  part.data = static_cast<const char*>(data) + elements * size_of(dtype);
+  return part;
+}
+
 bool Matmul::Matrix::stack(int64_t batch, int64_t rows, int64_t cols) {
   if (batch == 1) return true;
   if (transposed) {
@@ -126,12 +133,28 @@ Matmul Matmul::of(const Call& call) {
 }
 
 Matmul::Matmul(DType dtype, int64_t batch, int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, void* c)
-    : dtype(dtype), batch(batch), m(m), n(n), k(k), splits(splits_of(batch, m, n, k)), a(a), b(b), c(c) {
+    : dtype(dtype),
+      batch(batch),
+      m(m),
+      n(n),
+      k(k),
+      splits(splits_of(batch, m, n, k)),
+      a(a),
+      b(b),
+      c(c),
+      c_stride(n) {
   // One b for all of a's matrices, lying one below the other: a single tall product.
   if (b.batch_stride == 0 && this->a.stack(batch, m, k)) {
     this->m = batch * m;
     this->batch = 1;
   }
+}
+
+Matmul& Matmul::to_sums(bool add) {
+  is_wide = true;
+  adds = add;
+  splits = 1;
+  return *this;
 }
 
 size_t Matmul::workspace() const { return splits == 1 ? 0 : splits * m * n * size_of(compute_dtype(dtype)); }

@@ -14,7 +14,8 @@ namespace {
 // ones.
 bool takes_sm90(const Matmul& product) {
   constexpr int64_t kMost = int64_t(1) << 30;
-  return rows_aligned(product) && product.n % 8 == 0 && reinterpret_cast<uintptr_t>(product.c) % 16 == 0 &&
+  return rows_aligned(product) && product.n % 8 == 0 && product.c_stride % 8 == 0 &&
+         reinterpret_cast<uintptr_t>(product.c) % 16 == 0 &&
          reinterpret_cast<uintptr_t>(product.epilogue.z) % 16 == 0 && product.m < kMost && product.n < kMost &&
          product.k < kMost && product.batch < kMost && !is_small(product);
 }
@@ -30,9 +31,11 @@ Status multiply_cuda(const Matmul& product, void* workspace, const Context& cont
   if (product.batch == 0 || product.m == 0 || product.n == 0) return {};
   if (product.k == 0) {
     if (!product.epilogue.is_empty()) return cuda::finish_sums(product, nullptr, 0, context);
-    const size_t bytes = product.batch * product.m * product.n * size_of(product.dtype);  // zeros in every dtype
-    return cuda::check(cudaMemsetAsync(product.c, 0, bytes, static_cast<cudaStream_t>(context.stream)),
-                       "cudaMemsetAsync");
+    if (product.adds) return {};
+    const size_t size = size_of(product.c_dtype()), rows = product.batch * product.m;  // zeros in every dtype
+    return cuda::check(cudaMemset2DAsync(product.c, product.c_stride * size, 0, product.n * size, rows,
+                                         static_cast<cudaStream_t>(context.stream)),
+                       "cudaMemset2DAsync");
   }
   if (product.splits > 1) return cuda::matmul_split_k(product, workspace, context);
 #ifdef FUSEDOPS_SM90
@@ -40,6 +43,7 @@ Status multiply_cuda(const Matmul& product, void* workspace, const Context& cont
     bool has_sm90 = false;
     FUSEDOPS_TRY(cuda::has_sm90(&has_sm90));
     if (has_sm90 && !product.epilogue.is_empty()) return cuda::linear_sm90(product, context);
+    if (has_sm90 && product.is_wide) return cuda::sums_sm90(product, context);
     if (has_sm90)
       return product.dtype == DType::f16 ? cuda::matmul_f16_sm90(product, context)
                                          : cuda::matmul_bf16_sm90(product, context);
@@ -52,9 +56,9 @@ Status multiply_cuda(const Matmul& product, void* workspace, const Context& cont
       FUSEDOPS_TRY(cuda::matmul_f32(product, context));
       return product.epilogue.is_empty() ? Status() : cuda::finish_sums(product, product.c, 1, context);
     case DType::f16:
-      return cuda::matmul_f16(product, context);
+      return product.is_wide ? cuda::matmul_f16_sums(product, context) : cuda::matmul_f16(product, context);
     case DType::bf16:
-      return cuda::matmul_bf16(product, context);
+      return product.is_wide ? cuda::matmul_bf16_sums(product, context) : cuda::matmul_bf16(product, context);
     default:
       return Status::error("fusedops: no matrix product computes in ", name_of(product.dtype));
   }

@@ -28,7 +28,7 @@ struct Epilogue {
   bool is_empty() const { return !bias && !activation && !z; }
 };
 
-// One product per batch: c [batch, m, n] = a [batch, m, k] @ b [batch, k, n]. c is row-major without gaps.
+// One product per batch: c [batch, m, n] = a [batch, m, k] @ b [batch, k, n]. c is row-major.
 struct Matmul {
   struct Matrix {
     const void* data;
@@ -40,6 +40,9 @@ struct Matmul {
 
     Matrix turned() const { return {data, !transposed, stride, batch_stride}; }
 
+    // The part that begins at this row and column.
+    Matrix from(int64_t row, int64_t column, DType dtype) const;
+
     // Makes one matrix of `batch` matrices [rows, cols] that lie one below the other; false if they do not.
     bool stack(int64_t batch, int64_t rows, int64_t cols);
   };
@@ -47,13 +50,19 @@ struct Matmul {
   static Matmul of(const Call& call);  // of the operator matmul
   Matmul(DType dtype, int64_t batch, int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, void* c);
 
+  // c becomes the sums themselves, or is increased by them: in the compute type, without an epilogue.
+  Matmul& to_sums(bool add);
+
   size_t workspace() const;  // bytes that the CUDA kernels need for the products of the splits
+  DType c_dtype() const { return is_wide ? compute_dtype(dtype) : dtype; }
 
   DType dtype;
   int64_t batch, m, n, k;
   int64_t splits;  // of k, in the CUDA kernels
   Matrix a, b;
   void* c;
+  int64_t c_stride;  // between rows; n for a product with an epilogue
+  bool is_wide = false, adds = false;
   Epilogue epilogue = {};  // of a single product, not of a batch
 };
 

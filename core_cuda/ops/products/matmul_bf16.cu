@@ -4,7 +4,7 @@ namespace fusedops::cuda {
 
 Status matmul_bf16(const Matmul& product, const Context& context) { return matmul16<bf16>(product, context); }
 
-Status matmul_bf16_partial(const Matmul& product, const Context& context) {
+Status matmul_bf16_sums(const Matmul& product, const Context& context) {
   return small_matmul16<float, bf16>(product, context);
 }
 

@@ -71,7 +71,7 @@ void finish(const Matmul& call, int64_t at, int64_t n, A* sums) {
   const Epilogue& epilogue = call.epilogue;
   if (epilogue.z) write(sums, static_cast<T*>(epilogue.z) + at, n);
   if (const T* bias = static_cast<const T*>(epilogue.bias))
-    for (int64_t i = 0, column = at % call.n; i < n; ++i) {
+    for (int64_t i = 0, column = at % call.c_stride; i < n; ++i) {
       sums[i] += to_compute(bias[column]);
       if (++column == call.n) column = 0;
     }
@@ -142,22 +142,24 @@ class Product {
       const int64_t row = row_tile * mc_, col = col_tile * nc_;
       multiply_tiles(rows_of_a<T>(call_, batch).from(row, 0), std::min(count * mc_, call_.m - row),
                      cols_of_b<T>(call_, batch).from(col, 0), std::min(nc_, call_.n - col),
-                     (batch * call_.m + row) * call_.n + col, memory.get());
+                     (batch * call_.m + row) * call_.c_stride + col, memory.get());
       begin += count;
     }
     return true;
   }
 
  private:
-  static constexpr bool kRounds = !std::is_same_v<T, A>;  // sums are kept apart from c until they are rounded
   static constexpr std::align_val_t kAlignment{64};
 
   struct Free {
     void operator()(A* memory) const { ::operator delete(memory, kAlignment); }
   };
 
+  // Whether sums are kept apart from c until they are rounded.
+  bool rounds() const { return !std::is_same_v<T, A> && !call_.is_wide; }
+
   A* allocate() const {
-    const int64_t sums = kRounds ? std::min(kTilesAtOnce, row_tiles_) * mc_ * nc_ : 0;
+    const int64_t sums = rounds() ? std::min(kTilesAtOnce, row_tiles_) * mc_ * nc_ : 0;
     const size_t bytes = (mc_ * kc_ + kc_ * nc_ + sums) * sizeof(A);
     return static_cast<A*>(::operator new(bytes, kAlignment, std::nothrow));
   }
@@ -165,11 +167,11 @@ class Product {
   // `at`: the first element of c.
   void multiply_tiles(const Lines<T>& a, int64_t rows, const Lines<T>& b, int64_t cols, int64_t at, A* memory) const {
     A *packed_a = memory, *packed_b = packed_a + mc_ * kc_, *buffer = packed_b + kc_ * nc_;
-    A* const sums = kRounds ? buffer : static_cast<A*>(call_.c) + at;
-    const int64_t stride = kRounds ? nc_ : call_.n;
+    A* const sums = rounds() ? buffer : static_cast<A*>(call_.c) + at;
+    const int64_t stride = rounds() ? nc_ : call_.c_stride;
     sum_blocks(a, rows, b, cols, sums, stride, packed_a, packed_b);
-    if (!kRounds && call_.epilogue.is_empty()) return;
-    for (int64_t i = 0; i < rows; ++i) finish<T>(call_, at + i * call_.n, cols, sums + i * stride);
+    if (!rounds() && call_.epilogue.is_empty()) return;
+    for (int64_t i = 0; i < rows; ++i) finish<T>(call_, at + i * call_.c_stride, cols, sums + i * stride);
   }
 
   void sum_blocks(const Lines<T>& a, int64_t rows, const Lines<T>& b, int64_t cols, A* sums, int64_t stride,
@@ -180,7 +182,7 @@ class Product {
       for (int64_t i = 0; i < rows; i += mc_) {
         const int64_t block_rows = std::min(mc_, rows - i);
         cpu::pack(a.from(i, p), block_rows, k, packed_a, kernel_.mr);
-        cpu::multiply_panels(kernel_, block_rows, cols, k, packed_a, packed_b, sums + i * stride, stride, p > 0);
+        cpu::multiply_panels(kernel_, block_rows, cols, k, packed_a, packed_b, sums + i * stride, stride, p > 0 || call_.adds);
       }
     }
   }
@@ -277,7 +279,10 @@ Status multiply_cpu(const Matmul& product, const Context& context) {
   const int64_t elements = product.batch * product.m * product.n;
   if (elements == 0) return {};
   if (product.k == 0 && product.epilogue.is_empty()) {
-    std::memset(product.c, 0, elements * size_of(product.dtype));
+    if (product.adds) return {};
+    const int64_t size = size_of(product.c_dtype());
+    for (int64_t row = 0; row < product.batch * product.m; ++row)
+      std::memset(static_cast<char*>(product.c) + row * product.c_stride * size, 0, product.n * size);
     return {};
   }
   return dispatch(product.dtype, [&](auto tag) {
@@ -286,7 +291,8 @@ Status multiply_cpu(const Matmul& product, const Context& context) {
       finish_zeros<T>(product);
       return Status();
     }
-    if (product.m == 1 || product.n == 1) return run(VectorProduct<T>(product), context);
+    const bool is_vector = product.m == 1 || (product.n == 1 && product.c_stride == 1);
+    if (is_vector && !product.is_wide) return run(VectorProduct<T>(product), context);
     return run(Product<T>(product), context);
   });
 }

@@ -47,10 +47,10 @@ Status run(const Matmul& part, int64_t c_stride, int64_t c_batch_stride, bool ad
 template <class Gemm>
 Status run_in_parts(const Matmul& product, const Context& context) {
   constexpr int64_t kMostRows = int64_t(1) << 30, kMostColumns = int64_t(1) << 22, kMostBatches = 65535;
+  const int64_t stride = product.c_stride;
   const auto matrix = [](const Matmul::Matrix& whole, int64_t batch, int64_t row, int64_t column) {
-    Matmul::Matrix part = whole;
-    part.data = static_cast<const float*>(whole.data) + batch * whole.batch_stride +
-                (whole.transposed ? column * whole.stride + row : row * whole.stride + column);
+    Matmul::Matrix part = whole.from(row, column, DType::f32);
+    part.data = static_cast<const float*>(part.data) + batch * whole.batch_stride;
     return part;
   };
   Matmul part = product;
@@ -64,8 +64,8 @@ Status run_in_parts(const Matmul& product, const Context& context) {
           part.k = std::min(product.k - k, kMostRows);
           part.a = matrix(product.a, batch, m, k);
           part.b = matrix(product.b, batch, k, n);
-          part.c = static_cast<float*>(product.c) + (batch * product.m + m) * product.n + n;
-          FUSEDOPS_TRY(run<Gemm>(part, product.n, product.m * product.n, k > 0, context));
+          part.c = static_cast<float*>(product.c) + (batch * product.m + m) * stride + n;
+          FUSEDOPS_TRY(run<Gemm>(part, stride, product.m * stride, product.adds || k > 0, context));
         }
   return {};
 }

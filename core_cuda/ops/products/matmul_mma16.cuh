@@ -15,7 +15,7 @@ using SmallTile16 = BlockTile<64, 64, 32, 32, 32, 4, 4>;
 using LargeMisalignedTile16 = BlockTile<128, 128, 32, 64, 32, 2, 2>;
 using SmallMisalignedTile16 = BlockTile<64, 64, 32, 32, 32, 2, 4>;
 
-// c in T, or in float for a partial product.
+// c in T, or in float for sums.
 template <class Out, class T>
 Status small_matmul16(const Matmul& product, const Context& context) {
   return rows_aligned(product) ? launch_multistage<Out, Mma16<T>, SmallTile16, 16>(product, context)

@@ -34,7 +34,7 @@ struct Operand {
   int64_t stride, batch_stride;
 };
 
-// `Out` is what c holds: the element type, or the type of the sums for a partial product.
+// `Out` is what c holds: the element type, or the type of the sums.
 template <class T, class Out>
 struct MultistageCall {
   int64_t first;  // number of the first block's tile
@@ -42,7 +42,9 @@ struct MultistageCall {
   int64_t m, n, k;
   Operand<T> a, b;
   Out* c;
+  int64_t c_stride;
   bool store_pairs;  // two neighbours in one access
+  bool adds;
   ElementEpilogue<T> epilogue;
 };
 
@@ -103,7 +105,7 @@ struct SumTile {
     for (int i = threadIdx.x; i < Tile::kM * Tile::kN; i += Tile::kThreads) {
       const int64_t row = row0 + i / Tile::kN, column = column0 + i % Tile::kN;
       if (row >= call.m || column >= call.n) continue;
-      const int64_t at = row * call.n + column;
+      const int64_t at = row * call.c_stride + column;
       const A sum = data[i / Tile::kN * kPitch + i % Tile::kN];
       call.c[at] = from_compute<T>(call.epilogue.finish(sum, at, column));
     }
@@ -206,7 +208,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       return;
     }
   const int64_t row0 = tile.m * Tile::kM + warp_m + lane / 4, column0 = tile.n * Tile::kN + warp_n + lane % 4 * 2;
-  Out* const c = call.c + tile.batch * call.m * call.n;
+  Out* const c = call.c + tile.batch * call.m * call.c_stride;
 #pragma unroll
   for (int i = 0; i < kCountM; ++i)
 #pragma unroll
@@ -216,8 +218,12 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 #pragma unroll
       for (int j = 0; j < kCountN; ++j) {
         const int64_t column = column0 + j * Mma::kN;
-        Out* const to = c + row * call.n + column;
-        const Pair pair = {{from_compute<Out>(sums[i][j][half * 2]), from_compute<Out>(sums[i][j][half * 2 + 1])}};
+        Out* const to = c + row * call.c_stride + column;
+        Pair pair = {{from_compute<Out>(sums[i][j][half * 2]), from_compute<Out>(sums[i][j][half * 2 + 1])}};
+        if constexpr (std::is_same_v<Out, compute_t<T>>)
+          if (call.adds)
+            for (int side = 0; side < 2; ++side)
+              if (column + side < call.n) pair.values[side] += to[side];
         if (call.store_pairs) {
           if (column < call.n) *reinterpret_cast<Pair*>(to) = pair;
         } else {
@@ -249,7 +255,9 @@ Status launch_multistage_kernel(const Matmul& product, const Context& context) {
       .a = operand(product.a),
       .b = operand(product.b),
       .c = static_cast<Out*>(product.c),
-      .store_pairs = product.n % 2 == 0 && reinterpret_cast<uintptr_t>(product.c) % (2 * sizeof(Out)) == 0,
+      .c_stride = product.c_stride,
+      .store_pairs = product.n % 2 == 0 && product.c_stride % 2 == 0 && reinterpret_cast<uintptr_t>(product.c) % (2 * sizeof(Out)) == 0,
+      .adds = product.adds,
       .epilogue = ElementEpilogue<T>(product.epilogue),
   };
   cudaLaunchConfig_t config = {};

@@ -18,9 +18,9 @@ Status matmul_f32(const Matmul& product, const Context& context);
 Status matmul_f16(const Matmul& product, const Context& context);
 Status matmul_bf16(const Matmul& product, const Context& context);
 
-// The same, with c in float32.
-Status matmul_f16_partial(const Matmul& product, const Context& context);
-Status matmul_bf16_partial(const Matmul& product, const Context& context);
+// The same for a product whose c is the sums.
+Status matmul_f16_sums(const Matmul& product, const Context& context);
+Status matmul_bf16_sums(const Matmul& product, const Context& context);
 
 // A product with more than one split of k.
 Status matmul_split_k(const Matmul& product, void* workspace, const Context& context);
@@ -31,6 +31,9 @@ Status finish_sums(const Matmul& product, const void* partials, int64_t splits, 
 // Compute capability 9.x and matrices that TMA can address: see takes_sm90 in matmul.cu.
 Status matmul_f16_sm90(const Matmul& product, const Context& context);
 Status matmul_bf16_sm90(const Matmul& product, const Context& context);
+
+// The same for a product whose c is the sums; a is not transposed.
+Status sums_sm90(const Matmul& product, const Context& context);
 
 // The same with an epilogue; a is not transposed.
 Status linear_sm90(const Matmul& product, const Context& context);

@@ -14,6 +14,11 @@ Status matmul_bf16_sm90(const Matmul& product, const Context& context) {
   return matmul_sm90<cutlass::bfloat16_t>(product, context);
 }
 
+Status sums_sm90(const Matmul& product, const Context& context) {
+  return product.dtype == DType::f16 ? sums_sm90<cutlass::half_t>(product, context)
+                                     : sums_sm90<cutlass::bfloat16_t>(product, context);
+}
+
 Status linear_sm90(const Matmul& product, const Context& context) {
   return product.dtype == DType::f16 ? linear_sm90<cutlass::half_t>(product, context)
                                      : linear_sm90<cutlass::bfloat16_t>(product, context);

@@ -24,27 +24,31 @@ using Sm90Cluster = cute::Shape<cute::_2, cute::_1, cute::_1>;
 template <class T>
 inline constexpr int kTmaAlignment = 16 / sizeof(T);  // elements
 
-// c is written, never read: void stands for the operand that CUTLASS would add to the product.
-template <class T>
+// c, in the product's type, is written and never read: void stands for the operand that CUTLASS would add. Sums may be
+// added to what c holds.
+template <class Out>
+using Addend = std::conditional_t<std::is_same_v<Out, float>, float, void>;
+
+template <class Out>
 using Sm90Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
     cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Sm90Tile, Sm90Cluster,
-    cutlass::epilogue::collective::EpilogueTileAuto, float, float, void, RowMajor, kTmaAlignment<T>, T, RowMajor,
-    kTmaAlignment<T>, cutlass::epilogue::TmaWarpSpecializedCooperative>::CollectiveOp;
+    cutlass::epilogue::collective::EpilogueTileAuto, float, float, Addend<Out>, RowMajor, kTmaAlignment<Out>, Out,
+    RowMajor, kTmaAlignment<Out>, cutlass::epilogue::TmaWarpSpecializedCooperative>::CollectiveOp;
 
 // As many stages of the ring as fit into shared memory beside the epilogue.
-template <class T>
-inline constexpr int kSm90EpilogueBytes = sizeof(typename Sm90Epilogue<T>::SharedStorage);
+template <class Out>
+inline constexpr int kSm90EpilogueBytes = sizeof(typename Sm90Epilogue<Out>::SharedStorage);
 
-template <class T, class LayoutA, class LayoutB>
+template <class T, class LayoutA, class LayoutB, class Out>
 using Sm90Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
     cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, T, LayoutA, kTmaAlignment<T>, T, LayoutB, kTmaAlignment<T>,
-    float, Sm90Tile, Sm90Cluster, cutlass::gemm::collective::StageCountAutoCarveout<kSm90EpilogueBytes<T>>,
+    float, Sm90Tile, Sm90Cluster, cutlass::gemm::collective::StageCountAutoCarveout<kSm90EpilogueBytes<Out>>,
     cutlass::gemm::KernelTmaWarpSpecializedCooperative>::CollectiveOp;
 
 // The problem is m, n, k and the number of batches.
-template <class T, class LayoutA, class LayoutB>
+template <class T, class LayoutA, class LayoutB, class Out>
 using Sm90Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>,
-                                                        Sm90Mainloop<T, LayoutA, LayoutB>, Sm90Epilogue<T>>;
+                                                        Sm90Mainloop<T, LayoutA, LayoutB, Out>, Sm90Epilogue<Out>>;
 
 // CuTe's stride of a matrix in a batch: unit along the first mode (column-major), or along the second (row-major).
 template <class Stride>
@@ -76,19 +80,16 @@ Status run_sm90(const typename Kernel::ProblemShape& problem, const typename Ker
   return Status::error("fusedops: a matrix product failed: ", cutlass::cutlassGetStatusString(status));
 }
 
-template <class T, class LayoutA, class LayoutB>
+template <class T, class LayoutA, class LayoutB, class Out = T>
 Status launch_sm90(const Matmul& product, const Context& context) {
-  using Kernel = Sm90Kernel<T, LayoutA, LayoutB>;
+  using Kernel = Sm90Kernel<T, LayoutA, LayoutB, Out>;
   const Matmul::Matrix &a = product.a, &b = product.b;
+  const auto stride_c = sm90_stride<typename Kernel::StrideD>(product.c_stride, product.m * product.c_stride);
   return run_sm90<Kernel>(
       {int(product.m), int(product.n), int(product.k), int(product.batch)},
       {static_cast<const T*>(a.data), sm90_stride<typename Kernel::StrideA>(a.stride, a.batch_stride),
        static_cast<const T*>(b.data), sm90_stride<typename Kernel::StrideB>(b.stride, b.batch_stride)},
-      {{1.0f, 0.0f},
-       nullptr,
-       {},
-       static_cast<T*>(product.c),
-       sm90_stride<typename Kernel::StrideD>(product.n, product.m * product.n)},
+      {{1.0f, product.adds ? 1.0f : 0.0f}, static_cast<Out*>(product.c), stride_c, static_cast<Out*>(product.c), stride_c},
       context);
 }
 
@@ -100,6 +101,13 @@ Status matmul_sm90(const Matmul& product, const Context& context) {
                                 : launch_sm90<T, ColumnMajor, RowMajor>(product, context);
   return product.b.transposed ? launch_sm90<T, RowMajor, ColumnMajor>(product, context)
                               : launch_sm90<T, RowMajor, RowMajor>(product, context);
+}
+
+// The sums; a's rows are of unit stride.
+template <class T>
+Status sums_sm90(const Matmul& product, const Context& context) {
+  return product.b.transposed ? launch_sm90<T, RowMajor, ColumnMajor, float>(product, context)
+                              : launch_sm90<T, RowMajor, RowMajor, float>(product, context);
 }
 
 }  // namespace fusedops::cuda

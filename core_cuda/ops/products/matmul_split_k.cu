@@ -12,14 +12,16 @@ namespace {
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     sum_splits_kernel(const compute_t<T>* partials, int64_t splits, int64_t count, T* c,
-                      const ElementEpilogue<T> epilogue, const Divisor columns) {
+                      int64_t c_stride, const ElementEpilogue<T> epilogue, const Divisor columns) {
   begin_kernel();
   const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= count) return;
   compute_t<T> sum = 0;
 #pragma unroll 8
   for (int64_t split = 0; split < splits; ++split) sum += partials[split * count + i];
-  c[i] = from_compute<T>(epilogue.finish(sum, i, columns.divide(i).remainder));
+  const auto [row, column] = columns.divide(i);
+  const int64_t at = row * c_stride + column;
+  c[at] = from_compute<T>(epilogue.finish(sum, at, column));
 }
 
 template <class T>
@@ -27,15 +29,15 @@ Status sum_splits(const Matmul& product, const void* partials, int64_t splits, c
   const int64_t count = product.m * product.n;
   return launch(context, sum_splits_kernel<T>, (count + kThreads - 1) / kThreads, kThreads,
                 static_cast<const compute_t<T>*>(partials), splits, count, static_cast<T*>(product.c),
-                ElementEpilogue<T>(product.epilogue), Divisor(product.n));
+                product.c_stride, ElementEpilogue<T>(product.epilogue), Divisor(product.n));
 }
 
 template <class T>
 Status partial_product(const Matmul& part, const Context& context) {
   if constexpr (std::is_same_v<T, double>) return matmul_f64(part, context);
   if constexpr (std::is_same_v<T, float>) return matmul_f32(part, context);
-  if constexpr (std::is_same_v<T, f16>) return matmul_f16_partial(part, context);
-  if constexpr (std::is_same_v<T, bf16>) return matmul_bf16_partial(part, context);
+  if constexpr (std::is_same_v<T, f16>) return matmul_f16_sums(part, context);
+  if constexpr (std::is_same_v<T, bf16>) return matmul_bf16_sums(part, context);
 }
 
 template <class T>
@@ -48,6 +50,7 @@ Status run(const Matmul& product, compute_t<T>* partials, const Context& context
   Matmul part = product;
   part.epilogue = {};
   part.c = partials;
+  part.c_stride = product.n;
   part.k = depth;
   part.batch = whole;
   part.a.batch_stride = depth * (product.a.transposed ? product.a.stride : 1);

@@ -1,0 +1,131 @@
+// What a GPU does with a block of logits. Limit: the four products. The sums of a block are written and read once, in
+// the L2 cache; an epilogue of the product that made their exponentials would save that.
+#include "ops/loss/linear_cross_entropy.h"
+
+#include "core/cuda/launch.cuh"
+#include "ops/loss/linear_cross_entropy_loops.h"
+#include "ops/loss/losses.cuh"
+#include "ops/products/matmul_paths.h"
+
+namespace fusedops {
+namespace cuda {
+namespace {
+
+// The logit of a sum. That of the label is kept.
+template <class T>
+struct BlockLogit {
+  LogitBlock<T> block;
+  Labels labels;
+  compute_t<T>* label_logits;
+
+  __device__ compute_t<T> operator()(int64_t i, int64_t column, compute_t<T> sum) const {
+    const compute_t<T> value = block.logit(sum, column).value;
+    const int64_t row = block.row + i;
+    if (labels[row] == block.column + column) label_logits[row] = value;
+    return value;
+  }
+};
+
+template <class A>
+struct KeptLabelLogit {
+  const A* values;
+
+  __device__ A operator()(int64_t row, int64_t) const { return values[row]; }
+};
+
+constexpr int kGradientPacks = 2;  // per thread
+
+// dz, [rows, columns], of a block of logits.
+template <bool kAligned, class T>
+__global__ void __launch_bounds__(kThreads)
+    block_gradient_kernel(const LossGradient<compute_t<T>> gradient, const LogitBlock<T> block, T* dz,
+                          const RowTiles tiles) {
+  using A = compute_t<T>;
+  constexpr int kSize = kPackSize<T>, kWideSize = kPackSize<A>;
+  begin_kernel();
+  const TileThread me(tiles);
+  if (me.row >= block.rows) return;
+  const int64_t row = block.row + me.row, label = gradient.labels[row];
+  const bool ignored = gradient.is_ignored(label);
+  const A slope = gradient.is_class(label) ? gradient.slope(row) : std::numeric_limits<A>::quiet_NaN();
+  const auto derivative = gradient.derivative(row, slope), of_label = gradient.derivative_of_label(row, slope);
+  const A* const sums = block.sums + me.row * block.columns;
+#pragma unroll
+  for (int p = 0; p < kGradientPacks; ++p) {
+    const int64_t at = me.at<T>(me.start, p);
+    if (at >= block.columns) return;
+    A values[kSize] = {};
+    if (!ignored) {  // all threads of the row agree
+#pragma unroll
+      for (int part = 0; part < kSize; part += kWideSize) {
+        const Pack<A> pack = load_row_pack<kAligned>(sums + at + part, block.columns - at - part);
+#pragma unroll
+        for (int i = 0; i < kWideSize; ++i) {
+          const int64_t column = at + part + i;
+          if (!kAligned && column >= block.columns) break;
+          const auto logit = block.logit(pack.values[i], column);
+          const bool is_label = block.column + column == label;
+          values[part + i] = (is_label ? of_label : derivative)(logit.value) * logit.slope;
+        }
+      }
+    }
+    store_row_pack<kAligned>(rounded<T>(values), dz + me.row * block.columns + at, block.columns - at);
+  }
+}
+
+struct Gpu {
+  // A GPU cannot raise: see losses.cuh for what becomes of a label that is no class.
+  template <class A>
+  static Status check_labels(const LossRows<A>&, const Call&) {
+    return {};
+  }
+
+  static Status multiply(const Matmul& product, void* workspace, const Context& context) {
+    return multiply_cuda(product, workspace, context);
+  }
+
+  template <class A, class T>
+  static Status sum_tiles(const Losses<A>& losses, const LogitBlock<T>& block, const LossMemory<A>& memory,
+                          int64_t tile, const Context& context) {
+    const Logits<A> logits = {block.sums, block.columns, block.rows, block.columns};
+    const TileSums<A> to = {memory.tile_sums + block.row * memory.tiles + tile, memory.tiles};
+    return cuda::sum_tiles<A>(losses, logits, BlockLogit<T>{block, losses.labels, memory.label_logits}, to, context);
+  }
+
+  template <class A>
+  static Status finish(const Losses<A>& losses, const LossMemory<A>& memory, const Call& call) {
+    return finish_losses(losses, TileSums<A>{memory.tile_sums, memory.tiles}, KeptLabelLogit<A>{memory.label_logits},
+                         reinterpret_cast<Total<A>*>(memory.totals), call.context);
+  }
+
+  template <class A, class T>
+  static Status differentiate(const LossGradient<A>& gradient, const LogitBlock<T>& block, T* dz,
+                              const Context& context) {
+    const RowTiles tiles = row_tiles<T, kGradientPacks>(block.columns);
+    const bool aligned = are_rows_aligned(block.columns, dz, block.columns);
+    return launch(context, aligned ? block_gradient_kernel<true, T> : block_gradient_kernel<false, T>,
+                  tiles.blocks(block.rows), tiles.groups.block_threads, gradient, block, dz, tiles);
+  }
+
+  // c from its sums.
+  static Status round(const void* sums, const Matmul& product, const Context& context) {
+    return finish_sums(product, sums, 1, context);
+  }
+};
+
+}  // namespace
+}  // namespace cuda
+
+Status linear_cross_entropy_cuda(const Call& call) {
+  return dispatch(call.inputs[input_of(kLinearCrossEntropy, "x")]->dtype, [&](auto tag) {
+    return linear_cross_entropy_forward<typename decltype(tag)::type, cuda::Gpu>(call);
+  });
+}
+
+Status linear_cross_entropy_backward_cuda(const Call& call) {
+  return dispatch(call.inputs[input_of(kLinearCrossEntropyBackward, "x")]->dtype, [&](auto tag) {
+    return linear_cross_entropy_gradient<typename decltype(tag)::type, cuda::Gpu>(call);
+  });
+}
+
+}  // namespace fusedops

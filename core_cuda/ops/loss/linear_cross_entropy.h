@@ -1,0 +1,203 @@
+// linear_cross_entropy: the cross entropy of the logits softcap(x W^T + bias), computed a block of logits at a time, so
+// that all of them never exist. softcap(z) = c tanh(z / c), or z without a cap.
+//
+// The forward makes three sums over each row of logits (losses.h). The backward computes the logits again. From those
+// of a block of columns it makes dz, the gradient of the sums, in x's dtype: then dW = dz^T x is complete for these
+// columns, and dx is a sum over the blocks, kept in the compute type. That is four products in place of three, and
+// memory for a block in place of all logits and their gradients.
+#pragma once
+
+#include "core/common/formulas.h"
+#include "core/declaration/sub_call.h"
+#include "ops/loss/losses.h"
+#include "ops/products/matmul.h"
+
+namespace fusedops {
+
+// W is [classes, in], or [in, classes] if transpose_weight is false.
+inline constexpr Signature kLinearCrossEntropy{
+    .name = "linear_cross_entropy",
+    .inputs = {{.name = "x", .layout = Layout::rows},
+               {.name = "weight", .layout = Layout::matrix, .parameter = true},
+               {.name = "labels"},
+               {.name = "bias", .kind = Kind::optional, .parameter = true}},
+    .outputs = {{"loss", "compute(x)"}, {"lse", "compute(x)", /*saved=*/true}, {"count", "compute(x)", /*saved=*/true}},
+    .attributes = {{"ignore_index", Type::i64, "-100"},
+                   {"label_smoothing", Type::f64, "0.0"},
+                   {"reduction", Type::string, "mean", kReductions},
+                   {"softcap", Type::f64, "0.0"},
+                   {"transpose_weight", Type::boolean, "true"}},
+};
+
+const Operator& linear_cross_entropy();
+FUSEDOPS_CUDA_KERNEL Status linear_cross_entropy_cuda(const Call& call);
+
+// What is not needed is returned empty.
+inline constexpr Signature kLinearCrossEntropyBackward{
+    .name = "linear_cross_entropy_backward",
+    .inputs = {{"dloss"},
+               {.name = "x", .layout = Layout::rows},
+               {.name = "weight", .layout = Layout::matrix, .parameter = true},
+               {.name = "labels"},
+               {.name = "bias", .kind = Kind::optional, .parameter = true},
+               {.name = "lse"},
+               {.name = "count"}},
+    .outputs = {{"dx", "x"}, {"dweight", "weight"}, {"dbias", "bias"}},
+    .attributes = {{"ignore_index", Type::i64, "-100"},
+                   {"label_smoothing", Type::f64, "0.0"},
+                   {"reduction", Type::string, "mean", kReductions},
+                   {"softcap", Type::f64, "0.0"},
+                   {"transpose_weight", Type::boolean, "true"},
+                   {"need_dx", Type::boolean, "true"},
+                   {"need_dweight", Type::boolean, "true"},
+                   {"need_dbias", Type::boolean, "true"}},
+};
+
+const Operator& linear_cross_entropy_backward();
+FUSEDOPS_CUDA_KERNEL Status linear_cross_entropy_backward_cuda(const Call& call);
+
+// Where an operator has what the logits are made of.
+struct LinearPlaces {
+  int x, weight, bias;
+  AttributePlace<double> softcap;
+  AttributePlace<bool> transpose_weight;
+
+  consteval LinearPlaces(const Signature& op)
+      : x(input_of(op, "x")),
+        weight(input_of(op, "weight")),
+        bias(input_of(op, "bias")),
+        softcap(attribute_of<double>(op, "softcap")),
+        transpose_weight(attribute_of<bool>(op, "transpose_weight")) {}
+};
+
+// Some rows and columns of the logits: their sums.
+template <class T>
+struct LogitBlock {
+  using A = compute_t<T>;
+
+  A* sums;  // [rows, columns]
+  int64_t row, rows, column, columns;
+  const T* bias;       // null: none
+  A cap, inverse_cap;  // 0: none
+
+  // The logit, and its slope, of a sum in the block's column i.
+  FUSEDOPS_HD Activated<A> logit(A sum, int64_t i) const {
+    const A z = bias ? sum + to_compute(bias[column + i]) : sum;
+    if (cap == 0) return {z, A(1)};
+    const auto t = activations::tanh_(z * inverse_cap);
+    return {cap * t.value, t.slope};
+  }
+};
+
+// The product that makes the logits, and the blocks in which it is computed. They follow from the shape alone.
+struct LinearLogits {
+  LinearLogits(const Call& call, const LinearPlaces& at);
+
+  // The columns behind the block that begins here. Those behind the last multiple of kMultiple are a block of their
+  // own: the other blocks then have rows that TMA can address.
+  int64_t end(int64_t column) const {
+    const int64_t whole = classes - classes % kMultiple;
+    return column < whole ? std::min(column + block_columns, whole) : classes;
+  }
+  bool is_one_block() const { return end(0) == classes; }
+
+  // Calls body(column, columns) for each block of columns, of which there is one at least.
+  template <class Body>
+  Status each_columns(Body&& body) const {
+    int64_t column = 0;
+    do {
+      FUSEDOPS_TRY(body(column, end(column) - column));
+      column = end(column);
+    } while (column < classes);
+    return {};
+  }
+
+  // Calls body(row, rows) for each block of rows.
+  template <class Body>
+  Status each_rows(Body&& body) const {
+    for (int64_t row = 0; row < rows; row += block_rows) FUSEDOPS_TRY(body(row, std::min(block_rows, rows - row)));
+    return {};
+  }
+
+  template <class T>
+  LogitBlock<T> block(int64_t row, int64_t rows, int64_t column, int64_t columns, compute_t<T>* sums) const {
+    using A = compute_t<T>;
+    return {sums, row, rows, column, columns, static_cast<const T*>(bias), A(softcap), A(softcap ? 1 / softcap : 0)};
+  }
+  template <class T>
+  Matmul product(const LogitBlock<T>& block) const {
+    Matmul sums(dtype, 1, block.rows, block.columns, depth, x.from(block.row, 0, dtype),
+                weight.from(0, block.column, dtype), block.sums);
+    return sums.to_sums(/*add=*/false);
+  }
+
+  int64_t block_bytes() const { return block_rows * std::min(block_columns, classes) * size_of(compute_dtype(dtype)); }
+
+  static constexpr int64_t kMultiple = 64;
+  static constexpr int64_t kBlockBytes = 32 << 20;     // the sums of a block stay in the L2 cache of a large GPU
+  static constexpr int64_t kGradientBytes = 128 << 20;  // of dz: many columns, since each block reads and writes dx
+
+  DType dtype;
+  int64_t rows, depth, classes;
+  int64_t block_rows, block_columns;
+  Matmul::Matrix x, weight;  // [rows, depth] and [depth, classes]
+  const void* bias;
+  double softcap;
+};
+
+// The memory of the forward; without any, its size.
+template <class A>
+struct LossMemory {
+  LossMemory(const LinearLogits& linear, void* workspace) : memory(workspace) {
+    (void)linear.each_columns([&](int64_t, int64_t columns) {
+      tiles += LossTiles(linear.rows, columns, compute_dtype(linear.dtype)).tiles;
+      return Status();
+    });
+    const LossTiles all(linear.rows, linear.classes, compute_dtype(linear.dtype));
+    const auto take = [&](int64_t count) { return static_cast<A*>(memory.take(count * sizeof(A))); };
+    tile_sums = reinterpret_cast<RowSums<A>*>(take(4 * linear.rows * tiles));
+    label_logits = take(linear.rows);
+    losses = take(linear.rows);
+    totals = take(2 * all.blocks);
+    sums = static_cast<A*>(memory.take(linear.block_bytes()));
+  }
+
+  Memory memory;
+  int64_t tiles = 0;     // of a row, in all of its blocks
+  RowSums<A>* tile_sums;  // [rows, tiles]
+  A *label_logits, *losses;  // [rows]
+  A* totals;
+  A* sums;  // of a block of logits
+};
+
+// What the backward computes from x, the weight and dz of a block of columns, [rows, columns].
+class LossProducts {
+ public:
+  // Without memory: for the size of the workspace.
+  LossProducts(const Call& call, void* workspace);
+
+  // dW of the block; dx, or its part that comes from the block; dbias of the block.
+  Matmul dweight(int64_t column, int64_t columns) const;
+  Matmul dx(int64_t column, int64_t columns) const;
+  Matmul whole_dx() const { return dx_product(0, linear.classes, dx_); }
+  Status run_dbias(int64_t column, int64_t columns) const;
+
+  size_t workspace() const;
+  void* rest() const { return memory_.rest(); }
+
+  LinearLogits linear;
+  bool need_dx, need_dweight, need_dbias;
+  void *sums, *dz;
+  void* dx_sums = nullptr;  // the parts of dx, where they are wider than dx and there are several
+
+ private:
+  Matmul dx_product(int64_t column, int64_t columns, void* to) const;
+  template <class Body>
+  auto with_dbias(int64_t column, int64_t columns, Body&& body) const;
+
+  const Call& call_;
+  Memory memory_;
+  void* dx_;
+};
+
+}  // namespace fusedops

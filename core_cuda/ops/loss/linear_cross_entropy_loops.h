@@ -1,0 +1,51 @@
+// The loops over the blocks of logits, on the CPU and on a GPU alike. `Device` has what each of them does with a block.
+#pragma once
+
+#include "ops/loss/linear_cross_entropy.h"
+
+namespace fusedops {
+
+template <class T, class Device>
+Status linear_cross_entropy_forward(const Call& call) {
+  using A = compute_t<T>;
+  const LinearLogits linear(call, kLinearCrossEntropy);
+  const Losses<A> losses(call, kLinearCrossEntropy, linear.rows, linear.classes);
+  const LossMemory<A> memory(linear, call.workspace);
+  FUSEDOPS_TRY(Device::check_labels(losses, call));
+  int64_t tile = 0;
+  FUSEDOPS_TRY(linear.each_columns([&](int64_t column, int64_t columns) {
+    FUSEDOPS_TRY(linear.each_rows([&](int64_t row, int64_t rows) {
+      const auto block = linear.block<T>(row, rows, column, columns, memory.sums);
+      FUSEDOPS_TRY(Device::multiply(linear.product(block), nullptr, call.context));
+      return Device::sum_tiles(losses, block, memory, tile, call.context);
+    }));
+    tile += LossTiles(linear.rows, columns, compute_dtype(linear.dtype)).tiles;
+    return Status();
+  }));
+  return Device::finish(losses, memory, call);
+}
+
+template <class T, class Device>
+Status linear_cross_entropy_gradient(const Call& call) {
+  using A = compute_t<T>;
+  const LossProducts products(call, call.workspace);
+  const LinearLogits& linear = products.linear;
+  const LossGradient<A> gradient(call, kLinearCrossEntropyBackward, linear.rows, linear.classes);
+  FUSEDOPS_TRY(Device::check_labels(gradient, call));
+  FUSEDOPS_TRY(linear.each_columns([&](int64_t column, int64_t columns) {
+    FUSEDOPS_TRY(linear.each_rows([&](int64_t row, int64_t rows) {
+      const auto block = linear.block<T>(row, rows, column, columns, static_cast<A*>(products.sums));
+      FUSEDOPS_TRY(Device::multiply(linear.product(block), nullptr, call.context));
+      return Device::differentiate(gradient, block, static_cast<T*>(products.dz) + row * columns, call.context);
+    }));
+    if (products.need_dbias) FUSEDOPS_TRY(products.run_dbias(column, columns));
+    if (products.need_dweight)
+      FUSEDOPS_TRY(Device::multiply(products.dweight(column, columns), products.rest(), call.context));
+    if (!products.need_dx) return Status();
+    return Device::multiply(products.dx(column, columns), products.rest(), call.context);
+  }));
+  if (!products.dx_sums) return {};
+  return Device::round(products.dx_sums, products.whole_dx(), call.context);
+}
+
+}  // namespace fusedops

@@ -1,0 +1,92 @@
+// The rules of losses.h.
+#include "ops/loss/losses.h"
+
+#include "core/declaration/numbers.h"
+
+namespace fusedops {
+namespace {
+
+Status check_smoothing(const Rule& rule, const LossPlaces& at) {
+  const double smoothing = rule.attributes[at.label_smoothing];
+  if (smoothing >= 0 && smoothing <= 1) return {};
+  return must_be(rule, "label_smoothing", "in [0, 1]", spelled(smoothing));
+}
+
+Status check_labels(Rule& rule, const LossPlaces& at, int rows_of) {
+  Shape &got = rule.inputs[at.labels], &of_rows = rule.inputs[rows_of];
+  if (got.dtype != DType::i32 && got.dtype != DType::i64)
+    return rule.must(at.labels, "be int32 or int64", name_of(got.dtype));
+  if (!got.ranked || !of_rows.ranked) return {};
+  bool equal = got.rank == of_rows.rank - 1;
+  for (int i = 0; equal && i < got.rank; ++i) equal = rule.same(of_rows.dims[i], got.dims[i]);
+  if (equal) return {};
+  const std::string expected = rule.show(rule.row_shape(rows_of, got.dtype));
+  return rule.must(at.labels, "have shape " + expected + ", that of the rows of " + rule.input_name(rows_of),
+                   rule.show(got));
+}
+
+bool is_per_row(const Rule& rule, const LossPlaces& at) { return rule.attributes[at.reduction] == "none"; }
+
+// Two numbers for each row.
+Shape lse_shape(const Rule& rule, int rows_of) {
+  Shape shape = rule.inputs[rows_of];
+  shape.dtype = compute_dtype(shape.dtype);
+  if (shape.ranked) shape.dims[shape.rank - 1] = 2;
+  return shape;
+}
+
+Status check_lse(Rule& rule, int lse, int rows_of) {
+  const Shape& got = rule.inputs[lse];
+  const Shape expected = lse_shape(rule, rows_of);
+  if (got.dtype != expected.dtype)
+    return rule.must(lse, std::string("be ") + name_of(expected.dtype), name_of(got.dtype));
+  if (!got.ranked || !expected.ranked) return {};
+  bool equal = got.rank == expected.rank;
+  for (int i = 0; equal && i < got.rank; ++i) {
+    Dim size = expected.dims[i];
+    equal = rule.same(size, got.dims[i]);
+  }
+  if (equal) return {};
+  return rule.must(
+      lse, "have shape " + rule.show(expected) + ", two numbers for each row of " + rule.input_name(rows_of),
+      rule.show(got));
+}
+
+Status check_number(const Rule& rule, int input, DType dtype) {
+  const Shape& got = rule.inputs[input];
+  if (got.dtype != dtype) return rule.must(input, std::string("be ") + name_of(dtype), name_of(got.dtype));
+  if (!got.ranked || got.rank == 0) return {};
+  return rule.must(input, "have shape []", rule.show(got));
+}
+
+Status check_arguments(Rule& rule, const LossPlaces& at, int rows_of) {
+  FUSEDOPS_TRY(rule.has_rows(rows_of));
+  FUSEDOPS_TRY(check_labels(rule, at, rows_of));
+  return check_smoothing(rule, at);
+}
+
+}  // namespace
+
+Status loss_rule(Rule& rule, const LossOutputs& at, int rows_of) {
+  FUSEDOPS_TRY(check_arguments(rule, at, rows_of));
+  const DType dtype = compute_dtype(rule.inputs[rows_of].dtype);
+  Shape& loss = rule.outputs[at.loss];
+  loss = is_per_row(rule, at) ? rule.row_shape(rows_of, dtype) : Shape::of(dtype);
+  if (!loss.ranked) {  // the shape of the labels may be known
+    loss = rule.inputs[at.labels];
+    loss.dtype = dtype;
+  }
+  rule.outputs[at.lse] = lse_shape(rule, rows_of);
+  rule.outputs[at.count] = Shape::of(dtype);
+  return {};
+}
+
+Status loss_gradient_rule(Rule& rule, const LossInputs& at, int rows_of) {
+  FUSEDOPS_TRY(check_arguments(rule, at, rows_of));
+  FUSEDOPS_TRY(check_lse(rule, at.lse, rows_of));
+  const DType dtype = compute_dtype(rule.inputs[rows_of].dtype);
+  FUSEDOPS_TRY(check_number(rule, at.count, dtype));
+  return is_per_row(rule, at) ? rule.per_row(at.dloss, rows_of) : check_number(rule, at.dloss, dtype);
+}
+
+}  // namespace fusedops

@@ -1,0 +1,183 @@
+// What the CUDA kernels of the losses have in common. Rows of logits are cut into tiles, one block for each, so that a
+// single row of a large vocabulary occupies many multiprocessors; the sums of each tile go to the workspace. A second
+// kernel joins the tiles of each row, a third adds the rows, both in a fixed order.
+#pragma once
+
+#include <limits>
+
+#include "core/cuda/reduce.cuh"
+#include "core/cuda/rows.cuh"
+#include "ops/loss/cross_entropy.h"
+
+namespace fusedops::cuda {
+
+// Rows cut into tiles of the same size, one block for each. Short rows share a block.
+struct RowTiles {
+  RowGroups groups;
+  int64_t per_row;
+
+  int64_t blocks(int64_t rows) const { return per_row == 1 ? groups.blocks(rows) : rows * per_row; }
+};
+
+template <class T, int kPacks>
+RowTiles row_tiles(int64_t size) {
+  const RowGroups groups = row_groups<T, kPacks>(size, kLeastBlockThreads, kThreads);
+  return {groups, std::max<int64_t>((size + groups.tile - 1) / groups.tile, 1)};
+}
+
+// A thread's place in a tile.
+struct TileThread : RowThread<> {
+  int64_t tile, start;  // the tile's index in its row, and its first element
+
+  __device__ explicit TileThread(const RowTiles& tiles)
+      : RowThread<>(tiles.groups, blockIdx.x / tiles.per_row),
+        tile(blockIdx.x % tiles.per_row),
+        start(tile * tiles.groups.tile) {}
+};
+
+inline constexpr int kSumPacks = 8;  // per thread: few sums in the workspace, and many bytes in flight
+static_assert(LossTiles::kTileBytes == kThreads * kSumPacks * sizeof(Pack<float>));
+
+// Of the tiles of a row, where there are sums of `stride` tiles for each row.
+template <class A>
+struct TileSums {
+  RowSums<A>* data;
+  int64_t stride;
+
+  __device__ RowSums<A>& at(int64_t row, int64_t tile) const { return data[row * stride + tile]; }
+};
+
+// A logit as it is read. Another `Logit` computes it first, in the compute type.
+struct PlainLogit {};
+
+// Writes the sums of the tiles of these logits. Limit: memory bandwidth, or the arithmetic of `Logit`.
+//
+// Four blocks of 256 threads on a multiprocessor leave 64 registers to a thread: too few for float64, and for elements
+// that are loaded one by one.
+template <bool kAligned, class T, class Logit>
+__global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || !kAligned ? 2 : 4)
+    tile_sums_kernel(const Losses<compute_t<T>> losses, const Logits<T> logits, const Logit logit,
+                     const RowTiles tiles, const TileSums<compute_t<T>> to) {
+  using A = compute_t<T>;
+  constexpr int kSize = kPackSize<T>;
+  constexpr A kNothing = -std::numeric_limits<A>::infinity();
+  begin_kernel();
+  const TileThread me(tiles);
+  const auto count = [&](int p) { return me.row < logits.rows ? logits.columns - me.at<T>(me.start, p) : 0; };
+  Pack<T> packs[kSumPacks];
+#pragma unroll
+  for (int p = 0; p < kSumPacks; ++p)
+    packs[p] = load_row_pack<kAligned>(logits.row(me.row) + me.at<T>(me.start, p), count(p));
+#pragma unroll
+  for (int p = 0; p < kSumPacks; ++p) forget(packs[p]);
+  if constexpr (!std::is_same_v<Logit, PlainLogit>) {
+    static_assert(std::is_same_v<T, A>);
+#pragma unroll
+    for (int p = 0; p < kSumPacks; ++p)
+#pragma unroll
+      for (int i = 0; i < kSize; ++i)
+        if (i < count(p)) packs[p].values[i] = logit(me.row, me.at<T>(me.start, p) + i, packs[p].values[i]);
+  }
+  // An aligned row ends with a whole pack.
+  const auto each = [&](auto&& body) {
+#pragma unroll
+    for (int p = 0; p < kSumPacks; ++p) {
+      const int64_t n = count(p);
+      if (n <= 0) break;
+#pragma unroll
+      for (int i = 0; i < kSize; ++i)
+        if (kAligned || i < n) body(element(packs[p], i));
+      forget(packs[p]);
+    }
+  };
+
+  // Exponentials are relative to the thread's own maximum; each thread then scales its sum to the maximum of the tile.
+  A max = kNothing, sum = 0;
+  each([&](A x) { max = fmax(max, x); });
+  const A base = max == kNothing ? A(0) : max;  // -inf minus -inf would be NaN before the whole row is known
+  each([&](A x) { sum += exp2_or_zero((x - base) * A(kLog2E)); });
+
+  __shared__ A scratch[3][32];
+  const auto add = [](A a, A b) { return a + b; };
+  const A largest = row_reduce(me, max, scratch[0], [](A a, A b) { return fmax(a, b); });
+  const A common = largest == kNothing ? A(0) : largest;
+  sum = row_reduce(me, sum * exp2_or_zero((max - common) * A(kLog2E)), scratch[1], add);
+  A mean = 0;
+  if (losses.smoothing != 0) {  // relative to the maximum of the tile
+    each([&, share = A(1) / static_cast<A>(losses.classes)](A x) { mean = fused(x - common, share, mean); });
+    mean = row_reduce(me, mean, scratch[2], add);
+  }
+  if (me.index != 0 || me.row >= logits.rows) return;
+  const int64_t size = min(int64_t(tiles.groups.tile), logits.columns - me.start);
+  to.at(me.row, me.tile) = {largest, sum, mean, static_cast<A>(size) / static_cast<A>(losses.classes)};
+}
+
+template <class T, class Logit>
+Status sum_tiles(const Losses<compute_t<T>>& losses, const Logits<T>& logits, const Logit& logit,
+                 const TileSums<compute_t<T>>& to, const Context& context) {
+  const RowTiles tiles = row_tiles<T, kSumPacks>(logits.columns);
+  const bool aligned = are_rows_aligned(logits.columns, logits.data, logits.stride);
+  return launch(context, aligned ? tile_sums_kernel<true, T, Logit> : tile_sums_kernel<false, T, Logit>,
+                tiles.blocks(logits.rows), tiles.groups.block_threads, losses, logits, logit, tiles, to);
+}
+
+// The sums over the rows.
+template <class A>
+struct Total {
+  A loss, count;
+};
+
+// One thread for each row. label_logit(row, label) is the logit of its label.
+template <class A, class LabelLogit>
+__global__ void __launch_bounds__(kThreads)
+    row_losses_kernel(const Losses<A> losses, const TileSums<A> tile_sums, const LabelLogit label_logit,
+                      Total<A>* totals) {
+  begin_kernel();
+  const int64_t row = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  A loss = 0, counts = 0;
+  if (row < losses.rows) {
+    const RowSums<A> sums = losses.joined(&tile_sums.at(row, 0), tile_sums.stride);
+    const Lse<A> lse = losses.lse[row] = losses.row_lse(sums);
+    const int64_t label = losses.labels[row];
+    if (!losses.is_ignored(label)) {
+      counts = 1;
+      loss = losses.is_class(label) ? losses.row_loss(sums, lse, label_logit(row, label))
+                                    : std::numeric_limits<A>::quiet_NaN();
+    }
+    if (losses.reduction == Reduction::none) losses.loss[row] = loss;
+  }
+  loss = block_sum<kThreads>(loss);
+  __syncthreads();
+  counts = block_sum<kThreads>(counts);
+  if (threadIdx.x == 0) totals[blockIdx.x] = {loss, counts};
+}
+
+template <class A>
+__global__ void __launch_bounds__(kSumThreads)
+    loss_totals_kernel(const Losses<A> losses, const Total<A>* totals, int64_t blocks) {
+  begin_kernel();
+  A loss = 0, counts = 0;
+  for (int64_t i = threadIdx.x; i < blocks; i += kSumThreads) {
+    loss += totals[i].loss;
+    counts += totals[i].count;
+  }
+  loss = block_sum<kSumThreads>(loss);
+  __syncthreads();
+  counts = block_sum<kSumThreads>(counts);
+  if (threadIdx.x != 0) return;
+  *losses.count = counts;
+  if (losses.reduction != Reduction::none) *losses.loss = losses.reduction == Reduction::sum ? loss : loss / counts;
+}
+
+// Writes lse, count and the losses. `totals` is memory for LossTiles::blocks of them.
+template <class A, class LabelLogit>
+Status finish_losses(const Losses<A>& losses, const TileSums<A>& tile_sums, const LabelLogit& label_logit,
+                     Total<A>* totals, const Context& context) {
+  static_assert(LossTiles::kBlockRows == kThreads);
+  const int64_t blocks = (losses.rows + kThreads - 1) / kThreads;
+  FUSEDOPS_TRY(launch(context, row_losses_kernel<A, LabelLogit>, blocks, kThreads, losses, tile_sums, label_logit,
+                      totals));
+  return launch(context, loss_totals_kernel<A>, 1, kSumThreads, losses, totals, blocks);
+}
+
+}  // namespace fusedops::cuda

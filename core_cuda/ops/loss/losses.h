@@ -1,0 +1,193 @@
+// What cross_entropy and linear_cross_entropy have in common, row by row: labels, options, the loss from the sums over
+// the logits, and the gradient of a logit. With a share of label_smoothing spread over all classes, the loss is
+//   (1 - smoothing) * (lse - x[label]) + smoothing * (lse - mean(x)), lse = log(sum(exp(x)))
+// and its gradient by x
+//   (exp(x - lse) - smoothing / classes - (1 - smoothing) * [label]) * slope of the row.
+// lse is stored in two parts: the largest logit, and the logarithm of the sum relative to it. Their sum would lose
+// the digits of the logarithm beside a large logit.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/common/exp.h"
+#include "core/common/numeric.h"
+#include "core/declaration/operator.h"
+
+namespace fusedops {
+
+inline constexpr std::string_view kReductions[] = {"mean", "sum", "none"};
+
+enum class Reduction : uint8_t { none, sum, mean };
+
+// Where an operator has what all of them have.
+struct LossPlaces {
+  int labels;
+  AttributePlace<int64_t> ignore_index;
+  AttributePlace<double> label_smoothing;
+  AttributePlace<std::string> reduction;
+
+  consteval LossPlaces(const Signature& op)
+      : labels(input_of(op, "labels")),
+        ignore_index(attribute_of<int64_t>(op, "ignore_index")),
+        label_smoothing(attribute_of<double>(op, "label_smoothing")),
+        reduction(attribute_of<std::string>(op, "reduction")) {}
+};
+
+// Where a forward has its results. lse is [..., 2], count the number of rows that are not ignored.
+struct LossOutputs : LossPlaces {
+  int loss, lse, count;
+
+  consteval LossOutputs(const Signature& op)
+      : LossPlaces(op), loss(output_of(op, "loss")), lse(output_of(op, "lse")), count(output_of(op, "count")) {}
+};
+
+// Where a backward has them.
+struct LossInputs : LossPlaces {
+  int dloss, lse, count;
+
+  consteval LossInputs(const Signature& op)
+      : LossPlaces(op), dloss(input_of(op, "dloss")), lse(input_of(op, "lse")), count(input_of(op, "count")) {}
+};
+
+// The checks of labels, options and saved statistics. The rows are those of the input `rows_of`; of a forward, the
+// outputs.
+Status loss_rule(Rule& rule, const LossOutputs& at, int rows_of);
+Status loss_gradient_rule(Rule& rule, const LossInputs& at, int rows_of);
+
+// The label of each row.
+struct Labels {
+  const void* data;
+  bool is_i64;
+  int64_t ignored;
+
+  Labels(const View& view, int64_t ignored) : data(view.data), is_i64(view.dtype == DType::i64), ignored(ignored) {}
+
+  FUSEDOPS_HD int64_t operator[](int64_t row) const {
+    return is_i64 ? static_cast<const int64_t*>(data)[row] : static_cast<const int32_t*>(data)[row];
+  }
+};
+
+// A: the type in which the loss is computed.
+template <class A>
+struct LossRows {
+  LossRows(const Call& call, const LossPlaces& at, int64_t rows, int64_t classes)
+      : rows(rows),
+        classes(classes),
+        labels(*call.inputs[at.labels], call.attributes[at.ignore_index]),
+        smoothing(static_cast<A>(call.attributes[at.label_smoothing])),
+        sharpness(static_cast<A>(1 - call.attributes[at.label_smoothing])) {
+    const std::string& name = call.attributes[at.reduction];
+    reduction = name == "none" ? Reduction::none : name == "sum" ? Reduction::sum : Reduction::mean;
+  }
+
+  FUSEDOPS_HD bool is_ignored(int64_t label) const { return label == labels.ignored; }
+  FUSEDOPS_HD bool is_class(int64_t label) const { return label >= 0 && label < classes; }
+
+  int64_t rows, classes;
+  Labels labels;
+  A smoothing, sharpness;  // their sum is 1
+  Reduction reduction;
+};
+
+// The sums over a row, or over a tile of it.
+template <class A>
+struct RowSums {
+  A max;
+  A exponentials;  // the sum of exp(x - max)
+  A mean;  // the sum of (x - max) / classes, divided term by term, so that it cannot overflow; only if labels are
+           // smoothed
+  A share;  // of the classes, that these are
+};
+
+template <class A>
+struct Lse {
+  A max, log_sum;
+};
+
+template <class A>
+struct Losses : LossRows<A> {
+  Losses(const Call& call, const LossOutputs& at, int64_t rows, int64_t classes)
+      : LossRows<A>(call, at, rows, classes),
+        loss(call.output<A>(at.loss)),
+        lse(call.output<Lse<A>>(at.lse)),
+        count(call.output<A>(at.count)) {}
+
+  // The sums of a row from those of its tiles.
+  FUSEDOPS_HD RowSums<A> joined(const RowSums<A>* tiles, int64_t count) const {
+    RowSums<A> row = {-std::numeric_limits<A>::infinity(), 0, 0, 1};
+    for (int64_t i = 0; i < count; ++i) row.max = fmax(row.max, tiles[i].max);
+    for (int64_t i = 0; i < count; ++i) {
+      const A below = tiles[i].max == row.max ? A(0) : tiles[i].max - row.max;  // infinities may be equal, too
+      row.exponentials += tiles[i].exponentials * exp2_or_zero(below * A(kLog2E));
+      if (this->smoothing != 0) row.mean += tiles[i].mean + below * tiles[i].share;
+    }
+    return row;
+  }
+
+  FUSEDOPS_HD Lse<A> row_lse(const RowSums<A>& sums) const { return {sums.max, std::log(sums.exponentials)}; }
+
+  // The loss of a row whose label is a class.
+  FUSEDOPS_HD A row_loss(const RowSums<A>& sums, const Lse<A>& lse, A of_label) const {
+    const A loss = lse.log_sum + (lse.max - of_label);
+    if (this->smoothing == 0) return loss;
+    return this->sharpness * loss + this->smoothing * (lse.log_sum - sums.mean);
+  }
+
+  A* loss;
+  Lse<A>* lse;
+  A* count;
+};
+
+template <class A>
+struct LossGradient : LossRows<A> {
+  LossGradient(const Call& call, const LossInputs& at, int64_t rows, int64_t classes)
+      : LossRows<A>(call, at, rows, classes),
+        dloss(call.input<A>(at.dloss)),
+        lse(call.input<Lse<A>>(at.lse)),
+        count(call.input<A>(at.count)),
+        uniform(static_cast<A>(call.attributes[at.label_smoothing] / static_cast<double>(classes))) {}
+
+  // The factor of the row's gradient.
+  FUSEDOPS_HD A slope(int64_t row) const {
+    if (this->reduction == Reduction::none) return dloss[row];
+    return this->reduction == Reduction::sum ? *dloss : *dloss / *count;
+  }
+
+  // The derivative by the logits of one row, without the term of the label.
+  struct Row {
+    A max, log2_sum, uniform, slope;
+
+    FUSEDOPS_HD A operator()(A x) const { return (exp2_((x - max) * A(kLog2E) - log2_sum) - uniform) * slope; }
+  };
+
+  FUSEDOPS_HD Row derivative(int64_t row, A slope) const {
+    return {lse[row].max, lse[row].log_sum * A(kLog2E), uniform, slope};
+  }
+
+  // The same with the term of the label.
+  FUSEDOPS_HD Row derivative_of_label(int64_t row, A slope) const {
+    return {lse[row].max, lse[row].log_sum * A(kLog2E), uniform + this->sharpness, slope};
+  }
+
+  const A* dloss;
+  const Lse<A>* lse;
+  const A* count;
+  A uniform;  // each class's share of the smoothing
+};
+
+// How the GPU cuts rows of logits into tiles, and groups rows into blocks whose losses are added. It depends on the
+// shape alone.
+struct LossTiles {
+  static constexpr int64_t kTileBytes = 32 << 10, kBlockRows = 256;
+
+  LossTiles(int64_t rows, int64_t classes, DType dtype)
+      : tiles(std::max<int64_t>((classes * size_of(dtype) + kTileBytes - 1) / kTileBytes, 1)),
+        blocks((rows + kBlockRows - 1) / kBlockRows) {}
+
+  int64_t tiles;  // of a row
+  int64_t blocks;
+};
+
+}  // namespace fusedops

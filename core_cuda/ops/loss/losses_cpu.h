@@ -1,0 +1,65 @@
+// What the CPU kernels of the losses have in common.
+#pragma once
+
+#include "core/cpu/exp_sum.h"
+#include "core/cpu/sum.h"
+#include "ops/loss/losses.h"
+
+namespace fusedops::cpu {
+
+// The number of rows that are not ignored, or an error that names the first label that is no class.
+template <class A>
+Status count_rows(const LossRows<A>& call, const char* op, int64_t* count) {
+  *count = 0;
+  for (int64_t row = 0; row < call.rows; ++row) {
+    const int64_t label = call.labels[row];
+    if (call.is_ignored(label)) continue;
+    if (!call.is_class(label))
+      return Status::error("fusedops.", op, ": labels must be in [0, ", std::to_string(call.classes),
+                           ") or ignore_index, ", std::to_string(call.labels.ignored), "; got ", std::to_string(label),
+                           " in row ", std::to_string(row));
+    *count += 1;
+  }
+  return {};
+}
+
+// Of a row, or of a tile of it, that has `size` of the classes.
+template <class T, class A>
+RowSums<A> row_sums(const LossRows<A>& call, const T* x, int64_t size) {
+  const auto block = [=](int64_t start, int64_t n, A* buffer) { return widened(x + start, buffer, n); };
+  const auto [max, sum] = exp_sum<A>(size, A(kLog2E), nullptr, block);
+  RowSums<A> sums{max, sum / kExpScale<A>, 0, static_cast<A>(size) / static_cast<A>(call.classes)};
+  if (call.smoothing == 0) return sums;
+  A buffer[kBlock];
+  for (int64_t start = 0; start < size; start += kBlock) {
+    const int64_t n = std::min(kBlock, size - start);
+    const A *wide = block(start, n, buffer), share = A(1) / static_cast<A>(call.classes);
+    sums.mean += interleaved_sum<A>(n, [=, max = max](int64_t i) { return (wide[i] - max) * share; });
+  }
+  return sums;
+}
+
+// Writes lse and count, and the losses: of the rows, or their sum or mean. sums_of(row) and label_logit(row, label)
+// give what a row's are computed from; `losses` is memory for a number for each row.
+template <class A, class Sums, class LabelLogit>
+Status finish_losses(const Losses<A>& call, const char* op, const Context& context, int64_t cost, A* losses,
+                     Sums&& sums_of, LabelLogit&& label_logit) {
+  int64_t count;
+  FUSEDOPS_TRY(count_rows(call, op, &count));
+  *call.count = static_cast<A>(count);
+  if (call.reduction == Reduction::none) losses = call.loss;
+  context.parallel_for(call.rows, cost, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const RowSums<A> sums = sums_of(row);
+      const Lse<A> lse = call.lse[row] = call.row_lse(sums);
+      const int64_t label = call.labels[row];
+      losses[row] = call.is_ignored(label) ? A(0) : call.row_loss(sums, lse, label_logit(row, label));
+    }
+  });
+  if (call.reduction == Reduction::none) return {};
+  const A sum = pairwise_sum(losses, call.rows);
+  *call.loss = call.reduction == Reduction::sum ? sum : sum / *call.count;
+  return {};
+}
+
+}  // namespace fusedops::cpu

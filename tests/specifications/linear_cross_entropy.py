@@ -1,0 +1,211 @@
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tests.helpers.specification import Bad, Like, Sample, Specification, any_order, pairwise, pick
+from tests.specifications.cross_entropy import IGNORED, Rows, reduced, slope
+from tests.specifications.linear import argument, size_of_argument, through_product
+
+
+class LinearCrossEntropy(Specification):
+    name = "linear_cross_entropy"
+    signature = (
+        "(x, weight, labels, bias=None, *, ignore_index=-100, label_smoothing=0.0, reduction='mean', softcap=0.0, "
+        "transpose_weight=True)"
+    )
+    outputs = ("loss",)
+    wide_outputs = ("loss",)
+    shared = ("weight", "bias")
+    least_rank = 1
+    row_options: Mapping[str, Any] = {"reduction": "none"}
+    autocast = True
+    rows_are_independent = False  # as in a product
+    bits_follow_from_values = False
+
+    def sample(self, shape, random):
+        return call(shape, random, bias=True, reduction="none", softcap=2.0)
+
+    def more_samples(self, random):
+        for number, reduction in enumerate(("mean", "sum", "none")):
+            for smoothing in (0.0, 0.1):
+                options = {"reduction": reduction, "label_smoothing": smoothing, "softcap": 1.5 * (number % 2)}
+                options["transpose_weight"] = bool(number % 2) != bool(smoothing)
+                yield call((4, 3, 11), random, f"{reduction}-{smoothing}", bias=bool(smoothing), **options)
+                yield call((11,), random, f"{reduction}-{smoothing}-one-row", dtype=np.int32, **options)
+        # Around the 64 columns that are a block's multiple, and tiles of a larger vocabulary, with gradients within what
+        # float16 can hold.
+        for classes, transpose in ((64, True), (63, False), (129, True), (1, True)):
+            name = f"{classes}-classes"
+            yield call((70, 5), random, name, classes=classes, bias=True, transpose_weight=transpose)
+        for transpose in (True, False):
+            options = {"label_smoothing": 0.1, "softcap": 3.0, "reduction": "sum", "transpose_weight": transpose}
+            yield call((3, 2), random, f"vocabulary-{transpose}", classes=5_003, size=1 / 8, **options)
+        for shape, classes in (((0, 3), 4), ((3, 0), 4)):
+            options = {"reduction": "sum", "bias": True, "softcap": 1.0}
+            yield call(shape, random, f"{shape[0]}x{shape[1]}x{classes}", classes=classes, **options)
+        yield call((3, 4), random, "no-classes", classes=0, ignored=3, reduction="sum", bias=True)
+        for ignore_index in (0, 3, -1):
+            sample = call((6, 4), random, reduction="sum")
+            labels = np.where(sample.inputs["labels"] == IGNORED, ignore_index, sample.inputs["labels"])
+            options = {"ignore_index": ignore_index, "reduction": "sum"}
+            yield Sample({**sample.inputs, "labels": labels}, options, f"ignored-{ignore_index}")
+
+    def flat(self, random):
+        return call((6, 32), random, bias=True, reduction="none", size=1 / 8)
+
+    def draw(self, shape, random):
+        options = {
+            "label_smoothing": pick(random, 0.0, 0.1, 1.0),
+            "reduction": pick(random, "mean", "sum", "none"),
+            "softcap": pick(random, 0.0, 2.0),
+            "transpose_weight": pick(random, True, False),
+        }
+        classes, dtype = pick(random, 1, 3, 65), pick(random, np.int32, np.int64)
+        sample = call(shape, random, classes=classes, dtype=dtype, bias=pick(random, True, False), **options)
+        if np.all(sample.inputs["labels"] == IGNORED):  # the mean of nothing is NaN
+            return Sample(sample.inputs, {**options, "reduction": "sum"})
+        return sample
+
+    def special(self, values, random):
+        labels = np.arange(len(values)) % 4
+        labels[labels == 3] = IGNORED
+        weight = np.array([[1.0], [-1.0], [1.0]])
+        for smoothing in (0.0, 0.25):
+            inputs = {"x": values[:, None], "weight": weight, "labels": labels, "bias": None}
+            yield Sample(inputs, {"reduction": "none", "label_smoothing": smoothing}, f"x-{smoothing}")
+        inputs = {"x": np.array([[1.0]]), "weight": values[:, None], "labels": np.array([2]), "bias": None}
+        yield Sample(inputs, {"reduction": "none"}, "weight")
+
+    def reference(self, x, weight, labels, bias=None, softcap=0.0, transpose_weight=True, **options):
+        with np.errstate(all="ignore"):
+            logits, _ = capped(argument(x, weight, bias, transpose_weight), softcap)
+            return loss_of(logits, labels, **options)
+
+    def magnitude(
+        self, x, weight, labels, bias=None, softcap=0.0, transpose_weight=True, label_smoothing=0.0, **options
+    ):
+        """That of the loss, to which an error of the logits is handed on at most twice."""
+        with np.errstate(all="ignore"):
+            logits, _ = capped(argument(x, weight, bias, transpose_weight), softcap)
+            rows = Rows(logits, labels, options.get("ignore_index", IGNORED))
+            of_sums = size_of_argument(x, weight, bias, transpose_weight).max(-1, initial=0)
+            sizes = rows.loss_magnitudes(label_smoothing) + np.where(rows.ignored, 0, 2 * of_sums)
+            return reduced(sizes, labels, options.get("ignore_index", IGNORED), options.get("reduction", "mean"))
+
+    def gradients(self, dloss, *, x, weight, labels, bias=None, transpose_weight=True, **options):
+        with np.errstate(all="ignore"):
+            dz = self.of_sums(dloss, argument(x, weight, bias, transpose_weight), labels, **options)
+            return through_product(dz, x, weight, bias, transpose_weight)
+
+    def of_sums(
+        self, dloss, sums, labels, softcap=0.0, ignore_index=IGNORED, label_smoothing=0.0, reduction="mean", size=None
+    ):
+        """The gradient of the sums; with the `size` of what they are sums of, the magnitude of that gradient."""
+        logits, bend = capped(sums, softcap)
+        rows = Rows(logits, labels, ignore_index)
+        rest = rows.uniform(label_smoothing) + rows.share_of_label(label_smoothing)
+        slopes = slope(dloss, sums.dtype, labels, ignore_index, reduction)
+        p = np.exp(rows.log_p)
+        if size is None:
+            return np.where(rows.ignored[..., None], 0, (p - rest) * slopes * bend)
+        p = np.where(p == 0, 0, p * (1 + np.abs(rows.log_sum) + np.abs(rows.below) + 2 * size.max(-1, keepdims=True)))
+        bends = bend + (size / softcap if softcap else 0)
+        return np.where(rows.ignored[..., None], 0, (p + rest) * np.abs(slopes) * bends)
+
+    def gradient_magnitude(self, dloss, *, x, weight, labels, bias=None, transpose_weight=True, **options):
+        with np.errstate(all="ignore"):
+            sums, size = (each(x, weight, bias, transpose_weight) for each in (argument, size_of_argument))
+            dz = self.of_sums(dloss, sums, labels, **options, size=size) if sums.size else sums
+            sizes = [None if value is None else np.abs(value) for value in (x, weight, bias)]
+            return through_product(dz, *sizes, transpose_weight)
+
+    def roundings(self, x, weight, labels, bias=None, transpose_weight=True, **options):
+        classes = weight.shape[0 if transpose_weight else 1]
+        row = 8 + pairwise(classes) + any_order(x.shape[-1])
+        rows = math.prod(x.shape[:-1])
+        return {
+            "loss": row + pairwise(labels.size),
+            "dx": row + 4 + any_order(classes),
+            "dweight": row + 4 + any_order(rows),
+            "dbias": row + 4 + pairwise(rows),
+        }
+
+    def storage_roundings(self, x, weight, labels, **options):
+        """dz."""
+        return {"dx": 1, "dweight": 1, "dbias": 1}
+
+    bad = (
+        Bad(
+            {"x": Like("int32", (2, 3)), "weight": Like("int32", (4, 3)), "labels": Like("int64", (2,))},
+            "fusedops.linear_cross_entropy: x must be float64, float32, float16 or bfloat16; got int32",
+        ),
+        Bad(
+            {"x": Like("float32", (2, 3)), "weight": Like("float32", (3, 4)), "labels": Like("int64", (2,))},
+            "fusedops.linear_cross_entropy: weight must have 3 columns to multiply x of shape [2, 3]; got shape [3, 4]",
+        ),
+        Bad(
+            {
+                "x": Like("float32", (2, 3)),
+                "weight": Like("float32", (4, 3)),
+                "labels": Like("int64", (2,)),
+                "bias": Like("float32", (3,)),
+            },
+            "fusedops.linear_cross_entropy: bias must have shape [4], the outputs of weight; got [3]",
+        ),
+        Bad(
+            {"x": Like("float32", (2, 3)), "weight": Like("float32", (4, 3)), "labels": Like("float32", (2,))},
+            "fusedops.linear_cross_entropy: labels must be int32 or int64; got float32",
+        ),
+        Bad(
+            {"x": Like("float32", (2, 3)), "weight": Like("float32", (4, 3)), "labels": Like("int64", (3,))},
+            "fusedops.linear_cross_entropy: labels must have shape [2], that of the rows of x; got [3]",
+        ),
+        Bad(
+            {"x": Like("float32", (2, 3)), "weight": Like("float32", (4, 3)), "labels": Like("int64", (2,))},
+            "fusedops.linear_cross_entropy: label_smoothing must be in [0, 1]; got -0.5",
+            {"label_smoothing": -0.5},
+        ),
+        Bad(
+            {"x": Like("float32", (2, 3)), "weight": Like("float32", (4, 3)), "labels": Like("int64", (2,))},
+            "fusedops.linear_cross_entropy: softcap must be a finite number, at least 0; got -1",
+            {"softcap": -1.0},
+        ),
+        Bad(
+            {"x": Like("float32", (2, 3)), "weight": Like("float32", (4, 3)), "labels": Like("int64", (2,))},
+            "fusedops.linear_cross_entropy: reduction must be one of mean, sum, none; got 'average'",
+            {"reduction": "average"},
+        ),
+        Bad(
+            {"x": Like("float32", (2, 3)), "weight": Like("float32", (4, 3)), "labels": None},
+            "fusedops.linear_cross_entropy: labels must be a tensor; got NoneType",
+        ),
+    )
+
+
+def call(shape, random, name="", classes=7, bias=False, ignored=5, dtype=np.int64, size=1.0, **options):
+    """Every `ignored`th row is ignored, and all of those without classes."""
+    x, depth = size * random.normal(size=shape), max(1, shape[-1]) ** 0.5
+    transpose = options.get("transpose_weight", True)
+    weight = random.normal(size=(classes, shape[-1]) if transpose else (shape[-1], classes)) / depth
+    labels = random.integers(max(classes, 1), size=shape[:-1]).astype(dtype)
+    is_ignored = np.arange(labels.size).reshape(labels.shape) % ignored == ignored - 1
+    labels = np.asarray(np.where(is_ignored | (classes == 0), dtype(IGNORED), labels), dtype)
+    biases = random.normal(size=classes) if bias else None
+    return Sample({"x": x, "weight": weight, "labels": labels, "bias": biases}, options, name)
+
+
+def capped(sums, cap):
+    """The logits, and their slope."""
+    if not cap:
+        return sums, np.ones_like(sums)
+    tanh = np.tanh(sums / sums.dtype.type(cap))
+    return sums.dtype.type(cap) * tanh, 1 - tanh * tanh
+
+
+def loss_of(logits, labels, ignore_index=IGNORED, label_smoothing=0.0, reduction="mean"):
+    return reduced(Rows(logits, labels, ignore_index).losses(label_smoothing), labels, ignore_index, reduction)
+
+
+SPECIFICATION = LinearCrossEntropy()
