@@ -34,8 +34,7 @@ class LinearCrossEntropy(Specification):
                 options["transpose_weight"] = bool(number % 2) != bool(smoothing)
                 yield call((4, 3, 11), random, f"{reduction}-{smoothing}", bias=bool(smoothing), **options)
                 yield call((11,), random, f"{reduction}-{smoothing}-one-row", dtype=np.int32, **options)
-        # Around the 64 columns that are a block's multiple, and tiles of a larger vocabulary, with gradients within what
-        # float16 can hold.
+        # Around the 64 columns that are a multiple of blocks, and several tiles, whose gradients float16 can hold.
         for classes, transpose in ((64, True), (63, False), (129, True), (1, True)):
             name = f"{classes}-classes"
             yield call((70, 5), random, name, classes=classes, bias=True, transpose_weight=transpose)

@@ -1,7 +1,6 @@
 // Forward: losses.cuh. Backward. Limit: memory bandwidth. Each block takes a tile of one row: logits are read, their
 // gradients written.
 #include "ops/loss/cross_entropy.h"
-
 #include "ops/loss/losses.cuh"
 
 namespace fusedops {
@@ -73,7 +72,8 @@ Status backward(const Call& call) {
   T* const dlogits = call.output<T>(output_of(kCrossEntropyBackward, "dlogits"));
   const RowTiles tiles = row_tiles<T, kBackwardPacks>(logits.columns);
   const bool aligned = are_rows_aligned(logits.columns, logits.data, logits.stride) && is_aligned(dlogits);
-  return launch(call.context, aligned ? cross_entropy_backward_kernel<true, T> : cross_entropy_backward_kernel<false, T>,
+  return launch(call.context,
+                aligned ? cross_entropy_backward_kernel<true, T> : cross_entropy_backward_kernel<false, T>,
                 tiles.blocks(logits.rows), tiles.groups.block_threads, gradient, logits, dlogits, tiles);
 }
 

@@ -63,6 +63,15 @@ struct Cpu {
     return multiply_cpu(product, context);
   }
 
+  template <class T, class... Arguments>
+  static Status sum_at_once(const Arguments&...) {
+    return {};
+  }
+  template <class... Arguments>
+  static Status differentiate_at_once(const Arguments&...) {
+    return {};
+  }
+
   template <class A, class T>
   static Status sum_tiles(const Losses<A>& losses, const LogitBlock<T>& block, const LossMemory<A>& memory,
                           int64_t tile, const Context& context) {
@@ -137,15 +146,13 @@ struct Cpu {
 };
 
 Status forward_cpu(const Call& call) {
-  return dispatch(call.inputs[kAt.x]->dtype, [&](auto tag) {
-    return linear_cross_entropy_forward<typename decltype(tag)::type, Cpu>(call);
-  });
+  return dispatch(call.inputs[kAt.x]->dtype,
+                  [&](auto tag) { return linear_cross_entropy_forward<typename decltype(tag)::type, Cpu>(call); });
 }
 
 Status backward_cpu(const Call& call) {
-  return dispatch(call.inputs[kBackwardAt.x]->dtype, [&](auto tag) {
-    return linear_cross_entropy_gradient<typename decltype(tag)::type, Cpu>(call);
-  });
+  return dispatch(call.inputs[kBackwardAt.x]->dtype,
+                  [&](auto tag) { return linear_cross_entropy_gradient<typename decltype(tag)::type, Cpu>(call); });
 }
 
 }  // namespace
@@ -186,16 +193,24 @@ Matmul LossProducts::dweight(int64_t column, int64_t columns) const {
   char* const to = static_cast<char*>(call_.outputs[kDweight].data);
   const int64_t size = size_of(linear.dtype);
   if (call_.attributes[kBackwardAt.transpose_weight])
-    return {linear.dtype, 1, columns, linear.depth, linear.rows, gradient.turned(), linear.x,
-            to + column * linear.depth * size};
+    return {linear.dtype, 1,
+            columns,      linear.depth,
+            linear.rows,  gradient.turned(),
+            linear.x,     to + column * linear.depth * size};
   Matmul product(linear.dtype, 1, linear.depth, columns, linear.rows, linear.x.turned(), gradient, to + column * size);
   product.c_stride = linear.classes;
   return product;
 }
 
 Matmul LossProducts::dx_product(int64_t column, int64_t columns, void* to) const {
-  return {linear.dtype, 1, linear.rows, linear.depth, columns, {dz, false, columns, 0},
-          linear.weight.from(0, column, linear.dtype).turned(), to};
+  return {linear.dtype,
+          1,
+          linear.rows,
+          linear.depth,
+          columns,
+          {dz, false, columns, 0},
+          linear.weight.from(0, column, linear.dtype).turned(),
+          to};
 }
 
 Matmul LossProducts::dx(int64_t column, int64_t columns) const {
@@ -231,8 +246,7 @@ size_t LossProducts::workspace() const {
   (void)linear.each_columns([&](int64_t column, int64_t columns) {
     if (need_dx) most = std::max(most, dx(column, columns).workspace());
     if (need_dweight) most = std::max(most, dweight(column, columns).workspace());
-    if (need_dbias)
-      most = std::max(most, with_dbias(column, columns, [](SubCall& sum) { return sum.workspace(); }));
+    if (need_dbias) most = std::max(most, with_dbias(column, columns, [](SubCall& sum) { return sum.workspace(); }));
     return Status();
   });
   return memory_.taken() + most;

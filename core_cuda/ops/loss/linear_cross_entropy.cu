@@ -1,9 +1,9 @@
-// What a GPU does with a block of logits. Limit: the four products. The sums of a block are written and read once, in
-// the L2 cache; an epilogue of the product that made their exponentials would save that.
-#include "ops/loss/linear_cross_entropy.h"
-
+// What a GPU does with a block of logits. Limit: the four products. On compute capability 9.x the logits stay in the
+// registers of the product's epilogue; elsewhere their sums are written and read once, in the L2 cache.
 #include "core/cuda/launch.cuh"
+#include "ops/loss/linear_cross_entropy.h"
 #include "ops/loss/linear_cross_entropy_loops.h"
+#include "ops/loss/linear_cross_entropy_paths.h"
 #include "ops/loss/losses.cuh"
 #include "ops/products/matmul_paths.h"
 
@@ -32,6 +32,32 @@ struct KeptLabelLogit {
 
   __device__ A operator()(int64_t row, int64_t) const { return values[row]; }
 };
+
+// One warp for each row and each tile of `coarse`: the sums of its fine tiles, kPerTile at most.
+constexpr int kPerTile = LossTiles::kTileBytes / sizeof(float) / kFineColumns;
+
+__global__ void __launch_bounds__(kThreads)
+    join_tiles_kernel(const Losses<float> losses, const RowSums<float>* fine, int64_t rows, int64_t tiles,
+                      int64_t fine_tiles, const TileSums<float> coarse) {
+  begin_kernel();
+  const int64_t warp = (int64_t(blockIdx.x) * kThreads + threadIdx.x) / 32, row = warp / tiles, tile = warp % tiles;
+  const int lane = threadIdx.x % 32;
+  if (row >= rows) return;
+  const int count = min(int64_t(kPerTile), fine_tiles - tile * kPerTile);
+  fine += row * fine_tiles + tile * kPerTile;
+  // Each lane joins neighbours, then those of the lanes are joined pair by pair.
+  constexpr int kPerLane = kPerTile / 32;
+  const int own = max(0, min(kPerLane, count - lane * kPerLane));
+  RowSums<float> sums = losses.joined(fine + lane * kPerLane, own);
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) {
+    RowSums<float> pair[2] = {sums,
+                              {exchanged(sums.max, offset), exchanged(sums.exponentials, offset),
+                               exchanged(sums.mean, offset), exchanged(sums.share, offset)}};
+    sums = pair[0].share == 0 ? pair[1] : pair[1].share == 0 ? pair[0] : losses.joined(pair, 2);
+  }
+  if (lane == 0) coarse.at(row, tile) = sums;
+}
 
 constexpr int kGradientPacks = 2;  // per thread
 
@@ -82,6 +108,57 @@ struct Gpu {
 
   static Status multiply(const Matmul& product, void* workspace, const Context& context) {
     return multiply_cuda(product, workspace, context);
+  }
+
+  // Whether the product and what is made of it are one kernel.
+  static Status takes_sm90(const Matmul& product, const void* dz, bool* takes) {
+    *takes = false;
+#ifdef FUSEDOPS_SM90
+    if (size_of(product.dtype) == 2 && rows_aligned(product) && product.n % 8 == 0 && !is_small(product) &&
+        product.k > 0 && reinterpret_cast<uintptr_t>(dz) % 16 == 0 &&
+        std::max({product.m, product.n, product.k}) < int64_t(1) << 30)
+      return has_sm90(takes);
+#endif
+    return {};
+  }
+
+  template <class T>
+  static Status sum_at_once(const Losses<compute_t<T>>& losses, const LinearLogits& linear, int64_t column,
+                            int64_t columns, const LossMemory<compute_t<T>>& memory, int64_t tile,
+                            const Context& context, bool* done) {
+#ifdef FUSEDOPS_SM90
+    if constexpr (sizeof(T) == 2) {
+      FUSEDOPS_TRY(
+          takes_sm90(linear.product(linear.block<T>(0, linear.rows, column, columns, nullptr)), nullptr, done));
+      if (!*done) return {};
+      const int64_t per_row = fine_tiles(columns), tiles = LossTiles(linear.rows, columns, DType::f32).tiles;
+      auto* const fine = reinterpret_cast<RowSums<float>*>(memory.sums);
+      const int64_t most = linear.block_bytes() / (per_row * sizeof(RowSums<float>));
+      for (int64_t row = 0; row < linear.rows; row += most) {
+        const int64_t rows = std::min(most, linear.rows - row);
+        const auto block = linear.block<T>(row, rows, column, columns, nullptr);
+        FUSEDOPS_TRY(sum_logits_sm90(losses, linear.product(block), block, fine, memory.label_logits, context));
+        const TileSums<float> coarse = {memory.tile_sums + row * memory.tiles + tile, memory.tiles};
+        FUSEDOPS_TRY(launch(context, join_tiles_kernel, (rows * tiles * 32 + kThreads - 1) / kThreads, kThreads, losses,
+                            fine, rows, tiles, per_row, coarse));
+      }
+    }
+#endif
+    return {};
+  }
+
+  template <class T>
+  static Status differentiate_at_once(const LossGradient<compute_t<T>>& gradient, const LinearLogits& linear,
+                                      int64_t column, int64_t columns, T* dz, const Context& context, bool* done) {
+#ifdef FUSEDOPS_SM90
+    if constexpr (sizeof(T) == 2) {
+      const auto block = linear.block<T>(0, linear.rows, column, columns, nullptr);
+      const Matmul product = linear.product(block);
+      FUSEDOPS_TRY(takes_sm90(product, dz, done));
+      if (*done) return differentiate_logits_sm90(gradient, product, block, dz, context);
+    }
+#endif
+    return {};
   }
 
   template <class A, class T>

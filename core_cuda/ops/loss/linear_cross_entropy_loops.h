@@ -1,4 +1,5 @@
-// The loops over the blocks of logits, on the CPU and on a GPU alike. `Device` has what each of them does with a block.
+// The loops over the blocks of logits, on the CPU and on a GPU alike. `Device` has what each of them does with a block,
+// or with all rows of some columns at once, where it has a kernel for that.
 #pragma once
 
 #include "ops/loss/linear_cross_entropy.h"
@@ -14,11 +15,14 @@ Status linear_cross_entropy_forward(const Call& call) {
   FUSEDOPS_TRY(Device::check_labels(losses, call));
   int64_t tile = 0;
   FUSEDOPS_TRY(linear.each_columns([&](int64_t column, int64_t columns) {
-    FUSEDOPS_TRY(linear.each_rows([&](int64_t row, int64_t rows) {
-      const auto block = linear.block<T>(row, rows, column, columns, memory.sums);
-      FUSEDOPS_TRY(Device::multiply(linear.product(block), nullptr, call.context));
-      return Device::sum_tiles(losses, block, memory, tile, call.context);
-    }));
+    bool done = false;
+    FUSEDOPS_TRY(Device::template sum_at_once<T>(losses, linear, column, columns, memory, tile, call.context, &done));
+    if (!done)
+      FUSEDOPS_TRY(linear.each_rows([&](int64_t row, int64_t rows) {
+        const auto block = linear.block<T>(row, rows, column, columns, memory.sums);
+        FUSEDOPS_TRY(Device::multiply(linear.product(block), nullptr, call.context));
+        return Device::sum_tiles(losses, block, memory, tile, call.context);
+      }));
     tile += LossTiles(linear.rows, columns, compute_dtype(linear.dtype)).tiles;
     return Status();
   }));
@@ -33,11 +37,15 @@ Status linear_cross_entropy_gradient(const Call& call) {
   const LossGradient<A> gradient(call, kLinearCrossEntropyBackward, linear.rows, linear.classes);
   FUSEDOPS_TRY(Device::check_labels(gradient, call));
   FUSEDOPS_TRY(linear.each_columns([&](int64_t column, int64_t columns) {
-    FUSEDOPS_TRY(linear.each_rows([&](int64_t row, int64_t rows) {
-      const auto block = linear.block<T>(row, rows, column, columns, static_cast<A*>(products.sums));
-      FUSEDOPS_TRY(Device::multiply(linear.product(block), nullptr, call.context));
-      return Device::differentiate(gradient, block, static_cast<T*>(products.dz) + row * columns, call.context);
-    }));
+    T* const dz = static_cast<T*>(products.dz);
+    bool done = false;
+    FUSEDOPS_TRY(Device::differentiate_at_once(gradient, linear, column, columns, dz, call.context, &done));
+    if (!done)
+      FUSEDOPS_TRY(linear.each_rows([&](int64_t row, int64_t rows) {
+        const auto block = linear.block<T>(row, rows, column, columns, static_cast<A*>(products.sums));
+        FUSEDOPS_TRY(Device::multiply(linear.product(block), nullptr, call.context));
+        return Device::differentiate(gradient, block, dz + row * columns, call.context);
+      }));
     if (products.need_dbias) FUSEDOPS_TRY(products.run_dbias(column, columns));
     if (products.need_dweight)
       FUSEDOPS_TRY(Device::multiply(products.dweight(column, columns), products.rest(), call.context));

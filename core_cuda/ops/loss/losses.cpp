@@ -47,9 +47,9 @@ Status check_lse(Rule& rule, int lse, int rows_of) {
     equal = rule.same(size, got.dims[i]);
   }
   if (equal) return {};
-  return rule.must(
-      lse, "have shape " + rule.show(expected) + ", two numbers for each row of " + rule.input_name(rows_of),
-      rule.show(got));
+  return rule.must(lse,
+                   "have shape " + rule.show(expected) + ", two numbers for each row of " + rule.input_name(rows_of),
+                   rule.show(got));
 }
 
 Status check_number(const Rule& rule, int input, DType dtype) {

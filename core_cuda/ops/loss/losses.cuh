@@ -56,8 +56,8 @@ struct PlainLogit {};
 // that are loaded one by one.
 template <bool kAligned, class T, class Logit>
 __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || !kAligned ? 2 : 4)
-    tile_sums_kernel(const Losses<compute_t<T>> losses, const Logits<T> logits, const Logit logit,
-                     const RowTiles tiles, const TileSums<compute_t<T>> to) {
+    tile_sums_kernel(const Losses<compute_t<T>> losses, const Logits<T> logits, const Logit logit, const RowTiles tiles,
+                     const TileSums<compute_t<T>> to) {
   using A = compute_t<T>;
   constexpr int kSize = kPackSize<T>;
   constexpr A kNothing = -std::numeric_limits<A>::infinity();
@@ -129,9 +129,8 @@ struct Total {
 
 // One thread for each row. label_logit(row, label) is the logit of its label.
 template <class A, class LabelLogit>
-__global__ void __launch_bounds__(kThreads)
-    row_losses_kernel(const Losses<A> losses, const TileSums<A> tile_sums, const LabelLogit label_logit,
-                      Total<A>* totals) {
+__global__ void __launch_bounds__(kThreads) row_losses_kernel(const Losses<A> losses, const TileSums<A> tile_sums,
+                                                              const LabelLogit label_logit, Total<A>* totals) {
   begin_kernel();
   const int64_t row = int64_t(blockIdx.x) * kThreads + threadIdx.x;
   A loss = 0, counts = 0;
@@ -175,8 +174,8 @@ Status finish_losses(const Losses<A>& losses, const TileSums<A>& tile_sums, cons
                      Total<A>* totals, const Context& context) {
   static_assert(LossTiles::kBlockRows == kThreads);
   const int64_t blocks = (losses.rows + kThreads - 1) / kThreads;
-  FUSEDOPS_TRY(launch(context, row_losses_kernel<A, LabelLogit>, blocks, kThreads, losses, tile_sums, label_logit,
-                      totals));
+  FUSEDOPS_TRY(
+      launch(context, row_losses_kernel<A, LabelLogit>, blocks, kThreads, losses, tile_sums, label_logit, totals));
   return launch(context, loss_totals_kernel<A>, 1, kSumThreads, losses, totals, blocks);
 }
 

@@ -62,6 +62,7 @@ struct Labels {
   bool is_i64;
   int64_t ignored;
 
+  Labels() = default;
   Labels(const View& view, int64_t ignored) : data(view.data), is_i64(view.dtype == DType::i64), ignored(ignored) {}
 
   FUSEDOPS_HD int64_t operator[](int64_t row) const {
@@ -72,6 +73,7 @@ struct Labels {
 // A: the type in which the loss is computed.
 template <class A>
 struct LossRows {
+  LossRows() = default;
   LossRows(const Call& call, const LossPlaces& at, int64_t rows, int64_t classes)
       : rows(rows),
         classes(classes),
@@ -96,8 +98,8 @@ template <class A>
 struct RowSums {
   A max;
   A exponentials;  // the sum of exp(x - max)
-  A mean;  // the sum of (x - max) / classes, divided term by term, so that it cannot overflow; only if labels are
-           // smoothed
+  A mean;   // the sum of (x - max) / classes, divided term by term, so that it cannot overflow; only if labels are
+            // smoothed
   A share;  // of the classes, that these are
 };
 
@@ -114,13 +116,14 @@ struct Losses : LossRows<A> {
         lse(call.output<Lse<A>>(at.lse)),
         count(call.output<A>(at.count)) {}
 
-  // The sums of a row from those of its tiles.
+  // The sums of a row, or of a larger tile, from those of its tiles.
   FUSEDOPS_HD RowSums<A> joined(const RowSums<A>* tiles, int64_t count) const {
-    RowSums<A> row = {-std::numeric_limits<A>::infinity(), 0, 0, 1};
+    RowSums<A> row = {-std::numeric_limits<A>::infinity(), 0, 0, 0};
     for (int64_t i = 0; i < count; ++i) row.max = fmax(row.max, tiles[i].max);
     for (int64_t i = 0; i < count; ++i) {
       const A below = tiles[i].max == row.max ? A(0) : tiles[i].max - row.max;  // infinities may be equal, too
       row.exponentials += tiles[i].exponentials * exp2_or_zero(below * A(kLog2E));
+      row.share += tiles[i].share;
       if (this->smoothing != 0) row.mean += tiles[i].mean + below * tiles[i].share;
     }
     return row;
@@ -142,6 +145,7 @@ struct Losses : LossRows<A> {
 
 template <class A>
 struct LossGradient : LossRows<A> {
+  LossGradient() = default;
   LossGradient(const Call& call, const LossInputs& at, int64_t rows, int64_t classes)
       : LossRows<A>(call, at, rows, classes),
         dloss(call.input<A>(at.dloss)),

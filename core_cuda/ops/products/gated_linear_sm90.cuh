@@ -6,6 +6,7 @@
 // distance between them is a stride: they may lie anywhere, or be the halves of a packed weight.
 #pragma once
 
+#include "ops/products/direct_epilogue_sm90.cuh"
 #include "ops/products/gated_linear.h"
 #include "ops/products/linear_sm90.cuh"
 
@@ -13,100 +14,46 @@ namespace fusedops::cuda {
 
 inline constexpr int kTurn = kGatedColumns;  // the width of TMA's boxes, where columns are of unit stride
 
-// The transpose of the 4 x 4 words that the four lanes of a quad hold: lane i gives its word j to lane j, as word i.
-__device__ inline void transpose_in_quad(uint32_t (&words)[4]) {
-  const int lane = threadIdx.x % 4;
-  const auto exchange = [](uint32_t& low, uint32_t& high, bool is_high, int distance) {
-    const uint32_t got = __shfl_xor_sync(0xffffffff, is_high ? low : high, distance);
-    (is_high ? low : high) = got;
-  };
-  exchange(words[0], words[2], lane & 2, 2);
-  exchange(words[1], words[3], lane & 2, 2);
-  exchange(words[0], words[1], lane & 1, 1);
-  exchange(words[2], words[3], lane & 1, 1);
-}
-
-// The epilogue, which writes y itself. Of each 8 columns of its tile, a thread holds the sums of two neighbours, in one
-// row and in that 8 below.
+// Writes y, and both factors if they are wanted.
 template <class T>
-class StoreGated {
- public:
-  using EpilogueSchedule = cutlass::gemm::EpilogueDefault;
-  using DispatchPolicy = EpilogueSchedule;
-  using ThreadEpilogueOp = void;
-  using ElementAccumulator = float;
-  using ElementOutput = T;
-  using ElementC = T;
-  using ElementD = T;
-  using StrideC = cute::Stride<int64_t, cute::_1, int64_t>;
-  using StrideD = StrideC;
-  struct SharedStorage {};
+struct StoreGated {
+  const T *gate_bias, *up_bias;
+  T *y, *gate, *up;  // gate and up: null if not wanted
+  int rows, columns, activation;
+  bool up_first;
 
-  struct Arguments {
-    const T *gate_bias, *up_bias;
-    T *y, *gate, *up;  // gate and up: null if not wanted
-    int rows, columns, activation;
-    bool up_first;
-  };
-  using Params = Arguments;
-
-  template <class Problem>
-  static constexpr Params to_underlying_arguments(const Problem&, const Arguments& arguments, void*) {
-    return arguments;
-  }
-  template <class Problem>
-  static size_t get_workspace_size(const Problem&, const Arguments&) {
-    return 0;
-  }
-  template <class Problem>
-  static cutlass::Status initialize_workspace(const Problem&, const Arguments&, void*, cudaStream_t,
-                                              cutlass::CudaHostAdapter* = nullptr) {
-    return cutlass::Status::kSuccess;
-  }
-  template <class Problem>
-  static bool can_implement(const Problem&, const Arguments&) {
-    return true;
-  }
-
-  CUTLASS_HOST_DEVICE explicit StoreGated(const Params& params) : params_(params) {}
-
-  template <class Problem, class Tile, class Coordinates, class Sums, class Mma, class Residue>
-  CUTLASS_DEVICE void operator()(const Problem&, const Tile&, const Coordinates& coordinates, const Sums& sums,
-                                 const Mma&, const Residue&, int thread, char*) const {
-    static_assert(decltype(cute::size(sums))::value == 2 * 2 * 4 * kGroups);  // 64 rows, twice; both weights
-    const int row = int(cute::get<0>(coordinates)) * 128 + thread / 32 * 16 + thread % 32 / 4;
+  template <class Sums, class Coordinates>
+  CUTLASS_DEVICE void operator()(const Sums& sums, const Coordinates& coordinates, int thread) const {
+    const int row = int(cute::get<0>(coordinates)) * 128 + SumPlace::first_row(thread);
     const int column = int(cute::get<1, 2>(coordinates)) * kTurn;
 #pragma unroll
-    for (int below = 0; below < 2; ++below)
+    for (int i = 0; i < SumPlace::kRows; ++i)
 #pragma unroll
-      for (int group = 0; group < kGroups; group += 4) {  // 32 columns at a time
-        const int first = 4 * (below * 2 * kGroups + group), second = first + 4 * kGroups;
-        Fragment gate, up;
+      for (int group = 0; group < kTurn / 8; group += 4) {  // 32 columns at a time
+        Fragment left, right;
 #pragma unroll
-        for (int i = 0; i < kFragment; ++i) {
-          gate[i] = sums(first + i);
-          up[i] = sums(second + i);
+        for (int j = 0; j < 8; ++j) {
+          left[j] = sums(SumPlace::at(i, group + j / 2) + j % 2);
+          right[j] = sums(SumPlace::at(i, group + kTurn / 8 + j / 2) + j % 2);
         }
-        if (params_.up_first) cutlass::swap(gate, up);
-        finish(gate, up, row + below * 64, column + group * 8);
+        if (up_first) cutlass::swap(left, right);
+        finish(left, right, row + SumPlace::row(i), column + group * 8);
       }
   }
 
  private:
-  static constexpr int kGroups = kTurn / 8;
-  static constexpr int kFragment = 16;
-  using Fragment = cutlass::Array<float, kFragment>;
+  using Fragment = cutlass::Array<float, 8>;
 
-  CUTLASS_DEVICE void finish(Fragment& gate, Fragment& up, int row, int column) const {
-    add(gate, params_.gate_bias, column);
-    add(up, params_.up_bias, column);
-    if (params_.gate) store(gate, params_.gate, row, column);
-    if (params_.up) store(up, params_.up, row, column);
-    activations::dispatch(params_.activation, [&](auto chosen) {
+  CUTLASS_DEVICE void finish(Fragment& left, Fragment& right, int row, int column) const {
+    add(left, gate_bias, column);
+    add(right, up_bias, column);
+    if (gate) store(left, gate, row, column);
+    if (up) store(right, up, row, column);
+    activations::dispatch(activation, [&](auto chosen) {
 #pragma unroll
-      for (int i = 0; i < kFragment; ++i) gate[i] = decltype(chosen)::at(gate[i]).value * up[i];
+      for (int i = 0; i < 8; ++i) left[i] = decltype(chosen)::at(left[i]).value * right[i];
     });
-    store(gate, params_.y, row, column);
+    store(left, y, row, column);
   }
 
   CUTLASS_DEVICE void add(Fragment& sums, const T* bias, int column) const {
@@ -114,38 +61,17 @@ class StoreGated {
 #pragma unroll
     for (int group = 0; group < 4; ++group) {
       const int from = column + group * 8 + threadIdx.x % 4 * 2;
-      if (from >= params_.columns) continue;
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float value = float(bias[from + i]);
-        sums[group * 4 + i] += value;
-        sums[group * 4 + 2 + i] += value;
-      }
+      if (from >= columns) continue;
+      sums[group * 2] += float(bias[from]);
+      sums[group * 2 + 1] += float(bias[from + 1]);
     }
   }
 
-  // Each lane of a quad writes 8 neighbours: 64 bytes of a row in one access.
-  CUTLASS_DEVICE void store(const Fragment& sums, T* to, int row, int column) const {
-    const cutlass::NumericArrayConverter<T, float, 2> round;
+  CUTLASS_DEVICE void store(const Fragment& values, T* to, int row, int column) const {
+    const uint4 words = rounded_in_quad<T>(values);
     column += threadIdx.x % 4 * 8;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      uint32_t words[4];
-#pragma unroll
-      for (int group = 0; group < 4; ++group) {
-        const cutlass::Array<float, 2> pair = {sums[group * 4 + half * 2], sums[group * 4 + half * 2 + 1]};
-        const cutlass::Array<T, 2> rounded = round(pair);
-        words[group] = reinterpret_cast<const uint32_t&>(rounded);
-      }
-      transpose_in_quad(words);
-      const int to_row = row + half * 8;
-      if (to_row < params_.rows && column < params_.columns)
-        *reinterpret_cast<uint4*>(to + int64_t(to_row) * params_.columns + column) =
-            make_uint4(words[0], words[1], words[2], words[3]);
-    }
+    if (row < rows && column < columns) *reinterpret_cast<uint4*>(to + int64_t(row) * columns + column) = words;
   }
-
-  Params params_;
 };
 
 // The columns of sums: 64 of a weight, of both weights, as often as y has 64.
@@ -157,7 +83,8 @@ using GatedStride =
     cute::conditional_t<kAlongK, cute::Stride<cute::Stride<int64_t, int64_t, int64_t>, cute::_1, int64_t>,
                         cute::Stride<cute::Stride<cute::_1, int64_t, int64_t>, int64_t, int64_t>>;
 template <class T>
-using GatedEpilogue = cutlass::epilogue::collective::detail::Sm90TmaWarpSpecializedAdapter<StoreGated<T>>;
+using GatedEpilogue =
+    cutlass::epilogue::collective::detail::Sm90TmaWarpSpecializedAdapter<DirectEpilogue<T, StoreGated<T>>>;
 
 template <class T, bool kAlongK>
 using GatedMainloop = typename cutlass::gemm::collective::CollectiveBuilder<
@@ -180,15 +107,16 @@ Status launch_gated_sm90(const GatedLinear& call, const Context& context) {
     cute::get<0, 0>(stride) = first.stride;
   else
     cute::get<1>(stride) = first.stride;
-  typename StoreGated<T>::Arguments epilogue{static_cast<const T*>(call.gate_bias),
-                                             static_cast<const T*>(call.up_bias),
-                                             static_cast<T*>(call.y),
-                                             static_cast<T*>(call.gate),
-                                             static_cast<T*>(call.up),
-                                             int(call.rows),
-                                             int(call.columns),
-                                             call.activation,
-                                             up_first};
+  StoreGated<T> epilogue = {};
+  epilogue.gate_bias = static_cast<const T*>(call.gate_bias);
+  epilogue.up_bias = static_cast<const T*>(call.up_bias);
+  epilogue.y = static_cast<T*>(call.y);
+  epilogue.gate = static_cast<T*>(call.gate);
+  epilogue.up = static_cast<T*>(call.up);
+  epilogue.rows = int(call.rows);
+  epilogue.columns = int(call.columns);
+  epilogue.activation = call.activation;
+  epilogue.up_first = up_first;
   return run_sm90<Kernel>({int(call.rows), {kTurn, 2, int(call.columns / kTurn)}, int(call.depth), 1},
                           {static_cast<const T*>(call.x.data), sm90_stride<typename Kernel::StrideA>(call.x.stride, 0),
                            static_cast<const T*>(first.data), stride},

@@ -133,16 +133,7 @@ Matmul Matmul::of(const Call& call) {
 }
 
 Matmul::Matmul(DType dtype, int64_t batch, int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, void* c)
-    : dtype(dtype),
-      batch(batch),
-      m(m),
-      n(n),
-      k(k),
-      splits(splits_of(batch, m, n, k)),
-      a(a),
-      b(b),
-      c(c),
-      c_stride(n) {
+    : dtype(dtype), batch(batch), m(m), n(n), k(k), splits(splits_of(batch, m, n, k)), a(a), b(b), c(c), c_stride(n) {
   // One b for all of a's matrices, lying one below the other: a single tall product.
   if (b.batch_stride == 0 && this->a.stack(batch, m, k)) {
     this->m = batch * m;

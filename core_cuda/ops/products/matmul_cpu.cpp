@@ -182,7 +182,8 @@ class Product {
       for (int64_t i = 0; i < rows; i += mc_) {
         const int64_t block_rows = std::min(mc_, rows - i);
         cpu::pack(a.from(i, p), block_rows, k, packed_a, kernel_.mr);
-        cpu::multiply_panels(kernel_, block_rows, cols, k, packed_a, packed_b, sums + i * stride, stride, p > 0 || call_.adds);
+        cpu::multiply_panels(kernel_, block_rows, cols, k, packed_a, packed_b, sums + i * stride, stride,
+                             p > 0 || call_.adds);
       }
     }
   }

@@ -256,7 +256,8 @@ Status launch_multistage_kernel(const Matmul& product, const Context& context) {
       .b = operand(product.b),
       .c = static_cast<Out*>(product.c),
       .c_stride = product.c_stride,
-      .store_pairs = product.n % 2 == 0 && product.c_stride % 2 == 0 && reinterpret_cast<uintptr_t>(product.c) % (2 * sizeof(Out)) == 0,
+      .store_pairs = product.n % 2 == 0 && product.c_stride % 2 == 0 &&
+                     reinterpret_cast<uintptr_t>(product.c) % (2 * sizeof(Out)) == 0,
       .adds = product.adds,
       .epilogue = ElementEpilogue<T>(product.epilogue),
   };

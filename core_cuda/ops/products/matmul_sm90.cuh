@@ -89,7 +89,11 @@ Status launch_sm90(const Matmul& product, const Context& context) {
       {int(product.m), int(product.n), int(product.k), int(product.batch)},
       {static_cast<const T*>(a.data), sm90_stride<typename Kernel::StrideA>(a.stride, a.batch_stride),
        static_cast<const T*>(b.data), sm90_stride<typename Kernel::StrideB>(b.stride, b.batch_stride)},
-      {{1.0f, product.adds ? 1.0f : 0.0f}, static_cast<Out*>(product.c), stride_c, static_cast<Out*>(product.c), stride_c},
+      {{1.0f, product.adds ? 1.0f : 0.0f},
+       static_cast<Out*>(product.c),
+       stride_c,
+       static_cast<Out*>(product.c),
+       stride_c},
       context);
 }
 

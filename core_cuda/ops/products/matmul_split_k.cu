@@ -11,8 +11,8 @@ namespace {
 // Element i of c from its sum over the splits.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    sum_splits_kernel(const compute_t<T>* partials, int64_t splits, int64_t count, T* c,
-                      int64_t c_stride, const ElementEpilogue<T> epilogue, const Divisor columns) {
+    sum_splits_kernel(const compute_t<T>* partials, int64_t splits, int64_t count, T* c, int64_t c_stride,
+                      const ElementEpilogue<T> epilogue, const Divisor columns) {
   begin_kernel();
   const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= count) return;
@@ -28,8 +28,8 @@ template <class T>
 Status sum_splits(const Matmul& product, const void* partials, int64_t splits, const Context& context) {
   const int64_t count = product.m * product.n;
   return launch(context, sum_splits_kernel<T>, (count + kThreads - 1) / kThreads, kThreads,
-                static_cast<const compute_t<T>*>(partials), splits, count, static_cast<T*>(product.c),
-                product.c_stride, ElementEpilogue<T>(product.epilogue), Divisor(product.n));
+                static_cast<const compute_t<T>*>(partials), splits, count, static_cast<T*>(product.c), product.c_stride,
+                ElementEpilogue<T>(product.epilogue), Divisor(product.n));
 }
 
 template <class T>
