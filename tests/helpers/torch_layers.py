@@ -66,9 +66,13 @@ class Case:
     @property
     def is_torch(self) -> bool:
         """Whether torch.nn has a layer of this name and these options."""
-        return self.layer in ("RMSNorm", "LayerNorm", "Softmax", "CrossEntropyLoss") and not (
-            self.options.keys() & {"weight_offset", "scale", "causal"}
+        return self.layer in ("RMSNorm", "LayerNorm", "Softmax", "CrossEntropyLoss", "Linear") and not (
+            self.options.keys() & {"weight_offset", "scale", "causal", "activation"}
         )
+
+    @property
+    def is_linear(self) -> bool:
+        return self.layer in ("Linear", "GatedLinear")
 
     def arrays(self, random: np.random.Generator) -> Arrays:
         return self.inputs(random)
@@ -83,6 +87,10 @@ _HEADS = of_shapes((2, 5, 3, 8))
 _ADDED = 3
 # Its backward reads the rounded result: as a factor, and in the sum over the row.
 _SOFTMAX = 3
+# Both factors are rounded, and then what their gradients are made of.
+_GATED = 3
+# z and dz are rounded.
+_ACTIVATED = 2
 _of = functools.partial
 
 CASES = (
@@ -111,6 +119,10 @@ CASES = (
     Case("GEGLU", ("tanh",)),
     Case("BiasGELU", (8,)),
     Case("BiasGELU", (33,), {"approximate": "tanh"}, of_shapes((5, 33))),
+    Case("Linear", (8, 5)),
+    Case("Linear", (33, 16), {"bias": False, "activation": "gelu_tanh"}, of_shapes((5, 33)), _ACTIVATED),
+    Case("GatedLinear", (8, 5), {}, stored=_GATED),
+    Case("GatedLinear", (33, 16), {"bias": True, "activation": "gelu"}, of_shapes((5, 33)), _GATED),
     Case("CrossEntropyLoss", (), {}, _of(classified, (9, 33))),
     Case("CrossEntropyLoss", (), {"label_smoothing": 0.1}, _of(classified, (33,))),
     Case("CrossEntropyLoss", (), {"reduction": "none"}, _of(classified, (4, 33, 5))),

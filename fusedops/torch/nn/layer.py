@@ -62,21 +62,21 @@ def as_original(error: RuntimeError, original: Callable[..., Any], *inputs: Any)
     return original(*inputs)
 
 
-def unfused_input(x: Any) -> str | None:
+def unfused_input(x: Any, what: str = "input") -> str | None:
     """Why the kernel does not take x, if so: it takes dense floating-point tensors. The operator refuses the rest."""
     if not isinstance(x, torch.Tensor):
-        return "the input is a symbol of torch.fx" if internals.is_symbol(x) else None
+        return f"the {what} is a symbol of torch.fx" if internals.is_symbol(x) else None
     if x.dtype not in FLOATING:
-        return f"the input is {name(x.dtype)}"
+        return f"the {what} is {name(x.dtype)}"
     if x.layout is not torch.strided:
-        return f"the input is {name(x.layout)}"
+        return f"the {what} is {name(x.layout)}"
     if x.is_nested:
-        return "the input is nested"
+        return f"the {what} is nested"
     if type(x).__name__ == "DTensor":  # its class is in torch.distributed, which is not imported here
-        return "the input is a DTensor"
+        return f"the {what} is a DTensor"
     if x.is_cpu or x.is_cuda or x.is_meta:  # much faster than x.device.type
         return "ONNX has no such operator" if internals.is_exported_to_onnx() else None
-    return f"the input is on {x.device.type}"
+    return f"the {what} is on {x.device.type}"
 
 
 def is_mixed(x: torch.Tensor, parameter: torch.Tensor) -> bool:

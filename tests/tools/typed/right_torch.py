@@ -37,6 +37,7 @@ assert_type(fnn.RMSNorm((2, 4)).why_not(x), "str | None")
 assert_type(fnn.AddLayerNorm(4)(x, x), tuple[Tensor, Tensor])
 assert_type(fo.nn.Softmax(-1, causal=True)(x, mask=x > 0), Tensor)
 assert_type(fnn.LayerNorm(4).weight, nn.Parameter)
+assert_type(fnn.Linear(4, 2, activation="gelu")(x), Tensor)
 assert_type(fnn.GEGLU(approximate="tanh")(x, up=x), Tensor)
 model = nn.Sequential(fnn.RMSNorm(4), nn.LayerNorm(4))
 

@@ -13,6 +13,7 @@ from fusedops.torch.conversion.hf.activations import fused_name, is_activation, 
 from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer, stays_half
 from fusedops.torch.internals import is_watched
 from fusedops.torch.nn.layer import unfused_input
+from fusedops.torch.nn.linear import takes_product
 
 _CONV1D = "transformers.pytorch_utils.Conv1D"  # a Linear whose weight is transposed
 
@@ -59,14 +60,6 @@ def unfused_dense(dense: torch.nn.Module) -> str | None:
     if type(dense) is not torch.nn.Linear and not _is_conv1d(dense):
         return f"its product is a {type(dense).__module__}.{type(dense).__name__}"
     return "its product has no bias" if dense.bias is None else None
-
-
-def takes_product(dense: Any, x: torch.Tensor) -> bool:
-    """Whether our kernel computes the product, too: on a GPU. On a CPU torch's own, of 16 bits, is faster."""
-    weight = dense.weight
-    if not x.is_cuda or not isinstance(weight, torch.Tensor) or unfused_input(weight) or is_watched(dense):
-        return False
-    return weight.device == x.device and (weight.dtype is x.dtype or torch.is_autocast_enabled("cuda"))
 
 
 def _is_conv1d(dense: Any) -> bool:

@@ -9,10 +9,10 @@ import torch
 import fusedops.torch as fo
 from fusedops.torch.conversion.hf import internals
 from fusedops.torch.conversion.hf.activations import fused_name, is_activation, unfused_activation
-from fusedops.torch.conversion.hf.dense import takes_product
 from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer
 from fusedops.torch.internals import is_watched, shape
 from fusedops.torch.nn.layer import unfused_input
+from fusedops.torch.nn.linear import takes_product
 
 
 class _Gated(HFLayer):

@@ -1,0 +1,216 @@
+"""Linear layers whose bias and activation, or gate, are computed with the product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.types import Device
+
+import fusedops.torch as fo
+from fusedops.functions.common import Activation
+from fusedops.torch.autocast import autocast_dtype
+from fusedops.torch.internals import is_watched
+from fusedops.torch.nn.layer import FusedLayer, as_original, joined, name, of_two_dtypes, options, unfused_input
+
+
+def unfused_product(x: Any, weight: Any) -> str | None:
+    """Why torch's own code computes x Wᵀ, if so, of an x that `unfused_input` has nothing against."""
+    if not isinstance(x, Tensor) or not isinstance(weight, Tensor):
+        return None
+    if reason := unfused_input(weight, "weight"):
+        return reason
+    if hasattr(weight, "__tensor_flatten__"):  # a subclass around other tensors, such as a quantized weight
+        return f"the weight is a {type(weight).__name__}"
+    cast = None if x.dtype is torch.float64 else autocast_dtype(x.device.type)
+    dtype = cast or x.dtype
+    if dtype.itemsize == 2 and x.is_cpu:
+        return f"on a CPU, torch's own products of {name(dtype)} are faster"
+    return None if cast or weight.dtype is x.dtype else of_two_dtypes(x, weight)
+
+
+def takes_product(dense: Any, x: Tensor) -> bool:
+    """Whether our kernel computes the product of a layer, too, which nobody would notice."""
+    weight = dense.weight
+    if unfused_input(x) or not isinstance(weight, Tensor) or weight.device != x.device:
+        return False
+    return unfused_product(x, weight) is None and not is_watched(dense)
+
+
+_OF_TORCH: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "identity": lambda x: x,
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "silu": functional.silu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+}
+
+
+def _checked(layer: str, activation: Activation) -> Activation:
+    if activation not in _OF_TORCH:
+        choices = ", ".join(_OF_TORCH)
+        raise ValueError(f"fusedops.torch.nn.{layer}: activation must be one of {choices}; got {activation!r}")
+    return activation
+
+
+class Linear(FusedLayer, nn.Linear):
+    """act(x Wᵀ + bias): `fusedops.torch.linear`.
+
+    The other arguments, the parameters and the state dict are those of `torch.nn.Linear`.
+
+    Args:
+        activation: `identity`, `relu`, `gelu` (exact, by erf), `gelu_tanh` (its approximation by tanh), `silu`,
+            `sigmoid` or `tanh`. It replaces a module behind the layer, such as `torch.nn.GELU()`.
+
+    Parameters:
+        weight: [out_features, in_features].
+        bias: [out_features], or None.
+
+    Call arguments:
+        input: [..., in_features], float64, float32, float16 or bfloat16, of the parameters' dtype. Under autocast, the
+            input and the parameters are cast to its dtype first, as in torch, unless they are float64.
+
+    Returns:
+        [..., out_features], of the input's dtype, or of autocast's. 16-bit inputs are summed in float32, and rounded
+        once, after the activation.
+
+    Raises:
+        RuntimeError: the input has the wrong shape or dtype.
+        ValueError: `activation` is not one of those above.
+
+    torch's own code handles 16 bits on a CPU, where its products are faster, all other dtypes, devices and layouts, and
+    weights that are quantized or distributed.
+
+    Example:
+        >>> layer = fnn.Linear(2, 1, activation="relu")
+        >>> _ = torch.nn.init.ones_(layer.weight), torch.nn.init.zeros_(layer.bias)
+        >>> layer(torch.tensor([[1.0, 2.0]])).detach()
+        tensor([[3.]])
+    """
+
+    activation: Activation = "identity"
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+        *,
+        activation: Activation = "identity",
+    ) -> None:
+        super().__init__(in_features, out_features, bias, device, dtype)
+        self.activation = _checked("Linear", activation)
+
+    def why_not(self, *inputs: Any) -> str | None:
+        return unfused_input(inputs[0]) or unfused_product(inputs[0], self.weight) if inputs else None
+
+    def extra_repr(self) -> str:
+        return joined(super().extra_repr(), options(self, activation="identity"))
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.why_not(input):
+            return self.otherwise(self._of_torch, input)
+        try:
+            return fo.linear(input, self.weight, self.bias, self.activation)
+        except RuntimeError as error:
+            return as_original(error, self._of_torch, input)
+
+    def _of_torch(self, x: Tensor) -> Tensor:
+        return _OF_TORCH[self.activation](super().forward(x))
+
+
+class GatedLinear(FusedLayer, nn.Module):
+    """act(gate_proj(x)) · up_proj(x): `fusedops.torch.gated_linear`.
+
+    This is the first part of the feed-forward layers SwiGLU ("silu"), GEGLU ("gelu" or "gelu_tanh"), ReGLU ("relu"),
+    GLU ("sigmoid") and the bilinear one ("identity").
+
+    Each projection is a `torch.nn.Linear` with the name that it has in Llama's MLPs. So their checkpoints load as they
+    are, the gradients are two tensors that nothing has to join, and what looks for layers by class or name, to shard,
+    adapt or quantize them, finds these two. A packed weight would save nothing: one kernel computes both products. A
+    projection that was replaced, or that has a hook, is called.
+
+    Args:
+        in_features, out_features: of each projection.
+        bias: whether each projection has one.
+        activation: as in `Linear`.
+        device, dtype: of the parameters.
+
+    Parameters:
+        gate_proj.weight, up_proj.weight: [out_features, in_features], initialized as in `torch.nn.Linear`.
+        gate_proj.bias, up_proj.bias: [out_features], with `bias=True`.
+
+    Call arguments:
+        x: [..., in_features], float64, float32, float16 or bfloat16, of the parameters' dtype. Autocast is as in
+            `Linear`.
+
+    Returns:
+        [..., out_features], of x's dtype, or of autocast's.
+
+    Raises:
+        RuntimeError: x has the wrong shape or dtype.
+        ValueError: `activation` is not one of those of `Linear`.
+
+    torch's own code computes the products where it does in `Linear`.
+
+    Example:
+        >>> layer = fnn.GatedLinear(2, 1, activation="relu")
+        >>> _ = torch.nn.init.ones_(layer.gate_proj.weight), torch.nn.init.ones_(layer.up_proj.weight)
+        >>> layer(torch.tensor([[1.0, 2.0]])).detach()
+        tensor([[9.]])
+
+    Source: Shazeer, "GLU variants improve transformer", 2020.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = False,
+        activation: Activation = "silu",
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.activation = _checked("GatedLinear", activation)
+        self.gate_proj = nn.Linear(in_features, out_features, bias, device, dtype)
+        self.up_proj = nn.Linear(in_features, out_features, bias, device, dtype)
+
+    def reset_parameters(self) -> None:
+        self.gate_proj.reset_parameters()
+        self.up_proj.reset_parameters()
+
+    def why_not(self, *inputs: Any) -> str | None:
+        if inputs and (reason := unfused_input(inputs[0])):
+            return reason
+        for part in ("gate_proj", "up_proj"):
+            projection = getattr(self, part)
+            if type(projection) is not nn.Linear:
+                return f"{part} is a {type(projection).__module__}.{type(projection).__qualname__}"
+            if is_watched(projection):
+                return f"{part} has a hook or a forward of its own"
+            if inputs and (reason := unfused_product(inputs[0], projection.weight)):
+                return reason
+        return None
+
+    def extra_repr(self) -> str:
+        return f"activation={self.activation!r}"
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.why_not(x):
+            return self.otherwise(self._in_parts, x)
+        gate, up = self.gate_proj, self.up_proj
+        return fo.gated_linear(x, gate.weight, up.weight, gate.bias, up.bias, self.activation)
+
+    def _in_parts(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_proj(x), self.up_proj(x)
+        if gate.dtype is up.dtype and not (unfused_input(gate) or unfused_input(up)):
+            return fo.gated_act(gate, up, self.activation)
+        return _OF_TORCH[self.activation](gate) * up

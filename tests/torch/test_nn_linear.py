@@ -1,0 +1,104 @@
+"""Linear and GatedLinear: which products are ours, beside autocast, adapters, quantized weights and Llama's MLPs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.helpers.numerics import numbers
+from tests.helpers.torch_references import ACTIVATIONS
+
+
+@pytest.fixture
+def torch(torch_backend):
+    return torch_backend.torch
+
+
+@pytest.fixture
+def fnn(torch_backend):
+    return torch_backend.functions.nn
+
+
+@pytest.fixture
+def x(torch_backend, random):
+    return torch_backend.from_numpy(numbers((4, 6, 8), random)).float()
+
+
+def operators(y):
+    """The operators whose backward is called for a result."""
+    names, nodes = set(), [y.grad_fn]
+    while nodes:
+        node = nodes.pop()
+        names.add(node.name())
+        nodes += [next for next, _ in node.next_functions if next is not None]
+    return {name for name in names if name.startswith("Fusedops")}
+
+
+@pytest.mark.parametrize("of_input", ["float64", "float32", "bfloat16"])
+def test_autocast_is_that_of_torchs_layer(torch_backend, torch, fnn, x, of_input):
+    """Also in what it refuses: float64 beside the others."""
+    x = x.to(getattr(torch, of_input)).requires_grad_()
+    dtype = torch.float64 if of_input == "float64" else torch.float32
+    layer, own = (package.Linear(8, 5, device=x.device, dtype=dtype) for package in (fnn, torch.nn))
+    own.load_state_dict(layer.state_dict())
+    with torch.autocast(torch_backend.device, torch.bfloat16):
+        found, expected = layer(x), own(x)
+    assert found.dtype is expected.dtype is (torch.float64 if of_input == "float64" else torch.bfloat16)
+    torch.testing.assert_close(found, expected)
+    for got, wanted in zip(
+        *(torch.autograd.grad(y.sum(), [x, *of.parameters()]) for y, of in ((found, layer), (expected, own))),
+        strict=True,
+    ):
+        assert got.dtype is wanted.dtype
+        torch.testing.assert_close(got, wanted, rtol=2e-2, atol=2e-2)
+    with torch.autocast(torch_backend.device, torch.bfloat16):
+        gated = fnn.GatedLinear(8, 5, bias=True, device=x.device, dtype=dtype)(x)
+    assert gated.dtype is found.dtype
+
+
+def test_the_activation_is_in_the_product(torch, fnn, x):
+    assert operators(fnn.Linear(8, 5, activation="gelu", device=x.device)(x)) == {"FusedopsLinearBackward"}
+    assert operators(fnn.GatedLinear(8, 5, device=x.device)(x)) == {"FusedopsGatedLinearBackward"}
+
+
+def test_every_activation(torch, fnn, x):
+    """Left to torch, as ours computes it."""
+    for name in ("identity", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"):
+        layer = fnn.Linear(8, 5, activation=name, device=x.device)
+        torch.testing.assert_close(layer._of_torch(x), layer(x))
+
+
+def test_the_names_are_those_of_llamas_mlp(fnn):
+    assert list(fnn.GatedLinear(8, 12).state_dict()) == ["gate_proj.weight", "up_proj.weight"]
+
+
+@pytest.mark.parametrize("part", ["gate_proj", "up_proj"])
+def test_a_projection_that_is_replaced_or_watched_is_called(torch, fnn, x, part):
+    class Adapted(torch.nn.Linear):  # as by LoRA
+        def forward(self, x):
+            return super().forward(x) + 1
+
+    layer = fnn.GatedLinear(8, 5, activation="gelu", device=x.device)
+    before = layer(x)
+    own = layer.get_submodule(part)
+    seen = []
+    handle = own.register_forward_hook(lambda *_: seen.append(part))
+    assert layer.why_not(x) == f"{part} has a hook or a forward of its own"
+    torch.testing.assert_close(layer(x), before)
+    assert seen == [part]
+    handle.remove()
+    own.__class__ = Adapted
+    assert layer.why_not(x) == layer.why_not() == f"{part} is a {__name__}.{Adapted.__qualname__}"
+    torch.testing.assert_close(layer(x), ACTIVATIONS["gelu"](layer.gate_proj(x)) * layer.up_proj(x))
+
+
+def test_weights_that_are_no_plain_tensors_are_left_to_torch(torch, fnn, x):
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    layer = fnn.Linear(8, 5, activation="silu", device=x.device)
+    expected = layer(x)
+    plain = layer.weight.detach()
+    layer.weight = torch.nn.Parameter(TwoTensor(plain, plain.clone()))
+    assert layer.why_not(x) == "the weight is a TwoTensor"
+    torch.testing.assert_close(layer(x).a, expected)
+    layer.weight = torch.nn.Parameter(plain.to(torch.int8), requires_grad=False)
+    assert layer.why_not(x) == "the weight is int8"
