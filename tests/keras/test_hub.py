@@ -307,6 +307,34 @@ def test_a_decoder_with_layers_of_others(keras, fk, hub, activation, random):
     check_layer(keras, fk, layer, tensor(random, 2, 6, HIDDEN))
 
 
+@pytest.mark.parametrize("of", ["llama", "gemma"])
+def test_both_products_of_a_gate(keras, fk, hub, of, monkeypatch, random):
+    """In one operator where there is a GPU, unless a projection does more than multiply: it is called then."""
+    from keras_hub.src.models.gemma.gemma_decoder_block import GemmaDecoderBlock
+    from keras_hub.src.models.llama.llama_decoder import LlamaTransformerDecoder
+
+    from fusedops.tf.keras.hub import gated
+
+    if of == "llama":
+        layer, names = LlamaTransformerDecoder(48, 4, 2), ("_feedforward_gate_dense", "_feedforward_intermediate_dense")
+    else:
+        layer, names = GemmaDecoderBlock(HIDDEN, 96, 8, 4, 2), ("gating_ffw", "gating_ffw_2")
+    calls, operator = [], gated.fo.gated_linear
+    monkeypatch.setattr(gated, "has_gpu", lambda: True)
+    monkeypatch.setattr(
+        gated.fo, "gated_linear", lambda *args, **more: calls.append(args[5]) or operator(*args, **more)
+    )
+    layer.build((2, 6, HIDDEN))
+    x = tensor(random, 2, 6, HIDDEN)
+    check_layer(keras, fk, layer, x)
+    assert calls == ["silu" if of == "llama" else "gelu_tanh"]
+    for change in ("enable_lora", "quantize"):
+        fk.revert(layer)
+        getattr(getattr(layer, names[1]), change)(4 if change == "enable_lora" else "int8")
+        check_layer(keras, fk, layer, x)
+    assert len(calls) == 1
+
+
 @pytest.mark.parametrize("normalize_first", [False, True])
 @pytest.mark.parametrize("return_attention_scores", [False, True])
 def test_options_of_an_encoder(keras, fk, hub, normalize_first, return_attention_scores, random):

@@ -14,7 +14,7 @@ from fusedops.tf.keras.layer import FusedLayer, parameter, register
 
 
 @functools.cache
-def _has_gpu() -> bool:
+def has_gpu() -> bool:
     return bool(tf.config.list_physical_devices("GPU"))
 
 
@@ -57,7 +57,7 @@ class Dense(FusedLayer, keras.layers.Dense):
         name = activations.fused_name(self.activation)
         if name is None or self.why_not():
             return super().call(inputs, training=training)
-        if _has_gpu() and isinstance(inputs, tf.Tensor):
+        if has_gpu() and isinstance(inputs, tf.Tensor):
             kernel = keras.ops.convert_to_tensor(self.kernel)
             bias = None if self.bias is None else keras.ops.convert_to_tensor(self.bias)
             if kernel.dtype == inputs.dtype:
@@ -157,6 +157,7 @@ class GatedDense(FusedLayer, keras.layers.Layer):
         return activations.unfused_activation(self.activation) if name is None else None
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        # Not gated_linear: TensorFlow has no views, and would copy both halves of the kernel at each call.
         x = keras.ops.matmul(inputs, self.kernel)
         if self.bias is not None:
             x = keras.ops.add(x, self.bias)

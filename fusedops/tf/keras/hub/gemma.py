@@ -11,8 +11,8 @@ import keras
 import tensorflow as tf
 from keras_hub.src.models.gemma import gemma_attention, gemma_decoder_block, rms_normalization
 
-import fusedops.tf as fo
 from fusedops.tf.keras.hub.causal import kept_of_decoder
+from fusedops.tf.keras.hub.gated import gated_product
 from fusedops.tf.keras.hub.layer import HubLayer
 from fusedops.tf.keras.hub.norms import FusedRMSNorm
 from fusedops.tf.keras.hub.residual import add_norm
@@ -123,7 +123,7 @@ class GemmaDecoderBlock(HubLayer, gemma_decoder_block.GemmaDecoderBlock):
             attended = self.attention_dropout(attended)
 
         normalized, residual = add_norm(self.pre_ffw_norm, attended, x)
-        gated = fo.geglu(self.gating_ffw(normalized), self.gating_ffw_2(normalized), approximate="tanh")
+        gated = gated_product(self.gating_ffw, self.gating_ffw_2, normalized, "gelu_tanh")
         y = self.ffw_linear(gated)
         if self.use_post_ffw_norm:
             y = self.post_ffw_norm(y)

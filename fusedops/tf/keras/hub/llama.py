@@ -8,9 +8,9 @@ import keras
 import tensorflow as tf
 from keras_hub.src.models.llama import llama_decoder, llama_rotary_embedding
 
-import fusedops.tf as fo
 from fusedops.tf.keras import activations
 from fusedops.tf.keras.hub.decoder import CausalDecoder
+from fusedops.tf.keras.hub.gated import gated_product
 from fusedops.tf.keras.hub.residual import add_norm
 from fusedops.tf.keras.hub.rotary import FusedRotation
 
@@ -59,12 +59,13 @@ class LlamaTransformerDecoder(CausalDecoder, llama_decoder.LlamaTransformerDecod
         attended = self._self_attention_dropout(attended, training=training)
 
         x, residual = add_norm(self._feedforward_layernorm, attended, decoder_sequence)
-        gated = self._gated(self._feedforward_gate_dense(x), self._feedforward_intermediate_dense(x))
-        y = self._feedforward_output_dense(gated) + residual
+        y = self._feedforward_output_dense(self._gated(x)) + residual
         return y if self_attention_cache is None else (y, self_attention_cache)
 
-    def _gated(self, gate: tf.Tensor, up: tf.Tensor) -> tf.Tensor:
+    def _gated(self, x: tf.Tensor) -> tf.Tensor:
+        gate, up = self._feedforward_gate_dense, self._feedforward_intermediate_dense
         name = activations.fused_name(self.activation)
         if name is None:
-            return tf.cast(self.activation(tf.cast(gate, tf.float32)), up.dtype) * up
-        return fo.gated_act(gate, up, name)
+            y = up(x)
+            return tf.cast(self.activation(tf.cast(gate(x), tf.float32)), y.dtype) * y
+        return gated_product(gate, up, x, name)
