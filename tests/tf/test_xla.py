@@ -259,10 +259,9 @@ assert not any(name.split(".")[0] == "fusedops" for name in sys.modules)
 def test_without_the_package(tf_cpu, tmp_path):
     """XLA's library finds the operators that are loaded, wherever they were loaded from."""
     operators, xla = (Path(tf_cpu.functions.library_path()).with_name(name) for name in ("_ops.so", "_xla.so"))
-    for of in (operators, shutil.copy(operators, tmp_path)):
-        command = [sys.executable, "-c", ALONE, of, xla]
-        done = subprocess.run(command, cwd=tmp_path, env=environment("cpu"), capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+    command = [sys.executable, "-c", ALONE, shutil.copy(operators, tmp_path), xla]
+    done = subprocess.run(command, cwd=tmp_path, env=environment("cpu"), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 TWICE = """
@@ -320,29 +319,38 @@ def foreign(library):
     library.write_bytes(bytes(library.stat().st_size))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("fault", "sentence"),
-    [
-        (
-            missing,
-            r"fusedops\.tf's _xla\.so is not built: there is no .*_xla\.so; TensorFlow .*\. Run: make build-tf",
-        ),
-        (
-            damaged,
-            r"fusedops\.tf's _xla\.so is damaged: .*_xla\.so must have \d+ bytes; it has 1000\. Run: make build-tf",
-        ),
-        (foreign, r"fusedops\.tf's _xla\.so does not load: .*\. Run: make build-tf"),
-    ],
-)
-def test_the_operators_do_without_the_library(tf_cpu, tmp_path, fault, sentence):
-    """They run; show_config says why XLA cannot compile them; and XLA names the operator that it does not know."""
+SENTENCES = {
+    missing: r"fusedops\.tf's _xla\.so is not built: there is no .*_xla\.so; TensorFlow .*\. Run: make build-tf",
+    damaged: r"fusedops\.tf's _xla\.so is damaged: .*_xla\.so must have \d+ bytes; it has 1000\. Run: make build-tf",
+    foreign: r"fusedops\.tf's _xla\.so does not load: .*\. Run: make build-tf",
+}
+
+
+def copy_of_the_package(tf_cpu, tmp_path, fault):
+    """With this fault in its library for XLA."""
     folder = tmp_path / "with a space" / "fusedops"
     shutil.copytree(Path(tf_cpu.functions.library_path()).parents[1], folder, ignore=shutil.ignore_patterns("_C*"))
     fault(folder / "tf" / "_xla.so")
+    return folder
+
+
+@pytest.mark.parametrize("fault", SENTENCES)
+def test_why_the_library_is_not_loaded(tf_cpu, tmp_path, monkeypatch, fault):
+    from fusedops import loading
+    from fusedops.tf import xla
+
+    folder = copy_of_the_package(tf_cpu, tmp_path, fault) / "tf"
+    monkeypatch.setitem(loading._folders, "tf", folder)
+    assert re.fullmatch(SENTENCES[fault], xla._load())
+
+
+@pytest.mark.slow
+def test_the_operators_do_without_the_library(tf_cpu, tmp_path):
+    """They run; show_config says why XLA cannot compile them; and XLA names the operator that it does not know."""
+    folder = copy_of_the_package(tf_cpu, tmp_path, foreign)
     variables = environment("cpu", PYTHONPATH=python_path(folder.parent))
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT], cwd=folder.parent, env=variables, capture_output=True, text=True
     )
-    assert len(re.findall(sentence, done.stdout)) == 2, done.stdout + done.stderr
+    assert len(re.findall(SENTENCES[foreign], done.stdout)) == 2, done.stdout + done.stderr
     assert re.search(r"InvalidArgumentError.*FusedopsRmsNorm", done.stderr, re.DOTALL)

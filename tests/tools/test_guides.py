@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,11 +12,12 @@ import pytest
 from tests.helpers.running import ROOT, blocks, python
 
 GUIDES = ("README.md", "docs/layers.md", "docs/converting.md")
-PROGRAMS = [
-    pytest.param(code, id=f"{guide}-{number}")
+PROGRAMS = {
+    f"{guide}-{number}": code
     for guide in GUIDES
     for number, code in enumerate(blocks("python", (ROOT / guide).read_text()))
-]
+}
+FRAMEWORKS = {"torch": r"\b(torch|transformers)\b", "tensorflow": r"\b(tensorflow|keras)\b"}
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -25,24 +27,62 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("code", PROGRAMS)
-def test_program(code, tmp_path):
-    for module in re.findall(r"^(?:import|from) (torch|tensorflow|keras|transformers)\b", code, re.M):
-        if find_spec(module) is None:
-            pytest.skip(f"{module} is not installed")
-    there = f"import os\nos.chdir({str(tmp_path)!r})\n"
-    done = python(there + SAVED * ("model.keras" in code) + code)
+# Each has names and a folder of its own. What they share is what they import, which takes longer than they do.
+RUN = """
+import json, os, pathlib
+for name, code in json.loads(pathlib.Path({}).read_text()).items():
+    os.makedirs(os.path.join({}, name))
+    os.chdir(os.path.join({}, name))
+    exec(compile(code, name, "exec"), {{"__name__": "__main__"}})
+"""
+
+
+def run_programs(programs, tmp_path):
+    file = tmp_path / "programs.json"
+    file.write_text(json.dumps(programs))
+    folder = str(tmp_path)
+    done = python(RUN.format(repr(str(file)), repr(folder), repr(folder)))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-# What the guide's program loads.
-SAVED = """
-import keras
-import fusedops.tf.keras as fk
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_programs(framework, tmp_path):
+    programs = {name: small(code) for name, code in PROGRAMS.items() if of_framework(framework, code)}
+    programs = {name: code for name, code in programs.items() if "import fusedops" in code and not missing(code)}
+    if not programs:
+        pytest.skip(f"{framework} is not installed")
+    run_programs(programs, tmp_path)
 
-keras.Sequential([keras.Input((4,)), fk.LayerNormalization(), fk.Dense(3, activation="gelu")]).save("model.keras")
-"""
+
+@pytest.mark.slow
+def test_a_program_that_does_without_fusedops(tf_cpu, tmp_path):
+    """It loads a file that was saved with it."""
+    import keras
+
+    import fusedops.tf.keras as fk
+
+    layers = [keras.Input((4,)), fk.LayerNormalization(), fk.Dense(3, activation="gelu")]
+    keras.Sequential(layers).save(tmp_path / "model.keras")
+    ((name, code),) = ((name, code) for name, code in PROGRAMS.items() if "import fusedops" not in code)
+    code = code.replace("model.keras", str(tmp_path / "model.keras"))
+    run_programs({name: code + "\nimport sys; assert 'fusedops' not in sys.modules"}, tmp_path)
+
+
+def of_framework(framework, code):
+    return re.search(r"^(?:import|from) " + FRAMEWORKS[framework], code, re.M) is not None
+
+
+def missing(code):
+    modules = re.findall(r"^(?:import|from) (torch|tensorflow|keras|transformers)\b", code, re.M)
+    return any(find_spec(module) is None for module in modules)
+
+
+def small(code):
+    """The model that the guide measures, with fewer numbers."""
+    return code.replace(
+        "hidden_size=512, intermediate_size=1376", "hidden_size=64, intermediate_size=96, vocab_size=99"
+    ).replace("randint(0, 32000,", "randint(0, 99,")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
