@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from tests.helpers.checks import assert_same, results
-from tests.helpers.numerics import DTYPES, assert_same_bits
+from tests.helpers.numerics import assert_same_bits
 from tests.helpers.running import run_program
 from tests.specifications import SPECIFICATIONS
 
 
 def test_twice(any_backend, spec, dtype):
     first = list(results(any_backend, spec, dtype))
-    for _ in range(3):
+    for _ in range(3 if any_backend.device == "cuda" else 1):  # on a CPU, the numbers of threads are tested beside it
         assert_same(results(any_backend, spec, dtype), first)
 
 
@@ -38,7 +38,7 @@ def test_threads_in_tensorflow(tf_cpu, tmp_path):
         done = run_program("tf_threads.py", str(threads), file)
         assert done.returncode == 0, done.stderr
     one, three = (np.load(file) for file in files)
-    assert len(one.files) == len(three.files) > len(SPECIFICATIONS) * len(DTYPES)
+    assert len(one.files) == len(three.files) > len(SPECIFICATIONS)
     for label in one.files:
         assert_same_bits(three[label], one[label], label)
 

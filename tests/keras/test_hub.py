@@ -154,9 +154,14 @@ def with_head(keras, backbone):
     return keras.Model(backbone.input, outputs)
 
 
-@pytest.mark.parametrize("build", ["llama", "gemma", "bert"], indirect=True)
 @pytest.mark.parametrize(
-    ("name", "jit_compile"), [("float32", False), pytest.param("mixed_bfloat16", True, marks=pytest.mark.slow)]
+    ("build", "name", "jit_compile"),
+    [
+        *((kind, "float32", False) for kind in ("llama", "gemma", "bert")),
+        # XLA has a test for every operator: here it need not see all models.
+        *(pytest.param(kind, "mixed_bfloat16", True, marks=pytest.mark.slow) for kind in ("llama", "bert")),
+    ],
+    indirect=["build"],
 )
 def test_fit(keras, fk, build, name, jit_compile, random, capsys):
     from fusedops.tf import xla

@@ -127,12 +127,12 @@ def uncompiled():
     return ()
 
 
-# Attention's second derivatives are a formula of torch's own operators, over which compilers take longest.
-WHOLE = [*(spec for spec in BUILT_IN if not spec.name.startswith("attention")), EXPRESSIONS["norm"]]
-
-
 # One of each kind: scalars, several results, integers, a product.
-OF_INDUCTOR = [spec for spec in WHOLE if spec.name in ("axpby", "add_rms_norm", "cross_entropy", "linear")]
+OF_INDUCTOR = [spec for spec in BUILT_IN if spec.name in ("axpby", "add_rms_norm", "cross_entropy", "linear")]
+# Whose second derivatives others have as well: axpby's, none, add_layer_norm's with the formula of rms_norm, and
+# gated_linear's. Those of attention are a formula of torch's own operators, over which compilers take longest.
+ALIKE = ("scale", "add", "add_rms_norm", "linear", "attention", "attention_varlen")
+WHOLE = [*(spec for spec in BUILT_IN if spec.name not in ALIKE), EXPRESSIONS["norm"]]
 
 
 def check_whole(torch_backend, spec, compiler, uncompiled, random, is_wanted):
