@@ -30,10 +30,11 @@ def test_layout(torch_backend, spec, dtype, layout, random):
     torch = torch_backend.torch
     for sample in (spec.sample((3, 5, 65), random), spec.sample((40, 72), random), *spec.more_samples(random)):
         inputs = laid_out(torch, layout, torch_backend.tensors(sample, dtype))
-        check_forward(torch_backend, spec, sample, inputs)
         outputs = torch_backend.call(spec.name, inputs, sample.options)
         assert all(output.is_contiguous() for output in outputs)
-        if spec.bits_follow_from_values:
+        if not spec.bits_follow_from_values:
+            check_forward(torch_backend, spec, sample, inputs)
+        else:  # those of contiguous tensors are right: generic/test_reference.py, generic/test_shapes.py
             expected = torch_backend.call(spec.name, laid_out(torch, compact, inputs), sample.options)
             for got, output in zip(outputs, expected, strict=True):
                 assert_same_bits(torch_backend.to_numpy(got), torch_backend.to_numpy(output), str(sample))
@@ -58,7 +59,8 @@ def test_layout_backward(torch_backend, spec, layout, random):
     torch = torch_backend.torch
     sample = spec.sample((3, 5, 65), random)
     inputs = laid_out(torch, layout, torch_backend.tensors(sample, "float32"))
-    check_backward(torch_backend, spec, sample, inputs)
+    if not spec.bits_follow_from_values:
+        check_backward(torch_backend, spec, sample, inputs)
     outputs = torch_backend.call(spec.name, inputs, sample.options)
     upstream = tuple(map(layout, torch_backend.upstream(outputs)))
     wanted = spec.differentiable(sample)

@@ -16,8 +16,12 @@ def registered_operators() -> set[str]:
 
 
 def test_opcheck(torch_backend, spec, random):
-    """torch's own checks: nothing aliased or changed, fake kernels like the real ones, autograd compiled."""
+    """torch's own checks: nothing aliased or changed, fake kernels like the real ones, autograd compiled.
+
+    The last, which takes longest, of one call of every operator: test_compile.py compiles all options.
+    """
     torch = torch_backend.torch
+    compiled = set()
     for label, (func, args, kwargs) in recorded_calls(torch_backend, spec, random).items():
         op = getattr(torch.ops.fusedops, public_name(func)).default
         named = [(x, argument.name) for x, argument in zip(args, func._schema.arguments, strict=False)]
@@ -27,14 +31,16 @@ def test_opcheck(torch_backend, spec, random):
             else x
             for x, name in named
         )
-        result = torch.library.opcheck(op, fresh, kwargs, test_utils=checks(func))
+        result = torch.library.opcheck(op, fresh, kwargs, test_utils=checks(func, func not in compiled))
+        compiled.add(func)
         assert set(result.values()) == {"SUCCESS"}, label
 
 
-def checks(func):
+def checks(func, compile):
     """Attention's second derivative is a long formula of torch's own operators: symbolic shapes take it a minute."""
     shapes = "static" if "attention" in func.__name__ and "backward" in func.__name__ else "dynamic"
-    return ("test_schema", "test_autograd_registration", "test_faketensor", f"test_aot_dispatch_{shapes}")
+    compiled = (f"test_aot_dispatch_{shapes}",) * compile
+    return ("test_schema", "test_autograd_registration", "test_faketensor", *compiled)
 
 
 def test_fake_kernels_of_mixed_dtypes(torch_backend, spec, random):
