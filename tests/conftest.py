@@ -35,6 +35,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     pairs = [(framework, device) for framework in FRAMEWORKS for device in DEVICES]
     for fixture, cases in {
         "any_backend": pairs,
+        "reference_backend": [pair for pair in pairs if pair != ("tf", "cpu") or not installed("torch")],
         "any_gpu": [(framework, "cuda") for framework in FRAMEWORKS],
         "torch_backend": [("torch", device) for device in DEVICES],
         "tf_backend": [("tf", device) for device in DEVICES],
@@ -54,7 +55,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("dtype", DTYPES)
 
 
-OF_VALUES = ("test_reference.py", "test_special_values.py")
+OF_VALUES = ("test_parity.py", "test_reference.py", "test_special_values.py")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -92,6 +93,9 @@ def package(request: pytest.FixtureRequest) -> Any:
     return require(request.param, "cpu").functions
 
 
+# Whose values are compared with a reference. On a CPU, TensorFlow's need not be: they are PyTorch's, bit by bit
+# (generic/test_parity.py).
+reference_backend = any_backend
 any_gpu = torch_backend = tf_backend = torch_cpu = tf_cpu = torch_gpu = tf_gpu = any_backend
 
 

@@ -5,39 +5,50 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.helpers.checks import assert_same, results
+from tests.generic.test_reference import samples
+from tests.helpers.checks import SHAPE, of_every_pattern
 from tests.helpers.numerics import assert_same_bits, special_values
 from tests.helpers.specification import Sample
 from tests.specifications import WITH_PARAMETERS
 
 
-def test_same_bits(both_backends, spec, dtype):
-    in_torch, in_tensorflow = (list(results(backend, spec, dtype)) for backend in both_backends)
-    assert_same(in_tensorflow, in_torch)
+def assert_agreement(backends, spec, sample, inputs_of):
+    """Of outputs and gradients; what a backend gets is made by `inputs_of`."""
+    found = []
+    for backend in backends:
+        wanted = spec.differentiable(sample)
+        outputs, gradients = backend.gradients(spec.name, inputs_of(backend), sample.options, wanted)
+        found.append([*map(backend.to_numpy, outputs), *map(backend.to_numpy, gradients.values())])
+    for left, right in zip(*found, strict=True):
+        assert_same_bits(right, left, str(sample))
+
+
+def test_same_bits(both_backends, spec, dtype, random):
+    for sample in (spec.sample(SHAPE, random), *samples(spec, random)):
+        assert_agreement(both_backends, spec, sample, lambda backend, sample=sample: backend.tensors(sample, dtype))
 
 
 def test_same_bits_of_special_values(both_backends, spec, dtype, random):
     """Frameworks may treat subnormal numbers differently around a kernel; within it they may not."""
     for sample in spec.special(special_values(dtype), random):
-        found = []
-        for backend in both_backends:
-            inputs = backend.tensors(sample, dtype)
-            outputs, gradients = backend.gradients(spec.name, inputs, sample.options, spec.differentiable(sample))
-            found.append([*map(backend.to_numpy, outputs), *map(backend.to_numpy, gradients.values())])
-        for left, right in zip(*found, strict=True):
-            assert_same_bits(right, left, str(sample))
+        assert_agreement(both_backends, spec, sample, lambda backend, sample=sample: backend.tensors(sample, dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_same_bits_of_every_pattern(both_backends, spec, dtype):
+    found = []
+    for backend in both_backends:
+        sample, inputs = of_every_pattern(backend, spec, dtype, np.random.default_rng(0))
+        found.append(map(backend.to_numpy, backend.call(spec.name, inputs, sample.options)))
+    for left, right in zip(*found, strict=True):
+        assert_same_bits(right, left)
 
 
 @pytest.mark.parametrize("spec", WITH_PARAMETERS, ids=str)
 def test_same_bits_with_float32_parameters(both_backends, spec, random):
     for sample in (spec.sample((33, 65), random), *spec.more_samples(random)):
-        found = []
-        for backend in both_backends:
-            inputs = backend.tensors(sample, "bfloat16", spec)
-            outputs, gradients = backend.gradients(spec.name, inputs, sample.options, spec.differentiable(sample))
-            found.append([*map(backend.to_numpy, outputs), *map(backend.to_numpy, gradients.values())])
-        for left, right in zip(*found, strict=True):
-            assert_same_bits(right, left, str(sample))
+        inputs_of = lambda backend, sample=sample: backend.tensors(sample, "bfloat16", spec)  # noqa: E731
+        assert_agreement(both_backends, spec, sample, inputs_of)
 
 
 def test_same_bits_compiled(both_backends, spec, random):

@@ -12,9 +12,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.helpers.checks import check_forward, storage_roundings, tuples
+from tests.helpers.checks import check_forward, of_every_pattern, storage_roundings, tuples
 from tests.helpers.frameworks import Backend
-from tests.helpers.numerics import LONGEST, bits, compute_dtype, numpy_dtype, rounded, special_values, tolerance, ulp
+from tests.helpers.numerics import LONGEST, bits, compute_dtype, rounded, special_values, tolerance, ulp
 from tests.helpers.specification import Sample, Specification
 from tests.specifications import WITH_SCALARS, scalars
 
@@ -82,23 +82,16 @@ def check_outputs(backend: Backend, spec: Specification, sample: Sample, inputs:
         check(backend.to_numpy(output), *references, limit, f"{sample}: {name}")
 
 
-def test_forward(any_backend, spec, dtype, random):
+def test_forward(reference_backend, spec, dtype, random):
     for sample in samples(spec, dtype, random):
-        check_outputs(any_backend, spec, sample, any_backend.tensors(sample, dtype), dtype)
+        check_outputs(reference_backend, spec, sample, reference_backend.tensors(sample, dtype), dtype)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_every_pattern_of_16_bits(any_backend, spec, dtype, random):
-    """In the first large input, or in the first column of its rows: every NaN and every subnormal number among them."""
-    patterns = np.arange(2**16, dtype=np.uint16).view(numpy_dtype(dtype))
-    sample = spec.sample(patterns.shape + (1,) * (spec.least_rank - 2) + (3,) * (spec.least_rank > 0), random)
-    inputs = any_backend.tensors(sample, dtype)
-    name = next(name for name in sample.tensors if sample.inputs[name].size >= patterns.size)
-    values = any_backend.to_numpy(inputs[name]).copy()
-    values.reshape(patterns.size, -1)[:, 0] = patterns
-    inputs[name] = any_backend.from_numpy(values)
+def test_every_pattern_of_16_bits(reference_backend, spec, dtype, random):
+    sample, inputs = of_every_pattern(reference_backend, spec, dtype, random)
     with np.errstate(all="ignore"):
-        check_outputs(any_backend, spec, sample, inputs, dtype)
+        check_outputs(reference_backend, spec, sample, inputs, dtype)
 
 
 @pytest.mark.parametrize("spec", WITH_SCALARS, ids=str)
@@ -114,23 +107,31 @@ def test_every_nan_survives_rounding(any_backend, spec, pattern, narrow, random)
         assert np.isnan(any_backend.to_numpy(output).astype(np.float32)).all()
 
 
-def test_backward(any_backend, spec, dtype, random):
+def test_backward(reference_backend, spec, dtype, random):
     for sample in samples(spec, dtype, random):
-        inputs = any_backend.tensors(sample, dtype)
-        outputs, gradients = any_backend.gradients(spec.name, inputs, sample.options, spec.differentiable(sample))
-        upstream = [any_backend.to_numpy(dy) for dy in any_backend.upstream(outputs)]
-        parts = (any_backend, dtype, inputs, sample.options, upstream)
+        inputs = reference_backend.tensors(sample, dtype)
+        outputs, gradients = reference_backend.gradients(spec.name, inputs, sample.options, spec.differentiable(sample))
+        upstream = [reference_backend.to_numpy(dy) for dy in reference_backend.upstream(outputs)]
+        parts = (reference_backend, dtype, inputs, sample.options, upstream)
         stepwise, once = evaluations(spec.gradients, *parts)
         _, magnitude = evaluations(spec.gradient_magnitude, *parts)
-        arguments = {**any_backend.numpy(inputs, LONGEST), **sample.options}
+        arguments = {**reference_backend.numpy(inputs, LONGEST), **sample.options}
         with np.errstate(all="ignore"):
-            roundings, storage = spec.roundings(**arguments), storage_roundings(any_backend, spec, inputs, arguments)
+            roundings, storage = (
+                spec.roundings(**arguments),
+                storage_roundings(reference_backend, spec, inputs, arguments),
+            )
         for name, gradient in gradients.items():
             with np.errstate(all="ignore"):
                 key = f"d{name}"
                 limit = tolerance(once[name], magnitude[name], roundings[key], dtype, storage(key))
             check(
-                any_backend.to_numpy(gradient), stepwise[name], once[name], limit, f"{sample}: d{name}", storage(key)[0]
+                reference_backend.to_numpy(gradient),
+                stepwise[name],
+                once[name],
+                limit,
+                f"{sample}: d{name}",
+                storage(key)[0],
             )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tests.helpers.frameworks import Backend
-from tests.helpers.numerics import assert_accurate, assert_same_bits, reference_dtype
+from tests.helpers.numerics import assert_accurate, assert_same_bits, numpy_dtype, reference_dtype
 from tests.helpers.specification import Sample, Specification
 
 
@@ -83,6 +83,21 @@ def results(backend: Backend, spec: Specification, dtype: str) -> Iterator[tuple
 def assert_same(got: Iterable[tuple[str, np.ndarray]], expected: Iterable[tuple[str, np.ndarray]]) -> None:
     for (label, left), (_, right) in zip(got, expected, strict=True):
         assert_same_bits(left, right, label)
+
+
+def of_every_pattern(
+    backend: Backend, spec: Specification, dtype: str, random: np.random.Generator
+) -> tuple[Sample, dict[str, Any]]:
+    """Every pattern of 16 bits in the first large input, or in the first column of its rows: every NaN and every
+    subnormal number among them."""
+    patterns = np.arange(2**16, dtype=np.uint16).view(numpy_dtype(dtype))
+    sample = spec.sample(patterns.shape + (1,) * (spec.least_rank - 2) + (3,) * (spec.least_rank > 0), random)
+    inputs = backend.tensors(sample, dtype)
+    name = next(name for name in sample.tensors if sample.inputs[name].size >= patterns.size)
+    values = backend.to_numpy(inputs[name]).copy()
+    values.reshape(patterns.size, -1)[:, 0] = patterns
+    inputs[name] = backend.from_numpy(values)
+    return sample, inputs
 
 
 def small_samples(spec: Specification, random) -> list[Sample]:
