@@ -43,7 +43,7 @@ def assert_numeric(tf, function, tensors):
 
 
 def test_first_order(tf_backend, spec, random):
-    for sample in small_samples(spec, random)[:12]:
+    for sample in small_samples(spec, random)[:3]:  # of all options, gradients are compared with PyTorch's bits
         function, tensors = function_and_tensors(tf_backend, spec, sample)
         assert_numeric(tf_backend.tf, flat(tf_backend.tf, function), tensors)
 

@@ -57,9 +57,9 @@ def test_gradients_with_unknown_sizes(tf_backend, spec, known, random):
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_what_a_graph_knows_of_shapes(tf_backend, spec, dtype, random):
-    """As much as of the inputs, and never more than is true."""
+    """As much as of the inputs, and never more than is true. No shape follows from a dtype: all options in one."""
     tf = tf_backend.tf
-    for sample in (spec.sample((6, 5, 8), random), *spec.more_samples(random)):
+    for sample in (spec.sample((6, 5, 8), random), *(spec.more_samples(random) if dtype == "bfloat16" else ())):
         function, tensors = tensor_function(tf_backend, spec, sample, dtype)
         for known in ("all", "rank", "none"):
             signature = [tf.TensorSpec(blurred(tuple(x.shape), known), x.dtype) for x in tensors]
