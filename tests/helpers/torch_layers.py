@@ -37,6 +37,13 @@ def classified(
     return [numbers(shape, random), np.asarray(labels, dtype)]
 
 
+def of_rows(classes: int, shape: tuple[int, ...], random: np.random.Generator) -> Arrays:
+    """What a linear layer makes logits of, and labels, of which some are to be ignored."""
+    labels = random.integers(0, classes, shape[:-1])
+    labels.flat[::3] = -100
+    return [numbers(shape, random), labels]
+
+
 def positioned(shape: tuple[int, ...], of_positions: tuple[int, ...], random: np.random.Generator) -> Arrays:
     return [numbers(shape, random), random.integers(0, 64, of_positions)]
 
@@ -73,6 +80,15 @@ class Case:
     @property
     def is_linear(self) -> bool:
         return self.layer in ("Linear", "GatedLinear")
+
+    @property
+    def is_random(self) -> bool:
+        """Whether its parameters are random at first."""
+        return "Linear" in self.layer
+
+    @property
+    def has_parts(self) -> bool:
+        return self.layer in ("GatedLinear", "LinearCrossEntropyLoss")
 
     def arrays(self, random: np.random.Generator) -> Arrays:
         return self.inputs(random)
@@ -127,6 +143,15 @@ CASES = (
     Case("CrossEntropyLoss", (), {"label_smoothing": 0.1}, _of(classified, (33,))),
     Case("CrossEntropyLoss", (), {"reduction": "none"}, _of(classified, (4, 33, 5))),
     Case("CrossEntropyLoss", (), {"reduction": "sum", "ignore_index": 2}, _of(classified, (2, 5, 3, 4), ignored=2)),
+    Case("LinearCrossEntropyLoss", (8, 33), {}, _of(of_rows, 33, (4, 6, 8)), _ACTIVATED),
+    Case("LinearCrossEntropyLoss", (8, 5), {"bias": True, "softcap": 2.0}, _of(of_rows, 5, (9, 8)), _ACTIVATED),
+    Case(
+        "LinearCrossEntropyLoss",
+        (8, 5),
+        {"reduction": "none", "label_smoothing": 0.1},
+        _of(of_rows, 5, (2, 3, 8)),
+        _ACTIVATED,
+    ),
     Case("RotaryEmbedding", (8, 64), {}, _HEADS),
     Case("RotaryEmbedding", (6,), {"base": 50.0}, _HEADS),
     Case("RotaryEmbedding", (8, 64), {"interleaved": True, "seq_dim": -2}, _HEADS),

@@ -97,6 +97,19 @@ class GatedLinear(nn.Module):
         return ACTIVATIONS[self.activation](self.gate_proj(x)) * self.up_proj(x)
 
 
+class LinearCrossEntropyLoss(nn.Module):
+    def __init__(self, columns, classes, bias=False, device=None, dtype=None, softcap=0.0, **options: Any) -> None:
+        super().__init__()
+        self.linear = nn.Linear(columns, classes, bias, device, dtype)
+        self.softcap, self.loss = softcap, nn.CrossEntropyLoss(**options)
+
+    def forward(self, x, target):
+        logits = self.linear(x)
+        if self.softcap:
+            logits = self.softcap * (logits / self.softcap).tanh()
+        return self.loss(logits.movedim(-1, 1), target)
+
+
 class RotaryEmbedding(nn.Module):
     """Pairs of features as complex numbers, turned by e^(i·angle), in float64."""
 

@@ -80,7 +80,7 @@ def test_values_and_gradients(torch_backend, case, dtype, random):
     got = value_and_gradients(torch_backend, layer, inputs)
     expected = value_and_gradients(torch_backend, exact_layer, exact_inputs)
     assert {x.device.type for x in got} == {torch_backend.device}
-    is_loss = case.layer == "CrossEntropyLoss"
+    is_loss = case.layer.endswith("CrossEntropyLoss")
     of_result = "float32" if is_loss and dtype != "float64" else dtype
     assert torch_backend.dtype_of(got[0]) == of_result
     assert all(torch_backend.dtype_of(x) == dtype for x in got[1:])
@@ -262,6 +262,11 @@ def test_eps_of_none_is_that_of_the_dtype_of_computation(torch_backend, torch, f
         (
             lambda fnn, x: fnn.RotaryEmbedding(8, device=x.device)(x.double()),
             "fusedops.rope: cos must have x's dtype, float64; got float32",
+        ),
+        (
+            lambda fnn, x: fnn.LinearCrossEntropyLoss(7, 3, device=x.device)(x, x[..., 0].long()),
+            "fusedops.linear_cross_entropy: weight must have 8 columns to multiply x of shape [2, 6, 8]; "
+            "got shape [3, 7]",
         ),
         (
             lambda fnn, x: fnn.CrossEntropyLoss(reduction="max")(x[0], x[0, :, 0].long()),

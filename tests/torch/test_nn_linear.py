@@ -102,3 +102,33 @@ def test_weights_that_are_no_plain_tensors_are_left_to_torch(torch, fnn, x):
     torch.testing.assert_close(layer(x).a, expected)
     layer.weight = torch.nn.Parameter(plain.to(torch.int8), requires_grad=False)
     assert layer.why_not(x) == "the weight is int8"
+
+
+def test_a_loss_that_is_left_to_torch(torch, fnn, x):
+    """Of a head with a hook, or of probabilities: the same, of logits."""
+    target = torch.arange(24, device=x.device).reshape(4, 6) % 5
+    for options in ({}, {"softcap": 2.0}, {"reduction": "none", "label_smoothing": 0.1}, {"ignore_index": 3}):
+        loss = fnn.LinearCrossEntropyLoss(8, 5, bias=True, device=x.device, **options)
+        expected = loss(x, target)
+        loss.linear.register_forward_hook(lambda *_: None)
+        assert loss.why_not(x, target) == "linear has a hook or a forward of its own"
+        torch.testing.assert_close(loss(x, target), expected)
+    probabilities = torch.nn.functional.one_hot(target, 5).float()
+    loss = fnn.LinearCrossEntropyLoss(8, 5, device=x.device)
+    assert loss.why_not(x, probabilities) == "the target holds probabilities"
+    torch.testing.assert_close(loss(x, probabilities), loss(x, target))
+
+
+def test_a_loss_shares_its_weight(torch, fnn, x):
+    """With an embedding, as in many language models; and the state dict is that of torch's layer, where it is there."""
+    embedding = torch.nn.Embedding(5, 8, device=x.device)
+    loss = fnn.LinearCrossEntropyLoss(8, 5, device=x.device)
+    assert list(loss.state_dict()) == ["linear.weight"]
+    loss.linear.weight = embedding.weight
+    target = torch.zeros(4, 6, dtype=torch.int64, device=x.device)
+    loss(embedding(target) + x, target).backward()
+    assert embedding.weight.grad is not None
+    if hasattr(torch.nn, "LinearCrossEntropyLoss"):
+        own = torch.nn.LinearCrossEntropyLoss(8, 5, device=x.device)
+        own.load_state_dict(loss.state_dict())
+        torch.testing.assert_close(loss(x, target), own(x.flatten(0, 1), target.flatten()))

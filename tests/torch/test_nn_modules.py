@@ -97,14 +97,14 @@ def test_reset_parameters(torch_backend, case, random):
     layer.reset_parameters()
     torch.manual_seed(0)
     assert_same_state(torch, layer, ours(case, device=torch_backend.device))
-    if case.is_linear:  # random numbers, those that torch's own has
+    if case.is_random:  # random numbers, those that torch's own has
         return
     offset = case.options.get("weight_offset", 0.0)
     for name, parameter in layer.named_parameters():
         assert_equal(torch, parameter.data, torch.full_like(parameter, (1.0 - offset) if name == "weight" else 0.0))
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.layer != "GatedLinear"], ids=str)  # it has parts
+@pytest.mark.parametrize("case", [case for case in CASES if not case.has_parts], ids=str)
 def test_the_text_of_a_layer_makes_it_again(torch_cpu, case, random):
     fnn = torch_cpu.functions.nn
     layer = ours(case)

@@ -16,6 +16,7 @@ from fusedops.tf.keras import activations as activations  # noqa: E402
 from fusedops.tf.keras.attention import GroupQueryAttention, MultiHeadAttention  # noqa: E402
 from fusedops.tf.keras.conversion import convert, revert  # noqa: E402
 from fusedops.tf.keras.dense import Dense, GatedDense  # noqa: E402
+from fusedops.tf.keras.linear_loss import LinearCrossEntropyLoss  # noqa: E402
 from fusedops.tf.keras.losses import SparseCategoricalCrossentropy  # noqa: E402
 from fusedops.tf.keras.normalization import LayerNormalization, RMSNormalization  # noqa: E402
 from fusedops.tf.keras.residual import AddLayerNormalization, AddRMSNormalization  # noqa: E402
@@ -29,6 +30,7 @@ __all__ = [
     "GatedDense",
     "GroupQueryAttention",
     "LayerNormalization",
+    "LinearCrossEntropyLoss",
     "MultiHeadAttention",
     "RMSNormalization",
     "RotaryEmbedding",

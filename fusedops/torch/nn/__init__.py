@@ -12,7 +12,7 @@ from __future__ import annotations
 from fusedops.torch.nn.activations import GEGLU, BiasGELU, SwiGLU
 from fusedops.torch.nn.attention import MultiheadAttention
 from fusedops.torch.nn.linear import GatedLinear, Linear
-from fusedops.torch.nn.losses import CrossEntropyLoss
+from fusedops.torch.nn.losses import CrossEntropyLoss, LinearCrossEntropyLoss
 from fusedops.torch.nn.normalization import LayerNorm, RMSNorm
 from fusedops.torch.nn.residual import AddLayerNorm, AddRMSNorm
 from fusedops.torch.nn.rotary import RotaryEmbedding
@@ -27,6 +27,7 @@ __all__ = [
     "GatedLinear",
     "LayerNorm",
     "Linear",
+    "LinearCrossEntropyLoss",
     "MultiheadAttention",
     "RMSNorm",
     "RotaryEmbedding",

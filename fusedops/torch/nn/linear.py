@@ -17,19 +17,38 @@ from fusedops.torch.internals import is_watched
 from fusedops.torch.nn.layer import FusedLayer, as_original, joined, name, of_two_dtypes, options, unfused_input
 
 
-def unfused_product(x: Any, weight: Any) -> str | None:
-    """Why torch's own code computes x Wᵀ, if so, of an x that `unfused_input` has nothing against."""
+def unfused_weight(x: Any, weight: Any) -> str | None:
+    """Why the kernels do not multiply by this weight, if so, an x that `unfused_input` has nothing against."""
     if not isinstance(x, Tensor) or not isinstance(weight, Tensor):
         return None
     if reason := unfused_input(weight, "weight"):
         return reason
     if hasattr(weight, "__tensor_flatten__"):  # a subclass around other tensors, such as a quantized weight
         return f"the weight is a {type(weight).__name__}"
-    cast = None if x.dtype is torch.float64 else autocast_dtype(x.device.type)
-    dtype = cast or x.dtype
-    if dtype.itemsize == 2 and x.is_cpu:
-        return f"on a CPU, torch's own products of {name(dtype)} are faster"
-    return None if cast or weight.dtype is x.dtype else of_two_dtypes(x, weight)
+    return None if weight.dtype is x.dtype or _cast(x) is not None else of_two_dtypes(x, weight)
+
+
+def unfused_product(x: Any, weight: Any) -> str | None:
+    """The same, and why torch's own code computes x Wᵀ although the kernels could."""
+    if reason := unfused_weight(x, weight):
+        return reason
+    dtype = (_cast(x) or x.dtype) if isinstance(x, Tensor) and x.is_cpu else None
+    if dtype is None or dtype.itemsize > 2:
+        return None
+    return f"on a CPU, torch's own products of {name(dtype)} are faster"
+
+
+def _cast(x: Tensor) -> torch.dtype | None:
+    """What autocast makes of x, if anything."""
+    return None if x.dtype is torch.float64 else autocast_dtype(x.device.type)
+
+
+def unfused_part(layer: nn.Module, name: str) -> str | None:
+    """Why a linear layer within another is called, if so: somebody has replaced it, or would notice that it is not."""
+    part = getattr(layer, name)
+    if type(part) is not nn.Linear:
+        return f"{name} is a {type(part).__module__}.{type(part).__qualname__}"
+    return f"{name} has a hook or a forward of its own" if is_watched(part) else None
 
 
 def takes_product(dense: Any, x: Tensor) -> bool:
@@ -191,12 +210,9 @@ class GatedLinear(FusedLayer, nn.Module):
         if inputs and (reason := unfused_input(inputs[0])):
             return reason
         for part in ("gate_proj", "up_proj"):
-            projection = getattr(self, part)
-            if type(projection) is not nn.Linear:
-                return f"{part} is a {type(projection).__module__}.{type(projection).__qualname__}"
-            if is_watched(projection):
-                return f"{part} has a hook or a forward of its own"
-            if inputs and (reason := unfused_product(inputs[0], projection.weight)):
+            if reason := unfused_part(self, part):
+                return reason
+            if inputs and (reason := unfused_product(inputs[0], getattr(self, part).weight)):
                 return reason
         return None
 

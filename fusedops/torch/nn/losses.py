@@ -1,4 +1,4 @@
-"""The cross-entropy loss."""
+"""The cross-entropy loss, of logits or of what a linear layer makes them of."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.types import Device
 
 import fusedops.torch as fo
 from fusedops.functions.common import Reduction
 from fusedops.torch.nn.layer import FusedLayer, as_original, name, options, unfused_input
+from fusedops.torch.nn.linear import unfused_part, unfused_weight
 
 
 class CrossEntropyLoss(FusedLayer, nn.CrossEntropyLoss):
@@ -58,6 +60,106 @@ class CrossEntropyLoss(FusedLayer, nn.CrossEntropyLoss):
             return of_classes(input, target, self.ignore_index, self.label_smoothing, self.reduction)
         except RuntimeError as error:
             return as_original(error, super().forward, input, target)
+
+
+class LinearCrossEntropyLoss(FusedLayer, nn.Module):
+    """−log softmax(input Wᵀ + bias)[target], reduced, without the logits: `fusedops.torch.linear_cross_entropy`.
+
+    The arguments and the state dict are those of `torch.nn.LinearCrossEntropyLoss`, which torch has since 2.13, but for
+    `softcap`; it has others, too. To share the weight with an embedding: `loss.linear.weight = embedding.weight`.
+
+    Args:
+        in_features: the size of the input's last dimension.
+        num_classes: how many classes there are.
+        bias: whether the logits have one.
+        device, dtype: of the parameters.
+        reduction, ignore_index, label_smoothing: as in `torch.nn.CrossEntropyLoss`.
+        softcap: c > 0 replaces each logit z by c · tanh(z / c).
+
+    Parameters:
+        linear.weight: [num_classes, in_features], initialized as in `torch.nn.Linear`.
+        linear.bias: [num_classes], with `bias=True`.
+
+    Call arguments:
+        input: [..., in_features], float64, float32, float16 or bfloat16, of the parameters' dtype. Autocast is as in
+            `Linear`.
+        target: classes, [...], int64 or int32.
+
+    Returns:
+        The loss, in float32, or in float64 for float64.
+
+    Raises:
+        RuntimeError, ValueError: an argument has the wrong shape or dtype, or an option is wrong; on a CPU also for a
+            target that is neither a class nor `ignore_index`. On a GPU the loss of such a target is NaN, and so is the
+            gradient of all weights.
+
+    torch's own code computes the logits, and then their loss, of a `linear` that was replaced or has a hook, of weights
+    that are quantized or distributed, of probabilities as a target, and of other dtypes, devices and layouts.
+
+    Example:
+        >>> loss = fnn.LinearCrossEntropyLoss(1, 2)
+        >>> _ = loss.linear.weight.data.copy_(torch.tensor([[1.0], [0.5]]))
+        >>> loss(torch.tensor([[2.0], [0.0]]), torch.tensor([0, -100])).detach()
+        tensor(0.3133)
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        *,
+        bias: bool = False,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+        reduction: Reduction = "mean",
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        softcap: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_features, num_classes, bias, device, dtype)
+        self.reduction = reduction
+        self.ignore_index = ignore_index
+        self.label_smoothing = label_smoothing
+        self.softcap = softcap
+
+    def reset_parameters(self) -> None:
+        self.linear.reset_parameters()
+
+    def why_not(self, *inputs: Any) -> str | None:
+        if inputs and (reason := unfused_input(inputs[0]) or unfused_target(*inputs[1:])):
+            return reason
+        reason = unfused_part(self, "linear")
+        return reason or (unfused_weight(inputs[0], self.linear.weight) if inputs else None)
+
+    def extra_repr(self) -> str:
+        return options(self, reduction="mean", ignore_index=-100, label_smoothing=0.0, softcap=0.0)
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        if self.why_not(input, target):
+            return self.otherwise(self._of_logits, input, target)
+        return fo.linear_cross_entropy(
+            input,
+            self.linear.weight,
+            target,
+            self.linear.bias,
+            ignore_index=self.ignore_index,
+            label_smoothing=self.label_smoothing,
+            reduction=self.reduction,
+            softcap=self.softcap,
+        )
+
+    def _of_logits(self, input: Tensor, target: Tensor) -> Tensor:
+        logits = self.linear(input)
+        if self.softcap:
+            logits = self.softcap * torch.tanh(logits / self.softcap)
+        rows = logits.reshape(-1, logits.shape[-1])
+        labels = target.reshape(rows.shape if target.is_floating_point() else -1)
+        smoothing, reduction = self.label_smoothing, self.reduction
+        loss = nn.functional.cross_entropy(
+            rows, labels, ignore_index=self.ignore_index, label_smoothing=smoothing, reduction=reduction
+        )
+        return loss.reshape(logits.shape[:-1]) if reduction == "none" else loss
 
 
 def of_classes(

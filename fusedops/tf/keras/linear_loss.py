@@ -1,0 +1,134 @@
+"""The last layer of a classifier and its cross-entropy loss, without the logits between them."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import keras
+import tensorflow as tf
+
+import fusedops.tf as fo
+from fusedops.functions.common import Reduction
+from fusedops.tf.keras.layer import FusedLayer, register
+
+_NO_CLASS = -(2**63)  # an ignore_index that no label has
+
+
+@register
+class LinearCrossEntropyLoss(FusedLayer, keras.layers.Dense):
+    """−log softmax(inputs @ kernel + bias)[labels], without the logits: `fusedops.tf.linear_cross_entropy`.
+
+    Without labels, as for inference, the layer returns the logits. The other arguments, the weights and the rest of the
+    config are those of `keras.layers.Dense`; there is no activation. In a model, pass the loss on by `add_loss`, or
+    make it the output of a model that is compiled with the loss `lambda _, loss: loss`.
+
+    Args:
+        ignore_class: rows with this label have zero loss, and do not count in the mean; None: no label is ignored.
+        label_smoothing: in [0, 1].
+        softcap: c > 0 replaces each logit z by c · tanh(z / c).
+        reduction: "mean" over the rows that are not ignored, "sum", or "none".
+
+    Call arguments:
+        inputs: [..., columns].
+        labels: [...], int32 or int64: a class in [0, units), or `ignore_class`. None: the logits are returned.
+        inputs_mask: bool, [...]; rows where it is False are ignored. Keras passes the mask of the inputs.
+
+    Returns:
+        The loss, in float64 for inputs of float64 and in float32 for all others; or logits [..., units] in the layer's
+        compute dtype.
+
+    Raises:
+        ValueError: `activation` is given, or `reduction` is not one of those above.
+        InvalidArgumentError or ValueError: an argument has the wrong shape or dtype, `label_smoothing` or `softcap` is
+            out of range; on a CPU also for a label that is neither a class nor `ignore_class`.
+
+    Keras's own code computes the logits of a quantized layer; their loss is then that of `cross_entropy`.
+
+    Example:
+        >>> layer = fk.LinearCrossEntropyLoss(2, kernel_initializer="identity", use_bias=False)
+        >>> print(layer(tf.constant([[2.0, 1.0]]), tf.constant([0])).numpy().round(4))
+        0.3133
+    """
+
+    def __init__(
+        self,
+        units: int,
+        *,
+        ignore_class: int | None = None,
+        label_smoothing: float = 0.0,
+        softcap: float = 0.0,
+        reduction: Reduction = "mean",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(units, **kwargs)
+        if self.activation is not keras.activations.linear:
+            raise ValueError("fusedops.tf.keras.LinearCrossEntropyLoss: activation must be None: its logits are linear")
+        if reduction not in get_args(Reduction):
+            choices = ", ".join(get_args(Reduction))
+            raise ValueError(
+                f"fusedops.tf.keras.LinearCrossEntropyLoss: reduction must be one of {choices}; got {reduction!r}"
+            )
+        self.ignore_class = ignore_class
+        self.label_smoothing = label_smoothing
+        self.softcap = softcap
+        self.reduction: Reduction = reduction
+
+    def why_not(self, inputs: Any = None) -> str | None:
+        return f"it is quantized to {self.quantization_mode}" if self.quantization_mode else None
+
+    def call(
+        self, inputs: tf.Tensor, labels: Any = None, inputs_mask: Any = None, training: bool | None = None
+    ) -> tf.Tensor:
+        if labels is None:
+            return self._logits(inputs, training)
+        ignored = _NO_CLASS if self.ignore_class is None else int(self.ignore_class)
+        labels = tf.cast(labels, tf.int64)
+        if inputs_mask is not None:
+            labels = tf.where(inputs_mask, labels, tf.constant(ignored, tf.int64))
+        smoothing, reduction = self.label_smoothing, self.reduction
+        if self.why_not():
+            logits = self._logits(inputs, training)
+            return fo.cross_entropy(
+                logits, labels, ignore_index=ignored, label_smoothing=smoothing, reduction=reduction
+            )
+        return fo.linear_cross_entropy(
+            inputs,
+            keras.ops.convert_to_tensor(self.kernel),
+            labels,
+            None if self.bias is None else keras.ops.convert_to_tensor(self.bias),
+            ignore_index=ignored,
+            label_smoothing=smoothing,
+            reduction=reduction,
+            softcap=self.softcap,
+            transpose_weight=False,
+        )
+
+    def quantized_call(self, *args: Any, **kwargs: Any) -> tf.Tensor:
+        return self.call(*args, **kwargs)
+
+    def _logits(self, inputs: tf.Tensor, training: bool | None) -> tf.Tensor:
+        compute = super().quantized_call if self.quantization_mode else super().call
+        logits = compute(inputs, training=training)
+        return self.softcap * keras.ops.tanh(logits / self.softcap) if self.softcap else logits
+
+    def compute_mask(self, inputs: Any, previous_mask: Any) -> None:
+        """A loss has none."""
+
+    def compute_output_spec(
+        self, inputs: Any, labels: Any = None, inputs_mask: Any = None, training: Any = None
+    ) -> Any:
+        if labels is None:
+            return super().compute_output_spec(inputs)
+        shape = labels.shape if self.reduction == "none" else ()
+        return keras.KerasTensor(shape, dtype="float64" if self.compute_dtype == "float64" else "float32")
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        del config["activation"]
+        return {
+            **config,
+            "ignore_class": self.ignore_class,
+            "label_smoothing": self.label_smoothing,
+            "softcap": self.softcap,
+            "reduction": self.reduction,
+        }
