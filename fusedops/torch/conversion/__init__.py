@@ -25,6 +25,7 @@ import torch
 
 from fusedops import conversion
 from fusedops.torch import internals
+from fusedops.torch.conversion import hf
 from fusedops.torch.conversion.counterparts import Modules
 from fusedops.torch.conversion.hf import implementation
 
@@ -33,7 +34,7 @@ __all__ = ["convert", "revert"]
 _Model = TypeVar("_Model", bound=torch.nn.Module)
 
 
-def convert(model: _Model, verbose: bool = True, *, functions: bool = False) -> _Model:
+def convert(model: _Model, verbose: bool = True, *, functions: bool = False, fuse_loss: bool = False) -> _Model:
     """Converts every module of a model that fusedops knows to its kernels, and prints which ones.
 
     A module changes in place, to a subclass of its own class that computes the same and adds no state: parameters,
@@ -62,6 +63,11 @@ def convert(model: _Model, verbose: bool = True, *, functions: bool = False) -> 
     method that `forward` calls. The new class has a copy of the code with other global variables: those of the moment,
     so that what is exchanged in its module later on, it does not see.
 
+    With `fuse_loss=True`, a causal language model of transformers whose head is a plain linear layer computes its loss
+    from the last hidden states, while it is in training mode and gets labels. Logits that are capped are capped within.
+    A model that does more with its logits than to cap them, or whose head an adapter or a quantizer has replaced,
+    returns its logits as before, and the report says why. A model that is converted already must be reverted first.
+
     The classes of transformers keep their names and modules, so that `save_pretrained` and `isinstance` work as before.
 
     torch.compile, torch.export, `torch.fx.symbolic_trace` and `torch.jit.trace` take a converted model.
@@ -77,6 +83,8 @@ def convert(model: _Model, verbose: bool = True, *, functions: bool = False) -> 
         verbose: whether to print what was replaced, what was not, and why. What was not has its share of the model's
             parameters beside it; `explain` says what share of a step's time it takes.
         functions: whether functions in the `forward` of a module of an unknown class are replaced, too.
+        fuse_loss: whether transformers' causal language models compute the loss by `linear_cross_entropy` in training:
+            with labels, they then return None for logits. The report says what that saves.
 
     Returns:
         The same model. If nothing in it could be converted, there is a warning.
@@ -84,19 +92,20 @@ def convert(model: _Model, verbose: bool = True, *, functions: bool = False) -> 
     Raises:
         TypeError: it is not a torch.nn.Module.
     """
-    reported(model, functions).publish("fusedops.torch.convert", verbose)
+    reported(model, functions, fuse_loss).publish("fusedops.torch.convert", verbose)
     return model
 
 
-def reported(model: torch.nn.Module, functions: bool = False) -> conversion.Report:
+def reported(model: torch.nn.Module, functions: bool = False, fuse_loss: bool = False) -> conversion.Report:
     """As `convert`, and what it would print, as an object."""
     modules = list(_checked("convert", model).modules())
-    rules = Modules(model, functions)
+    rules = Modules(model, functions, fuse_loss)
     report = conversion.Report(rules, type(model).__name__)
     # Those within others come first: what a block can fuse depends on what it is made of.
     conversion.convert(modules[::-1], rules, report)
     for change in implementation.convert(modules):
         (report.notes if change.reason else report.further).append(str(change))
+    report.notes += hf.notes_on_losses(modules, fuse_loss)
     internals.forget_compiled(modules)
     return report
 

@@ -44,8 +44,9 @@ class Modules(conversion.Rules):
     own = _OF_TORCH
     library = "transformers"
 
-    def __init__(self, model: torch.nn.Module, functions: bool = False) -> None:
+    def __init__(self, model: torch.nn.Module, functions: bool = False, fuse_loss: bool = False) -> None:
         self._functions = functions
+        self._fuse_loss = fuse_loss
         self._names = {module: path or type(model).__name__ for path, module in model.named_modules()}
         self._functions_of = functools.cache(called)
         self._look_up = functools.cache(hf.look_up)  # no longer than for one model: functions may be exchanged
@@ -66,7 +67,12 @@ class Modules(conversion.Rules):
     def counterpart(self, kind: type) -> type:
         if kind in _OF_TORCH:
             return _OF_TORCH[kind]
-        return hf.counterpart(kind, self._look_up(kind)) if self.is_known(kind) else functions.counterpart(kind)
+        if not self.is_known(kind):
+            return functions.counterpart(kind)
+        found = self._look_up(kind)
+        is_language_model = isinstance(found, hf.Match) and found.mixin == hf.LANGUAGE_MODEL
+        without_logits = hf.without_logits(kind) if self._fuse_loss and is_language_model else None
+        return without_logits or hf.counterpart(kind, found)
 
     def original(self, kind: type) -> type | None:
         return _ORIGINALS.get(kind) or vars(kind).get("original")

@@ -106,6 +106,16 @@ def _read(function: Any, kind: type | None, limit: int | None) -> Code:
     return Code(tokens, places, tuple(reader.attributes), tuple(reader.methods), tuple(reader.handed_on))
 
 
+def tree_of(function: FunctionType) -> tuple[ast.FunctionDef, int]:
+    """The syntax tree of a function, whose lines begin with its `def`, and the line of that in the file.
+
+    Raises:
+        NoSource: it is not to be read.
+    """
+    parsed = _parsed(function.__code__)
+    return parsed.tree, parsed.line
+
+
 def parameters(function: FunctionType) -> tuple[str, ...]:
     """The names of all parameters, `*args` and `**kwargs` among them, as Python orders variables."""
     return _parameters(function.__code__)
@@ -422,6 +432,7 @@ class _Parsed:
     lines: list[str]
     own: frozenset[str]
     handed_on: frozenset[str]
+    line: int  # of its `def` in the file
 
 
 @functools.lru_cache(4096)
@@ -441,9 +452,10 @@ def _parsed(code: CodeType) -> _Parsed:
     if not isinstance(tree, ast.FunctionDef) or tree.name != code.co_name:
         raise missing
     lines = source.splitlines()[tree.lineno - 1 :]
+    line = code.co_firstlineno + tree.lineno - 1
     ast.increment_lineno(tree, 1 - tree.lineno)
     own = frozenset({*code.co_varnames, *code.co_cellvars, *_stored(tree)})
-    return _Parsed(tree, lines, own, _handed_on(tree, frozenset(_parameters(code))))
+    return _Parsed(tree, lines, own, _handed_on(tree, frozenset(_parameters(code))), line)
 
 
 @functools.lru_cache(64)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,9 @@ from fusedops.torch.nn.layer import FusedLayer
 _NEAR = 0.8  # how much of the tokens two functions share that are meant to be the same
 _NEAR_BY_NAME = 0.5  # the same of two classes whose names end with one of these
 _WORDS = ("RMSNorm", "LayerNorm", "MLP")
+
+
+LANGUAGE_MODEL = "loss.LanguageModel"
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,28 @@ def counterpart(kind: type, match: Match | str | None = None) -> type:
         made = mixin.over(kind, match.like, match.names, match.options)
         _made[kind] = (match, forward), made
     return made
+
+
+def without_logits(kind: type) -> type | None:
+    """What stands in for the class of a language model that is to return no logits in training; None: it must."""
+    from fusedops.torch.conversion.hf import fused_loss
+
+    try:
+        return fused_loss.counterpart(kind)
+    except (UnknownClass, source.NoSource):
+        return None
+
+
+def notes_on_losses(modules: Iterable[Any], fuse_loss: bool) -> list[str]:
+    """What a report says of the logits of the language models among these, each class once."""
+    if "transformers" not in sys.modules:
+        return []
+    try:
+        from fusedops.torch.conversion.hf import fused_loss, loss
+    except ImportError:  # as `all_forms` says
+        return []
+    models = [module for module in modules if isinstance(module, loss.LanguageModel)]
+    return list(dict.fromkeys(filter(None, (fused_loss.note(model, fuse_loss) for model in models))))
 
 
 # One of each class, as long as its code is the same: somebody may exchange its forward.
@@ -148,5 +173,5 @@ def _step(kind: type) -> Match | None:
     except ImportError:  # as `all_forms` says
         return None
     if loss.is_language_model(kind):
-        return Match("loss.LanguageModel", "")
+        return Match(LANGUAGE_MODEL, "")
     return Match("loss.HeadWithLoss", "") if loss.unknown_head(kind) is None else None

@@ -11,6 +11,7 @@ import torch
 
 import fusedops.torch as fo
 from fusedops.conversion import UnknownClass
+from fusedops.functions.common import Reduction
 from fusedops.torch.conversion.hf.code import with_global
 from fusedops.torch.conversion.hf.internals import ForCausalLMLoss, ForMaskedLMLoss, PreTrainedModel, can_return_tuple
 from fusedops.torch.conversion.hf.layer import HFLayer
@@ -66,14 +67,27 @@ def is_language_model(kind: type) -> bool:
 
 def unknown_head(kind: type) -> str | None:
     """Why the loss must not be replaced in the forward of this class, if so."""
+    try:
+        plain = undecorated(kind)
+    except UnknownClass as error:
+        return str(error)
+    if _LOSS not in plain.__code__.co_names or plain.__globals__.get(_LOSS) is not torch.nn.CrossEntropyLoss:
+        return f"its forward makes no {_LOSS}"
+    return None
+
+
+def undecorated(kind: type) -> FunctionType:
+    """What `can_return_tuple` has wrapped as the forward of this class.
+
+    Raises:
+        UnknownClass: it is something else that is around it.
+    """
     forward = kind.forward  # type: ignore[attr-defined]
     plain = getattr(forward, "__wrapped__", None)
     is_known = isinstance(plain, FunctionType) and not hasattr(plain, "__wrapped__")
     if plain is None or not is_known or forward.__code__ is not can_return_tuple(plain).__code__:
-        return "its forward is decorated in another way than is known"
-    if _LOSS not in plain.__code__.co_names or plain.__globals__.get(_LOSS) is not torch.nn.CrossEntropyLoss:
-        return f"its forward makes no {_LOSS}"
-    return None
+        raise UnknownClass("its forward is decorated in another way than is known")
+    return plain
 
 
 def causal_loss(
@@ -86,9 +100,13 @@ def causal_loss(
     **kwargs: Any,
 ) -> torch.Tensor:
     """transformers' ForCausalLMLoss: each position's logits are for the label that comes next."""
-    if shift_labels is None:
-        shift_labels = torch.nn.functional.pad(labels[..., 1:], (0, 1), value=ignore_index)
-    return masked_loss(logits, shift_labels, vocab_size, num_items_in_batch, ignore_index)
+    labels = shifted(labels, ignore_index) if shift_labels is None else shift_labels
+    return masked_loss(logits, labels, vocab_size, num_items_in_batch, ignore_index)
+
+
+def shifted(labels: torch.Tensor, ignore_index: int) -> torch.Tensor:
+    """The label that comes next, of each position."""
+    return torch.nn.functional.pad(labels[..., 1:], (0, 1), value=ignore_index)
 
 
 def masked_loss(
@@ -107,14 +125,20 @@ def masked_loss(
         return ForMaskedLMLoss(logits, labels, vocab_size, num_items_in_batch, ignore_index, **kwargs)
     rows, labels = logits.reshape(-1, vocab_size), labels.reshape(-1).to(logits.device)
     try:
-        if num_items_in_batch is None:
-            return fo.cross_entropy(rows, labels, ignore_index=ignore_index).float()
-        loss = fo.cross_entropy(rows, labels, ignore_index=ignore_index, reduction="sum").float()
+        return of_items(
+            lambda reduction: fo.cross_entropy(rows, labels, ignore_index=ignore_index, reduction=reduction),
+            num_items_in_batch,
+        )
     except RuntimeError as error:
         return as_original(error, ForMaskedLMLoss, logits, labels, vocab_size, num_items_in_batch, ignore_index)
-    if isinstance(num_items_in_batch, torch.Tensor):
-        num_items_in_batch = num_items_in_batch.to(logits.device)
-    return loss / num_items_in_batch
+
+
+def of_items(loss: Callable[[Reduction], torch.Tensor], count: torch.Tensor | int | None) -> torch.Tensor:
+    """The sum of a loss divided by a number of items, of all batches of a step; without one its mean."""
+    if count is None:
+        return loss("mean").float()
+    total = loss("sum").float()
+    return total / (count.to(total.device) if isinstance(count, torch.Tensor) else count)
 
 
 def _fused(loss: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

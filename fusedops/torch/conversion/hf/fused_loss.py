@@ -1,0 +1,261 @@
+"""The loss of a causal language model without its logits.
+
+The counterpart's `forward` is the model's own code, with a branch where the head is called:
+
+    _states = hidden_states
+    if self.leaves_out_logits(_states, labels):
+        logits = None
+        loss = self.loss_of(_states, labels=labels, vocab_size=self.config.vocab_size, softcap=None, **kwargs)
+    else:
+        logits = self.lm_head(_states)
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+    return CausalLMOutputWithPast(loss=loss, logits=logits, ...)
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import functools
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any, ClassVar
+
+import torch
+
+import fusedops.torch as fo
+from fusedops.conversion import UnknownClass
+from fusedops.functions.common import Reduction
+from fusedops.torch.conversion import source
+from fusedops.torch.conversion.hf.internals import can_return_tuple
+from fusedops.torch.conversion.hf.loss import LanguageModel, causal_loss, of_items, shifted, undecorated
+from fusedops.torch.internals import is_watched
+from fusedops.torch.nn.layer import unfused_input
+from fusedops.torch.nn.linear import unfused_weight
+
+_STATES = "_states"  # the variable that is added
+
+
+class WithoutLogits(LanguageModel):
+    """In training with labels it returns no logits; where the head is no plain linear layer, it does."""
+
+    head_name: ClassVar[str]  # the attribute that is the linear layer
+
+    @classmethod
+    def members(cls, kind: type) -> dict[str, Any]:
+        head, forward = _rewritten_of(kind)
+        return {**super().members(kind), "forward": can_return_tuple(forward), "head_name": head}
+
+    def leaves_out_logits(self, states: torch.Tensor, labels: torch.Tensor | None) -> bool:
+        head = getattr(self, self.head_name)
+        if not self.training or labels is None or self.loss_function is not causal_loss:
+            return False
+        return unfused_head(head) is None and not (unfused_input(states) or unfused_weight(states, head.weight))
+
+    def loss_of(
+        self,
+        states: torch.Tensor,
+        labels: torch.Tensor,
+        vocab_size: int,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        ignore_index: int = -100,
+        shift_labels: torch.Tensor | None = None,
+        *,
+        softcap: float | None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """As `causal_loss` of the logits that the head makes of the states."""
+        head = getattr(self, self.head_name)
+        labels = shifted(labels, ignore_index) if shift_labels is None else shift_labels
+        rows, labels = states.reshape(-1, states.shape[-1]), labels.reshape(-1).to(states.device)
+
+        def loss(reduction: Reduction) -> torch.Tensor:
+            return fo.linear_cross_entropy(
+                rows,
+                head.weight,
+                labels,
+                head.bias,
+                ignore_index=ignore_index,
+                reduction=reduction,
+                softcap=softcap or 0.0,
+            )
+
+        return of_items(loss, num_items_in_batch)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        _, arguments, *state = super().__reduce_ex__(protocol)
+        return (_blank, arguments, *state)
+
+
+def counterpart(kind: type) -> type:
+    """What stands in for the class of a causal language model.
+
+    Raises:
+        UnknownClass: its forward does something with the logits that is not known.
+    """
+    return _made(kind, vars(kind)["forward"])
+
+
+@functools.cache
+def _made(kind: type, forward: Any) -> type:
+    return WithoutLogits.over(kind, "", {}, {})
+
+
+def _blank(kind: type) -> Any:
+    """A module without state of the class's counterpart; of the class where transformers is another than it was."""
+    try:
+        return object.__new__(counterpart(kind))
+    except (ImportError, AttributeError, UnknownClass, source.NoSource):
+        return object.__new__(kind)
+
+
+def note(model: LanguageModel, asked: bool) -> str | None:
+    """What a report says of the logits of a converted model, if anything; `asked` for a loss without them."""
+    name = model.original.__name__
+    try:
+        reason = unfused_head(getattr(model, _rewritten_of(model.original)[0], None))
+    except (UnknownClass, source.NoSource) as error:
+        reason = str(error)
+    if reason:
+        return f"the logits of {name} are computed in training: {reason}" if asked else None
+    head = getattr(model, _rewritten_of(model.original)[0])
+    size = 2 * head.out_features * head.weight.element_size() / 1000
+    if asked:
+        return f"{name} returns no logits in training with labels, which saves {size:,.0f} kB a token"
+    return f"fuse_loss=True would leave out the logits of {name} in training: {size:,.0f} kB a token"
+
+
+def unfused_head(head: Any) -> str | None:
+    """Why the logits of a model with this head are computed: an adapter or a quantizer may have replaced it."""
+    if type(head) is not torch.nn.Linear:
+        return f"its head is a {type(head).__module__}.{type(head).__qualname__}"
+    return "its head has a hook" if is_watched(head) else None
+
+
+def _rewritten_of(kind: type) -> tuple[str, FunctionType]:
+    return _rewritten(undecorated(kind))
+
+
+@functools.lru_cache(64)
+def _rewritten(function: FunctionType) -> tuple[str, FunctionType]:
+    """The name of the head, and the function with the branch."""
+    tree, line = source.tree_of(function)
+    if function.__closure__ or not tree.args.args:
+        raise UnknownClass("its forward uses variables of another function")
+    model = tree.args.args[0].arg
+    heads = (_Head.of(number, each, model) for number, each in enumerate(tree.body))
+    head = next((each for each in heads if each is not None), None)
+    if head is None:
+        raise UnknownClass("its forward calls no head")
+    softcap, loss, end = _up_to_the_loss(tree.body, head, model)
+    rest = tree.body[end:]
+    if not rest or sum(map(head.uses, rest)) != sum(_returned(rest[-1], head)):
+        raise UnknownClass(f"its forward does more with {head.logits} than to return them")
+
+    states = ast.Name(_STATES, ast.Load())
+    call = copy.deepcopy(loss.value)
+    assert isinstance(call, ast.Call)
+    call.func = _expression(f"{model}.loss_of")
+    call.args = [states if head.uses(each) else each for each in call.args]
+    call.keywords = [each if not head.uses(each) else ast.keyword("states", states) for each in call.keywords]
+    call.keywords.append(ast.keyword("softcap", softcap))
+    own = copy.deepcopy(tree.body[head.number : end])
+    own[0].value.args = [states]  # type: ignore[attr-defined]
+    added = [
+        ast.Assign([ast.Name(_STATES, ast.Store())], head.states),
+        ast.If(
+            _expression(f"{model}.leaves_out_logits({_STATES}, labels)"),
+            [ast.Assign([ast.Name(head.logits, ast.Store())], ast.Constant(None)), ast.Assign(loss.targets, call)],
+            own,
+        ),
+    ]
+    for each in added:
+        for node in ast.walk(each):
+            if not hasattr(node, "lineno"):
+                ast.copy_location(node, tree.body[head.number])
+    made = copy.copy(tree)
+    made.body, made.decorator_list = [*tree.body[: head.number], *added, *rest], []
+    return head.name, _compiled(made, line, function)
+
+
+@dataclass(frozen=True)
+class _Head:
+    """`logits = self.name(states)`, which is the statement of this number."""
+
+    number: int
+    logits: str
+    name: str
+    states: ast.expr
+
+    @staticmethod
+    def of(number: int, statement: ast.stmt, model: str) -> _Head | None:
+        match statement:
+            case ast.Assign(
+                targets=[ast.Name(id=logits)],
+                value=ast.Call(func=ast.Attribute(value=ast.Name(id=owner), attr=name), args=[states], keywords=[]),
+            ) if owner == model and logits.endswith("logits"):
+                return _Head(number, logits, name, states)
+        return None
+
+    def uses(self, node: ast.AST) -> int:
+        """How often the logits are there."""
+        return sum(isinstance(each, ast.Name) and each.id == self.logits for each in ast.walk(node))
+
+
+def _expression(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+def _up_to_the_loss(statements: Sequence[ast.stmt], head: _Head, model: str) -> tuple[ast.expr, ast.Assign, int]:
+    """What the logits are capped at, the statement that makes their loss, and the number of the next one behind it."""
+    softcap = _expression("None")
+    of_loss = f"{model}.loss_function"
+    for number, statement in enumerate(statements[head.number + 1 :], head.number + 1):
+        match statement:
+            case ast.Assign(targets=[ast.Name(id="loss")], value=ast.Constant(value=None)):
+                continue
+            case ast.If(
+                test=test, body=[ast.Assign(targets=[ast.Name()], value=ast.Call(func=called)) as loss], orelse=[]
+            ):
+                if ast.unparse(test) == "labels is not None" and ast.unparse(called) == of_loss:
+                    return softcap, loss, number + 1
+            case ast.If(test=ast.Compare(left=cap), body=body, orelse=[]):
+                is_given = ast.unparse(statement.test) == f"{ast.unparse(cap)} is not None"
+                if is_given and list(map(ast.unparse, body)) == _capped(head.logits, ast.unparse(cap)):
+                    softcap = cap
+                    continue
+        line = ast.unparse(statement).splitlines()[0]
+        raise UnknownClass(f"its forward does something with its logits that is not known: {line}")
+    raise UnknownClass("its forward asks for no loss of its logits")
+
+
+def _capped(logits: str, cap: str) -> list[str]:
+    return [f"{logits} = {logits} / {cap}", f"{logits} = torch.tanh({logits})", f"{logits} = {logits} * {cap}"]
+
+
+def _returned(statement: ast.stmt, head: _Head) -> list[bool]:
+    """Of each argument of the call whose result is returned, whether it is the logits."""
+    call = statement.value if isinstance(statement, ast.Return) else None
+    given = [*call.args, *(each.value for each in call.keywords)] if isinstance(call, ast.Call) else []
+    return [isinstance(each, ast.Name) and each.id == head.logits for each in given]
+
+
+def _compiled(tree: ast.FunctionDef, line: int, like: FunctionType) -> FunctionType:
+    """The function of a tree, whose lines are those of its file."""
+    tree = copy.deepcopy(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            node.annotation = None
+    tree.returns, tree.args.defaults, tree.args.kw_defaults = None, [], [None] * len(tree.args.kwonlyargs)
+    ast.increment_lineno(tree, line - 1)
+    module = compile(ast.fix_missing_locations(ast.Module([tree], [])), like.__code__.co_filename, "exec")
+    (code,) = (each for each in module.co_consts if isinstance(each, CodeType))
+    made = FunctionType(code, like.__globals__, like.__name__, like.__defaults__)
+    made.__kwdefaults__, made.__annotations__ = like.__kwdefaults__, like.__annotations__
+    made.__qualname__, made.__module__, made.__doc__ = like.__qualname__, like.__module__, like.__doc__
+    made.__signature__ = inspect.signature(like)  # type: ignore[attr-defined]
+    return made
