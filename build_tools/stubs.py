@@ -31,6 +31,7 @@ _OWN = {
         "ops": "from fusedops.torch.operators import OPERATORS as ops",
         "renamed": "from fusedops.torch.errors import renamed",
         "may_need_gradient": "from fusedops.torch.recording import may_need_gradient",
+        "seed_of": "from fusedops.torch.randomness import seed_of",
         "own": "from fusedops.torch import expressions as own",
     },
     "tf": {
@@ -39,6 +40,7 @@ _OWN = {
         "ops": "from fusedops.tf.operators import OPERATORS as ops",
         "own": "from fusedops.tf import expressions as own",
         "may_need_gradient": "from fusedops.tf.recording import may_need_gradient",
+        "seed_of": "from fusedops.tf.randomness import seed_of",
         **{name: f"from fusedops.tf.naming import {name}" for name in ("are_symbolic", "call_symbolic", "named")},
     },
 }

@@ -6,6 +6,7 @@
 #include "ops/attention/softmax.h"
 #include "ops/elementwise/add.h"
 #include "ops/elementwise/axpby.h"
+#include "ops/elementwise/dropout.h"
 #include "ops/elementwise/polynomial_activation.h"
 #include "ops/elementwise/relu.h"
 #include "ops/elementwise/scale.h"
@@ -36,6 +37,12 @@ std::span<const Operator* const> built_in_operators() {
       &bias_act_backward(),
       &cross_entropy(),
       &cross_entropy_backward(),
+      &dropout(),
+      &dropout_add(),
+      &dropout_add_layer_norm(),
+      &dropout_add_layer_norm_backward(),
+      &dropout_add_rms_norm(),
+      &dropout_add_rms_norm_backward(),
       &gated_act(),
       &gated_act_backward(),
       &gated_linear(),

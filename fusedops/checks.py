@@ -99,19 +99,29 @@ def check_attributes(operator: Operator, values: Mapping[str, Any]) -> None:
         raise TypeError(f"{operator.name}() got an unexpected keyword argument '{unknown}'")
 
 
-def renamed(error: Any, operator: str, function: str) -> Any:
+def pair_of_integers(function: str, name: str, value: Sequence[Any]) -> tuple[int, int]:
+    """An option that is a tensor of two int64, or a pair of them: the pair."""
+    if len(value) != 2 or not all(map(is_integer, value)):
+        expected = "an int64 tensor of shape [2], a pair of integers or None"
+        raise TypeError(f"fusedops.{function}: {name} must be {expected}; got {repr(value)[:80]}")
+    return int(value[0]), int(value[1])
+
+
+def renamed(error: Any, operator: str, function: str, **arguments: str) -> Any:
     """The error of an operator as one of the public function that is made of it and was called. Somebody else's stays
-    as it is."""
-    return of_function(error, operator, function) or error
+    as it is. `arguments`: the names that the function has for some of the operator's."""
+    return of_function(error, operator, function, **arguments) or error
 
 
-def of_function(error: Any, operator: str, function: str) -> Any:
+def of_function(error: Any, operator: str, function: str, **arguments: str) -> Any:
     """The same, but None of somebody else's error: torch's compiler, which traces this, cannot compare two errors."""
     plain = type(error) in (RuntimeError, TypeError, ValueError)
     said = str(error) if plain else getattr(error, "message", "")
     sentence = said.replace(f"fusedops.{operator}: ", f"fusedops.{function}: ", 1)
     if sentence == said:
         return None
+    for own, name in arguments.items():
+        sentence = sentence.replace(f"fusedops.{function}: {own} ", f"fusedops.{function}: {name} ", 1)
     if plain:
         return type(error)(sentence)
     if hasattr(error, "node_def"):  # TensorFlow's own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias, cast
 
 from fusedops.checks import renamed as renamed
@@ -13,6 +14,11 @@ ops: Operators = cast(Operators, None)  # a framework's
 
 def may_need_gradient(*tensors: Tensor | None) -> bool:
     """Whether what a backward would read is worth keeping. Where nothing can tell, False: it is computed again then."""
+    raise NotImplementedError  # a framework's
+
+
+def seed_of(function: str, seed: Tensor | Sequence[int] | None, x: Tensor) -> Tensor:
+    """The seed of a public function's call as an operator takes it."""
     raise NotImplementedError  # a framework's
 
 

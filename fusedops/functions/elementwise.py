@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fusedops.functions.common import Tensor, ops
+from fusedops.functions.common import Tensor, ops, seed_of
 
 
 def axpby(a: float | Tensor, x: Tensor, b: Tensor) -> Tensor:
@@ -96,6 +96,82 @@ def scale(x: Tensor, factor: float | Tensor) -> Tensor:
         array([0.5, 1. ], dtype=float32)
     """
     return ops.scale(x, factor)
+
+
+def dropout(x: Tensor, rate: float, seed: Tensor | tuple[int, int] | None = None) -> Tensor:
+    """x / (1 − rate) where an element is kept, else 0, also of NaN and infinity.
+
+    Which elements are kept follows from the seed, the rate and an element's position in x, counted row by row: the same
+    in both frameworks, on CPU and GPU, for any strides and dtype. No mask is stored: the backward draws it again.
+
+    Args:
+        x: float64, float32, float16 or bfloat16, any shape.
+        rate: the probability with which an element is dropped, from 0 to below 1.
+        seed: int64 [2], a key and an offset, or a pair of integers. Calls with the same seed drop the same positions;
+            those with the same key and another offset, such as the number of a step, have nothing to do with each
+            other. None: drawn by the framework's own generator.
+
+    Returns:
+        A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once.
+
+    Gradient:
+        dx = dropout(dy) with the same seed.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype, or the rate is out of range.
+
+    PyTorch:
+        Without a seed, torch.manual_seed repeats the call, as does the state that torch.utils.checkpoint keeps; a CUDA
+        graph draws at each replay; torch.vmap asks for its `randomness`. With one, each call that vmap makes drops the
+        same. `rate` is a constant of compiled code.
+
+        >>> fo.dropout(torch.ones(8), 0.5, seed=(5, 0))
+        tensor([2., 0., 2., 2., 0., 0., 2., 0.])
+
+    TensorFlow:
+        Without a seed, as tf.nn.dropout draws: tf.random.set_seed repeats a run, and each run of a graph draws anew.
+        tf.recompute_grad then draws another one for the backward: give it a seed.
+
+        >>> fo.dropout(tf.ones(8), 0.5, seed=(5, 0)).numpy()
+        array([2., 0., 2., 2., 0., 0., 2., 0.], dtype=float32)
+
+    Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", 2014; the random
+    numbers are those of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011.
+    """
+    return ops.dropout(x, seed_of("dropout", seed, x), rate=rate)
+
+
+def dropout_add(x: Tensor, residual: Tensor, rate: float, seed: Tensor | tuple[int, int] | None = None) -> Tensor:
+    """residual + dropout(x), in one pass.
+
+    Args:
+        x: float64, float32, float16 or bfloat16, any shape.
+        residual: x's shape and dtype.
+        rate: the probability with which an element of x is dropped, from 0 to below 1.
+        seed: as in `dropout`, which drops the same with it.
+
+    Returns:
+        A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once.
+
+    Gradient:
+        dx = dropout(dy) with the same seed; of residual, the upstream gradient.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype, or the rate is out of range.
+
+    PyTorch:
+        What `dropout` says of seeds and rates.
+
+        >>> fo.dropout_add(torch.ones(4), torch.tensor([1.0, 2.0, 3.0, 4.0]), 0.5, seed=(5, 0))
+        tensor([3., 2., 5., 6.])
+
+    TensorFlow:
+        >>> fo.dropout_add(tf.ones(4), tf.constant([1.0, 2.0, 3.0, 4.0]), 0.5, seed=(5, 0)).numpy()
+        array([3., 2., 5., 6.], dtype=float32)
+    """
+    return ops.dropout_add(x, residual, seed_of("dropout_add", seed, x), rate=rate)
 
 
 def relu(x: Tensor) -> Tensor:

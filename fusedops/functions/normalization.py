@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusedops.functions.common import Tensor, ops
+from fusedops.functions.common import Tensor, ops, renamed, seed_of
 
 
 def rms_norm(x: Tensor, weight: Tensor | None = None, *, eps: float = 1e-6, weight_offset: float = 0.0) -> Tensor:
@@ -45,11 +45,18 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, *, eps: float = 1e-6, weig
 
 
 def add_rms_norm(
-    x: Tensor, residual: Tensor, weight: Tensor | None = None, *, eps: float = 1e-6, weight_offset: float = 0.0
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None = None,
+    *,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    dropout: float = 0.0,
+    seed: Tensor | tuple[int, int] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(rms_norm(s), s) with s = x + residual, in one pass.
+    """(rms_norm(s), s) with s = x + residual, or s = dropout(x) + residual, in one pass.
 
-    s is rounded to x's dtype before it is normalized, as if both steps were separate operators.
+    s is rounded to x's dtype before it is normalized, as if the steps were separate operators.
 
     Args:
         x: [..., columns], float64, float32, float16 or bfloat16. Rows may be strided: they are read in place.
@@ -58,19 +65,22 @@ def add_rms_norm(
         eps: added to the mean of squares, in the compute dtype.
         weight_offset: added to the weight in the compute dtype; 1 for weights that are stored as the difference from 1,
             as in Gemma. Unused without a weight.
+        dropout: the probability with which an element of x is dropped, from 0 to below 1.
+        seed: as in `dropout`, which drops the same with it. Unused if `dropout` is 0.
 
     Returns:
         The normalized sum, and the sum itself for the next residual connection: two tensors of x's shape and dtype.
 
     Gradient:
-        x and residual have the same gradient: that of `rms_norm` at s, plus the gradient of the second result.
+        x and residual have the same gradient: that of `rms_norm` at s, plus the gradient of the second result. With
+        dropout, x has `dropout` of it, with the same seed.
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
+            dtype, or the probability is out of range.
 
     PyTorch:
-        `eps` is a constant of compiled code: torch.compile compiles again for each value.
+        `eps` and `dropout` are constants of compiled code: torch.compile compiles again for each value.
 
         >>> fo.add_rms_norm(torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 2.0]]))
         (tensor([[0.8485, 1.1314]]), tensor([[3., 4.]]))
@@ -82,7 +92,16 @@ def add_rms_norm(
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
-    y, s, _ = ops.add_rms_norm(x, residual, weight, eps=eps, weight_offset=weight_offset)
+    if dropout == 0:
+        y, s, _ = ops.add_rms_norm(x, residual, weight, eps=eps, weight_offset=weight_offset)
+        return y, s
+    seeds = seed_of("add_rms_norm", seed, x)
+    try:
+        y, s, _ = ops.dropout_add_rms_norm(
+            x, residual, seeds, weight, eps=eps, weight_offset=weight_offset, rate=dropout
+        )
+    except Exception as error:
+        raise renamed(error, "dropout_add_rms_norm", "add_rms_norm", rate="dropout") from None
     return y, s
 
 
@@ -126,11 +145,18 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
 
 
 def add_layer_norm(
-    x: Tensor, residual: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-5
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+    dropout: float = 0.0,
+    seed: Tensor | tuple[int, int] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(layer_norm(s), s) with s = x + residual, in one pass.
+    """(layer_norm(s), s) with s = x + residual, or s = dropout(x) + residual, in one pass.
 
-    s is rounded to x's dtype before it is normalized, as if both steps were separate operators.
+    s is rounded to x's dtype before it is normalized, as if the steps were separate operators.
 
     Args:
         x: [..., columns], float64, float32, float16 or bfloat16. Rows may be strided: they are read in place.
@@ -138,19 +164,22 @@ def add_layer_norm(
         weight: [columns], of x's dtype, or float32 beside a 16-bit x; None means a factor of 1.
         bias: [columns], of x's dtype, or float32 beside a 16-bit x; None adds nothing.
         eps: added to the variance, in the compute dtype.
+        dropout: the probability with which an element of x is dropped, from 0 to below 1.
+        seed: as in `dropout`, which drops the same with it. Unused if `dropout` is 0.
 
     Returns:
         The normalized sum, and the sum itself for the next residual connection: two tensors of x's shape and dtype.
 
     Gradient:
-        x and residual have the same gradient: that of `layer_norm` at s, plus the gradient of the second result.
+        x and residual have the same gradient: that of `layer_norm` at s, plus the gradient of the second result. With
+        dropout, x has `dropout` of it, with the same seed.
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
+            dtype, or the probability is out of range.
 
     PyTorch:
-        `eps` is a constant of compiled code: torch.compile compiles again for each value.
+        `eps` and `dropout` are constants of compiled code: torch.compile compiles again for each value.
 
         >>> fo.add_layer_norm(torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 2.0]]))
         (tensor([[-1.0000,  1.0000]]), tensor([[3., 4.]]))
@@ -162,5 +191,12 @@ def add_layer_norm(
 
     Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
     """
-    y, s, _, _ = ops.add_layer_norm(x, residual, weight, bias, eps=eps)
+    if dropout == 0:
+        y, s, _, _ = ops.add_layer_norm(x, residual, weight, bias, eps=eps)
+        return y, s
+    seeds = seed_of("add_layer_norm", seed, x)
+    try:
+        y, s, _, _ = ops.dropout_add_layer_norm(x, residual, seeds, weight, bias, eps=eps, rate=dropout)
+    except Exception as error:
+        raise renamed(error, "dropout_add_layer_norm", "add_layer_norm", rate="dropout") from None
     return y, s

@@ -117,6 +117,62 @@ class Operators(Protocol):
         label_smoothing: float = 0.0,
         reduction: str = "mean",
     ) -> Tensor: ...
+    def dropout(self, x: Tensor, seed: Tensor, *, rate: float = 0.5) -> Tensor: ...
+    def dropout_add(self, x: Tensor, residual: Tensor, seed: Tensor, *, rate: float = 0.5) -> Tensor: ...
+    def dropout_add_layer_norm(
+        self,
+        x: Tensor,
+        residual: Tensor,
+        seed: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        *,
+        eps: float = 1e-05,
+        rate: float = 0.5,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+    def dropout_add_layer_norm_backward(
+        self,
+        dy: Tensor,
+        s: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        mean: Tensor,
+        rstd: Tensor,
+        ds: Tensor | None,
+        seed: Tensor,
+        *,
+        rate: float = 0.5,
+        need_dx: bool = True,
+        need_dresidual: bool = True,
+        need_dweight: bool = True,
+        need_dbias: bool = True,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+    def dropout_add_rms_norm(
+        self,
+        x: Tensor,
+        residual: Tensor,
+        seed: Tensor,
+        weight: Tensor | None,
+        *,
+        eps: float = 1e-06,
+        weight_offset: float = 0.0,
+        rate: float = 0.5,
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+    def dropout_add_rms_norm_backward(
+        self,
+        dy: Tensor,
+        s: Tensor,
+        weight: Tensor | None,
+        rstd: Tensor,
+        ds: Tensor | None,
+        seed: Tensor,
+        *,
+        weight_offset: float = 0.0,
+        rate: float = 0.5,
+        need_dx: bool = True,
+        need_dresidual: bool = True,
+        need_dweight: bool = True,
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
     def gated_act(self, gate: Tensor, up: Tensor | None, *, activation: str = "silu") -> Tensor: ...
     def gated_act_backward(
         self,

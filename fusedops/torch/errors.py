@@ -45,6 +45,6 @@ def _check_classes(declaration: Operator, inputs: Inputs, error: Exception) -> N
             raise TypeError(f"fusedops.{declaration.name}: {name} must be {expected}; got {kind}{advice}") from error
 
 
-def renamed(error: Any, operator: str, function: str) -> Any:
+def renamed(error: Any, operator: str, function: str, **arguments: str) -> Any:
     """`checks.renamed`, which the compiler does not trace."""
-    return error if torch.compiler.is_compiling() else checks.renamed(error, operator, function)
+    return error if torch.compiler.is_compiling() else checks.renamed(error, operator, function, **arguments)

@@ -12,6 +12,7 @@ from fusedops.functions.common import Activation, Approximation, Reduction
 from fusedops.torch import expressions as own
 from fusedops.torch.errors import renamed
 from fusedops.torch.operators import OPERATORS as ops
+from fusedops.torch.randomness import seed_of
 from fusedops.torch.recording import may_need_gradient
 
 __all__ = [
@@ -23,6 +24,8 @@ __all__ = [
     "axpby",
     "bias_act",
     "cross_entropy",
+    "dropout",
+    "dropout_add",
     "elementwise",
     "gated_act",
     "gated_linear",
@@ -71,11 +74,18 @@ def add(x: Tensor, y: Tensor) -> Tensor:
 
 
 def add_layer_norm(
-    x: Tensor, residual: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-05
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    eps: float = 1e-05,
+    dropout: float = 0.0,
+    seed: Tensor | tuple[int, int] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(layer_norm(s), s) with s = x + residual, in one pass.
+    """(layer_norm(s), s) with s = x + residual, or s = dropout(x) + residual, in one pass.
 
-    s is rounded to x's dtype before it is normalized, as if both steps were separate operators.
+    s is rounded to x's dtype before it is normalized, as if the steps were separate operators.
 
     Args:
         x: [..., columns], float64, float32, float16 or bfloat16. Rows may be strided: they are read in place.
@@ -83,19 +93,22 @@ def add_layer_norm(
         weight: [columns], of x's dtype, or float32 beside a 16-bit x; None means a factor of 1.
         bias: [columns], of x's dtype, or float32 beside a 16-bit x; None adds nothing.
         eps: added to the variance, in the compute dtype.
+        dropout: the probability with which an element of x is dropped, from 0 to below 1.
+        seed: as in `dropout`, which drops the same with it. Unused if `dropout` is 0.
 
     Returns:
         The normalized sum, and the sum itself for the next residual connection: two tensors of x's shape and dtype.
 
     Gradient:
-        x and residual have the same gradient: that of `layer_norm` at s, plus the gradient of the second result.
+        x and residual have the same gradient: that of `layer_norm` at s, plus the gradient of the second result. With
+        dropout, x has `dropout` of it, with the same seed.
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
+            dtype, or the probability is out of range.
 
     PyTorch:
-        `eps` is a constant of compiled code: torch.compile compiles again for each value.
+        `eps` and `dropout` are constants of compiled code: torch.compile compiles again for each value.
 
         >>> fo.add_layer_norm(torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 2.0]]))
         (tensor([[-1.0000,  1.0000]]), tensor([[3., 4.]]))
@@ -107,16 +120,30 @@ def add_layer_norm(
 
     Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
     """
-    y, s, _, _ = ops.add_layer_norm(x, residual, weight, bias, eps=eps)
+    if dropout == 0:
+        y, s, _, _ = ops.add_layer_norm(x, residual, weight, bias, eps=eps)
+        return y, s
+    seeds = seed_of("add_layer_norm", seed, x)
+    try:
+        y, s, _, _ = ops.dropout_add_layer_norm(x, residual, seeds, weight, bias, eps=eps, rate=dropout)
+    except Exception as error:
+        raise renamed(error, "dropout_add_layer_norm", "add_layer_norm", rate="dropout") from None
     return y, s
 
 
 def add_rms_norm(
-    x: Tensor, residual: Tensor, weight: Tensor | None = None, *, eps: float = 1e-06, weight_offset: float = 0.0
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None = None,
+    *,
+    eps: float = 1e-06,
+    weight_offset: float = 0.0,
+    dropout: float = 0.0,
+    seed: Tensor | tuple[int, int] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(rms_norm(s), s) with s = x + residual, in one pass.
+    """(rms_norm(s), s) with s = x + residual, or s = dropout(x) + residual, in one pass.
 
-    s is rounded to x's dtype before it is normalized, as if both steps were separate operators.
+    s is rounded to x's dtype before it is normalized, as if the steps were separate operators.
 
     Args:
         x: [..., columns], float64, float32, float16 or bfloat16. Rows may be strided: they are read in place.
@@ -125,19 +152,22 @@ def add_rms_norm(
         eps: added to the mean of squares, in the compute dtype.
         weight_offset: added to the weight in the compute dtype; 1 for weights that are stored as the difference from 1,
             as in Gemma. Unused without a weight.
+        dropout: the probability with which an element of x is dropped, from 0 to below 1.
+        seed: as in `dropout`, which drops the same with it. Unused if `dropout` is 0.
 
     Returns:
         The normalized sum, and the sum itself for the next residual connection: two tensors of x's shape and dtype.
 
     Gradient:
-        x and residual have the same gradient: that of `rms_norm` at s, plus the gradient of the second result.
+        x and residual have the same gradient: that of `rms_norm` at s, plus the gradient of the second result. With
+        dropout, x has `dropout` of it, with the same seed.
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
+            dtype, or the probability is out of range.
 
     PyTorch:
-        `eps` is a constant of compiled code: torch.compile compiles again for each value.
+        `eps` and `dropout` are constants of compiled code: torch.compile compiles again for each value.
 
         >>> fo.add_rms_norm(torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 2.0]]))
         (tensor([[0.8485, 1.1314]]), tensor([[3., 4.]]))
@@ -149,7 +179,16 @@ def add_rms_norm(
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
-    y, s, _ = ops.add_rms_norm(x, residual, weight, eps=eps, weight_offset=weight_offset)
+    if dropout == 0:
+        y, s, _ = ops.add_rms_norm(x, residual, weight, eps=eps, weight_offset=weight_offset)
+        return y, s
+    seeds = seed_of("add_rms_norm", seed, x)
+    try:
+        y, s, _ = ops.dropout_add_rms_norm(
+            x, residual, seeds, weight, eps=eps, weight_offset=weight_offset, rate=dropout
+        )
+    except Exception as error:
+        raise renamed(error, "dropout_add_rms_norm", "add_rms_norm", rate="dropout") from None
     return y, s
 
 
@@ -414,6 +453,82 @@ def cross_entropy(
         logits, labels, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction
     )
     return loss
+
+
+def dropout(x: Tensor, rate: float, seed: Tensor | tuple[int, int] | None = None) -> Tensor:
+    """x / (1 − rate) where an element is kept, else 0, also of NaN and infinity.
+
+    Which elements are kept follows from the seed, the rate and an element's position in x, counted row by row: the same
+    in both frameworks, on CPU and GPU, for any strides and dtype. No mask is stored: the backward draws it again.
+
+    Args:
+        x: float64, float32, float16 or bfloat16, any shape.
+        rate: the probability with which an element is dropped, from 0 to below 1.
+        seed: int64 [2], a key and an offset, or a pair of integers. Calls with the same seed drop the same positions;
+            those with the same key and another offset, such as the number of a step, have nothing to do with each
+            other. None: drawn by the framework's own generator.
+
+    Returns:
+        A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once.
+
+    Gradient:
+        dx = dropout(dy) with the same seed.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype, or the rate is out of range.
+
+    PyTorch:
+        Without a seed, torch.manual_seed repeats the call, as does the state that torch.utils.checkpoint keeps; a CUDA
+        graph draws at each replay; torch.vmap asks for its `randomness`. With one, each call that vmap makes drops the
+        same. `rate` is a constant of compiled code.
+
+        >>> fo.dropout(torch.ones(8), 0.5, seed=(5, 0))
+        tensor([2., 0., 2., 2., 0., 0., 2., 0.])
+
+    TensorFlow:
+        Without a seed, as tf.nn.dropout draws: tf.random.set_seed repeats a run, and each run of a graph draws anew.
+        tf.recompute_grad then draws another one for the backward: give it a seed.
+
+        >>> fo.dropout(tf.ones(8), 0.5, seed=(5, 0)).numpy()
+        array([2., 0., 2., 2., 0., 0., 2., 0.], dtype=float32)
+
+    Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", 2014; the random
+    numbers are those of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011.
+    """
+    return ops.dropout(x, seed_of("dropout", seed, x), rate=rate)
+
+
+def dropout_add(x: Tensor, residual: Tensor, rate: float, seed: Tensor | tuple[int, int] | None = None) -> Tensor:
+    """residual + dropout(x), in one pass.
+
+    Args:
+        x: float64, float32, float16 or bfloat16, any shape.
+        residual: x's shape and dtype.
+        rate: the probability with which an element of x is dropped, from 0 to below 1.
+        seed: as in `dropout`, which drops the same with it.
+
+    Returns:
+        A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once.
+
+    Gradient:
+        dx = dropout(dy) with the same seed; of residual, the upstream gradient.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype, or the rate is out of range.
+
+    PyTorch:
+        What `dropout` says of seeds and rates.
+
+        >>> fo.dropout_add(torch.ones(4), torch.tensor([1.0, 2.0, 3.0, 4.0]), 0.5, seed=(5, 0))
+        tensor([3., 2., 5., 6.])
+
+    TensorFlow:
+        >>> fo.dropout_add(tf.ones(4), tf.constant([1.0, 2.0, 3.0, 4.0]), 0.5, seed=(5, 0)).numpy()
+        array([3., 2., 5., 6.], dtype=float32)
+    """
+    return ops.dropout_add(x, residual, seed_of("dropout_add", seed, x), rate=rate)
 
 
 def elementwise(expression: str, *, inputs: Sequence[str] | None = None, name: str | None = None) -> Elementwise:

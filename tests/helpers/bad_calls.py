@@ -32,9 +32,10 @@ def of_tensors(backend: Backend, operator: Specification, bad: Bad) -> tuple[Cal
 
 
 def in_a_graph(operator: Specification, bad: Bad) -> str:
-    """A pattern of the sentence as a kernel or the framework says it, which know a function of a user's by the name of
-    its operator."""
-    return re.escape(bad.sentence).replace(operator.name, f"({operator.name}|{operator.operator})", 1)
+    """A pattern of the sentence as a kernel or the framework says it, which know a function by the name of the operator
+    that it calls."""
+    names = "|".join((operator.name, *operator.operators))
+    return re.escape(bad.sentence).replace(operator.name, f"({names})", 1)
 
 
 def of_any_size(operator: Specification, bad: Bad) -> str:

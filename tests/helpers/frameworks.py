@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from itertools import takewhile
 from typing import Any
 
 import ml_dtypes
@@ -31,8 +32,8 @@ class Backend:
         self.device = device
         self.functions = importlib.import_module(f"fusedops.{self.framework}")
         self.expressions = {name: spec.made_by(self.functions) for name, spec in EXPRESSIONS.items()}
-        self.keyword_only = {
-            name: [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        self.positions = {
+            name: [p.name for p in inspect.signature(function).parameters.values() if p.kind is not p.KEYWORD_ONLY]
             for name, function in vars(self.functions).items()
             if inspect.isfunction(function)
         }
@@ -71,9 +72,11 @@ class Backend:
         return {name: array(value) if self.is_tensor(value) else value for name, value in inputs.items()}
 
     def call(self, name: str, inputs: Tensors, options: Mapping[str, Any] | None = None) -> tuple[Any, ...]:
-        """The public function's outputs. Inputs are given by position, but for those that must be named."""
-        named = {key: value for key, value in inputs.items() if key in self.keyword_only.get(name, ())}
-        positional = [value for key, value in inputs.items() if key not in named]
+        """The public function's outputs. Inputs are given by position, but for those that must be named or stand behind
+        an option."""
+        places = zip(inputs, self.positions.get(name, inputs), strict=False)
+        count = sum(1 for _ in takewhile(lambda place: place[0] == place[1], places))
+        positional, named = list(inputs.values())[:count], dict(list(inputs.items())[count:])
         result = self.public(name)(*positional, **named, **(options or {}))
         return result if isinstance(result, tuple) else (result,)
 

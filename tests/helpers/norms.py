@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.helpers.dropout import draw_seed, dropped
 from tests.helpers.specification import Array, Bad, Like, Sample, Specification, pairwise, pick
 
 
@@ -20,6 +21,10 @@ class Norm(Specification):
         self.outputs = ("y", "s") if self.added else ("y",)
         self.parameters = ("weight", "bias") if centered else ("weight",)
         self.bad = tuple(self.bad_calls())
+
+    @property
+    def operators(self):
+        return (self.name, f"dropout_{self.name}") if self.added else (self.name,)
 
     def inputs(self, x: Array, residual: Array | None = None, **parameters: Array | None) -> dict[str, Any]:
         """In the order of the public signature."""
@@ -47,6 +52,10 @@ class Norm(Specification):
             yield sample((3, 17), {"weight_offset": 1}, without=("weight",), name="offset-of-no-weight")
         for eps in (0.0, 1e-3, 0.7, 2):
             yield sample((2, 3, 9), {"eps": eps}, name=f"eps-{eps}")
+        if self.added:
+            for shape, rate in (((3, 5, 37), 0.5), ((130, 1032), 0.75)):  # products are exact
+                seeded = sample(shape, {"dropout": rate}, name=f"dropout-{rate}")
+                yield Sample({**seeded.inputs, "seed": draw_seed(random)}, seeded.options, seeded.name)
         yield sample((4, 50), offset=30.0, name="far")
         yield sample((700, 3), name="many-rows")  # several in a slab
         yield sample((0, 3), name="no-rows")
@@ -60,7 +69,10 @@ class Norm(Specification):
         options = pick(random, {}, {"eps": 1e-3}, {"eps": 0.7})
         if not self.centered:
             options = {**options, **pick(random, {}, {"weight_offset": 1.0}, {"weight_offset": -0.3})}
-        return Sample({**self.sample(shape, random).inputs, **dict.fromkeys(without)}, options)
+        seed = {}
+        if self.added and pick(random, True, False):
+            options, seed = {**options, "dropout": pick(random, 0.5, 0.75)}, {"seed": draw_seed(random)}
+        return Sample({**self.sample(shape, random).inputs, **dict.fromkeys(without), **seed}, options)
 
     def special(self, values, random):
         def rows(specials):
@@ -83,36 +95,40 @@ class Norm(Specification):
             x, residual = random.normal(size=(2, 2, 3))
             yield Sample(self.inputs(x, residual, weight=weight, bias=weight[::-1].copy()))
 
-    def reference(self, x, residual=None, weight=None, bias=None, eps=None, weight_offset=0.0):
-        s = x + residual if self.added else x
+    def reference(self, x, residual=None, weight=None, bias=None, eps=None, weight_offset=0.0, **dropout):
+        s = self.sum(x, residual, **dropout)
         deviation, rstd = self.moments(s, eps)
         y = deviation * rstd * self.factor(s, weight, weight_offset)
         y = y if bias is None else y + bias
         return (y, s) if self.added else y
 
-    def gradients(self, dy, ds=None, *, x, residual=None, weight=None, bias=None, eps=None, weight_offset=0.0):
-        s = x + residual if self.added else x
+    def gradients(
+        self, dy, ds=None, *, x, residual=None, weight=None, bias=None, eps=None, weight_offset=0.0, **dropout
+    ):
+        s = self.sum(x, residual, **dropout)
         deviation, rstd = self.moments(s, eps)
         xhat, wdy = deviation * rstd, dy * self.factor(s, weight, weight_offset)
         slope = wdy - mean(wdy) if self.centered else wdy
         dx = rstd * (slope - xhat * mean(wdy * xhat))
         dx = dx if ds is None else dx + ds
-        return {"x": dx, "residual": dx, "weight": over_rows(dy * xhat), "bias": over_rows(dy)}
+        return {"x": self.dropped(dx, **dropout), "residual": dx, "weight": over_rows(dy * xhat), "bias": over_rows(dy)}
 
-    def magnitude(self, x, residual=None, weight=None, bias=None, eps=None, weight_offset=0.0):
-        size = np.abs(x) + np.abs(residual) if self.added else np.abs(x)
-        xhat, _, _ = self.sizes(x, residual, eps)
+    def magnitude(self, x, residual=None, weight=None, bias=None, eps=None, weight_offset=0.0, **dropout):
+        size = np.abs(self.dropped(x, **dropout)) + np.abs(residual) if self.added else np.abs(x)
+        xhat, _, _ = self.sizes(x, residual, eps, **dropout)
         y = xhat * self.factor_size(x, weight, weight_offset)
         y = y if bias is None else y + np.abs(bias)
         return (y, size) if self.added else y
 
-    def gradient_magnitude(self, dy, ds=0.0, *, x, residual=None, weight=None, bias=None, eps=None, weight_offset=0.0):
-        xhat, rstd, _ = self.sizes(x, residual, eps)
+    def gradient_magnitude(
+        self, dy, ds=0.0, *, x, residual=None, weight=None, bias=None, eps=None, weight_offset=0.0, **dropout
+    ):
+        xhat, rstd, _ = self.sizes(x, residual, eps, **dropout)
         dy, ds = np.abs(dy), np.abs(ds)
         wdy = dy * self.factor_size(x, weight, weight_offset)
         slope = wdy + mean(wdy) if self.centered else wdy
         dx = rstd * (slope + xhat * mean(wdy * xhat)) + ds
-        return {"x": dx, "residual": dx, "weight": over_rows(dy * xhat), "bias": over_rows(dy)}
+        return {"x": self.dropped(dx, **dropout), "residual": dx, "weight": over_rows(dy * xhat), "bias": over_rows(dy)}
 
     def roundings(self, x, **others: Any):
         # The mean takes a sum and a division, and so does the mean square, whose root halves the error; eps, the root
@@ -132,14 +148,20 @@ class Norm(Specification):
             "dbias": rows,
         }
 
-    def storage_roundings(self, x, residual=None, weight=None, bias=None, eps=None, weight_offset=0.0):
+    def storage_roundings(self, x, residual=None, weight=None, bias=None, eps=None, weight_offset=0.0, **dropout):
         """s is rounded before it is normalized. An error of s moves xhat by its own share, and rstd by `spread`."""
         if not self.added:
             return {}
-        _, _, spread = self.sizes(x, residual, eps)
+        _, _, spread = self.sizes(x, residual, eps, **dropout)
         most = spread.max(initial=0)
         # rstd once and xhat twice: as a factor, and in the mean of products.
         return {"y": 1 + spread, "dx": 2 + 3 * spread, "dresidual": 2 + 3 * spread, "dweight": 1 + most}
+
+    def sum(self, x, residual, **dropout):
+        return self.dropped(x, **dropout) + residual if self.added else x
+
+    def dropped(self, x, dropout=0.0, seed=None):
+        return dropped(x, dropout, seed) if dropout else x
 
     def moments(self, s, eps):
         """The deviations from the mean, or s itself, and the inverse of their root mean square."""
@@ -147,9 +169,9 @@ class Norm(Specification):
         deviation = s - mean(s) if self.centered else s
         return deviation, 1 / np.sqrt(mean(deviation * deviation) + eps)
 
-    def sizes(self, x, residual, eps):
+    def sizes(self, x, residual, eps, **dropout):
         """Of xhat, with a mean that may cancel; rstd; by how many half ulps of s it can be off."""
-        s = x + residual if self.added else x
+        s = self.sum(x, residual, **dropout)
         deviation, rstd = self.moments(s, eps)
         size = np.abs(s) + mean(np.abs(s)) if self.centered else np.abs(s)
         return size * rstd, rstd, rstd * mean(np.abs(deviation) * rstd * np.abs(s))
@@ -163,7 +185,8 @@ class Norm(Specification):
     def bad_calls(self):
         def bad(sentence, x=None, *, options=None, **others):
             x = x or Like("float32", (2, 8))
-            given = self.inputs(**{"x": x, "residual": x, **others})
+            seed = {name: others.pop(name) for name in ("seed",) if name in others}
+            given = {**self.inputs(**{"x": x, "residual": x, **others}), **seed}
             return Bad(given, f"fusedops.{self.name}: {sentence}", options or {})
 
         yield bad("x must be float64, float32, float16 or bfloat16; got int32", Like("int32", (2, 8)))
@@ -175,6 +198,9 @@ class Norm(Specification):
             yield bad("residual must have x's shape, [2, 8]; got [8]", residual=Like("float32", (8,)))
             yield bad("residual must have x's dtype, float32; got float16", residual=Like("float16", (2, 8)))
             yield bad("residual must be a tensor; got NoneType", residual=None)
+            dropping = {"options": {"dropout": 0.5}, "seed": Like("int64", (2,))}
+            yield bad("seed must be int64; got int32", **{**dropping, "seed": Like("int32", (2,))})
+            yield bad("residual must have x's shape, [2, 8]; got [8]", **dropping, residual=Like("float32", (8,)))
         for name in self.parameters:
             shape = f"{name} must have shape [8], the last dimension of x; got"
             yield bad(f"{shape} [7]", **{name: Like("float32", (7,))})

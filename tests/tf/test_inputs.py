@@ -168,8 +168,11 @@ def test_ragged_and_sparse_tensors(tf_backend, spec, random):
                 with pytest.raises(TypeError, match=sentence):
                     tf_backend.call(spec.name, {**inputs, name: given}, sample.options)
                 with pytest.raises(TypeError, match=sentence):
-                    call = tf.function(lambda given, name=name: tf_backend.call(spec.name, {**inputs, name: given}))
-                    call(given)
+
+                    def call(given, name=name):
+                        return tf_backend.call(spec.name, {**inputs, name: given}, sample.options)
+
+                    tf.function(call)(given)
 
 
 def test_flat_values_of_a_ragged_tensor(tf_backend):

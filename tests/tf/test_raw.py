@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
@@ -31,8 +32,13 @@ class Call:
 
 def raw_calls(backend, spec) -> Iterator[Call]:
     """The operators that a public function and its gradient are made of."""
+    random = np.random.default_rng(3)
+    samples = [spec.sample((5, 33), random), *(spec.more_samples(random) if len(spec.operators) > 1 else ())]
+    return itertools.chain.from_iterable(raw_calls_of(backend, spec, sample) for sample in samples)
+
+
+def raw_calls_of(backend, spec, sample) -> Iterator[Call]:
     tf = backend.tf
-    sample = spec.sample((5, 33), np.random.default_rng(3))
     inputs = backend.numpy(backend.tensors(sample, "float32"), np.float32)
     with tf.Graph().as_default() as graph:
         # Not constants, which TensorFlow would fold: on a CPU.

@@ -8,6 +8,7 @@
 
 #include "core/common/elementwise.h"
 #include "core/common/numeric.h"
+#include "core/cpu/random_words.h"
 #include "core/declaration/operator.h"
 
 namespace fusedops::cpu {
@@ -48,6 +49,9 @@ const compute_t<T>* widened(const T* from, compute_t<T>* buffer, int64_t n) {
     return buffer;
   }
 }
+
+// Random words stay what they are.
+inline const uint32_t* widened(const uint32_t* words, float*, int64_t) { return words; }
 
 // value or otherwise, by its bits: a choice that is vectorized, whatever the sizes of the two types.
 template <class T>
@@ -100,17 +104,33 @@ void apply_block(Function function, int64_t n, T* out, const Inputs*... in) {
   }
 }
 
-// The same, block by block, for any number of elements.
-template <class T, class Function, class... Inputs>
-void apply(Function function, bool streamed, int64_t n, T* out, const Inputs*... in) {
-  if (std::is_same_v<T, compute_t<T>> && !streamed) return apply_block(function, n, out, in...);
+// Calls body(start, n, out) for the blocks of n <= kBlock elements of a result, which may be streamed.
+template <class T, class Body>
+void each_block(bool streamed, int64_t n, T* out, Body body) {
   T buffer[kBlock];
   for (int64_t start = 0; start < n; start += kBlock) {
     const int64_t size = std::min(kBlock, n - start);
-    apply_block(function, size, streamed ? buffer : out + start, in + start...);
+    body(start, size, streamed ? buffer : out + start);
     if (streamed) stream(buffer, out + start, size);
   }
   if (streamed) finish_streaming();
+}
+
+// The same as apply_block(), for any number of elements.
+template <class T, class Function, class... Inputs>
+void apply(Function function, bool streamed, int64_t n, T* out, const Inputs*... in) {
+  if (std::is_same_v<T, compute_t<T>> && !streamed) return apply_block(function, n, out, in...);
+  each_block(streamed, n, out,
+             [&](int64_t start, int64_t size, T* to) { apply_block(function, size, to, in + start...); });
+}
+
+// The same for a function that draws, and elements from `position` on.
+template <class T, class Function, class... Inputs>
+void apply_drawing(Function function, int64_t position, bool streamed, int64_t n, T* out, const Inputs*... in) {
+  each_block(streamed, n, out, [&](int64_t start, int64_t size, T* to) {
+    const RandomWords<kBlock> words(function.seed, position + start, size);
+    apply_block(function, size, to, words.data(), in + start...);
+  });
 }
 
 // The operator's result = formula(its tensors...), all of one dtype and size.
@@ -122,11 +142,17 @@ Status elementwise(const Call& call, const Formula& formula) {
     const auto function = formula.template prepared<T>();
     const auto tensors = tensors_of<kOp, T>(call);
     const int64_t n = out.numel(), blocks = (n + kBlock - 1) / kBlock;
-    constexpr int64_t kNanosecondsPerBlock = 250;
+    const bool streamed = is_streamed(n * sizeof(T));
+    constexpr bool kDrawing = kDraws<decltype(function)>;
+    constexpr int64_t kNanosecondsPerBlock = kDrawing ? 1250 : 250;
     call.context.parallel_for(blocks, kNanosecondsPerBlock, [&](int64_t begin, int64_t end) {
       const int64_t start = begin * kBlock, stop = std::min(end * kBlock, n);
       const auto compute = [&](const auto*... in) {
-        apply(function, is_streamed(n * sizeof(T)), stop - start, static_cast<T*>(out.data) + start, in + start...);
+        T* to = static_cast<T*>(out.data) + start;
+        if constexpr (kDrawing)
+          apply_drawing(function, start, streamed, stop - start, to, in + start...);
+        else
+          apply(function, streamed, stop - start, to, in + start...);
       };
       std::apply(compute, tensors);
     });

@@ -7,6 +7,7 @@
 #include "core/common/elementwise.h"
 #include "core/cuda/launch.cuh"
 #include "core/cuda/pack.cuh"
+#include "core/cuda/random_words.cuh"
 
 namespace fusedops::cuda {
 
@@ -14,6 +15,17 @@ template <class T, int kArity>
 struct Inputs {
   const T* data[kArity];
 };
+
+// The function of element i of a pack, from the position `at` on: with the element's random word, if it draws.
+template <class T, class Function>
+__device__ auto of_pack(const Function& function, int64_t at) {
+  if constexpr (kDraws<Function>)
+    return [=, words = RandomWords<kPackSize<T>, true>(function.seed, at)](int i, auto... x) {
+      return function(words[i], x...);
+    };
+  else
+    return [=](int, auto... x) { return function(x...); };
+}
 
 // One pack per thread. The many threads of a multiprocessor keep enough bytes in flight; a second pack per thread was
 // measured to cost 3 %, and a small tensor wants all the threads it can get.
@@ -26,10 +38,11 @@ __global__ void __launch_bounds__(kThreads)
   Pack<T> packs[kArity], result;
 #pragma unroll
   for (int k = 0; k < kArity; ++k) packs[k] = load_pack<kAligned>(in.data[k] + at, n - at);
+  const auto element = of_pack<T>(function, at);
 #pragma unroll
   for (int i = 0; i < kPackSize<T>; ++i)
     result.values[i] = [&]<size_t... K>(std::index_sequence<K...>) {
-      return from_compute<T>(function(to_compute(packs[K].values[i])...));
+      return from_compute<T>(element(i, to_compute(packs[K].values[i])...));
     }(std::make_index_sequence<kArity>());
   store_pack<kAligned>(result, out + at, n - at);
 }

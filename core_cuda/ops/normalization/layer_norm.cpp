@@ -35,6 +35,22 @@ const Operator& add_layer_norm() {
   return op;
 }
 
+const Operator& dropout_add_layer_norm() {
+  static const Operator op{
+      kDropoutAddLayerNorm,
+      {.derivative = {{.op = "dropout_add_layer_norm_backward",
+                       .inputs = {"dy", "s", "weight", "bias", "mean", "rstd", "ds", "seed"},
+                       .gradients = {{"x", "dx"}, {"residual", "dresidual"}, {"weight", "dweight"}, {"bias", "dbias"}}},
+                      {.op = "dropout", .inputs = {"ds", "seed"}, .gradients = {{"x", "y"}}},
+                      {.gradients = {{"residual", "ds"}}}},
+       .rule = [](Rule& rule) { return norm_forward_rule(rule, kDropoutAddLayerNorm); },
+       .workspace = [](const Call& call) { return norm_forward_workspace(call, kDropoutAddLayerNorm); },
+       .cpu = [](const Call& call) { return norm_forward_cpu(call, kDropoutAddLayerNorm); },
+       .cuda = dropout_add_layer_norm_cuda},
+  };
+  return op;
+}
+
 const Operator& layer_norm_backward() {
   static const Operator op{
       kLayerNormBackward,
@@ -42,6 +58,17 @@ const Operator& layer_norm_backward() {
        .workspace = [](const Call& call) { return norm_backward_workspace(call, kLayerNormBackward); },
        .cpu = [](const Call& call) { return norm_backward_cpu(call, kLayerNormBackward); },
        .cuda = layer_norm_backward_cuda},
+  };
+  return op;
+}
+
+const Operator& dropout_add_layer_norm_backward() {
+  static const Operator op{
+      kDropoutAddLayerNormBackward,
+      {.rule = [](Rule& rule) { return norm_backward_rule(rule, kDropoutAddLayerNormBackward); },
+       .workspace = [](const Call& call) { return norm_backward_workspace(call, kDropoutAddLayerNormBackward); },
+       .cpu = [](const Call& call) { return norm_backward_cpu(call, kDropoutAddLayerNormBackward); },
+       .cuda = dropout_add_layer_norm_backward_cuda},
   };
   return op;
 }

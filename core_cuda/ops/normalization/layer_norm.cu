@@ -8,7 +8,7 @@ namespace {
 Status forward(const Call& call, const NormForwardPlaces& places) {
   return dispatch(call.inputs[places.x]->dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    return cuda::norm_forward</*kCentered=*/true>(NormForward<T>(call, places), call.context);
+    return cuda::norm_forward</*kCentered=*/true, /*kDropout=*/false>(NormForward<T>(call, places), call.context);
   });
 }
 
@@ -21,7 +21,8 @@ Status add_layer_norm_cuda(const Call& call) { return forward(call, kAddLayerNor
 Status layer_norm_backward_cuda(const Call& call) {
   return dispatch(call.inputs[input_of(kLayerNormBackward, "x")]->dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    return cuda::norm_backward</*kCentered=*/true>(NormBackward<T>(call, kLayerNormBackward), call.context);
+    return cuda::norm_backward</*kCentered=*/true, /*kDropout=*/false>(NormBackward<T>(call, kLayerNormBackward),
+                                                                       call.context);
   });
 }
 

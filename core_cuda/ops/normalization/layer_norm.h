@@ -32,6 +32,21 @@ inline constexpr Signature kAddLayerNorm{
 const Operator& add_layer_norm();
 FUSEDOPS_CUDA_KERNEL Status add_layer_norm_cuda(const Call& call);
 
+// s = dropout(x) + residual, rounded, and its layer_norm. The public function is add_layer_norm.
+inline constexpr Signature kDropoutAddLayerNorm{
+    .name = "dropout_add_layer_norm",
+    .inputs = {{"x", Kind::tensor, Layout::rows},
+               {"residual", Kind::tensor, Layout::rows},
+               {.name = "seed", .parameter = true},
+               {.name = "weight", .kind = Kind::optional, .parameter = true},
+               {.name = "bias", .kind = Kind::optional, .parameter = true}},
+    .outputs = {{"y", "x"}, {"s", "x"}, {"mean", "compute(x)", true}, {"rstd", "compute(x)", true}},
+    .attributes = {{"eps", Type::f64, "1e-5"}, {"rate", Type::f64, "0.5"}},
+};
+
+const Operator& dropout_add_layer_norm();
+FUSEDOPS_CUDA_KERNEL Status dropout_add_layer_norm_cuda(const Call& call);
+
 // The gradient of both: for add_layer_norm, x is its s, and ds the upstream gradient of s. A gradient that is not
 // needed, or has no input, is returned empty.
 inline constexpr Signature kLayerNormBackward{
@@ -51,5 +66,27 @@ inline constexpr Signature kLayerNormBackward{
 
 const Operator& layer_norm_backward();
 FUSEDOPS_CUDA_KERNEL Status layer_norm_backward_cuda(const Call& call);
+
+// Its gradient: that of the residual is what the norm's backward gives for s, and that of x is dropout of it.
+inline constexpr Signature kDropoutAddLayerNormBackward{
+    .name = "dropout_add_layer_norm_backward",
+    .inputs = {{"dy", Kind::tensor, Layout::rows},
+               {"s", Kind::tensor, Layout::rows},
+               {.name = "weight", .kind = Kind::optional, .parameter = true},
+               {.name = "bias", .kind = Kind::optional, .parameter = true},
+               {"mean"},
+               {"rstd"},
+               {"ds", Kind::optional, Layout::rows},
+               {.name = "seed", .parameter = true}},
+    .outputs = {{"dx", "s"}, {"dresidual", "s"}, {"dweight", "weight"}, {"dbias", "bias"}},
+    .attributes = {{"rate", Type::f64, "0.5"},
+                   {"need_dx", Type::boolean, "true"},
+                   {"need_dresidual", Type::boolean, "true"},
+                   {"need_dweight", Type::boolean, "true"},
+                   {"need_dbias", Type::boolean, "true"}},
+};
+
+const Operator& dropout_add_layer_norm_backward();
+FUSEDOPS_CUDA_KERNEL Status dropout_add_layer_norm_backward_cuda(const Call& call);
 
 }  // namespace fusedops

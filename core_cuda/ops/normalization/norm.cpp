@@ -1,5 +1,7 @@
 #include "ops/normalization/norm.h"
 
+#include "ops/elementwise/dropout.h"
+
 namespace fusedops {
 
 Status norm_forward_rule(Rule& rule, const NormForwardPlaces& at) {
@@ -8,6 +10,7 @@ Status norm_forward_rule(Rule& rule, const NormForwardPlaces& at) {
   FUSEDOPS_TRY(rule.has_rows(at.x));  // again, with what the residual says of x
   FUSEDOPS_TRY(rule.per_column(at.weight, at.x));
   if (at.bias != kNowhere) FUSEDOPS_TRY(rule.per_column(at.bias, at.x));
+  if (at.seed != kNowhere) FUSEDOPS_TRY(can_drop(rule, at.seed, at.rate));
 
   const Shape &x = rule.inputs[at.x], statistic = rule.row_shape(at.x, compute_dtype(x.dtype));
   rule.outputs[at.y] = x;
@@ -26,6 +29,7 @@ Status norm_backward_rule(Rule& rule, const NormBackwardPlaces& at) {
   if (at.mean != kNowhere) FUSEDOPS_TRY(rule.per_row(at.mean, at.x));
   FUSEDOPS_TRY(rule.per_row(at.rstd, at.x));
   if (rule.inputs[at.ds].present) FUSEDOPS_TRY(rule.same_as(at.ds, at.x));
+  if (at.seed != kNowhere) FUSEDOPS_TRY(can_drop(rule, at.seed, at.rate));
 
   const Shape& x = rule.inputs[at.x];
   const auto gradient = [&](const Shape& input, AttributePlace<bool> need) {
@@ -33,6 +37,7 @@ Status norm_backward_rule(Rule& rule, const NormBackwardPlaces& at) {
     return needed ? input : Shape::of(input.present ? input.dtype : x.dtype, {0});
   };
   rule.outputs[at.dx] = gradient(x, at.need_dx);
+  if (at.dresidual != kNowhere) rule.outputs[at.dresidual] = gradient(x, at.need_dresidual);
   rule.outputs[at.dweight] = gradient(rule.inputs[at.weight], at.need_dweight);
   if (at.bias != kNowhere) rule.outputs[at.dbias] = gradient(rule.inputs[at.bias], at.need_dbias);
   return {};

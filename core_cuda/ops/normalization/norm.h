@@ -4,9 +4,11 @@
 //   backward   dx = rstd * (wdy - mean(wdy) - xhat * mean(wdy * xhat)) + ds     RMSNorm: without mean(wdy)
 //              dweight = sum over rows of dy * xhat,  dbias = sum over rows of dy
 //
-// where xhat = (x - mean) * rstd and wdy = dy * (weight + offset).
+// where xhat = (x - mean) * rstd and wdy = dy * (weight + offset). With a residual, x stands for s = x + residual, or
+// s = dropout(x) + residual, whose backward gives dresidual as dx above, and dropout(dresidual) as dx.
 #pragma once
 
+#include "core/common/dropout.h"
 #include "core/common/numeric.h"
 #include "core/common/rows.h"
 #include "core/declaration/operator.h"
@@ -16,13 +18,14 @@ namespace fusedops {
 // Where the signature of a norm has what the calls below need. Some of it may be absent; a name that is not listed here
 // does not compile.
 struct NormForwardPlaces {
-  int x, residual, weight, bias;  // inputs
-  int y, s, mean, rstd;           // outputs
-  AttributePlace<double> eps, offset;
+  int x, residual, seed, weight, bias;  // inputs
+  int y, s, mean, rstd;                 // outputs
+  AttributePlace<double> eps, offset, rate;
 
   consteval NormForwardPlaces(const Signature& op)
       : x(input_of(op, "x")),
         residual(find_input(op, "residual")),
+        seed(find_input(op, "seed")),
         weight(input_of(op, "weight")),
         bias(find_input(op, "bias")),
         y(output_of(op, "y")),
@@ -30,34 +33,39 @@ struct NormForwardPlaces {
         mean(find_output(op, "mean")),
         rstd(output_of(op, "rstd")),
         eps(attribute_of<double>(op, "eps")),
-        offset(find_attribute<double>(op, "weight_offset")) {
-    has_only(op, {x, residual, weight, bias}, {y, s, mean, rstd}, {eps.place, offset.place});
+        offset(find_attribute<double>(op, "weight_offset")),
+        rate(find_attribute<double>(op, "rate")) {
+    has_only(op, {x, residual, seed, weight, bias}, {y, s, mean, rstd}, {eps.place, offset.place, rate.place});
   }
 };
 
 struct NormBackwardPlaces {
-  int dy, x, weight, bias, mean, rstd, ds;  // inputs
-  int dx, dweight, dbias;                   // outputs
-  AttributePlace<double> offset;
-  AttributePlace<bool> need_dx, need_dweight, need_dbias;
+  int dy, x, weight, bias, mean, rstd, ds, seed;  // inputs
+  int dx, dresidual, dweight, dbias;              // outputs
+  AttributePlace<double> offset, rate;
+  AttributePlace<bool> need_dx, need_dresidual, need_dweight, need_dbias;
 
   consteval NormBackwardPlaces(const Signature& op)
       : dy(input_of(op, "dy")),
-        x(input_of(op, "x")),
+        x(declared(std::max(find_input(op, "x"), find_input(op, "s")))),
         weight(input_of(op, "weight")),
         bias(find_input(op, "bias")),
         mean(find_input(op, "mean")),
         rstd(input_of(op, "rstd")),
         ds(input_of(op, "ds")),
+        seed(find_input(op, "seed")),
         dx(output_of(op, "dx")),
+        dresidual(find_output(op, "dresidual")),
         dweight(output_of(op, "dweight")),
         dbias(find_output(op, "dbias")),
         offset(find_attribute<double>(op, "weight_offset")),
+        rate(find_attribute<double>(op, "rate")),
         need_dx(attribute_of<bool>(op, "need_dx")),
+        need_dresidual(find_attribute<bool>(op, "need_dresidual")),
         need_dweight(attribute_of<bool>(op, "need_dweight")),
         need_dbias(find_attribute<bool>(op, "need_dbias")) {
-    has_only(op, {dy, x, weight, bias, mean, rstd, ds}, {dx, dweight, dbias},
-             {offset.place, need_dx.place, need_dweight.place, need_dbias.place});
+    has_only(op, {dy, x, weight, bias, mean, rstd, ds, seed}, {dx, dresidual, dweight, dbias},
+             {offset.place, rate.place, need_dx.place, need_dresidual.place, need_dweight.place, need_dbias.place});
   }
 };
 
@@ -87,6 +95,7 @@ struct NormForward {
     const InputRows<T> x_rows(call, at.x), residual_rows(call, at.residual);
     x = x_rows.data, x_stride = x_rows.stride;
     residual = residual_rows.data, residual_stride = residual_rows.stride;
+    if (at.seed != kNowhere) added.dropout = Dropout(call, at.seed, call.attributes[at.rate]);
     weight = parameter(call, at.weight);
     if (at.bias != kNowhere) bias = parameter(call, at.bias);
     offset = weight_offset(call, at.offset);
@@ -102,11 +111,12 @@ struct NormForward {
   int64_t x_stride;
   const T* residual;  // null: none, and s is x itself
   int64_t residual_stride;
+  DropoutAdd added;        // what s is of x and the residual, unless there is no seed, and s is their sum
   Parameter weight, bias;  // absent: as if weight + offset were 1 and bias 0
   double offset;
   double eps;
   T* y;
-  T* s = nullptr;                // x + residual, rounded; what is normalized
+  T* s = nullptr;                // rounded; what is normalized
   compute_t<T>* mean = nullptr;  // null: RMSNorm
   compute_t<T>* rstd;
 };
@@ -125,6 +135,10 @@ struct NormBackward {
     if (at.mean != kNowhere) mean = call.input<compute_t<T>>(at.mean);
     rstd = call.input<compute_t<T>>(at.rstd);
     if (call.attributes[at.need_dx]) dx = call.output<T>(at.dx);
+    if (at.seed != kNowhere) {
+      dropout = Dropout(call, at.seed, call.attributes[at.rate]);
+      if (call.attributes[at.need_dresidual]) dresidual = call.output<T>(at.dresidual);
+    }
     need_dweight = weight.data && call.attributes[at.need_dweight];
     dweight = call.outputs[at.dweight];
     if (at.bias != kNowhere) {
@@ -147,7 +161,8 @@ struct NormBackward {
   double offset;
   const compute_t<T>* mean = nullptr;  // null: RMSNorm
   const compute_t<T>* rstd;
-  T* dx = nullptr;  // null: not needed
+  Dropout dropout;
+  T *dx = nullptr, *dresidual = nullptr;  // null: not needed
   bool need_dweight, need_dbias = false;
   View dweight, dbias;
   Slabs slabs;

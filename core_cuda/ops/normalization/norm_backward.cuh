@@ -10,12 +10,13 @@
 
 namespace fusedops::cuda {
 
-template <bool kAligned, bool kCentered, bool kMixed, int kTensors, class T>
+template <bool kAligned, bool kCentered, bool kDropout, bool kMixed, int kTensors, class T>
 __global__ void __launch_bounds__(kNormBackwardThreads)
     norm_backward_kernel(const __grid_constant__ NormBackward<T> norm, const __grid_constant__ NormBackwardPlan plan) {
   begin_kernel();
   extern __shared__ int4 memory[];
-  NormBackwardBlock<kAligned, kCentered, kMixed, kTensors, T>(norm, plan, reinterpret_cast<char*>(memory)).run();
+  NormBackwardBlock<kAligned, kCentered, kDropout, kMixed, kTensors, T>(norm, plan, reinterpret_cast<char*>(memory))
+      .run();
 }
 
 // The sums of rows that are too long for a block to hold. The rows are read here, and again by the kernel above.
@@ -43,9 +44,9 @@ __global__ void __launch_bounds__(kMostRowThreads) norm_row_sums_kernel(NormBack
   for (int k = 0; k < kNormSums<kCentered>; ++k) norm.row_sums[2 * me.row + k] = sums[k];
 }
 
-template <bool kAligned, bool kCentered, bool kMixed, int kTensors, class T>
+template <bool kAligned, bool kCentered, bool kDropout, bool kMixed, int kTensors, class T>
 Status launch_norm_backward(const NormBackward<T>& norm, const Context& context) {
-  using Block = NormBackwardBlock<kAligned, kCentered, kMixed, kTensors, T>;
+  using Block = NormBackwardBlock<kAligned, kCentered, kDropout, kMixed, kTensors, T>;
   NormBackwardPlan plan;
   plan.groups = norm_backward_groups<T>(norm.cols);
   plan.step_rows = plan.groups.rows_per_block * Block::kDepth;
@@ -58,34 +59,35 @@ Status launch_norm_backward(const NormBackward<T>& norm, const Context& context)
   const int shared_bytes = (kAligned ? Block::Rows::kBytes : 0) + side_sums_bytes;
   if constexpr (kAligned)  // GPUs other than 9.0 and 10.0 have less: the same bits, without prefetching
     if (shared_bytes + kDeclaredShared > device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin))
-      return launch_norm_backward<false, kCentered, true, kTensors>(norm, context);
+      return launch_norm_backward<false, kCentered, kDropout, true, kTensors>(norm, context);
   if (plan.column_tiles > 1)
     FUSEDOPS_TRY(launch(context, norm_row_sums_kernel<kAligned, kCentered, T>, norm.rows, kMostRowThreads, norm,
                         row_groups<T, 1>(norm.cols, kMostRowThreads)));
   const int64_t blocks =
       std::min<int64_t>(plan.slabs.count * plan.column_tiles, device_attribute(cudaDevAttrMultiProcessorCount));
-  return launch(context, norm_backward_kernel<kAligned, kCentered, kMixed, kTensors, T>,
+  return launch(context, norm_backward_kernel<kAligned, kCentered, kDropout, kMixed, kTensors, T>,
                 Grid{blocks, kNormBackwardThreads, shared_bytes}, norm, plan);
 }
 
-template <bool kAligned, bool kCentered, bool kMixed, class T>
+template <bool kAligned, bool kCentered, bool kDropout, bool kMixed, class T>
 Status norm_backward_with_or_without_ds(const NormBackward<T>& norm, const Context& context) {
-  return norm.ds ? launch_norm_backward<kAligned, kCentered, kMixed, 3>(norm, context)
-                 : launch_norm_backward<kAligned, kCentered, kMixed, 2>(norm, context);
+  return norm.ds ? launch_norm_backward<kAligned, kCentered, kDropout, kMixed, 3>(norm, context)
+                 : launch_norm_backward<kAligned, kCentered, kDropout, kMixed, 2>(norm, context);
 }
 
-template <bool kCentered, class T>
+template <bool kCentered, bool kDropout, class T>
 Status norm_backward(const NormBackward<T>& norm, const Context& context) {
   using A = compute_t<T>;
   constexpr bool kCanMix = sizeof(T) == 2;
-  const bool aligned =
-      are_rows_aligned(norm.cols, norm.dy, norm.dy_stride) && are_rows_aligned(norm.cols, norm.x, norm.x_stride) &&
-      are_rows_aligned(norm.cols, norm.ds, norm.ds_stride) && is_aligned(norm.dx) && is_aligned(norm.weight.data);
+  const bool aligned = are_rows_aligned(norm.cols, norm.dy, norm.dy_stride) &&
+                       are_rows_aligned(norm.cols, norm.x, norm.x_stride) &&
+                       are_rows_aligned(norm.cols, norm.ds, norm.ds_stride) && is_aligned(norm.dx) &&
+                       is_aligned(norm.dresidual) && is_aligned(norm.weight.data);
   const bool mixed = kCanMix && norm.weight.is_f32;
   if (norm.cols > 0)
-    FUSEDOPS_TRY((!aligned ? norm_backward_with_or_without_ds<false, kCentered, true>(norm, context)
-                  : mixed  ? norm_backward_with_or_without_ds<true, kCentered, kCanMix>(norm, context)
-                           : norm_backward_with_or_without_ds<true, kCentered, false>(norm, context)));
+    FUSEDOPS_TRY((!aligned ? norm_backward_with_or_without_ds<false, kCentered, kDropout, true>(norm, context)
+                  : mixed  ? norm_backward_with_or_without_ds<true, kCentered, kDropout, kCanMix>(norm, context)
+                           : norm_backward_with_or_without_ds<true, kCentered, kDropout, false>(norm, context)));
   const int64_t slabs =
       slabs_of(norm.rows, norm_backward_groups<T>(norm.cols).rows_per_block * kNormBackwardDepth<T>).count;
   const A* rest = norm.partials;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/cuda/prefetch.cuh"
+#include "core/cuda/random_words.cuh"
 #include "core/cuda/rounding.cuh"
 #include "core/cuda/rows.cuh"
 #include "ops/normalization/norm_parameters.cuh"
@@ -86,7 +87,7 @@ __device__ Sums<A, kNormSums<kCentered>> terms(const Pack<T>& dy, const Pack<T>&
 }
 
 // kTensors: 2 for dy and x, 3 with ds.
-template <bool kAligned, bool kCentered, bool kMixed, int kTensors, class T>
+template <bool kAligned, bool kCentered, bool kDropout, bool kMixed, int kTensors, class T>
 class NormBackwardBlock {
  public:
   using A = compute_t<T>;
@@ -226,6 +227,14 @@ class NormBackwardBlock {
           for (int i = 0; i < kPack; ++i) dx[i] += element(ds, i);
         }
         const int at = me_.at<T>(p), columns = row_at(first, d) < tile.end ? tile.columns : 0;
+        if constexpr (kDropout) {
+          const int64_t position = row_at(first, d) * norm_.cols + tile.column + at;
+          if (norm_.dresidual) store_row_pack<kAligned>(rounded<T>(dx), norm_.dresidual + position, columns - at);
+          const auto dropped = norm_.dropout.template prepared<T>();
+          const RandomWords<kPack, kAligned> words(dropped.seed, position);
+#pragma unroll
+          for (int i = 0; i < kPack; ++i) dx[i] = dropped(words[i], dx[i]);
+        }
         if (norm_.dx)
           store_row_pack<kAligned>(rounded<T>(dx), norm_.dx + row_at(first, d) * norm_.cols + tile.column + at,
                                    columns - at);

@@ -105,8 +105,12 @@ Status forward(const Call& call, const NormForwardPlaces& at) {
       const T* x = norm.x + row * norm.x_stride;
       if (norm.residual) {
         T* s = norm.s + row * cols;
+        const T* residual = norm.residual + row * norm.residual_stride;
         const auto add = [](A x, A residual) { return x + residual; };
-        cpu::apply(add, false, cols, s, x, norm.residual + row * norm.residual_stride);
+        if (norm.added.dropout.seed)
+          cpu::apply_drawing(norm.added.template prepared<T>(), row * cols, false, cols, s, x, residual);
+        else
+          cpu::apply(add, false, cols, s, x, residual);
         x = s;
       }
       if constexpr (!std::is_same_v<T, A>) {
@@ -163,16 +167,19 @@ Status backward(const Call& call, const NormBackwardPlaces& at) {
       return sums_of(RowOfSlab<A>{mean, rstd, dweight, dbias}, start, n, dy, x, w);
     };
     const auto sums = sum_of_blocks<A, cpu::TwoSums<A>>(cols, sums_of_this, dy_row, x_row, factor);
-    if (!norm.dx) return;
+    if (!norm.dx && !norm.dresidual) return;
 
     const A mean_wdy_xhat = sums.first / A(cols), mean_wdy = norm.mean ? sums.second / A(cols) : A(0);
     const auto slope = [=](A dy, A x, A w) { return rstd * (dy * w - mean_wdy - (x - mean) * rstd * mean_wdy_xhat); };
     const auto slope_and_ds = [=](A dy, A x, A w, A ds) { return slope(dy, x, w) + ds; };
+    const bool drops = norm.dropout.seed && norm.dx, gone = streamed && !drops;  // else they are read again
     T* dx = norm.dx + row * cols;
+    T* slopes = norm.dresidual ? norm.dresidual + row * cols : dx;
     if (norm.ds)
-      cpu::apply(slope_and_ds, streamed, cols, dx, dy_row, x_row, factor, norm.ds + row * norm.ds_stride);
+      cpu::apply(slope_and_ds, gone, cols, slopes, dy_row, x_row, factor, norm.ds + row * norm.ds_stride);
     else
-      cpu::apply(slope, streamed, cols, dx, dy_row, x_row, factor);
+      cpu::apply(slope, gone, cols, slopes, dy_row, x_row, factor);
+    if (drops) cpu::apply_drawing(norm.dropout.template prepared<T>(), row * cols, streamed, cols, dx, slopes);
   };
 
   const int64_t nanoseconds_per_slab = 1 + norm.slabs.rows * (60 + cols);

@@ -5,13 +5,14 @@
 // that neither a block nor a cluster holds is read for each sum and for the result.
 #pragma once
 
+#include "core/cuda/random_words.cuh"
 #include "core/cuda/row_variants.cuh"
 #include "ops/normalization/norm_parameters.cuh"
 
 namespace fusedops::cuda {
 
 // A thread's elements of a tile of its row.
-template <bool kAligned, bool kCentered, bool kMixed, RowVariant kVariant, int kThreads, class T>
+template <bool kAligned, bool kCentered, bool kDropout, bool kMixed, RowVariant kVariant, int kThreads, class T>
 class NormRow {
  public:
   using A = compute_t<T>;
@@ -27,13 +28,13 @@ class NormRow {
         is_first_block_(is_first_block),
         columns_((me.row < norm.rows ? static_cast<Index>(end) : 0) - me.template at<T>(0)) {}
 
-  // x, or x + residual rounded to x's dtype; zeros past the end of the row.
+  // x, or x or dropout(x) + residual, rounded to x's dtype; zeros past the end of the row.
   __device__ void load(Index tile = 0) {
     load_rows(x_, norm_.x, norm_.x_stride, tile);
     if (!norm_.residual) return;
     Pack<T> residual[kPacks];
     load_rows(residual, norm_.residual, norm_.residual_stride, tile);
-    add_residual(residual);
+    add_residual(residual, tile);
   }
 
   // The same in two parts, the first of them early: for RowCluster::each_row.
@@ -49,7 +50,7 @@ class NormRow {
     if (!norm_.residual) return;
     Pack<T> residual[kPacks];
     each(0, [&](int p, Index, Index) { residual[p] = next_row(1).get(0, p); });
-    add_residual(residual);
+    add_residual(residual, 0);
   }
 
   __device__ void load_parameters() {
@@ -89,12 +90,19 @@ class NormRow {
     return row_reduce(me_, sum, scratch, [](A a, A b) { return a + b; });
   }
 
-  __device__ void add_residual(const Pack<T> (&residual)[kPacks]) {
+  __device__ void add_residual(const Pack<T> (&residual)[kPacks], [[maybe_unused]] Index tile) {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       A sums[kPack];
+      if constexpr (kDropout) {
+        const auto add = norm_.added.template prepared<T>();
+        const RandomWords<kPack, kAligned> words(add.seed, me_.row * norm_.cols + me_.template at<T>(tile, p));
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) sums[i] = element(x_[p], i) + element(residual[p], i);
+        for (int i = 0; i < kPack; ++i) sums[i] = add(words[i], element(x_[p], i), element(residual[p], i));
+      } else {
+#pragma unroll
+        for (int i = 0; i < kPack; ++i) sums[i] = element(x_[p], i) + element(residual[p], i);
+      }
       x_[p] = rounded<T>(sums);
     }
   }
@@ -213,13 +221,13 @@ class NormRow {
 template <bool kAligned, RowVariant kVariant>
 inline constexpr int kNormRegisters = kAligned || kVariant == RowVariant::few ? 64 : 80;
 
-template <bool kAligned, bool kCentered, bool kMixed, RowVariant kVariant, int kThreads, class T>
+template <bool kAligned, bool kCentered, bool kDropout, bool kMixed, RowVariant kVariant, int kThreads, class T>
 __global__ void __maxnreg__((kNormRegisters<kAligned, kVariant>))
     norm_forward_kernel(const __grid_constant__ NormForward<T> norm, const __grid_constant__ RowGroups groups,
                         compute_t<T> inverse_size) {
   begin_kernel();
   using A = compute_t<T>;
-  using Row = NormRow<kAligned, kCentered, kMixed, kVariant, kThreads, T>;
+  using Row = NormRow<kAligned, kCentered, kDropout, kMixed, kVariant, kThreads, T>;
   __shared__ A scratch[2][32];
   if constexpr (kVariant == RowVariant::cluster) {
     RowCluster cluster(groups);
@@ -247,21 +255,21 @@ __global__ void __maxnreg__((kNormRegisters<kAligned, kVariant>))
 }
 
 // For many aligned rows: kernels that know the number of threads of a row, for the lengths that models have.
-template <bool kCentered, bool kMixed, class T>
+template <bool kCentered, bool kDropout, bool kMixed, class T>
 auto norm_forward_kernel_for(int threads) {
   switch (threads) {
     case 128:
-      return norm_forward_kernel<true, kCentered, kMixed, RowVariant::many, 128, T>;
+      return norm_forward_kernel<true, kCentered, kDropout, kMixed, RowVariant::many, 128, T>;
     case 256:
-      return norm_forward_kernel<true, kCentered, kMixed, RowVariant::many, 256, T>;
+      return norm_forward_kernel<true, kCentered, kDropout, kMixed, RowVariant::many, 256, T>;
     case 512:
-      return norm_forward_kernel<true, kCentered, kMixed, RowVariant::many, 512, T>;
+      return norm_forward_kernel<true, kCentered, kDropout, kMixed, RowVariant::many, 512, T>;
     default:
-      return norm_forward_kernel<true, kCentered, kMixed, RowVariant::many, 0, T>;
+      return norm_forward_kernel<true, kCentered, kDropout, kMixed, RowVariant::many, 0, T>;
   }
 }
 
-template <bool kCentered, class T>
+template <bool kCentered, bool kDropout, class T>
 Status norm_forward(const NormForward<T>& norm, const Context& context) {
   using A = compute_t<T>;
   constexpr bool kCanMix = sizeof(T) == 2;
@@ -275,23 +283,23 @@ Status norm_forward(const NormForward<T>& norm, const Context& context) {
   const auto run = [&](auto kernel, const RowGroups& groups) { return run_on(groups.grid(norm.rows), kernel, groups); };
   constexpr RowVariant kFew = RowVariant::few, kMany = RowVariant::many, kCluster = RowVariant::cluster,
                        kTiles = RowVariant::tiles;
-  const auto tiles = aligned ? norm_forward_kernel<true, kCentered, true, kTiles, 0, T>
-                             : norm_forward_kernel<false, kCentered, true, kTiles, 0, T>;
+  const auto tiles = aligned ? norm_forward_kernel<true, kCentered, kDropout, true, kTiles, 0, T>
+                             : norm_forward_kernel<false, kCentered, kDropout, true, kTiles, 0, T>;
   const RowGroups groups = block_or_cluster<T, packs_of(kMany)>(norm.cols, kRowThreads, tiles);
   const RowVariant variant = variant_of(groups, norm.rows, norm.cols);
   if (variant == kTiles) return run(tiles, groups);
   if (variant == kCluster) {
     const int next_row_bytes = NextRow<T, packs_of(kCluster)>::kBytes * (norm.residual ? 2 : 1);
     return run_on(cluster_grid(groups, norm.rows, aligned, next_row_bytes),
-                  !aligned ? norm_forward_kernel<false, kCentered, true, kCluster, kRowThreads, T>
-                  : mixed  ? norm_forward_kernel<true, kCentered, kCanMix, kCluster, kRowThreads, T>
-                           : norm_forward_kernel<true, kCentered, false, kCluster, kRowThreads, T>,
+                  !aligned ? norm_forward_kernel<false, kCentered, kDropout, true, kCluster, kRowThreads, T>
+                  : mixed  ? norm_forward_kernel<true, kCentered, kDropout, kCanMix, kCluster, kRowThreads, T>
+                           : norm_forward_kernel<true, kCentered, kDropout, false, kCluster, kRowThreads, T>,
                   groups);
   }
-  if (!aligned) return run(norm_forward_kernel<false, kCentered, true, kMany, 0, T>, groups);
-  if (mixed) return run(norm_forward_kernel_for<kCentered, kCanMix, T>(groups.threads), groups);
-  if (variant == kMany) return run(norm_forward_kernel_for<kCentered, false, T>(groups.threads), groups);
-  return run(norm_forward_kernel<true, kCentered, false, kFew, 0, T>, with_half_the_packs(groups));
+  if (!aligned) return run(norm_forward_kernel<false, kCentered, kDropout, true, kMany, 0, T>, groups);
+  if (mixed) return run(norm_forward_kernel_for<kCentered, kDropout, kCanMix, T>(groups.threads), groups);
+  if (variant == kMany) return run(norm_forward_kernel_for<kCentered, kDropout, false, T>(groups.threads), groups);
+  return run(norm_forward_kernel<true, kCentered, kDropout, false, kFew, 0, T>, with_half_the_packs(groups));
 }
 
 }  // namespace fusedops::cuda

@@ -35,6 +35,22 @@ const Operator& add_rms_norm() {
   return op;
 }
 
+const Operator& dropout_add_rms_norm() {
+  static const Operator op{
+      kDropoutAddRmsNorm,
+      {.derivative = {{.op = "dropout_add_rms_norm_backward",
+                       .inputs = {"dy", "s", "weight", "rstd", "ds", "seed"},
+                       .gradients = {{"x", "dx"}, {"residual", "dresidual"}, {"weight", "dweight"}}},
+                      {.op = "dropout", .inputs = {"ds", "seed"}, .gradients = {{"x", "y"}}},
+                      {.gradients = {{"residual", "ds"}}}},
+       .rule = [](Rule& rule) { return norm_forward_rule(rule, kDropoutAddRmsNorm); },
+       .workspace = [](const Call& call) { return norm_forward_workspace(call, kDropoutAddRmsNorm); },
+       .cpu = [](const Call& call) { return norm_forward_cpu(call, kDropoutAddRmsNorm); },
+       .cuda = dropout_add_rms_norm_cuda},
+  };
+  return op;
+}
+
 const Operator& rms_norm_backward() {
   static const Operator op{
       kRmsNormBackward,
@@ -42,6 +58,17 @@ const Operator& rms_norm_backward() {
        .workspace = [](const Call& call) { return norm_backward_workspace(call, kRmsNormBackward); },
        .cpu = [](const Call& call) { return norm_backward_cpu(call, kRmsNormBackward); },
        .cuda = rms_norm_backward_cuda},
+  };
+  return op;
+}
+
+const Operator& dropout_add_rms_norm_backward() {
+  static const Operator op{
+      kDropoutAddRmsNormBackward,
+      {.rule = [](Rule& rule) { return norm_backward_rule(rule, kDropoutAddRmsNormBackward); },
+       .workspace = [](const Call& call) { return norm_backward_workspace(call, kDropoutAddRmsNormBackward); },
+       .cpu = [](const Call& call) { return norm_backward_cpu(call, kDropoutAddRmsNormBackward); },
+       .cuda = dropout_add_rms_norm_backward_cuda},
   };
   return op;
 }

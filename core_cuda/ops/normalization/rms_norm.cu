@@ -8,7 +8,7 @@ namespace {
 Status forward(const Call& call, const NormForwardPlaces& places) {
   return dispatch(call.inputs[places.x]->dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    return cuda::norm_forward</*kCentered=*/false>(NormForward<T>(call, places), call.context);
+    return cuda::norm_forward</*kCentered=*/false, /*kDropout=*/false>(NormForward<T>(call, places), call.context);
   });
 }
 
@@ -21,7 +21,8 @@ Status add_rms_norm_cuda(const Call& call) { return forward(call, kAddRmsNorm); 
 Status rms_norm_backward_cuda(const Call& call) {
   return dispatch(call.inputs[input_of(kRmsNormBackward, "x")]->dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    return cuda::norm_backward</*kCentered=*/false>(NormBackward<T>(call, kRmsNormBackward), call.context);
+    return cuda::norm_backward</*kCentered=*/false, /*kDropout=*/false>(NormBackward<T>(call, kRmsNormBackward),
+                                                                        call.context);
   });
 }
 

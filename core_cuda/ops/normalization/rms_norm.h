@@ -29,6 +29,20 @@ inline constexpr Signature kAddRmsNorm{
 const Operator& add_rms_norm();
 FUSEDOPS_CUDA_KERNEL Status add_rms_norm_cuda(const Call& call);
 
+// s = dropout(x) + residual, rounded, and its rms_norm. The public function is add_rms_norm.
+inline constexpr Signature kDropoutAddRmsNorm{
+    .name = "dropout_add_rms_norm",
+    .inputs = {{"x", Kind::tensor, Layout::rows},
+               {"residual", Kind::tensor, Layout::rows},
+               {.name = "seed", .parameter = true},
+               {.name = "weight", .kind = Kind::optional, .parameter = true}},
+    .outputs = {{"y", "x"}, {"s", "x"}, {"rstd", "compute(x)", true}},
+    .attributes = {{"eps", Type::f64, "1e-6"}, {"weight_offset", Type::f64, "0.0"}, {"rate", Type::f64, "0.5"}},
+};
+
+const Operator& dropout_add_rms_norm();
+FUSEDOPS_CUDA_KERNEL Status dropout_add_rms_norm_cuda(const Call& call);
+
 // The gradient of both: for add_rms_norm, x is its s, and ds the upstream gradient of s. A gradient that is not needed,
 // or has no input, is returned empty.
 inline constexpr Signature kRmsNormBackward{
@@ -46,5 +60,25 @@ inline constexpr Signature kRmsNormBackward{
 
 const Operator& rms_norm_backward();
 FUSEDOPS_CUDA_KERNEL Status rms_norm_backward_cuda(const Call& call);
+
+// Its gradient: that of the residual is what the norm's backward gives for s, and that of x is dropout of it.
+inline constexpr Signature kDropoutAddRmsNormBackward{
+    .name = "dropout_add_rms_norm_backward",
+    .inputs = {{"dy", Kind::tensor, Layout::rows},
+               {"s", Kind::tensor, Layout::rows},
+               {.name = "weight", .kind = Kind::optional, .parameter = true},
+               {"rstd"},
+               {"ds", Kind::optional, Layout::rows},
+               {.name = "seed", .parameter = true}},
+    .outputs = {{"dx", "s"}, {"dresidual", "s"}, {"dweight", "weight"}},
+    .attributes = {{"weight_offset", Type::f64, "0.0"},
+                   {"rate", Type::f64, "0.5"},
+                   {"need_dx", Type::boolean, "true"},
+                   {"need_dresidual", Type::boolean, "true"},
+                   {"need_dweight", Type::boolean, "true"}},
+};
+
+const Operator& dropout_add_rms_norm_backward();
+FUSEDOPS_CUDA_KERNEL Status dropout_add_rms_norm_backward_cuda(const Call& call);
 
 }  // namespace fusedops

@@ -1,0 +1,61 @@
+// Dropout: x / (1 - rate) where an element is kept, else 0. It is kept if its random word (philox.h) is at least
+// rate * 2^32: nothing but the seed is stored for the backward, which draws the same words again.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/common/formulas.h"
+#include "core/common/philox.h"
+#include "core/declaration/operator.h"
+
+namespace fusedops {
+
+// A formula of elements that draw: see elementwise.h.
+struct Dropout {
+  Dropout() = default;
+  Dropout(const Call& call, int seed, double rate)
+      : seed(call.input<uint64_t>(seed)),
+        least(static_cast<uint32_t>(std::min(std::round(rate * 0x1p32), 0x1p32 - 1))),
+        scale(1 / (1 - rate)) {}
+
+  template <class A>
+  struct Function {
+    Seed seed;
+    uint32_t least;
+    A scale;
+
+    FUSEDOPS_HD A operator()(uint32_t word, A x) const { return activations::choose(word >= least, x * scale, A(0)); }
+  };
+
+  template <class T>
+  FUSEDOPS_HD auto prepared() const {
+    using A = compute_t<T>;
+    return Function<A>{{seed[0], seed[1]}, least, A(scale)};
+  }
+
+  const uint64_t* seed = nullptr;  // in the memory of the device; null: there is no dropout
+  uint32_t least = 0;              // of the words of the elements that are kept
+  double scale = 1;
+};
+
+// residual + dropout(x)
+struct DropoutAdd {
+  template <class A>
+  struct Function {
+    Seed seed;
+    Dropout::Function<A> dropped;
+
+    FUSEDOPS_HD A operator()(uint32_t word, A x, A residual) const { return residual + dropped(word, x); }
+  };
+
+  template <class T>
+  FUSEDOPS_HD auto prepared() const {
+    const auto dropped = dropout.template prepared<T>();
+    return Function<compute_t<T>>{dropped.seed, dropped};
+  }
+
+  Dropout dropout;
+};
+
+}  // namespace fusedops

@@ -1,0 +1,58 @@
+#include "ops/elementwise/dropout.h"
+
+#include "core/cpu/elementwise.h"
+#include "core/declaration/numbers.h"
+
+namespace fusedops {
+
+Status can_drop(Rule& rule, int seed, AttributePlace<double> rate) {
+  Shape& shape = rule.inputs[seed];
+  if (shape.dtype != DType::i64) return rule.must(seed, "be int64", name_of(shape.dtype));
+  if (shape.ranked && (shape.rank != 1 || !rule.same(shape.dims[0], 2)))
+    return rule.must(seed, "have shape [2], a key and an offset", rule.show(shape));
+  const double value = rule.attributes[rate];
+  if (value >= 0 && value < 1) return {};
+  return must_be(rule, "rate", "in [0, 1)", spelled(value));
+}
+
+namespace {
+
+template <const Signature& kOp>
+Status rule(Rule& rule) {
+  constexpr int kX = input_of(kOp, "x"), kResidual = find_input(kOp, "residual");
+  FUSEDOPS_TRY(rule.floating(kX));
+  if constexpr (kResidual != kNowhere) FUSEDOPS_TRY(rule.same_as(kResidual, kX));
+  FUSEDOPS_TRY(can_drop(rule, input_of(kOp, "seed"), attribute_of<double>(kOp, "rate")));
+  rule.outputs[output_of(kOp, "y")] = rule.inputs[kX];
+  return {};
+}
+
+}  // namespace
+
+const Operator& dropout() {
+  static const Operator op{
+      kDropout,
+      {.derivative = {{.op = "dropout", .inputs = {"dy", "seed"}, .gradients = {{"x", "y"}}}},
+       .rule = rule<kDropout>,
+       .cpu = [](const Call& call) { return cpu::elementwise<kDropout>(call, dropout_of<kDropout>(call)); },
+       .cuda = dropout_cuda},
+  };
+  return op;
+}
+
+const Operator& dropout_add() {
+  static const Operator op{
+      kDropoutAdd,
+      {.derivative = {{.op = "dropout", .inputs = {"dy", "seed"}, .gradients = {{"x", "y"}}},
+                      {.gradients = {{"residual", "dy"}}}},
+       .rule = rule<kDropoutAdd>,
+       .cpu =
+           [](const Call& call) {
+             return cpu::elementwise<kDropoutAdd>(call, DropoutAdd{dropout_of<kDropoutAdd>(call)});
+           },
+       .cuda = dropout_add_cuda},
+  };
+  return op;
+}
+
+}  // namespace fusedops

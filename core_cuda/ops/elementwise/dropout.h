@@ -1,0 +1,42 @@
+// dropout: y = x / (1 - rate) where an element is kept, else 0. It is linear, and its gradient is itself.
+// Srivastava, Hinton, Krizhevsky, Sutskever and Salakhutdinov, "Dropout: a simple way to prevent neural networks from
+// overfitting", 2014.
+#pragma once
+
+#include "core/common/dropout.h"
+#include "core/common/numeric.h"
+#include "core/declaration/operator.h"
+
+namespace fusedops {
+
+inline constexpr Signature kDropout{
+    .name = "dropout",
+    .inputs = {{"x"}, {.name = "seed", .parameter = true}},
+    .outputs = {{"y", "x"}},
+    .attributes = {{"rate", Type::f64, "0.5"}},
+};
+
+const Operator& dropout();
+FUSEDOPS_CUDA_KERNEL Status dropout_cuda(const Call& call);
+
+// residual + dropout(x)
+inline constexpr Signature kDropoutAdd{
+    .name = "dropout_add",
+    .inputs = {{"x"}, {"residual"}, {.name = "seed", .parameter = true}},
+    .outputs = {{"y", "x"}},
+    .attributes = {{"rate", Type::f64, "0.5"}},
+};
+
+const Operator& dropout_add();
+FUSEDOPS_CUDA_KERNEL Status dropout_add_cuda(const Call& call);
+
+// What a call of an operator with these names drops.
+template <const Signature& kOp>
+Dropout dropout_of(const Call& call) {
+  return Dropout(call, input_of(kOp, "seed"), call.attributes[attribute_of<double>(kOp, "rate")]);
+}
+
+// The checks of seed and rate.
+Status can_drop(Rule& rule, int seed, AttributePlace<double> rate);
+
+}  // namespace fusedops

@@ -1,0 +1,19 @@
+"""Seeds, from TensorFlow's own random numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from fusedops import checks
+
+
+def seed_of(function: str, seed: Any, _: Any) -> Any:
+    """The seed as an operator takes it: a tensor as it was given, of a pair of integers, or drawn by an operation that
+    draws anew whenever it runs, and follows tf.random.set_seed."""
+    if seed is None:
+        return tf.random.uniform([2], maxval=tf.int64.max, dtype=tf.int64)
+    if isinstance(seed, (tuple, list)):
+        return tf.constant(checks.pair_of_integers(function, "seed", seed), tf.int64)
+    return seed

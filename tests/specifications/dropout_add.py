@@ -1,0 +1,3 @@
+from tests.specifications.dropout import Dropout
+
+SPECIFICATION = Dropout("dropout_add", "residual")
