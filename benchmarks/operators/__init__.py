@@ -3,6 +3,7 @@
 from benchmarks.operators import (
     activations,
     attention,
+    dropout,
     elementwise,
     loss,
     models,
@@ -14,7 +15,7 @@ from benchmarks.operators import (
 from benchmarks.operators.record import Operator
 
 # In the order of the tables.
-FAMILIES = (elementwise, normalization, attention, loss, activations, own, rotary, products, models)
+FAMILIES = (elementwise, normalization, dropout, attention, loss, activations, own, rotary, products, models)
 
 OPERATORS: dict[str, Operator] = {operator.name: operator for family in FAMILIES for operator in family.OPERATORS}
 ELEMENTWISE = tuple(operator for operator in OPERATORS.values() if operator.elementwise)

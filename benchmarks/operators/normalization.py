@@ -15,7 +15,7 @@ NORMED_LAYER = f"d * rsqrt(mean(d * d) + {EPS_LAYER}) * weight + bias"
 AHEAD = {"XLA": 2.0, "eager": 5.0}
 
 
-def _rms_norm(n: Any) -> Function:
+def plain_rms_norm(n: Any) -> Function:
     def rms_norm(x: Any, weight: Any) -> Any:
         h = n.wide(x)
         return n.like(h * n.rsqrt(n.mean(h * h) + EPS_RMS) * n.wide(weight), x)
@@ -32,7 +32,7 @@ def _layer_norm(n: Any) -> Function:
     return layer_norm
 
 
-def _of_sum(norm: Function) -> Function:
+def of_sum(norm: Function) -> Function:
     def add_norm(x: Any, residual: Any, *parameters: Any) -> Any:
         total = x + residual
         return norm(total, *parameters), total
@@ -86,7 +86,7 @@ OPERATORS = (
         inputs=(Input("x"), WEIGHT),
         moves=(2, 3),
         operations=(4, 9),
-        formula=_rms_norm,
+        formula=plain_rms_norm,
         expression=f"h = x; {NORMED_RMS}",
         torch=_torch_rms_norm,
         liger=lambda ops: lambda x, weight: ops.LigerRMSNormFunction.apply(x, weight, EPS_RMS, 0.0, "llama", False),
@@ -116,9 +116,9 @@ OPERATORS = (
         "add_rms_norm",
         inputs=(Input("x"), Input("residual"), WEIGHT),
         operations=(5, 10),
-        formula=lambda n: _of_sum(_rms_norm(n)),
+        formula=lambda n: of_sum(plain_rms_norm(n)),
         expression=f"h = x + residual; return {NORMED_RMS}, h",
-        torch=lambda torch: _of_sum(_torch_rms_norm(torch)),
+        torch=lambda torch: of_sum(_torch_rms_norm(torch)),
         liger=lambda ops: (
             lambda x, residual, weight: ops.LigerFusedAddRMSNormFunction.apply(
                 x, residual, weight, EPS_RMS, 0.0, "llama", False
@@ -135,9 +135,9 @@ OPERATORS = (
         "add_layer_norm",
         inputs=(Input("x"), Input("residual"), WEIGHT, BIAS),
         operations=(8, 14),
-        formula=lambda n: _of_sum(_layer_norm(n)),
+        formula=lambda n: of_sum(_layer_norm(n)),
         expression=f"h = x + residual; d = h - mean(h); return {NORMED_LAYER}, h",
-        torch=lambda torch: _of_sum(_torch_layer_norm(torch)),
+        torch=lambda torch: of_sum(_torch_layer_norm(torch)),
         tf_speeds=AHEAD,
         **OF_SUM,
     ),

@@ -51,6 +51,7 @@ class Operator:
     options: Callable[[Any], dict[str, Any]] | None = None  # of a case: those of the public function
     elementwise: bool = False  # else it is of rows, or a product
     mean: bool = False  # of all rows: some of them count for their share
+    random: bool = False  # no two contenders draw the same: what they return is not compared
     sums: bool = False  # its first two inputs, which therefore have one gradient
     # Arguments of torch.ops.fusedops's, made of the inputs, where they are others.
     registered: Callable[..., tuple[Any, ...]] | None = None

@@ -21,6 +21,7 @@ def _attention(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, causal: bool) -> tf.Ten
 
 FUNCTIONS = {
     "attention": _attention,
+    "dropout": tf.nn.dropout,
     "relu": tf.nn.relu,
     "rsqrt": tf.math.rsqrt,
     "tanh": tf.math.tanh,

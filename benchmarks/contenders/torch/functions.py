@@ -35,6 +35,7 @@ def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) 
 
 FUNCTIONS = {
     "attention": _attention,
+    "dropout": F.dropout,
     "relu": torch.relu,
     "rsqrt": torch.rsqrt,
     "tanh": torch.tanh,
