@@ -141,14 +141,15 @@ class Operators(Protocol):
     """
 '''
     for row in rows:
-        result = ", ".join(["Tensor"] * len(row.outputs))
+        result = ", ".join(["Tensor"] * len(row.outputs)) or "None"
         options = ["*", *map(_option, row.attributes)] if row.attributes else []
         parameters = ", ".join(["self", *map(_parameter, row.inputs), *options])
-        yield f"    def {row.name}({parameters}) -> {result if len(row.outputs) == 1 else f'tuple[{result}]'}: ..."
+        yield f"    def {row.name}({parameters}) -> {result if len(row.outputs) <= 1 else f'tuple[{result}]'}: ..."
 
 
 def _parameter(x: Input) -> str:
-    return f"{x.name}: {'float | ' * (x.kind == 'scalar')}Tensor{' | None' * (x.kind == 'optional')}"
+    types = {"scalar": "float | Tensor", "optional": "Tensor | None", "list": "Sequence[Tensor]"}
+    return f"{x.name}: {types.get(x.kind, 'Tensor')}"
 
 
 def _option(x: Attribute) -> str:

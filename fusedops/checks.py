@@ -28,17 +28,25 @@ def is_integer(value: Any) -> bool:
     return integral and -_INTEGERS <= value < _INTEGERS
 
 
+_EXPECTED = {"scalar": "a number or a tensor of one element", "list": "a list of tensors"}
+
+
 def not_a_tensor(operator: Operator, input: Input, value: Any, advice: str = "") -> TypeError:
     """The error for an input that is neither a tensor nor anything that the framework makes one of."""
-    expected = "a number or a tensor of one element" if input.kind == "scalar" else "a tensor"
+    expected = _EXPECTED.get(input.kind, "a tensor")
     got = type(value).__name__ + (f": {advice}" if advice else "")
     return TypeError(f"fusedops.{operator.name}: {input.name} must be {expected}; got {got}")
 
 
-def other_device(operator: Operator, input: Input, first: int, expected: Any, got: Any) -> RuntimeError:
+def named(input: Input, item: int) -> str:
+    """A tensor of an input, as errors call it."""
+    return f"{input.name}[{item}]" if input.kind == "list" else input.name
+
+
+def other_device(operator: Operator, name: str, expected: Any, got: Any) -> RuntimeError:
     """The error for a tensor that is not where the first one is; in the words of PyTorch's binding."""
-    where = f"on {operator.inputs[first].name}'s device, {expected}"
-    return RuntimeError(f"fusedops.{operator.name}: {input.name} must be {where}; got {got}")
+    where = f"on {operator.inputs[operator.leading].name}'s device, {expected}"
+    return RuntimeError(f"fusedops.{operator.name}: {name} must be {where}; got {got}")
 
 
 def number(operator: Operator, input: Input, value: Any) -> float:

@@ -12,8 +12,9 @@ from typing import Any
 @dataclass(frozen=True)
 class Input:
     name: str
-    kind: str  # "tensor", "optional" or "scalar"
+    kind: str  # "tensor", "optional", "scalar" or "list"
     parameter: bool  # the same for all rows
+    updated: bool  # written in place: in TensorFlow, variables
     only_for: str | None  # the output that it is read for alone
 
 
@@ -73,6 +74,16 @@ class Operator:
     derivative: tuple[Step, ...]  # none: a formula in fusedops/gradients
     autocast: bool
     batched: bool  # leading dimensions are independent of each other
+
+    @property
+    def has_effects_or_lists(self) -> bool:
+        """Whether it updates inputs, or takes lists: it has no derivative then, and is not mapped over rows."""
+        return any(x.updated or x.kind == "list" for x in self.inputs)
+
+    @property
+    def leading(self) -> int:
+        """The place of the first input that is a tensor and always given, or a list."""
+        return next(i for i, x in enumerate(self.inputs) if x.kind in ("tensor", "list"))
 
 
 @dataclass(frozen=True)

@@ -72,15 +72,14 @@ absl::Status read_attributes(const Node& node, const Operator& op, Value* values
   return absl::OkStatus();
 }
 
-// Whether the node has this input, which is then one tensor.
+// How many tensors the node has for this input: one, or none for an absent one, or those of a list.
 template <class Node>
-absl::Status read_presence(const Node& node, const Rule& rule, int input, bool* present) {
-  int64_t count = 1;
-  if (rule.op.inputs[input].kind == Kind::optional)
-    TF_RETURN_IF_ERROR(node.GetAttr(count_attribute(rule.input_name(input)), &count));
-  *present = count == 1;
-  if (count <= 1) return absl::OkStatus();
-  return invalid(rule.must(input, "be one tensor or none", std::to_string(count) + " tensors"));
+absl::Status read_count(const Node& node, const Rule& rule, int input, int64_t* count) {
+  const Input& declared = rule.op.inputs[input];
+  *count = 1;
+  if (is_counted(declared)) TF_RETURN_IF_ERROR(node.GetAttr(count_attribute(declared.name), count));
+  if (declared.kind == Kind::list || *count <= 1) return absl::OkStatus();
+  return invalid(rule.must(input, "be one tensor or none", std::to_string(*count) + " tensors"));
 }
 
 // An OpDef takes the dtype of an output from an input or from the node, and cannot ask the rule. Nothing is wrong with

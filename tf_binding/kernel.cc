@@ -6,6 +6,7 @@
 #include "table.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tsl/platform/denormal.h"
+#include "variables.h"
 #include "xla/stream_executor/stream.h"
 
 namespace fusedops::tf_binding {
@@ -27,16 +28,19 @@ void parallel_for(void* pool, int64_t count, int64_t cost, Context::Body body, v
 // One call: its views and shapes live on the stack, since a small operator is over in a microsecond.
 class Execution {
  public:
-  Execution(const Operator& op, const Value* attributes, const bool* present, bool cuda,
+  // `counts`: of the tensors of each input; none of an absent one.
+  Execution(const Operator& op, const Value* attributes, const int64_t* counts, bool cuda,
             tensorflow::OpKernelContext* context)
-      : op_(op), present_(present), context_(context), rule_(op, attributes), call_(op) {
+      : op_(op), counts_(counts), context_(context), variables_(context), rule_(op, attributes, items_), call_(op) {
     call_.attributes = attributes;
     call_.context.cuda = cuda;
   }
 
   absl::Status run() {
+    TF_RETURN_IF_ERROR(lock_variables());
     TF_RETURN_IF_ERROR(read_inputs());
     if (const Status status = rule_.infer(); !status.ok()) return invalid(status);
+    TF_RETURN_IF_ERROR(make_writable());
     TF_RETURN_IF_ERROR(allocate_outputs());
     TF_RETURN_IF_ERROR(allocate_workspace());
     lend_device();
@@ -46,18 +50,96 @@ class Execution {
   }
 
  private:
+  // The tensors of lists, one list behind the other. Their sizes and strides are in one memory, which moves while it
+  // grows: the views point there once all are known.
+  struct Items {
+    std::vector<View> views;
+    std::vector<int64_t> numbers;  // of each tensor the sizes, then the strides
+    size_t first[kMaxInputs] = {};
+
+    void add(const tensorflow::Tensor& tensor) {
+      views.push_back({tensor.data(), core_dtype(tensor.dtype()), tensor.dims(), nullptr, nullptr});
+      for (int d = 0; d < tensor.dims(); ++d) numbers.push_back(tensor.dim_size(d));
+      numbers.resize(numbers.size() + static_cast<size_t>(tensor.dims()));
+    }
+
+    void finish() {
+      int64_t* next = numbers.data();
+      for (View& view : views) {
+        view = dense_view(view.data, view.dtype, view.rank, next, next + view.rank);
+        next += 2 * view.rank;
+      }
+    }
+  };
+
+  class ListRule : public Rule {
+   public:
+    ListRule(const Operator& op, const Value* attributes, const Items& items) : Rule(op, attributes), items_(items) {}
+
+    void read(int input, int64_t item, Shape* shape) override {
+      const View& view = items_.views[items_.first[input] + static_cast<size_t>(item)];
+      shape->present = true;
+      shape->dtype = view.dtype;
+      shape->rank = view.rank;
+      std::copy_n(view.sizes, view.rank, shape->dims);
+    }
+
+   private:
+    const Items& items_;
+  };
+
+  // Before anything is read, so that nobody writes in between.
+  absl::Status lock_variables() {
+    for (int i = 0, position = 0; i < static_cast<int>(op_.inputs.size()); position += counts_[i++])
+      for (int item = 0; op_.inputs[i].updated && item < counts_[i]; ++item)
+        TF_RETURN_IF_ERROR(variables_.add(position + item));
+    variables_.lock();
+    return absl::OkStatus();
+  }
+
   absl::Status read_inputs() {
+    size_t variables = 0;
     for (int i = 0, position = 0; i < static_cast<int>(op_.inputs.size()); ++i) {
-      if (!present_[i]) continue;
-      const tensorflow::Tensor& tensor = context_->input(position++);
-      if (const Status status = rule_.check_rank(i, tensor.dims()); !status.ok()) return invalid(status);
-      Shape& shape = rule_.inputs[i];
-      shape.present = true;
-      shape.dtype = core_dtype(tensor.dtype());
-      shape.rank = tensor.dims();
-      for (int d = 0; d < shape.rank; ++d) shape.dims[d] = tensor.dim_size(d);
-      inputs_[i] = view(tensor, shape, input_strides_[i]);
-      call_.inputs[i] = &inputs_[i];
+      const Input& input = op_.inputs[i];
+      const bool is_list = input.kind == Kind::list;
+      items_.first[i] = items_.views.size();
+      if (is_list) rule_.counts[i] = call_.counts[i] = counts_[i];
+      for (int64_t item = 0; item < counts_[i]; ++item, ++position) {
+        const tensorflow::Tensor& tensor = input.updated ? *variables_.value(variables++) : context_->input(position);
+        if (input.updated && !tensor.IsInitialized())
+          return absl::FailedPreconditionError(std::string("fusedops.") + op_.name + ": " + input.name +
+                                               " must be variables that have a value");
+        const Status status = rule_.check_rank(i, tensor.dims(), is_list ? item : Rule::kNotInList);
+        if (!status.ok()) return invalid(status);
+        is_list ? items_.add(tensor) : read_input(i, tensor);
+      }
+    }
+    items_.finish();
+    for (size_t i = 0; i < op_.inputs.size(); ++i)
+      if (call_.counts[i] > 0) call_.inputs[i] = &items_.views[items_.first[i]];
+    return absl::OkStatus();
+  }
+
+  void read_input(int i, const tensorflow::Tensor& tensor) {
+    Shape& shape = rule_.inputs[i];
+    shape.present = true;
+    shape.dtype = core_dtype(tensor.dtype());
+    shape.rank = tensor.dims();
+    for (int d = 0; d < shape.rank; ++d) shape.dims[d] = tensor.dim_size(d);
+    inputs_[i] = view(tensor, shape, input_strides_[i]);
+    call_.inputs[i] = &inputs_[i];
+  }
+
+  // Once all is checked: what is updated, in memory of its own.
+  absl::Status make_writable() {
+    size_t variables = 0;
+    for (size_t i = 0; i < op_.inputs.size(); ++i) {
+      if (!op_.inputs[i].updated) continue;
+      View* views = op_.inputs[i].kind == Kind::list ? items_.views.data() + items_.first[i] : &inputs_[i];
+      for (int64_t item = 0; item < counts_[i]; ++item, ++variables) {
+        TF_RETURN_IF_ERROR(variables_.make_writable(variables));
+        views[item].data = variables_.value(variables)->data();
+      }
     }
     return absl::OkStatus();
   }
@@ -103,9 +185,11 @@ class Execution {
   }
 
   const Operator& op_;
-  const bool* present_;
+  const int64_t* counts_;
   tensorflow::OpKernelContext* context_;
-  Rule rule_;
+  Variables variables_;
+  Items items_;
+  ListRule rule_;
   Call call_;
   View inputs_[kMaxInputs];
   tensorflow::Tensor workspace_;
@@ -120,11 +204,11 @@ class Kernel : public tensorflow::OpKernel {
     OP_REQUIRES_OK(construction, read_attributes(*construction, op, attributes_));
     const Rule rule(op, attributes_);
     for (int i = 0; i < static_cast<int>(op.inputs.size()); ++i)
-      OP_REQUIRES_OK(construction, read_presence(*construction, rule, i, &present_[i]));
+      OP_REQUIRES_OK(construction, read_count(*construction, rule, i, &counts_[i]));
   }
 
   void Compute(tensorflow::OpKernelContext* context) override {
-    Execution execution(op_, attributes_, present_, cuda_, context);
+    Execution execution(op_, attributes_, counts_, cuda_, context);
     OP_REQUIRES_OK(context, execution.run());
   }
 
@@ -132,7 +216,7 @@ class Kernel : public tensorflow::OpKernel {
   const Operator& op_;
   const bool cuda_;
   Value attributes_[kMaxAttributes];
-  bool present_[kMaxInputs];
+  int64_t counts_[kMaxInputs];
 };
 
 }  // namespace

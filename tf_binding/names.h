@@ -12,12 +12,18 @@ namespace fusedops::tf_binding {
 // rule is asked.
 inline std::string type_attribute(const char* name) { return std::string("T_") + name; }
 
-// An optional input is a list of no or one tensor, of this length.
+// An optional input is a list of no or one tensor, of this length; an input that is a list has one, too.
 inline std::string count_attribute(const char* name) { return std::string("N_") + name; }
 
 // Whether the node says the dtype of an output itself, as T_<output>: a computed dtype is no input's, and that of an
 // optional input is unknown where the input is absent.
 bool has_own_dtype(const Operator& op, const Output& output);
+
+// Whether an input is a list to TensorFlow.
+inline bool is_counted(const Input& input) { return input.kind == Kind::optional || input.kind == Kind::list; }
+
+// What TensorFlow calls an argument. `place`: among all inputs, and behind them all outputs.
+FUSEDOPS_EXPORT std::string argument_name(const Operator& op, const char* name, size_t place);
 
 // The attribute that holds the dtype of an output.
 inline std::string type_attribute(const Operator& op, const Output& output) {

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "names.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -30,17 +31,24 @@ inline bool has_kernel(const std::string& op, const char* device) {
   return tensorflow::KernelDefAvailable(tensorflow::DeviceType(device), node);
 }
 
+// `on_host`: the inputs that are handles of variables.
 inline void register_kernel(const std::string& op, const char* device,
-                            std::unique_ptr<tensorflow::kernel_factory::OpKernelFactory> factory) {
-  tensorflow::kernel_factory::OpKernelRegistrar(tensorflow::KernelDefBuilder(op.c_str()).Device(device).Build(), op,
-                                                std::move(factory));
+                            std::unique_ptr<tensorflow::kernel_factory::OpKernelFactory> factory,
+                            const std::vector<std::string>& on_host = {}) {
+  tensorflow::KernelDefBuilder builder(op.c_str());
+  builder.Device(device);
+  for (const std::string& input : on_host) builder.HostMemory(input.c_str());
+  tensorflow::kernel_factory::OpKernelRegistrar(builder.Build(), op, std::move(factory));
 }
 
 // Of an operator for one device. Nothing, if a copy of this library did so before: of two kernels TensorFlow would run
 // neither.
 inline void register_kernel(const Operator& op, const char* device, MakeKernel make) {
   const std::string type = type_name(op.name);
-  if (!has_kernel(type, device)) register_kernel(type, device, std::make_unique<KernelFactory>(op, make));
+  std::vector<std::string> variables;
+  for (size_t i = 0; i < op.inputs.size(); ++i)
+    if (op.inputs[i].updated) variables.push_back(argument_name(op, op.inputs[i].name, i));
+  if (!has_kernel(type, device)) register_kernel(type, device, std::make_unique<KernelFactory>(op, make), variables);
 }
 
 // The rows that a library has not registered yet.

@@ -17,10 +17,8 @@ bool has_own_dtype(const Operator& op, const Output& output) {
   return true;
 }
 
-namespace {
-
 // An argument of an operator that a process has added may have any name; TensorFlow takes lower-case ones, and writes
-// Python in which some mean something else. Nobody calls it by what it is named here. `place`: among all arguments.
+// Python in which some mean something else. Nobody calls it by what it is named here.
 std::string argument_name(const Operator& op, const char* name, size_t place) {
   const auto built_in = built_in_operators();
   if (std::find(built_in.begin(), built_in.end(), &op) != built_in.end()) return name;
@@ -28,6 +26,8 @@ std::string argument_name(const Operator& op, const char* name, size_t place) {
   std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
   return lower + '_' + std::to_string(place);
 }
+
+namespace {
 
 // An attribute is a parameter of that Python, under its own name.
 bool is_good_attribute(std::string_view name) {
@@ -40,11 +40,14 @@ void add_input(const Operator& op, size_t place, tensorflow::OpDefBuilder& build
   const Input& input = op.inputs[place];
   const std::string name = argument_name(op, input.name, place);
   const std::string type = type_attribute(input.name), count = count_attribute(input.name);
-  if (input.kind == Kind::optional) {
-    builder.Attr(type + ": type = DT_FLOAT").Attr(count + ": int >= 0").Input(name + ": " + count + " * " + type);
-  } else {
-    builder.Attr(type + ": type").Input(name + ": " + type);
-  }
+  // What is updated is a variable, whose dtype its handle does not tell: add_variable_type().
+  if (!input.updated) builder.Attr(type + (is_counted(input) ? ": type = DT_FLOAT" : ": type"));
+  if (is_counted(input)) builder.Attr(count + ": int >= 0");
+  builder.Input(name + ": " + (is_counted(input) ? count + " * " : "") + (input.updated ? "resource" : type));
+}
+
+void add_variable_type(const Input& input, tensorflow::OpDefBuilder& builder) {
+  if (input.updated) builder.Attr(type_attribute(input.name) + ": type = DT_FLOAT");
 }
 
 void add_output(const Operator& op, size_t place, tensorflow::OpDefBuilder& builder) {
@@ -62,12 +65,15 @@ void add_attribute(const Attribute& attribute, tensorflow::OpDefBuilder& builder
 }
 
 // The order of the attributes is the order of the parameters in the generated Python function: the declared ones, then
-// the dtypes of outputs.
+// the dtypes of outputs, then those of variables.
 absl::Status define(const Operator& op, tensorflow::OpRegistrationData* data) {
   tensorflow::OpDefBuilder builder(type_name(op.name));
   for (size_t i = 0; i < op.inputs.size(); ++i) add_input(op, i, builder);
   for (const Attribute& attribute : op.attributes) add_attribute(attribute, builder);
   for (size_t i = 0; i < op.outputs.size(); ++i) add_output(op, i, builder);
+  for (const Input& input : op.inputs) add_variable_type(input, builder);
+  for (const Input& input : op.inputs)
+    if (input.updated) builder.SetIsStateful();  // called for its effect, in order, and as often as the program says
   builder.SetShapeFn([&op](tensorflow::shape_inference::InferenceContext* graph) { return infer_shapes(op, graph); });
   TF_RETURN_IF_ERROR(builder.Finalize(data));
   return tensorflow::ValidateOpDef(data->op_def);

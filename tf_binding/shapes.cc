@@ -38,19 +38,31 @@ class GraphRule : public Rule {
     return graph_->Divide(handle(whole), 2, true, &halved).ok() ? dim(halved) : dim(graph_->UnknownDim());
   }
 
-  absl::Status read_input(int input, int position) {
-    Shape& shape = inputs[input];
-    tensorflow::DataType dtype;
-    TF_RETURN_IF_ERROR(graph_->GetAttr(type_attribute(input_name(input)), &dtype));
-    const ShapeHandle known = graph_->input(position);
-    shape.present = true;
-    shape.dtype = core_dtype(dtype);
-    shape.ranked = graph_->RankKnown(known);
-    if (!shape.ranked) return absl::OkStatus();
-    shape.rank = graph_->Rank(known);
-    if (const Status status = check_rank(input, shape.rank); !status.ok()) return invalid(status);
-    for (int i = 0; i < shape.rank; ++i) shape.dims[i] = dim(graph_->Dim(known, i));
+  // An input whose tensors, `count` of them, stand from this position on.
+  absl::Status read_input(int input, int position, int64_t count) {
+    const bool is_list = op.inputs[input].kind == Kind::list;
+    positions_[input] = position;
+    if (is_list) counts[input] = count;
+    inputs[input].present = count > 0;
+    TF_RETURN_IF_ERROR(graph_->GetAttr(type_attribute(input_name(input)), &dtypes_[input]));
+    for (int64_t item = 0; item < count; ++item) {
+      const ShapeHandle known = shape(input, item);
+      const int rank = graph_->RankKnown(known) ? graph_->Rank(known) : 0;
+      const Status status = check_rank(input, rank, is_list ? item : kNotInList);
+      if (!status.ok()) return invalid(status);
+    }
+    if (!is_list && count > 0) read(input, 0, &inputs[input]);
     return absl::OkStatus();
+  }
+
+  void read(int input, int64_t item, Shape* result) override {
+    const ShapeHandle known = shape(input, item);
+    result->present = true;
+    result->dtype = core_dtype(dtypes_[input]);
+    result->ranked = graph_->RankKnown(known);
+    if (!result->ranked) return;
+    result->rank = graph_->Rank(known);
+    for (int i = 0; i < result->rank; ++i) result->dims[i] = dim(graph_->Dim(known, i));
   }
 
   absl::Status write_output(int output) {
@@ -69,6 +81,14 @@ class GraphRule : public Rule {
   }
 
  private:
+  // Of a variable, that of its value, if the graph knows it.
+  ShapeHandle shape(int input, int64_t item) {
+    const int position = positions_[input] + static_cast<int>(item);
+    if (!op.inputs[input].updated) return graph_->input(position);
+    const auto* values = graph_->input_handle_shapes_and_types(position);
+    return values && values->size() == 1 ? (*values)[0].shape : graph_->UnknownShape();
+  }
+
   Dim dim(DimensionHandle handle) {
     if (graph_->ValueKnown(handle)) return graph_->Value(handle);
     unknown_.push_back(handle);
@@ -79,6 +99,8 @@ class GraphRule : public Rule {
 
   InferenceContext* graph_;
   std::vector<DimensionHandle> unknown_;
+  tensorflow::DataType dtypes_[kMaxInputs] = {};
+  int positions_[kMaxInputs] = {};
 };
 
 }  // namespace
@@ -88,9 +110,10 @@ absl::Status infer_shapes(const Operator& op, InferenceContext* graph) {
   TF_RETURN_IF_ERROR(read_attributes(*graph, op, attributes));
   GraphRule rule(op, attributes, graph);
   for (int i = 0, position = 0; i < static_cast<int>(op.inputs.size()); ++i) {
-    bool present;
-    TF_RETURN_IF_ERROR(read_presence(*graph, rule, i, &present));
-    if (present) TF_RETURN_IF_ERROR(rule.read_input(i, position++));
+    int64_t count;
+    TF_RETURN_IF_ERROR(read_count(*graph, rule, i, &count));
+    TF_RETURN_IF_ERROR(rule.read_input(i, position, count));
+    position += static_cast<int>(count);
   }
   if (const Status status = rule.infer(); !status.ok()) return invalid(status);
   for (int i = 0; i < static_cast<int>(op.outputs.size()); ++i) TF_RETURN_IF_ERROR(rule.write_output(i));

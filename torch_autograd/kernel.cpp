@@ -36,7 +36,32 @@ void call_below(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
 
 }  // namespace
 
+// Calls body(input, tensor) for all tensors.
+template <class Body>
+void for_each_tensor(const Row& row, c10::ArrayRef<c10::IValue> arguments, Body&& body) {
+  for (size_t i = 0; i < row.op.inputs.size(); ++i) {
+    if (arguments[i].isTensor()) body(row.op.inputs[i], arguments[i].toTensor());
+    if (arguments[i].isTensorList())
+      for (const at::Tensor& tensor : arguments[i].toTensorVector()) body(row.op.inputs[i], tensor);
+  }
+}
+
+// An operator that has no derivative. What it updates gets a new version, so that autograd notices if a backward was
+// to read the old one.
+void call_plainly(const Row& row, const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  std::vector<at::Tensor> updated;
+  for_each_tensor(row, last(*stack, row.arguments), [&](const Input& input, const at::Tensor& tensor) {
+    TORCH_CHECK(!(c10::GradMode::is_enabled() && tensor.requires_grad()), "fusedops.", row.op.name, ": ", input.name,
+                " has no gradient; call it under torch.no_grad()");
+    if (input.updated) updated.push_back(tensor);
+  });
+  call_below(op, keys, stack);
+  for (const at::Tensor& tensor : updated)
+    if (!tensor.is_inference()) torch::autograd::impl::bump_version(tensor);
+}
+
 void Kernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) const {
+  if (row_.is_plain) return call_plainly(row_, op, keys, stack);
   const auto arguments = last(*stack, row_.arguments);
   const auto [wanted, tangents] = watched(row_, arguments);
   if (!wanted && !tangents) return call_below(op, keys, stack);

@@ -61,6 +61,7 @@ struct Row {
   std::string node;                              // FusedopsRmsNormBackward
   c10::OperatorHandle differentiated_in_python;  // _<op>: see fusedops/torch/autograd.py
   size_t arguments;                              // of the schema
+  bool is_plain;                                 // has no derivative at all: lists, or inputs that it updates
   std::vector<size_t> differentiable;            // outputs: all but those that are kept for the backward
   std::vector<Saved> saved;                      // all that a step reads
   std::vector<BoundStep> steps;

@@ -5,17 +5,22 @@
 namespace fusedops::torch_binding {
 namespace {
 
-std::string input(const Input& input, bool has_default) {
+// `place`: among the inputs; the memory of each that is updated has a letter of its own.
+std::string input(const Input& input, size_t place, bool has_default) {
+  const std::string tensor = input.updated ? std::string("Tensor(") + static_cast<char>('a' + place) + "!)" : "Tensor";
   switch (input.kind) {
     case Kind::tensor:
-      return std::string("Tensor ") + input.name;
+      return tensor + " " + input.name;
     case Kind::optional:
-      return std::string("Tensor? ") + input.name + (has_default ? "=None" : "");
+      return tensor + "? " + input.name + (has_default ? "=None" : "");
     case Kind::scalar:
-      return std::string("Tensor? ") + input.name;
+      return tensor + "? " + input.name;
+    case Kind::list:
+      return tensor + "[] " + input.name;
   }
   return "";
 }
+static_assert(kMaxInputs <= 26);
 
 // As in Python, only behind the last input that has to be given.
 bool may_be_left_out(const Operator& op, size_t input) {
@@ -37,7 +42,7 @@ void append(std::string& list, const std::string& item) { list += (list.empty() 
 
 std::string schema(const Operator& op, const std::string& name) {
   std::string arguments, results;
-  for (size_t i = 0; i < op.inputs.size(); ++i) append(arguments, input(op.inputs[i], may_be_left_out(op, i)));
+  for (size_t i = 0; i < op.inputs.size(); ++i) append(arguments, input(op.inputs[i], i, may_be_left_out(op, i)));
   for (const Input& declared : op.inputs)
     if (declared.kind == Kind::scalar) append(arguments, std::string("float ") + declared.name + "_value=0.0");
   for (const Attribute& declared : op.attributes) append(arguments, attribute(declared));

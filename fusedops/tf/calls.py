@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -47,7 +47,7 @@ def function(operator: Operator, raw: Callable[..., Any], keep: Callable[..., An
         raw_name(operator): raw,
     }
     for input in operator.inputs:
-        known[f"_tensor_{input.name}"] = partial(_scalar if input.kind == "scalar" else _tensor, operator, input)
+        known[f"_tensor_{input.name}"] = partial(_converter(input), operator, input)
     for attribute in operator.attributes:
         known[f"_default_{attribute.name}"] = attribute.default
         known[f"_encode_{attribute.name}"] = partial(encode, operator, attribute)
@@ -68,13 +68,16 @@ def _lines(operator: Operator) -> Iterator[str]:
     options = ["*", *(f"{variable(x)}=_default_{x.name}" for x in operator.attributes)] if operator.attributes else []
     yield f"def {operator.name}({', '.join([*inputs, '/', *options])}):"
 
-    leading = next(variable(x) for x in operator.inputs if x.kind == "tensor")
     for x in sorted(operator.inputs, key=lambda x: x.kind == "scalar"):  # numbers become tensors like the leading one
         name, tensor = variable(x), f"_tensor_{x.name}"
-        if x.kind == "optional":
+        if x.updated:
+            yield f"{name}, {_dtype_of_variables(x)} = {tensor}({name})"
+        elif x.kind == "list":
+            yield f"{name} = {tensor}({name})"
+        elif x.kind == "optional":
             yield f"{name} = [] if {name} is None else [{name} if type({name}) is _Eager else {tensor}({name})]"
         else:
-            more = f", {leading}" if x.kind == "scalar" else ""
+            more = f", {_dtype_of(operator.inputs[operator.leading])}" if x.kind == "scalar" else ""
             yield f"if type({name}) is not _Eager: {name} = {tensor}({name}{more})"
 
     for attribute in operator.attributes:
@@ -92,20 +95,35 @@ def _lines(operator: Operator) -> Iterator[str]:
     if saved:
         large = " or ".join(f"{size} > {_LARGEST_KEPT_ZEROS}" for size in saved)
         yield f"if type(_results[0]) is _Eager and ({large}): return _keep(_results)"
-    yield "return _results"
+    if operator.outputs:  # a graph has an operation as the result of a call for its effect alone
+        yield "return _results"
 
 
 def execution(operator: Operator, results: str) -> Iterator[str]:
     """The lines that call the generated function and name its results.
 
-    Inputs are tensors, of an optional input a list of at most one, and attributes are encoded, each in its `variable`.
+    Inputs are tensors, or lists of them, at most one of an optional input, and attributes are encoded, each in its
+    `variable`.
     """
     dtypes = _dtypes(operator)
     names = {dtype: f"_dtype{i}" for i, dtype in enumerate(dict.fromkeys(dtypes))}
     for dtype, name in names.items():
         yield f"{name} = {dtype}"
-    arguments = [*map(variable, operator.inputs), *map(variable, operator.attributes)]
-    yield f"{results} = {raw_name(operator)}({', '.join([*arguments, *map(names.__getitem__, dtypes)])})"
+    arguments = [*map(variable, operator.inputs), *map(variable, operator.attributes), *map(names.__getitem__, dtypes)]
+    arguments += [f"{_dtype_of_variables(x)}.as_datatype_enum" for x in operator.inputs if x.updated]
+    yield f"{results} = {raw_name(operator)}({', '.join(arguments)})"
+
+
+def _dtype_of_variables(x: Input) -> str:
+    """What the lines call the dtype of variables, of which they have the handles alone."""
+    return f"_dtype_{x.name}"
+
+
+def _dtype_of(x: Input) -> str:
+    """That of an input, or of the tensors of a list."""
+    if x.updated:
+        return _dtype_of_variables(x)
+    return f"{variable(x)}[0].dtype" if x.kind == "list" else f"{variable(x)}.dtype"
 
 
 def raw_name(operator: Operator) -> str:
@@ -119,7 +137,7 @@ def _dtypes(operator: Operator) -> list[str]:
     rules = {}
     for x in operator.inputs:
         name = variable(x)
-        rules[f"compute({x.name})"] = f"{float64} if {name}.dtype is _Float64 else {float32}"
+        rules[f"compute({x.name})"] = f"{float64} if {_dtype_of(x)} is _Float64 else {float32}"
         if x.kind == "optional":
             rules[x.name] = f"{name}[0].dtype.as_datatype_enum if {name} else {float32}"
     return [rules[x.dtype] for x in operator.outputs if x.dtype in rules]
@@ -136,12 +154,73 @@ def _tensor(operator: Operator, input: Input, value: Any) -> tf.Tensor:
         raise checks.not_a_tensor(operator, input, value, _ADVICE.get(type(value), "")) from error
 
 
-def _scalar(operator: Operator, input: Input, value: Any, leading: tf.Tensor) -> Any:
+def _converter(input: Input) -> Callable[..., Any]:
+    plain: dict[str, Callable[..., Any]] = {"scalar": _scalar, "list": _tensors}
+    variables: dict[str, Callable[..., Any]] = {"list": _handles}
+    return variables.get(input.kind, _handle) if input.updated else plain.get(input.kind, _tensor)
+
+
+def _items(operator: Operator, input: Input, values: Any) -> Sequence[Any]:
+    if isinstance(values, (list, tuple)):
+        return values
+    raise checks.not_a_tensor(operator, input, values)
+
+
+def _tensors(operator: Operator, input: Input, values: Any) -> list[tf.Tensor]:
+    items = _items(operator, input, values)
+    tensors = [x if type(x) is internals.EagerTensor else _tensor(operator, input, x) for x in items]
+    for i, x in enumerate(tensors[1:], 1):  # TensorFlow's own error would not say which
+        if x.dtype != tensors[0].dtype:
+            raise _other_dtype(operator, input, i, tensors[0].dtype, x.dtype)
+    if not tensors and operator.inputs[operator.leading] is input:
+        raise _none(operator, input)
+    return tensors
+
+
+def _handles(operator: Operator, input: Input, values: Any) -> tuple[list[tf.Tensor], tf.DType]:
+    """The handles of variables, and the dtype of their values."""
+    variables = [_variable(operator, input, i, x) for i, x in enumerate(_items(operator, input, values))]
+    if not variables:
+        if operator.inputs[operator.leading] is input:
+            raise _none(operator, input)
+        return [], tf.float32
+    for i, x in enumerate(variables):
+        if x.dtype != variables[0].dtype:
+            raise _other_dtype(operator, input, i, variables[0].dtype, x.dtype)
+    return [x.handle for x in variables], variables[0].dtype
+
+
+def _handle(operator: Operator, input: Input, value: Any) -> tuple[tf.Tensor, tf.DType]:
+    found = _variable(operator, input, 0, value)
+    return found.handle, found.dtype
+
+
+def _variable(operator: Operator, input: Input, item: int, value: Any) -> Any:
+    found = value if isinstance(value, tf.Variable) else getattr(value, "value", None)  # of Keras's own
+    if not isinstance(found, tf.Variable):
+        got = type(value).__name__
+        name = checks.named(input, item)
+        raise TypeError(f"fusedops.{operator.name}: {name} is updated, and must be a tf.Variable; got {got}")
+    return found
+
+
+def _other_dtype(operator: Operator, input: Input, item: int, expected: tf.DType, got: tf.DType) -> Exception:
+    """In the core's words."""
+    expects = f"{input.name}[{item}] must have {input.name}[0]'s dtype, {expected.name}"
+    return tf.errors.InvalidArgumentError(None, None, f"fusedops.{operator.name}: {expects}; got {got.name}")
+
+
+def _none(operator: Operator, input: Input) -> Exception:
+    sentence = f"fusedops.{operator.name}: {input.name} must have at least one tensor; got none"
+    return tf.errors.InvalidArgumentError(None, None, sentence)
+
+
+def _scalar(operator: Operator, input: Input, value: Any, dtype: tf.DType) -> Any:
     """A gradient is not wanted for a number: `is_constant` knows it again."""
     if not checks.is_number(value):
         return _tensor(operator, input, value)
     number = np.float64(checks.number(operator, input, value))
-    is_float64 = leading.dtype is tf.float64  # each dtype is one object
+    is_float64 = dtype is tf.float64  # each dtype is one object
     if tf.executing_eagerly():  # where no tape watches it, and TensorFlow itself makes a tensor of it
         return number if is_float64 else float(number)
     return tf.stop_gradient(tf.constant(number, tf.float64 if is_float64 else tf.float32))

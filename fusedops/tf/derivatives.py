@@ -22,6 +22,8 @@ _Evaluation = Callable[..., Sequence[Any]]
 
 
 def _register(operator: Operator) -> None:
+    if operator.has_effects_or_lists:
+        return  # TensorFlow says that there is no gradient
     vars(OF_FORMULAS).setdefault(operator.name, getattr(OPERATORS, operator.name))
     optional = [f"N_{x.name}" for x in operator.inputs if x.kind == "optional"]
     asked = [*optional, *(x.name for x in operator.attributes)]

@@ -14,6 +14,8 @@ from fusedops.tf.library import for_each
 
 
 def _register(operator: Operator) -> None:
+    if operator.has_effects_or_lists:
+        return  # TensorFlow calls it in a loop
     scalars = {x.name for x in operator.inputs if x.kind == "scalar"}
     shared = scalars.union(x.name for x in operator.inputs if x.parameter)
 

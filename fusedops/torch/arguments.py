@@ -20,7 +20,7 @@ def arrangement(signature: Signature) -> Callable[[Arguments, dict[str, Any]], t
     """A function from a call's inputs and attributes to the inputs, and the rest, of the schema."""
     declaration = signature.declaration
     kinds = [(i, declared, declared.kind) for i, declared in enumerate(declaration.inputs)]
-    count, like = len(kinds), next(i for i, _, kind in kinds if kind == "tensor")
+    count, like = len(kinds), declaration.leading
     attributes = [(a.name, a.default, _PLAIN.get(a.type), a.choices) for a in declaration.attributes]
 
     def arranged(inputs: Arguments, keywords: dict[str, Any]) -> tuple[Arguments, Arguments]:
@@ -29,11 +29,14 @@ def arrangement(signature: Signature) -> Callable[[Arguments, dict[str, Any]], t
         rest: list[Any] = []
         for i, declared, kind in kinds:
             x = inputs[i]
-            if isinstance(x, torch.Tensor):
+            if kind == "list":
+                if not isinstance(x, (list, tuple)) or not all(isinstance(item, torch.Tensor) for item in x):
+                    raise checks.not_a_tensor(declaration, declared, _odd_item(x))
+            elif isinstance(x, torch.Tensor):
                 if kind == "scalar":
                     rest.append(0.0)
             elif kind == "scalar":
-                number, x = _number(checks.number(declaration, declared, x), inputs[like])
+                number, x = _number(checks.number(declaration, declared, x), _first(inputs[like]))
                 rest.append(number)
                 inputs = (*inputs[:i], x, *inputs[i + 1 :])
             elif kind == "tensor" or x is not None:
@@ -55,6 +58,16 @@ def arrangement(signature: Signature) -> Callable[[Arguments, dict[str, Any]], t
         return inputs, tuple(rest)
 
     return arranged
+
+
+def _first(x: Any) -> Any:
+    return x[0] if isinstance(x, (list, tuple)) and x else x
+
+
+def _odd_item(x: Any) -> Any:
+    """What makes something no list of tensors."""
+    items = x if isinstance(x, (list, tuple)) else [x]
+    return next(item for item in items if items is not x or not isinstance(item, torch.Tensor))
 
 
 def _advice(x: Any) -> str:

@@ -107,6 +107,27 @@ def autograd_kernel(signature: Signature, defaults: Arguments, apply: Callable[.
     return kernel
 
 
+def plain_kernel(signature: Signature) -> Callable[..., Any]:
+    """The same for an operator that has no derivative, and may update inputs: torch_autograd/kernel.cpp."""
+    declaration = signature.declaration
+    registered = overload(declaration.name)
+
+    def kernel(keys: Any, *arguments: Any) -> Any:
+        updated = []
+        for declared, given in zip(declaration.inputs, arguments, strict=False):
+            for x in given if isinstance(given, (list, tuple)) else [given]:
+                if x is not None and x.requires_grad and torch.is_grad_enabled():
+                    sentence = f"fusedops.{declaration.name}: {declared.name} has no gradient"
+                    raise RuntimeError(f"{sentence}; call it under torch.no_grad()")
+                if declared.updated and not x.is_inference():
+                    updated.append(x)
+        results = _below_autograd(registered, keys, arguments)
+        torch.autograd.graph.increment_version(updated)
+        return results
+
+    return kernel
+
+
 def register(name: str, kernel: Callable[..., Any]) -> None:
     """The kernel is what the dispatcher calls for `torch.ops.fusedops.<name>` where autograd is on."""
     _LIBRARY.impl(name, kernel, "Autograd", with_keyset=True)

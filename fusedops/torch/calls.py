@@ -34,6 +34,8 @@ _SPOKEN = (*_TYPES, "TypeError", "RuntimeError", "error", "isinstance", "map", "
 def _input_test(x: Input) -> str:
     if x.kind == "scalar":
         return f"(type({x.name}) is float or isinstance({x.name}, Tensor))"
+    if x.kind == "list":
+        return f"type({x.name}) is list"  # of what, the dispatcher looks itself
     test = f"isinstance({x.name}, Tensor)"
     return f"({x.name} is None or {test})" if x.kind == "optional" else test
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,18 +17,25 @@ Inputs = tuple[Any, ...]
 def check_dense(declaration: Operator, inputs: Inputs) -> None:
     """Raises TypeError for the kinds of tensors that torch has no kernel of ours for."""
     with internals.without_subclasses():  # a subclass need not know what a layout is
-        for declared, x in zip(declaration.inputs, inputs, strict=False):
-            if x is not None and (x.layout is not torch.strided or x.is_quantized or x.is_nested):
+        for name, x in _tensors(declaration, inputs):
+            if x.layout is not torch.strided or x.is_quantized or x.is_nested:
                 layout = "nested" if x.layout is torch.strided else str(x.layout).removeprefix("torch.")
                 kind = "a quantized tensor" if x.is_quantized else layout
-                raise TypeError(f"fusedops.{declaration.name}: {declared.name} must be a dense tensor; got {kind}")
+                raise TypeError(f"fusedops.{declaration.name}: {name} must be a dense tensor; got {kind}")
+
+
+def _tensors(declaration: Operator, inputs: Inputs) -> Iterator[tuple[str, torch.Tensor]]:
+    """Those among the inputs, with their names."""
+    for declared, x in zip(declaration.inputs, inputs, strict=False):
+        for i, item in enumerate(x if isinstance(x, (list, tuple)) else [x]):
+            if isinstance(item, torch.Tensor):
+                yield checks.named(declared, i), item
 
 
 def explain(declaration: Operator, inputs: Inputs, error: Exception) -> None:
     """Raises a better error than the one that a call with these inputs raised, if there is one."""
-    tensors = tuple(x if isinstance(x, torch.Tensor) else None for x in inputs)
-    check_dense(declaration, tensors)
-    _check_classes(declaration, tensors, error)
+    check_dense(declaration, inputs)
+    _check_classes(declaration, inputs, error)
 
 
 def _check_classes(declaration: Operator, inputs: Inputs, error: Exception) -> None:
@@ -37,9 +45,9 @@ def _check_classes(declaration: Operator, inputs: Inputs, error: Exception) -> N
     """
     if not isinstance(error, (TypeError, NotImplementedError)) and "DTensor" not in str(error):
         return
-    for declared, x in zip(declaration.inputs, inputs, strict=False):
-        if x is not None and type(x) not in (torch.Tensor, torch.nn.Parameter):
-            name, kind = declared.name, type(x).__name__
+    for name, x in _tensors(declaration, inputs):
+        if type(x) not in (torch.Tensor, torch.nn.Parameter):
+            kind = type(x).__name__
             advice = f": pass {name}.to_local() or {name}.full_tensor()" if kind == "DTensor" else ""
             expected = "a torch.Tensor, or of a class that runs fused operators"
             raise TypeError(f"fusedops.{declaration.name}: {name} must be {expected}; got {kind}{advice}") from error

@@ -19,6 +19,7 @@ microseconds, so that in eager code the function takes a shorter one, where `_<n
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -31,7 +32,7 @@ from fusedops.functions.operators import Operators
 from fusedops.torch import autograd_library, flops, internals, mapping, shapes  # noqa: F401  some for their effect
 from fusedops.torch.arguments import Arguments, arrangement
 from fusedops.torch.autocast import autocast
-from fusedops.torch.autograd import autograd_functions, autograd_kernel, register
+from fusedops.torch.autograd import autograd_functions, autograd_kernel, plain_kernel, register
 from fusedops.torch.calls import spelled_out
 from fusedops.torch.derivatives import OF_FORMULAS, Derivative
 from fusedops.torch.errors import check_dense, explain
@@ -103,10 +104,36 @@ def _functions(signature: Signature) -> tuple[Callable[..., Any], Callable[..., 
     return of_user, call if casts else call_of_formula
 
 
+def _plain_function(signature: Signature) -> Callable[..., Any]:
+    """That of an operator that has no derivative, and may update inputs."""
+    declaration = signature.declaration
+    public = overload(declaration.name)
+    operator = internals.in_cpp(public)
+    if not _IN_CPP:
+        register(declaration.name, plain_kernel(signature))
+    arranged = arrangement(signature)
+
+    def call(*inputs: Any, **attributes: Any) -> Any:
+        tensors, rest = arranged(inputs, attributes)
+        if _is_compiling():
+            return public(*tensors, *rest)
+        try:
+            return operator(*tensors, *rest)
+        except (TypeError, RuntimeError) as error:
+            explain(declaration, tensors, error)
+            raise
+
+    call.__name__ = call.__qualname__ = declaration.name
+    return spelled_out(declaration, operator, call, functools.partial(explain, declaration))
+
+
 OPERATORS = cast(Operators, SimpleNamespace())
 
 
 def _offer(row: Operator) -> None:
+    if row.has_effects_or_lists:
+        setattr(OPERATORS, row.name, _plain_function(SIGNATURES[row.name]))
+        return
     of_user, of_formula = _functions(SIGNATURES[row.name])
     setattr(OPERATORS, row.name, of_user)
     setattr(OF_FORMULAS, row.name, of_formula)

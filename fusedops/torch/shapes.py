@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -36,19 +37,20 @@ def infer(signature: Signature, arguments: tuple[Any, ...]) -> list[tuple[torch.
 
     declaration = signature.declaration
     tokens: list[int] = []
-    for tensor in signature.padded(arguments):
-        if tensor is None:
-            tokens.append(0)
-        else:
+    for given in signature.padded(arguments):
+        tensors = _items(given)
+        tokens.append(len(tensors))
+        for tensor in tensors:
             place = DTYPES.index(tensor.dtype) if tensor.dtype in DTYPES else len(DTYPES)
-            tokens += [1, place, tensor.dim(), *map(token, tensor.shape)]
+            tokens += [place, tensor.dim(), *map(token, tensor.shape)]
     texts = [
         attribute.spelled(value).encode()
         for attribute, value in zip(
             declaration.attributes, signature.attributes(arguments[signature.inputs :]), strict=True
         )
     ]
-    result = (ctypes.c_int64 * 4096)()  # for as many inputs and outputs of as many dimensions as there can be
+    # For as many outputs of as many dimensions as there can be, and two words for each symbol of the inputs.
+    result = (ctypes.c_int64 * (4096 + 2 * len(symbols)))()
     refused = LIBRARY.fusedops_infer(
         declaration.name.encode(),
         (ctypes.c_int64 * len(tokens))(*tokens),
@@ -71,19 +73,27 @@ def infer(signature: Signature, arguments: tuple[Any, ...]) -> list[tuple[torch.
 
 def _register_fake(row: Operator) -> None:
     signature = SIGNATURES[row.name]
-    first = next(i for i, x in enumerate(signature.declaration.inputs) if x.kind == "tensor")
 
     def fake(*arguments: Any, **keywords: Any) -> Any:
         arguments = _positional(signature, arguments, keywords)
-        like = arguments[first]
-        for declared, tensor in zip(signature.declaration.inputs, arguments, strict=False):
-            if tensor is not None and tensor.device != like.device:
-                raise checks.other_device(signature.declaration, declared, first, like.device, tensor.device)
-        outputs = [like.new_empty(shape, dtype=dtype) for dtype, shape in infer(signature, arguments)]
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+        inferred = infer(signature, arguments)
+        like = _items(arguments[row.leading])[0]
+        for declared, given in zip(row.inputs, arguments, strict=False):
+            for i, tensor in enumerate(_items(given)):
+                if tensor.device != like.device:
+                    raise checks.other_device(row, checks.named(declared, i), like.device, tensor.device)
+        outputs = [like.new_empty(shape, dtype=dtype) for dtype, shape in inferred]
+        return outputs[0] if len(outputs) == 1 else tuple(outputs) or None
 
     for name in (row.name, f"_{row.name}"):
         torch.library.register_fake(f"fusedops::{name}", fake)
+
+
+def _items(given: Any) -> Sequence[torch.Tensor]:
+    """The tensors of an input: of a list, or of what is one tensor or none."""
+    if isinstance(given, (list, tuple)):
+        return given
+    return () if given is None else (given,)
 
 
 def _positional(signature: Signature, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, ...]:

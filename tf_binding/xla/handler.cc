@@ -1,4 +1,7 @@
 // What XLA runs for the custom call: the operator that the call names, on XLA's buffers.
+#include <string>
+#include <vector>
+
 #include "call.h"
 #include "core/declaration/operator.h"
 #include "dense.h"
@@ -48,22 +51,16 @@ class Execution {
   }
 
   ffi::Error run(ffi::RemainingArgs operands, ffi::RemainingRets results, ffi::Dictionary dictionary) {
-    const auto present = dictionary.get<int64_t>(xla_call::kPresent);
+    const auto counts = dictionary.get<ffi::Span<const int64_t>>(xla_call::kCounts);
     const auto attributes = dictionary.get<ffi::Dictionary>(xla_call::kAttributes);
-    if (!present) return present.error();
+    if (!counts) return counts.error();
     if (!attributes) return attributes.error();
     for (size_t i = 0; i < op_.attributes.size(); ++i) {
       const auto text = attributes->get<std::string_view>(op_.attributes[i].name);
       if (!text) return text.error();
       parse(op_.attributes[i].type, *text, &attributes_[i]);  // spelled by the lowering
     }
-    for (size_t i = 0, position = 0; i < op_.inputs.size(); ++i) {
-      if (!(*present >> i & 1)) continue;
-      const auto operand = operands.get<ffi::AnyBuffer>(position++);
-      if (!operand) return operand.error();
-      inputs_[i] = view(*operand, input_strides_[i]);
-      call_.inputs[i] = &inputs_[i];
-    }
+    if (const ffi::Error error = read_operands(operands, *counts); error.failure()) return error;
     for (size_t i = 0; i < op_.outputs.size(); ++i) {
       auto result = results.get<ffi::AnyBuffer>(i);
       if (!result) return result.error();
@@ -72,6 +69,7 @@ class Execution {
     auto workspace = results.get<ffi::AnyBuffer>(op_.outputs.size());
     if (!workspace) return workspace.error();
     call_.workspace = (*workspace)->untyped_data();
+    if (const ffi::Error error = check_updated(results); error.failure()) return error;
 
     const tsl::port::ScopedDontFlushDenormal ieee;
     const Status status = fusedops::run(op_, call_);
@@ -81,6 +79,34 @@ class Execution {
   }
 
  private:
+  ffi::Error read_operands(ffi::RemainingArgs operands, ffi::Span<const int64_t> counts) {
+    inputs_.reserve(operands.size());
+    input_strides_.resize(operands.size() * kMaxRank);
+    for (size_t position = 0; position < operands.size(); ++position) {
+      const auto operand = operands.get<ffi::AnyBuffer>(position);
+      if (!operand) return operand.error();
+      inputs_.push_back(view(*operand, &input_strides_[position * kMaxRank]));
+    }
+    for (size_t i = 0, position = 0; i < op_.inputs.size(); position += static_cast<size_t>(counts[i++])) {
+      if (counts[i] > 0) call_.inputs[i] = &inputs_[position];
+      if (op_.inputs[i].kind == Kind::list) call_.counts[i] = counts[i];
+      for (int64_t item = 0; op_.inputs[i].updated && item < counts[i]; ++item)
+        updated_.push_back(&inputs_[position + static_cast<size_t>(item)]);
+    }
+    return ffi::Error::Success();
+  }
+
+  // The operator knows one memory of what it updates: that of the operand, which must be the result's.
+  ffi::Error check_updated(ffi::RemainingRets results) {
+    for (size_t i = 0; i < updated_.size(); ++i) {
+      auto result = results.get<ffi::AnyBuffer>(op_.outputs.size() + 1 + i);
+      if (!result) return result.error();
+      if ((*result)->untyped_data() != updated_[i]->data)
+        return ffi::Error::Internal(std::string("fusedops: XLA has given ") + op_.name + " two memories of a variable");
+    }
+    return ffi::Error::Success();
+  }
+
   static View view(const ffi::AnyBuffer& buffer, int64_t* strides) {
     const auto sizes = buffer.dimensions();
     return dense_view(buffer.untyped_data(), core_dtype(buffer.element_type()), static_cast<int>(sizes.size()),
@@ -90,8 +116,9 @@ class Execution {
   const Operator& op_;
   Call call_;
   Value attributes_[kMaxAttributes];
-  View inputs_[kMaxInputs];
-  int64_t input_strides_[kMaxInputs][kMaxRank];
+  std::vector<View> inputs_;  // one of each operand
+  std::vector<int64_t> input_strides_;
+  std::vector<const View*> updated_;
   int64_t output_strides_[kMaxOutputs][kMaxRank];
 };
 

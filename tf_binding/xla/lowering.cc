@@ -1,9 +1,12 @@
 // Tells XLA what each operator is: one custom call, whose shapes are those of the operator's own shape function.
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "attributes.h"
 #include "call.h"
 #include "dense.h"
@@ -55,13 +58,13 @@ class Lowering : public tensorflow::XlaOpKernel {
   // Writes the call's attributes as MLIR spells a dictionary, which is how XLA takes them. Its way to escape a string
   // is not quite C's; where the two differ, the text is no valid attribute, and the shape function refuses it first.
   absl::Status read_node(const OpKernelConstruction& node) {
-    int64_t present = 0;
     for (size_t i = 0; i < op_.inputs.size(); ++i) {
-      int64_t count = 1;
-      if (op_.inputs[i].kind == Kind::optional)
-        TF_RETURN_IF_ERROR(node.GetAttr(count_attribute(op_.inputs[i].name), &count));
-      present_[i] = count == 1;  // more is refused by the shape function
-      present |= static_cast<int64_t>(present_[i]) << i;
+      const Input& input = op_.inputs[i];
+      counts_[i] = 1;  // of an optional input more is refused by the shape function
+      if (is_counted(input)) TF_RETURN_IF_ERROR(node.GetAttr(count_attribute(input.name), &counts_[i]));
+      tensorflow::DataType dtype = tensorflow::DT_INVALID;
+      if (input.updated) TF_RETURN_IF_ERROR(node.GetAttr(type_attribute(input.name), &dtype));
+      variables_.insert(variables_.end(), static_cast<size_t>(counts_[i]), dtype);
     }
     std::string own;
     for (const Attribute& attribute : op_.attributes) {
@@ -69,30 +72,50 @@ class Lowering : public tensorflow::XlaOpKernel {
       TF_RETURN_IF_ERROR(read_text(node, attribute, &text));
       absl::StrAppend(&own, own.empty() ? "" : ", ", attribute.name, " = \"", absl::CEscape(text), "\"");
     }
-    dictionary_ = absl::StrCat("{", xla_call::kOperator, " = \"", op_.name, "\", ", xla_call::kPresent, " = ", present,
-                               " : i64, ", xla_call::kAttributes, " = {", own, "}}");
+    const auto counts = absl::StrJoin(absl::MakeSpan(counts_, op_.inputs.size()), ", ");
+    dictionary_ = absl::StrCat("{", xla_call::kOperator, " = \"", op_.name, "\", ", xla_call::kCounts,
+                               " = array<i64: ", counts, ">, ", xla_call::kAttributes, " = {", own, "}}");
     return absl::OkStatus();
   }
 
   absl::Status lower(XlaOpKernelContext* context) {
+    std::vector<xla::XlaOp> inputs;
     std::vector<xla::Shape> operands, results;
-    TF_RETURN_IF_ERROR(read_operands(context, &operands));
+    TF_RETURN_IF_ERROR(read_operands(context, &inputs, &operands));
     TF_RETURN_IF_ERROR(infer(context, operands, &results));
     results.push_back(xla::ShapeUtil::MakeShape(xla::U8, {workspace(context, operands, results)}));
 
-    std::vector<xla::XlaOp> inputs;
-    for (int i = 0; i < context->num_inputs(); ++i) inputs.push_back(context->Input(i));
+    // The new values of variables are results in the memory of the old ones.
+    std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>> aliases;
+    for (int i = 0; i < context->num_inputs(); ++i) {
+      if (!is_variable(i)) continue;
+      const xla::ShapeIndex result = {static_cast<int64_t>(results.size())};
+      aliases.emplace_back(result, std::pair(int64_t{i}, xla::ShapeIndex()));
+      results.push_back(operands[i]);
+    }
     const xla::XlaOp call = xla::CustomCallWithLayout(
         context->builder(), xla_call::kTarget, inputs, xla::ShapeUtil::MakeTupleShape(results), operands, dictionary_,
-        /*has_side_effect=*/false, {}, nullptr, xla::CustomCallSchedule::SCHEDULE_NONE,
+        /*has_side_effect=*/false, aliases, nullptr, xla::CustomCallSchedule::SCHEDULE_NONE,
         xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
     for (int i = 0; i < context->num_outputs(); ++i) context->SetOutput(i, xla::GetTupleElement(call, i));
+    for (const auto& [result, operand] : aliases)
+      TF_RETURN_IF_ERROR(context->AssignVariable(static_cast<int>(operand.first), variables_[operand.first],
+                                                 xla::GetTupleElement(call, result[0])));
     return absl::OkStatus();
   }
 
-  absl::Status read_operands(XlaOpKernelContext* context, std::vector<xla::Shape>* operands) const {
+  bool is_variable(int position) const { return variables_[position] != tensorflow::DT_INVALID; }
+
+  absl::Status read_operands(XlaOpKernelContext* context, std::vector<xla::XlaOp>* inputs,
+                             std::vector<xla::Shape>* operands) const {
     for (int i = 0; i < context->num_inputs(); ++i) {
-      TF_ASSIGN_OR_RETURN(operands->emplace_back(), context->InputXlaShape(i));
+      if (is_variable(i)) {
+        TF_RETURN_IF_ERROR(context->ReadVariableInput(i, variables_[i], nullptr, &inputs->emplace_back()));
+        TF_ASSIGN_OR_RETURN(operands->emplace_back(), context->builder()->GetShape(inputs->back()));
+      } else {
+        inputs->push_back(context->Input(i));
+        TF_ASSIGN_OR_RETURN(operands->emplace_back(), context->InputXlaShape(i));
+      }
       xla::Shape& operand = operands->back();
       // XLA hands such a tensor over in a buffer for the largest size, and the kernel would read what is beyond.
       if (operand.is_dynamic())
@@ -107,10 +130,18 @@ class Lowering : public tensorflow::XlaOpKernel {
   // All checks, and the shapes of the outputs: TensorFlow ran this when it built the graph, with less knowledge.
   absl::Status infer(XlaOpKernelContext* context, const std::vector<xla::Shape>& operands,
                      std::vector<xla::Shape>* results) const {
-    std::vector<tensorflow::PartialTensorShape> inputs;
-    for (const xla::Shape& operand : operands) inputs.emplace_back(operand.dimensions());
+    using tensorflow::PartialTensorShape;
+    using Values = std::vector<std::pair<PartialTensorShape, tensorflow::DataType>>;
+    std::vector<PartialTensorShape> inputs;
+    std::vector<std::unique_ptr<Values>> values(operands.size());  // of variables
+    for (size_t i = 0; i < operands.size(); ++i) {
+      const PartialTensorShape shape(operands[i].dimensions());
+      const bool variable = is_variable(static_cast<int>(i));
+      inputs.push_back(variable ? PartialTensorShape(absl::Span<const int64_t>()) : shape);
+      if (variable) values[i] = std::make_unique<Values>(1, std::pair(shape, variables_[i]));
+    }
     tensorflow::shape_inference::InferenceContext graph(TF_GRAPH_DEF_VERSION, tensorflow::AttrSlice(def()),
-                                                        registration_->op_def, inputs, {}, {}, {});
+                                                        registration_->op_def, inputs, {}, {}, values);
     TF_RETURN_IF_ERROR(graph.construction_status());
     TF_RETURN_IF_ERROR(graph.Run(registration_->shape_inference_fn));
     for (int i = 0; i < context->num_outputs(); ++i) {
@@ -126,23 +157,26 @@ class Lowering : public tensorflow::XlaOpKernel {
   int64_t workspace(XlaOpKernelContext* context, const std::vector<xla::Shape>& operands,
                     const std::vector<xla::Shape>& results) const {
     if (!op_.workspace) return 0;
-    int64_t strides[kMaxInputs + kMaxOutputs][kMaxRank], *next = strides[0];
-    void* const somewhere = strides;  // nothing is read there, but an operator may take null for an absent input
+    std::vector<int64_t> strides((operands.size() + results.size()) * kMaxRank + 1);
+    int64_t* next = strides.data();
+    void* const somewhere = next;  // nothing is read there, but an operator may take null for an absent input
     const auto view = [somewhere, &next](tensorflow::DataType dtype, const xla::Shape& shape) {
       const auto sizes = shape.dimensions();
       const View made = dense_view(somewhere, core_dtype(dtype), static_cast<int>(sizes.size()), sizes.data(), next);
       next += kMaxRank;
       return made;
     };
-    View inputs[kMaxInputs];
+    std::vector<View> inputs;
+    for (size_t i = 0; i < operands.size(); ++i) {
+      const bool variable = is_variable(static_cast<int>(i));
+      inputs.push_back(view(variable ? variables_[i] : context->input_type(static_cast<int>(i)), operands[i]));
+    }
     Call call(op_);
     call.attributes = values_;
     call.context.cuda = context->compiler()->options().device_type == tensorflow::DEVICE_GPU_XLA_JIT;
-    for (size_t i = 0, position = 0; i < op_.inputs.size(); ++i) {
-      if (!present_[i]) continue;
-      inputs[i] = view(context->input_type(position), operands[position]);
-      call.inputs[i] = &inputs[i];
-      ++position;
+    for (size_t i = 0, position = 0; i < op_.inputs.size(); position += static_cast<size_t>(counts_[i++])) {
+      if (counts_[i] > 0) call.inputs[i] = &inputs[position];
+      if (op_.inputs[i].kind == Kind::list) call.counts[i] = counts_[i];
     }
     for (size_t i = 0; i < results.size(); ++i) call.outputs[i] = view(context->expected_output_dtype(i), results[i]);
     return static_cast<int64_t>(op_.workspace(call));
@@ -151,7 +185,8 @@ class Lowering : public tensorflow::XlaOpKernel {
   const Operator& op_;
   const tensorflow::OpRegistrationData* registration_ = nullptr;
   Value values_[kMaxAttributes];
-  bool present_[kMaxInputs] = {};
+  int64_t counts_[kMaxInputs] = {};
+  std::vector<tensorflow::DataType> variables_;  // by operand: the dtype of a variable's value, or none
   std::string dictionary_;
 };
 

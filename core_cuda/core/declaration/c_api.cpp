@@ -28,11 +28,12 @@ std::string json_list(const Items& items, F&& item_text) {
 }
 
 std::string json(const Operator& op) {
-  static constexpr const char* kKinds[] = {"tensor", "optional", "scalar"};
+  static constexpr const char* kKinds[] = {"tensor", "optional", "scalar", "list"};
   static constexpr const char* kTypes[] = {"float", "int", "bool", "str", "floats"};
   const auto input = [](const Input& i) {
     return "{\"name\": " + quoted(i.name) + ", \"kind\": " + quoted(kKinds[int(i.kind)]) +
-           ", \"parameter\": " + (i.parameter ? "true" : "false") + ", \"only_for\": " + text(i.only_for) + "}";
+           ", \"parameter\": " + (i.parameter ? "true" : "false") + ", \"updated\": " + (i.updated ? "true" : "false") +
+           ", \"only_for\": " + text(i.only_for) + "}";
   };
   const auto output = [](const Output& o) {
     return "{\"name\": " + quoted(o.name) + ", \"dtype\": " + quoted(o.dtype) +
@@ -82,6 +83,18 @@ std::span<const Operator* const> rows_of(const Library& library) {
 class SymbolicRule : public Rule {
  public:
   using Rule::Rule;
+
+  // One tensor, and what stands behind it.
+  const int64_t* read(const int64_t* words, Shape* shape) const {
+    shape->dtype = static_cast<DType>(*words++);
+    shape->rank = static_cast<int>(*words++);
+    std::copy_n(words, std::min(shape->rank, kMaxRank), shape->dims);
+    return words + shape->rank;
+  }
+  void read(int input, int64_t item, Shape* shape) override { read(items[input][static_cast<size_t>(item)], shape); }
+
+  std::vector<const int64_t*> items[kMaxInputs];  // where the tensors of lists stand
+
   bool same(Dim& a, Dim b) override {
     if (a == b) return true;
     if (a >= 0 && b >= 0) return false;
@@ -127,10 +140,10 @@ extern "C" FUSEDOPS_EXPORT const char* fusedops_add_operators(const void* librar
   return status.ok() ? nullptr : said(status.sentence());
 }
 
-// Runs a shape rule. `inputs` holds for each input: 0, or 1, dtype, rank, dims (negative: a symbol). `attributes` are
-// texts, in the order of the declaration. `result` receives: the number of equalities and their pairs, then for each
-// output dtype, rank, dims; half of symbol s is s - kHalfSymbol. Returns null, or a sentence that lasts until the
-// thread's next.
+// Runs a shape rule. `inputs` holds for each input how many tensors it is, and of each dtype, rank, dims (negative: a
+// symbol). `attributes` are texts, in the order of the declaration. `result` receives: the number of equalities and
+// their pairs, then for each output dtype, rank, dims; half of symbol s is s - kHalfSymbol. Returns null, or a sentence
+// that lasts until the thread's next.
 extern "C" FUSEDOPS_EXPORT const char* fusedops_infer(const char* name, const int64_t* inputs,
                                                       const char* const* attributes, int64_t* result,
                                                       int64_t result_capacity) {
@@ -144,14 +157,17 @@ extern "C" FUSEDOPS_EXPORT const char* fusedops_infer(const char* name, const in
 
   SymbolicRule rule(*op, values);
   for (size_t i = 0; i < op->inputs.size(); ++i) {
-    Shape& shape = rule.inputs[i];
-    shape.present = *inputs++ != 0;
-    if (!shape.present) continue;
-    shape.dtype = static_cast<DType>(*inputs++);
-    shape.rank = static_cast<int>(*inputs++);
-    if (Status status = rule.check_rank(static_cast<int>(i), shape.rank); !status.ok()) return said(status.sentence());
-    std::copy_n(inputs, shape.rank, shape.dims);
-    inputs += shape.rank;
+    const int64_t count = *inputs++;
+    const bool is_list = op->inputs[i].kind == Kind::list;
+    rule.inputs[i].present = count != 0;
+    if (is_list) rule.counts[i] = count;
+    for (int64_t item = 0; item < count; ++item) {
+      Shape& shape = rule.inputs[i];
+      rule.items[i].push_back(inputs);
+      inputs = rule.read(inputs, &shape);
+      const Status status = rule.check_rank(static_cast<int>(i), shape.rank, is_list ? item : Rule::kNotInList);
+      if (!status.ok()) return said(status.sentence());
+    }
   }
   if (Status status = rule.infer(); !status.ok()) return said(status.sentence());
 

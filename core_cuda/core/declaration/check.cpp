@@ -39,9 +39,15 @@ class Check {
       return Status::error("fusedops: an operator's name must be a name of letters, digits and underscores", "; got '",
                            op_.name ? op_.name : "", "'");
     if (!op_.rule || !op_.cpu) return error("it must have a rule and a CPU kernel");
-    if (std::none_of(op_.inputs.begin(), op_.inputs.end(), [](const Input& i) { return i.kind == Kind::tensor; }))
-      return error("one of its inputs must be a tensor that is always given");
-    if (op_.outputs.size() == 0) return error("it must have an output");
+    if (std::none_of(op_.inputs.begin(), op_.inputs.end(), is_always_given))
+      return error("one of its inputs must be a tensor that is always given, or a list");
+    if (op_.outputs.size() == 0 && std::none_of(op_.inputs.begin(), op_.inputs.end(), is_updated))
+      return error("it must have an output, or update an input");
+    for (const Input& input : op_.inputs)
+      if (input.updated && !is_always_given(input))
+        return error("to be updated, ", input.name, " must be a tensor that is always given, or a list");
+    if (!op_.derivative.empty() && has_effects_or_lists(op_))
+      return error("with lists, or inputs that it updates, it can have no derivative");
     FUSEDOPS_TRY(names());
     for (const Attribute& attribute : op_.attributes) FUSEDOPS_TRY(check(attribute));
     for (const Step& step : op_.derivative) FUSEDOPS_TRY(check(step));
@@ -49,6 +55,9 @@ class Check {
   }
 
  private:
+  static bool is_always_given(const Input& input) { return input.kind == Kind::tensor || input.kind == Kind::list; }
+  static bool is_updated(const Input& input) { return input.updated; }
+
   template <class... Texts>
   Status error(const Texts&... texts) const {
     return Status::error("fusedops.", op_.name, ": ", texts...);

@@ -41,8 +41,10 @@ struct Call {
   explicit Call(const Operator& op) : op(op) {}
 
   const Operator& op;
-  const View* inputs[kMaxInputs] = {};  // null: an absent optional, or a scalar passed as a number
-  double scalars[kMaxInputs] = {};      // the number, where a scalar input is null
+  const View* inputs[kMaxInputs] =
+      {};                           // null: an absent optional, or a scalar passed as a number; of a list, its first
+  int64_t counts[kMaxInputs] = {};  // of a list: how many tensors
+  double scalars[kMaxInputs] = {};  // the number, where a scalar input is null
   View outputs[kMaxOutputs];
   Attributes attributes;
   void* workspace = nullptr;  // 16-byte aligned, as every framework's memory is
@@ -57,6 +59,8 @@ struct Call {
   T* output(int place) const {
     return static_cast<T*>(outputs[place].data);
   }
+
+  std::span<const View> list(int place) const { return {inputs[place], static_cast<size_t>(counts[place])}; }
 };
 
 using Kernel = Status (*)(const Call&);
@@ -101,10 +105,11 @@ FUSEDOPS_EXPORT Status add_operators(std::span<const Operator* const> rows);
 // What the table starts with: core_cuda/operators.cpp.
 std::span<const Operator* const> built_in_operators();
 
-// The input whose device is the call's, and whose shape stands for it: not a mere scalar, and never absent.
+// The input whose device is the call's, and whose shape stands for it: not a mere scalar, and never absent. Of a list,
+// which has at least one tensor then, the first.
 inline size_t first_tensor(const Operator& op) {
   size_t first = 0;
-  while (op.inputs[first].kind != Kind::tensor) ++first;
+  while (op.inputs[first].kind != Kind::tensor && op.inputs[first].kind != Kind::list) ++first;
   return first;
 }
 

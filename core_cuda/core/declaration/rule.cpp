@@ -43,14 +43,18 @@ std::string Rule::show(const Shape& shape) const {
   return text + "]";
 }
 
-Status Rule::must(int input, std::string_view expected, std::string_view got) const {
-  return Status::error("fusedops.", op.name, ": ", input_name(input), " must ", expected, "; got ", got);
+Status Rule::must(int input, std::string_view expected, std::string_view got, int64_t item) const {
+  std::string place;
+  if (item != kNotInList) place.append("[").append(std::to_string(item)).append("]");
+  return Status::error("fusedops.", op.name, ": ", input_name(input), place, " must ", expected, "; got ", got);
 }
 
-Status Rule::check_rank(int input, int rank) const {
+Status Rule::check_rank(int input, int rank, int64_t item) const {
   if (rank <= kMaxRank) return {};
-  return must(input, "have at most " + std::to_string(kMaxRank) + " dimensions", std::to_string(rank));
+  return must(input, "have at most " + std::to_string(kMaxRank) + " dimensions", std::to_string(rank), item);
 }
+
+void Rule::read(int, int64_t, Shape*) {}
 
 Status Rule::known_choices() const {
   for (size_t i = 0; i < op.attributes.size(); ++i) {
@@ -67,6 +71,8 @@ Status Rule::known_choices() const {
 
 Status Rule::infer() {
   FUSEDOPS_TRY(known_choices());
+  for (size_t i = 0; i < op.inputs.size(); ++i)
+    if (op.inputs[i].kind == Kind::list) FUSEDOPS_TRY(summarize(static_cast<int>(i)));
   return op.rule(*this);
 }
 
@@ -98,11 +104,66 @@ Status Rule::same_as(int input, int like) {
     expected.dtype = dtype;
     return {};
   }
-  if (!got.ranked) return {};
-  bool equal = got.rank == expected.rank;
-  for (int i = 0; equal && i < got.rank; ++i) equal = same(expected.dims[i], got.dims[i]);
-  if (equal) return {};
+  if (same_shape(expected, got)) return {};
   return must(input, std::string("have ") + input_name(like) + "'s shape, " + show(expected), show(got));
+}
+
+bool Rule::same_shape(Shape& a, Shape& b) {
+  if (!a.ranked || !b.ranked) return true;
+  bool equal = a.rank == b.rank;
+  for (int i = 0; equal && i < a.rank; ++i) equal = same(a.dims[i], b.dims[i]);
+  return equal;
+}
+
+Status Rule::summarize(int list) {
+  Shape& shape = inputs[list];
+  shape.present = counts[list] > 0;
+  if (!shape.present) {
+    if (first_tensor(op) == static_cast<size_t>(list)) return must(list, "have at least one tensor", "none");
+    return {};
+  }
+  read(list, 0, &shape);
+  shape.ranked = false;
+  Shape other;
+  for (int64_t i = 1; i < counts[list]; ++i) {
+    read(list, i, &other);
+    if (other.dtype == shape.dtype) continue;
+    return must(list, std::string("have ") + input_name(list) + "[0]'s dtype, " + name_of(shape.dtype),
+                name_of(other.dtype), i);
+  }
+  return {};
+}
+
+Status Rule::same_count(int input, int like) const {
+  if (counts[input] == counts[like]) return {};
+  return must(input, std::string("have as many tensors as ") + input_name(like) + ", " + std::to_string(counts[like]),
+              std::to_string(counts[input]));
+}
+
+Status Rule::same_shapes(int input, int like) {
+  FUSEDOPS_TRY(same_count(input, like));
+  Shape got, expected;
+  for (int64_t i = 0; i < counts[input]; ++i) {
+    read(input, i, &got);
+    read(like, i, &expected);
+    if (same_shape(expected, got)) continue;
+    return must(input,
+                std::string("have ") + input_name(like) + "[" + std::to_string(i) + "]'s shape, " + show(expected),
+                show(got), i);
+  }
+  return {};
+}
+
+Status Rule::one_element_each(int input, int like) {
+  FUSEDOPS_TRY(same_count(input, like));
+  Shape got, one = Shape::of(DType::f32, {1});
+  for (int64_t i = 0; i < counts[input]; ++i) {
+    read(input, i, &got);
+    bool single = true;
+    for (int d = 0; got.ranked && single && d < got.rank; ++d) single = same(got.dims[d], one.dims[0]);
+    if (!single) return must(input, "have one element", "shape " + show(got), i);
+  }
+  return {};
 }
 
 Status Rule::one_element(int input, int like) {

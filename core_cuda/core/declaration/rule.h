@@ -36,6 +36,8 @@ struct Shape {
 
 class Rule {
  public:
+  static constexpr int64_t kNotInList = -1;
+
   explicit Rule(const Operator& op, Attributes attributes) : op(op), attributes(attributes) {}
   virtual ~Rule() = default;
 
@@ -47,16 +49,20 @@ class Rule {
 
   virtual Dim half(Dim dim) { return dim / 2; }  // of an even dimension
 
+  // A tensor of a list. A list may have thousands: they are asked for one at a time, and never kept.
+  virtual void read(int input, int64_t item, Shape* shape);
+
   // What an adaptor calls once the inputs are filled in: all checks, and the outputs.
   Status infer();
 
   const Operator& op;
   const Attributes attributes;
-  Shape inputs[kMaxInputs];
+  Shape inputs[kMaxInputs];         // of a list: its dtype, without a rank; infer() fills it in
+  int64_t counts[kMaxInputs] = {};  // of a list: how many tensors, which the adaptor fills in
   Shape outputs[kMaxOutputs];
 
   // What an adaptor asks before it fills in a shape: whether there is room for its dimensions.
-  Status check_rank(int input, int rank) const;
+  Status check_rank(int input, int rank, int64_t item = kNotInList) const;
 
   // The checks that operators share. Inputs are given by their position in the declaration.
   Status floating(int input) const;  // one of the four floating dtypes
@@ -70,8 +76,12 @@ class Rule {
   // A saved statistic: like's shape without the last dimension, compute dtype.
   Status per_row(int input, int like);
 
-  // fusedops.<op>: <input> must <expected>; got <got>
-  Status must(int input, std::string_view expected, std::string_view got) const;
+  // Of lists: as many tensors as in another, each of the shape of the other's in its place; or one element each.
+  Status same_shapes(int input, int like);
+  Status one_element_each(int input, int like);
+
+  // fusedops.<op>: <input> must <expected>; got <got>. Of a tensor in a list: <input>[<item>] must ...
+  Status must(int input, std::string_view expected, std::string_view got, int64_t item = kNotInList) const;
   Shape row_shape(int like, DType dtype) const;  // like's shape without the last dimension
 
   std::string show(const Shape& shape) const;  // [2, ?, 8]
@@ -81,6 +91,9 @@ class Rule {
 
  private:
   Status known_choices() const;  // of the attributes
+  Status summarize(int list);    // its dtype, which all tensors must have
+  Status same_count(int input, int like) const;
+  bool same_shape(Shape& a, Shape& b);  // refines what is known of a
 };
 
 }  // namespace fusedops

@@ -25,6 +25,7 @@ enum class Kind : uint8_t {
   tensor,
   optional,  // a tensor or nothing
   scalar,    // one element: a tensor on the device, or a host double where the framework can pass one
+  list,      // any number of tensors of one dtype; none at all, unless it is the first input
 };
 
 struct Input {
@@ -32,6 +33,7 @@ struct Input {
   Kind kind = Kind::tensor;
   Layout layout = Layout::contiguous;
   bool parameter = false;  // the same for all rows, such as a weight: vmap cannot fold a dimension of it into the rows
+  bool updated = false;    // written in place: the call's effect. A tensor or a list; it has no gradient then
   const char* only_for = nullptr;  // of an optional input of a backward operator: the output that it is read for alone
 };
 
@@ -103,6 +105,12 @@ struct Signature {
   ShortList<Output, kMaxOutputs> outputs = {};
   AttributeList attributes = {};
 };
+
+// Whether it updates inputs, or takes lists: such an operator has no derivative, and is not mapped over rows.
+inline bool has_effects_or_lists(const Signature& op) {
+  return std::any_of(op.inputs.begin(), op.inputs.end(),
+                     [](const Input& input) { return input.updated || input.kind == Kind::list; });
+}
 
 // Where an operator has something, by its name. What is found may be absent, and is nowhere then. (Not members: GCC 11
 // calls no consteval member in a template.)
