@@ -14,6 +14,9 @@
 #include "ops/loss/linear_cross_entropy.h"
 #include "ops/normalization/layer_norm.h"
 #include "ops/normalization/rms_norm.h"
+#include "ops/optimizers/adamw.h"
+#include "ops/optimizers/global_norm.h"
+#include "ops/optimizers/sgd.h"
 #include "ops/products/gated_linear.h"
 #include "ops/products/linear.h"
 #include "ops/products/matmul.h"
@@ -27,6 +30,7 @@ std::span<const Operator* const> built_in_operators() {
       &add(),
       &add_layer_norm(),
       &add_rms_norm(),
+      &adamw(),
       &attention(),
       &attention_backward(),
       &attention_varlen(),
@@ -47,6 +51,7 @@ std::span<const Operator* const> built_in_operators() {
       &gated_act_backward(),
       &gated_linear(),
       &gated_linear_backward(),
+      &global_norm(),
       &layer_norm(),
       &layer_norm_backward(),
       &linear(),
@@ -63,6 +68,7 @@ std::span<const Operator* const> built_in_operators() {
       &rms_norm_backward(),
       &rope(),
       &scale(),
+      &sgd(),
       &softmax(),
       &softmax_backward(),
   };

@@ -21,6 +21,28 @@ class Operators(Protocol):
     def add_rms_norm(
         self, x: Tensor, residual: Tensor, weight: Tensor | None, *, eps: float = 1e-06, weight_offset: float = 0.0
     ) -> tuple[Tensor, Tensor, Tensor]: ...
+    def adamw(
+        self,
+        params: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        exp_avgs: Sequence[Tensor],
+        exp_avg_sqs: Sequence[Tensor],
+        steps: Sequence[Tensor],
+        masters: Sequence[Tensor],
+        lr: float | Tensor,
+        step: Tensor | None,
+        grad_scale: Tensor | None,
+        found_inf: Tensor | None,
+        clip: Tensor | None,
+        *,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-08,
+        weight_decay: float = 0.01,
+        decoupled: bool = True,
+        epsilon_hat: bool = False,
+        maximize: bool = False,
+    ) -> None: ...
     def attention(
         self,
         q: Tensor,
@@ -215,6 +237,7 @@ class Operators(Protocol):
         need_dgate_bias: bool = True,
         need_dup_bias: bool = True,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]: ...
+    def global_norm(self, tensors: Sequence[Tensor]) -> Tensor: ...
     def layer_norm(
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, *, eps: float = 1e-05
     ) -> tuple[Tensor, Tensor, Tensor]: ...
@@ -332,5 +355,24 @@ class Operators(Protocol):
         inverse: bool = False,
     ) -> Tensor: ...
     def scale(self, x: Tensor, factor: float | Tensor) -> Tensor: ...
+    def sgd(
+        self,
+        params: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        momentums: Sequence[Tensor],
+        lr: float | Tensor,
+        grad_scale: Tensor | None,
+        found_inf: Tensor | None,
+        clip: Tensor | None,
+        *,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        decoupled: bool = False,
+        nesterov: bool = False,
+        maximize: bool = False,
+        first: bool = False,
+        velocity: bool = False,
+    ) -> None: ...
     def softmax(self, x: Tensor, mask: Tensor | None, *, scale: float = 1.0, causal: bool = False) -> Tensor: ...
     def softmax_backward(self, dy: Tensor, y: Tensor, *, scale: float = 1.0) -> Tensor: ...

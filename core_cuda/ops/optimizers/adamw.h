@@ -1,0 +1,141 @@
+// adamw: a step of AdamW (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019) or of Adam (Kingma and
+// Ba, "Adam: A Method for Stochastic Optimization", 2015), as torch.optim documents them:
+//
+//   g = grad · clip / grad_scale, negated to maximize;  decoupled: p = p · (1 - lr · weight_decay), else g +=
+//   weight_decay · p m = m + (1 - beta1) · (g - m);  v = beta2 · v + (1 - beta2) · g²;  t = step + 1 p = p - lr / (1 -
+//   beta1^t) · m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+//
+// `epsilon_hat`: eps is the one that Kingma and Ba write with a hat, as in Keras, added to sqrt(v) itself.
+// All is computed in the compute dtype, and rounded once for each result; what follows from the step, in double, once.
+// Parameters of 16 bits may have states of float32, and `masters` of float32: these are updated, and params become
+// their rounded copies. `steps` has the steps that each parameter has taken, and is updated; or `step` has those of
+// all. If found_inf is not 0, nothing is written.
+#pragma once
+
+#include <cmath>
+
+#include "ops/optimizers/optimizer.h"
+
+namespace fusedops {
+
+inline constexpr Signature kAdamw{.name = "adamw",
+                                  .inputs = {{.name = "params", .kind = Kind::list, .updated = true},
+                                             {"grads", Kind::list},
+                                             {.name = "exp_avgs", .kind = Kind::list, .updated = true},
+                                             {.name = "exp_avg_sqs", .kind = Kind::list, .updated = true},
+                                             {.name = "steps", .kind = Kind::list, .updated = true},
+                                             {.name = "masters", .kind = Kind::list, .updated = true},
+                                             {"lr", Kind::scalar},
+                                             {"step", Kind::optional},
+                                             {"grad_scale", Kind::optional},
+                                             {"found_inf", Kind::optional},
+                                             {"clip", Kind::optional}},
+                                  .attributes = {{"beta1", Type::f64, "0.9"},
+                                                 {"beta2", Type::f64, "0.999"},
+                                                 {"eps", Type::f64, "1e-8"},
+                                                 {"weight_decay", Type::f64, "0.01"},
+                                                 {"decoupled", Type::boolean, "true"},
+                                                 {"epsilon_hat", Type::boolean, "false"},
+                                                 {"maximize", Type::boolean, "false"}}};
+
+// What holds for all elements of a parameter.
+template <class C>
+struct AdamwFactors {
+  C decay, size, scale, eps, gradient;
+  bool skipped;
+};
+
+struct AdamwOptions {
+  StepScalars scalars;
+  double beta1, beta2, eps, weight_decay;
+  bool decoupled, epsilon_hat;
+
+  explicit AdamwOptions(const Call& call)
+      : scalars(step_scalars<kAdamw>(call)),
+        beta1(call.attributes[attribute_of<double>(kAdamw, "beta1")]),
+        beta2(call.attributes[attribute_of<double>(kAdamw, "beta2")]),
+        eps(call.attributes[attribute_of<double>(kAdamw, "eps")]),
+        weight_decay(call.attributes[attribute_of<double>(kAdamw, "weight_decay")]),
+        decoupled(call.attributes[attribute_of<bool>(kAdamw, "decoupled")]),
+        epsilon_hat(call.attributes[attribute_of<bool>(kAdamw, "epsilon_hat")]) {}
+
+  // Of the step behind `taken` others. T: the parameters' type.
+  template <class T>
+  FUSEDOPS_HD AdamwFactors<compute_t<T>> factors(double taken) const {
+    using C = compute_t<T>;
+    const double lr = scalars.lr.get<T>();
+    const double left1 = 1 - pow(beta1, taken + 1), root2 = sqrt(1 - pow(beta2, taken + 1));
+    return {C(decoupled ? 1 - lr * weight_decay : 1),
+            C(lr / left1),
+            C(1 / root2),
+            C(epsilon_hat ? eps / root2 : eps),
+            scalars.gradient_factor<T>(),
+            scalars.skipped<T>()};
+  }
+};
+
+template <class C>
+struct AdamwFunction {
+  AdamwFactors<C> factors;
+  C rest1, beta2, rest2, added_decay;  // rest: 1 - beta
+  bool skipped;
+
+  FUSEDOPS_HD C updated(C p, C g, C& m, C& v) const {
+    g = multiply_add(added_decay, p, g * factors.gradient);
+    p *= factors.decay;
+    m = multiply_add(rest1, g - m, m);
+    v = multiply_add(rest2 * g, g, beta2 * v);
+    return multiply_add(-factors.size, m / multiply_add(std::sqrt(v), factors.scale, factors.eps), p);
+  }
+
+  FUSEDOPS_HD void operator()(C& p, const C& g, C& m, C& v) const { p = updated(p, g, m, v); }
+  FUSEDOPS_HD void operator()(C& p, const C& g, C& m, C& v, C& master) const { p = master = updated(master, g, m, v); }
+};
+
+// P: parameters and gradients; S: states.
+template <class P, class S, bool kMasters>
+struct AdamwUpdate {
+  using C = compute_t<P>;
+  using Lists = std::conditional_t<kMasters, std::tuple<Written<P>, Read<P>, Updated<S>, Updated<S>, Updated<float>>,
+                                   std::tuple<Updated<P>, Read<P>, Updated<S>, Updated<S>>>;
+
+  const AdamwFactors<C>* factors;  // of each place, or of all
+  bool one_for_all;
+  C rest1, beta2, rest2, added_decay;
+
+  AdamwUpdate(const Call& call, const AdamwOptions& options)
+      : factors(static_cast<const AdamwFactors<C>*>(call.workspace)),
+        one_for_all(call.inputs[input_of(kAdamw, "step")]),
+        rest1(static_cast<C>(1 - options.beta1)),
+        beta2(static_cast<C>(options.beta2)),
+        rest2(static_cast<C>(1 - options.beta2)),
+        added_decay(static_cast<C>(options.decoupled ? 0 : options.weight_decay)) {}
+
+  FUSEDOPS_HD AdamwFunction<C> prepared(int64_t place) const {
+    const AdamwFactors<C> found = factors[one_for_all ? 0 : place];
+    return {found, rest1, beta2, rest2, added_decay, found.skipped};
+  }
+};
+
+// Calls run(update, lists) with the update for the dtypes of the call.
+template <class Run>
+Status with_adamw_update(const Call& call, const AdamwOptions& options, Run&& run) {
+  const auto params = call.list(input_of(kAdamw, "params")), grads = call.list(input_of(kAdamw, "grads")),
+             exp_avgs = call.list(input_of(kAdamw, "exp_avgs")),
+             exp_avg_sqs = call.list(input_of(kAdamw, "exp_avg_sqs")), masters = call.list(input_of(kAdamw, "masters"));
+  return dispatch(params[0].dtype, [&](auto tag) -> Status {
+    using P = typename decltype(tag)::type;
+    if constexpr (sizeof(P) == 2) {
+      if (!masters.empty())
+        return run(AdamwUpdate<P, float, true>(call, options), {params, grads, exp_avgs, exp_avg_sqs, masters});
+      if (exp_avgs[0].dtype == DType::f32)
+        return run(AdamwUpdate<P, float, false>(call, options), {params, grads, exp_avgs, exp_avg_sqs});
+    }
+    return run(AdamwUpdate<P, P, false>(call, options), {params, grads, exp_avgs, exp_avg_sqs});
+  });
+}
+
+const Operator& adamw();
+FUSEDOPS_CUDA_KERNEL Status adamw_cuda(const Call& call);
+
+}  // namespace fusedops

@@ -1,0 +1,67 @@
+#include "core/cuda/lists.cuh"
+#include "core/cuda/reduce.cuh"
+#include "ops/optimizers/global_norm.h"
+
+namespace fusedops {
+namespace cuda {
+namespace {
+
+template <class T, bool kAligned>
+__device__ compute_t<T> thread_sum(const T* data, int n) {
+  constexpr int kPack = kPackSize<T>;
+  compute_t<T> sum = 0;
+  for (int i = int(threadIdx.x) * kPack; i < n; i += kThreads * kPack) {
+    const Pack<T> pack = load_pack<kAligned>(data + i, n - i);
+#pragma unroll
+    for (int k = 0; k < kPack; ++k) {
+      const compute_t<T> value = element(pack, k);
+      sum = multiply_add(value, value, sum);
+    }
+  }
+  return sum;
+}
+
+// One sum for each chunk.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    sum_squares_kernel(const __grid_constant__ PlaceTable<1> table, double* sums) {
+  begin_kernel();
+  const int at = table.find(static_cast<int>(blockIdx.x));
+  const int64_t begin = int64_t(static_cast<int>(blockIdx.x) - table.first_blocks[at]) * kChunk;
+  const int n = static_cast<int>(min(kChunk, table.sizes[at] - begin));
+  const T* const data = static_cast<const T*>(table.data[0][at]) + begin;
+  const bool aligned = reinterpret_cast<uintptr_t>(data) % 16 == 0;
+  const compute_t<T> sum = aligned ? thread_sum<T, true>(data, n) : thread_sum<T, false>(data, n);
+  const compute_t<T> whole = block_sum<kThreads>(sum);
+  if (threadIdx.x == 0) sums[blockIdx.x] = whole;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kSumThreads) norm_kernel(const double* sums, int64_t count, T* norm) {
+  begin_kernel();
+  double sum = 0;
+  for (int64_t i = threadIdx.x; i < count; i += kSumThreads) sum += sums[i];
+  sum = block_sum<kSumThreads>(sum);
+  if (threadIdx.x == 0) *norm = static_cast<T>(sqrt(sum));
+}
+
+}  // namespace
+}  // namespace cuda
+
+Status global_norm_cuda(const Call& call) {
+  const std::span<const View> lists[] = {call.list(input_of(kGlobalNorm, "tensors"))};
+  return dispatch(lists[0][0].dtype, [&](auto tag) -> Status {
+    using T = typename decltype(tag)::type;
+    auto* const sums = static_cast<double*>(call.workspace);
+    int64_t count = 0;
+    FUSEDOPS_TRY(cuda::for_each_table(lists, [&](const cuda::PlaceTable<1>& table) {
+      const int blocks = table.first_blocks[table.count];
+      const int64_t first = std::exchange(count, count + blocks);
+      return cuda::launch(call.context, cuda::sum_squares_kernel<T>, blocks, cuda::kThreads, table, sums + first);
+    }));
+    return cuda::launch(call.context, cuda::norm_kernel<compute_t<T>>, 1, cuda::kSumThreads, sums, count,
+                        call.output<compute_t<T>>(0));
+  });
+}
+
+}  // namespace fusedops

@@ -1,0 +1,60 @@
+// What the optimizers' operators share: the gradient's factor and the learning rate, which are in the device's memory,
+// so that no step waits for the host; and rules.
+#pragma once
+
+#include "core/common/lists.h"
+#include "core/common/numeric.h"
+
+namespace fusedops {
+
+// What a call reads once besides lists. `clip`, grad_scale and found_inf as the signatures below have them.
+struct StepScalars {
+  Scalar lr, clip{.number = 1}, grad_scale{.number = 1}, found_inf;
+  bool maximize = false;
+
+  // What each gradient is multiplied by.
+  template <class T>
+  FUSEDOPS_HD compute_t<T> gradient_factor() const {
+    const compute_t<T> factor = clip.get<T>() / grad_scale.get<T>();
+    return maximize ? -factor : factor;
+  }
+
+  template <class T>
+  FUSEDOPS_HD bool skipped() const {
+    return found_inf.get<T>() != 0;
+  }
+};
+
+inline Scalar scalar_or(const Call& call, int input, double otherwise) {
+  if (call.inputs[input]) return scalar(call, input);
+  return {.number = otherwise};
+}
+
+template <const Signature& kOp>
+StepScalars step_scalars(const Call& call) {
+  return {scalar(call, input_of(kOp, "lr")), scalar_or(call, input_of(kOp, "clip"), 1),
+          scalar_or(call, input_of(kOp, "grad_scale"), 1), scalar_or(call, input_of(kOp, "found_inf"), 0),
+          call.attributes[attribute_of<bool>(kOp, "maximize")]};
+}
+
+// A list of states: shaped like the parameters, and of their dtype, or of float32 beside 16 bits.
+inline Status check_state(Rule& rule, int state, int params) {
+  FUSEDOPS_TRY(rule.same_shapes(state, params));
+  const bool narrow = size_of(rule.inputs[params].dtype) == 2;
+  return narrow ? rule.same_dtype_or_f32(state, params) : rule.same_dtype(state, params);
+}
+
+// Parameters, gradients and the scalars.
+template <const Signature& kOp>
+Status check_step(Rule& rule) {
+  constexpr int kParams = input_of(kOp, "params"), kGrads = input_of(kOp, "grads");
+  FUSEDOPS_TRY(rule.floating(kParams));
+  FUSEDOPS_TRY(rule.same_shapes(kGrads, kParams));
+  FUSEDOPS_TRY(rule.same_dtype(kGrads, kParams));
+  for (const int scalar :
+       {input_of(kOp, "lr"), input_of(kOp, "grad_scale"), input_of(kOp, "found_inf"), input_of(kOp, "clip")})
+    FUSEDOPS_TRY(rule.one_element(scalar, kParams));
+  return {};
+}
+
+}  // namespace fusedops

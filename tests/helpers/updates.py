@@ -1,0 +1,228 @@
+"""Operators that update lists of tensors in place, or read them: what they must compute, and how to call them.
+
+Each has no derivative and no public function, so that the suites of the others ask nothing that it has.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from tests.helpers.frameworks import Backend
+from tests.helpers.numerics import numpy_dtype, reference_dtype
+
+Array = np.ndarray
+Lists = Mapping[str, Sequence[Array]]
+
+SHAPES = ((3,), (0,), (), (5, 7), (2050,), (16384 + 5,), (2, 3, 4))  # chunks have 16384 elements
+
+
+@dataclass(frozen=True)
+class Call:
+    """Of an operator: its lists, in the order of the declaration, with arrays in their dtypes; its other inputs."""
+
+    lists: Lists
+    scalars: Mapping[str, Any] = field(default_factory=dict)  # arrays of one element, numbers or None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def changed(self, name: str, tensors: Sequence[Any]) -> Call:
+        return replace(self, lists={**self.lists, name: tensors})
+
+
+class Update:
+    """Subclassed once for each operator."""
+
+    name: str
+    updated: tuple[str, ...] = ()  # lists
+    one_result = False
+
+    def calls(self, dtype: str, random: np.random.Generator) -> list[Call]:
+        raise NotImplementedError
+
+    def reference(self, lists: Lists, scalars: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+        """Of every updated list, and of the result: the values, what their errors are relative to, and how often they
+        are rounded in the compute dtype. The arrays are in the dtype to compute in."""
+        raise NotImplementedError
+
+    def run(self, backend: Backend, call: Call, way: str = "eager") -> dict[str, list[Array]]:
+        """The updated lists after the call, or the result. `way`: how it is called."""
+        run = _in_torch if backend.framework == "torch" else _in_tensorflow
+        return run(self, backend, call, way)
+
+
+def arrays(shapes: Any, dtype: str, random: np.random.Generator) -> list[Array]:
+    return [np.asarray(random.normal(size=shape)).astype(numpy_dtype(dtype)) for shape in shapes]
+
+
+def _in_torch(update: Update, backend: Any, call: Call, way: str) -> dict[str, list[Array]]:
+    lists = {name: [backend.from_numpy(x) for x in given] for name, given in call.lists.items()}
+    result = raw(update, backend, way)(*lists.values(), *_scalars(backend, call), **call.options)
+    return _found(update, backend, lists, result)
+
+
+def _in_tensorflow(update: Update, backend: Any, call: Call, way: str) -> dict[str, list[Array]]:
+    made = {True: lambda x: backend.tf.Variable(backend.from_numpy(x)), False: backend.from_numpy}
+    lists = {name: [made[name in update.updated](x) for x in given] for name, given in call.lists.items()}
+
+    function = raw(update, backend, "eager")
+    if way != "eager":
+        function = backend.tf.function(function, jit_compile=way == "xla")
+    result = function(*lists.values(), *_scalars(backend, call), **call.options)
+    return _found(update, backend, lists, result)
+
+
+def raw(update: Update, backend: Any, way: str) -> Any:
+    function = getattr(backend.functions.ops, update.name)
+    if way != "compiled":
+        return function
+
+    def called(*args: Any, **options: Any) -> Any:
+        return function(*args, **options)
+
+    return backend.traced(called)
+
+
+def _scalars(backend: Any, call: Call) -> list[Any]:
+    is_array = (np.ndarray, np.generic)
+    return [backend.from_numpy(np.asarray(x)) if isinstance(x, is_array) else x for x in call.scalars.values()]
+
+
+def _found(update: Update, backend: Any, lists: Mapping[str, Any], result: Any) -> dict[str, list[Array]]:
+    found = {name: [backend.to_numpy(x) for x in lists[name]] for name in update.updated}
+    return {**found, "result": [backend.to_numpy(result)]} if update.one_result else found
+
+
+def wide(lists: Lists, dtype: str) -> dict[str, list[Array]]:
+    return {name: [x.astype(reference_dtype(dtype)) for x in given] for name, given in lists.items()}
+
+
+class Adamw(Update):
+    name = "adamw"
+    updated = ("params", "exp_avgs", "exp_avg_sqs", "steps", "masters")
+
+    def calls(self, dtype, random):
+        some = self._call(dtype, dtype, random)
+        yield some
+        yield replace(some, options={"decoupled": False, "weight_decay": 0.3, "maximize": True, "beta1": 0.5})
+        yield replace(some, options={"epsilon_hat": True, "eps": 0.01})
+        count = [np.asarray(np.float32(7))] * len(SHAPES)
+        scaled = {"grad_scale": np.float32([4]), "found_inf": np.float32([0]), "clip": np.float32(0.5)}
+        steps = replace(some.changed("steps", count), scalars={**some.scalars, **scaled})
+        yield replace(steps, scalars={**steps.scalars, "lr": 0.25, "step": None})
+        yield replace(steps, scalars={**steps.scalars, "found_inf": np.float32(1), "step": None})
+        if numpy_dtype(dtype).itemsize == 2:
+            yield self._call(dtype, "float32", random)
+            masters = arrays(SHAPES, "float32", random)
+            yield self._call(dtype, "float32", random).changed("masters", masters)
+
+    def _call(self, dtype, states, random):
+        lists = {"params": arrays(SHAPES, dtype, random), "grads": arrays(SHAPES, dtype, random)}
+        lists |= {"exp_avgs": arrays(SHAPES, states, random)}
+        lists |= {"exp_avg_sqs": list(map(np.abs, arrays(SHAPES, states, random))), "steps": [], "masters": []}
+        scalars = {"lr": np.float32(0.125), "step": np.float32([3])}
+        return Call(lists, {**scalars, "grad_scale": None, "found_inf": None, "clip": None})
+
+    def reference(self, lists, scalars, options):
+        options = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01, **options}
+        decoupled, hat = options.get("decoupled", True), options.get("epsilon_hat", False)
+        beta1, beta2, decay = options["beta1"], options["beta2"], options["weight_decay"]
+        skipped, lr = bool(scalars["found_inf"]), float(scalars["lr"])
+        found: dict[str, Any] = {name: [] for name in self.updated}
+        for i, (p, g, m, v) in enumerate(zip(*itertools.islice(lists.values(), 4), strict=True)):
+            steps, masters = lists["steps"], lists["masters"]
+            before = float(steps[i]) if steps else float(np.squeeze(scalars["step"]))
+            start = masters[i] if masters else p
+            g = g * (scalars["clip"] or 1) / (np.squeeze(scalars["grad_scale"]) if scalars["grad_scale"] else 1)
+            g = (-g if options.get("maximize") else g) + (0 if decoupled else decay * start)
+            new_m, new_v = m + (1 - beta1) * (g - m), beta2 * v + (1 - beta2) * g * g
+            left1, root2 = 1 - beta1 ** (before + 1), np.sqrt(1 - beta2 ** (before + 1))
+            size = lr / left1 / (np.sqrt(new_v) / root2 + options["eps"] / (root2 if hat else 1))
+            kept = start * (1 - lr * decay) if decoupled else start
+            new = kept - size * new_m
+            # A gradient with its decay is a sum; so is m, which may cancel where its terms do not.
+            parts = np.abs(m) + np.abs(g) + (0 if decoupled else np.abs(decay * start))
+            values = {
+                "params": (new, np.abs(kept) + size * parts),
+                "exp_avgs": (new_m, parts),
+                "exp_avg_sqs": (new_v, new_v + (1 - beta2) * parts**2),
+                "steps": (before + 1, before + 1),
+                "masters": (new, np.abs(kept) + size * parts),
+            }
+            old = {"params": p, "exp_avgs": m, "exp_avg_sqs": v}
+            old |= {"steps": steps[i]} if steps else {}
+            old |= {"masters": masters[i]} if masters else {}
+            for name, x in old.items():
+                found[name].append((x, x, 0) if skipped else (*values[name], 12))
+        return found
+
+
+class Sgd(Update):
+    name = "sgd"
+    updated = ("params", "momentums")
+
+    def calls(self, dtype, random):
+        lists = {"params": arrays(SHAPES, dtype, random), "grads": arrays(SHAPES, dtype, random), "momentums": []}
+        scalars = {"lr": np.float32(0.125), "grad_scale": None, "found_inf": None, "clip": None}
+        yield Call(lists, scalars, {"weight_decay": 0.2})
+        options: list[dict[str, Any]] = [
+            {"momentum": 0.9, "dampening": 0.3},
+            {"momentum": 0.9, "dampening": 0.3, "first": True, "maximize": True},
+            {"momentum": 0.9, "nesterov": True, "weight_decay": 0.2},
+            {"momentum": 0.9, "velocity": True, "weight_decay": 0.2, "decoupled": True},
+            {"momentum": 0.9, "velocity": True, "nesterov": True},
+        ]
+        some = Call({**lists, "momentums": arrays(SHAPES, dtype, random)}, scalars)
+        yield from (replace(some, options=given) for given in options)
+        scaled = {"lr": 0.5, "grad_scale": np.float32([4]), "clip": np.float32(0.5)}
+        for found in (0, 1):
+            yield replace(some, scalars={**scalars, **scaled, "found_inf": np.float32(found)}, options=options[0])
+        if numpy_dtype(dtype).itemsize == 2:
+            yield replace(some.changed("momentums", arrays(SHAPES, "float32", random)), options=options[0])
+
+    def reference(self, lists, scalars, options):
+        mu, decay, lr = options.get("momentum", 0), options.get("weight_decay", 0), float(scalars["lr"])
+        decoupled, velocity = options.get("decoupled", False), options.get("velocity", False)
+        found: dict[str, Any] = {"params": [], "momentums": []}
+        for i, (p, g) in enumerate(zip(lists["params"], lists["grads"], strict=True)):
+            g = g * (scalars["clip"] or 1) / (np.squeeze(scalars["grad_scale"]) if scalars["grad_scale"] else 1)
+            g = (-g if options.get("maximize") else g) + (0 if decoupled else decay * p)
+            parts = np.abs(g) + np.abs(decay * p)
+            kept = p * (1 - lr * decay) if decoupled else p
+            if not lists["momentums"]:
+                found["params"].append((kept - lr * g, np.abs(kept) + lr * parts, 8))
+                continue
+            b = lists["momentums"][i]
+            share = -lr if velocity else 1 if options.get("first") else 1 - options.get("dampening", 0)
+            new = share * g + (0 if options.get("first") else mu * b)
+            both = np.abs(mu * b) + abs(share) * parts
+            direction = (mu * new + (share if velocity else 1) * g) if options.get("nesterov") else new
+            size = 1 if velocity else lr
+            values = kept + (direction if velocity else -lr * direction)
+            if scalars["found_inf"]:
+                found["params"].append((p, p, 0))
+                found["momentums"].append((b, b, 0))
+            else:
+                found["params"].append((values, np.abs(kept) + size * (both + parts), 12))
+                found["momentums"].append((new, both, 6))
+        return found
+
+
+class GlobalNorm(Update):
+    name = "global_norm"
+    one_result = True
+
+    def calls(self, dtype, random):
+        yield Call({"tensors": arrays(SHAPES, dtype, random)})
+        yield Call({"tensors": arrays([(0,)], dtype, random)})
+
+    def reference(self, lists, scalars, options):
+        norm = np.sqrt(sum(np.sum(x * x) for x in lists["tensors"]))
+        return {"result": [(norm, norm, 80)]}  # 64 items of a thread one after the other, then trees
+
+
+UPDATES = (Adamw(), Sgd(), GlobalNorm())
+OPERATORS = frozenset(update.name for update in UPDATES)
