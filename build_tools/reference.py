@@ -21,6 +21,7 @@ INTRODUCTION = """# API reference
 | [Functions](#functions) | the same in both frameworks |
 | [Operators of one's own](#operators-of-ones-own) | from source; from [an expression](#elementwise): a function |
 | [Layers for PyTorch](#layers-for-pytorch), [layers for Keras](#layers-for-keras) | subclasses of the framework's own |
+| [Optimizers for PyTorch](#optimizers-for-pytorch), [optimizers for Keras](#optimizers-for-keras) | likewise |
 | [Conversion](#conversion) | of a whole model, in one line; what it brings |
 | [Configuration](#configuration) | what is built, and where it is |
 
@@ -56,8 +57,9 @@ _PROSE = ("Returns", "Gradient", "PyTorch", "TensorFlow", "Example")  # sections
 def page() -> str:
     import fusedops.tf.keras  # here, since a single framework is enough for the rest of this file
     import fusedops.torch.nn
+    import fusedops.torch.optim
 
-    nn, keras = fusedops.torch.nn, fusedops.tf.keras
+    nn, keras, optim = fusedops.torch.nn, fusedops.tf.keras, fusedops.torch.optim
     layers = [name for name in keras.__all__ if inspect.isclass(getattr(keras, name))]
     conversion = {
         f"{package.__name__}.{name}": getattr(package, name)
@@ -78,6 +80,8 @@ def page() -> str:
                 *_section("Operators of one's own", {"load": fusedops.torch.load}),
                 *_section("Layers for PyTorch", _members(nn, nn.__all__)),
                 *_section("Layers for Keras", _members(keras, layers)),
+                *_section("Optimizers for PyTorch", _members(optim, optim.__all__)),
+                *_section("Optimizers for Keras", _members(keras.optimizers, keras.optimizers.__all__)),
                 *_section("Conversion", conversion),
                 *_section("Configuration", configuration),
             ]

@@ -42,7 +42,7 @@ void for_each_tensor(const Row& row, c10::ArrayRef<c10::IValue> arguments, Body&
   for (size_t i = 0; i < row.op.inputs.size(); ++i) {
     if (arguments[i].isTensor()) body(row.op.inputs[i], arguments[i].toTensor());
     if (arguments[i].isTensorList())
-      for (const at::Tensor& tensor : arguments[i].toTensorVector()) body(row.op.inputs[i], tensor);
+      for (const c10::IValue& item : arguments[i].toListRef()) body(row.op.inputs[i], item.toTensor());
   }
 }
 

@@ -22,6 +22,7 @@ from fusedops.torch.operators import OPERATORS as ops  # noqa: E402, F401
 if TYPE_CHECKING:
     from fusedops.torch import jit as jit
     from fusedops.torch import nn as nn
+    from fusedops.torch import optim as optim
     from fusedops.torch.conversion import convert as convert
     from fusedops.torch.conversion import revert as revert
     from fusedops.torch.explaining import explain as explain
@@ -37,6 +38,7 @@ _LAZY = {
     "jit": "fusedops.torch.jit",
     "load": "fusedops.torch.libraries",
     "nn": "fusedops.torch.nn",
+    "optim": "fusedops.torch.optim",
     "revert": "fusedops.torch.conversion",
 }
 if not TYPE_CHECKING:  # a checker would take any name for one of these

@@ -6,7 +6,7 @@ They are torch's own objects under other names: what is called for each operator
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -132,6 +132,14 @@ def calls_of_modules(call: Callable[..., Any]) -> Iterator[None]:
         yield
     finally:
         torch.nn.Module.__call__ = original  # type: ignore[method-assign]
+
+
+def by_device_and_dtype(params: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """Tensors in lists of one device and dtype each, which keep their order."""
+    if not params:
+        return []
+    found = torch._C._group_tensors_by_device_and_dtype([list(params)], False)
+    return [[p for p in lists[0] if p is not None] for lists, _ in found.values()]
 
 
 def is_compiled(module: torch.nn.Module) -> bool:

@@ -14,6 +14,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import fusedops.torch as fo
+import fusedops.torch.optim
 
 BATCH, TIME, WIDTH, HEADS, HIDDEN, CLASSES = 2, 6, 32, 2, 48, 16
 SIZE = WIDTH // HEADS  # of a head
@@ -82,7 +83,7 @@ def whole(x: torch.Tensor) -> torch.Tensor:
 
 
 def distributed(model: torch.nn.Module, batches: list, rank: int, expected: list) -> None:
-    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    optimizer = fusedops.torch.optim.SGD(model.parameters(), RATE)
     for halves, (losses, parameters) in zip(batches, expected, strict=True):
         optimizer.zero_grad()
         loss = model(*halves[rank])

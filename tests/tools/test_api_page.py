@@ -8,6 +8,7 @@ import inspect
 
 import pytest
 
+import fusedops
 from build_tools import reference
 from tests.helpers.frameworks import FRAMEWORKS, installed
 
@@ -16,11 +17,13 @@ TITLES = {"torch": ("PyTorch", "Example"), "tf": ("TensorFlow", "Example")}
 
 
 def described(package):
-    """The public functions of a package, and its layers."""
-    layers = package.nn if package.__name__ == "fusedops.torch" else package.keras
+    """The public functions of a package, its layers and its optimizers."""
+    in_torch = package.__name__ == "fusedops.torch"
+    layers, optimizers = (package.nn, package.optim) if in_torch else (package.keras, package.keras.optimizers)
     return {
         **{name: getattr(package, name) for name in package.functions.__all__},
         **{name: getattr(layers, name) for name in layers.__all__ if inspect.isclass(getattr(layers, name))},
+        **{name: getattr(optimizers, name) for name in optimizers.__all__},
     }
 
 
@@ -33,7 +36,7 @@ def test_the_page_is_up_to_date():
 def test_examples(package):
     """Each function and layer has one in this framework, and it prints what it says."""
     framework = package.__name__.partition(".")[2]
-    names = {"fo": package, framework: importlib.import_module(MODULES[framework])}
+    names = {"fo": package, "fusedops": fusedops, framework: importlib.import_module(MODULES[framework])}
     if framework == "torch":
         names["fnn"] = package.nn
     else:

@@ -1,9 +1,10 @@
 // adamw: a step of AdamW (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019) or of Adam (Kingma and
 // Ba, "Adam: A Method for Stochastic Optimization", 2015), as torch.optim documents them:
 //
-//   g = grad · clip / grad_scale, negated to maximize;  decoupled: p = p · (1 - lr · weight_decay), else g +=
-//   weight_decay · p m = m + (1 - beta1) · (g - m);  v = beta2 · v + (1 - beta2) · g²;  t = step + 1 p = p - lr / (1 -
-//   beta1^t) · m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+//   g = grad · clip / grad_scale, negated to maximize
+//   decoupled: p = p · (1 - lr · weight_decay), else g = g + weight_decay · p
+//   m = m + (1 - beta1) · (g - m);  v = v + (1 - beta2) · (g² - v);  t = step + 1
+//   p = p - lr / (1 - beta1^t) · m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
 //
 // `epsilon_hat`: eps is the one that Kingma and Ba write with a hat, as in Keras, added to sqrt(v) itself.
 // All is computed in the compute dtype, and rounded once for each result; what follows from the step, in double, once.
@@ -13,6 +14,7 @@
 #pragma once
 
 #include <cmath>
+#include <limits>
 
 #include "ops/optimizers/optimizer.h"
 
@@ -77,14 +79,15 @@ struct AdamwOptions {
 template <class C>
 struct AdamwFunction {
   AdamwFactors<C> factors;
-  C rest1, beta2, rest2, added_decay;  // rest: 1 - beta
+  C rest1, rest2, added_decay;         // rest: 1 - beta, which float32 has more exactly than beta
   bool skipped;
 
   FUSEDOPS_HD C updated(C p, C g, C& m, C& v) const {
     g = multiply_add(added_decay, p, g * factors.gradient);
     p *= factors.decay;
     m = multiply_add(rest1, g - m, m);
-    v = multiply_add(rest2 * g, g, beta2 * v);
+    constexpr C kLargest = std::numeric_limits<C>::max();  // in place of infinity, which less itself is NaN
+    v = multiply_add(rest2, multiply_add(g, g, v > kLargest ? -kLargest : -v), v);
     return multiply_add(-factors.size, m / multiply_add(std::sqrt(v), factors.scale, factors.eps), p);
   }
 
@@ -101,19 +104,18 @@ struct AdamwUpdate {
 
   const AdamwFactors<C>* factors;  // of each place, or of all
   bool one_for_all;
-  C rest1, beta2, rest2, added_decay;
+  C rest1, rest2, added_decay;
 
   AdamwUpdate(const Call& call, const AdamwOptions& options)
       : factors(static_cast<const AdamwFactors<C>*>(call.workspace)),
         one_for_all(call.inputs[input_of(kAdamw, "step")]),
         rest1(static_cast<C>(1 - options.beta1)),
-        beta2(static_cast<C>(options.beta2)),
         rest2(static_cast<C>(1 - options.beta2)),
         added_decay(static_cast<C>(options.decoupled ? 0 : options.weight_decay)) {}
 
   FUSEDOPS_HD AdamwFunction<C> prepared(int64_t place) const {
     const AdamwFactors<C> found = factors[one_for_all ? 0 : place];
-    return {found, rest1, beta2, rest2, added_decay, found.skipped};
+    return {found, rest1, rest2, added_decay, found.skipped};
   }
 };
 

@@ -1,12 +1,17 @@
 // sgd: a step of stochastic gradient descent with momentum (Sutskever et al., "On the importance of initialization and
 // momentum in deep learning", 2013), as torch.optim documents it:
 //
-//   g = grad · clip / grad_scale, negated to maximize;  decoupled: p = p · (1 - lr · weight_decay), else g +=
-//   weight_decay · p b = momentum · b + (1 - dampening) · g, or g if it is the first step;  p = p - lr · (nesterov ? g
-//   + momentum · b : b)
+//   g = grad · clip / grad_scale, negated to maximize
+//   decoupled: p = p · (1 - lr · weight_decay), else g = g + weight_decay · p
+//   b = momentum · b + (1 - dampening) · g, or g if it is the first step
+//   p = p - lr · (nesterov ? g + momentum · b : b)
 //
-// `velocity`: b has the learning rate within, as in Keras: b = momentum · b - lr · g, p = p + (nesterov ? momentum · b
-// - lr · g : b). Without momentums, p = p - lr · g. If found_inf is not 0, nothing is written.
+// `velocity`: b has the learning rate within, as in Keras:
+//
+//   b = momentum · b - lr · g
+//   p = p + (nesterov ? momentum · b - lr · g : b)
+//
+// Without momentums, p = p - lr · g. If found_inf is not 0, nothing is written.
 #pragma once
 
 #include "ops/optimizers/optimizer.h"

@@ -13,6 +13,7 @@ versions.require()
 
 from fusedops.tf import symbolic as symbolic  # noqa: E402  for its effect: a TensorFlow may not have imported Keras
 from fusedops.tf.keras import activations as activations  # noqa: E402
+from fusedops.tf.keras import optimizers as optimizers  # noqa: E402
 from fusedops.tf.keras.attention import GroupQueryAttention, MultiHeadAttention  # noqa: E402
 from fusedops.tf.keras.conversion import convert, revert  # noqa: E402
 from fusedops.tf.keras.dense import Dense, GatedDense  # noqa: E402
@@ -42,4 +43,4 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "activations"])
+    return sorted([*__all__, "activations", "optimizers"])

@@ -28,9 +28,10 @@ def convert(model: _Model, verbose: bool = True) -> _Model:
 
     Known are Keras's own layers that `fusedops.tf.keras` has under the same name, and KerasHub's that
     `fusedops.tf.keras.hub` lists. In a compiled model, a keras.losses.SparseCategoricalCrossentropy is replaced as
-    well, and XLA is turned off if fusedops's XLA library is not loaded. The functions that Keras traced for the model
-    are traced again, as is any `tf.function` that is a method or an attribute of one of its layers; a `tf.function`
-    elsewhere keeps the layers that it has seen. Convert the outermost model: a compiled model around it is not updated.
+    well, and so is an optimizer that `fusedops.tf.keras.optimizers` has. XLA is turned off if fusedops's XLA library is
+    not loaded. The functions that Keras traced for the model are traced again, as is any `tf.function` that is a method
+    or an attribute of one of its layers; a `tf.function` elsewhere keeps the layers that it has seen. Convert the
+    outermost model: a compiled model around it is not updated.
     In `fit`, a callback may convert the model between two steps.
 
     A converted model is saved under the names of fusedops's classes: `import fusedops.tf.keras` before
@@ -60,7 +61,7 @@ def reported(model: keras.layers.Layer) -> conversion.Report:
         hub.learn_activations()
     except (ImportError, AttributeError) as error:
         report.notes.append(f"this version of KerasHub has other activation functions: {error}")
-    conversion.convert([*layers, *losses], RULES, report)
+    conversion.convert([*layers, *losses, *_optimizers(layers)], RULES, report)
     if _resolve_xla(layers):
         report.notes.append(f"XLA is turned off for this model: {xla.fault}")
     report.notes += traces.forget(layers)
@@ -82,7 +83,7 @@ def revert(model: _Model) -> _Model:
         TypeError: it is not a Keras model or layer.
     """
     layers = _layers("revert", model)
-    conversion.revert([*layers, *_losses(layers)], RULES)
+    conversion.revert([*layers, *_losses(layers), *_optimizers(layers)], RULES)
     _resolve_xla(layers)
     for fault in traces.forget(layers):
         warnings.warn(f"fusedops.tf.keras.revert: {fault}", stacklevel=2)
@@ -98,18 +99,27 @@ def _layers(function: str, model: Any) -> list[keras.layers.Layer]:
 
 def _losses(layers: list[keras.layers.Layer]) -> list[keras.losses.Loss]:
     """What the models among the layers are compiled with."""
-    models = [layer for layer in layers if isinstance(layer, keras.Model) and layer.compiled]
-    losses = [loss for model in models for loss in keras.tree.flatten(model.loss)]
+    losses = [loss for model in _compiled(layers) for loss in keras.tree.flatten(model.loss)]
     return [loss for loss in dict.fromkeys(losses) if isinstance(loss, keras.losses.Loss)]
+
+
+def _optimizers(layers: list[keras.layers.Layer]) -> list[keras.optimizers.Optimizer]:
+    """Those that the models among the layers are compiled with, of which there is one here."""
+    found = [model.optimizer for model in _compiled(layers)]
+    found = [getattr(optimizer, "inner_optimizer", optimizer) for optimizer in found]  # of a LossScaleOptimizer
+    return [x for x in dict.fromkeys(found) if RULES.is_ours(x) or RULES.is_known(type(x))]
+
+
+def _compiled(layers: list[keras.layers.Layer]) -> list[keras.Model]:
+    return [layer for layer in layers if isinstance(layer, keras.Model) and layer.compiled]
 
 
 def _resolve_xla(layers: list[keras.layers.Layer]) -> bool:
     """Turns XLA off for compiled models one of whose layers XLA does not know, or on again; whether any went off."""
     turned_off = False
-    for model in layers:
-        if not isinstance(model, keras.Model) or not model.compiled:
-            continue
-        able = all(layer.supports_jit for layer in internals.layers(model))
+    for model in _compiled(layers):
+        parts = [*internals.layers(model), *filter(RULES.is_ours, _optimizers([model]))]
+        able = all(part.supports_jit for part in parts)
         if model.jit_compile and not able:
             _without_xla.add(model)
             model.jit_compile, turned_off = False, True

@@ -1,4 +1,4 @@
-"""Which class a layer or a loss of a known class becomes, and which it was."""
+"""Which class a layer, a loss or an optimizer of a known class becomes, and which it was."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from fusedops import conversion
-from fusedops.tf.keras import hub, internals
+from fusedops.tf.keras import hub, internals, optimizers
 from fusedops.tf.keras.attention import GroupQueryAttention, MultiHeadAttention
 from fusedops.tf.keras.dense import Dense
 from fusedops.tf.keras.layer import FusedLayer
@@ -23,7 +23,11 @@ _OF_KERAS: dict[type, type] = {
     keras.layers.RMSNormalization: RMSNormalization,
     keras.layers.Softmax: Softmax,
     keras.losses.SparseCategoricalCrossentropy: SparseCategoricalCrossentropy,
+    keras.optimizers.Adam: optimizers.Adam,
+    keras.optimizers.AdamW: optimizers.AdamW,
+    keras.optimizers.SGD: optimizers.SGD,
 }
+_OURS = (FusedLayer, SparseCategoricalCrossentropy, optimizers.FusedOptimizer)
 
 
 class _Layers(conversion.Rules):
@@ -32,7 +36,7 @@ class _Layers(conversion.Rules):
     library = "KerasHub"
 
     def is_ours(self, thing: Any) -> bool:
-        return isinstance(thing, (FusedLayer, SparseCategoricalCrossentropy))
+        return isinstance(thing, _OURS)
 
     def is_known(self, kind: type) -> bool:
         return kind in _OF_KERAS or hub.is_known(kind)
@@ -41,7 +45,7 @@ class _Layers(conversion.Rules):
         return _OF_KERAS.get(kind) or hub.counterpart(kind)
 
     def original(self, kind: type) -> type | None:
-        if not issubclass(kind, (FusedLayer, SparseCategoricalCrossentropy)):
+        if not issubclass(kind, _OURS):
             return None
         return next((base for base in kind.__mro__ if self.is_known(base) and self.counterpart(base) is kind), None)
 

@@ -38,12 +38,14 @@ def has_layers(thing: Any) -> bool:
 
 
 def parameters(thing: Any) -> int:
-    """How many numbers are learned in a layer itself; in a loss none."""
+    """How many numbers are learned in a layer itself; in a loss or an optimizer none."""
+    if not isinstance(thing, keras.layers.Layer):
+        return 0
     return sum(prod(variable.shape) for variable in getattr(thing, "_trainable_variables", ()))
 
 
 def become(thing: Any, kind: type) -> None:
-    """Gives a layer or a loss another class.
+    """Gives a layer, a loss or an optimizer another class.
 
     Keras wraps two methods of each layer when it is made, and the wrappers hold the method of the class that it had
     then: in a closure, which nothing public reaches.

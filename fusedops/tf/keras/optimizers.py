@@ -1,0 +1,191 @@
+"""Keras's optimizers, with all variables updated in one pass: `fusedops.tf.keras.optimizers`.
+
+Each is a subclass of Keras's own of the same name, with its arguments, config, variables and checkpoints, and adds no
+state. `AdamW` says what they have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import keras
+import tensorflow as tf
+
+from fusedops.tf import xla
+from fusedops.tf.keras.layer import FLOATING, register
+from fusedops.tf.operators import OPERATORS
+
+__all__ = ["SGD", "Adam", "AdamW"]
+
+
+class FusedOptimizer(keras.optimizers.Optimizer if TYPE_CHECKING else object):  # type: ignore[misc]
+    """Comes before Keras's class among the bases of an optimizer.
+
+    It has no state of its own, so an optimizer of Keras's becomes one of these by a change of its class alone.
+    """
+
+    def why_not(self) -> str | None:
+        """Why Keras's own code updates the variables; None if the kernel does."""
+        return None
+
+    @property
+    def supports_jit(self) -> bool:
+        """Whether XLA compiles a step."""
+        return xla.fault is None or self.why_not() is not None
+
+    def _update(
+        self, gradients: list[tf.Tensor], variables: list[tf.Variable], learning_rate: tf.Tensor, decay: float
+    ) -> None:
+        """A step for variables of one dtype and device, whose weights decay by this."""
+        raise NotImplementedError
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> Any:
+        if self.why_not() is not None or not _is_taken(gradient, variable):
+            return super().update_step(gradient, variable, learning_rate)
+        self._update_some([(gradient, variable)], learning_rate, decay=0.0)  # which Keras has applied
+        return None
+
+    def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
+        if not self._takes_all():
+            super()._backend_update_step(grads, trainable_variables, learning_rate)
+            return
+        groups: dict[Any, list[tuple[Any, Any]]] = {}
+        for gradient, given in zip(grads, trainable_variables, strict=True):
+            variable = _variable(given)
+            if _is_taken(gradient, variable):
+                decays = self.weight_decay is not None and self._use_weight_decay(given)
+                groups.setdefault((variable.dtype, variable.device, decays), []).append((gradient, variable))
+            else:
+                super()._apply_weight_decay([given])
+                super().update_step(gradient, given, learning_rate)
+        for (_, _, decays), pairs in groups.items():
+            self._update_some(pairs, learning_rate, float(self.weight_decay) if decays else 0.0)
+
+    def _apply_weight_decay(self, variables: Any) -> None:
+        if not self._takes_all():  # or else it is part of the update
+            super()._apply_weight_decay(variables)
+
+    def _takes_all(self) -> bool:
+        return self.why_not() is None and not tf.distribute.has_strategy()
+
+    def _update_some(self, pairs: Sequence[tuple[Any, Any]], learning_rate: Any, decay: float) -> None:
+        variables = [_variable(variable) for _, variable in pairs]
+        dtype = variables[0].dtype
+        gradients = [tf.cast(gradient, dtype) for gradient, _ in pairs]
+        rate = tf.cast(learning_rate, tf.float64 if dtype == tf.float64 else tf.float32)
+        self._update(gradients, variables, rate, decay)
+
+    def _states(self, of_all: Sequence[Any], variables: Sequence[tf.Variable]) -> list[tf.Variable]:
+        return [_variable(of_all[self._get_variable_index(variable)]) for variable in variables]
+
+
+def _variable(given: Any) -> tf.Variable:
+    return given.value if isinstance(given, keras.Variable) else given
+
+
+def _is_taken(gradient: Any, variable: Any) -> bool:
+    """Whether the kernel takes it. What Keras makes of a sparse gradient, that of an embedding, is not what it makes of
+    a dense one: Adam squares the parts of a row whose index comes twice, and not their sum."""
+    return not isinstance(gradient, tf.IndexedSlices) and tf.as_dtype(variable.dtype) in FLOATING
+
+
+class _FusedAdam(FusedOptimizer):
+    def why_not(self) -> str | None:
+        if self.amsgrad:
+            return "amsgrad is True"
+        if not all(isinstance(beta, float) for beta in (self.beta_1, self.beta_2)):
+            return "beta_1 and beta_2 are not numbers"
+        return None
+
+    def _update(
+        self, gradients: list[tf.Tensor], variables: list[tf.Variable], learning_rate: tf.Tensor, decay: float
+    ) -> None:
+        OPERATORS.adamw(
+            variables,
+            gradients,
+            self._states(self._momentums, variables),
+            self._states(self._velocities, variables),
+            [],
+            [],
+            learning_rate,
+            tf.cast(self.iterations, tf.float32),
+            None,
+            None,
+            None,
+            beta1=self.beta_1,
+            beta2=self.beta_2,
+            eps=float(self.epsilon),
+            weight_decay=decay,
+            epsilon_hat=True,
+        )
+
+
+@register
+class Adam(_FusedAdam, keras.optimizers.Adam):
+    """keras.optimizers.Adam, with all variables updated in one pass; see `AdamW`.
+
+    Example:
+        >>> weight = keras.Variable([1.0, 2.0])
+        >>> optimizer = fk.optimizers.Adam(learning_rate=0.5)
+        >>> optimizer.apply([2 * weight], [weight])
+        >>> weight.numpy().round(3).tolist()
+        [0.5, 1.5]
+    """
+
+
+@register
+class AdamW(_FusedAdam, keras.optimizers.AdamW):
+    """keras.optimizers.AdamW, with all variables updated in one pass.
+
+    Arguments, config, variables and checkpoints are Keras's, and no state is added. Around the update all is Keras's
+    own: schedules, clipping, moving averages, accumulated gradients, constraints, and a LossScaleOptimizer around the
+    optimizer. It works in eager code, in graphs and under XLA, in place. Under a tf.distribute.Strategy each
+    variable has a call of its own.
+
+    Keras's own code, with the same result, updates variables with sparse gradients, which are those of embeddings, and
+    all with `amsgrad`: `why_not()` says so.
+
+    Raises:
+        InvalidArgumentError: a gradient has another shape than its variable; ValueError while tracing. No variable has
+            been updated then.
+
+    Example:
+        >>> weight = keras.Variable([1.0, 2.0])
+        >>> optimizer = fk.optimizers.AdamW(learning_rate=0.5, weight_decay=0.0)
+        >>> optimizer.apply([2 * weight], [weight])
+        >>> weight.numpy().round(3).tolist()
+        [0.5, 1.5]
+    """
+
+
+@register
+class SGD(FusedOptimizer, keras.optimizers.SGD):
+    """keras.optimizers.SGD, with all variables updated in one pass; see `AdamW`.
+
+    Example:
+        >>> weight = keras.Variable([1.0, 2.0])
+        >>> optimizer = fk.optimizers.SGD(learning_rate=0.25, momentum=0.9)
+        >>> optimizer.apply([2 * weight], [weight])
+        >>> weight.numpy().tolist()
+        [0.5, 1.0]
+    """
+
+    def _update(
+        self, gradients: list[tf.Tensor], variables: list[tf.Variable], learning_rate: tf.Tensor, decay: float
+    ) -> None:
+        momentums = self._states(self.momentums, variables) if self.momentum != 0 else []
+        OPERATORS.sgd(
+            variables,
+            gradients,
+            momentums,
+            learning_rate,
+            None,
+            None,
+            None,
+            momentum=float(self.momentum),
+            weight_decay=decay,
+            decoupled=True,
+            nesterov=bool(self.nesterov),
+            velocity=True,
+        )

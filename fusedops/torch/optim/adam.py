@@ -1,0 +1,111 @@
+"""Adam and AdamW."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from fusedops.torch.operators import OPERATORS
+from fusedops.torch.optim.fused import FusedOptimizer, Group, Update, local
+
+
+def _adamw(lists: Sequence[list[torch.Tensor]], lr: Any, scalars: Sequence[Any], options: dict[str, Any]) -> None:
+    params, grads, exp_avgs, exp_avg_sqs, steps = lists
+    OPERATORS.adamw(params, grads, exp_avgs, exp_avg_sqs, steps, [], lr, None, *scalars, **options)
+
+
+class _AdamStep(FusedOptimizer):
+    def is_covered(self, group: Group) -> bool:
+        betas_are_numbers = not any(isinstance(beta, torch.Tensor) for beta in group["betas"])
+        return betas_are_numbers and not group["amsgrad"] and not group["differentiable"]
+
+    def updates(self, group: Group, params: Sequence[torch.Tensor]) -> list[Update]:
+        states = [self.state[p] for p in params]
+        for p, state in zip(params, states, strict=True):
+            if not state:
+                # On p's device, where torch's own classes have it for fused=True and capturable=True alone.
+                state["step"] = torch.zeros((), dtype=torch.float32, device=local(p).device)
+                state["exp_avg"] = torch.zeros_like(p, memory_format=torch.preserve_format)
+                state["exp_avg_sq"] = torch.zeros_like(p, memory_format=torch.preserve_format)
+        beta1, beta2 = group["betas"]
+        options = {
+            "beta1": float(beta1),
+            "beta2": float(beta2),
+            "eps": float(group["eps"]),
+            "weight_decay": float(group["weight_decay"]),
+            "decoupled": bool(group.get("decoupled_weight_decay", False)),
+            "maximize": bool(group["maximize"]),
+        }
+        lists = [[state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step")]
+        grads: list[Any] = [p.grad for p in params]
+        return [Update(_adamw, list(params), grads, lists, group["lr"], options)]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in filter(self._is_ours, self.param_groups):
+            for p in group["params"]:
+                if isinstance(step := self.state.get(p, {}).get("step"), torch.Tensor):
+                    self.state[p]["step"] = step.to(local(p).device, torch.float32)
+
+    def state_dict(self) -> dict[str, Any]:
+        """torch's, with each step where torch's own class has it: in the CPU's memory, unless `fused` or `capturable`
+        ask for another."""
+        found = super().state_dict()
+        for group in found["param_groups"]:
+            if group["fused"] or group["capturable"]:
+                continue
+            there = [i for i in group["params"] if "step" in found["state"].get(i, {})]
+            elsewhere = [i for i in there if found["state"][i]["step"].device.type != "cpu"]
+            for device in {found["state"][i]["step"].device for i in elsewhere}:
+                places = [i for i in elsewhere if found["state"][i]["step"].device == device]
+                steps = torch.stack([found["state"][i]["step"] for i in places]).cpu()
+                for i, step in zip(places, steps, strict=True):
+                    found["state"][i] = {**found["state"][i], "step": step.clone()}
+        return found
+
+
+class Adam(_AdamStep, torch.optim.Adam):
+    """torch.optim.Adam, with all parameters updated in one pass; see `AdamW`.
+
+    Example:
+        >>> weight = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
+        >>> optimizer = fusedops.torch.optim.Adam([weight], lr=0.5)
+        >>> (weight**2).sum().backward()
+        >>> optimizer.step()
+        >>> weight.tolist()
+        [0.5, 1.5]
+    """
+
+
+class AdamW(_AdamStep, torch.optim.AdamW):
+    """torch.optim.AdamW, with all parameters updated in one pass.
+
+    Parameter groups, hooks, closures and state dicts are torch's: either class loads the other's. A step is a few
+    launches for the parameters of a device and dtype, as with `fused=True`, and waits for nothing: CUDA graphs capture
+    it, whether `capturable` is given or not. A torch.amp.GradScaler leaves it to the kernel to unscale gradients and to
+    skip the step; the gradients stay as they are. States have the dtype of their parameter, as in torch; those of 16
+    bits may also be float32. Arithmetic is in float32, or in float64 for float64.
+
+    torch's own code, with the same result, updates groups with `amsgrad` or `differentiable`, betas that are tensors,
+    and parameters on other devices than CPUs and CUDA GPUs; and all where torch.compile traces the step.
+
+    Args:
+        *args: params, lr, betas, eps, weight_decay, ...: those of torch.optim.AdamW, in its order.
+        max_grad_norm: The norm to which the gradients of all parameters together are clipped, as by
+            torch.nn.utils.clip_grad_norm_, which costs one more read of them; None: they are not.
+        **kwargs: the same by name.
+
+    Raises:
+        RuntimeError: a gradient is sparse, or of another shape, dtype or device than its parameter, or a parameter is
+            complex; then no parameter has been updated.
+
+    Example:
+        >>> weight = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
+        >>> optimizer = fusedops.torch.optim.AdamW([weight], lr=0.5, weight_decay=0.0, max_grad_norm=1.0)
+        >>> (weight**2).sum().backward()
+        >>> optimizer.step()
+        >>> weight.tolist()
+        [0.5, 1.5]
+    """

@@ -1,0 +1,194 @@
+"""What the optimizers share: a step in calls of operators, for the groups that have them, and torch's for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fusedops.torch.internals import by_device_and_dtype
+from fusedops.torch.operators import OPERATORS
+
+Group = dict[str, Any]
+
+_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+@dataclass
+class Update:
+    """The call of an operator for some parameters of one group, device and dtype."""
+
+    operator: Callable[..., None]
+    params: list[torch.Tensor]
+    grads: list[torch.Tensor]
+    states: list[list[torch.Tensor]]
+    lr: Any
+    options: dict[str, Any]
+    finish: Callable[[], None] = field(default=lambda: None)
+
+    @property
+    def device(self) -> torch.device:
+        return self.params[0].device
+
+
+class FusedOptimizer(torch.optim.Optimizer):
+    """In front of one of torch.optim's classes: `step` of both."""
+
+    param_groups: list[Group]
+    max_grad_norm: float | None = None
+
+    def __init__(self, *args: Any, max_grad_norm: float | None = None, **kwargs: Any) -> None:
+        if max_grad_norm is not None and not max_grad_norm > 0:
+            raise ValueError(f"{self._title}: max_grad_norm must be above 0; got {max_grad_norm}")
+        super().__init__(*args, **kwargs)
+        self.max_grad_norm = max_grad_norm
+
+    def is_covered(self, group: Group) -> bool:
+        """Whether an operator does what the group's options ask for."""
+        raise NotImplementedError
+
+    def updates(self, group: Group, params: Sequence[torch.Tensor]) -> list[Update]:
+        """The calls for parameters of one device and dtype that have gradients."""
+        raise NotImplementedError
+
+    @property
+    def _title(self) -> str:
+        return f"fusedops.torch.optim.{type(self).__name__}"
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        return all(map(self._is_ours, self.param_groups))
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, value: bool) -> None:
+        """torch's classes set it for `fused=True`."""
+
+    def _is_ours(self, group: Group) -> bool:
+        # A group is on one kind of device, or torch's own code refuses it as well.
+        return self.is_covered(group) and all(p.device.type in ("cpu", "cuda") for p in group["params"][:1])
+
+    def step(self, closure: Any = None) -> Any:
+        """Updates all parameters that have gradients.
+
+        Args:
+            closure: Computes the loss again, and returns it.
+        """
+        if torch.compiler.is_compiling():
+            return self._plain_step(closure)
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            ours = [group for group in self.param_groups if self._is_ours(group)]
+            params = [self._with_gradients(group) for group in ours]  # all are checked before the first is updated
+            updates = [
+                update
+                for group, given in zip(ours, params, strict=True)
+                for some in by_device_and_dtype(given)
+                for update in self.updates(group, some)
+            ]
+            self._check(updates)
+            others = [group for group in self.param_groups if not any(group is one for one in ours)]
+            clip = self._clip(updates, others)
+            if others:
+                self._step_plainly(others)
+            self._run(updates, clip)
+        return loss
+
+    def _with_gradients(self, group: Group) -> list[torch.Tensor]:
+        params = [p for p in group["params"] if p.grad is not None]
+        for i, p in enumerate(params):
+            grad = p.grad
+            if grad.layout is not torch.strided:
+                layout = str(grad.layout).removeprefix("torch.")
+                raise RuntimeError(f"{self._title}: gradients must be dense; got {layout} for parameter {i} of a group")
+            if p.dtype not in _DTYPES:
+                dtype = str(p.dtype).removeprefix("torch.")
+                expected = "parameters must be float64, float32, float16 or bfloat16"
+                raise RuntimeError(f"{self._title}: {expected}; got {dtype} for parameter {i} of a group")
+        return params
+
+    def _check(self, updates: Sequence[Update]) -> None:
+        """The operator checks its own call before it writes; of several, none is to be refused behind another."""
+        for update in updates if len(updates) > 1 else ():
+            for i, (p, grad) in enumerate(zip(update.params, update.grads, strict=True)):
+                if p.shape != grad.shape or p.device != grad.device or p.dtype != grad.dtype:
+                    expected = f"{tuple(p.shape)}, {p.dtype} on {p.device}"
+                    got = f"{tuple(grad.shape)}, {grad.dtype} on {grad.device}"
+                    raise RuntimeError(f"{self._title}: a gradient must be like parameter {i}, {expected}; got {got}")
+
+    def _clip(self, updates: Sequence[Update], others: Sequence[Group]) -> torch.Tensor | None:
+        """What gradients are to be multiplied by, for their norm to be at most `max_grad_norm`."""
+        if self.max_grad_norm is None:
+            return None
+        rest = [p.grad for group in others for p in group["params"] if p.grad is not None]
+        norms = [OPERATORS.global_norm([*map(local, update.grads)]) for update in updates]
+        shards = [grad for update in updates for grad in update.grads if grad is not local(grad)]
+        if rest or shards:
+            grads = [*rest, *(grad for update in updates for grad in update.grads)]
+            norms = [whole(torch.nn.utils.get_total_norm(grads))]
+        if not norms:
+            return None
+        norm = torch.linalg.vector_norm(torch.stack([x.to(norms[0].device, norms[0].dtype) for x in norms]))
+        if (scale := self._of_scaler("grad_scale")) is not None:
+            norm = norm / scale.to(norm.device)
+        clip = (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0).float()  # as in torch.nn.utils.clip_grad_norm_
+        for grad in rest:
+            grad.mul_(clip.to(grad.device))
+        return clip
+
+    def _run(self, updates: Sequence[Update], clip: torch.Tensor | None) -> None:
+        scalars = {**{name: self._of_scaler(name) for name in ("grad_scale", "found_inf")}, "clip": clip}
+        given = {name: x.float() for name, x in scalars.items() if x is not None}
+        moved: dict[tuple[Any, ...], torch.Tensor] = {}
+
+        def there(name: str, value: torch.Tensor, device: torch.device) -> torch.Tensor:
+            key = (name, id(value), device)
+            if key not in moved:
+                moved[key] = value.to(device, non_blocking=True)
+            return moved[key]
+
+        for update in updates:
+            lists = [update.params, update.grads, *update.states]
+            if any(type(p) is not torch.nn.Parameter for p in update.params):
+                lists = [[*map(local, x)] for x in lists]
+            lr = update.lr
+            if isinstance(lr, torch.Tensor):
+                dtype = torch.float64 if update.params[0].dtype == torch.float64 else torch.float32
+                lr = lr.item() if lr.device.type == "cpu" else there("lr", lr, update.device).to(dtype)
+            others = [there(name, given[name], update.device) if name in given else None for name in scalars]
+            update.operator(lists, float(lr) if not isinstance(lr, torch.Tensor) else lr, others, update.options)
+            update.finish()
+
+    def _of_scaler(self, name: str) -> torch.Tensor | None:
+        """What a torch.amp.GradScaler has set for the time of this step."""
+        return getattr(self, name, None)
+
+    def _step_plainly(self, groups: list[Group]) -> None:
+        """torch's own step, for some of the groups."""
+        own = self.param_groups
+        self.param_groups = groups
+        try:
+            self._plain_step(None)
+        finally:
+            self.param_groups = own
+
+    def _plain_step(self, closure: Any) -> Any:
+        # Without the hooks of steps, with which torch wraps the method of its class once that has an instance.
+        theirs = super().step
+        method = theirs.__func__
+        while getattr(method, "hooked", False):
+            method = method.__wrapped__
+        return method(self, closure)
+
+
+def local(x: torch.Tensor) -> torch.Tensor:
+    """The part of a tensor that this process has: of FSDP2's parameters a shard."""
+    return x if type(x) in (torch.Tensor, torch.nn.Parameter) or not hasattr(x, "to_local") else x.to_local()
+
+
+def whole(x: torch.Tensor) -> torch.Tensor:
+    return x.full_tensor() if hasattr(x, "full_tensor") else x

@@ -1,0 +1,190 @@
+"""fusedops.tf.keras.optimizers: Keras's optimizers, with all variables updated in one pass."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.helpers.numerics import assert_same_bits
+
+SHAPES = ((33,), (), (5, 7), (2050,))
+CASES = {
+    "AdamW": [{}, {"weight_decay": 0.1, "beta_1": 0.5, "epsilon": 1e-3}],
+    "Adam": [{}, {"weight_decay": 0.1, "global_clipnorm": 1.0, "use_ema": True}, {"amsgrad": True}],
+    "SGD": [{}, {"momentum": 0.9, "weight_decay": 0.05}, {"momentum": 0.9, "nesterov": True, "clipvalue": 0.5}],
+}
+all_cases = pytest.mark.parametrize(
+    ("kind", "options"), [(kind, options) for kind, some in CASES.items() for options in some], ids=str
+)
+
+
+@pytest.fixture
+def optimizers(fk):
+    return fk.optimizers
+
+
+def variables(keras, dtype="float32"):
+    random = np.random.default_rng(0)
+    return [keras.Variable(random.normal(size=shape), dtype=dtype) for shape in SHAPES]
+
+
+def gradients(step, dtype="float32"):
+    random = np.random.default_rng(step + 1)
+    return [random.normal(size=shape).astype(dtype) for shape in SHAPES]
+
+
+def train(optimizer, params, steps, way="eager", dtype="float32"):
+    import tensorflow as tf
+
+    apply = optimizer.apply
+    if way != "eager":
+        apply = tf.function(lambda grads: optimizer.apply(grads, params), jit_compile=way == "xla")
+    for step in steps:
+        grads = [tf.constant(g) for g in gradients(step, dtype)]
+        apply(grads) if way != "eager" else apply(grads, params)
+    return [p.numpy() for p in params]
+
+
+@all_cases
+def test_as_keras(keras, optimizers, kind, options):
+    """At most twice the error of Keras's own, against float64, beside two roundings."""
+    found = []
+    for module, dtype in ((optimizers, "float32"), (keras.optimizers, "float32"), (keras.optimizers, "float64")):
+        params = variables(keras, dtype)
+        found.append(train(getattr(module, kind)(0.05, **options), params, range(40), dtype=dtype))
+    for ours, theirs, exact in zip(*found, strict=True):
+        limit = 2 * np.abs(theirs - exact).max() + 2.0**-22 * np.abs(exact).max()
+        assert np.abs(ours - exact).max() <= limit
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_every_way(keras, optimizers, kind):
+    """The same bits in eager code, in a graph and under XLA."""
+    found = []
+    for way in ("eager", "graph", "xla"):
+        params = variables(keras)
+        optimizer = getattr(optimizers, kind)(0.05, **({"momentum": 0.9} if kind == "SGD" else {}))
+        optimizer.build(params)
+        found.append(train(optimizer, params, range(4), way))
+        assert optimizer.iterations == 4
+    for other in found[1:]:
+        for x, y in zip(found[0], other, strict=True):
+            assert_same_bits(x, y)
+
+
+@all_cases
+def test_states_are_exchanged(keras, optimizers, kind, options):
+    """Configs are the same but for the class, and either goes on from the other's variables."""
+    params = variables(keras)
+    expected = train(getattr(optimizers, kind)(0.05, **options), params, range(8))
+    for first, second in ((optimizers, keras.optimizers), (keras.optimizers, optimizers)):
+        params = variables(keras)
+        before = getattr(first, kind)(0.05, **options)
+        train(before, params, range(4))
+        after = getattr(second, kind).from_config(before.get_config())
+        after.build(params)
+        store: dict = {}
+        before.save_own_variables(store)
+        after.load_own_variables(store)
+        for x, y in zip(train(after, params, range(4, 8)), expected, strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
+        again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(after))
+        assert type(again) is type(after)
+        assert again.get_config() == after.get_config()
+
+
+def test_what_does_not_decay(keras, optimizers):
+    found = []
+    for module in (optimizers, keras.optimizers):
+        params = variables(keras)
+        optimizer = module.AdamW(0.05, weight_decay=0.5)
+        optimizer.exclude_from_weight_decay(var_list=params[:2])
+        found.append(train(optimizer, params, range(3)))
+    for x, y in zip(*found, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
+
+
+def model_of(keras, optimizer, **options):
+    keras.utils.set_random_seed(0)
+    layers = keras.layers
+    model = keras.Sequential([layers.Embedding(50, 8), layers.Flatten(), layers.Dense(16, "tanh"), layers.Dense(4)])
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), **options)
+    return model
+
+
+def fit(model, epochs=2):
+    random = np.random.default_rng(0)
+    x, y = random.integers(0, 50, (32, 5)), random.integers(0, 4, 32)
+    model.fit(x, y, batch_size=8, epochs=epochs, shuffle=False, verbose=0)
+    return model.get_weights()
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
+@pytest.mark.parametrize("around", ["schedule", "accumulation", "scaled", "average"])
+def test_training(keras, optimizers, jit, around):
+    """Sparse gradients of an embedding, and all that Keras does around the update of variables."""
+    found = []
+    for module in (optimizers, keras.optimizers):
+        rate = keras.optimizers.schedules.ExponentialDecay(1e-3, 3, 0.9) if around == "schedule" else 1e-3
+        options = {
+            "accumulation": {"gradient_accumulation_steps": 2, "clipnorm": 1.0},
+            "average": {"use_ema": True, "ema_overwrite_frequency": 3},
+        }.get(around, {})
+        optimizer = module.AdamW(rate, **options)
+        if around == "scaled":
+            optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=2.0**10, dynamic_growth_steps=3)
+        found.append(fit(model_of(keras, optimizer, jit_compile=jit)))
+    for x, y in zip(*found, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+
+
+def test_a_strategy(keras, optimizers, tf_backend):
+    """A call for each variable and replica, with Keras's own decay."""
+    import tensorflow as tf
+
+    expected = fit(model_of(keras, optimizers.AdamW(1e-3)), 1)
+    with tf.distribute.MirroredStrategy(["CPU:0" if tf_backend.device == "cpu" else "GPU:0"]).scope():
+        model = model_of(keras, optimizers.AdamW(1e-3))
+    for x, y in zip(fit(model, 1), expected, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+
+
+def test_convert(keras, fk):
+    """A compiled model's optimizer changes by its class, and so does one within a LossScaleOptimizer."""
+    expected = fit(model_of(keras, keras.optimizers.Adam(1e-3)), 4)
+    model = model_of(keras, keras.optimizers.Adam(1e-3))
+    fit(model)
+    optimizer, state = model.optimizer, [v.numpy() for v in model.optimizer.variables]
+    fk.convert(model, verbose=False)
+    assert model.optimizer is optimizer
+    assert type(optimizer) is fk.optimizers.Adam
+    for x, y in zip(optimizer.variables, state, strict=True):
+        assert_same_bits(x.numpy(), y)
+    for x, y in zip(fit(model), expected, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+    fk.revert(model)
+    assert type(optimizer) is keras.optimizers.Adam
+
+    scaled = model_of(keras, keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)))
+    fk.convert(scaled, verbose=False)
+    assert type(scaled.optimizer.inner_optimizer) is fk.optimizers.SGD
+    other = fk.convert(model_of(keras, keras.optimizers.RMSprop(0.1)), verbose=False)
+    assert type(other.optimizer) is keras.optimizers.RMSprop
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_a_gradient_of_another_shape(keras, optimizers, kind):
+    """One clear error, and no variable is updated."""
+    params = variables(keras)
+    optimizer = getattr(optimizers, kind)(0.05)
+    before = train(optimizer, params, range(1))
+    grads = [*gradients(1)[:3], np.ones(3, "float32")]
+    operator = {"SGD": "sgd"}.get(kind, "adamw")
+    with pytest.raises(
+        Exception, match=rf"fusedops\.{operator}: grads\[3\] must have params\[3\]'s shape, \[2050\]; got"
+    ):
+        optimizer.apply(grads, params)
+    for p, x in zip(params, before, strict=True):
+        assert_same_bits(p.numpy(), x)
+    assert optimizer.iterations == 1
+    assert optimizer.why_not() is None

@@ -1,0 +1,292 @@
+"""fusedops.torch.optim: torch's optimizers, with all parameters updated in one pass."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+SHAPES = ((33,), (), (0,), (5, 7), (2050,))
+CASES = {
+    "AdamW": [{}, {"maximize": True, "weight_decay": 0.1, "betas": (0.5, 0.9)}, {"amsgrad": True}],
+    "Adam": [{"weight_decay": 0.05, "eps": 1e-4}, {"decoupled_weight_decay": True}],
+    "SGD": [{}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}, {"momentum": 0.8, "dampening": 0.3}],
+}
+all_cases = pytest.mark.parametrize(
+    ("kind", "options"), [(kind, options) for kind, some in CASES.items() for options in some], ids=str
+)
+
+
+@pytest.fixture
+def optim(torch_backend):
+    from fusedops.torch import optim
+
+    return optim
+
+
+def parameters(backend, dtype, seed=0):
+    torch, generator = backend.torch, backend.torch.Generator().manual_seed(seed)
+    made = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in SHAPES)
+    return [torch.nn.Parameter(x.to(dtype).to(backend.device)) for x in made]
+
+
+def groups(params):
+    """Two, one of them with other options; tensors of no element and of none at all in either."""
+    return [{"params": params[:2]}, {"params": params[2:], "lr": 0.02, "weight_decay": 0.0}]
+
+
+def give_gradients(backend, params, step):
+    """Random ones, the same for parameters of any dtype; of one parameter in every third step alone."""
+    torch, generator = backend.torch, backend.torch.Generator().manual_seed(step)
+    for i, p in enumerate(params):
+        grad = torch.randn(p.shape, generator=generator, dtype=torch.float64).bfloat16()
+        p.grad = None if i == 3 and step % 3 else grad.to(p.dtype).to(p.device)
+
+
+def train(backend, optimizer, params, steps):
+    for step in steps:
+        give_gradients(backend, params, step)
+        optimizer.step()
+    return [p.detach().double() for p in params]
+
+
+def made(module, kind, params, options, **more):
+    return getattr(module, kind)(groups(params), lr=0.05, **options, **more)
+
+
+def assert_as_good(ours, theirs, exact, dtype, torch):
+    """At most twice the error that torch's own has, beside two roundings of what is stored."""
+    for x, y, z in zip(ours, theirs, exact, strict=True):
+        if z.numel():
+            limit = 2 * (y - z).abs().max() + 2 * torch.finfo(dtype).eps * z.abs().max()
+            assert (x - z).abs().max() <= limit
+
+
+def compare(backend, optim, kind, options, dtype, steps):
+    torch = backend.torch
+    found = []
+    for module, kept_in in ((optim, dtype), (torch.optim, dtype), (torch.optim, torch.float64)):
+        params = parameters(backend, dtype)
+        params = [torch.nn.Parameter(p.detach().to(kept_in)) for p in params]
+        own = {"foreach": False} if module is torch.optim else {}
+        found.append(train(backend, made(module, kind, params, options, **own), params, range(steps)))
+    assert_as_good(*found, dtype, torch)
+
+
+@all_cases
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_as_torch(torch_backend, optim, kind, options, dtype):
+    compare(torch_backend, optim, kind, options, getattr(torch_backend.torch, dtype), 60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_a_thousand_steps(torch_backend, optim, dtype):
+    for kind in CASES:
+        compare(torch_backend, optim, kind, {}, getattr(torch_backend.torch, dtype), 1000)
+
+
+@all_cases
+def test_state_dicts_are_exchanged(torch_backend, optim, kind, options):
+    """Either class goes on from the other's, with the very tensors that torch's has."""
+    torch = torch_backend.torch
+    whole = parameters(torch_backend, torch.float32)
+    expected = train(torch_backend, made(optim, kind, whole, options), whole, range(12))
+    for first, second in ((optim, torch.optim), (torch.optim, optim)):
+        params = parameters(torch_backend, torch.float32)
+        before = made(first, kind, params, options)
+        train(torch_backend, before, params, range(6))
+        after = made(second, kind, params, options)
+        after.load_state_dict(copy.deepcopy(before.state_dict()))
+        found = train(torch_backend, after, params, range(6, 12))
+        for x, y in zip(found, expected, strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-5)
+        states = before.state_dict()["state"], after.state_dict()["state"]
+        described = [
+            {i: {k: (v.dtype, v.device) for k, v in s.items() if v is not None} for i, s in x.items()} for x in states
+        ]
+        assert described[0] == described[1]
+
+
+def test_copies(torch_backend, optim):
+    """Pickled, copied, and one of torch's that gets our class."""
+    torch = torch_backend.torch
+    params = parameters(torch_backend, torch.float32)
+    optimizer = made(optim, "AdamW", params, {})
+    train(torch_backend, optimizer, params, range(3))
+    for other in (pickle.loads(pickle.dumps(optimizer)), copy.deepcopy(optimizer)):
+        theirs = [p for group in other.param_groups for p in group["params"]]
+        expected = train(torch_backend, copy.deepcopy(other), theirs, ())
+        found = train(torch_backend, other, theirs, range(3, 6))
+        assert len(found) == len(expected)
+        again = [p.detach().clone() for p in theirs]
+        assert all(torch.isfinite(p).all() for p in again)
+    plain = made(torch.optim, "AdamW", params, {})
+    plain.__class__ = optim.AdamW
+    train(torch_backend, plain, params, range(2))
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_a_gradient_scaler(torch_backend, optim, kind):
+    """It leaves the gradients to the optimizer; a step with an infinite one leaves everything as it was."""
+    torch = torch_backend.torch
+    params, plain = parameters(torch_backend, torch.float32), parameters(torch_backend, torch.float32)
+    options = {"momentum": 0.9} if kind == "SGD" else {}
+    optimizer, other = made(optim, kind, params, options), made(optim, kind, plain, options)
+    scaler = torch.amp.GradScaler(torch_backend.device, init_scale=1024.0, growth_interval=2)
+    scaler.scale(torch.zeros((), device=torch_backend.device))  # which makes its state
+    for step in range(4):
+        give_gradients(torch_backend, params, step)
+        for p in params:
+            if p.grad is not None:
+                p.grad *= scaler.get_scale()
+        if step == 2:
+            params[0].grad[3] = float("inf")
+            before = [p.detach().clone() for p in params], copy.deepcopy(optimizer.state_dict()["state"])
+        scaler.step(optimizer)
+        scaler.update()
+        if step == 2:
+            for p, x in zip(params, before[0], strict=True):
+                assert torch.equal(p, x)
+            torch.testing.assert_close(optimizer.state_dict()["state"], before[1], rtol=0, atol=0)
+        else:
+            train(torch_backend, other, plain, [step])
+            for p, x in zip(params, plain, strict=True):
+                assert torch.equal(p, x)
+
+
+@pytest.mark.parametrize("kind", CASES)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_clipping(torch_backend, optim, kind, scaled):
+    torch = torch_backend.torch
+    params, theirs = parameters(torch_backend, torch.float32), parameters(torch_backend, torch.float32)
+    optimizer = made(optim, kind, params, {}, max_grad_norm=1.5)
+    other = made(torch.optim, kind, theirs, {})
+    for step in range(3):
+        give_gradients(torch_backend, params, step)
+        give_gradients(torch_backend, theirs, step)
+        torch.nn.utils.clip_grad_norm_(theirs, 1.5)
+        other.step()
+        kept = [p.grad.clone() if p.grad is not None else None for p in params]
+        if scaled:
+            for p in params:
+                p.grad = p.grad * 4 if p.grad is not None else None
+            optimizer.grad_scale = torch.tensor(4.0, device=params[0].device)
+        optimizer.step()
+        assert scaled or all(g is None or torch.equal(g, p.grad) for g, p in zip(kept, params, strict=True))
+    for x, y in zip(params, theirs, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match=r"fusedops\.torch\.optim\.\w+: max_grad_norm must be above 0; got 0"):
+        made(optim, kind, params, {}, max_grad_norm=0)
+
+
+def test_rates(torch_backend, optim):
+    """Learning rates that are tensors, and a scheduler's."""
+    torch = torch_backend.torch
+    found = []
+    for rate in (0.05, torch.tensor(0.05), torch.tensor(0.05, dtype=torch.float64, device=torch_backend.device)):
+        params = parameters(torch_backend, torch.float32)
+        optimizer = optim.AdamW(params, lr=rate)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        train(torch_backend, optimizer, params, [0])
+        schedule.step()
+        found.append(train(torch_backend, optimizer, params, [1]))
+    for other in found[1:]:
+        for x, y in zip(found[0], other, strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-6, atol=1e-6)
+
+
+def test_hooks_and_closures(torch_backend, optim):
+    """Once a step, also where torch's own code updates a group."""
+    torch = torch_backend.torch
+    torch.optim.AdamW(parameters(torch_backend, torch.float32))  # torch now wraps its method
+    params = parameters(torch_backend, torch.float32)
+    optimizer = optim.AdamW([{"params": params[:2]}, {"params": params[2:], "amsgrad": True}])
+    seen = []
+    optimizer.register_step_pre_hook(lambda *_: seen.append("before"))
+    optimizer.register_step_post_hook(lambda *_: seen.append("after"))
+
+    def closure():
+        assert torch.is_grad_enabled()
+        optimizer.zero_grad()
+        loss = sum((p**2).sum() for p in params)
+        loss.backward()
+        return loss
+
+    first = optimizer.step(closure)
+    assert optimizer.step(closure) < first
+    assert seen == ["before", "after"] * 2
+    assert len(optimizer.param_groups) == 2
+    assert "max_exp_avg_sq" in optimizer.state[params[3]]
+
+
+REFUSED = {
+    "gradients must be dense; got sparse_coo": lambda p: setattr(p, "grad", p.grad.to_sparse()),
+    "a gradient must be like parameter": lambda p: setattr(p.grad, "data", p.grad[:3]),
+}
+
+
+@pytest.mark.parametrize("sentence", REFUSED)
+@pytest.mark.parametrize("kind", CASES)
+def test_refused_gradients(torch_backend, optim, kind, sentence):
+    """Of the last group: the first one is not updated either."""
+    torch = torch_backend.torch
+    params = parameters(torch_backend, torch.float32)
+    optimizer = made(optim, kind, params, {})
+    train(torch_backend, optimizer, params, [0])
+    before = [p.detach().clone() for p in params], copy.deepcopy(optimizer.state_dict()["state"])
+    give_gradients(torch_backend, params, 1)
+    REFUSED[sentence](params[4])
+    with pytest.raises(RuntimeError, match=rf"fusedops\.torch\.optim\.{kind}: {sentence}"):
+        optimizer.step()
+    for p, x in zip(params, before[0], strict=True):
+        assert torch.equal(p, x)
+    torch.testing.assert_close(optimizer.state_dict()["state"], before[1], rtol=0, atol=0)
+
+
+def test_complex_parameters(torch_backend, optim):
+    torch = torch_backend.torch
+    p = torch.nn.Parameter(torch.ones(2, dtype=torch.complex64, device=torch_backend.device))
+    p.grad = p.detach().clone()
+    with pytest.raises(
+        RuntimeError, match=r"optim\.AdamW: parameters must be float64, .+; got complex64 for parameter 0"
+    ):
+        optim.AdamW([p]).step()
+
+
+def test_compiled(torch_backend, optim):
+    """torch.compile traces torch's own code, and goes on from our state."""
+    torch = torch_backend.torch
+    found = []
+    for compiled in (False, True):
+        params = parameters(torch_backend, torch.float32)
+        optimizer = made(optim, "AdamW", params, {})
+        train(torch_backend, optimizer, params, [0])
+        torch.compiler.reset()
+        step = torch.compile(optimizer.step, backend="eager") if compiled else optimizer.step
+        give_gradients(torch_backend, params, 3)
+        step()
+        found.append([p.detach() for p in params])
+    for x, y in zip(*found, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-5)
+
+
+def test_cuda_graphs(torch_gpu):
+    """No step waits for the host, whether `capturable` was asked for or not."""
+    from fusedops.torch import optim
+
+    torch, params = torch_gpu.torch, parameters(torch_gpu, torch_gpu.torch.float32)
+    plain = parameters(torch_gpu, torch.float32)
+    optimizer, other = (made(optim, "AdamW", x, {}, max_grad_norm=1.0) for x in (params, plain))
+    train(torch_gpu, optimizer, params, [0])
+    train(torch_gpu, other, plain, [0])
+    give_gradients(torch_gpu, params, 3)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        optimizer.step()
+    for _ in range(3):
+        graph.replay()
+        train(torch_gpu, other, plain, [3])
+    for x, y in zip(params, plain, strict=True):
+        assert torch.equal(x, y)
