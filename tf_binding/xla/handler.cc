@@ -101,7 +101,7 @@ class Execution {
     for (size_t i = 0; i < updated_.size(); ++i) {
       auto result = results.get<ffi::AnyBuffer>(op_.outputs.size() + 1 + i);
       if (!result) return result.error();
-      if ((*result)->untyped_data() != updated_[i]->data)
+      if ((*result)->element_count() > 0 && (*result)->untyped_data() != updated_[i]->data)
         return ffi::Error::Internal(std::string("fusedops: XLA has given ") + op_.name + " two memories of a variable");
     }
     return ffi::Error::Success();
