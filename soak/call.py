@@ -229,9 +229,10 @@ class _Builder:
         return compute_dtype(self.plan.dtype) if name in self.spec.wide_outputs else self.plan.dtype
 
     def _expected(self, label: str, exact: Any, magnitude: Any, key: str, dtype: str) -> Expected:
-        storage = [np.asarray(counts.get(key, 0)) for counts in self.storage]
-        counts = storage[0] if self.plan.way != "vmap" else np.stack(storage)
         exact, roundings = np.asarray(exact), self.roundings[0][key]
+        storage = [counts.get(key, 0) for counts in self.storage]
+        is_stacked = self.plan.way == "vmap"
+        counts = np.stack([np.broadcast_to(x, exact.shape[1:]) for x in storage]) if is_stacked else storage[0]
         if any(isinstance(x, Tensor) and x.repeats for x in (*self.inputs.values(), *self.others.values())):
             roundings = roundings**2  # equal terms of a sum round alike: as many errors as terms, instead of the root
         return Expected(label, dtype, exact.shape, exact, magnitude, roundings, (counts, self.plan.dtype))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -70,6 +72,31 @@ def test_a_function_that_was_traced_without_a_tape(tf_backend, random):
     sources = list(given.values())
     for got, right in zip(tape.gradient(y, sources), plain.gradient(expected, sources), strict=True):
         np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["linear", "gated_linear", "linear_cross_entropy"])
+@pytest.mark.parametrize("stride", [0, 3])
+def test_rows_that_overlap(torch_backend, name, stride, random):
+    """Of x and of the upstream gradient: the products cannot read them where they are."""
+    torch, fo = torch_backend.torch, torch_backend.functions
+    given = inputs_of(torch_backend, "linear" if name == "linear_cross_entropy" else name, "float32", random)
+    x, dy = (torch_backend.tensor(random.standard_normal(64), "float32") for _ in range(2))
+    given["x"] = x.as_strided((5, 8), (stride, 1))
+    dy = dy.as_strided((5, 16), (stride, 1))
+    if name == "linear_cross_entropy":
+        labels = torch.arange(5, device=x.device)
+        call, dy = functools.partial(fo.linear_cross_entropy, labels=labels, reduction="none"), dy[:, 0]
+    else:
+        call = functools.partial(getattr(fo, name), activation="tanh")
+
+    def results(given, dy):
+        given = {each: x.detach().requires_grad_() for each, x in given.items()}
+        y = call(**given)
+        return y, *torch.autograd.grad(y, list(given.values()), dy)
+
+    expected = results({each: x.contiguous() for each, x in given.items()}, dy.contiguous())
+    for got, right in zip(results(given, dy), expected, strict=True):
+        assert_same_bits(torch_backend.to_numpy(got), torch_backend.to_numpy(right))
 
 
 @pytest.mark.parametrize("transpose", [True, False], ids=["out-in", "in-out"])

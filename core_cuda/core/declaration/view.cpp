@@ -28,9 +28,11 @@ int64_t innermost_stride(const View& view, int count, int64_t otherwise) {
 bool has_layout(const View& view, Layout layout) {
   if (view.numel() == 0) return true;
   if (layout == Layout::matrix) return as_matrix(view).has_value();
-  if (layout == Layout::rows && view.rank > 0) {
+  if ((layout == Layout::rows || layout == Layout::rows_apart) && view.rank > 0) {
     const int last = view.rank - 1;
-    return (view.sizes[last] == 1 || view.strides[last] == 1) && collapses(view, 0, last, as_rows(view).stride);
+    const Rows rows = as_rows(view);
+    if (layout == Layout::rows_apart && rows.count > 1 && rows.stride < rows.size) return false;
+    return (view.sizes[last] == 1 || view.strides[last] == 1) && collapses(view, 0, last, rows.stride);
   }
   if (layout == Layout::heads && view.rank > 0) {
     const int last = view.rank - 1;

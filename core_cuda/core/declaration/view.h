@@ -14,6 +14,7 @@ inline constexpr int kMaxRank = 64;  // more is refused: Rule::check_rank
 enum class Layout : uint8_t {
   contiguous,  // row-major without gaps
   rows,        // the last dimension is unit-stride; the leading ones share one stride, from row to row
+  rows_apart,  // rows that do not overlap, as those of a matrix
   matrix,  // the last two dimensions: one is unit-stride, the other spaced apart; the leading ones: one common stride
   heads,   // the last dimension is unit-stride, the two before it are free; the leading ones share one stride
 };

@@ -17,7 +17,7 @@ namespace fusedops {
 // W is [classes, in], or [in, classes] if transpose_weight is false.
 inline constexpr Signature kLinearCrossEntropy{
     .name = "linear_cross_entropy",
-    .inputs = {{.name = "x", .layout = Layout::rows},
+    .inputs = {{.name = "x", .layout = Layout::rows_apart},
                {.name = "weight", .layout = Layout::matrix, .parameter = true},
                {.name = "labels"},
                {.name = "bias", .kind = Kind::optional, .parameter = true}},
@@ -36,7 +36,7 @@ FUSEDOPS_CUDA_KERNEL Status linear_cross_entropy_cuda(const Call& call);
 inline constexpr Signature kLinearCrossEntropyBackward{
     .name = "linear_cross_entropy_backward",
     .inputs = {{"dloss"},
-               {.name = "x", .layout = Layout::rows},
+               {.name = "x", .layout = Layout::rows_apart},
                {.name = "weight", .layout = Layout::matrix, .parameter = true},
                {.name = "labels"},
                {.name = "bias", .kind = Kind::optional, .parameter = true},

@@ -12,7 +12,7 @@ namespace fusedops {
 // are empty unless keep is true; the backward then computes them again.
 inline constexpr Signature kGatedLinear{
     .name = "gated_linear",
-    .inputs = {{.name = "x", .layout = Layout::rows},
+    .inputs = {{.name = "x", .layout = Layout::rows_apart},
                {.name = "gate_weight", .layout = Layout::matrix, .parameter = true},
                {.name = "up_weight", .layout = Layout::matrix, .parameter = true},
                {.name = "gate_bias", .kind = Kind::optional, .parameter = true},
@@ -29,8 +29,8 @@ FUSEDOPS_CUDA_KERNEL Status gated_linear_cuda(const Call& call);
 // What is not needed is returned empty.
 inline constexpr Signature kGatedLinearBackward{
     .name = "gated_linear_backward",
-    .inputs = {{.name = "dy", .layout = Layout::rows},
-               {.name = "x", .layout = Layout::rows},
+    .inputs = {{.name = "dy", .layout = Layout::rows_apart},
+               {.name = "x", .layout = Layout::rows_apart},
                {.name = "gate_weight", .layout = Layout::matrix, .parameter = true},
                {.name = "up_weight", .layout = Layout::matrix, .parameter = true},
                {.name = "gate_bias", .kind = Kind::optional, .parameter = true},

@@ -13,7 +13,7 @@ namespace fusedops {
 // slope of its own; the backward then computes it again.
 inline constexpr Signature kLinear{
     .name = "linear",
-    .inputs = {{.name = "x", .layout = Layout::rows},
+    .inputs = {{.name = "x", .layout = Layout::rows_apart},
                {.name = "weight", .layout = Layout::matrix, .parameter = true},
                {.name = "bias", .kind = Kind::optional, .parameter = true}},
     .outputs = {{"y", "x"}, {"z", "x", /*saved=*/true}},
@@ -28,8 +28,8 @@ FUSEDOPS_CUDA_KERNEL Status linear_cuda(const Call& call);
 // What is not needed is returned empty.
 inline constexpr Signature kLinearBackward{
     .name = "linear_backward",
-    .inputs = {{.name = "dy", .layout = Layout::rows},
-               {.name = "x", .layout = Layout::rows},
+    .inputs = {{.name = "dy", .layout = Layout::rows_apart},
+               {.name = "x", .layout = Layout::rows_apart},
                {.name = "weight", .layout = Layout::matrix, .parameter = true},
                {.name = "bias", .kind = Kind::optional, .parameter = true},
                {.name = "z", .kind = Kind::optional}},
