@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from tests.helpers.numerics import assert_accurate, assert_same_bits
+from tests.helpers.numerics import assert_accurate, assert_same_bits, numpy_dtype
 from tests.helpers.updates import OPERATORS, SHAPES, UPDATES, Call, arrays, wide
 from tests.specifications import is_of_an_expression
 
@@ -39,6 +39,29 @@ def test_values(any_backend, update, dtype, random):
         for name, tensors in found.items():
             for got, (value, magnitude, roundings) in zip(tensors, exact[name], strict=True):
                 assert_accurate(got, value, magnitude, roundings, f"{name} {call.options}")
+
+
+@pytest.mark.parametrize("decoupled", [True, False])
+@pytest.mark.parametrize("decay", [0.0, 0.5])
+def test_infinities_and_nan(any_backend, dtype, decoupled, decay):
+    """As the formulas give them, with a decay that is a factor: none is hidden, and no NaN is invented."""
+    inf, nan = np.inf, np.nan
+    values = {"params": [inf, -inf, 2, 2, nan, 2, inf], "grads": [1, 1, inf, nan, 1, 0, 0]}
+    values |= {"exp_avgs": [1, 1, 1, 1, 1, 0, 0], "exp_avg_sqs": [1, 1, 1, 1, 1, inf, 0]}
+    lists = {name: [np.asarray(x).astype(numpy_dtype(dtype))] for name, x in values.items()}
+    scalars = {"lr": np.float32(0.125), "step": np.float32(0), "grad_scale": None, "found_inf": None, "clip": None}
+    options = {"decoupled": decoupled, "weight_decay": decay}
+    call = Call({**lists, "steps": [], "masters": []}, scalars, options)
+    found = ADAMW.run(any_backend, call)
+    p, g, m, v = (np.asarray(x, "float64") for x in values.values())
+    with np.errstate(invalid="ignore"):
+        g = g if decoupled or not decay else g + decay * p
+        m, v = m + 0.1 * (g - m), 0.999 * v + 0.001 * g * g
+        p = p * (1 - 0.125 * decay if decoupled else 1) - 1.25 * m / (np.sqrt(v) / np.sqrt(0.001) + 1e-8)
+    for name, expected in (("params", p), ("exp_avgs", m), ("exp_avg_sqs", v)):
+        got = found[name][0].astype("float64")
+        for kind in (np.isnan, np.isposinf, np.isneginf):
+            np.testing.assert_array_equal(kind(got), kind(expected), name)
 
 
 @all_updates

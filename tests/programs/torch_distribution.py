@@ -95,6 +95,21 @@ def distributed(model: torch.nn.Module, batches: list, rank: int, expected: list
             same(whole(parameter.detach()), value)
 
 
+def clipped_adamw(model: torch.nn.Module, batches: list, rank: int, history: list) -> None:
+    """FSDP2's shards in AdamW, by the norm of all ranks' gradients."""
+    whole_model = copy.deepcopy(model)
+    reference = fusedops.torch.optim.AdamW(whole_model.parameters(), 0.01, max_grad_norm=0.1)
+    for p, (gradient, _) in zip(whole_model.parameters(), history[0][1], strict=True):
+        p.grad = gradient
+    reference.step()
+    shards = sharded(model, MixedPrecisionPolicy())
+    optimizer = fusedops.torch.optim.AdamW(shards.parameters(), 0.01, max_grad_norm=0.1)
+    shards(*batches[0][rank]).backward()
+    optimizer.step()
+    for p, expected in zip(shards.parameters(), whole_model.parameters(), strict=True):
+        torch.testing.assert_close(whole(p.detach()), expected.detach(), rtol=1e-5, atol=1e-6)
+
+
 def same(got: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(got.detach(), expected, rtol=0, atol=0)
 
@@ -141,4 +156,6 @@ for name, wrap, expected in (
 ):
     distributed(wrap(copy.deepcopy(model)), batches, rank, expected)
     print(name, flush=True)
+clipped_adamw(copy.deepcopy(model), batches, rank, float32)
+print("fsdp-adamw", flush=True)
 dist.destroy_process_group()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers.running import PROGRAMS, environment
 
-WAYS = ["ddp", "ddp-compiled", "fsdp", "fsdp-bfloat16", "fsdp-compiled"]
+WAYS = ["ddp", "ddp-compiled", "fsdp", "fsdp-bfloat16", "fsdp-compiled", "fsdp-adamw"]
 
 
 @pytest.mark.slow

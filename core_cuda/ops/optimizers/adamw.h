@@ -2,7 +2,7 @@
 // Ba, "Adam: A Method for Stochastic Optimization", 2015), as torch.optim documents them:
 //
 //   g = grad · clip / grad_scale, negated to maximize
-//   decoupled: p = p · (1 - lr · weight_decay), else g = g + weight_decay · p
+//   decoupled: p = p - lr · weight_decay · p, else g = g + weight_decay · p
 //   m = m + (1 - beta1) · (g - m);  v = v + (1 - beta2) · (g² - v);  t = step + 1
 //   p = p - lr / (1 - beta1^t) · m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
 //
@@ -14,7 +14,6 @@
 #pragma once
 
 #include <cmath>
-#include <limits>
 
 #include "ops/optimizers/optimizer.h"
 
@@ -67,27 +66,23 @@ struct AdamwOptions {
     using C = compute_t<T>;
     const double lr = scalars.lr.get<T>();
     const double left1 = 1 - pow(beta1, taken + 1), root2 = sqrt(1 - pow(beta2, taken + 1));
-    return {C(decoupled ? 1 - lr * weight_decay : 1),
-            C(lr / left1),
-            C(1 / root2),
-            C(epsilon_hat ? eps / root2 : eps),
-            scalars.gradient_factor<T>(),
-            scalars.skipped<T>()};
+    return {C(decoupled ? lr * weight_decay : 0), C(lr / left1),       C(1 / root2), C(epsilon_hat ? eps / root2 : eps),
+            scalars.gradient_factor<T>(),         scalars.skipped<T>()};
   }
 };
 
 template <class C>
 struct AdamwFunction {
   AdamwFactors<C> factors;
-  C rest1, rest2, added_decay;         // rest: 1 - beta, which float32 has more exactly than beta
+  C rest1, rest2, added_decay;  // rest: 1 - beta, which float32 has more exactly than beta
   bool skipped;
 
   FUSEDOPS_HD C updated(C p, C g, C& m, C& v) const {
-    g = multiply_add(added_decay, p, g * factors.gradient);
-    p *= factors.decay;
+    g *= factors.gradient;
+    if (added_decay != 0) g = multiply_add(added_decay, p, g);  // or an infinite p times 0 would be NaN
+    p = multiply_add(-factors.decay, finite(p), p);
     m = multiply_add(rest1, g - m, m);
-    constexpr C kLargest = std::numeric_limits<C>::max();  // in place of infinity, which less itself is NaN
-    v = multiply_add(rest2, multiply_add(g, g, v > kLargest ? -kLargest : -v), v);
+    v = multiply_add(rest2, multiply_add(g, g, -finite(v)), v);
     return multiply_add(-factors.size, m / multiply_add(std::sqrt(v), factors.scale, factors.eps), p);
   }
 

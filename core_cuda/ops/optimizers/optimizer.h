@@ -2,6 +2,8 @@
 // so that no step waits for the host; and rules.
 #pragma once
 
+#include <limits>
+
 #include "core/common/lists.h"
 #include "core/common/numeric.h"
 
@@ -24,6 +26,14 @@ struct StepScalars {
     return found_inf.get<T>() != 0;
   }
 };
+
+// x, and in place of infinities the largest numbers: x - c * finite(x) stays infinite, where x - c * x would be NaN.
+template <class C>
+FUSEDOPS_HD C finite(C x) {
+  constexpr C kLargest = std::numeric_limits<C>::max();
+  x = x > kLargest ? kLargest : x;
+  return x < -kLargest ? -kLargest : x;
+}
 
 inline Scalar scalar_or(const Call& call, int input, double otherwise) {
   if (call.inputs[input]) return scalar(call, input);

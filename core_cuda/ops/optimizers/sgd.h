@@ -2,7 +2,7 @@
 // momentum in deep learning", 2013), as torch.optim documents it:
 //
 //   g = grad · clip / grad_scale, negated to maximize
-//   decoupled: p = p · (1 - lr · weight_decay), else g = g + weight_decay · p
+//   decoupled: p = p - lr · weight_decay · p, else g = g + weight_decay · p
 //   b = momentum · b + (1 - dampening) · g, or g if it is the first step
 //   p = p - lr · (nesterov ? g + momentum · b : b)
 //
@@ -43,8 +43,9 @@ struct SgdFunction {
 
   // The gradient with its decay. Decays p.
   FUSEDOPS_HD C decayed(C& p, C g) const {
-    g = multiply_add(added_decay, p, g * gradient);
-    p *= decay;
+    g *= gradient;
+    if (added_decay != 0) g = multiply_add(added_decay, p, g);  // or an infinite p times 0 would be NaN
+    p = multiply_add(-decay, finite(p), p);
     return g;
   }
 
@@ -87,7 +88,7 @@ struct SgdUpdate {
   FUSEDOPS_HD SgdFunction<C> prepared(int64_t) const {
     const C lr = scalars.lr.get<P>();
     return {lr,
-            static_cast<C>(decoupled ? 1 - lr * weight_decay : 1),
+            static_cast<C>(decoupled ? lr * weight_decay : 0),
             static_cast<C>(decoupled ? 0 : weight_decay),
             scalars.gradient_factor<P>(),
             momentum,

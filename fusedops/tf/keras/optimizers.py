@@ -35,15 +35,21 @@ class FusedOptimizer(keras.optimizers.Optimizer if TYPE_CHECKING else object):  
         return xla.fault is None or self.why_not() is not None
 
     def _update(
-        self, gradients: list[tf.Tensor], variables: list[tf.Variable], learning_rate: tf.Tensor, decay: float
+        self,
+        gradients: list[tf.Tensor],
+        variables: list[tf.Variable],
+        learning_rate: tf.Tensor,
+        clip: Any,
+        decay: float,
     ) -> None:
-        """A step for variables of one dtype and device, whose weights decay by this."""
+        """A step for variables of one dtype and device. Their gradients are multiplied by `clip`, unless it is None,
+        and their weights decay by this."""
         raise NotImplementedError
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> Any:
         if self.why_not() is not None or not _is_taken(gradient, variable):
             return super().update_step(gradient, variable, learning_rate)
-        self._update_some([(gradient, variable)], learning_rate, decay=0.0)  # which Keras has applied
+        self._update_some([(gradient, variable)], learning_rate, None, decay=0.0)  # Keras has applied both
         return None
 
     def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
@@ -60,7 +66,19 @@ class FusedOptimizer(keras.optimizers.Optimizer if TYPE_CHECKING else object):  
                 super()._apply_weight_decay([given])
                 super().update_step(gradient, given, learning_rate)
         for (_, _, decays), pairs in groups.items():
-            self._update_some(pairs, learning_rate, float(self.weight_decay) if decays else 0.0)
+            clip = getattr(grads, "clip", None)
+            self._update_some(pairs, learning_rate, clip, float(self.weight_decay) if decays else 0.0)
+
+    def _clip_gradients(self, grads: Any) -> Any:
+        """The gradients as they are, where only their global norm is clipped: the update multiplies them."""
+        plain = self._takes_all() and self.global_clipnorm and not self.clipnorm
+        if not plain or not all(isinstance(x, tf.Tensor) and x.dtype in FLOATING for x in grads):
+            return super()._clip_gradients(grads)
+        by_dtype: dict[Any, list[tf.Tensor]] = {}
+        for x in grads:
+            by_dtype.setdefault(x.dtype, []).append(x)
+        norms = [OPERATORS.global_norm(some) for some in by_dtype.values()]
+        return _Clipped(grads, norms, float(self.global_clipnorm))
 
     def _apply_weight_decay(self, variables: Any) -> None:
         if not self._takes_all():  # or else it is part of the update
@@ -69,15 +87,26 @@ class FusedOptimizer(keras.optimizers.Optimizer if TYPE_CHECKING else object):  
     def _takes_all(self) -> bool:
         return self.why_not() is None and not tf.distribute.has_strategy()
 
-    def _update_some(self, pairs: Sequence[tuple[Any, Any]], learning_rate: Any, decay: float) -> None:
+    def _update_some(self, pairs: Sequence[tuple[Any, Any]], learning_rate: Any, clip: Any, decay: float) -> None:
         variables = [_variable(variable) for _, variable in pairs]
         dtype = variables[0].dtype
         gradients = [tf.cast(gradient, dtype) for gradient, _ in pairs]
-        rate = tf.cast(learning_rate, tf.float64 if dtype == tf.float64 else tf.float32)
-        self._update(gradients, variables, rate, decay)
+        wide = tf.float64 if dtype == tf.float64 else tf.float32
+        rate = tf.cast(learning_rate, wide)
+        self._update(gradients, variables, rate, None if clip is None else tf.cast(clip, wide), decay)
 
     def _states(self, of_all: Sequence[Any], variables: Sequence[tf.Variable]) -> list[tf.Variable]:
         return [_variable(of_all[self._get_variable_index(variable)]) for variable in variables]
+
+
+class _Clipped(list[tf.Tensor]):
+    """Gradients that are still to be multiplied by `clip`."""
+
+    def __init__(self, gradients: Sequence[tf.Tensor], norms: Sequence[tf.Tensor], largest: float) -> None:
+        super().__init__(gradients)
+        norm = tf.linalg.norm(tf.stack([tf.cast(x, tf.float64) for x in norms]))
+        # As Keras has it: NaN, if the norm is not finite.
+        self.clip = tf.minimum(largest / norm, tf.ones_like(norm)) + 0.0 * norm
 
 
 def _variable(given: Any) -> tf.Variable:
@@ -99,7 +128,12 @@ class _FusedAdam(FusedOptimizer):
         return None
 
     def _update(
-        self, gradients: list[tf.Tensor], variables: list[tf.Variable], learning_rate: tf.Tensor, decay: float
+        self,
+        gradients: list[tf.Tensor],
+        variables: list[tf.Variable],
+        learning_rate: tf.Tensor,
+        clip: Any,
+        decay: float,
     ) -> None:
         OPERATORS.adamw(
             variables,
@@ -112,7 +146,7 @@ class _FusedAdam(FusedOptimizer):
             tf.cast(self.iterations, tf.float32),
             None,
             None,
-            None,
+            clip,
             beta1=self.beta_1,
             beta2=self.beta_2,
             eps=float(self.epsilon),
@@ -140,8 +174,8 @@ class AdamW(_FusedAdam, keras.optimizers.AdamW):
 
     Arguments, config, variables and checkpoints are Keras's, and no state is added. Around the update all is Keras's
     own: schedules, clipping, moving averages, accumulated gradients, constraints, and a LossScaleOptimizer around the
-    optimizer. It works in eager code, in graphs and under XLA, in place. Under a tf.distribute.Strategy each
-    variable has a call of its own.
+    optimizer; but `global_clipnorm` costs only one more read of the gradients. It works in eager code, in graphs and
+    under XLA, in place. Under a tf.distribute.Strategy each variable has a call of its own.
 
     Keras's own code, with the same result, updates variables with sparse gradients, which are those of embeddings, and
     all with `amsgrad`: `why_not()` says so.
@@ -172,7 +206,12 @@ class SGD(FusedOptimizer, keras.optimizers.SGD):
     """
 
     def _update(
-        self, gradients: list[tf.Tensor], variables: list[tf.Variable], learning_rate: tf.Tensor, decay: float
+        self,
+        gradients: list[tf.Tensor],
+        variables: list[tf.Variable],
+        learning_rate: tf.Tensor,
+        clip: Any,
+        decay: float,
     ) -> None:
         momentums = self._states(self.momentums, variables) if self.momentum != 0 else []
         OPERATORS.sgd(
@@ -182,7 +221,7 @@ class SGD(FusedOptimizer, keras.optimizers.SGD):
             learning_rate,
             None,
             None,
-            None,
+            clip,
             momentum=float(self.momentum),
             weight_decay=decay,
             decoupled=True,

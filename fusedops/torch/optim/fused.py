@@ -28,10 +28,6 @@ class Update:
     options: dict[str, Any]
     finish: Callable[[], None] = field(default=lambda: None)
 
-    @property
-    def device(self) -> torch.device:
-        return self.params[0].device
-
 
 class FusedOptimizer(torch.optim.Optimizer):
     """In front of one of torch.optim's classes: `step` of both."""
@@ -44,6 +40,9 @@ class FusedOptimizer(torch.optim.Optimizer):
             raise ValueError(f"{self._title}: max_grad_norm must be above 0; got {max_grad_norm}")
         super().__init__(*args, **kwargs)
         self.max_grad_norm = max_grad_norm
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "max_grad_norm": self.max_grad_norm}
 
     def is_covered(self, group: Group) -> bool:
         """Whether an operator does what the group's options ask for."""
@@ -125,42 +124,43 @@ class FusedOptimizer(torch.optim.Optimizer):
         if self.max_grad_norm is None:
             return None
         rest = [p.grad for group in others for p in group["params"] if p.grad is not None]
-        norms = [OPERATORS.global_norm([*map(local, update.grads)]) for update in updates]
-        shards = [grad for update in updates for grad in update.grads if grad is not local(grad)]
-        if rest or shards:
-            grads = [*rest, *(grad for update in updates for grad in update.grads)]
-            norms = [whole(torch.nn.utils.get_total_norm(grads))]
+        grads = [grad for update in updates for grad in update.grads]
+        if rest or any(grad is not local(grad) for grad in grads):
+            norms = [whole(torch.nn.utils.get_total_norm([*rest, *grads]))]
+        else:
+            norms = [OPERATORS.global_norm(update.grads) for update in updates]
         if not norms:
             return None
         norm = torch.linalg.vector_norm(torch.stack([x.to(norms[0].device, norms[0].dtype) for x in norms]))
         if (scale := self._of_scaler("grad_scale")) is not None:
             norm = norm / scale.to(norm.device)
-        clip = (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0).float()  # as in torch.nn.utils.clip_grad_norm_
+        clip = (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)  # as in torch.nn.utils.clip_grad_norm_
         for grad in rest:
             grad.mul_(clip.to(grad.device))
         return clip
 
     def _run(self, updates: Sequence[Update], clip: torch.Tensor | None) -> None:
-        scalars = {**{name: self._of_scaler(name) for name in ("grad_scale", "found_inf")}, "clip": clip}
-        given = {name: x.float() for name, x in scalars.items() if x is not None}
+        given = {"grad_scale": self._of_scaler("grad_scale"), "found_inf": self._of_scaler("found_inf"), "clip": clip}
         moved: dict[tuple[Any, ...], torch.Tensor] = {}
 
-        def there(name: str, value: torch.Tensor, device: torch.device) -> torch.Tensor:
-            key = (name, id(value), device)
+        def there(value: torch.Tensor | None, p: torch.Tensor) -> torch.Tensor | None:
+            """As the operator takes it for this parameter. Moved to a device, it is so once."""
+            if value is None:
+                return None
+            dtype = torch.float64 if p.dtype == torch.float64 else torch.float32
+            key = (id(value), p.device, dtype)
             if key not in moved:
-                moved[key] = value.to(device, non_blocking=True)
+                moved[key] = value.to(p.device, dtype, non_blocking=True)
             return moved[key]
 
         for update in updates:
+            first = update.params[0]
             lists = [update.params, update.grads, *update.states]
             if any(type(p) is not torch.nn.Parameter for p in update.params):
                 lists = [[*map(local, x)] for x in lists]
-            lr = update.lr
-            if isinstance(lr, torch.Tensor):
-                dtype = torch.float64 if update.params[0].dtype == torch.float64 else torch.float32
-                lr = lr.item() if lr.device.type == "cpu" else there("lr", lr, update.device).to(dtype)
-            others = [there(name, given[name], update.device) if name in given else None for name in scalars]
-            update.operator(lists, float(lr) if not isinstance(lr, torch.Tensor) else lr, others, update.options)
+            on_device = isinstance(update.lr, torch.Tensor) and update.lr.device.type != "cpu"
+            lr = there(update.lr, first) if on_device else float(update.lr)
+            update.operator(lists, lr, [there(value, first) for value in given.values()], update.options)
             update.finish()
 
     def _of_scaler(self, name: str) -> torch.Tensor | None:
