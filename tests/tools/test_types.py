@@ -23,7 +23,7 @@ from tests.helpers.running import ROOT
 
 TYPED = ROOT / "tests/tools/typed"
 OTHERS = {
-    "fusedops.torch": {"convert", "explain", "jit", "load", "nn", "ops", "revert"},
+    "fusedops.torch": {"convert", "explain", "jit", "load", "nn", "ops", "optim", "revert"},
     "fusedops.tf": {"keras", "library_path", "load", "ops"},
 }
 
@@ -92,7 +92,7 @@ def test_dir(package):
     assert all(hasattr(package, name) for name in dir(package))
     assert {"__version__", "show_config", package.__name__.partition(".")[2]} <= set(dir(fusedops))
     module = package.nn if package.__name__ == "fusedops.torch" else package.keras
-    assert set(module.__all__) <= set(dir(module)) <= {*module.__all__, "activations"}
+    assert set(module.__all__) <= set(dir(module)) <= {*module.__all__, "activations", "optimizers"}
 
 
 def test_a_lazy_member_that_cannot_be_imported_is_absent():
