@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -86,6 +87,10 @@ def in_torch(case: Case) -> Iterator[tuple[str, float, float]]:
         yield (name, *seconds(make(params).step, wait))
 
 
+def _apply(optimizer: Any, variables: Any, grads: Any) -> None:
+    optimizer.apply(grads, variables)
+
+
 def in_tf(case: Case) -> Iterator[tuple[str, float, float]]:
     import keras
     import tensorflow as tf
@@ -101,7 +106,7 @@ def in_tf(case: Case) -> Iterator[tuple[str, float, float]]:
             grads = [tf.fill((n,), tf.cast(1e-3, case.dtype)) for n in case.sizes]
             optimizer = module.AdamW()
             optimizer.build(variables)
-            step = tf.function(lambda grads, o=optimizer, v=variables: o.apply(grads, v), jit_compile=jit)
+            step = tf.function(partial(_apply, optimizer, variables), jit_compile=jit)
             yield (f"{title}, {'XLA' if jit else 'graph'}", *seconds(lambda step=step, grads=grads: step(grads), wait))
             del variables, grads, optimizer, step
 

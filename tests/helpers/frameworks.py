@@ -7,7 +7,6 @@ import importlib
 import importlib.util
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from itertools import takewhile
 from typing import Any
 
 import ml_dtypes
@@ -74,9 +73,13 @@ class Backend:
     def call(self, name: str, inputs: Tensors, options: Mapping[str, Any] | None = None) -> tuple[Any, ...]:
         """The public function's outputs. Inputs are given by position, but for those that must be named or stand behind
         an option."""
-        places = zip(inputs, self.positions.get(name, inputs), strict=False)
-        count = sum(1 for _ in takewhile(lambda place: place[0] == place[1], places))
-        positional, named = list(inputs.values())[:count], dict(list(inputs.items())[count:])
+        places = tuple(self.positions.get(name, inputs))
+        positional, named = [], dict(inputs)
+        for place, (given, value) in zip(places, inputs.items(), strict=False):
+            if place != given:
+                break
+            positional.append(value)
+            del named[given]
         result = self.public(name)(*positional, **named, **(options or {}))
         return result if isinstance(result, tuple) else (result,)
 

@@ -209,7 +209,7 @@ def test_among_layers_that_are_trained(tf_backend, keras, fk, random):
 
 
 def test_the_example_in_the_guide(tf_backend, keras):
-    (code,) = (block for block in blocks("python", (ROOT / "docs/layers.md").read_text()) if "keras.Input(" in block)
+    (code,) = (block for block in blocks("python", (ROOT / "docs/layers.md").read_text()) if "keras.Model(" in block)
     names = {"keras": keras}
     exec(code, names)
     assert names["model"](tf_backend.tf.ones([2, 3, 256])).shape == (2, 3, 256)

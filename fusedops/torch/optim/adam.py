@@ -21,11 +21,14 @@ class _AdamStep(FusedOptimizer):
         betas_are_numbers = not any(isinstance(beta, torch.Tensor) for beta in group["betas"])
         return betas_are_numbers and not group["amsgrad"] and not group["differentiable"]
 
+    _steps_are_placed = False  # of an optimizer of torch's, whose class was changed, they may be elsewhere
+
     def updates(self, group: Group, params: Sequence[torch.Tensor]) -> list[Update]:
+        if not self._steps_are_placed:
+            self._place_steps()
         states = [self.state[p] for p in params]
         for p, state in zip(params, states, strict=True):
             if not state:
-                # On p's device, where torch's own classes have it for fused=True and capturable=True alone.
                 state["step"] = torch.zeros((), dtype=torch.float32, device=local(p).device)
                 state["exp_avg"] = torch.zeros_like(p, memory_format=torch.preserve_format)
                 state["exp_avg_sq"] = torch.zeros_like(p, memory_format=torch.preserve_format)
@@ -44,6 +47,11 @@ class _AdamStep(FusedOptimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self._place_steps()
+
+    def _place_steps(self) -> None:
+        """Each on its parameter's device, where torch's own classes have it for fused=True and capturable=True alone."""
+        self._steps_are_placed = True
         for group in filter(self._is_ours, self.param_groups):
             for p in group["params"]:
                 if isinstance(step := self.state.get(p, {}).get("step"), torch.Tensor):
