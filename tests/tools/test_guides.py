@@ -64,7 +64,7 @@ def test_a_program_that_does_without_fusedops(tf_cpu, tmp_path):
 
     layers = [keras.Input((4,)), fk.LayerNormalization(), fk.Dense(3, activation="gelu")]
     keras.Sequential(layers).save(tmp_path / "model.keras")
-    ((name, code),) = (program for program in PROGRAMS.items() if not re.search("^(import|from) fusedops", program[1], re.M))
+    ((name, code),) = (each for each in PROGRAMS.items() if not re.search("^(import|from) fusedops", each[1], re.M))
     code = code.replace("model.keras", str(tmp_path / "model.keras"))
     run_programs({name: code + "\nimport sys; assert 'fusedops' not in sys.modules"}, tmp_path)
 

@@ -50,7 +50,7 @@ class _AdamStep(FusedOptimizer):
         self._place_steps()
 
     def _place_steps(self) -> None:
-        """Each on its parameter's device, where torch's own classes have it for fused=True and capturable=True alone."""
+        """Each on its parameter's device, where torch's own classes have it for `fused` and `capturable` alone."""
         self._steps_are_placed = True
         for group in filter(self._is_ours, self.param_groups):
             for p in group["params"]:
