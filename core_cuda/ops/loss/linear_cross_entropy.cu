@@ -111,11 +111,11 @@ struct Gpu {
   }
 
   // Whether the product and what is made of it are one kernel.
-  static Status takes_sm90(const Matmul& product, const void* dz, bool* takes) {
+  static Status takes_sm90(const Matmul& product, double softcap, const void* dz, bool* takes) {
     *takes = false;
 #ifdef FUSEDOPS_SM90
-    if (size_of(product.dtype) == 2 && rows_aligned(product) && product.n % 8 == 0 && !is_small(product) &&
-        product.k > 0 && reinterpret_cast<uintptr_t>(dz) % 16 == 0 &&
+    if (size_of(product.dtype) == 2 && softcap <= kMostCap && rows_aligned(product) && product.n % 8 == 0 &&
+        !is_small(product) && product.k > 0 && reinterpret_cast<uintptr_t>(dz) % 16 == 0 &&
         std::max({product.m, product.n, product.k}) < int64_t(1) << 30)
       return has_sm90(takes);
 #endif
@@ -128,8 +128,8 @@ struct Gpu {
                             const Context& context, bool* done) {
 #ifdef FUSEDOPS_SM90
     if constexpr (sizeof(T) == 2) {
-      FUSEDOPS_TRY(
-          takes_sm90(linear.product(linear.block<T>(0, linear.rows, column, columns, nullptr)), nullptr, done));
+      FUSEDOPS_TRY(takes_sm90(linear.product(linear.block<T>(0, linear.rows, column, columns, nullptr)), linear.softcap,
+                              nullptr, done));
       if (!*done) return {};
       const int64_t per_row = fine_tiles(columns), tiles = LossTiles(linear.rows, columns, DType::f32).tiles;
       auto* const fine = reinterpret_cast<RowSums<float>*>(memory.sums);
@@ -154,7 +154,7 @@ struct Gpu {
     if constexpr (sizeof(T) == 2) {
       const auto block = linear.block<T>(0, linear.rows, column, columns, nullptr);
       const Matmul product = linear.product(block);
-      FUSEDOPS_TRY(takes_sm90(product, dz, done));
+      FUSEDOPS_TRY(takes_sm90(product, linear.softcap, dz, done));
       if (*done) return differentiate_logits_sm90(gradient, product, block, dz, context);
     }
 #endif

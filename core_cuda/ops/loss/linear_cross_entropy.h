@@ -84,12 +84,6 @@ struct LogitBlock {
   FUSEDOPS_HD Activated<A> logit(A sum, int64_t i) const {
     const A z = bias ? sum + to_compute(bias[column + i]) : sum;
     if (cap == 0) return {z, A(1)};
-#ifdef __CUDA_ARCH__
-    if constexpr (sizeof(T) == 2) {  // the form that costs least: its error is absolute, and less than that of the sum
-      const A t = 1 - 2 * activations::reciprocal(1 + exp2_(z * inverse_cap * A(2 * kLog2E)));
-      return {cap * t, 1 - t * t};
-    }
-#endif
     const auto t = activations::tanh_(z * inverse_cap);
     return {cap * t.value, t.slope};
   }
@@ -140,8 +134,9 @@ struct LinearLogits {
   int64_t block_bytes() const { return block_rows * std::min(block_columns, classes) * size_of(compute_dtype(dtype)); }
 
   static constexpr int64_t kMultiple = 64;
-  static constexpr int64_t kBlockBytes = 32 << 20;      // the sums of a block stay in the L2 cache of a large GPU
-  static constexpr int64_t kGradientBytes = 128 << 20;  // of dz: many columns, since each block reads and writes dx
+  // The sums of a block stay in the L2 cache of a large GPU. Each block of columns reads and writes the sums of dx: dz
+  // has this size, or, with many rows, the least columns.
+  static constexpr int64_t kBlockBytes = 32 << 20, kGradientBytes = 128 << 20;
 
   DType dtype;
   int64_t rows, depth, classes;

@@ -181,8 +181,8 @@ struct LossGradient : LossRows<A> {
   A uniform;  // each class's share of the smoothing
 };
 
-// How the GPU cuts rows of logits into tiles, and groups rows into blocks whose losses are added. It depends on the
-// shape alone.
+// How rows of logits are cut into tiles, on a GPU and by linear_cross_entropy, and how the GPU groups rows into blocks
+// whose losses are added. It depends on the shape alone.
 struct LossTiles {
   static constexpr int64_t kTileBytes = 32 << 10, kBlockRows = 256;
 
