@@ -140,8 +140,18 @@ def transformers(torch_backend: Backend) -> Iterator[Any]:
 
 
 @pytest.fixture
+def torch(torch_backend: Backend) -> Any:
+    return torch_backend.torch
+
+
+@pytest.fixture
 def fo(torch_backend: Backend) -> Any:
     return torch_backend.functions
+
+
+@pytest.fixture
+def fnn(fo: Any) -> Any:
+    return fo.nn
 
 
 @pytest.fixture

@@ -1085,7 +1085,7 @@ def linear_cross_entropy(
             dtype.
         RuntimeError, InvalidArgumentError, ValueError: `label_smoothing` is outside [0, 1], or `softcap` is negative or
             not finite; on a CPU also: a label is neither a class nor ignore_index. A GPU cannot raise: there, such a
-            label makes its loss, its row of dx and all of dW NaN.
+            label makes its loss, its row of dx and all of dW and dbias NaN.
         ValueError: `reduction` is not one of those above.
 
     PyTorch:

@@ -21,11 +21,6 @@ def build(torch_backend, transformers):
     return built
 
 
-@pytest.fixture
-def torch(torch_backend):
-    return torch_backend.torch
-
-
 def tokens(torch, device, side=None):
     """And the mask of those that are no padding."""
     ids = torch.arange(3 * LENGTH, device=device).reshape(3, LENGTH) * 7 % 90 + 3

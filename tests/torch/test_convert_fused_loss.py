@@ -26,13 +26,8 @@ MODELS = {  # plain, with a soft cap, with another loss that is added
 
 
 @pytest.fixture
-def torch(torch_backend):
-    return torch_backend.torch
-
-
-@pytest.fixture
-def convert(torch_backend):
-    return torch_backend.functions.convert
+def convert(fo):
+    return fo.convert
 
 
 @pytest.fixture

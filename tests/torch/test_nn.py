@@ -24,18 +24,6 @@ ALL = pytest.mark.parametrize("case", CASES, ids=str)
 NORMS = ("RMSNorm", "LayerNorm")
 
 
-@pytest.fixture
-def fnn(torch_backend):
-    import fusedops.torch.nn as fnn
-
-    return fnn
-
-
-@pytest.fixture
-def torch(torch_backend):
-    return torch_backend.torch
-
-
 def layers(case, backend, dtype, random):
     """Our layer in this dtype, and the reference in float64, with the same parameters."""
     torch = backend.torch

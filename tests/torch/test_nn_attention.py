@@ -13,16 +13,6 @@ from tests.helpers.accuracy import assert_as_accurate
 WIDTH, HEADS, ROWS, QUERIES = 24, 3, 2, 5
 
 
-@pytest.fixture
-def torch(torch_backend):
-    return torch_backend.torch
-
-
-@pytest.fixture
-def fnn(torch_backend):
-    return torch_backend.functions.nn
-
-
 LAYERS = {
     "plain": {},
     "batch_first": {"batch_first": True},

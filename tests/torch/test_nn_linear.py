@@ -9,16 +9,6 @@ from tests.helpers.torch_references import ACTIVATIONS
 
 
 @pytest.fixture
-def torch(torch_backend):
-    return torch_backend.torch
-
-
-@pytest.fixture
-def fnn(torch_backend):
-    return torch_backend.functions.nn
-
-
-@pytest.fixture
 def x(torch_backend, random):
     return torch_backend.from_numpy(numbers((4, 6, 8), random)).float()
 
