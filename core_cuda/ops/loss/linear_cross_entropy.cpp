@@ -228,12 +228,7 @@ auto LossProducts::with_dbias(int64_t column, int64_t columns, Body&& body) cons
   };
   const View bias = part(const_cast<void*>(linear.bias));
   SubCall sum(bias_act_backward(), call_);
-  sum.call.inputs[input_of(kBiasActBackward, "dy")] = &gradient.view;
-  sum.call.inputs[input_of(kBiasActBackward, "x")] = &gradient.view;  // which the identity does not ask for
-  sum.call.inputs[input_of(kBiasActBackward, "bias")] = &bias;
-  sum.call.outputs[output_of(kBiasActBackward, "dbias")] = part(call_.outputs[kDbias].data);
-  sum.set(attribute_of<std::string>(kBiasActBackward, "activation"), "identity");
-  sum.set(attribute_of<bool>(kBiasActBackward, "need_dbias"), true);
+  set_row_sum(sum, gradient, &bias, part(call_.outputs[kDbias].data));
   return body(sum);
 }
 

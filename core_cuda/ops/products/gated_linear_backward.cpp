@@ -75,12 +75,7 @@ struct Part {
     set_products(products, gradient, x, weight, transpose, need_dx, need_dweight);
     products.call.outputs[output_of(kMatmulBackward, "db")] = call.outputs[names.dweight];
 
-    bias.call.inputs[input_of(kBiasActBackward, "dy")] = &gradient.view;
-    bias.call.inputs[input_of(kBiasActBackward, "x")] = &gradient.view;  // which the identity does not ask for
-    bias.call.inputs[input_of(kBiasActBackward, "bias")] = call.inputs[names.bias];
-    bias.call.outputs[output_of(kBiasActBackward, "dbias")] = call.outputs[names.dbias];
-    bias.set(attribute_of<std::string>(kBiasActBackward, "activation"), "identity");
-    bias.set(attribute_of<bool>(kBiasActBackward, "need_dbias"), true);
+    set_row_sum(bias, gradient, call.inputs[names.bias], call.outputs[names.dbias]);
   }
 
   void place(Memory& memory) {

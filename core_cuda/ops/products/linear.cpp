@@ -1,5 +1,6 @@
 #include "ops/products/linear.h"
 
+#include "ops/activations/bias_act.h"
 #include "ops/products/matmul_backward.h"
 
 namespace fusedops {
@@ -80,6 +81,15 @@ void set_products(SubCall& matmul_backward, const MatrixView& dy, const MatrixVi
   matmul_backward.set(attribute_of<bool>(kMatmulBackward, "transpose_b"), transpose_weight);
   matmul_backward.set(attribute_of<bool>(kMatmulBackward, "need_da"), need_dx);
   matmul_backward.set(attribute_of<bool>(kMatmulBackward, "need_db"), need_dweight);
+}
+
+void set_row_sum(SubCall& bias_act_backward, const MatrixView& gradient, const View* bias, const View& dbias) {
+  bias_act_backward.call.inputs[input_of(kBiasActBackward, "dy")] = &gradient.view;
+  bias_act_backward.call.inputs[input_of(kBiasActBackward, "x")] = &gradient.view;  // the identity does not ask for it
+  bias_act_backward.call.inputs[input_of(kBiasActBackward, "bias")] = bias;
+  bias_act_backward.call.outputs[output_of(kBiasActBackward, "dbias")] = dbias;
+  bias_act_backward.set(attribute_of<std::string>(kBiasActBackward, "activation"), "identity");
+  bias_act_backward.set(attribute_of<bool>(kBiasActBackward, "need_dbias"), true);
 }
 
 Matmul linear_product(const Call& call) {

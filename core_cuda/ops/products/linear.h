@@ -49,6 +49,9 @@ void set_affine(SubCall& linear, const MatrixView& x, const View* weight, const 
 void set_products(SubCall& matmul_backward, const MatrixView& dy, const MatrixView& x, const View* weight,
                   bool transpose_weight, bool need_dx, bool need_dweight);
 
+// Makes a call of bias_act_backward: dbias, the sum of a gradient's rows.
+void set_row_sum(SubCall& bias_act_backward, const MatrixView& gradient, const View* bias, const View& dbias);
+
 // The product of linear.
 Matmul linear_product(const Call& call);
 
