@@ -10,28 +10,54 @@ import pytest
 from tests.helpers.specification import Sample
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_several_blocks(torch_backend, dtype, random):
-    """Blocks of rows and of columns, the last of which are narrow: as cross_entropy of all logits, in float64."""
-    torch, fo = torch_backend.torch, torch_backend.functions
-    rows, depth, classes, transpose = 2048, 24, *((34_000, True) if dtype == "bfloat16" else (17_000, False))
-    x, weight, bias = (
-        torch_backend.tensor(random.standard_normal(shape), dtype).requires_grad_()
+def check(backend, random, dtype, *, rows=2048, transpose=True, bias=True, softcap=0.0, smoothing=0.0, ignored=0):
+    """24 products for each logit, and several blocks: as cross_entropy of all logits, in float64."""
+    torch, fo = backend.torch, backend.functions
+    depth, classes = 24, 17_000 if dtype == "float32" else 34_000
+    x, weight, added = (
+        backend.tensor(random.standard_normal(shape), dtype).requires_grad_()
         for shape in ((rows, depth), (classes, depth) if transpose else (depth, classes), (classes,))
     )
+    inputs = (x, weight, added) if bias else (x, weight)
     labels = torch.as_tensor(random.integers(0, classes, rows), device=x.device)
-    loss = fo.linear_cross_entropy(x, weight, labels, bias, softcap=8.0, transpose_weight=transpose)
-    got = torch.autograd.grad(loss, (x, weight, bias))
+    labels[:ignored] = -100
+    loss = fo.linear_cross_entropy(
+        x, weight, labels, *inputs[2:], softcap=softcap, label_smoothing=smoothing, transpose_weight=transpose
+    )
+    upstream = torch.full_like(loss, 64.0 * rows)  # of 64 for each row, so that float16 has dz without underflow
+    got = torch.autograd.grad(loss, inputs, upstream)
 
-    wide = [each.detach().double().requires_grad_() for each in (x, weight, bias)]
-    logits = wide[0] @ (wide[1].t() if transpose else wide[1]) + wide[2]
-    expected = torch.nn.functional.cross_entropy(8 * torch.tanh(logits / 8), labels)
-    # The loss is about 10; each logit errs by a few roundings of a sum of 24 terms.
-    assert abs(loss.item() - expected.item()) <= 2e-5
-    for ours, exact in zip(got, torch.autograd.grad(expected, wide), strict=True):
+    wide = [each.detach().double().requires_grad_() for each in inputs]
+    logits = wide[0] @ (wide[1].t() if transpose else wide[1])
+    if bias:
+        logits = logits + wide[2]
+    if softcap:
+        logits = softcap * torch.tanh(logits / softcap)
+    expected = torch.nn.functional.cross_entropy(logits, labels, label_smoothing=smoothing)
+    # The loss is about 10 (20 with smoothing); each logit errs by a few roundings of a sum of 24 terms.
+    assert abs(loss.item() - expected.item()) <= 2e-6 * expected.item()
+    for ours, exact in zip(got, torch.autograd.grad(expected, wide, upstream.double()), strict=True):
         # dz and the result are rounded to the dtype; the exponents, of up to 20, are rounded twice in float32.
         limit = 3 * torch.finfo(x.dtype).eps + 40 * torch.finfo(torch.float32).eps
         assert (ours.double() - exact).norm() <= limit * exact.norm()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_several_blocks(torch_backend, dtype, random):
+    """Blocks of rows and of columns, the last of which are narrow."""
+    check(torch_backend, random, dtype, transpose=dtype == "bfloat16", softcap=8.0)
+
+
+@pytest.mark.parametrize("options", [
+    {"dtype": "bfloat16", "rows": 2050, "bias": False},
+    {"dtype": "float16", "softcap": 30.0},
+    {"dtype": "float16", "softcap": 100.0},  # above what the fused kernel takes
+    {"dtype": "bfloat16", "transpose": False, "smoothing": 0.1},
+    {"dtype": "float16", "rows": 2050, "softcap": 8.0, "smoothing": 0.1, "ignored": 700},
+], ids=["plain", "soft cap", "large soft cap", "smoothing", "all"])  # fmt: skip
+def test_the_fused_kernel(torch_gpu, options, random):
+    """What its epilogue branches on."""
+    check(torch_gpu, random, **options)
 
 
 def test_a_label_that_is_no_class(any_backend, random):
