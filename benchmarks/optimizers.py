@@ -19,7 +19,7 @@ from typing import Any
 
 FRAMEWORKS = ("torch", "tf")
 DTYPES = ("float32", "bfloat16")
-REPEATS = 7
+REPEATS, STEPS = 5, 4
 SMALL = 1000  # elements of a small tensor
 
 
@@ -43,17 +43,18 @@ def cases(elements: int) -> Iterator[Case]:
 
 
 def seconds(step: Callable[[], Any], wait: Callable[[], Any]) -> tuple[float, float]:
-    """Of a step, and until the host is free again."""
+    """Of one step of several, one behind the other as in training; and of the host alone, which may run ahead."""
     for _ in range(3):
         step()
     wait()
     whole, host = [], []
     for _ in range(REPEATS):
         start = time.perf_counter()
-        step()
-        host.append(time.perf_counter() - start)
+        for _ in range(STEPS):
+            step()
+        host.append((time.perf_counter() - start) / STEPS)
         wait()
-        whole.append(time.perf_counter() - start)
+        whole.append((time.perf_counter() - start) / STEPS)
     return median(whole), median(host)
 
 

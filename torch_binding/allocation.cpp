@@ -8,7 +8,6 @@
 namespace fusedops::torch_binding {
 
 using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
 
 namespace {
 

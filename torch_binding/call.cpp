@@ -12,15 +12,19 @@
 
 namespace fusedops::torch_binding {
 
-using torch::stable::Tensor;
-using torch::stable::detail::from;
 using torch::stable::detail::to;
 
 namespace {
 
 struct Arguments {
-  std::optional<Tensor> inputs[kMaxInputs];
-  std::vector<Tensor> items;      // of all lists, one list behind the other
+  Tensor inputs[kMaxInputs];  // null: absent, a number, or a list
+  View views[kMaxInputs];
+  Device devices[kMaxInputs];
+  struct {
+    std::vector<Tensor> tensors;
+    std::vector<View> views;
+    std::vector<Device> devices;
+  } items;                        // of all lists, one list behind the other
   size_t first[kMaxInputs] = {};  // of a list, among them
   int64_t counts[kMaxInputs] = {};
   double scalars[kMaxInputs] = {};
@@ -29,20 +33,33 @@ struct Arguments {
   Arguments(const Operator& op, const StableIValue* stack) {
     for (size_t i = 0; i < op.inputs.size(); ++i, ++stack) {
       if (op.inputs[i].kind == Kind::list)
-        read_list(i, *stack);
-      else
-        inputs[i] = op.inputs[i].kind == Kind::tensor ? to<Tensor>(*stack) : to<std::optional<Tensor>>(*stack);
+        read_list(i, *stack, op.inputs[i].updated);
+      else if (op.inputs[i].kind == Kind::tensor)
+        read_tensor(i, to<AtenTensorHandle>(*stack), op.inputs[i].updated);
+      else if (const auto handle = to<std::optional<AtenTensorHandle>>(*stack))
+        read_tensor(i, *handle, op.inputs[i].updated);
     }
     for (size_t i = 0; i < op.inputs.size(); ++i)
       if (op.inputs[i].kind == Kind::scalar) scalars[i] = to<double>(*stack++);
     for (size_t i = 0; i < op.attributes.size(); ++i) read(op.attributes[i].type, *stack++, &attributes[i]);
   }
 
-  void read_list(size_t place, StableIValue list) {
-    std::vector<Tensor> tensors = to<std::vector<Tensor>>(list);
-    first[place] = items.size();
-    counts[place] = static_cast<int64_t>(tensors.size());
-    items.insert(items.end(), std::make_move_iterator(tensors.begin()), std::make_move_iterator(tensors.end()));
+  void read_tensor(size_t place, AtenTensorHandle handle, bool is_written) {
+    inputs[place].reset(handle);
+    views[place] = view_of(inputs[place], is_written);
+    devices[place] = device_of(inputs[place]);
+  }
+
+  // All is asked of a tensor at once, while it is in the cache: a list may have more tensors than that holds.
+  void read_list(size_t place, StableIValue list, bool is_written) {
+    const auto handles = to<std::vector<AtenTensorHandle>>(list);
+    first[place] = items.tensors.size();
+    counts[place] = static_cast<int64_t>(handles.size());
+    for (const AtenTensorHandle handle : handles) items.tensors.emplace_back(handle);
+    for (const Tensor& tensor : std::span(items.tensors).subspan(first[place])) {
+      items.views.push_back(view_of(tensor, is_written));
+      items.devices.push_back(device_of(tensor));
+    }
   }
 
   static void read(Type type, StableIValue item, Value* value) {
@@ -69,44 +86,38 @@ struct Arguments {
 // What the core sees of the arguments: views of the tensors.
 class TorchRule : public Rule {
  public:
-  TorchRule(const Operator& op, const Arguments& arguments) : Rule(op, arguments.attributes), items_(arguments) {
-    for (const Tensor& tensor : arguments.items) of_items.push_back(view_of(tensor));
+  TorchRule(const Operator& op, const Arguments& arguments) : Rule(op, arguments.attributes), arguments_(arguments) {
     for (size_t i = 0; i < op.inputs.size(); ++i) {
       const int input = static_cast<int>(i);
       counts[i] = arguments.counts[i];
-      for (int64_t item = 0; item < counts[i]; ++item) require(check_rank(input, item_view(input, item).rank, item));
+      for (int64_t item = 0; item < counts[i]; ++item) require(check_rank(input, view(input, item).rank, item));
       if (!arguments.inputs[i]) continue;
-      views[i] = view_of(*arguments.inputs[i]);
-      require(check_rank(input, views[i].rank));
-      describe(views[i], &inputs[i]);
+      require(check_rank(input, arguments.views[i].rank));
+      describe(arguments.views[i], &inputs[i]);
     }
   }
 
-  void read(int input, int64_t item, Shape* shape) override { describe(item_view(input, item), shape); }
-
-  View views[kMaxInputs];
-  std::vector<View> of_items;
+  void read(int input, int64_t item, Shape* shape) override { describe(view(input, item), shape); }
 
  private:
-  const View& item_view(int input, int64_t item) const {
-    return of_items[items_.first[input] + static_cast<size_t>(item)];
+  const View& view(int input, int64_t item) const {
+    return arguments_.items.views[arguments_.first[input] + static_cast<size_t>(item)];
   }
 
-  const Arguments& items_;
+  const Arguments& arguments_;
 };
 
 // The device that the call runs on. All tensors must be there.
 Device common_device(const Operator& op, const Arguments& arguments) {
-  const auto tensors = [&](size_t i) -> std::span<const Tensor> {
+  const auto devices = [&](size_t i) -> std::span<const Device> {
     if (op.inputs[i].kind == Kind::list)
-      return std::span(arguments.items).subspan(arguments.first[i], static_cast<size_t>(arguments.counts[i]));
-    return {arguments.inputs[i] ? &*arguments.inputs[i] : nullptr, arguments.inputs[i].has_value()};
+      return std::span(arguments.items.devices).subspan(arguments.first[i], static_cast<size_t>(arguments.counts[i]));
+    return {&arguments.devices[i], arguments.inputs[i] ? size_t(1) : 0};
   };
   const size_t first = first_tensor(op);
-  const Device device = device_of(tensors(first)[0]);
+  const Device device = devices(first)[0];
   for (size_t i = 0; i < op.inputs.size(); ++i) {
-    for (size_t item = 0; const Tensor& tensor : tensors(i)) {
-      const Device other = device_of(tensor);
+    for (size_t item = 0; const Device other : devices(i)) {
       if (!(other == device)) {
         const std::string place = op.inputs[i].kind == Kind::list ? "[" + std::to_string(item) + "]" : "";
         require(Status::error("fusedops.", op.name, ": ", op.inputs[i].name, place, " must be on ",
@@ -127,19 +138,19 @@ class Copies {
   void make_readable(const Input& input, Tensor& tensor, View* view) {
     if (has_layout(*view, input.layout)) return;
     Tensor copy = contiguous(tensor, *view, device_);
-    if (input.updated) updated_.emplace_back(tensor, copy);
-    tensor = copy;
+    std::swap(tensor, copy);
     *view = view_of(tensor);
+    if (input.updated) updated_.emplace_back(std::move(copy), tensor.get());
   }
 
   void copy_back() const {
     for (const auto& [tensor, copy] : updated_)
-      require(aoti_torch_copy_(tensor.get(), copy.get(), /*non_blocking=*/0), "copy a tensor");
+      require(aoti_torch_copy_(tensor.get(), copy, /*non_blocking=*/0), "copy a tensor");
   }
 
  private:
   const Device device_;
-  std::vector<std::pair<Tensor, Tensor>> updated_;
+  std::vector<std::pair<Tensor, AtenTensorHandle>> updated_;
 };
 
 // An update of a tensor whose elements share memory has no meaning.
@@ -168,36 +179,34 @@ void call(const Operator& op, StableIValue* stack) {
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     const Input& input = op.inputs[i];
     call.scalars[i] = arguments.scalars[i];
-    if (input.kind == Kind::list) {
-      View* const views = rule.of_items.data() + arguments.first[i];
-      for (int64_t item = 0; item < arguments.counts[i]; ++item) {
-        if (input.updated) require(check_expanded(input, op, views[item]));
-        copies.make_readable(input, arguments.items[arguments.first[i] + static_cast<size_t>(item)], &views[item]);
-      }
-      call.inputs[i] = arguments.counts[i] ? views : nullptr;
-      call.counts[i] = arguments.counts[i];
-    } else if (arguments.inputs[i]) {
-      if (input.updated) require(check_expanded(input, op, rule.views[i]));
-      copies.make_readable(input, *arguments.inputs[i], &rule.views[i]);
-      call.inputs[i] = &rule.views[i];
+    const bool is_list = input.kind == Kind::list;
+    const int64_t count = is_list ? arguments.counts[i] : arguments.inputs[i] ? 1 : 0;
+    if (count == 0) continue;
+    Tensor* const tensors = is_list ? arguments.items.tensors.data() + arguments.first[i] : &arguments.inputs[i];
+    View* const views = is_list ? arguments.items.views.data() + arguments.first[i] : &arguments.views[i];
+    for (int64_t item = 0; item < count; ++item) {
+      if (input.updated) require(check_expanded(input, op, views[item]));
+      copies.make_readable(input, tensors[item], &views[item]);
     }
+    call.inputs[i] = views;
+    if (is_list) call.counts[i] = count;
   }
-  std::optional<Tensor> outputs[kMaxOutputs], workspace;
+  Tensor outputs[kMaxOutputs], workspace;
   for (size_t i = 0; i < op.outputs.size(); ++i) {
     const Shape& shape = rule.outputs[i];
     outputs[i] = empty(shape.dtype, shape.dims, shape.rank, device);
-    call.outputs[i] = view_of(*outputs[i]);
+    call.outputs[i] = view_of(outputs[i]);
   }
   call.attributes = arguments.attributes;
   call.context = context_for(device);
   const int64_t bytes = op.workspace ? static_cast<int64_t>(op.workspace(call)) : 0;
   if (bytes > 0) {
     workspace = empty(DType::u8, &bytes, 1, device);
-    call.workspace = workspace->mutable_data_ptr();
+    call.workspace = view_of(workspace).data;
   }
   require(run(op, call));
   copies.copy_back();
-  for (size_t i = 0; i < op.outputs.size(); ++i) stack[i] = from(*outputs[i]);
+  for (size_t i = 0; i < op.outputs.size(); ++i) stack[i] = torch::stable::detail::from(outputs[i].release());
 }
 
 }  // namespace fusedops::torch_binding

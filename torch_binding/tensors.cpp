@@ -7,7 +7,6 @@
 namespace fusedops::torch_binding {
 
 using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
 
 namespace {
 
@@ -21,6 +20,13 @@ constexpr struct {
     {ScalarType::Long, DType::i64},   {ScalarType::ComplexFloat, DType::c64}, {ScalarType::ComplexDouble, DType::c128},
 };
 
+DType core_type(int32_t dtype) {
+  const auto type = torch::stable::detail::to<ScalarType>(torch::stable::detail::from(dtype));
+  for (const auto& pair : kPairs)
+    if (pair.torch == type) return pair.core;
+  return DType::other;
+}
+
 }  // namespace
 
 ScalarType scalar_type(DType dtype) {
@@ -29,17 +35,19 @@ ScalarType scalar_type(DType dtype) {
   return ScalarType::Undefined;
 }
 
-DType dtype_of(const Tensor& tensor) {
-  const ScalarType type = tensor.scalar_type();
-  for (const auto& pair : kPairs)
-    if (pair.torch == type) return pair.core;
-  return DType::other;
-}
-
-View view_of(const Tensor& tensor) {
-  // The core writes through the views of outputs only.
-  return {const_cast<void*>(tensor.const_data_ptr()), dtype_of(tensor), static_cast<int>(tensor.dim()),
-          tensor.sizes().data(), tensor.strides().data()};
+View view_of(const Tensor& tensor, bool is_written) {
+  int32_t dtype = 0;
+  int64_t rank = 0, *sizes = nullptr, *strides = nullptr;
+  const void* data = nullptr;
+  void* written = nullptr;
+  require(is_written ? torch_get_mutable_data_ptr(tensor.get(), &written) : torch_get_const_data_ptr(tensor.get(), &data),
+          "find the memory of a tensor");
+  const AOTITorchError codes[] = {aoti_torch_get_dtype(tensor.get(), &dtype), aoti_torch_get_dim(tensor.get(), &rank),
+                                  aoti_torch_get_sizes(tensor.get(), &sizes),
+                                  aoti_torch_get_strides(tensor.get(), &strides)};
+  for (const AOTITorchError code : codes) require(code, "look at a tensor");
+  // The core writes through the views of outputs, and of what it updates, only.
+  return {is_written ? written : const_cast<void*>(data), core_type(dtype), static_cast<int>(rank), sizes, strides};
 }
 
 void describe(const View& view, Shape* shape) {

@@ -3,6 +3,7 @@
 
 #include <torch/csrc/stable/tensor.h>
 
+#include <memory>
 #include <string>
 
 #include "core/declaration/rule.h"
@@ -10,10 +11,18 @@
 
 namespace fusedops::torch_binding {
 
-torch::headeronly::ScalarType scalar_type(DType dtype);
-DType dtype_of(const torch::stable::Tensor& tensor);
+struct DeleteHandle {
+  void operator()(AtenTensorHandle handle) const { aoti_torch_delete_tensor_object(handle); }
+};
 
-View view_of(const torch::stable::Tensor& tensor);
+// Owns a handle of torch's alone. torch::stable::Tensor shares it, for which it allocates memory: too much work for
+// lists of thousands of tensors.
+using Tensor = std::unique_ptr<AtenTensorOpaque, DeleteHandle>;
+
+torch::headeronly::ScalarType scalar_type(DType dtype);
+
+// Written: torch copies memory first that a tensor shares until it is written to (torch._lazy_clone).
+View view_of(const Tensor& tensor, bool is_written = false);
 
 // A rule's shape of a tensor that is there.
 void describe(const View& view, Shape* shape);
@@ -23,7 +32,7 @@ struct Device {
   bool operator==(const Device&) const = default;
 };
 
-Device device_of(const torch::stable::Tensor& tensor);
+Device device_of(const Tensor& tensor);
 std::string name_of(Device device);
 
 }  // namespace fusedops::torch_binding

@@ -182,6 +182,15 @@ def test_clipping(torch_backend, optim, kind, scaled):
         made(optim, kind, params, {}, max_grad_norm=0)
 
 
+def test_memory_that_is_shared_until_it_is_written(torch_backend, optim):
+    torch = torch_backend.torch
+    source = torch.zeros(5, device=torch_backend.device)
+    weight = torch.nn.Parameter(torch._lazy_clone(source))
+    weight.grad = torch.ones_like(weight)
+    optim.SGD([weight], lr=1.0).step()
+    assert weight.tolist() == [-1.0] * 5 and source.tolist() == [0.0] * 5
+
+
 def test_rates(torch_backend, optim):
     """Learning rates that are tensors, and a scheduler's."""
     torch = torch_backend.torch

@@ -42,10 +42,10 @@ using ElementOf = typename ListOf<Update, kPlace>::Element;
 template <class Update>
 using ListViews = std::span<const View>[kListsOf<Update>];
 
-// The work is cut into chunks of this many items, none of two places.
+// The work is cut into chunks of so many items, none of two places. Which sums are added follows from it.
 inline constexpr int64_t kChunk = 16384;
 
-inline int64_t chunks_of(int64_t items) { return (items + kChunk - 1) / kChunk; }
+inline int64_t chunks_of(int64_t items, int64_t chunk = kChunk) { return (items + chunk - 1) / chunk; }
 
 // a * b + c, rounded once where the processor can. Which products and sums round as one is written out, and not left
 // to the compiler: vectors, what is left of them, and aligned and other memory must give the same bits.

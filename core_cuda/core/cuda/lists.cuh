@@ -41,9 +41,12 @@ struct PlaceTable {
   }
 };
 
+// Items that a block updates: two packs of a thread, so that blocks of the next wave load while others compute.
+inline constexpr int64_t kUpdateChunk = 4096;
+
 // Calls body(table) for tables that have all places between them, in order.
 template <int kLists, class Body>
-Status for_each_table(const std::span<const View> (&lists)[kLists], Body&& body) {
+Status for_each_table(const std::span<const View> (&lists)[kLists], int64_t chunk, Body&& body) {
   PlaceTable<kLists> table;
   table.first_blocks[0] = 0;
   const auto flush = [&]() -> Status {
@@ -53,10 +56,10 @@ Status for_each_table(const std::span<const View> (&lists)[kLists], Body&& body)
     return {};
   };
   for (size_t place = 0; place < lists[0].size(); ++place) {
-    const int64_t size = lists[0][place].numel(), chunks = chunks_of(size);
+    const int64_t size = lists[0][place].numel(), chunks = chunks_of(size, chunk);
     if (size == 0) continue;
     if (chunks > std::numeric_limits<int32_t>::max())
-      return Status::error("fusedops: a tensor of a list has more than 2^45 elements");
+      return Status::error("fusedops: a tensor of a list has more than 2^43 elements");
     const bool has_room = table.count < PlaceTable<kLists>::kMost &&
                           chunks <= std::numeric_limits<int32_t>::max() - table.first_blocks[table.count];
     if (!has_room) FUSEDOPS_TRY(flush());
@@ -108,8 +111,8 @@ __device__ void update_chunk(const Update& update, const PlaceTable<kListsOf<Upd
   const int at = table.find(static_cast<int>(blockIdx.x));
   const auto function = update.prepared(table.places[at]);
   if (function.skipped) return;
-  const int64_t begin = int64_t(static_cast<int>(blockIdx.x) - table.first_blocks[at]) * kChunk;
-  const int n = static_cast<int>(min(kChunk, table.sizes[at] - begin));
+  const int64_t begin = int64_t(static_cast<int>(blockIdx.x) - table.first_blocks[at]) * kUpdateChunk;
+  const int n = static_cast<int>(min(kUpdateChunk, table.sizes[at] - begin));
   const auto data =
       std::tuple<ElementOf<Update, K>*...>{static_cast<ElementOf<Update, K>*>(table.data[K][at]) + begin...};
 
@@ -156,7 +159,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class Update>
 Status update_lists(const Context& context, const Update& update, const ListViews<Update>& lists) {
-  return for_each_table(lists, [&](const PlaceTable<kListsOf<Update>>& table) {
+  return for_each_table(lists, kUpdateChunk, [&](const PlaceTable<kListsOf<Update>>& table) {
     return launch(context, update_lists_kernel<Update>, table.first_blocks[table.count], kThreads, table, update);
   });
 }

@@ -54,7 +54,7 @@ Status global_norm_cuda(const Call& call) {
     using T = typename decltype(tag)::type;
     auto* const sums = static_cast<double*>(call.workspace);
     int64_t count = 0;
-    FUSEDOPS_TRY(cuda::for_each_table(lists, [&](const cuda::PlaceTable<1>& table) {
+    FUSEDOPS_TRY(cuda::for_each_table(lists, kChunk, [&](const cuda::PlaceTable<1>& table) {
       const int blocks = table.first_blocks[table.count];
       const int64_t first = std::exchange(count, count + blocks);
       return cuda::launch(call.context, cuda::sum_squares_kernel<T>, blocks, cuda::kThreads, table, sums + first);

@@ -13,7 +13,7 @@ from fusedops.torch.operators import OPERATORS
 
 Group = dict[str, Any]
 
-_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_DTYPES = {torch.float32, torch.float64, torch.float16, torch.bfloat16}
 
 
 @dataclass
@@ -99,10 +99,11 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def _with_gradients(self, group: Group) -> list[torch.Tensor]:
         params = [p for p in group["params"] if p.grad is not None]
+        if {p.dtype for p in params} <= _DTYPES and {p.grad.layout for p in params} <= {torch.strided}:
+            return params
         for i, p in enumerate(params):
-            grad = p.grad
-            if grad.layout is not torch.strided:
-                layout = str(grad.layout).removeprefix("torch.")
+            if p.grad.layout is not torch.strided:
+                layout = str(p.grad.layout).removeprefix("torch.")
                 raise RuntimeError(f"{self._title}: gradients must be dense; got {layout} for parameter {i} of a group")
             if p.dtype not in _DTYPES:
                 dtype = str(p.dtype).removeprefix("torch.")
@@ -156,7 +157,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         for update in updates:
             first = update.params[0]
             lists = [update.params, update.grads, *update.states]
-            if any(type(p) is not torch.nn.Parameter for p in update.params):
+            if {*map(type, update.params)} != {torch.nn.Parameter}:
                 lists = [[*map(local, x)] for x in lists]
             on_device = isinstance(update.lr, torch.Tensor) and update.lr.device.type != "cpu"
             lr = there(update.lr, first) if on_device else float(update.lr)
