@@ -40,8 +40,9 @@ View view_of(const Tensor& tensor, bool is_written) {
   int64_t rank = 0, *sizes = nullptr, *strides = nullptr;
   const void* data = nullptr;
   void* written = nullptr;
-  require(is_written ? torch_get_mutable_data_ptr(tensor.get(), &written) : torch_get_const_data_ptr(tensor.get(), &data),
-          "find the memory of a tensor");
+  require(
+      is_written ? torch_get_mutable_data_ptr(tensor.get(), &written) : torch_get_const_data_ptr(tensor.get(), &data),
+      "find the memory of a tensor");
   const AOTITorchError codes[] = {aoti_torch_get_dtype(tensor.get(), &dtype), aoti_torch_get_dim(tensor.get(), &rank),
                                   aoti_torch_get_sizes(tensor.get(), &sizes),
                                   aoti_torch_get_strides(tensor.get(), &strides)};

@@ -41,3 +41,34 @@ def test_the_last_rows_of_a_batch(torch_cpu, dtype, random):
     assert_same_bits(
         torch_cpu.to_numpy(torch_cpu.call("matmul", {"a": h[:, -1:], "b": w})[0]), torch_cpu.to_numpy(expected)
     )
+
+
+# Products of few tiles, whose depth is split: one row, one tile, tiles that are not full, one split, a long edge.
+FEW_TILES = [(1, 512, 512), (64, 1024, 4096), (200, 264, 1000), (520, 16, 600), (1000, 1024, 520), (64, 17_000, 2056)]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("shape", FEW_TILES, ids=str)
+@pytest.mark.parametrize("offset", [0, 1], ids=["aligned", "misaligned"])
+def test_few_tiles(torch_gpu, dtype, shape, offset, random):
+    """Each layout, and an epilogue, against float64: each sum errs by a rounding in float32 for each product."""
+    torch, fo = torch_gpu.torch, torch_gpu.functions
+    m, n, k = shape
+
+    def matrix(rows, columns):
+        return torch_gpu.tensor(random.standard_normal((rows, columns + offset)), dtype)[:, offset:]
+
+    for a in (matrix(m, k), matrix(k, m).t()):
+        for b in (matrix(k, n), matrix(n, k).t()):
+            got = fo.matmul(a, b)
+            a64, b64 = a.double(), b.double()
+            exact = a64 @ b64
+            rounding = torch.finfo(a.dtype).eps / 2 * exact.abs() + torch.finfo(a.dtype).tiny
+            limit = rounding * 1.01 + k * 2**-24 * (a64.abs() @ b64.abs())
+            assert ((got.double() - exact).abs() <= limit).all()
+            assert torch.equal(got, fo.matmul(a, b))
+            if a.stride(1) == 1:
+                bias = torch_gpu.tensor(random.standard_normal(n), dtype)
+                y = fo.linear(a, b, bias, activation="relu", transpose_weight=False)
+                wide = limit + torch.finfo(a.dtype).eps * (exact + bias.double()).abs() + k * 2**-24 * bias.double().abs()
+                assert ((y.double() - (exact + bias.double()).relu()).abs() <= wide).all()

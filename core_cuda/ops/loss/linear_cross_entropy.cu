@@ -114,9 +114,8 @@ struct Gpu {
   static Status takes_sm90(const Matmul& product, double softcap, const void* dz, bool* takes) {
     *takes = false;
 #ifdef FUSEDOPS_SM90
-    if (size_of(product.dtype) == 2 && softcap <= kMostCap && rows_aligned(product) && product.n % 8 == 0 &&
-        !is_small(product) && product.k > 0 && reinterpret_cast<uintptr_t>(dz) % 16 == 0 &&
-        std::max({product.m, product.n, product.k}) < int64_t(1) << 30)
+    if (size_of(product.dtype) == 2 && softcap <= kMostCap && tma_takes(product) && !is_small(product) &&
+        product.k > 0 && reinterpret_cast<uintptr_t>(dz) % 16 == 0)
       return has_sm90(takes);
 #endif
     return {};

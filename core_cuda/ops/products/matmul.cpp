@@ -43,14 +43,36 @@ Status matmul_rule(Rule& rule) {
 
 size_t matmul_workspace(const Call& call) { return call.context.cuda ? Matmul::of(call).workspace() : 0; }
 
+int64_t tiles_of(int64_t size, int64_t tile) { return (size + tile - 1) / tile; }
+
 // The number of splits of k in the CUDA kernels: several if c has few tiles and k is long, so that more blocks work. It
 // depends on the shape alone, and so does the order of the sum.
-int64_t splits_of(int64_t batch, int64_t m, int64_t n, int64_t k) {
+int64_t splits_of_wide(int64_t m, int64_t n, int64_t k) {
   constexpr int64_t kTile = 64, kBlocks = 256, kLeastSplits = 4, kLeastDepth = 512;
-  if (batch != 1 || m == 0 || n == 0 || m > kTile * kBlocks || n > kTile * kBlocks) return 1;
-  const int64_t tiles = ((m + kTile - 1) / kTile) * ((n + kTile - 1) / kTile);
-  const int64_t splits = std::min(kBlocks / tiles, k / kLeastDepth);
-  return splits < kLeastSplits ? 1 : splits;
+  if (m > kTile * kBlocks || n > kTile * kBlocks) return 0;
+  const int64_t splits = std::min(kBlocks / (tiles_of(m, kTile) * tiles_of(n, kTile)), k / kLeastDepth);
+  return splits < kLeastSplits ? 0 : splits;
+}
+
+// The same for 16 bits, where one split serves as well: its tiles are smaller than those of the kernels without splits.
+// More blocks take less time for their parts of k, but more sums are written and read: this finds the least time of
+// both together, by what they take on an H200. Of a matrix of few rows or columns, sums are small beside what is read.
+int64_t splits_of_16_bits(int64_t m, int64_t n, int64_t k) {
+  constexpr int64_t kTile = 128, kBlocks = 128, kLeastDepth = 512, kLeastPart = 256;
+  constexpr int64_t kMostNarrow = 2048, kDepthForNarrow = 32;
+  const int64_t rows = tiles_of(m, kTile), columns = tiles_of(n, kTile);
+  const bool is_narrow =
+      std::min(rows, columns) == 1 && std::max(rows, columns) <= kMostNarrow && std::min(m, n) * kDepthForNarrow <= k;
+  const bool has_few_tiles = std::max(rows, columns) <= kBlocks && rows * columns <= kBlocks;
+  if (k < kLeastDepth || !(is_narrow || has_few_tiles)) return 0;
+  const auto nanoseconds = [&](int64_t splits) {
+    constexpr double kOfDepth = 7.5, kBytesInOne = 4000;
+    return kOfDepth * double(k) / double(splits) + double(splits * m * n) * 2 * sizeof(float) / kBytesInOne;
+  };
+  const int64_t most = std::min(kBlocks / (rows * columns), k / kLeastPart);
+  int64_t splits = 1;
+  while (splits < most && nanoseconds(splits + 1) < nanoseconds(splits)) ++splits;
+  return splits;
 }
 
 int64_t batch_of(const View& view) {
@@ -133,22 +155,24 @@ Matmul Matmul::of(const Call& call) {
 }
 
 Matmul::Matmul(DType dtype, int64_t batch, int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, void* c)
-    : dtype(dtype), batch(batch), m(m), n(n), k(k), splits(splits_of(batch, m, n, k)), a(a), b(b), c(c), c_stride(n) {
+    : dtype(dtype), batch(batch), m(m), n(n), k(k), a(a), b(b), c(c), c_stride(n) {
   // One b for all of a's matrices, lying one below the other: a single tall product.
   if (b.batch_stride == 0 && this->a.stack(batch, m, k)) {
     this->m = batch * m;
     this->batch = 1;
   }
+  if (this->batch != 1 || this->m == 0 || n == 0) return;
+  splits = size_of(dtype) == 2 ? splits_of_16_bits(this->m, n, k) : splits_of_wide(this->m, n, k);
 }
 
 Matmul& Matmul::to_sums(bool add) {
   is_wide = true;
   adds = add;
-  splits = 1;
+  splits = 0;
   return *this;
 }
 
-size_t Matmul::workspace() const { return splits == 1 ? 0 : splits * m * n * size_of(compute_dtype(dtype)); }
+size_t Matmul::workspace() const { return splits * m * n * size_of(compute_dtype(dtype)); }
 
 const Operator& matmul() {
   static const Operator op{

@@ -10,14 +10,9 @@ namespace {
 
 #ifdef FUSEDOPS_SM90
 
-// TMA wants 16-byte lines, in c too, and sizes of 32 bits. A product with few tiles of 128 x 256 is faster in smaller
-// ones.
+// A product with few tiles of 128 x 256 is faster in smaller ones.
 bool takes_sm90(const Matmul& product) {
-  constexpr int64_t kMost = int64_t(1) << 30;
-  return rows_aligned(product) && product.n % 8 == 0 && product.c_stride % 8 == 0 &&
-         reinterpret_cast<uintptr_t>(product.c) % 16 == 0 &&
-         reinterpret_cast<uintptr_t>(product.epilogue.z) % 16 == 0 && product.m < kMost && product.n < kMost &&
-         product.k < kMost && product.batch < kMost && !is_small(product);
+  return tma_takes(product) && reinterpret_cast<uintptr_t>(product.epilogue.z) % 16 == 0 && !is_small(product);
 }
 
 #endif
@@ -37,7 +32,7 @@ Status multiply_cuda(const Matmul& product, void* workspace, const Context& cont
                                          static_cast<cudaStream_t>(context.stream)),
                        "cudaMemset2DAsync");
   }
-  if (product.splits > 1) return cuda::matmul_split_k(product, workspace, context);
+  if (product.splits > 0) return cuda::matmul_split_k(product, workspace, context);
 #ifdef FUSEDOPS_SM90
   if (size_of(product.dtype) == 2 && cuda::takes_sm90(product)) {
     bool has_sm90 = false;

@@ -58,7 +58,7 @@ struct Matmul {
 
   DType dtype;
   int64_t batch, m, n, k;
-  int64_t splits;  // of k, in the CUDA kernels
+  int64_t splits = 0;  // of k, in the CUDA kernels, whose sums another kernel adds; 0: the product is written at once
   Matrix a, b;
   void* c;
   int64_t c_stride;  // between rows; n for a product with an epilogue

@@ -22,18 +22,21 @@ Status matmul_bf16(const Matmul& product, const Context& context);
 Status matmul_f16_sums(const Matmul& product, const Context& context);
 Status matmul_bf16_sums(const Matmul& product, const Context& context);
 
-// A product with more than one split of k.
+// A product with splits of k.
 Status matmul_split_k(const Matmul& product, void* workspace, const Context& context);
 
 // c from the sums of the splits, [splits, m, n] in the compute type, which may be c itself.
 Status finish_sums(const Matmul& product, const void* partials, int64_t splits, const Context& context);
 
-// Compute capability 9.x and matrices that TMA can address: see takes_sm90 in matmul.cu.
+// Compute capability 9.x and matrices that TMA takes: see takes_sm90 in matmul.cu.
 Status matmul_f16_sm90(const Matmul& product, const Context& context);
 Status matmul_bf16_sm90(const Matmul& product, const Context& context);
 
 // The same for a product whose c is the sums; a is not transposed.
 Status sums_sm90(const Matmul& product, const Context& context);
+
+// The same for few tiles: the sums of the splits.
+Status split_sums_sm90(const Matmul& part, const Context& context);
 
 // The same with an epilogue; a is not transposed.
 Status linear_sm90(const Matmul& product, const Context& context);
@@ -50,6 +53,14 @@ inline bool rows_aligned(const Matmul& product) {
            matrix.batch_stride * size % 16 == 0;
   };
   return aligned(product.a) && aligned(product.b);
+}
+
+// Whether TMA can read a and b and write c: it wants lines of 16 bytes and sizes of 32 bits.
+inline bool tma_takes(const Matmul& product) {
+  constexpr int64_t kMost = int64_t(1) << 30;
+  return rows_aligned(product) && product.n % 8 == 0 && product.c_stride % 8 == 0 &&
+         reinterpret_cast<uintptr_t>(product.c) % 16 == 0 && product.m < kMost && product.n < kMost &&
+         product.k < kMost && product.batch < kMost;
 }
 
 // Whether tiles of 128 x 128 would be mostly empty, or too few to occupy a large GPU.

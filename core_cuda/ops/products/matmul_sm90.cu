@@ -20,6 +20,11 @@ Status sums_sm90(const Matmul& product, const Context& context) {
                                      : sums_sm90<cutlass::bfloat16_t>(product, context);
 }
 
+Status split_sums_sm90(const Matmul& part, const Context& context) {
+  return part.dtype == DType::f16 ? matmul_sm90<cutlass::half_t, float, SmallTiles>(part, context)
+                                  : matmul_sm90<cutlass::bfloat16_t, float, SmallTiles>(part, context);
+}
+
 Status linear_sm90(const Matmul& product, const Context& context) {
   return product.dtype == DType::f16 ? linear_sm90<cutlass::half_t>(product, context)
                                      : linear_sm90<cutlass::bfloat16_t>(product, context);

@@ -3,8 +3,7 @@
 // cores.
 //
 // CUTLASS's collective builders make the kernel: one warp copies tiles into a ring in shared memory, two warpgroups
-// multiply them. A tile of 128 x 256 is the largest whose sums fit into their registers, and so reads the least; a
-// cluster of two blocks shares each tile of b.
+// multiply them.
 #pragma once
 
 #include "core/cuda/launch.cuh"
@@ -19,8 +18,19 @@ namespace fusedops::cuda {
 using RowMajor = cutlass::layout::RowMajor;
 using ColumnMajor = cutlass::layout::ColumnMajor;
 
-using Sm90Tile = cute::Shape<cute::_128, cute::_256, cute::_64>;
+// A tile of 128 x 256 is the largest whose sums fit into the registers of two warpgroups, and so reads the least; a
+// cluster of two blocks shares each tile of b.
 using Sm90Cluster = cute::Shape<cute::_2, cute::_1, cute::_1>;
+struct LargeTiles {
+  using Tile = cute::Shape<cute::_128, cute::_256, cute::_64>;
+  using Cluster = Sm90Cluster;
+};
+
+// For few of them: twice as many blocks, and none that has only a neighbour in its cluster.
+struct SmallTiles {
+  using Tile = cute::Shape<cute::_128, cute::_128, cute::_64>;
+  using Cluster = cute::Shape<cute::_1, cute::_1, cute::_1>;
+};
 template <class T>
 inline constexpr int kTmaAlignment = 16 / sizeof(T);  // elements
 
@@ -29,26 +39,28 @@ inline constexpr int kTmaAlignment = 16 / sizeof(T);  // elements
 template <class Out>
 using Addend = std::conditional_t<std::is_same_v<Out, float>, float, void>;
 
-template <class Out>
+template <class Out, class Tiles>
 using Sm90Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
-    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Sm90Tile, Sm90Cluster,
+    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename Tiles::Tile, typename Tiles::Cluster,
     cutlass::epilogue::collective::EpilogueTileAuto, float, float, Addend<Out>, RowMajor, kTmaAlignment<Out>, Out,
     RowMajor, kTmaAlignment<Out>, cutlass::epilogue::TmaWarpSpecializedCooperative>::CollectiveOp;
 
 // As many stages of the ring as fit into shared memory beside the epilogue.
-template <class Out>
-inline constexpr int kSm90EpilogueBytes = sizeof(typename Sm90Epilogue<Out>::SharedStorage);
+template <class Out, class Tiles>
+inline constexpr int kSm90EpilogueBytes = sizeof(typename Sm90Epilogue<Out, Tiles>::SharedStorage);
 
-template <class T, class LayoutA, class LayoutB, class Out>
+template <class T, class LayoutA, class LayoutB, class Out, class Tiles>
 using Sm90Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
     cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, T, LayoutA, kTmaAlignment<T>, T, LayoutB, kTmaAlignment<T>,
-    float, Sm90Tile, Sm90Cluster, cutlass::gemm::collective::StageCountAutoCarveout<kSm90EpilogueBytes<Out>>,
+    float, typename Tiles::Tile, typename Tiles::Cluster,
+    cutlass::gemm::collective::StageCountAutoCarveout<kSm90EpilogueBytes<Out, Tiles>>,
     cutlass::gemm::KernelTmaWarpSpecializedCooperative>::CollectiveOp;
 
 // The problem is m, n, k and the number of batches.
-template <class T, class LayoutA, class LayoutB, class Out>
-using Sm90Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>,
-                                                        Sm90Mainloop<T, LayoutA, LayoutB, Out>, Sm90Epilogue<Out>>;
+template <class T, class LayoutA, class LayoutB, class Out, class Tiles>
+using Sm90Kernel =
+    cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, Sm90Mainloop<T, LayoutA, LayoutB, Out, Tiles>,
+                                         Sm90Epilogue<Out, Tiles>>;
 
 // CuTe's stride of a matrix in a batch: unit along the first mode (column-major), or along the second (row-major).
 template <class Stride>
@@ -80,9 +92,9 @@ Status run_sm90(const typename Kernel::ProblemShape& problem, const typename Ker
   return Status::error("fusedops: a matrix product failed: ", cutlass::cutlassGetStatusString(status));
 }
 
-template <class T, class LayoutA, class LayoutB, class Out = T>
+template <class T, class LayoutA, class LayoutB, class Out = T, class Tiles = LargeTiles>
 Status launch_sm90(const Matmul& product, const Context& context) {
-  using Kernel = Sm90Kernel<T, LayoutA, LayoutB, Out>;
+  using Kernel = Sm90Kernel<T, LayoutA, LayoutB, Out, Tiles>;
   const Matmul::Matrix &a = product.a, &b = product.b;
   const auto stride_c = sm90_stride<typename Kernel::StrideD>(product.c_stride, product.m * product.c_stride);
   return run_sm90<Kernel>(
@@ -97,14 +109,14 @@ Status launch_sm90(const Matmul& product, const Context& context) {
       context);
 }
 
-template <class T>
+template <class T, class Out = T, class Tiles = LargeTiles>
 Status matmul_sm90(const Matmul& product, const Context& context) {
   // CUTLASS names a layout after op(a) and op(b): row-major is "not transposed" for both.
   if (product.a.transposed)
-    return product.b.transposed ? launch_sm90<T, ColumnMajor, ColumnMajor>(product, context)
-                                : launch_sm90<T, ColumnMajor, RowMajor>(product, context);
-  return product.b.transposed ? launch_sm90<T, RowMajor, ColumnMajor>(product, context)
-                              : launch_sm90<T, RowMajor, RowMajor>(product, context);
+    return product.b.transposed ? launch_sm90<T, ColumnMajor, ColumnMajor, Out, Tiles>(product, context)
+                                : launch_sm90<T, ColumnMajor, RowMajor, Out, Tiles>(product, context);
+  return product.b.transposed ? launch_sm90<T, RowMajor, ColumnMajor, Out, Tiles>(product, context)
+                              : launch_sm90<T, RowMajor, RowMajor, Out, Tiles>(product, context);
 }
 
 // The sums; a's rows are of unit stride.

@@ -1,7 +1,7 @@
-// Split-K, for a product with few elements and a long k, such as the gradient of a small weight over many rows: k is
-// cut into splits, so that there are enough blocks to occupy the GPU. The product of each split is one matrix of a
-// batch, in the type of the sums; a second kernel adds them in a fixed order, rounds once and writes c. Limit: reading
-// a and b.
+// Split-K, for a product with few elements and a long k, such as that of a few rows with a weight, or the gradient of a
+// small weight over many rows: k is cut into splits, so that there are enough blocks to occupy the GPU. The product of
+// each split is one matrix of a batch, in the type of the sums; a second kernel adds them in a fixed order, rounds once
+// and writes c. Limit: reading a and b, or the tensor cores of the few blocks that there are.
 #include "ops/products/epilogue.cuh"
 #include "ops/products/matmul_paths.h"
 
@@ -34,6 +34,13 @@ Status sum_splits(const Matmul& product, const void* partials, int64_t splits, c
 
 template <class T>
 Status partial_product(const Matmul& part, const Context& context) {
+#ifdef FUSEDOPS_SM90
+  if (sizeof(T) == 2 && tma_takes(part)) {
+    bool is_sm90 = false;
+    FUSEDOPS_TRY(has_sm90(&is_sm90));
+    if (is_sm90) return split_sums_sm90(part, context);
+  }
+#endif
   if constexpr (std::is_same_v<T, double>) return matmul_f64(part, context);
   if constexpr (std::is_same_v<T, float>) return matmul_f32(part, context);
   if constexpr (std::is_same_v<T, f16>) return matmul_f16_sums(part, context);
