@@ -19,6 +19,7 @@ from fusedops.torch.nn.layer import FusedLayer
 
 _OF_TORCH: dict[type, type] = {
     torch.nn.CrossEntropyLoss: nn.CrossEntropyLoss,
+    torch.nn.Dropout: nn.Dropout,
     torch.nn.LayerNorm: nn.LayerNorm,
     torch.nn.MultiheadAttention: nn.MultiheadAttention,
     torch.nn.RMSNorm: nn.RMSNorm,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from fusedops.torch.nn.activations import GEGLU, BiasGELU, SwiGLU
 from fusedops.torch.nn.attention import MultiheadAttention
+from fusedops.torch.nn.dropout import Dropout, DropoutAdd
 from fusedops.torch.nn.linear import GatedLinear, Linear
 from fusedops.torch.nn.losses import CrossEntropyLoss, LinearCrossEntropyLoss
 from fusedops.torch.nn.normalization import LayerNorm, RMSNorm
@@ -24,6 +25,8 @@ __all__ = [
     "AddRMSNorm",
     "BiasGELU",
     "CrossEntropyLoss",
+    "Dropout",
+    "DropoutAdd",
     "GatedLinear",
     "LayerNorm",
     "Linear",

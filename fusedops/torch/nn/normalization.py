@@ -118,11 +118,12 @@ class RMSNorm(_Norm, nn.RMSNorm):
             raise
         return y if rows is x else y.view(x.shape)
 
-    def fused_add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """(self(s), s) with s = x + residual, in one pass; without hooks, and only for inputs that the kernel takes."""
+    def fused_add(self, x: Tensor, residual: Tensor, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
+        """(self(s), s) with s = dropout(x) + residual, in one pass; without hooks, only for what the kernel takes."""
         try:
             rows, others, weight = self._rows(x), self._rows(residual, "residual"), self._row(self.weight)
-            y, s = fo.add_rms_norm(rows, others, weight, eps=self._eps(x), weight_offset=self.weight_offset)
+            eps, offset = self._eps(x), self.weight_offset
+            y, s = fo.add_rms_norm(rows, others, weight, eps=eps, weight_offset=offset, dropout=dropout)
         except RuntimeError as error:
             as_original(error, super().forward, x)
             raise
@@ -180,11 +181,12 @@ class LayerNorm(_Norm, nn.LayerNorm):
             raise
         return y if rows is input else y.view(input.shape)
 
-    def fused_add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """(self(s), s) with s = x + residual, in one pass; without hooks, and only for inputs that the kernel takes."""
+    def fused_add(self, x: Tensor, residual: Tensor, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
+        """(self(s), s) with s = dropout(x) + residual, in one pass; without hooks, only for what the kernel takes."""
         try:
             rows, others = self._rows(x), self._rows(residual, "residual")
-            y, s = fo.add_layer_norm(rows, others, self._row(self.weight), self._row(self.bias), eps=self.eps)
+            weight, bias = self._row(self.weight), self._row(self.bias)
+            y, s = fo.add_layer_norm(rows, others, weight, bias, eps=self.eps, dropout=dropout)
         except RuntimeError as error:
             as_original(error, super().forward, x)
             raise

@@ -80,6 +80,13 @@ class HFLayer(FusedLayer, torch.nn.Module if TYPE_CHECKING else object):  # type
             x = self.part(role)(x)
         return x
 
+    def undropped(self, roles: Sequence[str], x: torch.Tensor) -> tuple[torch.Tensor, torch.nn.Dropout | None]:
+        """The same, but for a dropout at the end, which is handed out: what follows may have it in its pass."""
+        dropout = self.part(roles[-1]) if roles else None
+        if not isinstance(dropout, torch.nn.Dropout):
+            return self.parts(roles, x), None
+        return self.parts(roles[:-1], x), dropout
+
     def computed(self) -> list[Any]:
         """The modules whose work the kernel does."""
         return [self.part(role) for role in self.computes if role in self.names]

@@ -78,9 +78,12 @@ class RMSNorm(_RMSNorm):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self._original(x) if self.why_not(x) else self._normalized(x)
 
-    def fused_add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(self(s), s) with s = x + residual, in one pass; without hooks, and only for inputs that the kernel takes."""
-        return fo.add_rms_norm(x, residual, self._row("weight"), eps=self._eps, weight_offset=self.weight_offset)
+    def fused_add(
+        self, x: torch.Tensor, residual: torch.Tensor, dropout: float = 0.0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(self(s), s) with s = dropout(x) + residual, in one pass; without hooks, only for what the kernel takes."""
+        weight, offset = self._row("weight"), self.weight_offset
+        return fo.add_rms_norm(x, residual, weight, eps=self._eps, weight_offset=offset, dropout=dropout)
 
 
 class OptionalRMSNorm(RMSNorm):
@@ -138,9 +141,12 @@ class LayerNorm(_Norm):
             return self._original(x)
         return fo.layer_norm(x, self._row("weight"), self._row("bias"), eps=self._eps)
 
-    def fused_add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def fused_add(
+        self, x: torch.Tensor, residual: torch.Tensor, dropout: float = 0.0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """As of `RMSNorm`."""
-        return fo.add_layer_norm(x, residual, self._row("weight"), self._row("bias"), eps=self._eps)
+        weight, bias = self._row("weight"), self._row("bias")
+        return fo.add_layer_norm(x, residual, weight, bias, eps=self._eps, dropout=dropout)
 
 
 class ChannelsLayerNorm(HFLayer):

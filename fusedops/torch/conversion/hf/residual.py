@@ -8,20 +8,41 @@ from typing import Any, ClassVar
 
 import torch
 
-from fusedops.torch.conversion.hf.layer import HFLayer
+from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer
 from fusedops.torch.internals import is_watched, shape
-from fusedops.torch.nn import LayerNorm, RMSNorm
+from fusedops.torch.nn import Dropout, LayerNorm, RMSNorm
+from fusedops.torch.nn.dropout import add_dropped, unfused_rate
 from fusedops.torch.nn.layer import unfused_input
 from fusedops.torch.nn.residual import add_norm as add_fused_norm
 
 
-def add_norm(norm: Any, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(norm(s), s) with s = x + residual: in one pass, if the norm is ours, takes both, and nobody sees its call."""
+def add_norm(
+    norm: Any, x: torch.Tensor, residual: torch.Tensor, dropout: Any = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(norm(s), s) with s = dropout(x) + residual: in one pass, if the norm is ours, takes both, and nobody sees its
+    call, nor that of the dropout."""
+    x, rate = _to_be_dropped(dropout, x)
     is_spread = not unfused_input(x) and shape(x) != shape(residual)  # one of them over the other
     if can_add(norm) and not is_watched(norm) and not is_spread:
-        return add_fused_norm(norm, x, residual, norm)
-    s = x + residual
+        return add_fused_norm(norm, x, residual, norm, rate)
+    s = add_dropped(x, residual, rate)
     return norm(s), s
+
+
+def add(x: torch.Tensor, residual: torch.Tensor, dropout: Any = None) -> torch.Tensor:
+    """residual + dropout(x): in one pass, if nobody sees the call of the dropout."""
+    x, rate = _to_be_dropped(dropout, x)
+    return add_dropped(x, residual, rate)
+
+
+def _to_be_dropped(dropout: Any, x: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """x, and at which rate it is still to be dropped; what no kernel can stand for, the module has done."""
+    if dropout is None:
+        return x, 0.0
+    is_plain = type(dropout) in (Dropout, torch.nn.Dropout) and not is_watched(dropout)
+    if is_plain and dropout.training and not unfused_rate(dropout.p) and not unfused_input(x):
+        return x, dropout.p
+    return dropout(x), 0.0
 
 
 def can_add(norm: Any) -> bool:
@@ -79,8 +100,10 @@ class _Block(HFLayer):
         return first, named
 
     def _finish(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        x, residual = add_norm(self.part("norm_of_sum"), self.parts(self.after_attention, attended), residual)
-        return residual + self.parts(self.after_mlp, self.part("mlp")(x))
+        attended, dropout = self.undropped(self.after_attention, attended)
+        x, residual = add_norm(self.part("norm_of_sum"), attended, residual, dropout)
+        y, dropout = self.undropped(self.after_mlp, self.part("mlp")(x))
+        return add(y, residual, dropout)
 
 
 class PreNormBlockByPosition(_Block):
@@ -148,4 +171,59 @@ class PostNorm(HFLayer):
         return unfused_norm(self, self.names["norm"])
 
     def forward(self, hidden_states: torch.Tensor, input_tensor: torch.Tensor) -> torch.Tensor:
-        return add_norm(self.part("norm"), self.parts(("dense", "dropout"), hidden_states), input_tensor)[0]
+        return add_norm(self.part("norm"), self.part("dense")(hidden_states), input_tensor, self.part("dropout"))[0]
+
+
+class _Dropped(HFLayer):
+    """A residual connection behind a dropout, and no norm behind it that could be in the same pass."""
+
+    def unfused(self) -> str | None:
+        return None if isinstance(self.part("dropout"), torch.nn.Dropout) else ONLY_ALIKE
+
+
+class DroppedSum(_Dropped):
+    """dropout(dense(x)) + residual, as in ESM."""
+
+    def forward(self, hidden_states: torch.Tensor, input_tensor: torch.Tensor) -> torch.Tensor:
+        return add(self.part("dense")(hidden_states), input_tensor, self.part("dropout"))
+
+
+class DroppedMLP(_Dropped):
+    """x + dropout(mlp(norm(x))), as in T5."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return add(self.part("mlp")(self.part("norm")(hidden_states)), hidden_states, self.part("dropout"))
+
+
+class DroppedSelfAttention(_Dropped):
+    """x + dropout(attention(norm(x))), with a bias of positions, as in T5."""
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: Any = None,
+        position_bias: Any = None,
+        past_key_values: Any = None,
+        **kwargs: Any,
+    ) -> tuple[Any, ...]:
+        named = {"mask": attention_mask, "position_bias": position_bias, "past_key_values": past_key_values}
+        attended, *rest = self.part("attention")(self.part("norm")(hidden_states), **named, **kwargs)
+        return (add(attended, hidden_states, self.part("dropout")), *rest)
+
+
+class DroppedCrossAttention(_Dropped):
+    """The same, of an encoder's states."""
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        key_value_states: Any,
+        attention_mask: Any = None,
+        position_bias: Any = None,
+        past_key_values: Any = None,
+        **kwargs: Any,
+    ) -> tuple[Any, ...]:
+        named = {"mask": attention_mask, "position_bias": position_bias, "past_key_values": past_key_values}
+        x = self.part("norm")(hidden_states)
+        attended, *rest = self.part("attention")(x, key_value_states=key_value_states, **named, **kwargs)
+        return (add(attended, hidden_states, self.part("dropout")), *rest)

@@ -181,3 +181,56 @@ class BertOutput(Form, mixin="residual.PostNorm"):
         hidden_states = self.dropout(hidden_states)
         hidden_states = self.norm(hidden_states + input_tensor)
         return hidden_states
+
+
+class EsmOutput(Form, mixin="residual.DroppedSum"):
+    def forward(self, hidden_states, input_tensor):
+        hidden_states = self.dense(hidden_states)
+        hidden_states = self.dropout(hidden_states)
+        hidden_states = hidden_states + input_tensor
+        return hidden_states
+
+
+class T5LayerFF(Form, mixin="residual.DroppedMLP"):
+    def forward(self, hidden_states):
+        forwarded_states = self.norm(hidden_states)
+        forwarded_states = self.mlp(forwarded_states)
+        hidden_states = hidden_states + self.dropout(forwarded_states)
+        return hidden_states
+
+
+class T5LayerSelfAttention(Form, mixin="residual.DroppedSelfAttention"):
+    def forward(self, hidden_states, attention_mask=None, position_bias=None, past_key_values=None, **kwargs):
+        normed_hidden_states = self.norm(hidden_states)
+        attention_output, position_bias, attn_weights = self.attention(
+            normed_hidden_states,
+            mask=attention_mask,
+            position_bias=position_bias,
+            past_key_values=past_key_values,
+            **kwargs,
+        )
+        attention_output = hidden_states + self.dropout(attention_output)
+        return attention_output, position_bias, attn_weights
+
+
+class T5LayerCrossAttention(Form, mixin="residual.DroppedCrossAttention"):
+    def forward(
+        self,
+        hidden_states,
+        key_value_states,
+        attention_mask=None,
+        position_bias=None,
+        past_key_values=None,
+        **kwargs,
+    ):
+        normed_hidden_states = self.norm(hidden_states)
+        attention_output, position_bias, attn_weights = self.attention(
+            normed_hidden_states,
+            mask=attention_mask,
+            key_value_states=key_value_states,
+            position_bias=position_bias,
+            past_key_values=past_key_values,
+            **kwargs,
+        )
+        layer_output = hidden_states + self.dropout(attention_output)
+        return layer_output, position_bias, attn_weights

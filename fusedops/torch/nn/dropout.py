@@ -1,0 +1,123 @@
+"""Dropout, alone and before a residual connection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import fusedops.torch as fo
+from fusedops.torch import internals
+from fusedops.torch.nn.layer import FusedLayer, unfused_input
+
+_FEWEST_ON_GPU = 2**22  # elements: of fewer, the launch that draws a seed takes longer than the mask that it saves
+
+
+class Dropout(FusedLayer, nn.Dropout):
+    """input / (1 − p) where an element is kept, else 0, in training: `fusedops.torch.dropout`, which stores no mask.
+
+    The arguments are those of `torch.nn.Dropout`. The seed is drawn by torch's generator, so that torch.manual_seed
+    repeats a run, and torch.utils.checkpoint drops the same again; which elements are dropped with a seed is not what
+    torch drops with it.
+
+    Call arguments:
+        input: float64, float32, float16 or bfloat16, any shape.
+
+    Returns:
+        A tensor of the input's shape and dtype; in evaluation the input itself.
+
+    torch's own code computes `inplace`, p of 0 and of 1, other dtypes, devices and layouts, and, on a GPU, fewer than
+    four million elements, for which it is as fast.
+
+    Example:
+        >>> fnn.Dropout(0.1).eval()(torch.tensor([1.0, 2.0]))
+        tensor([1., 2.])
+        >>> fnn.Dropout(0.1, inplace=True).why_not()
+        'inplace is set'
+
+    Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", 2014.
+    """
+
+    def why_not(self, *inputs: Any) -> str | None:
+        if self.inplace:
+            return "inplace is set"
+        return unfused_rate(self.p) or (unfused_input(inputs[0]) or _too_few(inputs[0]) if inputs else None)
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training or self.why_not(input):
+            return self.otherwise(super().forward, input)
+        return fo.dropout(input, self.p)
+
+
+class DropoutAdd(FusedLayer, nn.Dropout):
+    """residual + dropout(x) in training, residual + x in evaluation: `fusedops.torch.dropout_add`.
+
+    Args:
+        p: the probability with which an element of x is dropped, from 0 to 1.
+
+    Call arguments:
+        x, residual: two tensors of one shape and dtype: float64, float32, float16 or bfloat16.
+
+    Returns:
+        A tensor of their shape and dtype. 16-bit inputs are computed in float32 and rounded once.
+
+    torch's own code computes tensors of two shapes or dtypes, p of 1, and other dtypes, devices and layouts. `Dropout`
+    says how seeds are drawn.
+
+    Example:
+        >>> fnn.DropoutAdd(0.1).eval()(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]))
+        tensor([4., 6.])
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__(p)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+    def why_not(self, *inputs: Any) -> str | None:
+        return unfused_rate(self.p) or (unfused_input(inputs[0]) if inputs else None)
+
+    def forward(self, x: Tensor, residual: Tensor) -> Tensor:  # type: ignore[override]
+        return self.otherwise(self._sum, x, residual)
+
+    def _sum(self, x: Tensor, residual: Tensor) -> Tensor:
+        return add_dropped(x, residual, self.p if self.training else 0.0)
+
+
+def unfused_rate(rate: Any) -> str | None:
+    """Why the kernel does not drop at this rate, if so."""
+    if not isinstance(rate, float | int):
+        return "p is no number"
+    if rate == 0:
+        return "p is 0: it drops nothing"
+    return None if 0 < rate < 1 else f"p is {rate:g}: it drops everything"
+
+
+def dropped(x: Tensor, rate: float) -> Tensor:
+    """dropout(x), in training."""
+    if unfused_rate(rate) or unfused_input(x) or _too_few(x):
+        return functional.dropout(x, rate)
+    return fo.dropout(x, rate)
+
+
+def add_dropped(x: Tensor, residual: Tensor, rate: float) -> Tensor:
+    """residual + dropout(x), in one pass if they are alike; torch adds tensors of two shapes or dtypes."""
+    if rate == 0:
+        return residual + x
+    if unfused_rate(rate) or unfused_input(x) or not _are_alike(x, residual):
+        return residual + dropped(x, rate)
+    return fo.dropout_add(x, residual, rate)
+
+
+def _are_alike(x: Tensor, y: Tensor) -> bool:
+    return isinstance(y, Tensor) and x.dtype is y.dtype and internals.shape(x) == internals.shape(y)
+
+
+def _too_few(x: Tensor) -> str | None:
+    """Why torch's own code is as fast: a call of the kernel takes another launch before it, in eager code."""
+    if not x.is_cuda or torch.compiler.is_compiling() or internals.shape(x).numel() >= _FEWEST_ON_GPU:
+        return None
+    return "on a GPU, torch's own kernel is as fast for so few elements"
