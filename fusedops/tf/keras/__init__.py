@@ -17,6 +17,7 @@ from fusedops.tf.keras import optimizers as optimizers  # noqa: E402
 from fusedops.tf.keras.attention import GroupQueryAttention, MultiHeadAttention  # noqa: E402
 from fusedops.tf.keras.conversion import convert, revert  # noqa: E402
 from fusedops.tf.keras.dense import Dense, GatedDense  # noqa: E402
+from fusedops.tf.keras.dropout import Dropout, DropoutAdd  # noqa: E402
 from fusedops.tf.keras.linear_loss import LinearCrossEntropyLoss  # noqa: E402
 from fusedops.tf.keras.losses import SparseCategoricalCrossentropy  # noqa: E402
 from fusedops.tf.keras.normalization import LayerNormalization, RMSNormalization  # noqa: E402
@@ -28,6 +29,8 @@ __all__ = [
     "AddLayerNormalization",
     "AddRMSNormalization",
     "Dense",
+    "Dropout",
+    "DropoutAdd",
     "GatedDense",
     "GroupQueryAttention",
     "LayerNormalization",

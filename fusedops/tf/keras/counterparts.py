@@ -10,6 +10,7 @@ from fusedops import conversion
 from fusedops.tf.keras import hub, internals, optimizers
 from fusedops.tf.keras.attention import GroupQueryAttention, MultiHeadAttention
 from fusedops.tf.keras.dense import Dense
+from fusedops.tf.keras.dropout import Dropout
 from fusedops.tf.keras.layer import FusedLayer
 from fusedops.tf.keras.losses import SparseCategoricalCrossentropy
 from fusedops.tf.keras.normalization import LayerNormalization, RMSNormalization
@@ -17,6 +18,7 @@ from fusedops.tf.keras.softmax import Softmax
 
 _OF_KERAS: dict[type, type] = {
     keras.layers.Dense: Dense,
+    keras.layers.Dropout: Dropout,
     keras.layers.GroupQueryAttention: GroupQueryAttention,
     keras.layers.LayerNormalization: LayerNormalization,
     keras.layers.MultiHeadAttention: MultiHeadAttention,

@@ -48,9 +48,12 @@ class RMSNormalization(_Normalization, keras.layers.RMSNormalization):
     def _fused(self, x: tf.Tensor) -> tf.Tensor:
         return fo.rms_norm(x, parameter(self.scale, x), eps=self.epsilon)
 
-    def fused_add(self, x: tf.Tensor, residual: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """(self(s), s) with s = x + residual, in one pass, for inputs that the kernel takes."""
-        return fo.add_rms_norm(x, residual, parameter(self.scale, x), eps=self.epsilon)
+    def fused_add(
+        self, x: tf.Tensor, residual: tf.Tensor, dropout: float = 0.0, seed: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """(self(s), s) with s = dropout(x) + residual, in one pass, for inputs that the kernel takes."""
+        scale = parameter(self.scale, x)
+        return fo.add_rms_norm(x, residual, scale, eps=self.epsilon, dropout=dropout, seed=seed)
 
 
 @register
@@ -87,6 +90,9 @@ class LayerNormalization(_Normalization, keras.layers.LayerNormalization):
     def _fused(self, x: tf.Tensor) -> tf.Tensor:
         return fo.layer_norm(x, parameter(self.gamma, x), parameter(self.beta, x), eps=self.epsilon)
 
-    def fused_add(self, x: tf.Tensor, residual: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """(self(s), s) with s = x + residual, in one pass, for inputs that the kernel takes."""
-        return fo.add_layer_norm(x, residual, parameter(self.gamma, x), parameter(self.beta, x), eps=self.epsilon)
+    def fused_add(
+        self, x: tf.Tensor, residual: tf.Tensor, dropout: float = 0.0, seed: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """(self(s), s) with s = dropout(x) + residual, in one pass, for inputs that the kernel takes."""
+        gamma, beta = parameter(self.gamma, x), parameter(self.beta, x)
+        return fo.add_layer_norm(x, residual, gamma, beta, eps=self.epsilon, dropout=dropout, seed=seed)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from fusedops.tf.keras.dropout import next_seed
 from fusedops.tf.keras.layer import register
 from fusedops.tf.keras.normalization import LayerNormalization, RMSNormalization
+from fusedops.tf.keras.pairs import one_shape, pair, sum_of
 
 
 class _AddNormalization:
@@ -17,26 +18,40 @@ class _AddNormalization:
 
     _arity = 2
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, dropout: float = 0.0, seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if not 0 <= dropout < 1:
+            name = type(self).__name__
+            raise ValueError(f"fusedops.tf.keras.{name}: dropout must be a probability in [0, 1); got {dropout!r}")
         self.autocast = True  # both inputs are cast to one dtype
+        self.dropout, self.seed = dropout, seed
+        if dropout > 0:
+            self.seed_generator = keras.random.SeedGenerator(seed)
 
     def build(self, input_shape: Any) -> None:
-        super().build(_one(input_shape))  # type: ignore[misc]
+        super().build(one_shape(input_shape))  # type: ignore[misc]
 
-    def call(self, inputs: Any, residual: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
-        x, residual = _pair(inputs, residual)
-        if self.why_not(x):  # type: ignore[attr-defined]
-            s = _sum(x, residual)
-            return super().call(s), s  # type: ignore[misc]
-        return self._fused(x, residual)  # type: ignore[attr-defined]
+    def call(
+        self, inputs: Any, residual: tf.Tensor | None = None, training: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        x, residual = pair(inputs, residual)
+        rate = self.dropout if training else 0.0
+        if not self.why_not(x):  # type: ignore[attr-defined]
+            return self._fused(x, residual, rate, next_seed(self) if rate else None)  # type: ignore[attr-defined]
+        if rate:
+            x = keras.random.dropout(x, rate, seed=self.seed_generator)
+        s = sum_of(x, residual)
+        return super().call(s), s  # type: ignore[misc]
+
+    def _is_plain(self) -> bool:
+        return not self.dropout and super()._is_plain()  # type: ignore[misc]
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        shape = tuple(_one(input_shape))
+        shape = tuple(one_shape(input_shape))
         return shape, shape
 
-    def compute_output_spec(self, inputs: Any, residual: Any = None) -> Any:
-        x, _ = _pair(inputs, residual)
+    def compute_output_spec(self, inputs: Any, residual: Any = None, training: Any = None) -> Any:
+        x, _ = pair(inputs, residual)
         return tuple(keras.KerasTensor(x.shape, self.compute_dtype) for _ in range(2))  # type: ignore[attr-defined]
 
     def compute_mask(self, inputs: Any, previous_mask: Any) -> Any:
@@ -45,53 +60,27 @@ class _AddNormalization:
 
     def get_build_config(self) -> Any:
         config = super().get_build_config()  # type: ignore[misc]
-        return config and {"input_shape": _one(config["input_shape"])}
+        return config and {"input_shape": one_shape(config["input_shape"])}
 
-
-def _one(input_shape: Any) -> Any:
-    """The shape of x, from its own or from those of x and the residual."""
-    if isinstance(input_shape, (list, tuple)) and not isinstance(input_shape[0], (list, tuple)):
-        return input_shape
-    shapes = _two(input_shape)
-    _check_shapes(*shapes)
-    return shapes[0]
-
-
-def _pair(inputs: Any, residual: Any) -> Sequence[tf.Tensor]:
-    pair = _two(inputs if residual is None else (inputs, residual))
-    _check_shapes(*(x.shape for x in pair))
-    return pair
-
-
-def _two(inputs: Any) -> Sequence[Any]:
-    if isinstance(inputs, (list, tuple)) and len(inputs) == 2:
-        return inputs
-    raise ValueError(
-        f"an added normalization takes two tensors, layer(x, residual) or layer([x, residual]); got {inputs!r}"
-    )
-
-
-def _check_shapes(x: Any, residual: Any) -> None:
-    """The kernel's check, as far as shapes are known before it runs."""
-    if not tf.TensorShape(x).is_compatible_with(residual):
-        raise ValueError(f"an added normalization: residual must have x's shape, {list(x)}; got {list(residual)}")
-
-
-def _sum(x: tf.Tensor, residual: tf.Tensor) -> tf.Tensor:
-    """The sum. Dense tensors are not broadcast, even if their shapes are unknown."""
-    return tf.add_n([x, residual]) if isinstance(x, tf.Tensor) else x + residual
+    def get_config(self) -> dict[str, Any]:
+        config: dict[str, Any] = super().get_config()  # type: ignore[misc]
+        return {**config, "dropout": self.dropout, "seed": self.seed}
 
 
 @register
 class AddRMSNormalization(_AddNormalization, RMSNormalization):
-    """(rms_normalization(s), s) with s = x + residual: `fusedops.tf.add_rms_norm`.
+    """(rms_normalization(s), s) with s = x + residual, or dropout(x) + residual: `fusedops.tf.add_rms_norm`.
 
-    The arguments, the weights and the config are those of `RMSNormalization`, and Keras's own code computes the same
-    cases.
+    The other arguments and the weights are those of `RMSNormalization`, and Keras's own code computes the same cases.
+
+    Args:
+        dropout: the probability with which an element of x is dropped in training, from 0 to below 1.
+        seed: an integer, of the layer's seed generator, as in `Dropout`.
 
     Call arguments:
         x, residual: two tensors of one shape, as two arguments or as one list; both are cast to the layer's compute
             dtype.
+        training: whether to drop.
 
     Returns:
         Two tensors of x's shape, with the mask of x. s is rounded to the layer's compute dtype before it is normalized.
@@ -107,14 +96,18 @@ class AddRMSNormalization(_AddNormalization, RMSNormalization):
 
 @register
 class AddLayerNormalization(_AddNormalization, LayerNormalization):
-    """(layer_normalization(s), s) with s = x + residual: `fusedops.tf.add_layer_norm`.
+    """(layer_normalization(s), s) with s = x + residual, or dropout(x) + residual: `fusedops.tf.add_layer_norm`.
 
-    The arguments, the weights and the config are those of `LayerNormalization`, and Keras's own code computes the same
-    cases.
+    The other arguments and the weights are those of `LayerNormalization`, and Keras's own code computes the same cases.
+
+    Args:
+        dropout: the probability with which an element of x is dropped in training, from 0 to below 1.
+        seed: an integer, of the layer's seed generator, as in `Dropout`.
 
     Call arguments:
         x, residual: two tensors of one shape, as two arguments or as one list; both are cast to the layer's compute
             dtype.
+        training: whether to drop.
 
     Returns:
         Two tensors of x's shape, with the mask of x. s is rounded to the layer's compute dtype before it is normalized.

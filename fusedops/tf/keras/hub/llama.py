@@ -56,9 +56,9 @@ class LlamaTransformerDecoder(CausalDecoder, llama_decoder.LlamaTransformerDecod
         )
         if self_attention_cache is not None:
             attended, self_attention_cache = attended
-        attended = self._self_attention_dropout(attended, training=training)
+        dropout = self._self_attention_dropout
 
-        x, residual = add_norm(self._feedforward_layernorm, attended, decoder_sequence)
+        x, residual = add_norm(self._feedforward_layernorm, attended, decoder_sequence, dropout, training)
         y = self._feedforward_output_dense(self._gated(x)) + residual
         return y if self_attention_cache is None else (y, self_attention_cache)
 

@@ -19,9 +19,13 @@ class FusedRMSNorm(HubLayer):
     def call(self, x: tf.Tensor) -> tf.Tensor:
         return fo.rms_norm(x, parameter(self.scale, x), eps=self.epsilon, weight_offset=self.weight_offset)
 
-    def fused_add(self, x: tf.Tensor, residual: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        scale = parameter(self.scale, x)
-        return fo.add_rms_norm(x, residual, scale, eps=self.epsilon, weight_offset=self.weight_offset)
+    def fused_add(
+        self, x: tf.Tensor, residual: tf.Tensor, dropout: float = 0.0, seed: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        scale, offset = parameter(self.scale, x), self.weight_offset
+        return fo.add_rms_norm(
+            x, residual, scale, eps=self.epsilon, weight_offset=offset, dropout=dropout, seed=seed
+        )
 
 
 _NORMS = made.counterparts("norms", FusedRMSNorm)

@@ -6,13 +6,19 @@ from typing import Any
 
 import tensorflow as tf
 
+from fusedops.tf.keras.dropout import add, to_be_dropped
 from fusedops.tf.keras.hub.norms import FusedRMSNorm
 from fusedops.tf.keras.normalization import LayerNormalization
 
 
-def add_norm(norm: Any, x: tf.Tensor, residual: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """(norm(s), s) with s = x + residual: in one pass, if the norm is one of ours."""
+def add_norm(
+    norm: Any, x: tf.Tensor, residual: tf.Tensor, dropout: Any = None, training: bool | None = None
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """(norm(s), s) with s = dropout(x) + residual: in one pass, as far as the layers are ours."""
     if isinstance(norm, FusedRMSNorm) or (type(norm) is LayerNormalization and not norm.why_not(x)):
-        return norm.fused_add(x, residual)
-    s = x + residual
+        rate, seed = 0.0, None
+        if dropout is not None:
+            x, rate, seed = to_be_dropped(dropout, x, residual, training)
+        return norm.fused_add(x, residual, rate, seed)
+    s = x + residual if dropout is None else add(x, residual, dropout, training)
     return norm(s), s

@@ -11,6 +11,7 @@ from keras_hub.src.layers.modeling import cached_multi_head_attention, transform
 from keras_hub.src.layers.modeling.transformer_layer_utils import merge_padding_and_attention_mask
 
 from fusedops.tf.keras.attention import MultiHeadAttention
+from fusedops.tf.keras.dropout import add
 from fusedops.tf.keras.hub.causal import kept_of_decoder
 from fusedops.tf.keras.hub.layer import HubLayer
 from fusedops.tf.keras.hub.residual import add_norm
@@ -47,19 +48,18 @@ class TransformerEncoder(HubLayer, transformer_encoder.TransformerEncoder):
         )
         if return_attention_scores:
             attended, scores = attended
-        attended = self._self_attention_dropout(attended, training=training)
+        of_attention, of_feedforward = self._self_attention_dropout, self._feedforward_dropout
 
         if self.normalize_first:
-            x, residual = add_norm(self._feedforward_layer_norm, attended, inputs)
-            y = self._feedforward(x, training) + residual
+            x, residual = add_norm(self._feedforward_layer_norm, attended, inputs, of_attention, training)
+            y = add(self._feedforward(x), residual, of_feedforward, training)
         else:
-            x, _ = add_norm(self._self_attention_layer_norm, attended, inputs)
-            y, _ = add_norm(self._feedforward_layer_norm, self._feedforward(x, training), x)
+            x, _ = add_norm(self._self_attention_layer_norm, attended, inputs, of_attention, training)
+            y, _ = add_norm(self._feedforward_layer_norm, self._feedforward(x), x, of_feedforward, training)
         return (y, scores) if return_attention_scores else y
 
-    def _feedforward(self, x: tf.Tensor, training: bool | None) -> tf.Tensor:
-        x = self._feedforward_output_dense(self._feedforward_intermediate_dense(x))
-        return self._feedforward_dropout(x, training=training)
+    def _feedforward(self, x: tf.Tensor) -> tf.Tensor:
+        return self._feedforward_output_dense(self._feedforward_intermediate_dense(x))
 
 
 @keras.saving.register_keras_serializable("fusedops.hub")

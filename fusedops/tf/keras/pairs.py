@@ -1,0 +1,40 @@
+"""Layers of two inputs of one shape, x and a residual, which come as two arguments or as one list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+
+def one_shape(input_shape: Any) -> Any:
+    """The shape of x, from its own or from those of x and the residual."""
+    if isinstance(input_shape, (list, tuple)) and not isinstance(input_shape[0], (list, tuple)):
+        return input_shape
+    shapes = _two(input_shape)
+    _check_shapes(*shapes)
+    return shapes[0]
+
+
+def pair(inputs: Any, residual: Any) -> Sequence[tf.Tensor]:
+    found = _two(inputs if residual is None else (inputs, residual))
+    _check_shapes(*(x.shape for x in found))
+    return found
+
+
+def _two(inputs: Any) -> Sequence[Any]:
+    if isinstance(inputs, (list, tuple)) and len(inputs) == 2:
+        return inputs
+    raise ValueError(f"a layer over a sum takes two tensors, layer(x, residual) or layer([x, residual]); got {inputs!r}")
+
+
+def _check_shapes(x: Any, residual: Any) -> None:
+    """The kernel's check, as far as shapes are known before it runs."""
+    if not tf.TensorShape(x).is_compatible_with(residual):
+        raise ValueError(f"a layer over a sum: residual must have x's shape, {list(x)}; got {list(residual)}")
+
+
+def sum_of(x: tf.Tensor, residual: tf.Tensor) -> tf.Tensor:
+    """The sum. Dense tensors are not broadcast, even if their shapes are unknown."""
+    return tf.add_n([x, residual]) if isinstance(x, tf.Tensor) else x + residual
