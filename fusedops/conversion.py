@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 
+OTHER_MASKS = "with the same seed, dropout drops other elements than before: its random numbers are fusedops's"
+
+
 class UnknownClass(Exception):
     """Says why no counterpart of a class can be made: another version of its library may have another class."""
 
@@ -134,6 +137,10 @@ class Report:
 
     def ignore(self, thing: Any) -> None:
         self.outcomes.append(Outcome(thing, type(thing), "ignored"))
+
+    def has_replaced(self, kind: type) -> bool:
+        """Whether anything of this very class."""
+        return any(each.status == "replaced" and each.kind is kind for each in self.outcomes)
 
     @property
     def is_empty(self) -> bool:

@@ -34,7 +34,7 @@ class Case:
     @property
     def is_keras(self) -> bool:
         """Whether Keras has a layer of this name."""
-        return self.layer not in ("AddRMSNormalization", "AddLayerNormalization", "GatedDense", "RotaryEmbedding")
+        return self.layer not in ("AddRMSNormalization", "AddLayerNormalization", "GatedDense", "RotaryEmbedding", "DropoutAdd")
 
 
 FUSED = (
@@ -57,6 +57,8 @@ FUSED = (
     Case("AddLayerNormalization", {"axis": [2], "center": False}, inputs=2),
     *(Case("GatedDense", {"units": 16, "activation": name}) for name in ("silu", "gelu", "gelu_tanh", "relu", None)),
     Case("GatedDense", {"units": 5, "activation": "sigmoid", "use_bias": False}, shape=(7, 33)),
+    Case("Dropout", {"rate": 0.5, "seed": 3}),
+    Case("DropoutAdd", {"rate": 0.5, "seed": 3}, inputs=2),
     Case("RotaryEmbedding"),
     Case("RotaryEmbedding", {"max_wavelength": 50, "scaling_factor": 4.0}, shape=(2, 5, 3, 8)),
     Case("RotaryEmbedding", {"sequence_axis": 2}, shape=(2, 3, 5, 8)),

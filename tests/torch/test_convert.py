@@ -120,7 +120,8 @@ def test_report(torch, fo, capsys):
     )
     fo.convert(model)
     assert capsys.readouterr().out.splitlines() == [
-        "fusedops: 3 of 12 modules of 'Sequential' replaced",
+        "fusedops: 4 of 12 modules of 'Sequential' replaced",
+        "     1 Dropout            -> fusedops.torch.nn.dropout.Dropout",
         "     3 LayerNorm          -> fusedops.torch.nn.normalization.LayerNorm",
         "     1 MultiheadAttention -> fusedops.torch.nn.attention.MultiheadAttention, "
         "if it is called with need_weights=False",
@@ -128,11 +129,12 @@ def test_report(torch, fo, capsys):
         "  kept GELU '4': torch's own kernel serves as well",
         "  kept SiLU (2): torch's own kernel serves as well",
         "  kept Softmax '8': dim -2 is not the last",
-        "  no counterpart for Dropout (1), Linear (1, 15% of the parameters), "
+        "  no counterpart for Linear (1, 15% of the parameters), "
         "NonDynamicallyQuantizableLinear (1, 15% of the parameters)",
+        "  with the same seed, dropout drops other elements than before: its random numbers are fusedops's",
     ]
     fo.convert(model)
-    assert "0 of 12 modules of 'Sequential' replaced, 3 are fusedops's already" in capsys.readouterr().out
+    assert "0 of 12 modules of 'Sequential' replaced, 4 are fusedops's already" in capsys.readouterr().out
     fo.convert(model, verbose=False)
     assert not capsys.readouterr().out
 

@@ -279,7 +279,7 @@ def test_the_package_has_the_layers(torch_cpu):
     import fusedops.torch.nn as fnn
 
     assert fo.nn is fnn
-    elsewhere = {"MultiheadAttention"}  # test_nn_attention.py
+    elsewhere = {"MultiheadAttention", "Dropout", "DropoutAdd"}  # test_nn_attention.py, test_nn_dropout.py
     assert {case.layer for case in CASES} | elsewhere == set(fnn.__all__)
     with pytest.raises(AttributeError, match=r"module 'fusedops.torch' has no attribute 'other'"):
         fo.other  # noqa: B018

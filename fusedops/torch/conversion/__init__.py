@@ -41,7 +41,7 @@ def convert(model: _Model, verbose: bool = True, *, functions: bool = False, fus
     buffers, state-dict keys, hooks, devices, the optimizer's references and all references to modules stay valid. A
     second conversion does nothing more.
 
-    Known are `LayerNorm`, `RMSNorm`, `Softmax`, `MultiheadAttention` and `CrossEntropyLoss` of torch.nn, and every
+    Known are `LayerNorm`, `RMSNorm`, `Softmax`, `Dropout`, `MultiheadAttention` and `CrossEntropyLoss` of torch.nn, and every
     class with a `forward` whose code is that of a norm, a gated or dense MLP, an attention with rotary embedding, a
     residual block or a model with a loss in the catalogue `fusedops.torch.conversion.hf.forms`, which is that of
     Hugging Face's transformers and of models that copy it. The names of the class, its attributes and variables may
@@ -56,6 +56,10 @@ def convert(model: _Model, verbose: bool = True, *, functions: bool = False, fus
 
     The model may be wrapped, for example by DistributedDataParallel or torch.compile; compiled code is compiled again.
     `fully_shard` makes subclasses: convert a model before it is sharded.
+
+    A dropout before a residual connection is drawn in the pass of the sum, or of the sum and its norm, where a block
+    with both is known. Its random numbers come from torch's generator by another way than torch's own, so that with the
+    same seed other elements are dropped than before; the report says so.
 
     With `functions=True`, calls of torch.nn.functional's `cross_entropy`, `layer_norm`, `rms_norm` and `softmax` in the
     code of a module's own `forward` go to fusedops as well, where they compute the same: in the module's dtype, over
@@ -106,6 +110,8 @@ def reported(model: torch.nn.Module, functions: bool = False, fuse_loss: bool = 
     for change in implementation.convert(modules):
         (report.notes if change.reason else report.further).append(str(change))
     report.notes += hf.notes_on_losses(modules, fuse_loss)
+    if report.has_replaced(torch.nn.Dropout):
+        report.notes.append(conversion.OTHER_MASKS)
     internals.forget_compiled(modules)
     return report
 
