@@ -34,7 +34,13 @@ class Case:
     @property
     def is_keras(self) -> bool:
         """Whether Keras has a layer of this name."""
-        return self.layer not in ("AddRMSNormalization", "AddLayerNormalization", "GatedDense", "RotaryEmbedding", "DropoutAdd")
+        return self.layer not in (
+            "AddRMSNormalization",
+            "AddLayerNormalization",
+            "GatedDense",
+            "RotaryEmbedding",
+            "DropoutAdd",
+        )
 
 
 FUSED = (

@@ -30,6 +30,15 @@ class AddLayerNormalization(_Add, keras.layers.LayerNormalization):
     pass
 
 
+class DropoutAdd(keras.layers.Dropout):
+    def build(self, input_shape: Any) -> None:
+        self.built = True
+
+    def call(self, inputs: Any, training: bool = False) -> tf.Tensor:
+        x, residual = inputs
+        return super().call(x, training=training) + residual
+
+
 def gelu(x: tf.Tensor, approximate: bool = False) -> tf.Tensor:
     """TensorFlow's own rounds its constants to float32, even in float64."""
     if approximate:

@@ -165,7 +165,9 @@ def test_refused_arguments(tf_backend, fk):
 def test_convert_and_revert(tf_backend, keras, fk, capsys):
     (x,) = tensors(tf_backend.tf, "Dropout")
     layers = [keras.layers.Dropout(RATE, seed=4), keras.layers.Dropout(RATE, noise_shape=(64, 1), name="rows")]
-    model = keras.Sequential([keras.Input(SHAPE[1:]), *layers, keras.layers.Dropout(0.0, name="nothing")], name="example")
+    model = keras.Sequential(
+        [keras.Input(SHAPE[1:]), *layers, keras.layers.Dropout(0.0, name="nothing")], name="example"
+    )
     plain = model(x).numpy()
     config, first = layers[0].get_config(), layers[0](x, training=True).numpy()
     fk.convert(model)

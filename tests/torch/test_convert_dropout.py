@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 RATE = 0.5
@@ -124,6 +126,81 @@ def test_sums_in_training_draw_what_they_drop(torch, fo, built, monkeypatch):
     for got, expected in zip(alone, fused, strict=True):
         torch.testing.assert_close(got, expected, rtol=0, atol=2e-4 * max(1.0, expected.abs().max().item()))
     assert (state_and_gradients(torch, model, inputs, seed=8)[0] != fused[0]).any()
+
+
+@pytest.fixture(params=[(kind, first) for kind in ("Encoder", "Decoder") for first in (False, True)], ids=str)
+def layer(request, torch):
+    """A layer of torch's own, its inputs, and how many of its sums are fused with a norm, and without."""
+    kind, norm_first = request.param
+    layer = getattr(torch.nn, f"Transformer{kind}Layer")(SIZE, 2, 24, RATE, norm_first=norm_first, batch_first=True)
+    layer.self_attn.dropout = 0.0  # attention has a dropout of its own
+    if kind == "Decoder":
+        layer.multihead_attn.dropout = 0.0
+    padding = torch.zeros(2, 6, dtype=torch.bool)
+    padding[1, 4:] = True
+    causal = torch.ones(6, 6, dtype=torch.bool).triu(1)
+    masks = {"Encoder": ("src_mask", "src_key_padding_mask"), "Decoder": ("tgt_mask", "tgt_key_padding_mask")}[kind]
+    inputs = [torch.randn(2, 6, SIZE, requires_grad=True) for _ in range(1 + (kind == "Decoder"))]
+    sums = len(inputs) + 1
+    return layer, inputs, dict(zip(masks, (causal, padding), strict=True)), (sums - norm_first, int(norm_first))
+
+
+def around(torch, layer):
+    """A model of it alone, for torch.fx, which records a layer as one node in a model."""
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x, memory):
+            return self.layer(x) if memory is None else self.layer(x, memory)
+
+    return Model()
+
+
+def run_layer(torch, layer, inputs, masks):
+    torch.manual_seed(2)
+    y = layer(*inputs, **masks)
+    wanted = [*inputs, *layer.parameters()]
+    return [y.detach(), *torch.autograd.grad(y, wanted, torch.linspace(-1, 1, y.numel()).view_as(y))]
+
+
+def assert_close(torch, got, expected):
+    for x, y in zip(got, expected, strict=True):
+        torch.testing.assert_close(x, y, rtol=0, atol=1e-4 * max(1.0, y.abs().max().item()))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_torch_s_own_layers(torch, fo, layer, training, monkeypatch):
+    """They compute what they did, with the numbers of the layers for dropout within them; and so after `revert`."""
+    module, inputs, masks, counts = layer
+    module.train(training)
+    kind = type(module)
+    plain = run_layer(torch, module, inputs, masks) if not training else None
+    fo.convert(module, verbose=False)
+    ours = type(module)
+    assert ours is not kind and issubclass(ours, kind)
+    seen = calls(torch, monkeypatch)
+    fused = run_layer(torch, module, inputs, masks)
+    norms = [name for name in seen if name.startswith("dropout_add_")]
+    assert (len(norms), seen.count("dropout_add")) == (counts if training else (0, 0))
+    module.__class__ = kind  # torch's code around our layers
+    assert_close(torch, run_layer(torch, module, inputs, masks), fused)
+    module.__class__ = ours
+    if plain:
+        assert_close(torch, fused, plain)
+    torch.compiler.reset()
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    assert_close(torch, run_layer(torch, compiled, inputs, masks), fused)
+    copy = pickle.loads(pickle.dumps(module))
+    assert type(copy) is ours
+    assert_close(torch, run_layer(torch, copy, inputs, masks), fused)
+    recorded = torch.fx.symbolic_trace(
+        around(torch, module), concrete_args={} if len(inputs) == 2 else {"memory": None}
+    )
+    assert [node.target for node in recorded.graph.nodes if node.op == "call_module"] == ["layer"]
+    assert type(fo.revert(module)) is kind
 
 
 def test_a_dropout_of_one_s_own_is_called(torch, fo, transformers, monkeypatch):

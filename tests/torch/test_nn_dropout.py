@@ -57,9 +57,7 @@ def function_of(fo, layer, name):
     return {
         "Dropout": lambda x: fo.dropout(x, RATE),
         "DropoutAdd": lambda x, residual: fo.dropout_add(x, residual, RATE),
-        "AddRMSNorm": lambda x, residual: fo.add_rms_norm(
-            x, residual, *weights, eps=layer._eps(x), dropout=RATE
-        ),
+        "AddRMSNorm": lambda x, residual: fo.add_rms_norm(x, residual, *weights, eps=layer._eps(x), dropout=RATE),
         "AddLayerNorm": lambda x, residual: fo.add_layer_norm(x, residual, *weights, dropout=RATE),
     }[name]
 

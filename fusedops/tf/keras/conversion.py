@@ -32,8 +32,8 @@ def convert(model: _Model, verbose: bool = True) -> _Model:
     not loaded. The functions that Keras traced for the model are traced again, as is any `tf.function` that is a method
     or an attribute of one of its layers; a `tf.function` elsewhere keeps the layers that it has seen. Convert the
     outermost model: a compiled model around it is not updated.
-    A layer with dropout keeps its seed generator, and drops other elements with its seeds than before; the report says so.
-    In `fit`, a callback may convert the model between two steps.
+    In `fit`, a callback may convert the model between two steps. A layer with dropout keeps its seed generator, and
+    drops other elements with its seeds than before; the report says so.
 
     A converted model is saved under the names of fusedops's classes: `import fusedops.tf.keras` before
     `keras.saving.load_model`. To load the file with Keras alone, `revert` the model before `save`.

@@ -26,7 +26,9 @@ def pair(inputs: Any, residual: Any) -> Sequence[tf.Tensor]:
 def _two(inputs: Any) -> Sequence[Any]:
     if isinstance(inputs, (list, tuple)) and len(inputs) == 2:
         return inputs
-    raise ValueError(f"a layer over a sum takes two tensors, layer(x, residual) or layer([x, residual]); got {inputs!r}")
+    raise ValueError(
+        f"a layer over a sum takes two tensors, layer(x, residual) or layer([x, residual]); got {inputs!r}"
+    )
 
 
 def _check_shapes(x: Any, residual: Any) -> None:

@@ -41,10 +41,11 @@ def convert(model: _Model, verbose: bool = True, *, functions: bool = False, fus
     buffers, state-dict keys, hooks, devices, the optimizer's references and all references to modules stay valid. A
     second conversion does nothing more.
 
-    Known are `LayerNorm`, `RMSNorm`, `Softmax`, `Dropout`, `MultiheadAttention` and `CrossEntropyLoss` of torch.nn, and every
-    class with a `forward` whose code is that of a norm, a gated or dense MLP, an attention with rotary embedding, a
-    residual block or a model with a loss in the catalogue `fusedops.torch.conversion.hf.forms`, which is that of
-    Hugging Face's transformers and of models that copy it. The names of the class, its attributes and variables may
+    Known are `LayerNorm`, `RMSNorm`, `Softmax`, `Dropout`, `MultiheadAttention`, `CrossEntropyLoss`,
+    `TransformerEncoderLayer` and `TransformerDecoderLayer` of torch.nn, and every class with a `forward` whose code is
+    that of a norm, a gated or dense MLP, an attention with rotary embedding, a residual block or a model with a loss in
+    the catalogue `fusedops.torch.conversion.hf.forms`, which is that of Hugging Face's transformers and of models that
+    copy it. The names of the class, its attributes and variables may
     differ, and so may comments and annotations; operations, constants, dtypes and their order may not. A class that
     differs in one place is kept, and the line is printed if most of its code is that of a form. So is a class
     without a source file, and a subclass of a known class that has no `forward` of its own, because it may compute

@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from fusedops import conversion
 from fusedops.torch import nn
-from fusedops.torch.conversion import functions, hf
+from fusedops.torch.conversion import functions, hf, transformer
 from fusedops.torch.conversion.functions import called
 from fusedops.torch.conversion.hf.layer import HFLayer
 from fusedops.torch.nn.layer import FusedLayer
@@ -24,19 +24,18 @@ _OF_TORCH: dict[type, type] = {
     torch.nn.MultiheadAttention: nn.MultiheadAttention,
     torch.nn.RMSNorm: nn.RMSNorm,
     torch.nn.Softmax: nn.Softmax,
+    torch.nn.TransformerDecoderLayer: transformer.TransformerDecoderLayer,
+    torch.nn.TransformerEncoderLayer: transformer.TransformerEncoderLayer,
 }
 _ORIGINALS = {counterpart: kind for kind, counterpart in _OF_TORCH.items()}
 
 _SERVED = "torch's own kernel serves as well"
-_OF_PARTS = "only its norms and its attention have counterparts"
 _KEPT: dict[type, str] = {
     torch.nn.GELU: _SERVED,
     torch.nn.ReLU: _SERVED,
     torch.nn.SiLU: _SERVED,
     torch.nn.Sigmoid: _SERVED,
     torch.nn.Tanh: _SERVED,
-    torch.nn.TransformerDecoderLayer: _OF_PARTS,
-    torch.nn.TransformerEncoderLayer: _OF_PARTS,
 }
 
 
@@ -90,6 +89,8 @@ class Modules(conversion.Rules):
     def condition(self, thing: Any) -> str:
         if isinstance(thing, torch.nn.MultiheadAttention):
             return "if it is called with need_weights=False"
+        if isinstance(thing, torch.nn.TransformerEncoderLayer):
+            return "in training"
         dim = thing.dim if isinstance(thing, torch.nn.Softmax) else None
         return "" if dim is None or dim < 0 else f"if dim {dim} is the last of its input"
 

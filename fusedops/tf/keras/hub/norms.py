@@ -23,9 +23,7 @@ class FusedRMSNorm(HubLayer):
         self, x: tf.Tensor, residual: tf.Tensor, dropout: float = 0.0, seed: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
         scale, offset = parameter(self.scale, x), self.weight_offset
-        return fo.add_rms_norm(
-            x, residual, scale, eps=self.epsilon, weight_offset=offset, dropout=dropout, seed=seed
-        )
+        return fo.add_rms_norm(x, residual, scale, eps=self.epsilon, weight_offset=offset, dropout=dropout, seed=seed)
 
 
 _NORMS = made.counterparts("norms", FusedRMSNorm)

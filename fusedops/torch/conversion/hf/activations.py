@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from fusedops.functions.common import Activation
+from fusedops.torch.internals import is_watched
 
 # transformers has many ways to write one formula.
 _OF_TRANSFORMERS: dict[str, Activation] = {
@@ -54,6 +55,11 @@ def is_activation(thing: Any) -> bool:
         return callable(thing)
     kind = type(thing)
     return kind.__module__ == "torch.nn.modules.activation" or kind is torch.nn.Identity or _is_of_transformers(kind)
+
+
+def has_watchers(activation: Any) -> bool:
+    """Whether somebody would notice that it is not called."""
+    return isinstance(activation, torch.nn.Module) and is_watched(activation)
 
 
 def _is_of_transformers(kind: type) -> bool:

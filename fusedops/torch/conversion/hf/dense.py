@@ -9,7 +9,7 @@ from torch.nn import functional
 
 import fusedops.torch as fo
 from fusedops.conversion import full_name
-from fusedops.torch.conversion.hf.activations import fused_name, is_activation, unfused_activation
+from fusedops.torch.conversion.hf.activations import fused_name, has_watchers, is_activation, unfused_activation
 from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer, stays_half
 from fusedops.torch.internals import is_watched
 from fusedops.torch.nn.layer import unfused_input
@@ -45,7 +45,7 @@ class DroppedDense(ActivatedDense):
 def activated(activation: Any, dense: Any, x: torch.Tensor) -> torch.Tensor:
     """act(dense(x)); the kernel computes bias and activation if it can and if no hook or subclass is in the way."""
     name = fused_name(activation)
-    if name is None or unfused_dense(dense) or is_watched(dense) or is_watched(activation) or unfused_input(x):
+    if name is None or unfused_dense(dense) or is_watched(dense) or has_watchers(activation) or unfused_input(x):
         return activation(dense(x))
     if takes_product(dense, x):
         return fo.linear(x, dense.weight, dense.bias, name, transpose_weight=not _is_conv1d(dense))

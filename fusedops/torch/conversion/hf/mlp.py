@@ -8,9 +8,9 @@ import torch
 
 import fusedops.torch as fo
 from fusedops.torch.conversion.hf import internals
-from fusedops.torch.conversion.hf.activations import fused_name, is_activation, unfused_activation
+from fusedops.torch.conversion.hf.activations import fused_name, has_watchers, is_activation, unfused_activation
 from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer
-from fusedops.torch.internals import is_watched, shape
+from fusedops.torch.internals import shape
 from fusedops.torch.nn.layer import unfused_input
 from fusedops.torch.nn.linear import takes_product
 
@@ -64,7 +64,7 @@ class PackedMLP(_Gated):
 def gated_halves(activation: Any, packed: torch.Tensor) -> torch.Tensor:
     """act(gate) · up of the halves of the last dimension, whose gradient is then one tensor as well."""
     name = fused_name(activation)
-    if name is None or unfused_input(packed) or _is_watched(activation):
+    if name is None or unfused_input(packed) or has_watchers(activation):
         gate, up = packed.chunk(2, dim=-1)
         return activation(gate) * up
     return fo.gated_act(packed, None, name)
@@ -73,7 +73,7 @@ def gated_halves(activation: Any, packed: torch.Tensor) -> torch.Tensor:
 def gated_product(activation: Any, gate: Any, up: Any, x: torch.Tensor) -> torch.Tensor:
     """act(gate(x)) · up(x), with both products if the kernel can and if no hook or subclass is in the way."""
     name, plain = fused_name(activation), type(gate) is type(up) is torch.nn.Linear
-    if name is None or not plain or unfused_input(x) or _is_watched(activation):
+    if name is None or not plain or unfused_input(x) or has_watchers(activation):
         return gated(activation, gate(x), up(x))
     if not (takes_product(gate, x) and takes_product(up, x)) or shape(gate.weight) != shape(up.weight):
         return gated(activation, gate(x), up(x))
@@ -83,15 +83,11 @@ def gated_product(activation: Any, gate: Any, up: Any, x: torch.Tensor) -> torch
 def gated(activation: Any, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """act(gate) · up, by the kernel if it can and if no hook or subclass is in the way."""
     name = fused_name(activation)
-    if name is None or gate.dtype is not up.dtype or unfused_input(gate) or _is_watched(activation):
+    if name is None or gate.dtype is not up.dtype or unfused_input(gate) or has_watchers(activation):
         return activation(gate) * up
     if shape(gate) != shape(up):  # one is spread over the other
         return activation(gate) * up
     return fo.gated_act(gate, up, name)
-
-
-def _is_watched(activation: Any) -> bool:
-    return isinstance(activation, torch.nn.Module) and is_watched(activation)
 
 
 class GatedExperts(_Gated):
