@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-
 OTHER_MASKS = "with the same seed, dropout drops other elements than before: its random numbers are fusedops's"
 
 

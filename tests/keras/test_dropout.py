@@ -98,7 +98,7 @@ def test_in_graphs(tf_backend, fk, name, jit_compile):
 
 
 def test_means_and_masks(tf_backend, fk):
-    """As many are dropped as a binomial distribution has it; kept elements keep their mean, and gradients their mask."""
+    """As many are dropped as a binomial distribution has it."""
     tf, x = tf_backend.tf, tf_backend.tf.ones((1000, 1000))
     y, gradient = run(tf, lambda x: tf.reduce_sum(fk.Dropout(RATE, seed=1)(x, training=True)), [x])
     y = gradient.numpy()  # the upstream gradient of a single number is -1
@@ -216,8 +216,9 @@ def test_a_block_drops_in_the_pass_of_its_sums(tf_backend, keras, fk, encoder, n
     seeds = [part.seed_generator.state for part in (layer._self_attention_dropout, layer._feedforward_dropout)]
     names = []
     for name in ("dropout", "dropout_add", "add_layer_norm"):
+        original = getattr(fo, name)
 
-        def call(*args, _original=getattr(fo, name), _name=name, **kwargs):
+        def call(*args, _original=original, _name=name, **kwargs):
             names.append(_name if not kwargs.get("dropout") else f"dropout_{_name}")
             return _original(*args, **kwargs)
 

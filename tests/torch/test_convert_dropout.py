@@ -83,8 +83,9 @@ def calls(torch, monkeypatch):
 
     seen = []
     for name in ("dropout", "dropout_add", "add_rms_norm", "add_layer_norm"):
+        original = getattr(fo, name)
 
-        def call(*args, _original=getattr(fo, name), _name=name, **kwargs):
+        def call(*args, _original=original, _name=name, **kwargs):
             seen.append(_name if "norm" not in _name or not kwargs.get("dropout") else f"dropout_{_name}")
             return _original(*args, **kwargs)
 

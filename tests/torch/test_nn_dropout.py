@@ -87,7 +87,7 @@ def test_evaluation_is_torch_s(torch_backend, torch, fnn, name):
 
 
 def test_means_and_masks(torch_backend, torch, fnn):
-    """As many are dropped as a binomial distribution has it; kept elements keep their mean, and gradients their mask."""
+    """As many are dropped as a binomial distribution has it, and a gradient has the mask of its result."""
     x = torch.ones(1000, 1000, device=torch_backend.device, requires_grad=True)
     y = fnn.Dropout(RATE)(x)
     (gradient,) = torch.autograd.grad(y.sum(), x)
@@ -197,7 +197,7 @@ def test_a_gpu_s_small_tensors_are_torch_s(torch_gpu, monkeypatch):
 def test_refused_rates(torch_cpu):
     fnn = torch_cpu.functions.nn
     for kind in (fnn.Dropout, fnn.DropoutAdd):
-        with pytest.raises(ValueError, match="dropout probability has to be between 0 and 1, but got 1.5"):
+        with pytest.raises(ValueError, match=r"dropout probability has to be between 0 and 1, but got 1\.5"):
             kind(1.5)
     for kind in (fnn.AddRMSNorm, fnn.AddLayerNorm):
         for rate in (1.0, -0.1, float("nan")):

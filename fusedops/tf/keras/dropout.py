@@ -115,7 +115,7 @@ def _unfused_rate(rate: float) -> str | None:
 def to_be_dropped(
     dropout: Any, x: tf.Tensor, residual: tf.Tensor, training: bool | None
 ) -> tuple[tf.Tensor, float, tf.Tensor | None]:
-    """x, and with which rate and seed it is still to be dropped; what the kernel cannot stand for, the layer has done."""
+    """x, and with which rate and seed to drop it; what the kernel cannot stand for, the layer has done already."""
     is_plain = type(dropout) is Dropout and "call" not in vars(dropout) and dropout.compute_dtype == x.dtype.name
     if is_plain and training and x.dtype == residual.dtype and not dropout.why_not(x):
         return x, dropout.rate, next_seed(dropout)
