@@ -21,7 +21,7 @@ class Input:
 @dataclass(frozen=True)
 class Output:
     name: str
-    dtype: str  # an input's name, or "compute(<input>)"
+    dtype: str  # an input's name, "compute(<input>)", or the name of an attribute that says it
     saved: bool
 
 
@@ -74,10 +74,11 @@ class Operator:
     derivative: tuple[Step, ...]  # none: a formula in fusedops/gradients
     autocast: bool
     batched: bool  # leading dimensions are independent of each other
+    differentiable: bool
 
     @property
     def has_effects_or_lists(self) -> bool:
-        """Whether it updates inputs, or takes lists: it has no derivative then, and is not mapped over rows."""
+        """Whether it updates inputs, or takes lists: it is not differentiable then, and not mapped over rows."""
         return any(x.updated or x.kind == "list" for x in self.inputs)
 
     @property
@@ -90,14 +91,17 @@ class Operator:
 class Core:
     table: dict[str, Operator]  # by name
     dtypes: tuple[str, ...]  # in the order of the core's numbers for them, as both frameworks spell them
-    half_symbol: int  # half of a symbol, of a dimension that a tracer knows by symbol only, is the symbol less this
+    # Half of a symbol, of a dimension that a tracer knows by symbol only, is the symbol less this, and the number of its
+    # blocks the symbol less twice this; both may be.
+    half_symbol: int
+    block: int  # elements
 
 
 def read(library: ctypes.CDLL) -> Core:
     library.fusedops_describe.restype = ctypes.c_char_p
     described = json.loads(library.fusedops_describe())
     table = {row["name"]: _operator(row) for row in described["operators"]}
-    return Core(table, tuple(described["dtypes"]), described["half_symbol"])
+    return Core(table, tuple(described["dtypes"]), described["half_symbol"], described["block"])
 
 
 def read_from(library: ctypes.CDLL, first: int) -> list[Operator]:
@@ -120,6 +124,7 @@ def _operator(row: dict[str, Any]) -> Operator:
         derivative=tuple(_step(**item) for item in row["derivative"]),
         autocast=row["autocast"],
         batched=row["batched"],
+        differentiable=row["differentiable"],
     )
 
 

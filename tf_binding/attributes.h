@@ -36,6 +36,10 @@ inline DType core_dtype(tensorflow::DataType dtype) {
       return DType::c64;
     case tensorflow::DT_COMPLEX128:
       return DType::c128;
+    case tensorflow::DT_FLOAT8_E4M3FN:
+      return DType::f8_e4m3fn;
+    case tensorflow::DT_FLOAT8_E5M2:
+      return DType::f8_e5m2;
     default:
       return DType::other;
   }

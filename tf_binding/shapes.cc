@@ -38,6 +38,13 @@ class GraphRule : public Rule {
     return graph_->Divide(handle(whole), 2, true, &halved).ok() ? dim(halved) : dim(graph_->UnknownDim());
   }
 
+  Dim blocks(Dim dim) override {
+    DimensionHandle rounded_up, divided;
+    const bool known = graph_->Add(handle(dim), kBlock - 1, &rounded_up).ok() &&
+                       graph_->Divide(rounded_up, kBlock, false, &divided).ok();
+    return this->dim(known ? divided : graph_->UnknownDim());
+  }
+
   // An input whose tensors, `count` of them, stand from this position on.
   absl::Status read_input(int input, int position, int64_t count) {
     const bool is_list = op.inputs[input].kind == Kind::list;

@@ -131,7 +131,7 @@ Row::Row(const Operator& op)
       node(type_name(op.name) + "Backward"),
       differentiated_in_python(find(std::string("_") + op.name)),
       arguments(differentiated_in_python.schema().arguments().size()),
-      is_plain(has_effects_or_lists(op)) {
+      is_plain(!is_differentiable(op)) {
   for (size_t i = 0; i < op.outputs.size(); ++i)
     if (!op.outputs[i].saved) differentiable.push_back(i);
   for (const Step& step : op.derivative) {

@@ -18,6 +18,7 @@ SECTIONS = {
     "attention": "Attention in bfloat16 on the GPU: batch, positions, heads, features",
     "decoding": "Decoding in bfloat16 on the GPU: batch, keys, their heads, features; a query of four times the heads",
     "rows": "Rows in bfloat16 on the GPU: memory speed",
+    "float8": "Rows of bfloat16 rounded to float8 with a scale each, on the GPU: memory speed",
     "dtypes": "Rows in other dtypes on the GPU",
     "small": "Few rows in bfloat16: GPU time alone, by CUDA graphs over inputs that rotate",
     "growth": "Cost growth: elements, on the GPU its time alone",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from benchmarks.cases.case import BOTH, SIZES, Case, Goal, as_fast_as_in_torch, moving
-from benchmarks.operators import OPERATORS, OVER_ROWS
+from benchmarks.operators import FLOAT8, OPERATORS, OVER_ROWS
 
 VARIANTS = ("forward", BOTH)
 NORMS = (OPERATORS["rms_norm"], OPERATORS["layer_norm"])
@@ -17,6 +17,7 @@ REDUCED = (*NORMS, OPERATORS["softmax"])  # which stand for the others where row
 
 def cases_over_rows() -> Iterator[Case]:
     yield from _rows()
+    yield from _float8()
     yield from _dtypes()
     yield from _small()
     yield from _python()
@@ -44,6 +45,13 @@ def _rows() -> Iterator[Case]:
         for variant, times in zip(VARIANTS, (1.10, 1.25), strict=True):
             goals = (*_goals(times), *_in_tensorflow())
             yield moving("rows", "cuda", operator.name, variant, "bfloat16", (65536, 1024), *goals)
+
+
+def _float8() -> Iterator[Case]:
+    for operator in FLOAT8:
+        shape = operator.shape(*operator.largest)
+        goals = _goals(operator.floors[0])
+        yield moving("float8", "cuda", operator.name, "forward", "bfloat16", shape, *goals, frameworks=("torch",))
 
 
 def _dtypes() -> Iterator[Case]:

@@ -16,6 +16,7 @@ EFFORTS = {
     "attention": Effort(round=8e-3, total=0.3, least_calls=3),
     "decoding": Effort(round=2e-3, total=0.3, least_calls=2),
     "rows": Effort(round=4e-3, total=0.4, least_calls=2),
+    "float8": Effort(round=4e-3, total=0.4, least_calls=2),
     "dtypes": Effort(round=4e-3, total=0.3, least_calls=2),
     "small": Effort(round=1e-3, total=0.25, least_calls=2),
     "growth": Effort(round=1e-3, total=0.2),

@@ -5,6 +5,7 @@ from benchmarks.operators import (
     attention,
     dropout,
     elementwise,
+    float8,
     loss,
     models,
     normalization,
@@ -15,8 +16,13 @@ from benchmarks.operators import (
 from benchmarks.operators.record import Operator
 
 # In the order of the tables.
-FAMILIES = (elementwise, normalization, dropout, attention, loss, activations, own, rotary, products, models)
+FAMILIES = (elementwise, normalization, dropout, attention, loss, activations, float8, own, rotary, products, models)
 
 OPERATORS: dict[str, Operator] = {operator.name: operator for family in FAMILIES for operator in family.OPERATORS}
 ELEMENTWISE = tuple(operator for operator in OPERATORS.values() if operator.elementwise)
-OVER_ROWS = tuple(operator for operator in OPERATORS.values() if any(operator.moves) and not operator.elementwise)
+FLOAT8 = tuple(operator for operator in OPERATORS.values() if operator.in_8_bits)
+OVER_ROWS = tuple(
+    operator
+    for operator in OPERATORS.values()
+    if any(operator.moves) and not operator.elementwise and not operator.in_8_bits
+)

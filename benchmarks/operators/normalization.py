@@ -23,13 +23,13 @@ def plain_rms_norm(n: Any) -> Function:
     return rms_norm
 
 
-def _layer_norm(n: Any) -> Function:
-    def layer_norm(x: Any, weight: Any, bias: Any) -> Any:
+def layer_norm(n: Any) -> Function:
+    def of_row(x: Any, weight: Any, bias: Any) -> Any:
         h = n.wide(x)
         h = h - n.mean(h)
         return n.like(h * n.rsqrt(n.mean(h * h) + EPS_LAYER) * n.wide(weight) + n.wide(bias), x)
 
-    return layer_norm
+    return of_row
 
 
 def of_sum(norm: Function) -> Function:
@@ -101,7 +101,7 @@ OPERATORS = (
         inputs=(Input("x"), WEIGHT, BIAS),
         moves=(2, 3),
         operations=(7, 13),
-        formula=_layer_norm,
+        formula=layer_norm,
         expression=f"d = x - mean(x); {NORMED_LAYER}",
         torch=_torch_layer_norm,
         liger=lambda ops: lambda x, weight, bias: ops.LigerLayerNormFunction.apply(x, weight, bias, EPS_LAYER),
@@ -135,7 +135,7 @@ OPERATORS = (
         "add_layer_norm",
         inputs=(Input("x"), Input("residual"), WEIGHT, BIAS),
         operations=(8, 14),
-        formula=lambda n: of_sum(_layer_norm(n)),
+        formula=lambda n: of_sum(layer_norm(n)),
         expression=f"h = x + residual; d = h - mean(h); return {NORMED_LAYER}, h",
         torch=lambda torch: of_sum(_torch_layer_norm(torch)),
         tf_speeds=AHEAD,

@@ -52,13 +52,14 @@ class Operator:
     elementwise: bool = False  # else it is of rows, or a product
     mean: bool = False  # of all rows: some of them count for their share
     random: bool = False  # no two contenders draw the same: what they return is not compared
+    in_8_bits: bool = False  # the first result: compared within the rounding of float8, without a backward
     sums: bool = False  # its first two inputs, which therefore have one gradient
     # Arguments of torch.ops.fusedops's, made of the inputs, where they are others.
     registered: Callable[..., tuple[Any, ...]] | None = None
 
     # Tensors of the first input's size that the forward and the backward move: each input read once, each output
     # written once. 0: the gradient is the upstream one, and there is nothing to measure.
-    moves: tuple[int, int] = (0, 0)
+    moves: tuple[float, float] = (0, 0)
     # Arithmetic operations per element of the first input, of the forward and the backward. A function such as exp
     # counts as one, as do the comparison of a maximum and each term of a sum.
     operations: tuple[int, int] = (0, 0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fusedops.functions.common import Activation, Approximation, Tensor, ops, renamed
+from typing import Any
+
+from fusedops.functions.common import Activation, Approximation, Scaling, Tensor, dtype_name, ops, renamed
 
 
 def bias_act(x: Tensor, bias: Tensor | None = None, activation: Activation = "gelu") -> Tensor:
@@ -40,6 +42,68 @@ def bias_act(x: Tensor, bias: Tensor | None = None, activation: Activation = "ge
     return ops.bias_act(x, bias, activation=activation)
 
 
+def bias_act_float8(
+    x: Tensor,
+    bias: Tensor | None = None,
+    activation: Activation = "gelu",
+    *,
+    scale: Tensor | None = None,
+    scaling: Scaling = "row",
+    dtype: Any = "float8_e4m3fn",
+) -> tuple[Tensor, Tensor]:
+    """(y, scale) with act(x + bias) ≈ y · scale, y in 8 bits: for products in float8.
+
+    With `identity` and no bias it rounds x as it is.
+
+    A value that is divided by its scale rounds once, to nearest even, and becomes the largest finite number (448 for
+    float8_e4m3fn, 57344 for float8_e5m2) if it is beyond: infinities, too. NaN stays NaN, and does not count for the
+    largest value.
+
+    Args:
+        x: [..., columns], float64, float32, float16 or bfloat16. Rows may be strided: they are read in place.
+        bias: [columns], of x's dtype, or float32 beside a 16-bit x.
+        activation: as in `bias_act`.
+        scale: what values are divided by, of the shape below for `scaling`; float32, or float64 for a float64 x. None
+            computes it: the largest absolute value over the largest finite number, and at least the smallest normal
+            number of its dtype, so that zeros have a scale, too.
+        scaling: what has a scale of its own: `tensor`, everything, [] (if given, any shape of one element); `row`,
+            [..., 1]; `block`, 128 neighbouring elements of a row, [..., ceil(columns / 128)]. A row's scales are those
+            of `torch._scaled_mm` and of blockwise kernels; `block` has them row by row.
+        dtype: `float8_e4m3fn` or `float8_e5m2`, by name or as a dtype of the framework.
+
+    Returns:
+        y, of x's shape, and its scale: the given one, or the one that was computed. All is computed in float32, or
+        float64. For rows and blocks one pass reads x and writes both. The scale of a whole tensor is known only when
+        all of it was read, so that to compute it takes a second pass; a given one, such as an earlier one, takes one.
+
+    Gradient:
+        None: this is for inference. PyTorch refuses an argument that requires a gradient, unless under
+        torch.no_grad(). In TensorFlow a gradient through y is None, as that of any cast to 8 bits, and one through the
+        scale raises a LookupError.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+        RuntimeError (PyTorch): an argument requires a gradient.
+        ValueError: `activation`, `scaling` or `dtype` is not one of those above.
+
+    PyTorch:
+        >>> y, scale = fo.bias_act_float8(torch.tensor([[1.0, -3.5, 7.0]]), activation="identity")
+        >>> y.float(), scale
+        (tensor([[  64., -224.,  448.]]), tensor([[0.0156]]))
+
+    TensorFlow:
+        >>> y, scale = fo.bias_act_float8(tf.constant([[1.0, -3.5, 7.0]]), activation="identity")
+        >>> tf.cast(y, tf.float32).numpy(), scale.numpy()
+        (array([[  64., -224.,  448.]], dtype=float32), array([[0.015625]], dtype=float32))
+
+    Source: Micikevicius et al., "FP8 formats for deep learning", 2022.
+    """
+    name = dtype_name(dtype)
+    y, scales = ops.bias_act_float8(x, bias, scale, activation=activation, scaling=scaling, dtype=name)
+    return y, scales if scale is None else scale
+
+
 def gated_act(gate: Tensor, up: Tensor | None = None, activation: Activation = "silu") -> Tensor:
     """act(gate) · up.
 
@@ -74,6 +138,54 @@ def gated_act(gate: Tensor, up: Tensor | None = None, activation: Activation = "
     Source: Shazeer, "GLU variants improve transformer", 2020.
     """
     return ops.gated_act(gate, up, activation=activation)
+
+
+def gated_act_float8(
+    gate: Tensor,
+    up: Tensor | None = None,
+    activation: Activation = "silu",
+    *,
+    scale: Tensor | None = None,
+    scaling: Scaling = "row",
+    dtype: Any = "float8_e4m3fn",
+) -> tuple[Tensor, Tensor]:
+    """(y, scale) with act(gate) · up ≈ y · scale, y in 8 bits, rounded and scaled as by `bias_act_float8`.
+
+    Args:
+        gate: as in `gated_act`, with at least one dimension.
+        up: as in `gated_act`.
+        activation: as in `bias_act`.
+        scale: as in `bias_act_float8`.
+        scaling: as in `bias_act_float8`.
+        dtype: as in `bias_act_float8`.
+
+    Returns:
+        y, of gate's shape, or [..., D] if it is packed, and its scale.
+
+    Gradient:
+        None, as in `bias_act_float8`.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+        RuntimeError (PyTorch): an argument requires a gradient.
+        ValueError: `activation`, `scaling` or `dtype` is not one of those of `bias_act_float8`.
+
+    PyTorch:
+        >>> y, scale = fo.gated_act_float8(torch.tensor([[1.0, 2.0, 3.5, 3.5]]), activation="relu")
+        >>> y.float() * scale
+        tensor([[3.5000, 7.0000]])
+
+    TensorFlow:
+        >>> y, scale = fo.gated_act_float8(tf.constant([[1.0, 2.0, 3.5, 3.5]]), activation="relu")
+        >>> (tf.cast(y, tf.float32) * scale).numpy()
+        array([[3.5, 7. ]], dtype=float32)
+
+    Source: Shazeer, "GLU variants improve transformer", 2020.
+    """
+    name = dtype_name(dtype)
+    y, scales = ops.gated_act_float8(gate, up, scale, activation=activation, scaling=scaling, dtype=name)
+    return y, scales if scale is None else scale
 
 
 def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:

@@ -22,6 +22,14 @@ def seed_of(function: str, seed: Tensor | Sequence[int] | None, x: Tensor) -> Te
     raise NotImplementedError  # a framework's
 
 
+def dtype_name(dtype: Any) -> str:
+    """Of a framework's dtype, or of one that is a name already."""
+    if isinstance(dtype, str):
+        return dtype
+    return getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
+
+
 Activation: TypeAlias = Literal["identity", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"]
 Approximation: TypeAlias = Literal["none", "tanh"]
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
+Scaling: TypeAlias = Literal["tensor", "row", "block"]

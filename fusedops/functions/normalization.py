@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fusedops.functions.common import Tensor, ops, renamed, seed_of
+from typing import Any
+
+from fusedops.functions.common import Scaling, Tensor, dtype_name, ops, renamed, seed_of
 
 
 def rms_norm(x: Tensor, weight: Tensor | None = None, *, eps: float = 1e-6, weight_offset: float = 0.0) -> Tensor:
@@ -105,6 +107,112 @@ def add_rms_norm(
     return y, s
 
 
+def rms_norm_float8(
+    x: Tensor,
+    weight: Tensor | None = None,
+    *,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    scale: Tensor | None = None,
+    scaling: Scaling = "row",
+    dtype: Any = "float8_e4m3fn",
+) -> tuple[Tensor, Tensor]:
+    """(y, scale) with rms_norm(x) ≈ y · scale, y in 8 bits, rounded and scaled as by `bias_act_float8`.
+
+    Args:
+        x: as in `rms_norm`.
+        weight: as in `rms_norm`.
+        eps: as in `rms_norm`.
+        weight_offset: as in `rms_norm`.
+        scale: as in `bias_act_float8`.
+        scaling: as in `bias_act_float8`.
+        dtype: as in `bias_act_float8`.
+
+    Returns:
+        y, of x's shape, and its scale. The normalized values are rounded once, from float32, or float64.
+
+    Gradient:
+        None, as in `bias_act_float8`.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+        RuntimeError (PyTorch): an argument requires a gradient.
+        ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
+
+    PyTorch:
+        >>> y, scale = fo.rms_norm_float8(torch.tensor([[3.0, 4.0]]))
+        >>> y.float() * scale
+        tensor([[0.8586, 1.1314]])
+
+    TensorFlow:
+        >>> y, scale = fo.rms_norm_float8(tf.constant([[3.0, 4.0]]))
+        >>> (tf.cast(y, tf.float32) * scale).numpy().round(4)
+        array([[0.8586, 1.1314]], dtype=float32)
+
+    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
+    """
+    float8 = dtype_name(dtype)
+    y, scales = ops.rms_norm_float8(
+        x, weight, scale, eps=eps, weight_offset=weight_offset, scaling=scaling, dtype=float8
+    )
+    return y, scales if scale is None else scale
+
+
+def add_rms_norm_float8(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None = None,
+    *,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    scale: Tensor | None = None,
+    scaling: Scaling = "row",
+    dtype: Any = "float8_e4m3fn",
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(y, scale, s) with s = x + residual and rms_norm(s) ≈ y · scale, y in 8 bits, as by `bias_act_float8`.
+
+    Args:
+        x: as in `add_rms_norm`.
+        residual: as in `add_rms_norm`.
+        weight: as in `rms_norm`.
+        eps: as in `rms_norm`.
+        weight_offset: as in `rms_norm`.
+        scale: as in `bias_act_float8`.
+        scaling: as in `bias_act_float8`.
+        dtype: as in `bias_act_float8`.
+
+    Returns:
+        y, of x's shape, its scale, and the sum for the next residual connection, in x's dtype.
+
+    Gradient:
+        None, as in `bias_act_float8`.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+        RuntimeError (PyTorch): an argument requires a gradient.
+        ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
+
+    PyTorch:
+        >>> y, scale, s = fo.add_rms_norm_float8(torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 2.0]]))
+        >>> y.float() * scale, s
+        (tensor([[0.8586, 1.1314]]), tensor([[3., 4.]]))
+
+    TensorFlow:
+        >>> y, scale, s = fo.add_rms_norm_float8(tf.constant([[1.0, 2.0]]), tf.constant([[2.0, 2.0]]))
+        >>> (tf.cast(y, tf.float32) * scale).numpy().round(4), s.numpy()
+        (array([[0.8586, 1.1314]], dtype=float32), array([[3., 4.]], dtype=float32))
+
+    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
+    """
+    float8 = dtype_name(dtype)
+    y, scales, s = ops.add_rms_norm_float8(
+        x, residual, weight, scale, eps=eps, weight_offset=weight_offset, scaling=scaling, dtype=float8
+    )
+    return y, scales if scale is None else scale, s
+
+
 def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-5) -> Tensor:
     """(x − mean(x)) · rsqrt(var(x) + eps) · weight + bias, over the last dimension.
 
@@ -142,6 +250,56 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     """
     y, _, _ = ops.layer_norm(x, weight, bias, eps=eps)
     return y
+
+
+def layer_norm_float8(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+    scale: Tensor | None = None,
+    scaling: Scaling = "row",
+    dtype: Any = "float8_e4m3fn",
+) -> tuple[Tensor, Tensor]:
+    """(y, scale) with layer_norm(x) ≈ y · scale, y in 8 bits, rounded and scaled as by `bias_act_float8`.
+
+    Args:
+        x: as in `layer_norm`.
+        weight: as in `layer_norm`.
+        bias: as in `layer_norm`.
+        eps: as in `layer_norm`.
+        scale: as in `bias_act_float8`.
+        scaling: as in `bias_act_float8`.
+        dtype: as in `bias_act_float8`.
+
+    Returns:
+        y, of x's shape, and its scale. The normalized values are rounded once, from float32, or float64.
+
+    Gradient:
+        None, as in `bias_act_float8`.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+        RuntimeError (PyTorch): an argument requires a gradient.
+        ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
+
+    PyTorch:
+        >>> y, scale = fo.layer_norm_float8(torch.tensor([[1.0, 2.0, 3.0]]))
+        >>> y.float() * scale
+        tensor([[-1.2247,  0.0000,  1.2247]])
+
+    TensorFlow:
+        >>> y, scale = fo.layer_norm_float8(tf.constant([[1.0, 2.0, 3.0]]))
+        >>> (tf.cast(y, tf.float32) * scale).numpy().round(4)
+        array([[-1.2247,  0.    ,  1.2247]], dtype=float32)
+
+    Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
+    """
+    float8 = dtype_name(dtype)
+    y, scales = ops.layer_norm_float8(x, weight, bias, scale, eps=eps, scaling=scaling, dtype=float8)
+    return y, scales if scale is None else scale
 
 
 def add_layer_norm(

@@ -21,6 +21,18 @@ class Operators(Protocol):
     def add_rms_norm(
         self, x: Tensor, residual: Tensor, weight: Tensor | None, *, eps: float = 1e-06, weight_offset: float = 0.0
     ) -> tuple[Tensor, Tensor, Tensor]: ...
+    def add_rms_norm_float8(
+        self,
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor | None,
+        scale: Tensor | None,
+        *,
+        eps: float = 1e-06,
+        weight_offset: float = 0.0,
+        scaling: str = "row",
+        dtype: str = "float8_e4m3fn",
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
     def adamw(
         self,
         params: Sequence[Tensor],
@@ -118,6 +130,16 @@ class Operators(Protocol):
         need_dx: bool = True,
         need_dbias: bool = True,
     ) -> tuple[Tensor, Tensor]: ...
+    def bias_act_float8(
+        self,
+        x: Tensor,
+        bias: Tensor | None,
+        scale: Tensor | None,
+        *,
+        activation: str = "gelu",
+        scaling: str = "row",
+        dtype: str = "float8_e4m3fn",
+    ) -> tuple[Tensor, Tensor]: ...
     def cross_entropy(
         self,
         logits: Tensor,
@@ -206,6 +228,16 @@ class Operators(Protocol):
         need_dgate: bool = True,
         need_dup: bool = True,
     ) -> tuple[Tensor, Tensor]: ...
+    def gated_act_float8(
+        self,
+        gate: Tensor,
+        up: Tensor | None,
+        scale: Tensor | None,
+        *,
+        activation: str = "silu",
+        scaling: str = "row",
+        dtype: str = "float8_e4m3fn",
+    ) -> tuple[Tensor, Tensor]: ...
     def gated_linear(
         self,
         x: Tensor,
@@ -255,6 +287,17 @@ class Operators(Protocol):
         need_dweight: bool = True,
         need_dbias: bool = True,
     ) -> tuple[Tensor, Tensor, Tensor]: ...
+    def layer_norm_float8(
+        self,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        scale: Tensor | None,
+        *,
+        eps: float = 1e-05,
+        scaling: str = "row",
+        dtype: str = "float8_e4m3fn",
+    ) -> tuple[Tensor, Tensor]: ...
     def linear(
         self,
         x: Tensor,
@@ -343,6 +386,17 @@ class Operators(Protocol):
         weight_offset: float = 0.0,
         need_dx: bool = True,
         need_dweight: bool = True,
+    ) -> tuple[Tensor, Tensor]: ...
+    def rms_norm_float8(
+        self,
+        x: Tensor,
+        weight: Tensor | None,
+        scale: Tensor | None,
+        *,
+        eps: float = 1e-06,
+        weight_offset: float = 0.0,
+        scaling: str = "row",
+        dtype: str = "float8_e4m3fn",
     ) -> tuple[Tensor, Tensor]: ...
     def rope(
         self,

@@ -14,12 +14,16 @@ import tensorflow as tf
 from fusedops import checks
 from fusedops.declarations import Attribute, Input, Operator
 from fusedops.tf import internals, text
+from fusedops.tf.library import DTYPES
 
 _ADVICE = {  # for what is a tensor to some of TensorFlow's functions
     tf.RaggedTensor: "call tf.ragged.map_flat_values(function, ...), or give to_tensor() of it",
     tf.SparseTensor: "give tf.sparse.to_dense of it",
 }
-KNOWN = {"_Float64": tf.float64}  # to the lines of `execution`
+KNOWN = {  # to the lines of `execution`
+    "_Float64": tf.float64,
+    "_Named": {x.name: x.as_datatype_enum for x in DTYPES},
+}
 _LARGEST_KEPT_ZEROS = 10_000  # elements
 
 
@@ -131,8 +135,8 @@ def raw_name(operator: Operator) -> str:
 
 
 def _dtypes(operator: Operator) -> list[str]:
-    """The dtype of each output that does not have that of an input, computed from the inputs: as a number, since what
-    TensorFlow makes of a tf.DType, it makes in Python."""
+    """The dtype of each output that does not have that of an input, computed from the inputs or chosen by an attribute:
+    as a number, since what TensorFlow makes of a tf.DType, it makes in Python."""
     float32, float64 = tf.float32.as_datatype_enum, tf.float64.as_datatype_enum
     rules = {}
     for x in operator.inputs:
@@ -140,6 +144,7 @@ def _dtypes(operator: Operator) -> list[str]:
         rules[f"compute({x.name})"] = f"{float64} if {_dtype_of(x)} is _Float64 else {float32}"
         if x.kind == "optional":
             rules[x.name] = f"{name}[0].dtype.as_datatype_enum if {name} else {float32}"
+    rules.update({x.name: f"_Named[{variable(x)}]" for x in operator.attributes})
     return [rules[x.dtype] for x in operator.outputs if x.dtype in rules]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fusedops.checks import optional_count, optional_number, renamed
 from fusedops.expressions.function import Elementwise
-from fusedops.functions.common import Activation, Approximation, Reduction
+from fusedops.functions.common import Activation, Any, Approximation, Reduction, Scaling, dtype_name
 from fusedops.tf import expressions as own
 from fusedops.tf.naming import are_symbolic, call_symbolic, named
 from fusedops.tf.operators import OPERATORS as ops
@@ -18,18 +18,22 @@ __all__ = [
     "add",
     "add_layer_norm",
     "add_rms_norm",
+    "add_rms_norm_float8",
     "attention",
     "attention_varlen",
     "axpby",
     "bias_act",
+    "bias_act_float8",
     "cross_entropy",
     "dropout",
     "dropout_add",
     "elementwise",
     "gated_act",
+    "gated_act_float8",
     "gated_linear",
     "geglu",
     "layer_norm",
+    "layer_norm_float8",
     "linear",
     "linear_cross_entropy",
     "matmul",
@@ -37,6 +41,7 @@ __all__ = [
     "reglu",
     "relu",
     "rms_norm",
+    "rms_norm_float8",
     "rope",
     "scale",
     "softmax",
@@ -215,6 +220,90 @@ def add_rms_norm(
             raise
     return call_symbolic(
         add_rms_norm, None, x, residual, weight, eps=eps, weight_offset=weight_offset, dropout=dropout, seed=seed
+    )
+
+
+def add_rms_norm_float8(
+    x: TensorLike,
+    residual: TensorLike,
+    weight: TensorLike | None = None,
+    *,
+    eps: float = 1e-06,
+    weight_offset: float = 0.0,
+    scale: TensorLike | None = None,
+    scaling: Scaling = "row",
+    dtype: Any = "float8_e4m3fn",
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(y, scale, s) with s = x + residual and rms_norm(s) ≈ y · scale, y in 8 bits, as by `bias_act_float8`.
+
+    Args:
+        x: as in `add_rms_norm`.
+        residual: as in `add_rms_norm`.
+        weight: as in `rms_norm`.
+        eps: as in `rms_norm`.
+        weight_offset: as in `rms_norm`.
+        scale: as in `bias_act_float8`.
+        scaling: as in `bias_act_float8`.
+        dtype: as in `bias_act_float8`.
+
+    Returns:
+        y, of x's shape, its scale, and the sum for the next residual connection, in x's dtype.
+
+    Gradient:
+        None, as in `bias_act_float8`.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+        RuntimeError (PyTorch): an argument requires a gradient.
+        ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
+
+    PyTorch:
+        >>> y, scale, s = fo.add_rms_norm_float8(torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 2.0]]))
+        >>> y.float() * scale, s
+        (tensor([[0.8586, 1.1314]]), tensor([[3., 4.]]))
+
+    TensorFlow:
+        >>> y, scale, s = fo.add_rms_norm_float8(tf.constant([[1.0, 2.0]]), tf.constant([[2.0, 2.0]]))
+        >>> (tf.cast(y, tf.float32) * scale).numpy().round(4), s.numpy()
+        (array([[0.8586, 1.1314]], dtype=float32), array([[3., 4.]], dtype=float32))
+
+    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
+    """
+    if name is not None:
+        return named(
+            name,
+            add_rms_norm_float8,
+            x,
+            residual,
+            weight,
+            eps=eps,
+            weight_offset=weight_offset,
+            scale=scale,
+            scaling=scaling,
+            dtype=dtype,
+        )
+    try:
+        float8 = dtype_name(dtype)
+        y, scales, s = ops.add_rms_norm_float8(
+            x, residual, weight, scale, eps=eps, weight_offset=weight_offset, scaling=scaling, dtype=float8
+        )
+        return y, scales if scale is None else scale, s
+    except TypeError:  # asked only now, so that other calls do not wait for the answer
+        if not are_symbolic(x, residual, weight, eps, weight_offset, scale, scaling, dtype):
+            raise
+    return call_symbolic(
+        add_rms_norm_float8,
+        None,
+        x,
+        residual,
+        weight,
+        eps=eps,
+        weight_offset=weight_offset,
+        scale=scale,
+        scaling=scaling,
+        dtype=dtype,
     )
 
 
@@ -509,6 +598,76 @@ def bias_act(
     return call_symbolic(bias_act, None, x, bias, activation)
 
 
+def bias_act_float8(
+    x: TensorLike,
+    bias: TensorLike | None = None,
+    activation: Activation = "gelu",
+    *,
+    scale: TensorLike | None = None,
+    scaling: Scaling = "row",
+    dtype: Any = "float8_e4m3fn",
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(y, scale) with act(x + bias) ≈ y · scale, y in 8 bits: for products in float8.
+
+    With `identity` and no bias it rounds x as it is.
+
+    A value that is divided by its scale rounds once, to nearest even, and becomes the largest finite number (448 for
+    float8_e4m3fn, 57344 for float8_e5m2) if it is beyond: infinities, too. NaN stays NaN, and does not count for the
+    largest value.
+
+    Args:
+        x: [..., columns], float64, float32, float16 or bfloat16. Rows may be strided: they are read in place.
+        bias: [columns], of x's dtype, or float32 beside a 16-bit x.
+        activation: as in `bias_act`.
+        scale: what values are divided by, of the shape below for `scaling`; float32, or float64 for a float64 x. None
+            computes it: the largest absolute value over the largest finite number, and at least the smallest normal
+            number of its dtype, so that zeros have a scale, too.
+        scaling: what has a scale of its own: `tensor`, everything, [] (if given, any shape of one element); `row`,
+            [..., 1]; `block`, 128 neighbouring elements of a row, [..., ceil(columns / 128)]. A row's scales are those
+            of `torch._scaled_mm` and of blockwise kernels; `block` has them row by row.
+        dtype: `float8_e4m3fn` or `float8_e5m2`, by name or as a dtype of the framework.
+
+    Returns:
+        y, of x's shape, and its scale: the given one, or the one that was computed. All is computed in float32, or
+        float64. For rows and blocks one pass reads x and writes both. The scale of a whole tensor is known only when
+        all of it was read, so that to compute it takes a second pass; a given one, such as an earlier one, takes one.
+
+    Gradient:
+        None: this is for inference. PyTorch refuses an argument that requires a gradient, unless under
+        torch.no_grad(). In TensorFlow a gradient through y is None, as that of any cast to 8 bits, and one through the
+        scale raises a LookupError.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+        RuntimeError (PyTorch): an argument requires a gradient.
+        ValueError: `activation`, `scaling` or `dtype` is not one of those above.
+
+    PyTorch:
+        >>> y, scale = fo.bias_act_float8(torch.tensor([[1.0, -3.5, 7.0]]), activation="identity")
+        >>> y.float(), scale
+        (tensor([[  64., -224.,  448.]]), tensor([[0.0156]]))
+
+    TensorFlow:
+        >>> y, scale = fo.bias_act_float8(tf.constant([[1.0, -3.5, 7.0]]), activation="identity")
+        >>> tf.cast(y, tf.float32).numpy(), scale.numpy()
+        (array([[  64., -224.,  448.]], dtype=float32), array([[0.015625]], dtype=float32))
+
+    Source: Micikevicius et al., "FP8 formats for deep learning", 2022.
+    """
+    if name is not None:
+        return named(name, bias_act_float8, x, bias, activation, scale=scale, scaling=scaling, dtype=dtype)
+    try:
+        name = dtype_name(dtype)
+        y, scales = ops.bias_act_float8(x, bias, scale, activation=activation, scaling=scaling, dtype=name)
+        return y, scales if scale is None else scale
+    except TypeError:  # asked only now, so that other calls do not wait for the answer
+        if not are_symbolic(x, bias, activation, scale, scaling, dtype):
+            raise
+    return call_symbolic(bias_act_float8, None, x, bias, activation, scale=scale, scaling=scaling, dtype=dtype)
+
+
 def cross_entropy(
     logits: TensorLike,
     labels: TensorLike,
@@ -796,6 +955,62 @@ def gated_act(
     return call_symbolic(gated_act, None, gate, up, activation)
 
 
+def gated_act_float8(
+    gate: TensorLike,
+    up: TensorLike | None = None,
+    activation: Activation = "silu",
+    *,
+    scale: TensorLike | None = None,
+    scaling: Scaling = "row",
+    dtype: Any = "float8_e4m3fn",
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(y, scale) with act(gate) · up ≈ y · scale, y in 8 bits, rounded and scaled as by `bias_act_float8`.
+
+    Args:
+        gate: as in `gated_act`, with at least one dimension.
+        up: as in `gated_act`.
+        activation: as in `bias_act`.
+        scale: as in `bias_act_float8`.
+        scaling: as in `bias_act_float8`.
+        dtype: as in `bias_act_float8`.
+
+    Returns:
+        y, of gate's shape, or [..., D] if it is packed, and its scale.
+
+    Gradient:
+        None, as in `bias_act_float8`.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+        RuntimeError (PyTorch): an argument requires a gradient.
+        ValueError: `activation`, `scaling` or `dtype` is not one of those of `bias_act_float8`.
+
+    PyTorch:
+        >>> y, scale = fo.gated_act_float8(torch.tensor([[1.0, 2.0, 3.5, 3.5]]), activation="relu")
+        >>> y.float() * scale
+        tensor([[3.5000, 7.0000]])
+
+    TensorFlow:
+        >>> y, scale = fo.gated_act_float8(tf.constant([[1.0, 2.0, 3.5, 3.5]]), activation="relu")
+        >>> (tf.cast(y, tf.float32) * scale).numpy()
+        array([[3.5, 7. ]], dtype=float32)
+
+    Source: Shazeer, "GLU variants improve transformer", 2020.
+    """
+    if name is not None:
+        return named(name, gated_act_float8, gate, up, activation, scale=scale, scaling=scaling, dtype=dtype)
+    try:
+        name = dtype_name(dtype)
+        y, scales = ops.gated_act_float8(gate, up, scale, activation=activation, scaling=scaling, dtype=name)
+        return y, scales if scale is None else scale
+    except TypeError:  # asked only now, so that other calls do not wait for the answer
+        if not are_symbolic(gate, up, activation, scale, scaling, dtype):
+            raise
+    return call_symbolic(gated_act_float8, None, gate, up, activation, scale=scale, scaling=scaling, dtype=dtype)
+
+
 def gated_linear(
     x: TensorLike,
     gate_weight: TensorLike,
@@ -981,6 +1196,64 @@ def layer_norm(
         if not are_symbolic(x, weight, bias, eps):
             raise
     return call_symbolic(layer_norm, None, x, weight, bias, eps=eps)
+
+
+def layer_norm_float8(
+    x: TensorLike,
+    weight: TensorLike | None = None,
+    bias: TensorLike | None = None,
+    *,
+    eps: float = 1e-05,
+    scale: TensorLike | None = None,
+    scaling: Scaling = "row",
+    dtype: Any = "float8_e4m3fn",
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(y, scale) with layer_norm(x) ≈ y · scale, y in 8 bits, rounded and scaled as by `bias_act_float8`.
+
+    Args:
+        x: as in `layer_norm`.
+        weight: as in `layer_norm`.
+        bias: as in `layer_norm`.
+        eps: as in `layer_norm`.
+        scale: as in `bias_act_float8`.
+        scaling: as in `bias_act_float8`.
+        dtype: as in `bias_act_float8`.
+
+    Returns:
+        y, of x's shape, and its scale. The normalized values are rounded once, from float32, or float64.
+
+    Gradient:
+        None, as in `bias_act_float8`.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+        RuntimeError (PyTorch): an argument requires a gradient.
+        ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
+
+    PyTorch:
+        >>> y, scale = fo.layer_norm_float8(torch.tensor([[1.0, 2.0, 3.0]]))
+        >>> y.float() * scale
+        tensor([[-1.2247,  0.0000,  1.2247]])
+
+    TensorFlow:
+        >>> y, scale = fo.layer_norm_float8(tf.constant([[1.0, 2.0, 3.0]]))
+        >>> (tf.cast(y, tf.float32) * scale).numpy().round(4)
+        array([[-1.2247,  0.    ,  1.2247]], dtype=float32)
+
+    Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
+    """
+    if name is not None:
+        return named(name, layer_norm_float8, x, weight, bias, eps=eps, scale=scale, scaling=scaling, dtype=dtype)
+    try:
+        float8 = dtype_name(dtype)
+        y, scales = ops.layer_norm_float8(x, weight, bias, scale, eps=eps, scaling=scaling, dtype=float8)
+        return y, scales if scale is None else scale
+    except TypeError:  # asked only now, so that other calls do not wait for the answer
+        if not are_symbolic(x, weight, bias, eps, scale, scaling, dtype):
+            raise
+    return call_symbolic(layer_norm_float8, None, x, weight, bias, eps=eps, scale=scale, scaling=scaling, dtype=dtype)
 
 
 def linear(
@@ -1361,6 +1634,86 @@ def rms_norm(
         if not are_symbolic(x, weight, eps, weight_offset):
             raise
     return call_symbolic(rms_norm, None, x, weight, eps=eps, weight_offset=weight_offset)
+
+
+def rms_norm_float8(
+    x: TensorLike,
+    weight: TensorLike | None = None,
+    *,
+    eps: float = 1e-06,
+    weight_offset: float = 0.0,
+    scale: TensorLike | None = None,
+    scaling: Scaling = "row",
+    dtype: Any = "float8_e4m3fn",
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(y, scale) with rms_norm(x) ≈ y · scale, y in 8 bits, rounded and scaled as by `bias_act_float8`.
+
+    Args:
+        x: as in `rms_norm`.
+        weight: as in `rms_norm`.
+        eps: as in `rms_norm`.
+        weight_offset: as in `rms_norm`.
+        scale: as in `bias_act_float8`.
+        scaling: as in `bias_act_float8`.
+        dtype: as in `bias_act_float8`.
+
+    Returns:
+        y, of x's shape, and its scale. The normalized values are rounded once, from float32, or float64.
+
+    Gradient:
+        None, as in `bias_act_float8`.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype.
+        RuntimeError (PyTorch): an argument requires a gradient.
+        ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
+
+    PyTorch:
+        >>> y, scale = fo.rms_norm_float8(torch.tensor([[3.0, 4.0]]))
+        >>> y.float() * scale
+        tensor([[0.8586, 1.1314]])
+
+    TensorFlow:
+        >>> y, scale = fo.rms_norm_float8(tf.constant([[3.0, 4.0]]))
+        >>> (tf.cast(y, tf.float32) * scale).numpy().round(4)
+        array([[0.8586, 1.1314]], dtype=float32)
+
+    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
+    """
+    if name is not None:
+        return named(
+            name,
+            rms_norm_float8,
+            x,
+            weight,
+            eps=eps,
+            weight_offset=weight_offset,
+            scale=scale,
+            scaling=scaling,
+            dtype=dtype,
+        )
+    try:
+        float8 = dtype_name(dtype)
+        y, scales = ops.rms_norm_float8(
+            x, weight, scale, eps=eps, weight_offset=weight_offset, scaling=scaling, dtype=float8
+        )
+        return y, scales if scale is None else scale
+    except TypeError:  # asked only now, so that other calls do not wait for the answer
+        if not are_symbolic(x, weight, eps, weight_offset, scale, scaling, dtype):
+            raise
+    return call_symbolic(
+        rms_norm_float8,
+        None,
+        x,
+        weight,
+        eps=eps,
+        weight_offset=weight_offset,
+        scale=scale,
+        scaling=scaling,
+        dtype=dtype,
+    )
 
 
 def rope(

@@ -108,7 +108,7 @@ def autograd_kernel(signature: Signature, defaults: Arguments, apply: Callable[.
 
 
 def plain_kernel(signature: Signature) -> Callable[..., Any]:
-    """The same for an operator that has no derivative, and may update inputs: torch_autograd/kernel.cpp."""
+    """The same for an operator that is not differentiable, and may update inputs: torch_autograd/kernel.cpp."""
     declaration = signature.declaration
     registered = overload(declaration.name)
 

@@ -105,7 +105,7 @@ def _functions(signature: Signature) -> tuple[Callable[..., Any], Callable[..., 
 
 
 def _plain_function(signature: Signature) -> Callable[..., Any]:
-    """That of an operator that has no derivative, and may update inputs."""
+    """That of an operator that is not differentiable, and may update inputs."""
     declaration = signature.declaration
     public = overload(declaration.name)
     operator = internals.in_cpp(public)
@@ -131,7 +131,7 @@ OPERATORS = cast(Operators, SimpleNamespace())
 
 
 def _offer(row: Operator) -> None:
-    if row.has_effects_or_lists:
+    if not row.differentiable:
         setattr(OPERATORS, row.name, _plain_function(SIGNATURES[row.name]))
         return
     of_user, of_formula = _functions(SIGNATURES[row.name])

@@ -29,11 +29,12 @@ def infer(signature: Signature, arguments: tuple[Any, ...]) -> list[tuple[torch.
     def size(token: int) -> Any:
         if token >= 0:
             return token
-        if token > -CORE.half_symbol:
-            return symbols[-token - 1]
-        whole = symbols[-(token + CORE.half_symbol) - 1]
-        internals.check(whole % 2 == 0)  # type: ignore[no-untyped-call]
-        return whole // 2
+        parts, place = divmod(-token, CORE.half_symbol)
+        found = symbols[place - 1]
+        if parts % 2:
+            internals.check(found % 2 == 0)  # type: ignore[no-untyped-call]
+            found = found // 2
+        return (found + CORE.block - 1) // CORE.block if parts >= 2 else found
 
     declaration = signature.declaration
     tokens: list[int] = []

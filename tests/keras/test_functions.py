@@ -12,6 +12,7 @@ import pytest
 
 from fusedops.functions import OF_TENSORS
 from tests.helpers.bad_calls import CASES, arguments, of_any_size
+from tests.helpers.float8 import wide_name
 from tests.helpers.numerics import DTYPES, assert_same_bits
 from tests.helpers.running import ROOT, blocks, environment
 from tests.helpers.specification import Like
@@ -36,7 +37,7 @@ def of_every_function(keras, backend, random):
     specs = {spec.name: spec for spec in SPECIFICATIONS}
     inputs, outputs, tensors = [], [], []
     for name in (*OF_TENSORS, *OF_TENSORS[:1], *EXPRESSIONS):
-        sample = specs.get(name, specs["gated_act"]).sample(SHAPE, random)
+        sample = specs.get(wide_name(name), specs["gated_act"]).sample(SHAPE, random)
         parameters = sample.inputs if name in EXPRESSIONS else inspect.signature(backend.public(name)).parameters
         given = {key: x for key, x in backend.tensors(sample, "float32").items() if key in parameters}
         symbols = {key: symbol(keras, x) for key, x in given.items() if key in sample.tensors}

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 
+from tests.helpers import float8
 from tests.helpers.elementwise import Expression
 from tests.helpers.specification import Specification
 
@@ -20,6 +21,7 @@ BUILT_IN = tuple(spec for spec in SPECIFICATIONS if spec.name not in EXPRESSIONS
 # Public function -> its signature.
 SIGNATURES = {
     "elementwise": "(expression, *, inputs=None, name=None)",
+    **float8.SIGNATURES,
     **{
         name: signature
         for spec in BUILT_IN

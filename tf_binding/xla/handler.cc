@@ -37,6 +37,10 @@ DType core_dtype(ffi::DataType dtype) {
       return DType::i32;
     case ffi::S64:
       return DType::i64;
+    case ffi::F8E4M3FN:
+      return DType::f8_e4m3fn;
+    case ffi::F8E5M2:
+      return DType::f8_e5m2;
     default:
       return DType::other;  // no rule lets one through
   }

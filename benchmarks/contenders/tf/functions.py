@@ -34,6 +34,8 @@ FUNCTIONS = {
     "join": lambda a, b: tf.concat((a, b), axis=-1),
     "wide": lambda x: tf.cast(x, tf.float32) if x.dtype.size == 2 else x,
     "like": lambda y, x: tf.cast(y, x.dtype),
+    "largest": lambda x: tf.reduce_max(tf.abs(x), axis=-1, keepdims=True),
+    "float8": lambda x: x if x.dtype == tf.float64 else tf.cast(x, tf.as_dtype("float8_e4m3fn")),
 }
 
 

@@ -46,6 +46,8 @@ FUNCTIONS = {
     "join": lambda a, b: torch.cat((a, b), -1),
     "wide": _wide,
     "like": lambda y, x: y.to(x.dtype),
+    "largest": lambda x: x.abs().amax(-1, keepdim=True),
+    "float8": lambda x: x if x.dtype == torch.float64 else x.to(torch.float8_e4m3fn),
 }
 
 

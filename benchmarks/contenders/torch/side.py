@@ -96,6 +96,8 @@ def _draw(case: Case, x: Input, layout: Layout) -> torch.Tensor:
 def wide(tensor: torch.Tensor, places: np.ndarray | slice | None, axis: int | None) -> torch.Tensor:
     """Some of a tensor along an axis, or all of it, in float64; integers stay."""
     tensor = tensor.detach()
+    if tensor.is_floating_point() and tensor.element_size() == 1:
+        tensor = tensor.float()  # torch picks no rows of 8 bits
     if isinstance(places, slice):
         tensor = tensor.narrow(axis or 0, places.start, places.stop - places.start)
     elif places is not None:

@@ -17,16 +17,18 @@
 namespace fusedops::cuda {
 
 // A block of at most `most` threads, if that holds the row; else a cluster of blocks, where the GPU has them, each of
-// which takes an equal share of a row that they hold.
+// which takes an equal share of a row that they hold. Shares are multiples of `unit` elements, which neighbouring threads
+// of one block have.
 template <class T, int kPacks, class Kernel>
-RowGroups block_or_cluster(int64_t size, int most, Kernel kernel) {
-  const RowGroups block = row_groups<T, kPacks>(size, kLeastBlockThreads, most);
+RowGroups block_or_cluster(int64_t size, int most, Kernel kernel, int unit = kPackSize<T>) {
+  const int fewest = unit / kPackSize<T>;
+  const RowGroups block = row_groups<T, kPacks>(size, kLeastBlockThreads, most, fewest);
   if (block.holds(size)) return block;
   RowGroups groups = row_groups<T, kPacks>(size, kLeastBlockThreads, kRowThreads);
   if (!runs_hopper_code(kernel) || !device_attribute(cudaDevAttrClusterLaunch)) return groups;
   groups.cluster = cluster_of(size, groups.tile, device_attribute(cudaDevAttrMultiProcessorCount));
-  const int64_t of_all = int64_t(groups.cluster) * kPackSize<T>;
-  if (groups.holds(size)) groups.per_block = static_cast<int>((size + of_all - 1) / of_all * kPackSize<T>);
+  const int64_t of_all = int64_t(groups.cluster) * unit;
+  if (groups.holds(size)) groups.per_block = static_cast<int>((size + of_all - 1) / of_all * unit);
   return groups;
 }
 
@@ -96,13 +98,18 @@ class RowCluster {
     return gathered;
   }
 
-  template <class V>
-  __device__ V sum(const V& value, V (&values)[2][kMostCluster]) {
+  template <class V, class Combine>
+  __device__ V combined(const V& value, V (&values)[2][kMostCluster], Combine combine) {
     if (groups_.cluster == 1) return value;
     const V* of_blocks = gather(value, values);
     V all = of_blocks[0];
-    for (int block = 1; block < groups_.cluster; ++block) all += of_blocks[block];
+    for (int block = 1; block < groups_.cluster; ++block) all = combine(all, of_blocks[block]);
     return all;
+  }
+
+  template <class V>
+  __device__ V sum(const V& value, V (&values)[2][kMostCluster]) {
+    return combined(value, values, [](const V& a, const V& b) { return a + b; });
   }
 
  private:

@@ -59,11 +59,11 @@ inline RowGroups groups_of(int threads, int least, int tile) {
 }
 
 // The fewest threads that hold a row of `size` elements, kPacks packs each: many bytes in flight per thread are what
-// reaches memory speed. Blocks have at least `least` threads, and rows at most `most`.
+// reaches memory speed. Blocks have at least `least` threads, and rows from `fewest` to `most`.
 template <class T, int kPacks>
-RowGroups row_groups(int64_t size, int least = kLeastBlockThreads, int most = kMostRowThreads) {
+RowGroups row_groups(int64_t size, int least = kLeastBlockThreads, int most = kMostRowThreads, int fewest = 1) {
   const int64_t packs = (size + kPackSize<T> - 1) / kPackSize<T>;
-  const int64_t wanted = std::clamp<int64_t>((packs + kPacks - 1) / kPacks, 1, most);
+  const int64_t wanted = std::clamp<int64_t>((packs + kPacks - 1) / kPacks, fewest, most);
   const int threads = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(wanted)));
   return groups_of(threads, least, threads * kPacks * kPackSize<T>);
 }
@@ -133,12 +133,12 @@ __device__ Sums<A, kCount> exchanged(Sums<A, kCount> sums, int offset) {
   return sums;
 }
 
-// Combines the values of a row's threads, in the same order for every row; all of them get the result. `combine` is
-// commutative. Every thread of the block must call this. `scratch` has room for 32 values; between two calls with the
-// same scratch there must be a __syncthreads().
+// Combines the values of as many neighbouring threads, a power of two (kThreads, if the compiler knows it), in the same
+// order everywhere; all of them get the result. `combine` is commutative. Every thread of the block must call this.
+// `scratch` has room for 32 values; between two calls with the same scratch there must be a __syncthreads().
 template <int kThreads, class V, class Combine>
-__device__ V row_reduce(const RowThread<kThreads>& me, V value, V* scratch, Combine combine) {
-  const int threads = kThreads ? kThreads : me.threads;
+__device__ V among_threads(int threads, V value, V* scratch, Combine combine) {
+  if constexpr (kThreads > 0) threads = kThreads;
   if (threads < 32) {
     for (int offset = 1; offset < threads; offset *= 2) value = combine(value, exchanged(value, offset));
     return value;
@@ -153,6 +153,12 @@ __device__ V row_reduce(const RowThread<kThreads>& me, V value, V* scratch, Comb
   value = scratch[(warp & -warps) + (lane & (warps - 1))];
   for (int offset = 1; offset < warps; offset *= 2) value = combine(value, exchanged(value, offset));
   return value;
+}
+
+// The same of a row's threads.
+template <int kThreads, class V, class Combine>
+__device__ V row_reduce(const RowThread<kThreads>& me, V value, V* scratch, Combine combine) {
+  return among_threads<kThreads>(me.threads, value, scratch, combine);
 }
 
 }  // namespace fusedops::cuda

@@ -14,7 +14,8 @@
 namespace fusedops {
 namespace {
 
-constexpr Dim kHalfSymbol = Dim(1) << 40;  // half of symbol s is s less this
+// Half of symbol s is s less this, and the number of its blocks of Rule::kBlock elements s less twice this; both may be.
+constexpr Dim kHalfSymbol = Dim(1) << 40;
 
 std::string quoted(std::string_view text) { return '"' + std::string(text) + '"'; }
 
@@ -56,7 +57,8 @@ std::string json(const Operator& op) {
          ", \"inputs\": " + json_list(op.inputs, input) + ", \"outputs\": " + json_list(op.outputs, output) +
          ", \"attributes\": " + json_list(op.attributes, attribute) +
          ", \"derivative\": " + json_list(op.derivative, step) + ", \"autocast\": " + (op.autocast ? "true" : "false") +
-         ", \"batched\": " + (op.batched ? "true" : "false") + "}";
+         ", \"batched\": " + (op.batched ? "true" : "false") +
+         ", \"differentiable\": " + (is_differentiable(op) ? "true" : "false") + "}";
 }
 
 std::string json(std::span<const Operator* const> rows) {
@@ -66,7 +68,7 @@ std::string json(std::span<const Operator* const> rows) {
 std::string described() {
   const auto name = [](const DTypeInfo& dtype) { return quoted(dtype.name); };
   return "{\"dtypes\": " + json_list(std::span(kDTypes).first(size_t(DType::other)), name) +
-         ", \"half_symbol\": " + std::to_string(kHalfSymbol) + ", \"operators\": " + json(operators()) + "}";
+         ", \"half_symbol\": " + std::to_string(kHalfSymbol) + ", \"block\": " + std::to_string(Rule::kBlock) + ", \"operators\": " + json(operators()) + "}";
 }
 
 Status check_abi(const Library& library) {
@@ -102,7 +104,8 @@ class SymbolicRule : public Rule {
     if (a < 0 && b >= 0) a = b;
     return true;
   }
-  Dim half(Dim dim) override { return dim < 0 ? dim - kHalfSymbol : dim / 2; }
+  Dim half(Dim dim) override { return dim < 0 ? dim - kHalfSymbol : Rule::half(dim); }
+  Dim blocks(Dim dim) override { return dim < 0 ? dim - 2 * kHalfSymbol : Rule::blocks(dim); }
 
   std::vector<std::pair<Dim, Dim>> equalities;
 };
@@ -142,7 +145,8 @@ extern "C" FUSEDOPS_EXPORT const char* fusedops_add_operators(const void* librar
 
 // Runs a shape rule. `inputs` holds for each input how many tensors it is, and of each dtype, rank, dims (negative: a
 // symbol). `attributes` are texts, in the order of the declaration. `result` receives: the number of equalities and
-// their pairs, then for each output dtype, rank, dims; half of symbol s is s - kHalfSymbol. Returns null, or a sentence
+// their pairs, then for each output dtype, rank, dims; symbols as
+// kHalfSymbol says. Returns null, or a sentence
 // that lasts until the thread's next.
 extern "C" FUSEDOPS_EXPORT const char* fusedops_infer(const char* name, const int64_t* inputs,
                                                       const char* const* attributes, int64_t* result,

@@ -46,8 +46,8 @@ class Check {
     for (const Input& input : op_.inputs)
       if (input.updated && !is_always_given(input))
         return error("to be updated, ", input.name, " must be a tensor that is always given, or a list");
-    if (!op_.derivative.empty() && has_effects_or_lists(op_))
-      return error("with lists, or inputs that it updates, it can have no derivative");
+    if (!op_.derivative.empty() && !is_differentiable(op_))
+      return error("with lists, inputs that it updates or results in 8 bits, it can have no derivative");
     FUSEDOPS_TRY(names());
     for (const Attribute& attribute : op_.attributes) FUSEDOPS_TRY(check(attribute));
     for (const Step& step : op_.derivative) FUSEDOPS_TRY(check(step));

@@ -7,7 +7,7 @@
 namespace fusedops {
 
 // The four floating types come first: they are what kernels are written for. The others exist so that a rule can
-// accept them (a mask, labels) or name them in an error.
+// accept them (a mask, labels), return them (float8) or name them in an error.
 enum class DType : uint8_t {
   f64,
   f32,
@@ -21,6 +21,8 @@ enum class DType : uint8_t {
   i64,
   c64,
   c128,
+  f8_e4m3fn,
+  f8_e5m2,
   other,
 };
 
@@ -42,6 +44,8 @@ inline constexpr DTypeInfo kDTypes[] = {
     {"int64", 8},
     {"complex64", 8},
     {"complex128", 16},
+    {"float8_e4m3fn", 1},
+    {"float8_e5m2", 1},
     {"an unsupported dtype", 0},
 };
 

@@ -83,9 +83,14 @@ struct Implementation {
 
   bool autocast = false;  // computes in the autocast dtype where PyTorch has one
   bool batched = false;   // leading dimensions are independent: vmap may add one instead of looping
+  bool rounds_to_8_bits = false;  // nothing is differentiable in what is left
 };
 
 struct Operator : Signature, Implementation {};
+
+// Whether it has a derivative, or a formula in fusedops/gradients/. What is not differentiable refuses an input that
+// requires a gradient.
+inline bool is_differentiable(const Operator& op) { return !op.rounds_to_8_bits && !has_effects_or_lists(op); }
 
 // Visible outside of the library that it is linked into. A second library of TensorFlow's binding, for XLA, uses
 // these functions of the first; PyTorch's binding hides them.

@@ -170,13 +170,18 @@ Status Rule::one_element(int input, int like) {
   Shape& shape = inputs[input];
   if (!shape.present) return {};
   FUSEDOPS_TRY(inputs[like].dtype == DType::f32 ? same_dtype(input, like) : same_dtype_or_f32(input, like));
+  return has_one_element(input, "be a number or a tensor of one element");
+}
+
+Status Rule::has_one_element(int input, std::string_view expected) {
+  Shape& shape = inputs[input];
   bool one = true;
   for (int i = 0; shape.ranked && one && i < shape.rank; ++i) {
     Dim unit = 1;
     one = same(shape.dims[i], unit);
   }
   if (one) return {};
-  return must(input, "be a number or a tensor of one element", "shape " + show(shape));
+  return must(input, expected, "shape " + show(shape));
 }
 
 Status Rule::has_rows(int input) {

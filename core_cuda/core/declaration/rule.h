@@ -49,6 +49,10 @@ class Rule {
 
   virtual Dim half(Dim dim) { return dim / 2; }  // of an even dimension
 
+  // How many blocks of kBlock elements cover a dimension.
+  static constexpr Dim kBlock = 128;
+  virtual Dim blocks(Dim dim) { return (dim + kBlock - 1) / kBlock; }
+
   // A tensor of a list. A list may have thousands: they are asked for one at a time, and never kept.
   virtual void read(int input, int64_t item, Shape* shape);
 
@@ -70,6 +74,7 @@ class Rule {
   Status same_dtype_or_f32(int input, int like) const;
   Status same_as(int input, int like);      // dtype and shape; refines what is known of like's shape
   Status one_element(int input, int like);  // a scalar input: one element, of like's dtype or float32
+  Status has_one_element(int input, std::string_view expected);
   Status has_rows(int input);               // floating, with at least one dimension
   // A parameter, if present: [columns], of like's dtype or float32 beside 16 bits.
   Status per_column(int input, int like);

@@ -39,7 +39,9 @@ struct Input {
 
 struct Output {
   const char* name = nullptr;
-  const char* dtype = nullptr;  // an input's name, or "compute(name)": float64 for float64, else float32
+  // An input's name, or "compute(name)": float64 for float64, else float32; or the name of a string attribute, which
+  // says the dtype.
+  const char* dtype = nullptr;
   bool saved = false;           // kept for the backward and hidden by the public function
 };
 
@@ -106,7 +108,7 @@ struct Signature {
   AttributeList attributes = {};
 };
 
-// Whether it updates inputs, or takes lists: such an operator has no derivative, and is not mapped over rows.
+// Whether it updates inputs, or takes lists: such an operator is not differentiable, and not mapped over rows.
 inline bool has_effects_or_lists(const Signature& op) {
   return std::any_of(op.inputs.begin(), op.inputs.end(),
                      [](const Input& input) { return input.updated || input.kind == Kind::list; });

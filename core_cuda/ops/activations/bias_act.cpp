@@ -1,6 +1,7 @@
 // Limit: arithmetic, about 20 operations per element; memory for relu and identity.
 #include "ops/activations/bias_act.h"
 
+#include "core/cpu/float8.h"
 #include "core/cpu/row_blocks.h"
 #include "core/cpu/sum.h"
 
@@ -17,6 +18,13 @@ Status forward_rule(Rule& rule) {
   FUSEDOPS_TRY(rule.per_column(kBias, kX));
   rule.outputs[output_of(kBiasAct, "y")] = rule.inputs[kX];
   return {};
+}
+
+Status float8_forward_rule(Rule& rule) {
+  constexpr BiasActPlaces kAt = kBiasActFloat8;
+  FUSEDOPS_TRY(rule.has_rows(kAt.x));
+  FUSEDOPS_TRY(rule.per_column(kAt.bias, kAt.x));
+  return float8_rule(rule, kAt.float8, rule.inputs[kAt.x], kAt.x);
 }
 
 Status backward_rule(Rule& rule) {
@@ -88,6 +96,16 @@ void forward(const BiasAct<T>& call, const Context& context) {
   });
 }
 
+template <class Activation, class T, class A = compute_t<T>>
+void float8_forward(const BiasAct<T>& call, const Float8Result<A>& out, const Context& context) {
+  const auto act = [](A x, A bias) { return Activation::at(x + bias).value; };
+  cpu::quantize_rows(context, out, call.rows, kCost, [&](int64_t row, int64_t start, int64_t n, A* to) {
+    A x[kBlock], bias[kBlock];
+    cpu::apply_block(act, n, to, cpu::widened(call.x + row * call.x_stride + start, x, n),
+                     bias_block<T>(call.bias, start, n, bias));
+  });
+}
+
 // dx of a block. Its unrounded values remain in `results`.
 template <class Activation, class T, class A = compute_t<T>>
 void backward_block(const BiasActBackward<T>& call, int64_t row, int64_t column, int64_t n, const A* bias,
@@ -137,9 +155,22 @@ Status backward(const BiasActBackward<T>& call, const Context& context) {
 
 Status forward_cpu(const Call& call) {
   return dispatch(call.outputs[output_of(kBiasAct, "y")].dtype, [&](auto tag) -> Status {
-    const BiasAct<typename decltype(tag)::type> of_type(call);
+    const BiasAct<typename decltype(tag)::type> of_type(call, kBiasAct);
     activations::dispatch(of_type.activation,
                           [&](auto activation) { forward<decltype(activation)>(of_type, call.context); });
+    return {};
+  });
+}
+
+Status float8_forward_cpu(const Call& call) {
+  constexpr BiasActPlaces kAt = kBiasActFloat8;
+  return dispatch(call.inputs[kAt.x]->dtype, [&](auto tag) -> Status {
+    using T = typename decltype(tag)::type;
+    const BiasAct<T> of_type(call, kAt);
+    const Float8Result<compute_t<T>> out(call, kAt.float8, of_type.size, call.workspace);
+    activations::dispatch(of_type.activation, [&](auto activation) {
+      float8_forward<decltype(activation)>(of_type, out, call.context);
+    });
     return {};
   });
 }
@@ -165,6 +196,18 @@ const Operator& bias_act() {
        .cpu = forward_cpu,
        .cuda = bias_act_cuda,
        .batched = true},
+  };
+  return op;
+}
+
+const Operator& bias_act_float8() {
+  static const Operator op{
+      kBiasActFloat8,
+      {.rule = float8_forward_rule,
+       .workspace = [](const Call&) { return kLargestBytes; },
+       .cpu = float8_forward_cpu,
+       .cuda = bias_act_float8_cuda,
+       .rounds_to_8_bits = true},
   };
   return op;
 }

@@ -152,7 +152,7 @@ Status backward(const BiasActBackward<T>& call, const Context& context) {
 
 Status bias_act_cuda(const Call& call) {
   return dispatch(call.outputs[output_of(kBiasAct, "y")].dtype,
-                  [&](auto tag) { return cuda::forward(BiasAct<typename decltype(tag)::type>(call), call.context); });
+                  [&](auto tag) { return cuda::forward(BiasAct<typename decltype(tag)::type>(call, kBiasAct), call.context); });
 }
 
 Status bias_act_backward_cuda(const Call& call) {

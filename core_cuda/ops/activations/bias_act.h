@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/common/activations.h"
+#include "core/common/float8.h"
 #include "core/common/numeric.h"
 #include "core/common/rows.h"
 #include "core/declaration/operator.h"
@@ -17,6 +18,19 @@ inline constexpr Signature kBiasAct{
 
 const Operator& bias_act();
 FUSEDOPS_CUDA_KERNEL Status bias_act_cuda(const Call& call);
+
+// The same with a result in 8 bits.
+inline constexpr Signature kBiasActFloat8{
+    .name = "bias_act_float8",
+    .inputs = {{.name = "x", .layout = Layout::rows},
+               {.name = "bias", .kind = Kind::optional, .parameter = true},
+               kGivenScale},
+    .outputs = {kFloat8Result, kScalesResult},
+    .attributes = {{"activation", Type::string, "gelu", activations::kNames}, kScalingAttribute, kFloat8Attribute},
+};
+
+const Operator& bias_act_float8();
+FUSEDOPS_CUDA_KERNEL Status bias_act_float8_cuda(const Call& call);
 
 // What is not needed is returned empty.
 inline constexpr Signature kBiasActBackward{
@@ -37,17 +51,31 @@ FUSEDOPS_CUDA_KERNEL Status bias_act_backward_cuda(const Call& call);
 template <class T>
 inline constexpr compute_t<T> kNoBias = compute_t<T>(-0.0);
 
-// The call of bias_act.
+// Where the signature of either operator has what the call below needs.
+struct BiasActPlaces {
+  int x, bias, y;
+  AttributePlace<std::string> activation;
+  Float8Places float8;
+
+  consteval BiasActPlaces(const Signature& op)
+      : x(input_of(op, "x")),
+        bias(input_of(op, "bias")),
+        y(output_of(op, "y")),
+        activation(attribute_of<std::string>(op, "activation")),
+        float8(op) {}
+};
+
+// The call of bias_act or bias_act_float8.
 template <class T>
 struct BiasAct {
-  explicit BiasAct(const Call& call);
+  BiasAct(const Call& call, const BiasActPlaces& at);
 
   int activation;
-  int64_t rows, size;  // without a bias, contiguous tensors are one row
+  int64_t rows, size;  // without a bias, contiguous tensors are one row, unless rows have scales
   const T* x;
   int64_t x_stride;
   Parameter bias;
-  T* y;  // contiguous
+  T* y;  // contiguous; in 8 bits: the kernels have a Float8Result beside this
 };
 
 template <class T>
@@ -67,14 +95,14 @@ struct BiasActBackward {
 };
 
 template <class T>
-BiasAct<T>::BiasAct(const Call& call)
-    : activation(activations::index_of(call.attributes[attribute_of<std::string>(kBiasAct, "activation")])),
-      x(call.input<T>(input_of(kBiasAct, "x"))),
-      bias(parameter(call, input_of(kBiasAct, "bias"))),
-      y(call.output<T>(output_of(kBiasAct, "y"))) {
-  const Rows x_rows = as_rows(*call.inputs[input_of(kBiasAct, "x")]);
+BiasAct<T>::BiasAct(const Call& call, const BiasActPlaces& at)
+    : activation(activations::index_of(call.attributes[at.activation])),
+      x(call.input<T>(at.x)),
+      bias(parameter(call, at.bias)),
+      y(call.output<T>(at.y)) {
+  const Rows x_rows = as_rows(*call.inputs[at.x]);
   rows = x_rows.count, size = x_rows.size, x_stride = x_rows.stride;
-  if (!bias.data) join_rows(rows, size, {x_stride});
+  if (!bias.data && !at.float8.are_there()) join_rows(rows, size, {x_stride});
 }
 
 template <class T>

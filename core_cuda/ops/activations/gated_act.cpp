@@ -1,6 +1,7 @@
 // Limit: arithmetic, about 20 operations per element; memory for relu and identity.
 #include "ops/activations/gated_act.h"
 
+#include "core/cpu/float8.h"
 #include "core/cpu/row_blocks.h"
 
 namespace fusedops {
@@ -27,6 +28,14 @@ Status gated_shape(Rule& rule, int gate, int up, Shape* y) {
 Status forward_rule(Rule& rule) {
   return gated_shape(rule, input_of(kGatedAct, "gate"), input_of(kGatedAct, "up"),
                      &rule.outputs[output_of(kGatedAct, "y")]);
+}
+
+Status float8_forward_rule(Rule& rule) {
+  constexpr GatedActPlaces kAt = kGatedActFloat8;
+  FUSEDOPS_TRY(rule.has_rows(kAt.gate));
+  Shape y;
+  FUSEDOPS_TRY(gated_shape(rule, kAt.gate, kAt.up, &y));
+  return float8_rule(rule, kAt.float8, y, kAt.gate);
 }
 
 Status backward_rule(Rule& rule) {
@@ -59,6 +68,16 @@ void forward(const GatedAct<T>& call, const Context& context) {
 }
 
 template <class Activation, class T, class A = compute_t<T>>
+void float8_forward(const GatedAct<T>& call, const Float8Result<A>& out, const Context& context) {
+  const auto product = [](A gate, A up) { return Activation::at(gate).value * up; };
+  cpu::quantize_rows(context, out, call.rows, kCost, [&](int64_t row, int64_t start, int64_t n, A* to) {
+    A gate[kBlock], up[kBlock];
+    cpu::apply_block(product, n, to, cpu::widened(call.gate + row * call.gate_stride + start, gate, n),
+                     cpu::widened(call.up + row * call.up_stride + start, up, n));
+  });
+}
+
+template <class Activation, class T, class A = compute_t<T>>
 void backward(const GatedActBackward<T>& call, const Context& context) {
   const bool streamed = cpu::is_streamed(call.rows * call.size * sizeof(T));
   const auto results_of = [&](T* out, int64_t row, int64_t column) {
@@ -85,9 +104,22 @@ void backward(const GatedActBackward<T>& call, const Context& context) {
 
 Status forward_cpu(const Call& call) {
   return dispatch(call.outputs[output_of(kGatedAct, "y")].dtype, [&](auto tag) -> Status {
-    const GatedAct<typename decltype(tag)::type> of_type(call);
+    const GatedAct<typename decltype(tag)::type> of_type(call, kGatedAct);
     activations::dispatch(of_type.activation,
                           [&](auto activation) { forward<decltype(activation)>(of_type, call.context); });
+    return {};
+  });
+}
+
+Status float8_forward_cpu(const Call& call) {
+  constexpr GatedActPlaces kAt = kGatedActFloat8;
+  return dispatch(call.inputs[kAt.gate]->dtype, [&](auto tag) -> Status {
+    using T = typename decltype(tag)::type;
+    const GatedAct<T> of_type(call, kAt);
+    const Float8Result<compute_t<T>> out(call, kAt.float8, of_type.size, call.workspace);
+    activations::dispatch(of_type.activation, [&](auto activation) {
+      float8_forward<decltype(activation)>(of_type, out, call.context);
+    });
     return {};
   });
 }
@@ -114,6 +146,18 @@ const Operator& gated_act() {
        .cpu = forward_cpu,
        .cuda = gated_act_cuda,
        .batched = true},
+  };
+  return op;
+}
+
+const Operator& gated_act_float8() {
+  static const Operator op{
+      kGatedActFloat8,
+      {.rule = float8_forward_rule,
+       .workspace = [](const Call&) { return kLargestBytes; },
+       .cpu = float8_forward_cpu,
+       .cuda = gated_act_float8_cuda,
+       .rounds_to_8_bits = true},
   };
   return op;
 }

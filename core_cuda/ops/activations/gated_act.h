@@ -4,6 +4,7 @@
 #pragma once
 
 #include "core/common/activations.h"
+#include "core/common/float8.h"
 #include "core/common/rows.h"
 #include "core/declaration/operator.h"
 
@@ -19,6 +20,19 @@ inline constexpr Signature kGatedAct{
 
 const Operator& gated_act();
 FUSEDOPS_CUDA_KERNEL Status gated_act_cuda(const Call& call);
+
+// The same with a result in 8 bits.
+inline constexpr Signature kGatedActFloat8{
+    .name = "gated_act_float8",
+    .inputs = {{.name = "gate", .layout = Layout::rows},
+               {.name = "up", .kind = Kind::optional, .layout = Layout::rows},
+               kGivenScale},
+    .outputs = {kFloat8Result, {"scales", "compute(gate)"}},
+    .attributes = {{"activation", Type::string, "silu", activations::kNames}, kScalingAttribute, kFloat8Attribute},
+};
+
+const Operator& gated_act_float8();
+FUSEDOPS_CUDA_KERNEL Status gated_act_float8_cuda(const Call& call);
 
 // What is not needed is returned empty.
 inline constexpr Signature kGatedActBackward{
@@ -51,18 +65,32 @@ struct Gated {
   int64_t gate_stride, up_stride;
 };
 
-// The call of gated_act.
+// Where the signature of either operator has what the call below needs.
+struct GatedActPlaces {
+  int gate, up, y;
+  AttributePlace<std::string> activation;
+  Float8Places float8;
+
+  consteval GatedActPlaces(const Signature& op)
+      : gate(input_of(op, "gate")),
+        up(input_of(op, "up")),
+        y(output_of(op, "y")),
+        activation(attribute_of<std::string>(op, "activation")),
+        float8(op) {}
+};
+
+// The call of gated_act or gated_act_float8.
 template <class T>
 struct GatedAct : Gated<T> {
-  explicit GatedAct(const Call& call)
-      : Gated<T>(*call.inputs[input_of(kGatedAct, "gate")], call.inputs[input_of(kGatedAct, "up")]),
-        activation(activations::index_of(call.attributes[attribute_of<std::string>(kGatedAct, "activation")])),
-        y(call.output<T>(output_of(kGatedAct, "y"))) {
-    join_rows(this->rows, this->size, {this->gate_stride, this->up_stride});
+  GatedAct(const Call& call, const GatedActPlaces& at)
+      : Gated<T>(*call.inputs[at.gate], call.inputs[at.up]),
+        activation(activations::index_of(call.attributes[at.activation])),
+        y(call.output<T>(at.y)) {
+    if (!at.float8.are_there()) join_rows(this->rows, this->size, {this->gate_stride, this->up_stride});
   }
 
   int activation;
-  T* y;  // contiguous
+  T* y;  // contiguous; in 8 bits: the kernels have a Float8Result beside this
 };
 
 template <class T>

@@ -19,6 +19,18 @@ const Operator& layer_norm() {
   return op;
 }
 
+const Operator& layer_norm_float8() {
+  static const Operator op{
+      kLayerNormFloat8,
+      {.rule = [](Rule& rule) { return norm_forward_rule(rule, kLayerNormFloat8); },
+       .workspace = [](const Call& call) { return norm_forward_workspace(call, kLayerNormFloat8); },
+       .cpu = [](const Call& call) { return norm_forward_cpu(call, kLayerNormFloat8); },
+       .cuda = layer_norm_float8_cuda,
+       .rounds_to_8_bits = true},
+  };
+  return op;
+}
+
 const Operator& add_layer_norm() {
   static const Operator op{
       kAddLayerNorm,

@@ -2,6 +2,7 @@
 // Ba, Kiros and Hinton, "Layer Normalization", 2016.
 #pragma once
 
+#include "core/common/float8.h"
 #include "core/declaration/operator.h"
 
 namespace fusedops {
@@ -17,6 +18,20 @@ inline constexpr Signature kLayerNorm{
 
 const Operator& layer_norm();
 FUSEDOPS_CUDA_KERNEL Status layer_norm_cuda(const Call& call);
+
+// The same with a result in 8 bits.
+inline constexpr Signature kLayerNormFloat8{
+    .name = "layer_norm_float8",
+    .inputs = {{"x", Kind::tensor, Layout::rows},
+               {.name = "weight", .kind = Kind::optional, .parameter = true},
+               {.name = "bias", .kind = Kind::optional, .parameter = true},
+               kGivenScale},
+    .outputs = {kFloat8Result, kScalesResult},
+    .attributes = {{"eps", Type::f64, "1e-5"}, kScalingAttribute, kFloat8Attribute},
+};
+
+const Operator& layer_norm_float8();
+FUSEDOPS_CUDA_KERNEL Status layer_norm_float8_cuda(const Call& call);
 
 // s = x + residual, rounded, and its layer_norm.
 inline constexpr Signature kAddLayerNorm{

@@ -16,8 +16,8 @@ Status norm_forward_rule(Rule& rule, const NormForwardPlaces& at) {
   rule.outputs[at.y] = x;
   if (at.s != kNowhere) rule.outputs[at.s] = x;
   if (at.mean != kNowhere) rule.outputs[at.mean] = statistic;
-  rule.outputs[at.rstd] = statistic;
-  return {};
+  if (at.rstd != kNowhere) rule.outputs[at.rstd] = statistic;
+  return at.float8.are_there() ? float8_rule(rule, at.float8, x, at.x) : Status();
 }
 
 Status norm_backward_rule(Rule& rule, const NormBackwardPlaces& at) {

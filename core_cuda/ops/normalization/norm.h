@@ -9,6 +9,7 @@
 #pragma once
 
 #include "core/common/dropout.h"
+#include "core/common/float8.h"
 #include "core/common/numeric.h"
 #include "core/common/rows.h"
 #include "core/declaration/operator.h"
@@ -21,6 +22,7 @@ struct NormForwardPlaces {
   int x, residual, seed, weight, bias;  // inputs
   int y, s, mean, rstd;                 // outputs
   AttributePlace<double> eps, offset, rate;
+  Float8Places float8;
 
   consteval NormForwardPlaces(const Signature& op)
       : x(input_of(op, "x")),
@@ -31,12 +33,16 @@ struct NormForwardPlaces {
         y(output_of(op, "y")),
         s(find_output(op, "s")),
         mean(find_output(op, "mean")),
-        rstd(output_of(op, "rstd")),
+        rstd(find_output(op, "rstd")),
         eps(attribute_of<double>(op, "eps")),
         offset(find_attribute<double>(op, "weight_offset")),
-        rate(find_attribute<double>(op, "rate")) {
-    has_only(op, {x, residual, seed, weight, bias}, {y, s, mean, rstd}, {eps.place, offset.place, rate.place});
+        rate(find_attribute<double>(op, "rate")),
+        float8(op) {
+    has_only(op, {x, residual, seed, weight, bias, float8.scale}, {y, s, mean, rstd, float8.scales},
+             {eps.place, offset.place, rate.place, float8.scaling.place, float8.dtype.place});
   }
+
+  constexpr bool is_centered() const { return bias != kNowhere; }  // LayerNorm
 };
 
 struct NormBackwardPlaces {
@@ -103,7 +109,7 @@ struct NormForward {
     y = call.output<T>(at.y);
     if (at.s != kNowhere) s = call.output<T>(at.s);
     if (at.mean != kNowhere) mean = call.output<compute_t<T>>(at.mean);
-    rstd = call.output<compute_t<T>>(at.rstd);
+    if (at.rstd != kNowhere) rstd = call.output<compute_t<T>>(at.rstd);
   }
 
   int64_t rows, cols;
@@ -115,10 +121,10 @@ struct NormForward {
   Parameter weight, bias;  // absent: as if weight + offset were 1 and bias 0
   double offset;
   double eps;
-  T* y;
+  T* y;                          // in 8 bits: the kernels have a Float8Result beside this
   T* s = nullptr;                // rounded; what is normalized
-  compute_t<T>* mean = nullptr;  // null: RMSNorm
-  compute_t<T>* rstd;
+  compute_t<T>* mean = nullptr;  // null: RMSNorm, or nobody reads the statistics
+  compute_t<T>* rstd = nullptr;
 };
 
 template <class T>

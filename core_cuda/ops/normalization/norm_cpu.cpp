@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/cpu/elementwise.h"
+#include "core/cpu/float8.h"
 #include "core/cpu/sum.h"
 
 namespace fusedops {
@@ -60,6 +61,11 @@ Moments<A> moments_of(const T* row, int64_t cols, double eps) {
   return {mean + sums.first / A(cols), A(1) / std::sqrt(sums.second / A(cols) + A(eps))};
 }
 
+template <class T>
+auto moments(const T* row, int64_t cols, double eps, bool centered) {
+  return centered ? moments_of(row, cols, eps) : rms_of(row, cols, eps);
+}
+
 // The kernels read weight + offset, and bias, as numbers of the compute dtype: the parameter itself, or a copy in the
 // workspace if it is narrower or has an offset, or is an absent weight.
 bool is_copied(const View* parameter, double offset, DType dtype) {
@@ -73,8 +79,9 @@ const A* prepared(const View* view, const Parameter& parameter, double offset, D
   return copy;
 }
 
+// `float8`: where the result goes if it has 8 bits, else null.
 template <class T>
-Status forward(const Call& call, const NormForwardPlaces& at) {
+void forward(const Call& call, const NormForwardPlaces& at, const Float8Result<compute_t<T>>* float8) {
   using A = compute_t<T>;
   const NormForward<T> norm(call, at);
   const View* bias = at.bias == kNowhere ? nullptr : call.inputs[at.bias];
@@ -87,12 +94,23 @@ Status forward(const Call& call, const NormForwardPlaces& at) {
 
   const bool streamed = cpu::is_streamed(norm.rows * cols * sizeof(T));
   const auto normalize = [&](int64_t row, const auto* x) {
-    const auto [mean, rstd] = norm.mean ? moments_of(x, cols, norm.eps) : rms_of(x, cols, norm.eps);
+    const auto [mean, rstd] = moments(x, cols, norm.eps, at.is_centered());
+    const auto scaled = [mean, rstd](A x, A factor) { return (x - mean) * rstd * factor; };
+    const auto shifted = [scaled](A x, A factor, A shift) { return scaled(x, factor) + shift; };
+    if (float8) {
+      cpu::quantize_row(*float8, row, [&](int64_t start, int64_t n, A* to) {
+        A wide[kBlock];
+        const A* block = cpu::widened(x + start, wide, n);
+        if (shift)
+          cpu::apply_block(shifted, n, to, block, factor + start, shift + start);
+        else
+          cpu::apply_block(scaled, n, to, block, factor + start);
+      });
+      return;
+    }
     if (norm.mean) norm.mean[row] = mean;
     norm.rstd[row] = rstd;
     T* y = norm.y + row * cols;
-    const auto scaled = [mean, rstd](A x, A factor) { return (x - mean) * rstd * factor; };
-    const auto shifted = [scaled](A x, A factor, A shift) { return scaled(x, factor) + shift; };
     if (shift)
       cpu::apply(shifted, streamed, cols, y, x, factor, shift);
     else
@@ -123,6 +141,19 @@ Status forward(const Call& call, const NormForwardPlaces& at) {
       normalize(row, x);
     }
   });
+}
+
+template <class T>
+Status forward(const Call& call, const NormForwardPlaces& at) {
+  if (!at.float8.are_there()) {
+    forward<T>(call, at, nullptr);
+    return {};
+  }
+  using A = compute_t<T>;
+  const int64_t cols = as_rows(*call.inputs[at.x]).size;
+  char* largest = static_cast<char*>(call.workspace) + norm_forward_workspace(call, at) - kLargestBytes;
+  cpu::quantize(Float8Result<A>(call, at.float8, cols, largest),
+                [&](const Float8Result<A>& pass, bool) { forward<T>(call, at, &pass); });
   return {};
 }
 
@@ -205,12 +236,14 @@ Status backward(const Call& call, const NormBackwardPlaces& at) {
 }  // namespace
 
 size_t norm_forward_workspace(const Call& call, const NormForwardPlaces& at) {
-  if (call.context.cuda) return 0;
+  const size_t largest = at.float8.are_there() ? kLargestBytes : 0;
+  if (call.context.cuda) return largest;
   const View& x = *call.inputs[at.x];
   const View* bias = at.bias == kNowhere ? nullptr : call.inputs[at.bias];
   const double offset = weight_offset(call, at.offset);
   const int copies = is_copied(call.inputs[at.weight], offset, x.dtype) + (bias && is_copied(bias, 0, x.dtype));
-  return copies * as_rows(x).size * size_of(compute_dtype(x.dtype));
+  const size_t bytes = copies * as_rows(x).size * size_of(compute_dtype(x.dtype));
+  return (bytes + kLargestBytes - 1) / kLargestBytes * kLargestBytes + largest;
 }
 
 Status norm_forward_cpu(const Call& call, const NormForwardPlaces& at) {

@@ -72,7 +72,7 @@ class NormRow {
   __device__ void normalize(A (&scratch)[2][32], A inverse_size, OfRow of_row) {
     normalize_tiles(
         inverse_size, [](auto body) { body(0, [] {}); },
-        [&](const Partial& sums, int which) { return of_row(row_sum(sums, scratch[which])); });
+        [&](const Partial& sums, int which) { return of_row(row_sum(sums, scratch[which])); }, stored());
   }
 
   // All of the work for a row that is not held: tile by tile, in each pass.
@@ -81,10 +81,10 @@ class NormRow {
     normalize_tiles(
         inverse_size,
         [&](auto body) { groups.each_tile(norm_.cols, [&](Index tile) { body(tile, [&] { load(tile); }); }); },
-        [&](const Partial& sums, int which) { return of_row(row_sum(sums, scratch[which])); });
+        [&](const Partial& sums, int which) { return of_row(row_sum(sums, scratch[which])); }, stored());
   }
 
- private:
+ protected:
   __device__ A row_sum(const Partial& halves, A* scratch) const {
     const A sum = kPacks == 2 ? halves[0] : halves[0] + halves[kPacks / 2 - 1];
     return row_reduce(me_, sum, scratch, [](A a, A b) { return a + b; });
@@ -125,9 +125,9 @@ class NormRow {
   }
 
   // for_tiles calls a body with the start of each tile and a function that loads it; sum returns the first or the
-  // second sum over the row.
-  template <class ForTiles, class Sum>
-  __device__ void normalize_tiles(A inverse_size, ForTiles for_tiles, Sum sum) {
+  // second sum over the row; finish(for_tiles, mean, rstd) does what is left.
+  template <class ForTiles, class Sum, class Finish>
+  __device__ void normalize_tiles(A inverse_size, ForTiles for_tiles, Sum sum, Finish finish) {
     Partial total, squares;
     for_tiles([&](Index tile, auto load) {
       load();
@@ -148,14 +148,21 @@ class NormRow {
     }
     const A variance = product(sum(squares, 1), inverse_size);
     const A rstd = rsqrt(variance + static_cast<A>(norm_.eps));
-    for_tiles([&](Index tile, auto load) {
-      load();
-      store(tile, mean, rstd);
-    });
-    if (me_.index == 0 && me_.row < norm_.rows && is_first_block_) {
-      norm_.rstd[me_.row] = rstd;
-      if constexpr (kCentered) norm_.mean[me_.row] = mean;
-    }
+    finish(for_tiles, mean, rstd);
+  }
+
+  // The result in x's dtype, and the statistics.
+  __device__ auto stored() {
+    return [this](auto for_tiles, A mean, A rstd) {
+      for_tiles([&](Index tile, auto load) {
+        load();
+        store(tile, mean, rstd);
+      });
+      if (me_.index == 0 && me_.row < norm_.rows && is_first_block_) {
+        norm_.rstd[me_.row] = rstd;
+        if constexpr (kCentered) norm_.mean[me_.row] = mean;
+      }
+    };
   }
 
   // Adds this thread's elements: sum = accumulate(x, sum) for each. An aligned row ends with a whole pack.
@@ -173,19 +180,27 @@ class NormRow {
 
   __device__ void store(Index tile, A mean, A rstd) {
     T* row = norm_.y + me_.row * norm_.cols + me_.template at<T>(0);
-    const A offset = !kCentered && norm_.weight.data ? static_cast<A>(norm_.offset) : A(0);
+    const A offset = offset_of_weight();
     each(tile, [&](int p, Index at, Index count) {
-      if constexpr (kVariant != RowVariant::few) load_parameters(p, at, count);
-      forget(x_[p]);
       A y[kPack];
-#pragma unroll
-      for (int i = 0; i < kPack; ++i) {
-        const A x = element(x_[p], i);
-        y[i] = kCentered ? fused(product(x - mean, rstd), weight_[p][i], bias_[p][i])
-                         : product(product(x, rstd), weight_[p][i] + offset);
-      }
+      compute(p, at, count, mean, rstd, offset, y);
       store_row_pack<kAligned>(rounded<T>(y), row + at, count);
     });
+  }
+
+  __device__ A offset_of_weight() const {
+    return !kCentered && norm_.weight.data ? static_cast<A>(norm_.offset) : A(0);
+  }
+
+  __device__ void compute(int p, Index at, Index count, A mean, A rstd, A offset, A (&y)[kPack]) {
+    if constexpr (kVariant != RowVariant::few) load_parameters(p, at, count);
+    forget(x_[p]);
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+      const A x = element(x_[p], i);
+      y[i] = kCentered ? fused(product(x - mean, rstd), weight_[p][i], bias_[p][i])
+                       : product(product(x, rstd), weight_[p][i] + offset);
+    }
   }
 
   __device__ void load_rows(Pack<T> (&packs)[kPacks], const T* data, int64_t stride, Index tile) const {

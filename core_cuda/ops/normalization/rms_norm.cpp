@@ -35,6 +35,30 @@ const Operator& add_rms_norm() {
   return op;
 }
 
+const Operator& rms_norm_float8() {
+  static const Operator op{
+      kRmsNormFloat8,
+      {.rule = [](Rule& rule) { return norm_forward_rule(rule, kRmsNormFloat8); },
+       .workspace = [](const Call& call) { return norm_forward_workspace(call, kRmsNormFloat8); },
+       .cpu = [](const Call& call) { return norm_forward_cpu(call, kRmsNormFloat8); },
+       .cuda = rms_norm_float8_cuda,
+       .rounds_to_8_bits = true},
+  };
+  return op;
+}
+
+const Operator& add_rms_norm_float8() {
+  static const Operator op{
+      kAddRmsNormFloat8,
+      {.rule = [](Rule& rule) { return norm_forward_rule(rule, kAddRmsNormFloat8); },
+       .workspace = [](const Call& call) { return norm_forward_workspace(call, kAddRmsNormFloat8); },
+       .cpu = [](const Call& call) { return norm_forward_cpu(call, kAddRmsNormFloat8); },
+       .cuda = add_rms_norm_float8_cuda,
+       .rounds_to_8_bits = true},
+  };
+  return op;
+}
+
 const Operator& dropout_add_rms_norm() {
   static const Operator op{
       kDropoutAddRmsNorm,

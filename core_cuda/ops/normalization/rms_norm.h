@@ -2,6 +2,7 @@
 // Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
 #pragma once
 
+#include "core/common/float8.h"
 #include "core/declaration/operator.h"
 
 namespace fusedops {
@@ -28,6 +29,38 @@ inline constexpr Signature kAddRmsNorm{
 
 const Operator& add_rms_norm();
 FUSEDOPS_CUDA_KERNEL Status add_rms_norm_cuda(const Call& call);
+
+// The same two with a result in 8 bits.
+inline constexpr Signature kRmsNormFloat8{
+    .name = "rms_norm_float8",
+    .inputs = {{"x", Kind::tensor, Layout::rows},
+               {.name = "weight", .kind = Kind::optional, .parameter = true},
+               kGivenScale},
+    .outputs = {kFloat8Result, kScalesResult},
+    .attributes = {{"eps", Type::f64, "1e-6"},
+                   {"weight_offset", Type::f64, "0.0"},
+                   kScalingAttribute,
+                   kFloat8Attribute},
+};
+
+const Operator& rms_norm_float8();
+FUSEDOPS_CUDA_KERNEL Status rms_norm_float8_cuda(const Call& call);
+
+inline constexpr Signature kAddRmsNormFloat8{
+    .name = "add_rms_norm_float8",
+    .inputs = {{"x", Kind::tensor, Layout::rows},
+               {"residual", Kind::tensor, Layout::rows},
+               {.name = "weight", .kind = Kind::optional, .parameter = true},
+               kGivenScale},
+    .outputs = {kFloat8Result, kScalesResult, {"s", "x"}},
+    .attributes = {{"eps", Type::f64, "1e-6"},
+                   {"weight_offset", Type::f64, "0.0"},
+                   kScalingAttribute,
+                   kFloat8Attribute},
+};
+
+const Operator& add_rms_norm_float8();
+FUSEDOPS_CUDA_KERNEL Status add_rms_norm_float8_cuda(const Call& call);
 
 // s = dropout(x) + residual, rounded, and its rms_norm. The public function is add_rms_norm.
 inline constexpr Signature kDropoutAddRmsNorm{

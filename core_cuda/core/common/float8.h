@@ -1,0 +1,133 @@
+// Results in 8 bits with scales: value ≈ y * scale, for the CPU and the CUDA kernels.
+//
+// Formats: Micikevicius et al., "FP8 formats for deep learning", 2022. e4m3fn has a sign, 4 bits of exponent, 3 of
+// mantissa, and no infinity; e5m2 has 5 and 2. Here a value rounds to nearest even, and one beyond the largest finite
+// number becomes that, infinities too. NaN stays NaN.
+//
+// A scale belongs to all elements, to a row, or to 128 neighbouring elements of a row. It is given, or fits the largest
+// absolute value: that becomes the largest finite number.
+#pragma once
+
+#include <limits>
+#include <string_view>
+
+#include "core/common/numeric.h"
+#include "core/common/rows.h"
+
+namespace fusedops {
+
+enum class Scaling : uint8_t { tensor, row, block };
+
+inline constexpr std::string_view kScalings[] = {"tensor", "row", "block"};  // in the order of Scaling
+inline constexpr std::string_view kFloat8s[] = {"float8_e4m3fn", "float8_e5m2"};
+inline constexpr int kScaleBlock = Rule::kBlock;  // elements of a row that share a scale
+
+constexpr int64_t scale_blocks(int64_t columns) { return (columns + kScaleBlock - 1) / kScaleBlock; }
+
+template <int kMantissaBits, int kExponentBias, uint8_t kLargestCode, int kLargest>
+struct Float8Format {
+  static constexpr int kMantissa = kMantissaBits, kBias = kExponentBias;
+  static constexpr uint8_t kLargestBits = kLargestCode;
+  static constexpr float kLargestNumber = kLargest;
+  static constexpr uint8_t kNaN = 0x7f;  // what GPUs make of every NaN
+};
+using E4m3 = Float8Format<3, 7, 0x7e, 448>;
+using E5m2 = Float8Format<2, 15, 0x7b, 57344>;
+
+// A double to float, odd if it is not exact: rounded again to fewer bits, that is the double rounded once. Boldo and
+// Melquiond, "When double rounding is odd", 2005.
+FUSEDOPS_HD float to_odd(double x) {
+  const float nearest = static_cast<float>(x);
+  if (static_cast<double>(nearest) == x || x != x) return nearest;
+  const bool is_above = (nearest < 0 ? -nearest : nearest) > (x < 0 ? -x : x);
+  return std::bit_cast<float>((std::bit_cast<uint32_t>(nearest) - (is_above ? 1u : 0u)) | 1u);
+}
+FUSEDOPS_HD float to_odd(float x) { return x; }
+
+// In a form that compilers vectorize. GPUs from 8.9 on have an instruction: core/cuda/float8.cuh.
+template <class Format>
+FUSEDOPS_HD uint8_t float8_from(float x) {
+  constexpr int kDropped = 23 - Format::kMantissa;
+  constexpr uint32_t kRebias = uint32_t(127 - Format::kBias) << 23, kLeastNormal = kRebias + (1u << 23);
+  constexpr uint32_t kLargest = std::bit_cast<uint32_t>(Format::kLargestNumber);
+  // Added to a number below the least normal one, this rounds it to a multiple of the least positive one.
+  constexpr uint32_t kShift = uint32_t(127 + kDropped + 1 - Format::kBias) << 23;
+  const uint32_t bits = std::bit_cast<uint32_t>(x), magnitude = bits & 0x7fffffff;
+  const uint32_t within = magnitude < kLargest ? magnitude : kLargest;
+  const uint32_t normal = (within - kRebias + ((1u << (kDropped - 1)) - 1) + ((within >> kDropped) & 1)) >> kDropped;
+  const float shifted = std::bit_cast<float>(within) + std::bit_cast<float>(kShift);
+  const uint32_t subnormal = std::bit_cast<uint32_t>(shifted) - kShift;
+  const uint32_t rounded = within < kLeastNormal ? subnormal : normal;
+  return static_cast<uint8_t>(magnitude > 0x7f800000 ? Format::kNaN : rounded | ((bits >> 24) & 0x80));
+}
+
+// Where the signature of an operator has what is below; nowhere, if its result is not in 8 bits.
+struct Float8Places {
+  int scale, y, scales;  // input, outputs
+  AttributePlace<std::string> scaling, dtype;
+
+  consteval Float8Places(const Signature& op)
+      : scale(find_input(op, "scale")),
+        y(find_output(op, "y")),
+        scales(find_output(op, "scales")),
+        scaling(find_attribute<std::string>(op, "scaling")),
+        dtype(find_attribute<std::string>(op, "dtype")) {}
+
+  constexpr bool are_there() const { return scales != kNowhere; }
+};
+
+// What the signatures declare: the scale to use, if it is given, and the results.
+inline constexpr Input kGivenScale{.name = "scale", .kind = Kind::optional};
+inline constexpr Output kFloat8Result{"y", "dtype"};
+inline constexpr Output kScalesResult{"scales", "compute(x)"};
+inline constexpr Attribute kScalingAttribute{"scaling", Type::string, "row", kScalings};
+inline constexpr Attribute kFloat8Attribute{"dtype", Type::string, "float8_e4m3fn", kFloat8s};
+
+// The outputs of an operator whose values have the shape and the floating dtype of `values`; the input that it has
+// them from is `like`. Checks the scale, which has the shape of the scales that would be computed.
+Status float8_rule(Rule& rule, const Float8Places& at, const Shape& values, int like);
+
+// Of the workspace: for the largest absolute value of a whole tensor, where the scale follows from it.
+inline constexpr size_t kLargestBytes = 16;
+
+// The call's part of it. A: the compute type.
+template <class A>
+struct Float8Result {
+  Float8Result() = default;
+  Float8Result(const Call& call, const Float8Places& at, int64_t columns, void* largest)
+      : y(call.output<uint8_t>(at.y)),
+        given(call.input<A>(at.scale)),
+        scales(given ? nullptr : call.output<A>(at.scales)),
+        columns(columns),
+        is_e5m2(call.attributes[at.dtype] == kFloat8s[1]) {
+    const std::string& name = call.attributes[at.scaling];
+    scaling = name == kScalings[0] ? Scaling::tensor : name == kScalings[1] ? Scaling::row : Scaling::block;
+    if (is_of_all()) this->largest = static_cast<A*>(largest);
+  }
+
+  // The scale follows from all elements: one pass to find the largest, whose result has no y, and one to round.
+  bool is_of_all() const { return scaling == Scaling::tensor && !given; }
+
+  // A scale whose inverse is finite, also for zeros.
+  FUSEDOPS_HD A scale_of(A largest_value) const {
+    const A scale = largest_value / A(is_e5m2 ? E5m2::kLargestNumber : E4m3::kLargestNumber);
+    constexpr A kLeast = std::numeric_limits<A>::min();
+    return scale < kLeast ? kLeast : scale;
+  }
+
+  // Where the scale of an element is.
+  FUSEDOPS_HD int64_t scale_place(int64_t row, int64_t column) const {
+    if (scaling == Scaling::tensor) return 0;
+    return scaling == Scaling::row ? row : row * scale_blocks(columns) + column / kScaleBlock;
+  }
+
+  uint8_t* y = nullptr;  // contiguous rows of `columns`
+  const A* given = nullptr;
+  A* scales = nullptr;   // null if they are given
+  A* largest = nullptr;  // of all elements, if the scale follows from it
+  int64_t columns = 0;
+  bool is_e5m2 = false;
+  Scaling scaling = Scaling::row;
+};
+
+}  // namespace fusedops
