@@ -116,6 +116,8 @@ def _import(name: str, function: FunctionType, framework: str) -> str | None:
     if isinstance(value, ModuleType):
         return f"import {value.__name__} as {name}"
     module = getattr(value, "__module__", None)
+    if value is Any:
+        return "from typing import Any"
     return f"from {module if module not in (None, 'typing') else 'fusedops.functions.common'} import {name}"
 
 

@@ -91,8 +91,8 @@ class Operator:
 class Core:
     table: dict[str, Operator]  # by name
     dtypes: tuple[str, ...]  # in the order of the core's numbers for them, as both frameworks spell them
-    # Half of a symbol, of a dimension that a tracer knows by symbol only, is the symbol less this, and the number of its
-    # blocks the symbol less twice this; both may be.
+    # Half of a symbol, of a dimension that a tracer knows by symbol only, is the symbol less this, and the number of
+    # its blocks the symbol less twice this; both may be.
     half_symbol: int
     block: int  # elements
 

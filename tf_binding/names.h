@@ -15,8 +15,8 @@ inline std::string type_attribute(const char* name) { return std::string("T_") +
 // An optional input is a list of no or one tensor, of this length; an input that is a list has one, too.
 inline std::string count_attribute(const char* name) { return std::string("N_") + name; }
 
-// Whether the node says the dtype of an output itself, as T_<output>: a computed or chosen one is no input's, that of an
-// optional input is unknown where the input is absent.
+// Whether the node says the dtype of an output itself, as T_<output>: a computed or chosen one is no input's, that of
+// an optional input is unknown where the input is absent.
 bool has_own_dtype(const Operator& op, const Output& output);
 
 // Whether an input is a list to TensorFlow.

@@ -14,11 +14,20 @@ constexpr struct {
   ScalarType torch;
   DType core;
 } kPairs[] = {
-    {ScalarType::Float, DType::f32},  {ScalarType::BFloat16, DType::bf16},    {ScalarType::Half, DType::f16},
-    {ScalarType::Double, DType::f64}, {ScalarType::Bool, DType::boolean},     {ScalarType::Byte, DType::u8},
-    {ScalarType::Char, DType::i8},    {ScalarType::Short, DType::i16},        {ScalarType::Int, DType::i32},
-    {ScalarType::Long, DType::i64},   {ScalarType::ComplexFloat, DType::c64}, {ScalarType::ComplexDouble, DType::c128},
-    {ScalarType::Float8_e4m3fn, DType::f8_e4m3fn}, {ScalarType::Float8_e5m2, DType::f8_e5m2},
+    {ScalarType::Float, DType::f32},
+    {ScalarType::BFloat16, DType::bf16},
+    {ScalarType::Half, DType::f16},
+    {ScalarType::Double, DType::f64},
+    {ScalarType::Bool, DType::boolean},
+    {ScalarType::Byte, DType::u8},
+    {ScalarType::Char, DType::i8},
+    {ScalarType::Short, DType::i16},
+    {ScalarType::Int, DType::i32},
+    {ScalarType::Long, DType::i64},
+    {ScalarType::ComplexFloat, DType::c64},
+    {ScalarType::ComplexDouble, DType::c128},
+    {ScalarType::Float8_e4m3fn, DType::f8_e4m3fn},
+    {ScalarType::Float8_e5m2, DType::f8_e5m2},
 };
 
 DType core_type(int32_t dtype) {

@@ -78,13 +78,12 @@ def bias_act_float8(
 
     Gradient:
         None: this is for inference. PyTorch refuses an argument that requires a gradient, unless under
-        torch.no_grad(). In TensorFlow a gradient through y is None, as that of any cast to 8 bits, and one through the
-        scale raises a LookupError.
+        torch.no_grad(), and TensorFlow one that a tape watches, unless it is given as tf.stop_gradient(x).
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
             dtype.
-        RuntimeError (PyTorch): an argument requires a gradient.
+        RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
         ValueError: `activation`, `scaling` or `dtype` is not one of those above.
 
     PyTorch:
@@ -168,7 +167,7 @@ def gated_act_float8(
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
             dtype.
-        RuntimeError (PyTorch): an argument requires a gradient.
+        RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
         ValueError: `activation`, `scaling` or `dtype` is not one of those of `bias_act_float8`.
 
     PyTorch:

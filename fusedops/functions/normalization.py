@@ -137,7 +137,7 @@ def rms_norm_float8(
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
             dtype.
-        RuntimeError (PyTorch): an argument requires a gradient.
+        RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
         ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
 
     PyTorch:
@@ -191,7 +191,7 @@ def add_rms_norm_float8(
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
             dtype.
-        RuntimeError (PyTorch): an argument requires a gradient.
+        RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
         ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
 
     PyTorch:
@@ -282,7 +282,7 @@ def layer_norm_float8(
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
             dtype.
-        RuntimeError (PyTorch): an argument requires a gradient.
+        RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
         ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
 
     PyTorch:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from fusedops import checks
 from fusedops.declarations import Attribute, Input, Operator
-from fusedops.tf import internals, text
+from fusedops.tf import internals, recording, text
 from fusedops.tf.library import DTYPES
 
 _ADVICE = {  # for what is a tensor to some of TensorFlow's functions
@@ -45,6 +45,7 @@ def function(operator: Operator, raw: Callable[..., Any], keep: Callable[..., An
     known: dict[str, Any] = {
         "_Eager": internals.EagerTensor,
         "_keep": partial(_keep, operator, keep),
+        "_refuse_tapes": partial(_refuse_tapes, operator),
         "_size": internals.size,
         "_spelled": _SPELLED,
         **KNOWN,
@@ -92,6 +93,10 @@ def _lines(operator: Operator) -> Iterator[str]:
             yield f"{name} = {encode}({name})"
         else:
             yield f"if not ({checks.plain_attribute(replace(attribute, name=name))}): {name} = {encode}({name})"
+
+    if not operator.differentiable and not operator.has_effects_or_lists:
+        tensors = [f"*{variable(x)}" if x.kind == "optional" else variable(x) for x in operator.inputs]
+        yield f"_refuse_tapes([{', '.join(tensors)}])"
 
     yield from execution(operator, "_results")
 
@@ -242,6 +247,17 @@ def encode(operator: Operator, attribute: Attribute, value: Any) -> Any:
     if attribute.type in ("float", "floats"):
         return attribute.spelled(value)
     return int(value) if attribute.type == "int" else value
+
+
+def _refuse_tapes(operator: Operator, tensors: Sequence[tf.Tensor]) -> None:
+    """For what is not differentiable: before it asks for a gradient function, a tape would make zeros in 8 bits, which
+    TensorFlow cannot, and it would not ask at all for a result in 8 bits alone."""
+    if recording.may_need_gradient() and any(map(recording.is_watched, tensors)):
+        raise no_gradient(operator)
+
+
+def no_gradient(operator: Operator) -> LookupError:
+    return LookupError(f"fusedops.{operator.name}: there is no gradient; give it tf.stop_gradient(x) of its inputs")
 
 
 def _saved(operator: Operator) -> list[int]:

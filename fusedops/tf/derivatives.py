@@ -13,7 +13,7 @@ import tensorflow as tf
 from fusedops.declarations import Attribute, Operator
 from fusedops.gradients import GRADIENTS
 from fusedops.tf import neutral, steps
-from fusedops.tf.calls import is_constant
+from fusedops.tf.calls import is_constant, no_gradient
 from fusedops.tf.library import for_each
 from fusedops.tf.operators import OPERATORS
 
@@ -53,7 +53,7 @@ def _of_formula(
 ) -> _Evaluation:
     derivative = GRADIENTS.get(operator.name)
     if derivative is None:
-        raise LookupError(f"fusedops.{operator.name}: there is no gradient; give it tf.stop_gradient(x) of its inputs")
+        raise no_gradient(operator)
     decoded = {x.name: _decoded(x, attributes[x.name]) for x in operator.attributes}
     names = [*inputs, *(x.name for x in operator.outputs)]
 

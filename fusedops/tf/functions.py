@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from fusedops.checks import optional_count, optional_number, renamed
 from fusedops.expressions.function import Elementwise
-from fusedops.functions.common import Activation, Any, Approximation, Reduction, Scaling, dtype_name
+from fusedops.functions.common import Activation, Approximation, Reduction, Scaling, dtype_name
 from fusedops.tf import expressions as own
 from fusedops.tf.naming import are_symbolic, call_symbolic, named
 from fusedops.tf.operators import OPERATORS as ops
@@ -256,7 +257,7 @@ def add_rms_norm_float8(
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
             dtype.
-        RuntimeError (PyTorch): an argument requires a gradient.
+        RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
         ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
 
     PyTorch:
@@ -635,13 +636,12 @@ def bias_act_float8(
 
     Gradient:
         None: this is for inference. PyTorch refuses an argument that requires a gradient, unless under
-        torch.no_grad(). In TensorFlow a gradient through y is None, as that of any cast to 8 bits, and one through the
-        scale raises a LookupError.
+        torch.no_grad(), and TensorFlow one that a tape watches, unless it is given as tf.stop_gradient(x).
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
             dtype.
-        RuntimeError (PyTorch): an argument requires a gradient.
+        RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
         ValueError: `activation`, `scaling` or `dtype` is not one of those above.
 
     PyTorch:
@@ -984,7 +984,7 @@ def gated_act_float8(
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
             dtype.
-        RuntimeError (PyTorch): an argument requires a gradient.
+        RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
         ValueError: `activation`, `scaling` or `dtype` is not one of those of `bias_act_float8`.
 
     PyTorch:
@@ -1229,7 +1229,7 @@ def layer_norm_float8(
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
             dtype.
-        RuntimeError (PyTorch): an argument requires a gradient.
+        RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
         ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
 
     PyTorch:
@@ -1667,7 +1667,7 @@ def rms_norm_float8(
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
             dtype.
-        RuntimeError (PyTorch): an argument requires a gradient.
+        RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
         ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
 
     PyTorch:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
 from fusedops.checks import optional_count, optional_number
 from fusedops.expressions.function import Elementwise
-from fusedops.functions.common import Activation, Any, Approximation, Reduction, Scaling, dtype_name
+from fusedops.functions.common import Activation, Approximation, Reduction, Scaling, dtype_name
 from fusedops.torch import expressions as own
 from fusedops.torch.errors import renamed
 from fusedops.torch.operators import OPERATORS as ops
@@ -229,7 +230,7 @@ def add_rms_norm_float8(
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
             dtype.
-        RuntimeError (PyTorch): an argument requires a gradient.
+        RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
         ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
 
     PyTorch:
@@ -496,13 +497,12 @@ def bias_act_float8(
 
     Gradient:
         None: this is for inference. PyTorch refuses an argument that requires a gradient, unless under
-        torch.no_grad(). In TensorFlow a gradient through y is None, as that of any cast to 8 bits, and one through the
-        scale raises a LookupError.
+        torch.no_grad(), and TensorFlow one that a tape watches, unless it is given as tf.stop_gradient(x).
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
             dtype.
-        RuntimeError (PyTorch): an argument requires a gradient.
+        RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
         ValueError: `activation`, `scaling` or `dtype` is not one of those above.
 
     PyTorch:
@@ -781,7 +781,7 @@ def gated_act_float8(
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
             dtype.
-        RuntimeError (PyTorch): an argument requires a gradient.
+        RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
         ValueError: `activation`, `scaling` or `dtype` is not one of those of `bias_act_float8`.
 
     PyTorch:
@@ -975,7 +975,7 @@ def layer_norm_float8(
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
             dtype.
-        RuntimeError (PyTorch): an argument requires a gradient.
+        RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
         ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
 
     PyTorch:
@@ -1317,7 +1317,7 @@ def rms_norm_float8(
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
             dtype.
-        RuntimeError (PyTorch): an argument requires a gradient.
+        RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
         ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
 
     PyTorch:

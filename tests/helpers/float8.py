@@ -142,12 +142,14 @@ def assert_quantized(found: Range, y: Array, scales: Array, given: Array | None,
     assert (known <= values_of(codes(high.astype(np.float64), kind).view(y.dtype))).all()
 
 
-def float8_call(backend: Any, spec: Specification, sample: Sample, dtype: str, **options: Any) -> tuple[Any, ...]:
+def float8_call(
+    backend: Any, spec: Specification, sample: Sample, dtype: str, kind: str = FORMATS[0], **options: Any
+) -> tuple[Any, ...]:
     """The outputs of the function with a result in 8 bits; `scale` is an array."""
     if options.get("scale") is not None:
         options["scale"] = backend.from_numpy(options["scale"])
     inputs = {name: x for name, x in backend.tensors(sample, dtype).items() if name not in ("dropout", "seed")}
-    return backend.call(f"{spec.name}_float8", inputs, {**sample.options, **options})
+    return backend.call(f"{spec.name}_float8", inputs, {**sample.options, **options, "dtype": kind})
 
 
 def arrays(backend: Any, outputs: tuple[Any, ...]) -> list[Array]:

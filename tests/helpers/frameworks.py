@@ -171,8 +171,10 @@ class Torch(Backend):
 
     def to_numpy(self, tensor: Any) -> np.ndarray:
         tensor = tensor.detach().cpu().resolve_neg()
-        if tensor.dtype == self.torch.bfloat16:
-            return tensor.contiguous().view(self.torch.int16).numpy().view(ml_dtypes.bfloat16)
+        name = self.dtype_of(tensor)
+        if name == "bfloat16" or name.startswith("float8"):
+            integers = self.torch.int16 if name == "bfloat16" else self.torch.int8
+            return tensor.contiguous().view(integers).numpy().view(getattr(ml_dtypes, name))
         return tensor.numpy()
 
     def reshape(self, tensor: Any, shape: tuple[int, ...]) -> Any:

@@ -105,7 +105,7 @@ struct Float8Result {
     if (is_of_all()) this->largest = static_cast<A*>(largest);
   }
 
-  // The scale follows from all elements: one pass to find the largest, whose result has no y, and one to round.
+  // The scale follows from all elements: one pass finds the largest, and one rounds.
   bool is_of_all() const { return scaling == Scaling::tensor && !given; }
 
   // A scale whose inverse is finite, also for zeros.
@@ -121,7 +121,8 @@ struct Float8Result {
     return scaling == Scaling::row ? row : row * scale_blocks(columns) + column / kScaleBlock;
   }
 
-  uint8_t* y = nullptr;  // contiguous rows of `columns`
+  uint8_t* y = nullptr;        // contiguous rows of `columns`
+  bool finds_largest = false;  // the first of two passes, which writes nothing else
   const A* given = nullptr;
   A* scales = nullptr;   // null if they are given
   A* largest = nullptr;  // of all elements, if the scale follows from it

@@ -70,10 +70,10 @@ void quantize_row(const Float8Result<A>& out, int64_t row, Values values) {
   A scale = 1;
   if (out.given) {
     scale = out.given[out.scale_place(row, 0)];
-  } else if (out.scaling == Scaling::row || !out.y) {
+  } else if (out.scaling == Scaling::row || out.finds_largest) {
     A largest = 0;
     each_block([&](int64_t, int64_t n) { largest = std::max(largest, largest_of(buffer, n)); });
-    if (!out.y) return raise_to(out.largest, largest);
+    if (out.finds_largest) return raise_to(out.largest, largest);
     scale = out.scales[row] = out.scale_of(largest);
   } else {
     scale = *out.scales;
@@ -87,7 +87,7 @@ template <class A, class Run>
 void quantize(const Float8Result<A>& result, Run run) {
   if (result.is_of_all()) {
     Float8Result<A> first = result;
-    first.y = nullptr;
+    first.finds_largest = true;
     *result.largest = 0;
     run(first, false);
     *result.scales = result.scale_of(*result.largest);
@@ -95,8 +95,8 @@ void quantize(const Float8Result<A>& result, Run run) {
   run(result, true);
 }
 
-// All of an operator whose rows do not need each other, nor sums: values(row, start, n, to). `cost` is the rough price of
-// kBlock elements in nanoseconds.
+// All of an operator whose rows do not need each other, nor sums: values(row, start, n, to). `cost` is the rough price
+// of kBlock elements in nanoseconds.
 template <class A, class Values>
 void quantize_rows(const Context& context, const Float8Result<A>& result, int64_t rows, int64_t cost, Values values) {
   const int64_t price = 1 + 2 * cost * result.columns / kBlock;

@@ -85,12 +85,11 @@ __device__ void quantize_row(const Float8Result<A>& out, const RowThread<kThread
   A scale = 1;
   if (out.given && !of_block) {
     if (is_row) scale = out.given[out.scale_place(me.row, 0)];
-  } else if (out.scaling == Scaling::row || !out.y) {
+  } else if (out.scaling == Scaling::row || out.finds_largest) {
     A largest = 0;
-    each_pack([&](auto, auto count, const auto& values) {
-      largest = larger(largest, largest_of<kAligned>(values, count));
-    });
-    if (!out.y) {  // the first of two passes over a tensor
+    each_pack(
+        [&](auto, auto count, const auto& values) { largest = larger(largest, largest_of<kAligned>(values, count)); });
+    if (out.finds_largest) {  // the first of two passes over a tensor
       largest = among_threads<32>(32, largest, scratch, larger_one);
       if (threadIdx.x % 32 == 0) raise_to(out.largest, largest);
       return;
@@ -133,7 +132,7 @@ template <class A, class Run>
 Status quantize(const Context& context, const Float8Result<A>& result, Run run) {
   if (result.is_of_all()) {
     Float8Result<A> first = result;
-    first.y = nullptr;
+    first.finds_largest = true;
     const auto stream = static_cast<cudaStream_t>(context.stream);
     FUSEDOPS_TRY(check(cudaMemsetAsync(result.largest, 0, sizeof(A), stream), "clearing the largest value"));
     FUSEDOPS_TRY(run(first, false));

@@ -17,8 +17,8 @@
 namespace fusedops::cuda {
 
 // A block of at most `most` threads, if that holds the row; else a cluster of blocks, where the GPU has them, each of
-// which takes an equal share of a row that they hold. Shares are multiples of `unit` elements, which neighbouring threads
-// of one block have.
+// which takes an equal share of a row that they hold. Shares are multiples of `unit` elements, which neighbouring
+// threads of one block have.
 template <class T, int kPacks, class Kernel>
 RowGroups block_or_cluster(int64_t size, int most, Kernel kernel, int unit = kPackSize<T>) {
   const int fewest = unit / kPackSize<T>;

@@ -14,7 +14,8 @@
 namespace fusedops {
 namespace {
 
-// Half of symbol s is s less this, and the number of its blocks of Rule::kBlock elements s less twice this; both may be.
+// Half of symbol s is s less this, and the number of its blocks of Rule::kBlock elements s less twice this; both may
+// be.
 constexpr Dim kHalfSymbol = Dim(1) << 40;
 
 std::string quoted(std::string_view text) { return '"' + std::string(text) + '"'; }
@@ -68,7 +69,8 @@ std::string json(std::span<const Operator* const> rows) {
 std::string described() {
   const auto name = [](const DTypeInfo& dtype) { return quoted(dtype.name); };
   return "{\"dtypes\": " + json_list(std::span(kDTypes).first(size_t(DType::other)), name) +
-         ", \"half_symbol\": " + std::to_string(kHalfSymbol) + ", \"block\": " + std::to_string(Rule::kBlock) + ", \"operators\": " + json(operators()) + "}";
+         ", \"half_symbol\": " + std::to_string(kHalfSymbol) + ", \"block\": " + std::to_string(Rule::kBlock) +
+         ", \"operators\": " + json(operators()) + "}";
 }
 
 Status check_abi(const Library& library) {

@@ -32,21 +32,9 @@ struct DTypeInfo {
 };
 
 inline constexpr DTypeInfo kDTypes[] = {
-    {"float64", 8},
-    {"float32", 4},
-    {"float16", 2},
-    {"bfloat16", 2},
-    {"bool", 1},
-    {"uint8", 1},
-    {"int8", 1},
-    {"int16", 2},
-    {"int32", 4},
-    {"int64", 8},
-    {"complex64", 8},
-    {"complex128", 16},
-    {"float8_e4m3fn", 1},
-    {"float8_e5m2", 1},
-    {"an unsupported dtype", 0},
+    {"float64", 8},   {"float32", 4},     {"float16", 2},       {"bfloat16", 2},    {"bool", 1},
+    {"uint8", 1},     {"int8", 1},        {"int16", 2},         {"int32", 4},       {"int64", 8},
+    {"complex64", 8}, {"complex128", 16}, {"float8_e4m3fn", 1}, {"float8_e5m2", 1}, {"an unsupported dtype", 0},
 };
 
 constexpr const char* name_of(DType dtype) { return kDTypes[static_cast<int>(dtype)].name; }

@@ -75,7 +75,7 @@ class Rule {
   Status same_as(int input, int like);      // dtype and shape; refines what is known of like's shape
   Status one_element(int input, int like);  // a scalar input: one element, of like's dtype or float32
   Status has_one_element(int input, std::string_view expected);
-  Status has_rows(int input);               // floating, with at least one dimension
+  Status has_rows(int input);  // floating, with at least one dimension
   // A parameter, if present: [columns], of like's dtype or float32 beside 16 bits.
   Status per_column(int input, int like);
   // A saved statistic: like's shape without the last dimension, compute dtype.

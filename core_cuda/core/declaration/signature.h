@@ -42,7 +42,7 @@ struct Output {
   // An input's name, or "compute(name)": float64 for float64, else float32; or the name of a string attribute, which
   // says the dtype.
   const char* dtype = nullptr;
-  bool saved = false;           // kept for the backward and hidden by the public function
+  bool saved = false;  // kept for the backward and hidden by the public function
 };
 
 enum class Type : uint8_t { f64, i64, boolean, string, f64s };

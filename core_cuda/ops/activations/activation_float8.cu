@@ -31,8 +31,7 @@ struct BiasActPacks {
     load_parameter<kAligned, T>(call.bias, column, count, kNoBias<T>, bias);
     activations::dispatch(call.activation, [&](auto activation) {
 #pragma unroll
-      for (int i = 0; i < kPackSize<T>; ++i)
-        y[i] = decltype(activation)::at(sum(element(raw.x, i), bias[i])).value;
+      for (int i = 0; i < kPackSize<T>; ++i) y[i] = decltype(activation)::at(sum(element(raw.x, i), bias[i])).value;
     });
   }
 };

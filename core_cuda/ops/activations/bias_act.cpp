@@ -168,9 +168,8 @@ Status float8_forward_cpu(const Call& call) {
     using T = typename decltype(tag)::type;
     const BiasAct<T> of_type(call, kAt);
     const Float8Result<compute_t<T>> out(call, kAt.float8, of_type.size, call.workspace);
-    activations::dispatch(of_type.activation, [&](auto activation) {
-      float8_forward<decltype(activation)>(of_type, out, call.context);
-    });
+    activations::dispatch(of_type.activation,
+                          [&](auto activation) { float8_forward<decltype(activation)>(of_type, out, call.context); });
     return {};
   });
 }

@@ -151,8 +151,9 @@ Status backward(const BiasActBackward<T>& call, const Context& context) {
 }  // namespace cuda
 
 Status bias_act_cuda(const Call& call) {
-  return dispatch(call.outputs[output_of(kBiasAct, "y")].dtype,
-                  [&](auto tag) { return cuda::forward(BiasAct<typename decltype(tag)::type>(call, kBiasAct), call.context); });
+  return dispatch(call.outputs[output_of(kBiasAct, "y")].dtype, [&](auto tag) {
+    return cuda::forward(BiasAct<typename decltype(tag)::type>(call, kBiasAct), call.context);
+  });
 }
 
 Status bias_act_backward_cuda(const Call& call) {

@@ -71,8 +71,9 @@ Status backward(const GatedActBackward<T>& call, const Context& context) {
 }  // namespace cuda
 
 Status gated_act_cuda(const Call& call) {
-  return dispatch(call.outputs[output_of(kGatedAct, "y")].dtype,
-                  [&](auto tag) { return cuda::forward(GatedAct<typename decltype(tag)::type>(call, kGatedAct), call.context); });
+  return dispatch(call.outputs[output_of(kGatedAct, "y")].dtype, [&](auto tag) {
+    return cuda::forward(GatedAct<typename decltype(tag)::type>(call, kGatedAct), call.context);
+  });
 }
 
 Status gated_act_backward_cuda(const Call& call) {

@@ -10,11 +10,10 @@
 namespace fusedops::cuda {
 
 template <bool kAligned, bool kCentered, RowVariant kVariant, int kThreads, class T>
-class NormFloat8Row
-    : public NormRow<kAligned, kCentered, /*kDropout=*/false, /*kMixed=*/true, kVariant, kThreads, T> {
+class NormFloat8Row : public NormRow<kAligned, kCentered, /*kDropout=*/false, /*kMixed=*/true, kVariant, kThreads, T> {
   using Base = NormRow<kAligned, kCentered, false, true, kVariant, kThreads, T>;
-  using typename Base::Index, typename Base::Partial;
   using Base::each, Base::kPack, Base::kPacks, Base::me_, Base::norm_;
+  using typename Base::Index, typename Base::Partial;
 
  public:
   using typename Base::A;
@@ -84,8 +83,8 @@ class NormFloat8Row
 template <bool kAligned, bool kCentered, RowVariant kVariant, int kThreads, class T>
 __global__ void __maxnreg__((kNormRegisters<kAligned, kVariant>))
     norm_float8_kernel(const __grid_constant__ NormForward<T> norm,
-                       const __grid_constant__ Float8Result<compute_t<T>> out,
-                       const __grid_constant__ RowGroups groups, compute_t<T> inverse_size) {
+                       const __grid_constant__ Float8Result<compute_t<T>> out, const __grid_constant__ RowGroups groups,
+                       compute_t<T> inverse_size) {
   begin_kernel();
   using A = compute_t<T>;
   using Row = NormFloat8Row<kAligned, kCentered, kVariant, kThreads, T>;
@@ -120,8 +119,10 @@ __global__ void __maxnreg__((kNormRegisters<kAligned, kVariant>))
 template <bool kCentered, class T>
 auto norm_float8_kernel_for(int threads) {
   constexpr RowVariant kMany = RowVariant::many;
-  if (sizeof(T) == 2 && threads == 512) return norm_float8_kernel<true, kCentered, kMany, sizeof(T) == 2 ? 512 : 0, T>;
-  if (sizeof(T) == 2 && threads == 256) return norm_float8_kernel<true, kCentered, kMany, sizeof(T) == 2 ? 256 : 0, T>;
+  if (sizeof(T) == 2 && threads == 512)
+    return norm_float8_kernel < true, kCentered, kMany, sizeof(T) == 2 ? 512 : 0, T > ;
+  if (sizeof(T) == 2 && threads == 256)
+    return norm_float8_kernel < true, kCentered, kMany, sizeof(T) == 2 ? 256 : 0, T > ;
   return norm_float8_kernel<true, kCentered, kMany, 0, T>;
 }
 
@@ -159,7 +160,8 @@ Status norm_float8(const Call& call, const NormForwardPlaces& places) {
     const Float8Result<compute_t<T>> result(call, places.float8, norm.cols, call.workspace);
     return quantize(call.context, result, [&](const Float8Result<compute_t<T>>& pass, bool is_last) {
       // The first of two passes has written the sum: the second has nothing to add.
-      if (is_last && result.is_of_all() && norm.residual) norm.x = norm.s, norm.x_stride = norm.cols, norm.residual = nullptr;
+      if (is_last && result.is_of_all() && norm.residual)
+        norm.x = norm.s, norm.x_stride = norm.cols, norm.residual = nullptr;
       return norm_float8_pass<kCentered>(norm, pass, call.context);
     });
   });
