@@ -13,7 +13,7 @@ from benchmarks.operators import OPERATORS
 Shape = tuple[int, ...]
 
 # Sections whose cases make sense in any shape and dtype.
-RESIZABLE = ("stream", "matmul", "linear", "rows", "float8", "small", "python", "cpu", "cpu-rows")
+RESIZABLE = ("stream", "matmul", "linear", "rows", "small", "python", "cpu", "cpu-rows")
 # What --quick leaves out unless it is asked for, and the contenders that compile first.
 NOT_QUICK = ("dtypes", "attention-cpu", "keras", "transformers", *GROWTH)
 COMPILED = ("compiled", "fusedops, compiled", "XLA", "fusedops, XLA", "Liger", "QuACK")

@@ -141,14 +141,14 @@ def rms_norm_float8(
         ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
 
     PyTorch:
-        >>> y, scale = fo.rms_norm_float8(torch.tensor([[3.0, 4.0]]))
+        >>> y, scale = fo.rms_norm_float8(torch.tensor([[1.0, 2.0]]))
         >>> y.float() * scale
-        tensor([[0.8586, 1.1314]])
+        tensor([[0.6325, 1.2649]])
 
     TensorFlow:
-        >>> y, scale = fo.rms_norm_float8(tf.constant([[3.0, 4.0]]))
+        >>> y, scale = fo.rms_norm_float8(tf.constant([[1.0, 2.0]]))
         >>> (tf.cast(y, tf.float32) * scale).numpy().round(4)
-        array([[0.8586, 1.1314]], dtype=float32)
+        array([[0.6325, 1.2649]], dtype=float32)
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
@@ -195,14 +195,14 @@ def add_rms_norm_float8(
         ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
 
     PyTorch:
-        >>> y, scale, s = fo.add_rms_norm_float8(torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 2.0]]))
+        >>> y, scale, s = fo.add_rms_norm_float8(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 1.0]]))
         >>> y.float() * scale, s
-        (tensor([[0.8586, 1.1314]]), tensor([[3., 4.]]))
+        (tensor([[0.6325, 1.2649]]), tensor([[1., 2.]]))
 
     TensorFlow:
-        >>> y, scale, s = fo.add_rms_norm_float8(tf.constant([[1.0, 2.0]]), tf.constant([[2.0, 2.0]]))
+        >>> y, scale, s = fo.add_rms_norm_float8(tf.constant([[0.0, 1.0]]), tf.constant([[1.0, 1.0]]))
         >>> (tf.cast(y, tf.float32) * scale).numpy().round(4), s.numpy()
-        (array([[0.8586, 1.1314]], dtype=float32), array([[3., 4.]], dtype=float32))
+        (array([[0.6325, 1.2649]], dtype=float32), array([[1., 2.]], dtype=float32))
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
     """

@@ -39,7 +39,7 @@ from benchmarks.measuring import contest, runner
 from benchmarks.measuring.efforts import EFFORTS
 from benchmarks.measuring.environment import environment
 from benchmarks.measuring.timing import Contender, Effort, HostClock
-from benchmarks.operators import ELEMENTWISE, OPERATORS, OVER_ROWS, layouts, models
+from benchmarks.operators import ELEMENTWISE, FLOAT8, OPERATORS, OVER_ROWS, layouts, models
 from benchmarks.results import compare, report, schema
 
 QUICK = Effort(round=0.0, total=0.0, least_rounds=3)
@@ -455,8 +455,8 @@ def test_a_quick_run_has_every_operator_once():
     quick = Selection(quick=True).of(all_cases())
     attention = {"attention", "attention_causal", "attention_decoding"}  # some take seconds on a CPU
     for device, sections, left_out in (
-        ("cpu", ("cpu", "cpu-rows"), attention),
-        ("cuda", ("stream", "rows", "matmul", "linear", "attention", "decoding"), set()),
+        ("cpu", ("cpu", "cpu-rows"), attention | {operator.name for operator in FLOAT8}),
+        ("cuda", ("stream", "rows", "float8", "matmul", "linear", "attention", "decoding"), set()),
     ):
         found = [(case.operator, case.variant) for case in quick if case.device == device and case.section in sections]
         assert len(found) == len(set(found))

@@ -119,10 +119,10 @@ __global__ void __maxnreg__((kNormRegisters<kAligned, kVariant>))
 template <bool kCentered, class T>
 auto norm_float8_kernel_for(int threads) {
   constexpr RowVariant kMany = RowVariant::many;
-  if (sizeof(T) == 2 && threads == 512)
-    return norm_float8_kernel < true, kCentered, kMany, sizeof(T) == 2 ? 512 : 0, T > ;
-  if (sizeof(T) == 2 && threads == 256)
-    return norm_float8_kernel < true, kCentered, kMany, sizeof(T) == 2 ? 256 : 0, T > ;
+  if constexpr (sizeof(T) == 2) {
+    if (threads == 512) return norm_float8_kernel<true, kCentered, kMany, 512, T>;
+    if (threads == 256) return norm_float8_kernel<true, kCentered, kMany, 256, T>;
+  }
   return norm_float8_kernel<true, kCentered, kMany, 0, T>;
 }
 
@@ -134,7 +134,7 @@ Status norm_float8_pass(const NormForward<T>& norm, const Float8Result<compute_t
                        are_rows_aligned(norm.cols, norm.residual, norm.residual_stride) && is_aligned(out.y) &&
                        is_aligned(norm.s) && is_aligned(norm.weight.data) && is_aligned(norm.bias.data);
   const auto run = [&](auto kernel, Grid grid, const RowGroups& groups) {
-    grid.blocks = std::max<int64_t>(grid.blocks, 1);  // a tensor without elements has a scale, too
+    grid.blocks = std::max<int64_t>(grid.blocks, groups.cluster);  // a tensor without elements has a scale, too
     return launch(context, kernel, grid, norm, out, groups, A(1) / static_cast<A>(norm.cols));
   };
   const auto tiles = norm_float8_kernel<false, kCentered, RowVariant::tiles, 0, T>;
