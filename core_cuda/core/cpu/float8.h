@@ -95,19 +95,32 @@ void quantize(const Float8Result<A>& result, Run run) {
   run(result, true);
 }
 
-// All of an operator whose rows do not need each other, nor sums: values(row, start, n, to). `cost` is the rough price
-// of kBlock elements in nanoseconds.
-template <class A, class Values>
-void quantize_rows(const Context& context, const Float8Result<A>& result, int64_t rows, int64_t cost, Values values) {
+// All of an operator whose values need no others: values(row, start, n, to). They are called by a pointer, so that the
+// code around them is there once, not for each activation. `cost` is the rough price of kBlock elements in nanoseconds.
+template <class A>
+using ValuesOfRow = void (*)(const void* values, int64_t row, int64_t start, int64_t n, A* to);
+
+template <class A>
+void quantize_rows(const Context& context, const Float8Result<A>& result, int64_t rows, int64_t cost,
+                   ValuesOfRow<A> compute, const void* values) {
   const int64_t price = 1 + 2 * cost * result.columns / kBlock;
   quantize(result, [&](const Float8Result<A>& pass, bool) {
     context.parallel_for(rows, price, [&](int64_t begin, int64_t end) {
       run_widest([&] {
         for (int64_t row = begin; row < end; ++row)
-          quantize_row(pass, row, [&](int64_t start, int64_t n, A* to) { values(row, start, n, to); });
+          quantize_row(pass, row, [&](int64_t start, int64_t n, A* to) { compute(values, row, start, n, to); });
       });
     });
   });
+}
+
+template <class A, class Values>
+void quantize_rows(const Context& context, const Float8Result<A>& result, int64_t rows, int64_t cost,
+                   const Values& values) {
+  const ValuesOfRow<A> compute = [](const void* values, int64_t row, int64_t start, int64_t n, A* to) {
+    (*static_cast<const Values*>(values))(row, start, n, to);
+  };
+  quantize_rows<A>(context, result, rows, cost, compute, &values);
 }
 
 }  // namespace fusedops::cpu
