@@ -49,6 +49,8 @@ std::span<const Operator* const> built_in_operators() {
       &dropout_add_layer_norm_backward(),
       &dropout_add_rms_norm(),
       &dropout_add_rms_norm_backward(),
+      &dropout_attention(),
+      &dropout_attention_backward(),
       &gated_act(),
       &gated_act_backward(),
       &gated_act_float8(),

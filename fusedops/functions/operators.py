@@ -217,6 +217,41 @@ class Operators(Protocol):
         need_dresidual: bool = True,
         need_dweight: bool = True,
     ) -> tuple[Tensor, Tensor, Tensor]: ...
+    def dropout_attention(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        seed: Tensor,
+        mask: Tensor | None,
+        lengths: Tensor | None,
+        *,
+        causal: bool = False,
+        scale: Sequence[float] = (),
+        window: int = 0,
+        softcap: float = 0.0,
+        seq_dim: int = -3,
+        rate: float = 0.5,
+    ) -> tuple[Tensor, Tensor]: ...
+    def dropout_attention_backward(
+        self,
+        dy: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        y: Tensor,
+        lse: Tensor,
+        seed: Tensor,
+        mask: Tensor | None,
+        lengths: Tensor | None,
+        *,
+        causal: bool = False,
+        scale: Sequence[float] = (),
+        window: int = 0,
+        softcap: float = 0.0,
+        seq_dim: int = -3,
+        rate: float = 0.5,
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
     def gated_act(self, gate: Tensor, up: Tensor | None, *, activation: str = "silu") -> Tensor: ...
     def gated_act_backward(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fusedops.gradients.composite import derivative, second_derivative
@@ -24,6 +24,16 @@ def _attention_backward(
     return second_derivative(f, c, _attention, q=gdq, k=gdk, v=gdv)
 
 
+@gradient("dropout_attention_backward", saves=("dy", "q", "k", "v", "seed", "mask", "lengths"))
+def _dropout_attention_backward(
+    f: Any, c: Any, gdq: Tensor | None, gdk: Tensor | None, gdv: Tensor | None
+) -> Mapping[str, Any]:
+    def plain(f: Any, c: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return _attention(f, c, q, k, v, lambda p: f.dropout(p, c.seed, rate=c.rate))
+
+    return second_derivative(f, c, plain, q=gdq, k=gdk, v=gdv)
+
+
 @gradient("attention_varlen_backward", saves=("dy", "q", "k", "v", "offsets_q", "offsets_k"))
 def _attention_varlen_backward(
     f: Any, c: Any, gdq: Tensor | None, gdk: Tensor | None, gdv: Tensor | None
@@ -31,7 +41,13 @@ def _attention_varlen_backward(
     return second_derivative(f, c, _attention_varlen, q=gdq, k=gdk, v=gdv)
 
 
-def _attention(f: Any, c: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _as_it_is(p: Tensor) -> Tensor:
+    return p
+
+
+def _attention(
+    f: Any, c: Any, q: Tensor, k: Tensor, v: Tensor, dropped: Callable[[Tensor], Tensor] = _as_it_is
+) -> Tensor:
     heads_first = c.seq_dim == -2
     if not heads_first:
         q, k, v = map(f.exchange_heads, (q, k, v))
@@ -42,7 +58,7 @@ def _attention(f: Any, c: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         kept.append(f.columns(scores) < lengths)
     if c.mask is not None:
         kept.append(c.mask)
-    y = _mean(f, scores, kept, v)
+    y = _mean(f, dropped(f.probabilities(scores, kept)), v)
     return y if heads_first else f.exchange_heads(y)
 
 
@@ -51,7 +67,7 @@ def _attention_varlen(f: Any, c: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor
     scores = _scores(f, c, q, k)
     own, others, beside = f.packed(scores, c.offsets_q, c.offsets_k)
     kept = [own == others, *_band(c, f.columns(scores), beside)]
-    return f.exchange_heads(_mean(f, scores, kept, v))
+    return f.exchange_heads(_mean(f, f.probabilities(scores, kept), v))
 
 
 def _scores(f: Any, c: Any, q: Tensor, k: Tensor) -> Tensor:
@@ -67,5 +83,5 @@ def _band(c: Any, columns: Tensor, beside: Tensor) -> list[Tensor]:
     return [*kept, columns > beside - c.window] if c.window else kept
 
 
-def _mean(f: Any, scores: Tensor, kept: list[Tensor], v: Tensor) -> Tensor:
-    return f.product(f.probabilities(scores, kept), f.repeat_heads(v, scores))
+def _mean(f: Any, p: Tensor, v: Tensor) -> Tensor:
+    return f.product(p, f.repeat_heads(v, p))

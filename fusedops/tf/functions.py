@@ -319,6 +319,8 @@ def attention(
     window: int | None = None,
     lengths: TensorLike | None = None,
     softcap: float = 0.0,
+    dropout: float = 0.0,
+    seed: TensorLike | tuple[int, int] | None = None,
     seq_dim: int = -3,
     name: str | None = None,
 ) -> Tensor:
@@ -346,17 +348,20 @@ def attention(
         lengths: int32 or int64, of q's leading dimensions, such as [B]: the number of keys that a sequence has, from 0
             to S. Those behind it are padding.
         softcap: c > 0 replaces each score s by c · tanh(s / c), before masking.
+        dropout: the probability with which a probability is dropped, from 0 to below 1.
+        seed: as in `dropout`, which drops the same of a tensor of all probabilities, [..., H, T, S] in either layout.
+            Unused if `dropout` is 0.
         seq_dim: the dimension that holds the positions, -3 or -2.
 
     Returns:
         A tensor of q's dtype and layout, contiguous, with Dv features. 16-bit inputs are summed in float32; on a GPU
         the probabilities are rounded to 16 bits before the product with v. The bits of a sequence do not depend on
-        what else is in the batch.
+        what else is in the batch; with dropout, what is dropped follows from its place there.
 
     Gradient:
         With p the probabilities, d = dy vᵀ and ds = p · (d - Σ dy·y): dv = pᵀ dy, dq = scale · ds k and
-        dk = scale · dsᵀ q; a soft cap makes ds · (1 - tanh²(s / c)) of ds. The order of all sums follows from the
-        shapes alone.
+        dk = scale · dsᵀ q; a soft cap makes ds · (1 - tanh²(s / c)) of ds. Dropout, drawn again, is applied to
+        p in dv, and to d in ds. The order of all sums follows from the shapes alone.
         Double backward and forward mode take the plain formula, and memory for all T × S scores.
 
     Raises:
@@ -365,8 +370,8 @@ def attention(
             counts as 0 or S.
 
     PyTorch:
-        Under autocast q, k and v are cast to its dtype first, unless they are float64. `scale`, `window` and `softcap`
-        are constants of compiled code.
+        Under autocast q, k and v are cast to its dtype first, unless they are float64. `scale`, `window`, `softcap`
+        and `dropout` are constants of compiled code.
 
         >>> q, k, v = torch.tensor([[[0.0]], [[0.0]]]), torch.zeros(2, 1, 1), torch.tensor([[[1.0]], [[3.0]]])
         >>> fo.attention(q, k, v, causal=True).flatten()
@@ -392,16 +397,38 @@ def attention(
             window=window,
             lengths=lengths,
             softcap=softcap,
+            dropout=dropout,
+            seed=seed,
             seq_dim=seq_dim,
         )
     try:
         scales, windowed = optional_number("attention", "scale", scale), optional_count("attention", "window", window)
-        y, _ = ops.attention(
-            q, k, v, mask, lengths, causal=causal, scale=scales, window=windowed, softcap=softcap, seq_dim=seq_dim
-        )
+        if dropout == 0:
+            y, _ = ops.attention(
+                q, k, v, mask, lengths, causal=causal, scale=scales, window=windowed, softcap=softcap, seq_dim=seq_dim
+            )
+            return y
+        seeds = seed_of("attention", seed, q)
+        try:
+            y, _ = ops.dropout_attention(
+                q,
+                k,
+                v,
+                seeds,
+                mask,
+                lengths,
+                causal=causal,
+                scale=scales,
+                window=windowed,
+                softcap=softcap,
+                seq_dim=seq_dim,
+                rate=dropout,
+            )
+        except Exception as error:
+            raise renamed(error, "dropout_attention", "attention", rate="dropout") from None
         return y
     except TypeError:  # asked only now, so that other calls do not wait for the answer
-        if not are_symbolic(q, k, v, causal, scale, mask, window, lengths, softcap, seq_dim):
+        if not are_symbolic(q, k, v, causal, scale, mask, window, lengths, softcap, dropout, seed, seq_dim):
             raise
     return call_symbolic(
         attention,
@@ -415,6 +442,8 @@ def attention(
         window=window,
         lengths=lengths,
         softcap=softcap,
+        dropout=dropout,
+        seed=seed,
         seq_dim=seq_dim,
     )
 

@@ -38,9 +38,20 @@ def folded(x: Array, times: int, key_heads: int) -> Array:
 
 
 class Plain:
-    """Of q [..., H, T, D], k [..., Hk, S, D] and v [..., Hk, S, Dv]; kept is broadcastable to [..., H, T, S]."""
+    """Of q [..., H, T, D], k [..., Hk, S, D] and v [..., Hk, S, Dv]; kept is broadcastable to [..., H, T, S].
+    `factors`: what dropout makes of ones, [..., H, T, S]."""
 
-    def __init__(self, q: Array, k: Array, v: Array, kept: Array, scale: float | None, softcap: float) -> None:
+    def __init__(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        kept: Array,
+        scale: float | None,
+        softcap: float,
+        factors: Array | float = 1.0,
+    ) -> None:
+        self.factors = factors
         dtype, self.key_heads = q.dtype.type, k.shape[-3]
         self.times = q.shape[-3] // max(k.shape[-3], 1)
         self.q, self.k, self.v = q, *(np.repeat(x, self.times, -3) for x in (k, v))
@@ -75,26 +86,28 @@ class Plain:
 
     def value(self) -> Array:
         with np.errstate(all="ignore"):
-            return self.p @ self.v
+            return (self.p * self.factors) @ self.v
 
     def magnitude(self) -> Array:
         with np.errstate(all="ignore"):
-            return (self.size * (1 + self.errors / FEW)) @ np.abs(self.v)
+            return (self.size * (1 + self.errors / FEW) * self.factors) @ np.abs(self.v)
 
     def gradients(self, dy: Array) -> tuple[Array, ...]:
         with np.errstate(all="ignore"):
-            dp = dy @ np.swapaxes(self.v, -1, -2)
+            dp = (dy @ np.swapaxes(self.v, -1, -2)) * self.factors
             ds = self.p * (dp - np.sum(dy * self.value(), -1, keepdims=True)) * self.slope
-            return self._products(self.scale, ds, self.p, self.q, self.k, dy)
+            return self._products(self.scale, ds, self.p * self.factors, self.q, self.k, dy)
 
     def gradient_magnitude(self, dy: Array) -> tuple[Array, ...]:
         with np.errstate(all="ignore"):
             dy, size = np.abs(dy), self.size * (1 + self.errors_again / FEW)
-            dp = dy @ np.swapaxes(np.abs(self.v), -1, -2)
+            dp = (dy @ np.swapaxes(np.abs(self.v), -1, -2)) * self.factors
             # Of p and ds stored in float16, what is less than the smallest normal number has an absolute error.
             tiny = np.where(size > 0, np.finfo(np.float16).smallest_normal, 0)
             ds = size * (dp + np.sum(dy * self.magnitude(), -1, keepdims=True)) + tiny
-            return self._products(np.abs(self.scale), ds, size + tiny, *map(np.abs, (self.q, self.k)), dy)
+            return self._products(
+                np.abs(self.scale), ds, (size + tiny) * self.factors, *map(np.abs, (self.q, self.k)), dy
+            )
 
     def _products(self, scale: Array, ds: Array, p: Array, q: Array, k: Array, dy: Array) -> tuple[Array, ...]:
         of_keys = (scale * (np.swapaxes(ds, -1, -2) @ q), np.swapaxes(p, -1, -2) @ dy)

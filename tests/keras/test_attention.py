@@ -282,16 +282,37 @@ def test_saved_models(keras, fk, random, tmp_path):
         fk.revert(model)
 
 
-def test_dropout_is_that_of_its_layer(keras, fk, kernels, kind, random):
+def test_dropout_follows_from_the_generator(keras, fk, kernels, kind, random):
+    """Of the layer's own seed generator: another mask at each call, and the same from the same state. On average, what
+    is kept makes the result without dropout."""
+    layer = make(keras.layers, kind, dropout=0.5)
+    x = tensor(random, BATCH, QUERIES)
+    fk.convert(layer, verbose=False)
+    whole = values(layer(x, x, training=False))[0]
+    seed = layer._dropout_layer.seed_generator.state
+    state = seed.numpy()
+    kernels.clear()
+    first, second = (values(layer(x, x, training=True))[0] for _ in range(2))
+    assert [name for name, _ in kernels] == ["attention"] * 2
+    assert np.any(first != second)
+    seed.assign(state)
+    np.testing.assert_array_equal(values(layer(x, x, training=True))[0], first)
+    many = np.stack([values(layer(x, x, training=True))[0] for _ in range(400)])
+    deviation = many.std(0) / np.sqrt(len(many))
+    assert np.all(np.abs(many.mean(0) - whole) < 6 * deviation + 1e-5)
+
+
+def test_dropout_of_scores_that_are_returned_is_that_of_its_layer(keras, fk, kernels, kind, random):
     layer = make(keras.layers, kind, dropout=0.5)
     x = tensor(random, BATCH, QUERIES)
     layer(x, x)
     fk.convert(layer._dropout_layer, verbose=False)
     seed = layer._dropout_layer.seed_generator.state
     state = seed.numpy()
-    expected = values(layer(x, x, training=True))
+    expected = values(layer(x, x, training=True, return_attention_scores=True)[0])
     fk.convert(layer, verbose=False)
     seed.assign(state)
     kernels.clear()
-    np.testing.assert_allclose(values(layer(x, x, training=True)), expected, atol=32 * EPS)
+    got = values(layer(x, x, training=True, return_attention_scores=True)[0])
+    np.testing.assert_allclose(got, expected, atol=32 * EPS)
     assert [name for name, _ in kernels] == ["softmax"]

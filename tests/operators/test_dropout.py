@@ -152,13 +152,20 @@ def test_errors_of_norms_speak_of_their_arguments(any_backend, name):
 def functions_of_x(backend: Backend, seed=None):
     """Of a matrix, whose zeros say what was dropped."""
     public = backend.functions
+    k, v = (backend.tensor(array, "float32") for array in (np.zeros((16, 1, 1)), np.eye(16)[:, None]))
+
+    def attention(x):
+        """The probabilities of 8 queries over 16 keys that are all alike, each made 1 or 0, times x."""
+        return 16 * public.attention(x[:, None, :1] * 0, k, v, dropout=0.5, seed=seed)[:, 0] * x
+
     return {
         "dropout": lambda x: public.dropout(x, 0.5, seed),
         "add_rms_norm": lambda x: public.add_rms_norm(x, x * 0, dropout=0.5, seed=seed)[1],
+        "attention": attention,
     }
 
 
-@pytest.mark.parametrize("name", ["dropout", "add_rms_norm"])
+@pytest.mark.parametrize("name", ["dropout", "add_rms_norm", "attention"])
 def test_vmap(torch_backend, name):
     """Each call as if made alone: a seed drops the same in all; without one, vmap is told whether draws may differ."""
     torch = torch_backend.torch
@@ -179,7 +186,7 @@ def test_vmap(torch_backend, name):
     assert ((gradients != 0) == mask).all()
 
 
-@pytest.mark.parametrize("name", ["dropout", "add_rms_norm"])
+@pytest.mark.parametrize("name", ["dropout", "add_rms_norm", "attention"])
 def test_compiled_and_checkpointed(torch_backend, name):
     """Seeded alike, compiled code draws what eager code does; a checkpoint draws the same again for the backward."""
     torch = torch_backend.torch
@@ -198,7 +205,7 @@ def test_compiled_and_checkpointed(torch_backend, name):
     assert (run(lambda x: torch.utils.checkpoint.checkpoint(function, x, use_reentrant=False)) == expected).all()
 
 
-@pytest.mark.parametrize("name", ["dropout", "add_rms_norm"])
+@pytest.mark.parametrize("name", ["dropout", "add_rms_norm", "attention"])
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_in_graphs_of_tensorflow(tf_backend, name, jit_compile):
     """Each run draws anew, for the forward and its backward once."""
@@ -218,7 +225,7 @@ def test_in_graphs_of_tensorflow(tf_backend, name, jit_compile):
     assert (first.numpy() != second.numpy()).any()
 
 
-@pytest.mark.parametrize("name", ["dropout", "add_rms_norm"])
+@pytest.mark.parametrize("name", ["dropout", "add_rms_norm", "attention"])
 def test_vectorized_map(tf_backend, name):
     tf = tf_backend.tf
     x = tf_backend.tensor(np.ones((3, 8, 16)), "float32")

@@ -1,12 +1,17 @@
 import numpy as np
 
 from tests.helpers.attention import STORAGE, Plain, positions, roundings, seen
+from tests.helpers.dropout import draw_seed, dropped
 from tests.helpers.specification import Bad, Like, Sample, Specification, pick
 
 
 class Attention(Specification):
     name = "attention"
-    signature = "(q, k, v, *, causal=False, scale=None, mask=None, window=None, lengths=None, softcap=0.0, seq_dim=-3)"
+    signature = (
+        "(q, k, v, *, causal=False, scale=None, mask=None, window=None, lengths=None, softcap=0.0, "
+        "dropout=0.0, seed=None, seq_dim=-3)"
+    )
+    operators = ("attention", "dropout_attention")
     least_rank = 1
     autocast = True
     bits_follow_from_values = False
@@ -59,8 +64,26 @@ class Attention(Specification):
             yield call(random, f"softcap-{softcap}", queries=5, keys=7, softcap=softcap)
         for scale in (0.5, -0.7, 0, 3.0):
             yield call(random, f"scale-{scale}", queries=4, keys=33, scale=scale)
+        yield from self.with_dropout(random)
         large = call(random, "large", queries=4, keys=33)
         yield Sample({**large.inputs, "q": 1e3 * large.inputs["q"]}, large.options, "large")
+
+    def with_dropout(self, random):
+        """Other numbers of keys than multiples of four: rows then begin within a counter of the random numbers."""
+        for rate in (0.5, 0.1):
+            yield call(random, f"dropout-{rate}", heads=(4, 2), queries=5, keys=9, dropout=rate)
+        shape = {"heads": (4, 2), "queries": 5, "keys": 7, "dropout": 0.25}
+        yield call(random, "dropout-behind", seq_dim=-2, causal=True, **shape)
+        yield call(random, "dropout-rank-5", leading=(2, 3), **shape)
+        together = {"lengths": np.array([7, 3]), "mask": (2, 1, 5, 7), "causal": True, "window": 4, "softcap": 2.0}
+        yield call(random, "dropout-together", scale=-0.3, **shape, **together)
+        yield call(random, "dropout-of-few", leading=(1,), heads=(8, 2), queries=1, keys=300, dropout=0.5)
+        for features in (40, 64, 128, 256):  # the tiles of kernels
+            shape = {"heads": (2, 1), "queries": 140, "keys": 150, "features": features, "features_v": features}
+            yield call(random, f"dropout-tiles-{features}", leading=(1,), causal=True, dropout=0.5, **shape)
+        shape = {"leading": (2,), "queries": 70, "keys": 132, "features": 64}
+        yield call(random, "dropout-tiles-mask", mask=(2, 1, 70, 132), dropout=0.75, **shape)
+        yield call(random, "dropout-tiles-softcap", lengths=np.array([100, 130]), softcap=2.0, dropout=0.5, **shape)
 
     def flat(self, random):
         return Sample(self.sample((6, 32), random).inputs, {"scale": 1e-2})
@@ -81,6 +104,7 @@ class Attention(Specification):
         extra = {
             "mask": pick(random, None, mask),
             "lengths": pick(random, None, random.integers(keys + 1, size=leading)),
+            "dropout": pick(random, 0.0, 0.0, 0.5),
         }
         shapes = {"queries": queries, "keys": keys, "features": features, "features_v": features_v}
         return call(random, leading=leading, heads=(heads * key_heads, key_heads), **shapes, **extra, **options)
@@ -220,6 +244,18 @@ class Attention(Specification):
         ),
         *(
             Bad(
+                {**{name: Like("float32", (2, 5, 4, 8)) for name in "qkv"}, "seed": seed},
+                f"fusedops.attention: seed must {sentence}",
+                {"dropout": 0.5},
+            )
+            for seed, sentence in (
+                (Like("float32", (2,)), "be int64; got float32"),
+                (Like("int64", (3,)), "have shape [2], a key and an offset; got [3]"),
+                ((1, 0.5), "be an int64 tensor of shape [2], a pair of integers or None; got (1, 0.5)"),
+            )
+        ),
+        *(
+            Bad(
                 {**{name: Like("float32", (2, 5, 4, 8)) for name in "qkv"}, name: Like(dtype, shape)},
                 f"fusedops.attention: {name} must {sentence}",
             )
@@ -260,6 +296,7 @@ def call(
     features_v=None,
     mask=None,
     lengths=None,
+    dropout=0.0,
     **options,
 ):
     def tensor(positions, heads, features):
@@ -275,6 +312,8 @@ def call(
         inputs["mask"] = np.asarray(random.random(size=mask) < 0.7)
     if lengths is not None:
         inputs["lengths"] = np.asarray(lengths)
+    if dropout:
+        inputs["seed"], options = draw_seed(random), {**options, "dropout": dropout}
     return Sample(inputs, options, name)
 
 
@@ -291,14 +330,28 @@ def arranged(x, seq_dim=-3, **_):
     return x if seq_dim == -2 else np.swapaxes(x, -3, -2)
 
 
-def plain(q, k, v, mask=None, lengths=None, causal=False, scale=None, window=None, softcap=0.0, seq_dim=-3):
+def plain(
+    q,
+    k,
+    v,
+    mask=None,
+    lengths=None,
+    causal=False,
+    scale=None,
+    window=None,
+    softcap=0.0,
+    dropout=0.0,
+    seed=None,
+    seq_dim=-3,
+):
     q, k, v = (arranged(x, seq_dim) for x in (q, k, v))
     kept = seen(q.shape[-2], k.shape[-2], causal, window)
     if lengths is not None:
         kept = kept & (np.arange(k.shape[-2]) < np.asarray(lengths)[..., None, None, None])
     if mask is not None:
         kept = kept & mask
-    return Plain(q, k, v, kept, scale, softcap)
+    factors = dropped(np.ones((*q.shape[:-1], k.shape[-2]), q.dtype), dropout, seed) if dropout else 1.0
+    return Plain(q, k, v, kept, scale, softcap, factors)
 
 
 SPECIFICATION = Attention()

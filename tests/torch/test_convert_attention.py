@@ -145,14 +145,13 @@ def test_nothing_of_all_pairs_is_compiled(torch, fo, build, name):
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-def test_dropout_and_weights_are_left_to_transformers(torch, fo, build, implementation):
-    model = build(attn_implementation=implementation, attention_dropout=0.5)
+def test_weights_are_left_to_transformers(torch, fo, build, implementation):
+    model = build(attn_implementation=implementation, attention_dropout=0.5).eval()
     inputs = tokens(torch, model.device, "left")
     kept = inputs["attention_mask"][..., None]
 
     def results():
-        torch.manual_seed(0)
-        found = [model.train()(**inputs).logits * kept, model.eval()(**inputs).logits * kept]
+        found = [model(**inputs).logits * kept]
         if implementation == "eager":
             found += [x * kept[:, None] for x in model(**inputs, output_attentions=True).attentions]
         return found
@@ -162,6 +161,32 @@ def test_dropout_and_weights_are_left_to_transformers(torch, fo, build, implemen
     assert model.config._attn_implementation == ("fusedops" if implementation == "sdpa" else "fusedops_eager")
     for got, expected in zip(results(), plain, strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_dropout_in_training(torch, fo, build, implementation, monkeypatch):
+    """Of the config's rate, by the kernel: another mask at each call, and the same after the same seed."""
+    model = build(attn_implementation=implementation, attention_dropout=0.5)
+    inputs = tokens(torch, model.device, "left")
+    fo.convert(model, verbose=False)
+    rates, attention = [], fo.attention
+
+    def recording(*inputs, **options):
+        rates.append(options["dropout"])
+        return attention(*inputs, **options)
+
+    monkeypatch.setattr(fo, "attention", recording)
+
+    def logits():
+        return model.train()(**inputs).logits[:, -1]
+
+    torch.manual_seed(0)
+    first, second = logits(), logits()
+    assert set(rates) == {0.5}
+    torch.manual_seed(0)
+    assert not first.equal(second) and first.equal(logits())
+    whole = model.eval()(**inputs).logits[:, -1]
+    assert set(rates) == {0.5, 0.0} and whole.equal(model(**inputs).logits[:, -1])
 
 
 KEPT = {
@@ -200,8 +225,7 @@ def test_revert_brings_the_name_back(torch_cpu, fo, build, capsys, tmp_path):
     for name in ("sdpa", "eager"):
         model = build(attn_implementation=name, attention_dropout=0.1)
         fo.convert(model)
-        sentence = f"  the attention of 2 LlamaAttention: {name} -> fusedops.torch.attention, except in training, for "
-        assert sentence + "its dropout of 0.1\n" in capsys.readouterr().out
+        assert f"  the attention of 2 LlamaAttention: {name} -> fusedops.torch.attention\n" in capsys.readouterr().out
         fo.convert(model)
         assert "the attention of 2 LlamaAttention is fusedops.torch's already" in capsys.readouterr().out
         model.save_pretrained(tmp_path)

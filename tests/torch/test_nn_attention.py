@@ -99,7 +99,6 @@ KEPT = {
     "the weights are asked for: need_weights is True": ({}, {"need_weights": True}),
     "add_bias_kv is True": ({"add_bias_kv": True}, {}),
     "add_zero_attn is True": ({"add_zero_attn": True}, {}),
-    "the kernel has no dropout": ({"dropout": 0.5}, {}),
     "attn_mask is float32, which is added to the scores": ({}, {"attn_mask": "numbers"}),
     "key_padding_mask is float32, which is added to the scores": ({}, {"key_padding_mask": "numbers"}),
     "is_causal is True, but there is no square attn_mask": ({}, {"attn_mask": "booleans", "is_causal": True}),
@@ -121,6 +120,23 @@ def test_what_is_left_to_torch_has_its_bits(torch_backend, torch, fnn, sentence)
         torch.manual_seed(0)
         found.append([y for y in forward(x, other, other, **options) if y is not None])
     assert all(got.equal(expected) for got, expected in zip(*found, strict=True))
+
+
+def test_dropout_in_training(torch_backend, torch, fnn, fo):
+    """What `attention` drops of the same seed, and nothing in evaluation."""
+    layer = fnn.MultiheadAttention(WIDTH, HEADS, dropout=0.5, batch_first=True).to(torch_backend.device)
+    x = torch.randn(ROWS, QUERIES, WIDTH, device=torch_backend.device)
+    assert layer.why_not(x, x, x, need_weights=False) is None
+    torch.manual_seed(0)
+    got = layer(x, x, x, need_weights=False)[0]
+    torch.manual_seed(0)
+    packed = torch.nn.functional.linear(x, layer.in_proj_weight, layer.in_proj_bias)
+    q, k, v = packed.view(ROWS, QUERIES, 3, HEADS, WIDTH // HEADS).unbind(2)
+    expected = layer.out_proj(fo.attention(q, k, v, dropout=0.5).flatten(-2))
+    torch.testing.assert_close(got, expected)
+    assert not got.equal(layer(x, x, x, need_weights=False)[0])
+    whole = layer.eval()(x, x, x, need_weights=False)[0]
+    torch.testing.assert_close(whole, torch.nn.MultiheadAttention.forward(layer, x, x, x, need_weights=False)[0])
 
 
 def test_errors_are_those_of_torch(torch_backend, torch, fnn):

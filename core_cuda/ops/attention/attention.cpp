@@ -4,22 +4,24 @@
 
 #include "core/declaration/numbers.h"
 #include "ops/attention/attention_workspace.h"
+#include "ops/elementwise/dropout.h"
 
 namespace fusedops {
 namespace {
 
-// ---- Where the four operators have what they share ----
+// ---- Where the operators have what they share ----
 
 struct Places {
-  int q, k, v, mask, lengths, offsets_q, offsets_k;
+  int q, k, v, seed, mask, lengths, offsets_q, offsets_k;
   int dy, of_y, of_lse;  // inputs of the backward
   int y, lse, dq, dk, dv;
   AttributePlace<bool> causal;
   AttributePlace<std::vector<double>> scale;
   AttributePlace<int64_t> window, seq_dim;
-  AttributePlace<double> softcap;
+  AttributePlace<double> softcap, rate;
 
   bool packed() const { return offsets_q != kNowhere; }
+  bool drops() const { return seed != kNowhere; }
   bool backward() const { return dy != kNowhere; }
 };
 
@@ -27,6 +29,7 @@ consteval Places places(const Signature& op) {
   return {.q = input_of(op, "q"),
           .k = input_of(op, "k"),
           .v = input_of(op, "v"),
+          .seed = find_input(op, "seed"),
           .mask = find_input(op, "mask"),
           .lengths = find_input(op, "lengths"),
           .offsets_q = find_input(op, "offsets_q"),
@@ -43,16 +46,19 @@ consteval Places places(const Signature& op) {
           .scale = attribute_of<std::vector<double>>(op, "scale"),
           .window = attribute_of<int64_t>(op, "window"),
           .seq_dim = find_attribute<int64_t>(op, "seq_dim"),
-          .softcap = attribute_of<double>(op, "softcap")};
+          .softcap = attribute_of<double>(op, "softcap"),
+          .rate = find_attribute<double>(op, "rate")};
 }
 
-constexpr Places kPlaces[] = {places(kAttention), places(kAttentionBackward), places(kAttentionVarlen),
-                              places(kAttentionVarlenBackward)};
+constexpr Places kPlaces[] = {places(kAttention),        places(kAttentionBackward),
+                              places(kAttentionVarlen),  places(kAttentionVarlenBackward),
+                              places(kDropoutAttention), places(kDropoutAttentionBackward)};
 
 const Places& places_of(const Operator& op) {
   const bool backward = op.inputs[0].name == std::string_view("dy");
   const bool packed = op.inputs[op.inputs.size() - 1].name == std::string_view("offsets_k");
-  return kPlaces[2 * packed + backward];
+  const bool drops = op.inputs[backward ? 6 : 3].name == std::string_view("seed");
+  return kPlaces[2 * (drops ? 2 : packed) + backward];
 }
 
 // ---- Checks and shapes ----
@@ -91,6 +97,7 @@ class AttentionRule {
     FUSEDOPS_TRY(check_k());
     FUSEDOPS_TRY(check_v());
     FUSEDOPS_TRY(check_numbers());
+    if (at_.drops()) FUSEDOPS_TRY(can_drop(rule_, at_.seed, at_.rate));
     if (at_.packed()) return check_offsets();
     FUSEDOPS_TRY(check_mask());
     return check_lengths();
@@ -326,6 +333,7 @@ Attention Attention::of(const Call& call) {
   const std::vector<double>& scale = call.attributes[at.scale];
   a.scale = scale.empty() ? 1 / std::sqrt(double(a.dim)) : scale[0];
   a.softcap = call.attributes[at.softcap];
+  if (at.drops()) a.dropout = Dropout(call, at.seed, call.attributes[at.rate]);
 
   if (const View* mask = given(at.mask)) {
     a.has_mask = true;
@@ -367,6 +375,33 @@ const Operator& attention_backward() {
        .cpu = attention_backward_cpu,
        .cuda = attention_backward_cuda,
        .batched = true},
+  };
+  return op;
+}
+
+// Not batched: within vmap a call drops what it would drop alone.
+const Operator& dropout_attention() {
+  static const Operator op{
+      kDropoutAttention,
+      {.derivative = {{.op = "dropout_attention_backward",
+                       .inputs = {"dy", "q", "k", "v", "y", "lse", "seed", "mask", "lengths"},
+                       .gradients = {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}}}},
+       .rule = forward_rule,
+       .workspace = forward_workspace,
+       .cpu = attention_cpu,
+       .cuda = attention_cuda,
+       .autocast = true},
+  };
+  return op;
+}
+
+const Operator& dropout_attention_backward() {
+  static const Operator op{
+      kDropoutAttentionBackward,
+      {.rule = backward_rule,
+       .workspace = backward_workspace,
+       .cpu = attention_backward_cpu,
+       .cuda = attention_backward_cuda},
   };
   return op;
 }

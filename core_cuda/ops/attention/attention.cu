@@ -18,25 +18,32 @@ Status runs_sm90(const Attention& call, bool taken, bool* result) {
 #endif
 
 Status run_forward(const Attention& call, void* workspace, const Context& context) {
-  if (!is_16_bit(call)) return attention_simple(call, context);
+  const bool drops = call.dropout.seed;
+  if (!is_16_bit(call)) return (drops ? attention_dropout_simple : attention_simple)(call, context);
   if (is_split(call)) return attention_split(call, workspace, context);
 #ifdef FUSEDOPS_SM90
   bool sm90 = false;
   FUSEDOPS_TRY(runs_sm90(call, takes_sm90(call), &sm90));
   if (sm90) return attention_sm90(call, context);
 #endif
-  return call.dtype == DType::f16 ? attention_mma_f16(call, context) : attention_mma_bf16(call, context);
+  const bool f16 = call.dtype == DType::f16;
+  if (drops) return (f16 ? attention_dropout_mma_f16 : attention_dropout_mma_bf16)(call, context);
+  return (f16 ? attention_mma_f16 : attention_mma_bf16)(call, context);
 }
 
 Status run_backward(const Attention& call, void* workspace, const Context& context) {
-  if (!is_16_bit(call)) return attention_simple_backward(call, workspace, context);
+  const bool drops = call.dropout.seed;
+  if (!is_16_bit(call))
+    return (drops ? attention_dropout_simple_backward : attention_simple_backward)(call, workspace, context);
 #ifdef FUSEDOPS_SM90
   bool sm90 = false;
   FUSEDOPS_TRY(runs_sm90(call, takes_sm90_backward(call), &sm90));
   if (sm90) return attention_sm90_backward(call, workspace, context);
 #endif
-  return call.dtype == DType::f16 ? attention_mma_backward_f16(call, workspace, context)
-                                  : attention_mma_backward_bf16(call, workspace, context);
+  const bool f16 = call.dtype == DType::f16;
+  if (drops)
+    return (f16 ? attention_dropout_mma_backward_f16 : attention_dropout_mma_backward_bf16)(call, workspace, context);
+  return (f16 ? attention_mma_backward_f16 : attention_mma_backward_bf16)(call, workspace, context);
 }
 
 }  // namespace

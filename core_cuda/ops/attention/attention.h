@@ -2,6 +2,7 @@
 //   lse = log(sum(exp(scale * q k^T))), of the kept scores: what the backward needs to compute the softmax again
 //   backward, with p = softmax(...), d = dy v^T and delta = sum(dy * y) over a row:
 //     ds = p * (d - delta);  dq = scale * ds k;  dk = scale * ds^T q;  dv = p^T dy
+//   dropout makes m * p of p in y and dv, and m * d of d, where m is 0 or 1 / (1 - rate); lse and ds keep p itself
 //   a soft cap c makes t = c * tanh(s / c) of a score s = scale * q k^T; ds gets another factor 1 - (t / c)^2
 //
 // Source: Dao, "FlashAttention-2: Faster attention with better parallelism and work partitioning", 2023.
@@ -10,6 +11,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/common/dropout.h"
 #include "core/common/numeric.h"
 #include "core/declaration/operator.h"
 #include "ops/attention/mask.h"
@@ -23,6 +25,9 @@ inline constexpr AttributeList kVarlenOptions{{"causal", Type::boolean, "false"}
                                               {"softcap", Type::f64, "0.0"}};
 inline constexpr AttributeList kAttentionOptions{
     kVarlenOptions[0], kVarlenOptions[1], kVarlenOptions[2], kVarlenOptions[3], {"seq_dim", Type::i64, "-3"}};
+inline constexpr AttributeList kDropoutAttentionOptions{kAttentionOptions[0], kAttentionOptions[1],
+                                                        kAttentionOptions[2], kAttentionOptions[3],
+                                                        kAttentionOptions[4], {"rate", Type::f64, "0.5"}};
 
 inline constexpr int64_t kMostFeatures = 256;         // D and Dv
 inline constexpr int64_t kMostPositions = 1ll << 30;  // T and S: positions, and their sums, are of 32 bits
@@ -39,7 +44,7 @@ inline constexpr Signature kAttention{
 };
 
 const Operator& attention();
-Status attention_cpu(const Call& call);  // of attention_varlen, too
+Status attention_cpu(const Call& call);  // of all three
 FUSEDOPS_CUDA_KERNEL Status attention_cuda(const Call& call);
 
 inline constexpr Signature kAttentionBackward{
@@ -57,8 +62,40 @@ inline constexpr Signature kAttentionBackward{
 };
 
 const Operator& attention_backward();
-Status attention_backward_cpu(const Call& call);  // of attention_varlen_backward, too
+Status attention_backward_cpu(const Call& call);  // of all three
 FUSEDOPS_CUDA_KERNEL Status attention_backward_cuda(const Call& call);
+
+// With dropout on the probabilities: that of `dropout` on a tensor of all of them, [..., heads, queries, keys].
+inline constexpr Signature kDropoutAttention{
+    .name = "dropout_attention",
+    .inputs = {{"q", Kind::tensor, Layout::heads},
+               {"k", Kind::tensor, Layout::heads},
+               {"v", Kind::tensor, Layout::heads},
+               {.name = "seed", .parameter = true},
+               {"mask", Kind::optional, Layout::contiguous, /*parameter=*/true},
+               {"lengths", Kind::optional}},
+    .outputs = {{"y", "q"}, {"lse", "compute(q)", /*saved=*/true}},
+    .attributes = kDropoutAttentionOptions,
+};
+
+const Operator& dropout_attention();
+
+inline constexpr Signature kDropoutAttentionBackward{
+    .name = "dropout_attention_backward",
+    .inputs = {{"dy", Kind::tensor, Layout::heads},
+               {"q", Kind::tensor, Layout::heads},
+               {"k", Kind::tensor, Layout::heads},
+               {"v", Kind::tensor, Layout::heads},
+               {"y", Kind::tensor, Layout::heads},
+               {"lse"},
+               {.name = "seed", .parameter = true},
+               {"mask", Kind::optional, Layout::contiguous, /*parameter=*/true},
+               {"lengths", Kind::optional}},
+    .outputs = {{"dq", "q"}, {"dk", "k"}, {"dv", "v"}},
+    .attributes = kDropoutAttentionOptions,
+};
+
+const Operator& dropout_attention_backward();
 
 // Sequences one behind the other: q [N, H, D], k and v [M, Hk, D]. Sequence b has the positions from offsets[b] to
 // offsets[b + 1] of them; both offsets are int32 [B + 1]. lse is [H, N].
@@ -152,7 +189,7 @@ struct HeadRows {
 
 // What all attention operators are told; the kernels of all of them take it.
 struct Attention {
-  static Attention of(const Call& call);  // of any of the four operators; what one lacks is null
+  static Attention of(const Call& call);  // of any of the operators; what one lacks is null
 
   FUSEDOPS_HD Sequence sequence(int64_t b) const {
     if (offsets_q) {
@@ -169,6 +206,9 @@ struct Attention {
     return offsets_q ? head * packed_queries + sequence.first_query + query : (b * heads + head) * queries + query;
   }
 
+  // The position of a row's first probability in a tensor of all: dropout counts from there. Not of packed sequences.
+  FUSEDOPS_HD int64_t first_probability(int64_t row) const { return row * keys; }
+
   // Where the elements of a sequence are in tensors: packed sequences have no dimension of their own.
   FUSEDOPS_HD int64_t place(int64_t b) const { return offsets_q ? 0 : b; }
 
@@ -184,6 +224,7 @@ struct Attention {
   HeadRows dy, dq, dk, dv;   // of the backward
   Band band;
   double scale, softcap;
+  Dropout dropout;  // of the probabilities
 
   BroadcastMask mask;  // of rows (sequence, head, query)
   bool has_mask;

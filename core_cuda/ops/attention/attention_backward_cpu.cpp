@@ -157,7 +157,8 @@ class Backward {
       if (!wants_dk()) continue;
       for (int j = 0; j < all; ++j) {
         store(to.dk + j * dim_n_, 1, static_cast<A>(call_.scale), call_.dim, group.of_key<T>(call_.dk, key + j));
-        store(to.dv + j * dim_v_n_, 1, A(1), call_.dim_v, group.of_key<T>(call_.dv, key + j));
+        store(to.dv + j * dim_v_n_, 1, static_cast<A>(call_.dropout.scale), call_.dim_v,
+              group.of_key<T>(call_.dv, key + j));
       }
     }
     if (!wants_dq()) return;
@@ -226,14 +227,23 @@ class Backward {
     const Range by_all = call_.band.keys_of_all(group.sequence, queries);
     const bool is_masked = call_.has_mask || keys.begin < by_all.begin || keys.end > by_all.end;
     const int count = keys.end - keys.begin;
-    uint8_t keep[kKeys * kMaxNr];
+    uint8_t keep[kKeys * kMaxNr], drawn[kKeys * kMaxNr];
     if (is_masked && !find_kept(group, row, rows, keys.begin, count, kernel_.nr, keep)) return false;
     const int64_t padded = rounded_up(count, kernel_.mr);
     multiply_panels(kernel_, padded, kernel_.nr, call_.dim, to.k, q, to.p, kernel_.nr, false);
     multiply_panels(kernel_, padded, kernel_.nr, call_.dim_v, to.v, dy, to.ds, kernel_.nr, false);
+    const int all = count * kernel_.nr;
+    const bool drops = call_.dropout.seed;
+    const A scale = static_cast<A>(call_.dropout.scale);
+    if (drops) {
+      draw_kept(group, row, rows, keys.begin, count, kernel_.nr, drawn);
+      for (int i = 0; i < all; ++i) to.ds[i] = kept_or(to.ds[i] * scale, A(0), drawn[i]);
+    }
     with_lanes<A>(kernel_.nr, [&](auto lanes) {
       differentiate<A, lanes>(logits_, count, is_masked ? keep : nullptr, lse, delta, to.p, to.ds);
     });
+    if (drops)
+      for (int i = 0; i < all; ++i) to.p[i] = kept_or(to.p[i], A(0), drawn[i]);
     if (rows < kernel_.nr)  // the other lanes are in the sums over rows, and must not bring a NaN of 0 * inf
       for (int j = 0; j < count; ++j) {
         std::fill(to.p + j * kernel_.nr + rows, to.p + (j + 1) * kernel_.nr, A(0));

@@ -12,6 +12,7 @@
 
 #include "core/cuda/launch.cuh"
 #include "core/cuda/ordered.cuh"
+#include "ops/attention/attention_dropout.cuh"
 #include "ops/attention/attention_fragments.cuh"
 #include "ops/attention/attention_paths.h"
 
@@ -166,7 +167,7 @@ __device__ void store_gradient(const Fragments<Tile::kRowTiles, Tile::kOut / 8>&
   __syncwarp();
 }
 
-template <class T, class Tile>
+template <class T, class Tile, bool kDropout>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     attention_backward_kernel(const __grid_constant__ Attention call, const Scores<T> score, const BackwardSums sums,
                               const bool aligned, const bool out_aligned) {
@@ -230,6 +231,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   };
 
   const int warp_row = threadIdx.x / 32 * Tile::kWarpN;
+  const auto dropout = kDropout ? call.dropout.prepared<float>() : DroppedProbabilities{};
   Fragments<Tile::kRowTiles, kOutTiles> dk = {}, dv = {};
   Copy(call.k.row<const T>(place, sequence.first_key + first_key, work.key_head), call.k.position)
       .template start<kN>(k, call.k.position, keys.end - first_key, call.dim, aligned);
@@ -266,7 +268,18 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     __syncwarp();
 
     const Range of_all = call.band.keys_of_all(sequence, {first, min(first + kM, sequence.queries)});
+    uint32_t drawn = 0;  // a bit for each score
+    if constexpr (kDropout) {
+      const int64_t first_row = call.first_probability(call.row(b, sequence, head, first));
+      drawn = kept_of_keys<Tile::kRowTiles, kM / 8>(dropout, first_row + first_key + warp_row, call.keys);
+      each_score<Tile>(
+          [&](int i, int j, int e, int bit) { dp[i][j][e] = drawn >> bit & 1 ? dp[i][j][e] * dropout.scale : 0; });
+    }
     backward_scores<T, Tile>(score, lse, lse + kM, s, dp);
+    if constexpr (kDropout)
+      each_score<Tile>([&](int i, int j, int e, int bit) {
+        if (!(drawn >> bit & 1)) s[i][j][e] = 0;
+      });
     if (call.has_mask || first + kM > sequence.queries || first_key < of_all.begin || first_key + kN > of_all.end) {
       const uint32_t kept = kept_scores<Tile>(call, sequence, first, first_key + warp_row, mask_rows);
       each_score<Tile>([&](int i, int j, int e, int bit) {
@@ -318,34 +331,34 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   store_gradient<T, Tile>(dk, static_cast<float>(call.scale), own,
                           call.dk.row<T>(place, position, work.key_head) + part, call.dk.position, rows,
                           call.dim - part, out_aligned);
-  store_gradient<T, Tile>(dv, 1, own, call.dv.row<T>(place, position, work.key_head) + part, call.dv.position, rows,
-                          call.dim_v - part, out_aligned);
+  store_gradient<T, Tile>(dv, kDropout ? dropout.scale : 1, own, call.dv.row<T>(place, position, work.key_head) + part,
+                          call.dv.position, rows, call.dim_v - part, out_aligned);
 }
 
-template <class T, class Tile>
+template <class T, class Tile, bool kDropout>
 Status launch_backward(const Attention& call, const BackwardSums& sums, const Context& context) {
   const bool aligned =
       are_aligned<T>(call.q) && are_aligned<T>(call.k) && are_aligned<T>(call.v) && are_aligned<T>(call.dy);
   const int64_t blocks = most_tiles(call, Side::keys, Tile::kN) * call.key_heads * Tile::kParts;
-  return launch(context, attention_backward_kernel<T, Tile>, Grid{blocks, Tile::kThreads, Tile::kSharedBytes}, call,
-                Scores<T>(call), sums, aligned, are_aligned<T>(call.dk) && are_aligned<T>(call.dv));
+  return launch(context, attention_backward_kernel<T, Tile, kDropout>, Grid{blocks, Tile::kThreads, Tile::kSharedBytes},
+                call, Scores<T>(call), sums, aligned, are_aligned<T>(call.dk) && are_aligned<T>(call.dv));
 }
 
-template <class T>
+template <class T, bool kDropout>
 Status backward_tiles(const Attention& call, const BackwardSums& sums, const Context& context) {
   const int dim = std::max(call.dim, call.dim_v);
-  if (dim <= 64) return launch_backward<T, BackwardTile64>(call, sums, context);
-  if (dim > 128) return launch_backward<T, BackwardTile256>(call, sums, context);
+  if (dim <= 64) return launch_backward<T, BackwardTile64, kDropout>(call, sums, context);
+  if (dim > 128) return launch_backward<T, BackwardTile256, kDropout>(call, sums, context);
   if (device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) < BackwardTile128::kSharedBytes)
-    return launch_backward<T, BackwardTile128Small>(call, sums, context);
-  return launch_backward<T, BackwardTile128>(call, sums, context);
+    return launch_backward<T, BackwardTile128Small, kDropout>(call, sums, context);
+  return launch_backward<T, BackwardTile128, kDropout>(call, sums, context);
 }
 
-template <class T>
+template <class T, bool kDropout = false>
 Status backward_mma(const Attention& call, void* workspace, const Context& context) {
   const BackwardSums sums(call, workspace);
   FUSEDOPS_TRY(begin_backward(call, sums, context));
-  FUSEDOPS_TRY(backward_tiles<T>(call, sums, context));
+  FUSEDOPS_TRY((backward_tiles<T, kDropout>(call, sums, context)));
   return finish_dq(call, sums, context);
 }
 

@@ -147,6 +147,10 @@ class Forward {
       for (int64_t d = 0; d < dim_v_; ++d)
         for (int lane = 0; lane < lanes; ++lane) y[d * lanes + lane] *= alpha[lane];
     });
+    if (call_.dropout.seed) {
+      draw_kept(group, row, rows, key, count, kernel_.nr, keep);
+      for (int i = 0; i < count * kernel_.nr; ++i) from.scores[i] = kept_or(from.scores[i], A(0), keep[i]);
+    }
     multiply_block(count, packed, from.v, from.scores, y);
   }
 
@@ -159,14 +163,14 @@ class Forward {
   // y is a column of its panel.
   void finish(const HeadGroup& group, int64_t row, const A* y, A max, A sum) const {
     A lse = max * logits_.unit + std::log(sum);
-    A reciprocal = 1 / sum;
+    A factor = static_cast<A>(call_.dropout.scale) / sum;
     if (sum == 0) {  // nothing is kept, or only scores of minus infinity
-      reciprocal = group.keeps_any(row) ? std::numeric_limits<A>::quiet_NaN() : A(0);
-      lse = reciprocal - std::numeric_limits<A>::infinity();
+      factor = group.keeps_any(row) ? std::numeric_limits<A>::quiet_NaN() : A(0);
+      lse = factor - std::numeric_limits<A>::infinity();
     }
     *group.of_query<A>(call_.lse, row) = lse;
     A wide[kMostFeatures];
-    for (int d = 0; d < call_.dim_v; ++d) wide[d] = y[d * kernel_.nr] * reciprocal;
+    for (int d = 0; d < call_.dim_v; ++d) wide[d] = y[d * kernel_.nr] * factor;
     T* to = group.of_query<T>(call_.y, row);
     if constexpr (std::is_same_v<T, A>)
       std::copy_n(wide, call_.dim_v, to);

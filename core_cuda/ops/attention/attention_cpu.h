@@ -17,6 +17,7 @@
 #include "core/common/exp.h"
 #include "core/common/formulas.h"
 #include "core/cpu/elementwise.h"
+#include "core/cpu/random_words.h"
 #include "core/cpu/row_blocks.h"
 #include "ops/attention/attention.h"
 #include "ops/products/matmul_cpu.h"
@@ -69,10 +70,11 @@ struct HeadGroup {
     return tensor.row<T>(b, sequence.first_key + key, key_head);
   }
 
+  // Of a row, among the rows of all sequences.
+  int64_t index(int64_t row) const { return call.row(b, sequence, head(row), query(row)); }
+
   // Whether the mask keeps keys of a row, from one on; null: all.
-  const uint8_t* mask(int64_t row) const {
-    return call.mask.row((b * call.heads + head(row)) * call.queries + query(row));
-  }
+  const uint8_t* mask(int64_t row) const { return call.mask.row(index(row)); }
   bool keeps_any(int64_t row) const {
     const Range keys = call.band.keys(sequence, query(row));
     if (keys.is_empty() || !call.has_mask) return !keys.is_empty();
@@ -105,6 +107,18 @@ inline bool find_kept(const HeadGroup& group, int64_t row, int rows, int key, in
     }
   }
   return std::any_of(keep, keep + keys * lanes, [](uint8_t kept) { return kept != 0; });
+}
+
+// Fills keep [keys, lanes] as find_kept does: whether dropout keeps a probability.
+inline void draw_kept(const HeadGroup& group, int64_t row, int rows, int key, int keys, int lanes, uint8_t* keep) {
+  const auto dropout = group.call.dropout.prepared<float>();
+  for (int lane = 0; lane < rows; ++lane) {
+    const int64_t first = group.call.first_probability(group.index(row + lane));
+    const RandomWords<kKeys> words(dropout.seed, first + key, keys);
+    for (int j = 0; j < keys; ++j) keep[j * lanes + lane] = words.data()[j] >= dropout.least;
+  }
+  for (int lane = rows; lane < lanes; ++lane)
+    for (int j = 0; j < keys; ++j) keep[j * lanes + lane] = 0;
 }
 
 // One number for each lane, in vectors of 32 bytes.

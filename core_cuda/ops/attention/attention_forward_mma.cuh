@@ -9,6 +9,7 @@
 #pragma once
 
 #include "core/cuda/launch.cuh"
+#include "ops/attention/attention_dropout.cuh"
 #include "ops/attention/attention_fragments.cuh"
 #include "ops/attention/attention_paths.h"
 
@@ -50,7 +51,7 @@ __device__ void mask_scores(const Attention& call, const Sequence& sequence, int
   }
 }
 
-template <class T, class Tile>
+template <class T, class Tile, bool kDropout>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     attention_forward_kernel(const __grid_constant__ Attention call, const Scores<T> score, const bool aligned,
                              const bool y_aligned) {
@@ -92,6 +93,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       mask_rows[i] = call.mask.row(call.row(b, sequence, head, min(first_query + i, sequence.queries - 1)));
 
   const int warp_row = threadIdx.x / 32 * Tile::kWarpM;
+  const auto dropout = kDropout ? call.dropout.prepared<float>() : DroppedProbabilities{};
   OnlineSoftmax<Tile::kRowTiles> softmax;
   Fragments<Tile::kRowTiles, kOutTiles> y = {};
   uint32_t seen = 0;
@@ -119,6 +121,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     else
       seen = ~0u;
     softmax.add(scores, y, score.factor);
+    if constexpr (kDropout)
+      drop(dropout, call.first_probability(call.row(b, sequence, head, first_query + warp_row)) + first, call.keys,
+           scores);
     multiply_scores<AlongRows<kPitch>>(y, scores, v);
   }
   wait_for_copies<0>();
@@ -131,7 +136,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 #pragma unroll
   for (int row = 0; row < 2 * Tile::kRowTiles; ++row) {
     const bool none = !(seen >> row & 1);
-    const float sum = sum_of_row(softmax.sum[row]), share = 1 / sum;
+    const float sum = sum_of_row(softmax.sum[row]), share = (kDropout ? dropout.scale : 1) / sum;
     const int in_warp = row / 2 * 16 + fragment_row(row % 2 * 2), query = first_query + warp_row + in_warp;
 #pragma unroll
     for (int j = 0; j < kOutTiles; ++j) {
@@ -148,20 +153,20 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
                                      call.y.position, queries.end - first_query - warp_row, call.dim_v, y_aligned);
 }
 
-template <class T, class Tile>
+template <class T, class Tile, bool kDropout>
 Status launch_forward(const Attention& call, const Context& context) {
   const int64_t blocks = most_tiles(call, Side::queries, Tile::kM) * call.heads;
-  return launch(context, attention_forward_kernel<T, Tile>, Grid{blocks, Tile::kThreads, Tile::kSharedBytes}, call,
-                Scores<T>(call), are_aligned<T>(call.q) && are_aligned<T>(call.k) && are_aligned<T>(call.v),
+  return launch(context, attention_forward_kernel<T, Tile, kDropout>, Grid{blocks, Tile::kThreads, Tile::kSharedBytes},
+                call, Scores<T>(call), are_aligned<T>(call.q) && are_aligned<T>(call.k) && are_aligned<T>(call.v),
                 are_aligned<T>(call.y));
 }
 
-template <class T>
+template <class T, bool kDropout = false>
 Status forward_mma(const Attention& call, const Context& context) {
   const int dim = std::max(call.dim, call.dim_v);
-  if (dim <= 64) return launch_forward<T, ForwardTile<64>>(call, context);
-  if (dim <= 128) return launch_forward<T, ForwardTile<128>>(call, context);
-  return launch_forward<T, ForwardTile<256>>(call, context);
+  if (dim <= 64) return launch_forward<T, ForwardTile<64>, kDropout>(call, context);
+  if (dim <= 128) return launch_forward<T, ForwardTile<128>, kDropout>(call, context);
+  return launch_forward<T, ForwardTile<256>, kDropout>(call, context);
 }
 
 }  // namespace fusedops::cuda

@@ -16,6 +16,14 @@ Status attention_mma_bf16(const Attention& call, const Context& context);
 Status attention_mma_backward_f16(const Attention& call, void* workspace, const Context& context);
 Status attention_mma_backward_bf16(const Attention& call, void* workspace, const Context& context);
 
+// The same kernels with dropout, compiled by themselves: it takes registers, even where a branch skips it.
+Status attention_dropout_simple(const Attention& call, const Context& context);
+Status attention_dropout_simple_backward(const Attention& call, void* workspace, const Context& context);
+Status attention_dropout_mma_f16(const Attention& call, const Context& context);
+Status attention_dropout_mma_bf16(const Attention& call, const Context& context);
+Status attention_dropout_mma_backward_f16(const Attention& call, void* workspace, const Context& context);
+Status attention_dropout_mma_backward_bf16(const Attention& call, void* workspace, const Context& context);
+
 // Few queries over many keys, is_split(call): the keys are split, and the splits' results joined in their order.
 Status attention_split(const Attention& call, void* workspace, const Context& context);
 

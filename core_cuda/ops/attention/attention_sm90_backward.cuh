@@ -78,7 +78,7 @@ struct Backward {
     }
 
     float* dq;   // sums, not yet times the scale
-    float* lse;  // in units of log 2; infinity for rows that do not count
+    float* lse;  // in units of log 2; infinity for rows that see no key, so that their probabilities are zero
     float* delta;
     int* turns;  // how many tiles of keys have added their part
     int64_t slots;
@@ -267,11 +267,11 @@ struct Backward {
       // p = 2^(score - lse).
       auto p = cute::make_tensor<T>(LeftOperand<T, kM>{});
       auto ds = cute::make_tensor<T>(LeftOperand<T, kM>{});
-      mask(call, work, fragment, warpgroup, tile, scores);
       const float factor = parameters.factor;
 #pragma unroll
       for (int i = 0; i < cute::size(scores); ++i)
         scores(i) = exp2_or_zero(fmaf(scores(i), factor, -shared.lse[stage][fragment.column(i)]));
+      mask(call, work, fragment, warpgroup, tile, scores);
       convert(scores, p);
       multiply<true>(key_mma, p, of_stage(dy_right), dv);
       wait_for<1>(slopes);
@@ -321,10 +321,11 @@ struct Backward {
     store(dk, call.scale, k_tile, call.dk, call.dim);
   }
 
-  // Masked scores become -inf. Most tiles have none. A row is a key here, a column a query.
+  // Masked probabilities become zeros, whatever their scores. Most tiles have none. A row is a key here, a column a
+  // query.
   template <class Values>
   static __forceinline__ __device__ void mask(const Attention& call, const Work& work, const Fragment& fragment,
-                                              int warpgroup, int tile, Values& scores) {
+                                              int warpgroup, int tile, Values& p) {
     const Range queries = queries_of(work, tile);
     const Range of_all = call.band.keys_of_all(work.sequence, queries);
     const bool whole = of_all.begin <= work.keys.begin && work.keys.begin + kN <= of_all.end;
@@ -335,9 +336,9 @@ struct Backward {
       Range seen = call.band.queries(work.sequence, {key, key + 1});
       seen = key < work.sequence.kept ? Range{seen.begin - first, seen.end - first} : Range{};
 #pragma unroll
-      for (int i = 0; i < cute::size(scores); ++i) {
+      for (int i = 0; i < cute::size(p); ++i) {
         if (i / 2 % 2 != r) continue;
-        if (!seen.has(i / 4 * 8 + i % 2)) scores(i) = -INFINITY;
+        if (!seen.has(i / 4 * 8 + i % 2)) p(i) = 0;
       }
     }
   }
@@ -431,7 +432,8 @@ struct Backward {
       }
 #pragma unroll
       for (int step = kLanes / 2; step > 0; step /= 2) delta += __shfl_xor_sync(__activemask(), delta, step);
-      if (given != -INFINITY) lse = given * static_cast<float>(kLog2E);
+      // That of a row whose kept scores are all -inf stays so: -inf less -inf is NaN, as are its probabilities.
+      if (!call.band.keys(sequence, query).is_empty()) lse = given * static_cast<float>(kLog2E);
     }
     if (lane == 0) {
       parameters.workspace.lse[row] = lse;

@@ -91,10 +91,11 @@ struct Splits {
 // A sequence of so many queries is no work for a kernel with tiles of 128 queries.
 inline constexpr int kFewQueries = 32;
 
-// Whether a few queries see many keys. How long packed sequences are is not known here.
+// Whether a few queries see many keys, as in decoding, where nothing is dropped. How long packed sequences are is not
+// known here.
 inline bool is_split(const Attention& call) {
   constexpr int kMostRows = 64, kLeastKeys = 256;
-  return size_of(call.dtype) == 2 && !call.offsets_q && call.queries <= kFewQueries &&
+  return size_of(call.dtype) == 2 && !call.offsets_q && !call.dropout.seed && call.queries <= kFewQueries &&
          int64_t(call.queries) * call.group <= kMostRows && call.keys >= kLeastKeys;
 }
 

@@ -27,9 +27,6 @@ class _FusedAttention(FusedLayer):
         ours = (MultiHeadAttention._compute_attention, GroupQueryAttention._compute_attention)
         return type(self)._compute_attention in ours
 
-    def _needs_shares(self, return_attention_scores: bool, training: Any) -> bool:
-        return return_attention_scores or bool(self.dropout > 0 and training)
-
     def _compute_attention_mask(self, query: tf.Tensor, value: tf.Tensor, **options: Any) -> Any:
         everything = partial(super()._compute_attention_mask, query, value, **options)
         if not self._takes_kept() or self.why_not() or len(query.shape) != 3 or len(value.shape) != 3:
@@ -52,13 +49,17 @@ class _FusedAttention(FusedLayer):
             queries=None if queries is None else tf.cast(queries, tf.bool),
         )
 
-    def _attend(self, query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: Any, scale: float) -> tf.Tensor:
-        return attend(query, key, value, mask, scale, mean_of_nothing=self.dropout == 0)
+    def _attend(
+        self, query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: Any, scale: float, training: Any
+    ) -> tf.Tensor:
+        rate, layer = self.dropout if training else 0.0, self._dropout_layer
+        mean = self.dropout == 0
+        return attend(query, key, value, mask, scale, dropout=rate, dropout_layer=layer, mean_of_nothing=mean)
 
     def _with_shares(
         self, query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: Any, scale: float, training: Any
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """With the probabilities, which are returned or dropped out, as a tensor."""
+        """With the probabilities, which are returned, as a tensor."""
         causal = isinstance(mask, Kept) and mask.causal and mask.window is None and mask.is_positional
         kept = None if causal else keras_mask(mask)
         if kept is not None:
@@ -78,9 +79,10 @@ class MultiHeadAttention(_FusedAttention, keras.layers.MultiHeadAttention):
     values are never multiplied to one of all pairs. `flash_attention=True`, which Keras refuses over TensorFlow,
     changes nothing: it is always like that.
 
-    Attention that returns its scores, or that drops some of them in training, has to have them: their softmax, with
-    scale and mask, is one pass, `fusedops.tf.softmax`. Keras's own code computes attention over axes other than the
-    first after the batch, and heads of more than 256 features.
+    Attention that returns its scores has to have them: their softmax, with scale and mask, is one pass,
+    `fusedops.tf.softmax`. Otherwise `dropout` drops some of them by the kernel's own random numbers: others than
+    Keras's, from the state of the layer's generator. Keras's own code computes attention over axes other than the first
+    after the batch, and heads of more than 256 features.
 
     A query that sees no key gets what Keras gives it: the mean of all values, but zeros from a layer with dropout or
     with scores.
@@ -114,9 +116,9 @@ class MultiHeadAttention(_FusedAttention, keras.layers.MultiHeadAttention):
                 query, key, value, keras_mask(attention_mask), training, return_attention_scores, **options
             )
         scale = self._inverse_sqrt_key_dim
-        if self._needs_shares(return_attention_scores, training):
+        if return_attention_scores:
             return self._with_shares(query, key, value, attention_mask, scale, training)
-        return self._attend(query, key, value, attention_mask, scale), None
+        return self._attend(query, key, value, attention_mask, scale, training), None
 
 
 @register
@@ -125,8 +127,8 @@ class GroupQueryAttention(_FusedAttention, keras.layers.GroupQueryAttention):
 
     The arguments, the weights, the config and the masks are those of `keras.layers.GroupQueryAttention`. Keys and
     values are not repeated for the heads that share them. All else is as in `MultiHeadAttention`: when a mask is
-    needed, what a query gets that sees no key, `flash_attention=True`, scores that are returned or dropped out, for
-    which keys and values are repeated, and heads of more than 256 features.
+    needed, what a query gets that sees no key, `flash_attention=True`, dropout, scores that are returned, for which
+    keys and values are repeated, and heads of more than 256 features.
 
     Example:
         >>> layer = fk.GroupQueryAttention(head_dim=4, num_query_heads=4, num_key_value_heads=2)
@@ -165,18 +167,17 @@ class GroupQueryAttention(_FusedAttention, keras.layers.GroupQueryAttention):
         )
         gate = self._gate_dense(query) if getattr(self, "use_gate", False) else None
         q, k, v = self._query_dense(query), self._key_dense(value if key is None else key), self._value_dense(value)
-        if self._computes_directly(return_attention_scores, training) and fit(q, k, v):
-            output, shares = self._attend(q, k, v, mask, self._inverse_sqrt_head_dim), None
+        if self._computes_directly(return_attention_scores) and fit(q, k, v):
+            output, shares = self._attend(q, k, v, mask, self._inverse_sqrt_head_dim, training), None
         else:
             k, v = (tf.repeat(x, self.num_repeats, 2) for x in (k, v))
             output, shares = self._compute_attention(q, k, v, attention_mask=mask, training=training)
         output = self._output_dense(output if gate is None else output * gate)
         return (output, shares) if return_attention_scores else output
 
-    def _computes_directly(self, return_attention_scores: bool, training: Any) -> bool:
+    def _computes_directly(self, return_attention_scores: bool) -> bool:
         """Whether the kernel takes keys and values as they are, without a head for each of the queries'."""
-        needs_shares = self._needs_shares(return_attention_scores, training)
-        return not needs_shares and self._takes_kept() and self.why_not() is None
+        return not return_attention_scores and self._takes_kept() and self.why_not() is None
 
     def _compute_attention(
         self,
@@ -194,6 +195,6 @@ class GroupQueryAttention(_FusedAttention, keras.layers.GroupQueryAttention):
                 query, key, value, attention_mask=keras_mask(attention_mask), training=training, **options
             )
         scale = self._inverse_sqrt_head_dim
-        if self._needs_shares(scores, training):
+        if scores:
             return self._with_shares(query, key, value, attention_mask, scale, training)
-        return self._attend(query, key, value, attention_mask, scale), None
+        return self._attend(query, key, value, attention_mask, scale, training), None

@@ -111,12 +111,15 @@ def attend(
     scale: float,
     *,
     softcap: float = 0.0,
+    dropout: float = 0.0,
+    dropout_layer: Any = None,
     mean_of_nothing: bool = False,
 ) -> tf.Tensor:
     """Attention of [B, T, H, D] over [B, S, Hk, D].
 
     Args:
         mask: what is kept, or a mask of it, or None.
+        dropout: the rate at which probabilities are dropped in this call, and the layer whose generator gives the seed.
         mean_of_nothing: a query that sees no key gets the mean of all values, as from
             `keras.ops.dot_product_attention`; otherwise zeros, as from `keras.layers.Softmax` with a mask.
     """
@@ -131,6 +134,8 @@ def attend(
         window=kept.window,
         lengths=kept.lengths,
         softcap=softcap,
+        dropout=dropout,
+        seed=tf.cast(dropout_layer.seed_generator.next(), tf.int64) if dropout else None,
     )
     blind = kept.blind() if mean_of_nothing or kept.queries is not None else None
     if blind is None:

@@ -36,8 +36,10 @@ class MultiheadAttention(FusedLayer, nn.MultiheadAttention):
     Raises:
         RuntimeError: an argument has the wrong shape or dtype.
 
-    torch's own code handles all else: weights, dropout in training, masks of numbers, which are added to the scores,
-    `add_bias_kv`, `add_zero_attn`, heads of more than 256 features, other dtypes, devices and layouts.
+    In training, `dropout` drops weights by the kernel's own random numbers: others than torch's, from a seed that
+    torch's generator draws. torch's own code handles all else: weights that are returned, masks of numbers, which are
+    added to the scores, `add_bias_kv`, `add_zero_attn`, heads of more than 256 features, other dtypes, devices and
+    layouts.
 
     Example:
         >>> attention = fnn.MultiheadAttention(8, 2, batch_first=True)
@@ -73,8 +75,6 @@ class MultiheadAttention(FusedLayer, nn.MultiheadAttention):
     ) -> str | None:
         if need_weights:
             return "the weights are asked for: need_weights is True"
-        if self.training and self.dropout > 0.0:
-            return "the kernel has no dropout"
         for x in (query, key, value):
             if unfused := unfused_input(x):
                 return unfused
@@ -118,7 +118,8 @@ class MultiheadAttention(FusedLayer, nn.MultiheadAttention):
             if key_padding_mask is not None:
                 kept = ~key_padding_mask.reshape(-1, 1, 1, key_padding_mask.shape[-1])
                 mask = kept if mask is None else mask & kept
-            y = fo.attention(q, k, v, causal=is_causal, mask=mask).flatten(-2)
+            dropout = self.dropout if self.training else 0.0
+            y = fo.attention(q, k, v, causal=is_causal, mask=mask, dropout=dropout).flatten(-2)
         except RuntimeError as error:
             as_original(error, super().forward, *given)
             raise

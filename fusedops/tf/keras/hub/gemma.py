@@ -80,7 +80,7 @@ class CachedGemmaAttention(HubLayer, gemma_attention.CachedGemmaAttention):
         training: bool = False,
         cache_update_index: Any = 0,
     ) -> tf.Tensor:
-        if (self.dropout and training) or not fit(q, k, v):
+        if not fit(q, k, v):
             return super()._compute_attention(
                 q, k, v, keras_mask(attention_mask), training=training, cache_update_index=cache_update_index
             )
@@ -90,7 +90,8 @@ class CachedGemmaAttention(HubLayer, gemma_attention.CachedGemmaAttention):
             else:
                 attention_mask = self._mask_sliding_window(attention_mask, cache_update_index=cache_update_index)
         scale = 1 / math.sqrt(self.head_dim if self.query_head_dim_normalize else self.hidden_dim // q.shape[2])
-        return attend(q, k, v, attention_mask, scale, softcap=self.logit_soft_cap or 0.0)
+        dropout = {"dropout": self.dropout if training else 0.0, "dropout_layer": self.dropout_layer}
+        return attend(q, k, v, attention_mask, scale, softcap=self.logit_soft_cap or 0.0, **dropout)
 
 
 @keras.saving.register_keras_serializable("fusedops.hub.gemma")

@@ -43,7 +43,6 @@ def why_not(
     key: Tensor,
     value: Tensor,
     kept: masks.Kept | None,
-    dropout: float = 0.0,
     scaling: Any = None,
     output_attentions: bool = False,
     **options: Any,
@@ -53,12 +52,10 @@ def why_not(
     Args:
         query, key, value: [B, heads, positions, features].
         kept: what the mask says, as `masks.kept` reads it.
-        dropout, scaling, output_attentions, options: what the attention's module passes.
+        scaling, output_attentions, options: what the attention's module passes.
     """
     if kept is None:
         return "its mask is not one of booleans"
-    if dropout > 0.0:
-        return "the kernel has no dropout"
     if output_attentions:
         return "the kernel does not keep the attention's weights"
     unknown = next((name for name in _UNKNOWN if options.get(name) is not None), None)
@@ -95,7 +92,7 @@ def _attend(
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     kept = masks.kept(attention_mask, queries, keys, causal, sliding_window)
     leaves_cap_out = softcap is not None and original is _sdpa  # as some versions of transformers' own do
-    if leaves_cap_out or why_not(query, key, value, kept, dropout, scaling, **options) or kept is None:
+    if leaves_cap_out or why_not(query, key, value, kept, scaling, **options) or kept is None:
         has_window = attention_mask is None and sliding_window is not None
         if kept is not None and (attention_mask is not None or has_window):
             attention_mask = kept.full(queries, keys, query.device)
@@ -113,6 +110,7 @@ def _attend(
         window=kept.window,
         lengths=kept.lengths,
         softcap=softcap or 0.0,
+        dropout=dropout,
     )
     return y, None
 

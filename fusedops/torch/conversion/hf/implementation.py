@@ -19,7 +19,6 @@ import torch
 
 _REGISTRY = "ALL_ATTENTION_FUNCTIONS"
 _BASES = ("torch", "fusedops", "transformers.modeling_utils", "transformers.generation")  # where no attention is
-_DROPOUTS = ("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop")
 _MOST_FEATURES = 256
 
 
@@ -44,7 +43,6 @@ class Change:
     attentions: tuple[Any, ...]
     before: str
     reason: str = ""
-    condition: str = ""
     is_found: bool = False  # it was ours before
 
     def __str__(self) -> str:
@@ -53,7 +51,7 @@ class Change:
         if self.reason:
             return f"kept the attention of {which}, {self.before}: {self.reason}"
         became = " is fusedops.torch's already" if self.is_found else f": {self.before} -> fusedops.torch.attention"
-        return f"the attention of {which}{became}{self.condition}"
+        return f"the attention of {which}{became}"
 
 
 def convert(modules: Sequence[torch.nn.Module]) -> list[Change]:
@@ -71,7 +69,7 @@ def convert(modules: Sequence[torch.nn.Module]) -> list[Change]:
         if reason is None and within and before in ours:
             choose([(owner.config, ours[before])])
         if owner.attentions:
-            change = Change(tuple(owner.attentions), before, reason or "", _condition(owner.config))
+            change = Change(tuple(owner.attentions), before, reason or "")
             found.append(replace(change, is_found=before in ours.values()))
     return found
 
@@ -144,11 +142,6 @@ def _unfused(module: Any, name: str) -> str | None:
     if name == "eager" and attention.eager(module) is None:
         return "its own function is not to be found"
     return None
-
-
-def _condition(config: Any) -> str:
-    dropout = next((value for name in _DROPOUTS if (value := getattr(config, name, None))), None)
-    return f", except in training, for its dropout of {dropout}" if dropout else ""
 
 
 def names() -> Mapping[str, str]:

@@ -1,0 +1,14 @@
+#include "ops/attention/attention_backward_mma.cuh"
+#include "ops/attention/attention_forward_mma.cuh"
+
+namespace fusedops::cuda {
+
+Status attention_dropout_mma_f16(const Attention& call, const Context& context) {
+  return forward_mma<f16, /*kDropout=*/true>(call, context);
+}
+
+Status attention_dropout_mma_backward_f16(const Attention& call, void* workspace, const Context& context) {
+  return backward_mma<f16, /*kDropout=*/true>(call, workspace, context);
+}
+
+}  // namespace fusedops::cuda

@@ -1,0 +1,99 @@
+"""attention with dropout: what is dropped, and that without it nothing has changed."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from tests.helpers.dropout import kept
+from tests.helpers.numerics import assert_same_bits
+
+SEED = (0x299F31D0_A4093822, -0x03707344_13198A2E)
+
+
+def named(*arrays):
+    return dict(zip("qkv", arrays, strict=True))
+
+
+@pytest.mark.parametrize("seq_dim", [-3, -2])
+@pytest.mark.parametrize("heads", [(1, 1), (4, 2)], ids=str)
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (3, 6), (40, 256), (130, 133), (140, 150), (1, 255)])
+def test_the_mask_is_that_of_dropout(any_backend, dtype, seq_dim, heads, queries, keys, random):
+    """Of a tensor of all probabilities, in every dtype and layout: beside values that are rows of the identity, the
+    result is the probabilities themselves."""
+
+    def arranged(x):
+        return x if seq_dim == -2 else x.swapaxes(-3, -2)
+
+    shapes = (heads[0], queries), (heads[1], keys)
+    q, k = (0.3 * random.normal(size=(2, *shape, 5)) for shape in shapes)  # no probability is subnormal
+    v = np.broadcast_to(np.eye(keys), (2, heads[1], keys, keys))
+    tensors = {name: any_backend.tensor(arranged(x), dtype) for name, x in named(q, k, v).items()}
+    options = {"seq_dim": seq_dim, "dropout": 0.3, "seed": SEED}
+    dropped, whole = (
+        arranged(any_backend.to_numpy(any_backend.call("attention", tensors, given)[0]).astype(np.float64))
+        for given in (options, {"seq_dim": seq_dim})
+    )
+    mask = kept((2, heads[0], queries, keys), 0.3, SEED)
+    assert np.all(whole)
+    np.testing.assert_array_equal(dropped != 0, mask)
+    precision = {"float64": 2**-50, "float32": 2**-20, "float16": 2**-8, "bfloat16": 2**-5}[dtype]
+    np.testing.assert_allclose(dropped, np.where(mask, whole / 0.7, 0), rtol=precision)
+
+
+def test_the_mask_of_the_backward(any_backend, dtype, random):
+    """Of one query dv = dropped p · dy: it has the zeros of the forward, also of a seed that was drawn."""
+    arrays = random.normal(size=(2, 1, 3, 8)), random.normal(size=(2, 200, 3, 8)), np.ones((2, 200, 3, 8))
+    tensors = {name: any_backend.tensor(x, dtype) for name, x in named(*arrays).items()}
+    for seed in (SEED, None):
+        dy = any_backend.tensor(np.ones((2, 1, 3, 8)), dtype)
+        (y,), gradients = any_backend.gradients("attention", tensors, {"dropout": 0.5, "seed": seed}, ("q", "v"), (dy,))
+        y, dq, dv = (any_backend.to_numpy(x).astype(np.float64) for x in (y, *gradients.values()))
+        if seed is not None:
+            np.testing.assert_array_equal(dv[..., 0] != 0, kept((2, 3, 1, 200), 0.5, SEED)[:, :, 0].swapaxes(1, 2))
+        np.testing.assert_allclose(dv[..., 0].sum(1), y[:, 0, :, 0], rtol=0.05)  # both are the sum of what is kept
+        assert 50 < np.count_nonzero(dv[0, :, 0, 0]) < 150
+        assert np.all(np.isfinite(dq)) and np.any(dq)
+
+
+def test_a_rate_of_zero_changes_no_bit(any_backend, random):
+    tensors = {name: any_backend.tensor(random.normal(size=(2, 40, 2, 16)), "bfloat16") for name in "qkv"}
+    found = [
+        any_backend.gradients("attention", tensors, {"causal": True, **given}, ("q", "k", "v"))
+        for given in ({}, {"dropout": 0.0}, {"dropout": 0, "seed": SEED})
+    ]
+    for (y,), gradients in found[1:]:
+        assert_same_bits(any_backend.to_numpy(y), any_backend.to_numpy(found[0][0][0]))
+        for name, x in gradients.items():
+            assert_same_bits(any_backend.to_numpy(x), any_backend.to_numpy(found[0][1][name]))
+
+
+def test_the_kernel_with_dropout_at_a_rate_of_zero(torch_cpu, random):
+    """The operator below, which the function does not call then: on a CPU the same bits."""
+    torch = torch_cpu.torch
+    q, k, v = (torch_cpu.tensor(random.normal(size=(2, 150, 2, 16)), "float32") for _ in range(3))
+    seed = torch.tensor(SEED)
+    y, lse = torch.ops.fusedops.attention(q, k, v, None, None)
+    again = torch.ops.fusedops.dropout_attention(q, k, v, seed, None, None, rate=0.0)
+    backward = torch.ops.fusedops.attention_backward(v, q, k, v, y, lse, None, None)
+    backward_again = torch.ops.fusedops.dropout_attention_backward(v, q, k, v, y, lse, seed, None, None, rate=0.0)
+    for got, expected in zip((*again, *backward_again), (y, lse, *backward), strict=True):
+        assert got.equal(expected)
+
+
+@pytest.mark.parametrize(
+    ("dropout", "said"),
+    [
+        (1.0, "in [0, 1); got 1"),
+        (-0.1, "in [0, 1); got -0.1"),
+        (float("nan"), "in [0, 1); got nan"),
+        ("a", "a number; got 'a'"),
+    ],
+    ids=str,
+)
+def test_errors_speak_of_the_argument(any_backend, dropout, said):
+    x = any_backend.tensor(np.ones((2, 3, 4)), "float32")
+    with pytest.raises(any_backend.errors, match=re.escape(f"fusedops.attention: dropout must be {said}")):
+        any_backend.call("attention", named(x, x, x), {"dropout": dropout, "seed": SEED})
