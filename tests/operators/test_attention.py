@@ -124,6 +124,20 @@ def test_rows_with_nothing_kept(any_backend, dtype, random):
     assert not np.any(dk[1]) and not np.any(dv[1])
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_rows_that_see_nothing_but_minus_infinity(any_backend, dtype, masked, random):
+    """NaN, as 0 / 0: their results, and the gradients of the keys that they see; no trace of them elsewhere."""
+    queries, few = 70, 30
+    q, k, v = -np.ones((2, queries, 1, 64)), normal(random, 2, queries, 1, 64), normal(random, 2, queries, 1, 64)
+    k[0, :few] = np.inf  # scores of -inf
+    inputs = named(q, k, v) | ({"mask": np.tri(queries, dtype=bool)} if masked else {})
+    tensors = {name: any_backend.tensor(x, dtype) for name, x in inputs.items()}
+    (y,), gradients = any_backend.gradients("attention", tensors, {} if masked else {"causal": True}, ("v",))
+    for x in (y, gradients["v"]):
+        blind = np.isnan(any_backend.to_numpy(x).astype(np.float64))
+        assert np.all(blind[0, :few]) and not np.any(blind[0, few:]) and not np.any(blind[1])
+
+
 def on_a_cpu(backend):
     if backend.device != "cpu":
         pytest.skip("GPU: it clamps them, since it cannot raise")

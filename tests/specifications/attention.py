@@ -34,6 +34,11 @@ class Attention(Specification):
         yield call(random, "tiles-window", leading=(1,), window=100, **shape)
         yield call(random, "tiles-lengths", leading=(2,), lengths=np.array([100, 150]), **shape)
         yield call(random, "tiles-mask", leading=(2,), mask=(2, 1, 140, 150), **shape)
+        for features in (64, 128, 256):  # rows of the mask that begin at multiples of 16 bytes
+            shape = {"queries": 140, "keys": 160, "features": features, "mask": (2, 140, 160)}
+            yield call(random, f"tiles-aligned-mask-{features}", leading=(1,), heads=(2, 1), causal=True, **shape)
+        shape = {"queries": 140, "keys": 150, "features": 72, "features_v": 128}
+        yield call(random, "tiles-mask-of-keys", leading=(2,), heads=(2, 2), mask=(2, 1, 1, 150), **shape)
         yield call(random, "tiles-softcap", leading=(1,), softcap=2.0, causal=True, **shape)
         yield call(random, "wide", leading=(1,), heads=(1, 1), queries=9, keys=70, features=256, features_v=16)
         yield call(random, "wide-values", leading=(1,), heads=(1, 1), queries=9, keys=70, features=16, features_v=256)

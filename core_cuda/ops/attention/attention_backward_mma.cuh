@@ -12,7 +12,7 @@
 
 #include "core/cuda/launch.cuh"
 #include "core/cuda/ordered.cuh"
-#include "ops/attention/attention_dropout.cuh"
+#include "ops/attention/attention_dropout_mma.cuh"
 #include "ops/attention/attention_fragments.cuh"
 #include "ops/attention/attention_paths.h"
 

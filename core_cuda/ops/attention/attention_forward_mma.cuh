@@ -9,7 +9,7 @@
 #pragma once
 
 #include "core/cuda/launch.cuh"
-#include "ops/attention/attention_dropout.cuh"
+#include "ops/attention/attention_dropout_mma.cuh"
 #include "ops/attention/attention_fragments.cuh"
 #include "ops/attention/attention_paths.h"
 

@@ -3,8 +3,8 @@
 namespace fusedops::cuda {
 
 Status attention_sm90(const Attention& call, const Context& context) {
-  return call.dtype == DType::f16 ? sm90::forward<cutlass::half_t>(call, context)
-                                  : sm90::forward<cutlass::bfloat16_t>(call, context);
+  return call.dtype == DType::f16 ? sm90::forward<cutlass::half_t, /*kBits=*/false>(call, context)
+                                  : sm90::forward<cutlass::bfloat16_t, /*kBits=*/false>(call, context);
 }
 
 }  // namespace fusedops::cuda

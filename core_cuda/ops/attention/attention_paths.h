@@ -33,6 +33,10 @@ bool takes_sm90_backward(const Attention& call);
 Status attention_sm90(const Attention& call, const Context& context);
 Status attention_sm90_backward(const Attention& call, void* workspace, const Context& context);
 
+// The same with a mask, dropout or both.
+Status attention_bits_sm90(const Attention& call, const Context& context);
+Status attention_bits_sm90_backward(const Attention& call, void* workspace, const Context& context);
+
 // What the backward of any path begins with: delta, and zeros in the other sums; and, for 16 bits, what it ends with:
 // dq = scale * the sum in float32.
 Status begin_backward(const Attention& call, const BackwardSums& sums, const Context& context);

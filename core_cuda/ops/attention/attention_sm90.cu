@@ -37,11 +37,9 @@ bool all_aligned(std::initializer_list<Tensor> tensors) {
   return std::all_of(tensors.begin(), tensors.end(), [](const Tensor& tensor) { return tensor.is_aligned(); });
 }
 
-// A product is a score: without a soft cap, mask, dropout, or negative scale. The other calls are computed by the
-// kernels for 8.0: kernels for them here would take as long to compile as all of these.
-bool is_plain(const Attention& call) {
-  return call.softcap == 0 && !call.has_mask && !call.dropout.seed && static_cast<float>(call.scale * kLog2E) > 0;
-}
+// A product is a score: without a soft cap or negative scale. The other calls are computed by the kernels for 8.0:
+// kernels for them here would take as long to compile as all of these.
+bool is_plain(const Attention& call) { return call.softcap == 0 && static_cast<float>(call.scale * kLog2E) > 0; }
 
 // Of packed sequences nobody knows here how long they are: the kernel must not depend on all of them together.
 bool has_tiles(const Attention& call, int most_features) {

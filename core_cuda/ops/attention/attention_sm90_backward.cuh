@@ -16,11 +16,12 @@
 // Source: Shah et al., "FlashAttention-3: Fast and accurate attention with asynchrony and low-precision", 2024.
 #pragma once
 
-#include "ops/attention/attention_sm90.cuh"
+#include "ops/attention/attention_sm90_bits.cuh"
 
 namespace fusedops::cuda::sm90 {
 
-template <class Value, int kTileQueries, int kTileKeys, int kFeatures>
+// kBits: with a mask or dropout, or both.
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kBits>
 struct Backward {
   using T = Value;
   static constexpr int kM = kTileQueries, kN = kTileKeys, kD = kFeatures;
@@ -200,6 +201,39 @@ struct Backward {
     });
   }
 
+  // What a thread knows of the pairs of a tile's queries with its warp's keys; nothing without a mask or dropout.
+  struct NoPairs {
+    __device__ void look(const Attention&, const Work&, int, int) {}
+  };
+
+  struct KnownPairs {
+    // Finds what is kept in a tile, while its scores are computed. Queries behind the last one have no probability.
+    __forceinline__ __device__ void look(const Attention& call, const Work& work, int head, int tile) {
+      const int warp = (threadIdx.x - kWarpgroup) / 32, key = work.keys.begin + warp * 16;
+      const auto query = [&](int in_tile) {
+        const int query = tile * kM + in_tile, last = work.sequence.queries - 1;
+        return query < last ? query : last;
+      };
+      if (call.has_mask) {
+        if (tile == work.queries.begin) mask = MaskRows(call, work.b, work.sequence, head);
+        kept = {};
+        kept.find([&](int in_tile) { return mask.template kept<16>(query(in_tile), key, work.sequence.kept); });
+      }
+      if (call.dropout.seed) {
+        const auto dropout = call.dropout.template prepared<float>();
+        const int64_t row = call.row(work.b, work.sequence, head, 0);
+        drawn = {};
+        drawn.find(
+            [&](int in_tile) { return kept_bits<16>(dropout, call.first_probability(row + query(in_tile)) + key); });
+      }
+    }
+
+    MaskRows mask;
+    ColumnBits<kM> kept, drawn;
+  };
+
+  using Pairs = std::conditional_t<kBits, KnownPairs, NoPairs>;
+
   // A warpgroup that computes: dk and dv of 64 keys.
   static __forceinline__ __device__ void consume(const Parameters& parameters, const Work& work, Shared& shared,
                                                  Pipeline& q_ring, Pipeline& dy_ring) {
@@ -246,6 +280,7 @@ struct Backward {
     }
     State state;
     uint32_t phase = 1;
+    Pairs pairs;
     for_each_query_tile(parameters, work, [&](int head, int tile, int64_t) {
       const int stage = state.index();
       const auto of_stage = [stage](const auto& tensor) { return tensor(cute::_, cute::_, cute::_, stage); };
@@ -262,6 +297,7 @@ struct Backward {
       multiply<false>(score_mma, k, of_stage(q), scores);
       dy_ring.consumer_wait(state);
       multiply<false>(score_mma, v, of_stage(dy), slopes);
+      pairs.look(call, work, head, tile);
       wait_for<1>(scores);
 
       // p = 2^(score - lse).
@@ -272,9 +308,18 @@ struct Backward {
       for (int i = 0; i < cute::size(scores); ++i)
         scores(i) = exp2_or_zero(fmaf(scores(i), factor, -shared.lse[stage][fragment.column(i)]));
       mask(call, work, fragment, warpgroup, tile, scores);
+      if constexpr (kBits)
+        if (call.has_mask) pairs.kept.each([&](int i, bool kept) { scores(i) = kept ? scores(i) : 0; });
       convert(scores, p);
+      if constexpr (kBits)
+        if (call.dropout.seed) pairs.drawn.each([&](int i, bool kept) { p(i) = kept ? p(i) : T(0); });
       multiply<true>(key_mma, p, of_stage(dy_right), dv);
       wait_for<1>(slopes);
+      if constexpr (kBits)
+        if (call.dropout.seed) {
+          const auto scale = static_cast<float>(call.dropout.scale);
+          pairs.drawn.each([&](int i, bool kept) { slopes(i) = kept ? slopes(i) * scale : 0; });
+        }
 #pragma unroll
       for (int i = 0; i < cute::size(slopes); ++i) {
         slopes(i) = scores(i) * (slopes(i) - shared.delta[stage][fragment.column(i)]);
@@ -317,7 +362,7 @@ struct Backward {
                      [&](int row) { return first_place + row * rows.position; });
     };
     cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 0);
-    store(dv, 1, v_tile, call.dv, call.dim_v);
+    store(dv, kBits ? call.dropout.scale : 1, v_tile, call.dv, call.dim_v);
     store(dk, call.scale, k_tile, call.dk, call.dim);
   }
 
@@ -532,10 +577,11 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
 }
 
 // The tiles by the number of features, at most 128: more dk and dv than these have no room in registers.
-template <class T>
+template <class T, bool kBits>
 Status backward(const Attention& call, void* workspace, const Context& context) {
-  if (std::max(call.dim, call.dim_v) <= 64) return launch_backward<Backward<T, 128, 128, 64>>(call, workspace, context);
-  return launch_backward<Backward<T, 64, 128, 128>>(call, workspace, context);
+  if (std::max(call.dim, call.dim_v) <= 64)
+    return launch_backward<Backward<T, 128, 128, 64, kBits>>(call, workspace, context);
+  return launch_backward<Backward<T, 64, 128, 128, kBits>>(call, workspace, context);
 }
 
 }  // namespace fusedops::cuda::sm90

@@ -9,11 +9,12 @@
 // Source: Shah et al., "FlashAttention-3: Fast and accurate attention with asynchrony and low-precision", 2024.
 #pragma once
 
-#include "ops/attention/attention_sm90.cuh"
+#include "ops/attention/attention_sm90_bits.cuh"
 
 namespace fusedops::cuda::sm90 {
 
-template <class Value, int kTileQueries, int kTileKeys, int kFeatures, int kRing>
+// kBits: with a mask or dropout, or both.
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, int kRing, bool kBits>
 struct Forward {
   using T = Value;
   static constexpr int kM = kTileQueries, kN = kTileKeys, kD = kFeatures, kStages = kRing;
@@ -160,6 +161,58 @@ struct Forward {
     }
   };
 
+  // What a thread knows of the pairs of its two queries with keys; nothing without a mask or dropout.
+  struct NoPairs {
+    __device__ NoPairs(const Attention&, const Work&, const Fragment&, int) {}
+    __device__ void look(const Attention&, const Work&, int) {}
+    __device__ bool has_kept(int) const { return true; }
+  };
+
+  struct KnownPairs {
+    __device__ KnownPairs(const Attention& call, const Work& work, const Fragment& fragment, int warpgroup)
+        : mask(call, work.b, work.sequence, work.head),
+          first_query(work.queries.begin + warpgroup * 64 + fragment.first_row) {}
+
+    // Finds what is kept in a tile, while its scores are computed.
+    __forceinline__ __device__ void look(const Attention& call, const Work& work, int tile) {
+      const int column = threadIdx.x % 4 * 32, key = tile * kN + column;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const Range keys = call.band.keys(work.sequence, query(r));
+        uint32_t bits = column < kN ? bits_of({keys.begin - key, keys.end - key}) : 0;
+        if (call.has_mask && bits)
+          bits &= mask.template kept<32>(min(query(r), work.sequence.queries - 1), key, work.sequence.kept);
+        kept.own[r] = bits, any[r] |= bits;
+      }
+    }
+
+    __forceinline__ __device__ RowBits<kN> draw(const Attention& call, const Work& work, int tile) const {
+      const auto dropout = call.dropout.template prepared<float>();
+      RowBits<kN> drawn;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int64_t first = call.first_probability(call.row(work.b, work.sequence, work.head, query(r)));
+        drawn.own[r] = kept_bits<32>(dropout, first + tile * kN + threadIdx.x % 4 * 32);
+      }
+      return drawn;
+    }
+
+    // Whether some key of a row is kept.
+    __device__ bool has_kept(int r) const {
+      uint32_t bits = any[r] | __shfl_xor_sync(0xffffffff, any[r], 1);
+      return bits | __shfl_xor_sync(0xffffffff, bits, 2);
+    }
+
+    __device__ int query(int r) const { return first_query + 8 * r; }
+
+    MaskRows mask;
+    int first_query;
+    RowBits<kN> kept;
+    uint32_t any[2] = {};
+  };
+
+  using Pairs = std::conditional_t<kBits, KnownPairs, NoPairs>;
+
   // A warpgroup that computes.
   static __forceinline__ __device__ void consume(const Parameters& parameters, Shared& shared, Pipeline& k_ring,
                                                  Pipeline& v_ring) {
@@ -199,6 +252,7 @@ struct Forward {
     cute::clear(y);
     Softmax softmax;
     float rescale[2];
+    Pairs pairs(call, work, fragment, warpgroup);
 
     const auto start_scores = [&] {
       k_ring.consumer_wait(k_state);
@@ -213,8 +267,15 @@ struct Forward {
       ++state;
     };
     const auto soften = [&](int tile, auto is_masked) {
-      if constexpr (is_masked) mask(parameters, work, fragment, warpgroup, tile, scores);
-      softmax.step(scores, parameters.factor, rescale);
+      if constexpr (kBits) {
+        pairs.kept.each([&](int i, bool kept) { scores(i) = kept ? scores(i) : -INFINITY; });
+        softmax.step(scores, parameters.factor, rescale);
+        if (call.dropout.seed)
+          pairs.draw(call, work, tile).each([&](int i, bool kept) { scores(i) = kept ? scores(i) : 0; });
+      } else {
+        if constexpr (is_masked) mask(parameters, work, fragment, warpgroup, tile, scores);
+        softmax.step(scores, parameters.factor, rescale);
+      }
     };
     const auto free_q = [&] {
       if (thread % kWarpgroup == 0) shared.q_is_free.arrive();
@@ -245,6 +306,7 @@ struct Forward {
         start_values();
         adds = true;
         give_turn(warpgroup);
+        pairs.look(call, work, tile - 1);
         wait_for<1>(scores);
         finish_scores(tile - 1);
         soften(tile - 1, is_masked);
@@ -254,16 +316,19 @@ struct Forward {
     shared.q_is_there.wait(turn);
     turn ^= 1;
     start_scores();
+    pairs.look(call, work, tile);
     wait_for<0>(scores);
     finish_scores(tile);
-    const Range whole = whole_tiles(call, work);
+    const Range whole = kBits ? Range{work.keys.begin, work.keys.begin} : whole_tiles(call, work);
     if (whole.begin <= tile && tile < whole.end)
       soften(tile, cute::false_type{});
     else
       soften(tile, cute::true_type{});
     clear_behind(parameters, work, tile, v_ring, v_state, v_rows, thread);
-    walk_down_to(whole.end, cute::true_type{});
-    walk_down_to(whole.begin, cute::false_type{});  // a loop of its own, instead of a branch in it
+    if constexpr (!kBits) {
+      walk_down_to(whole.end, cute::true_type{});
+      walk_down_to(whole.begin, cute::false_type{});  // a loop of its own, instead of a branch in it
+    }
     walk_down_to(work.keys.begin, cute::true_type{});
     finish_values();
     start_values();
@@ -272,7 +337,7 @@ struct Forward {
     auto y_tile = cute::make_tensor(cute::make_smem_ptr(kHasRoom ? shared.y.data() : shared.q.data()), QTile{})(
         cute::_, cute::_, Int<0>{});
     if constexpr (!kHasRoom) sync(warpgroup);
-    store(parameters, work, fragment, thread, softmax, value_mma, y, y_tile);
+    store(parameters, work, fragment, thread, softmax, pairs, value_mma, y, y_tile);
     if constexpr (!kHasRoom) {
       cutlass::arch::fence_view_async_shared();
       sync(warpgroup);
@@ -331,8 +396,8 @@ struct Forward {
   // y / sum, and the logarithm of the sum. A row with nothing kept is zeros; one whose kept scores are all -inf is NaN.
   template <class Values, class Tile>
   static __forceinline__ __device__ void store(const Parameters& parameters, const Work& work, const Fragment& fragment,
-                                               int thread, const Softmax& softmax, ValueMma mma, Values& y,
-                                               Tile& tile) {
+                                               int thread, const Softmax& softmax, const Pairs& pairs, ValueMma mma,
+                                               Values& y, Tile& tile) {
     const Attention& call = parameters.call;
     const int64_t b = call.place(work.b), first = work.sequence.first_query + work.queries.begin;
     const int first_row = thread / 32 * 16, count = work.queries.end - work.queries.begin;
@@ -341,11 +406,12 @@ struct Forward {
     for (int r = 0; r < 2; ++r) {
       const float sum = over_row(softmax.sum[r], [](float a, float b) { return a + b; });
       const int row = thread / kWarpgroup * 64 + fragment.row(r);
-      const bool has_kept = !call.band.keys(work.sequence, work.queries.begin + row).is_empty();
+      const bool has_kept =
+          kBits ? pairs.has_kept(r) : !call.band.keys(work.sequence, work.queries.begin + row).is_empty();
       const float lse = softmax.max[r] * parameters.factor * static_cast<float>(1 / kLog2E) + logf(sum);
       if (row < count && fragment.pair == 0)
         *call.lse.row<float>(b, first + row, work.head) = sum == 0 ? -INFINITY : lse;
-      factors[r] = sum == 0 && !has_kept ? 0 : 1 / sum;
+      factors[r] = sum == 0 && !has_kept ? 0 : (kBits ? static_cast<float>(call.dropout.scale) : 1) / sum;
     }
     T* const y_rows = call.y.row<T>(b, first, work.head);
     store_rows<kD>(mma, thread, first_row, 0, factors, y, tile, count, call.dim_v,
@@ -428,12 +494,12 @@ Status launch_forward(const Attention& call, const Context& context) {
 
 // The tiles by the number of features: as many queries as the warpgroups have registers for, and as many keys as leave
 // room for the probabilities beside the scores.
-template <class T>
+template <class T, bool kBits>
 Status forward(const Attention& call, const Context& context) {
   const int features = std::max(call.dim, call.dim_v);
-  if (features <= 64) return launch_forward<Forward<T, 192, 128, 64, 2>>(call, context);
-  if (features <= 128) return launch_forward<Forward<T, 128, 128, 128, 2>>(call, context);
-  return launch_forward<Forward<T, 128, 80, 256, 2>>(call, context);
+  if (features <= 64) return launch_forward<Forward<T, kBits ? 128 : 192, 128, 64, 2, kBits>>(call, context);
+  if (features <= 128) return launch_forward<Forward<T, 128, 128, 128, 2, kBits>>(call, context);
+  return launch_forward<Forward<T, 128, 80, 256, 2, kBits>>(call, context);
 }
 
 }  // namespace fusedops::cuda::sm90
