@@ -97,3 +97,40 @@ def test_errors_speak_of_the_argument(any_backend, dropout, said):
     x = any_backend.tensor(np.ones((2, 3, 4)), "float32")
     with pytest.raises(any_backend.errors, match=re.escape(f"fusedops.attention: dropout must be {said}")):
         any_backend.call("attention", named(x, x, x), {"dropout": dropout, "seed": SEED})
+
+
+def test_derivatives_are_those_of_the_formula(any_backend, random):
+    """Of first and second order, and in PyTorch in forward mode: those of dropout on the probabilities as a tensor."""
+    tensors = {name: any_backend.tensor(random.normal(size=(2, 2, 7, 5)), "float64") for name in "qkv"}
+    public, options = any_backend.functions, {"dropout": 0.4, "seed": SEED}
+
+    def fused(q, k, v):
+        return public.attention(q, k, v, causal=True, seq_dim=-2, **options)
+
+    def formula(q, k, v):
+        transposed = (
+            k.transpose(-1, -2) if any_backend.framework == "torch" else any_backend.tf.linalg.matrix_transpose(k)
+        )
+        return public.dropout(public.softmax(q @ transposed, scale=5**-0.5, causal=True), 0.4, SEED) @ v
+
+    def derivatives(function):
+        if any_backend.framework == "torch":
+            torch = any_backend.torch
+            leaves = [x.clone().requires_grad_() for x in tensors.values()]
+            first = torch.autograd.grad(function(*leaves).sin().sum(), leaves, create_graph=True)
+            second = torch.autograd.grad(sum(g.sin().sum() for g in first), leaves)
+            inputs = tuple(tensors.values())
+            _, tangent = torch.func.jvp(function, inputs, tuple(x.cos() for x in inputs))
+            return *first, *second, tangent
+        tf, inputs = any_backend.tf, list(tensors.values())
+        with tf.GradientTape() as outer:
+            outer.watch(inputs)
+            with tf.GradientTape() as inner:
+                inner.watch(inputs)
+                total = tf.reduce_sum(tf.sin(function(*inputs)))
+            first = inner.gradient(total, inputs)
+            again = sum(tf.reduce_sum(tf.sin(g)) for g in first)
+        return *first, *outer.gradient(again, inputs)
+
+    for got, expected in zip(derivatives(fused), derivatives(formula), strict=True):
+        np.testing.assert_allclose(any_backend.to_numpy(got), any_backend.to_numpy(expected), rtol=1e-10, atol=1e-11)
