@@ -174,7 +174,7 @@ def test_same_bits(both_backends, wide, scaling, random):
 
             def call(*tensors, backend=backend, inputs=inputs, dtype=dtype):
                 given = dict(zip(inputs, tensors, strict=True))
-                kind = FORMATS[dtype == "bfloat16"]
+                kind = FORMATS[int(dtype == "bfloat16")]
                 return backend.call(f"{wide.name}_float8", given, {"scaling": scaling, "dtype": kind})
 
             for way, function in ways(backend, call):

@@ -62,7 +62,7 @@ Status run(const Matmul& product, compute_t<T>* partials, const Context& context
   part.batch = whole;
   part.a.batch_stride = depth * (product.a.transposed ? product.a.stride : 1);
   part.b.batch_stride = depth * (product.b.transposed ? 1 : product.b.stride);
-  FUSEDOPS_TRY(partial_product<T>(part, context));
+  if (whole > 0) FUSEDOPS_TRY(partial_product<T>(part, context));
   if (rest > 0) {
     part.a.data = static_cast<const T*>(product.a.data) + whole * part.a.batch_stride;
     part.b.data = static_cast<const T*>(product.b.data) + whole * part.b.batch_stride;
