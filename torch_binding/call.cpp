@@ -30,34 +30,40 @@ struct Arguments {
   double scalars[kMaxInputs] = {};
   Value attributes[kMaxAttributes];
 
+  // All handles are owned before anything may throw.
   Arguments(const Operator& op, const StableIValue* stack) {
     for (size_t i = 0; i < op.inputs.size(); ++i, ++stack) {
       if (op.inputs[i].kind == Kind::list)
-        read_list(i, *stack, op.inputs[i].updated);
+        take_list(i, *stack);
       else if (op.inputs[i].kind == Kind::tensor)
-        read_tensor(i, to<AtenTensorHandle>(*stack), op.inputs[i].updated);
+        inputs[i].reset(to<AtenTensorHandle>(*stack));
       else if (const auto handle = to<std::optional<AtenTensorHandle>>(*stack))
-        read_tensor(i, *handle, op.inputs[i].updated);
+        inputs[i].reset(*handle);
     }
     for (size_t i = 0; i < op.inputs.size(); ++i)
       if (op.inputs[i].kind == Kind::scalar) scalars[i] = to<double>(*stack++);
     for (size_t i = 0; i < op.attributes.size(); ++i) read(op.attributes[i].type, *stack++, &attributes[i]);
+    look_at_tensors(op.inputs.size());
   }
 
-  void read_tensor(size_t place, AtenTensorHandle handle, bool is_written) {
-    inputs[place].reset(handle);
-    views[place] = view_of(inputs[place], is_written);
-    devices[place] = device_of(inputs[place]);
-  }
-
-  // All is asked of a tensor at once, while it is in the cache: a list may have more tensors than that holds.
-  void read_list(size_t place, StableIValue list, bool is_written) {
+  void take_list(size_t place, StableIValue list) {
     const auto handles = to<std::vector<AtenTensorHandle>>(list);
     first[place] = items.tensors.size();
     counts[place] = static_cast<int64_t>(handles.size());
     for (const AtenTensorHandle handle : handles) items.tensors.emplace_back(handle);
-    for (const Tensor& tensor : std::span(items.tensors).subspan(first[place])) {
-      items.views.push_back(view_of(tensor, is_written));
+  }
+
+  // All is asked of a tensor at once, while it is in the cache: lists may have more tensors than that holds.
+  void look_at_tensors(size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      if (!inputs[i]) continue;
+      views[i] = view_of(inputs[i]);
+      devices[i] = device_of(inputs[i]);
+    }
+    items.views.reserve(items.tensors.size());
+    items.devices.reserve(items.tensors.size());
+    for (const Tensor& tensor : items.tensors) {
+      items.views.push_back(view_of(tensor));
       items.devices.push_back(device_of(tensor));
     }
   }
@@ -185,7 +191,10 @@ void call(const Operator& op, StableIValue* stack) {
     Tensor* const tensors = is_list ? arguments.items.tensors.data() + arguments.first[i] : &arguments.inputs[i];
     View* const views = is_list ? arguments.items.views.data() + arguments.first[i] : &arguments.views[i];
     for (int64_t item = 0; item < count; ++item) {
-      if (input.updated) require(check_expanded(input, op, views[item]));
+      if (input.updated) {
+        require(check_expanded(input, op, views[item]));
+        views[item].data = written(tensors[item]);
+      }
       copies.make_readable(input, tensors[item], &views[item]);
     }
     call.inputs[i] = views;

@@ -1,6 +1,7 @@
 #include "tensors.h"
 
 #include <algorithm>
+#include <array>
 
 #include "errors.h"
 
@@ -30,10 +31,16 @@ constexpr struct {
     {ScalarType::Float8_e5m2, DType::f8_e5m2},
 };
 
+// By the numbers that torch's C interface has for them: the conversion to a ScalarType throws where the core has none.
 DType core_type(int32_t dtype) {
-  const auto type = torch::stable::detail::to<ScalarType>(torch::stable::detail::from(dtype));
-  for (const auto& pair : kPairs)
-    if (pair.torch == type) return pair.core;
+  static const auto numbers = [] {
+    std::array<int32_t, std::size(kPairs)> found;
+    for (size_t i = 0; i < found.size(); ++i)
+      found[i] = torch::stable::detail::to<int32_t>(torch::stable::detail::from(kPairs[i].torch));
+    return found;
+  }();
+  for (size_t i = 0; i < numbers.size(); ++i)
+    if (numbers[i] == dtype) return kPairs[i].core;
   return DType::other;
 }
 
@@ -45,20 +52,23 @@ ScalarType scalar_type(DType dtype) {
   return ScalarType::Undefined;
 }
 
-View view_of(const Tensor& tensor, bool is_written) {
+View view_of(const Tensor& tensor) {
   int32_t dtype = 0;
   int64_t rank = 0, *sizes = nullptr, *strides = nullptr;
   const void* data = nullptr;
-  void* written = nullptr;
-  require(
-      is_written ? torch_get_mutable_data_ptr(tensor.get(), &written) : torch_get_const_data_ptr(tensor.get(), &data),
-      "find the memory of a tensor");
   const AOTITorchError codes[] = {aoti_torch_get_dtype(tensor.get(), &dtype), aoti_torch_get_dim(tensor.get(), &rank),
                                   aoti_torch_get_sizes(tensor.get(), &sizes),
-                                  aoti_torch_get_strides(tensor.get(), &strides)};
+                                  aoti_torch_get_strides(tensor.get(), &strides),
+                                  torch_get_const_data_ptr(tensor.get(), &data)};
   for (const AOTITorchError code : codes) require(code, "look at a tensor");
   // The core writes through the views of outputs, and of what it updates, only.
-  return {is_written ? written : const_cast<void*>(data), core_type(dtype), static_cast<int>(rank), sizes, strides};
+  return {const_cast<void*>(data), core_type(dtype), static_cast<int>(rank), sizes, strides};
+}
+
+void* written(const Tensor& tensor) {
+  void* data = nullptr;
+  require(torch_get_mutable_data_ptr(tensor.get(), &data), "find the memory of a tensor");
+  return data;
 }
 
 void describe(const View& view, Shape* shape) {

@@ -21,8 +21,11 @@ using Tensor = std::unique_ptr<AtenTensorOpaque, DeleteHandle>;
 
 torch::headeronly::ScalarType scalar_type(DType dtype);
 
-// Written: torch copies memory first that a tensor shares until it is written to (torch._lazy_clone).
-View view_of(const Tensor& tensor, bool is_written = false);
+View view_of(const Tensor& tensor);
+
+// Where a tensor's elements lie that are to be written: torch copies them first, to the current device, where several
+// tensors share them until then (torch._lazy_clone).
+void* written(const Tensor& tensor);
 
 // A rule's shape of a tensor that is there.
 void describe(const View& view, Shape* shape);

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 from tests.helpers import float8
@@ -128,6 +131,19 @@ def test_sparse_tensors(torch_cpu, spec, random):
     name = next(name for name in sample.tensors if inputs[name].dim())
     with pytest.raises(TypeError, match=rf"fusedops\.{spec.name}: {name} must be a dense tensor; got sparse_coo"):
         torch_cpu.call(spec.name, {**inputs, name: inputs[name].to_sparse()}, sample.options)
+
+
+def test_a_dtype_that_the_core_does_not_know(torch_cpu):
+    """Refused by a sentence, and what else was given is freed."""
+    torch = torch_cpu.torch
+    x = torch.zeros(4)
+    alive = weakref.ref(x)
+    with pytest.raises(RuntimeError, match="x must be float64, float32, float16 or bfloat16; got") as caught:
+        torch.ops.fusedops.add(torch.empty(4, dtype=torch.bits8), x)
+    caught.value.__traceback__ = None
+    del x, caught
+    gc.collect()
+    assert alive() is None
 
 
 def test_errors_of_torch_name_no_folder_of_the_build(torch_cpu, spec):
