@@ -5,7 +5,7 @@
 // number becomes that, infinities too. NaN stays NaN.
 //
 // A scale belongs to all elements, to a row, or to 128 neighbouring elements of a row. It is given, or fits the largest
-// absolute value: that becomes the largest finite number.
+// absolute value: that becomes the largest finite number. Of an infinity it is infinite itself, and y is 0 and NaN.
 #pragma once
 
 #include <limits>

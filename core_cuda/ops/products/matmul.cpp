@@ -54,7 +54,7 @@ int64_t splits_of_wide(int64_t m, int64_t n, int64_t k) {
   return splits < kLeastSplits ? 0 : splits;
 }
 
-// The same for 16 bits, where one split serves as well: its tiles are smaller than those of the kernels without splits.
+// The same for 16 bits, where one split is of use, too, though its sums are written and read: the tiles are smaller.
 // More blocks take less time for their parts of k, but more sums are written and read: this finds the least time of
 // both together, by what they take on an H200. Of a matrix of few rows or columns, sums are small beside what is read.
 int64_t splits_of_16_bits(int64_t m, int64_t n, int64_t k) {
