@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,11 @@ def _torch_linear_cross_entropy(torch: Any) -> Function:
     return lambda x, weight, labels: own.cross_entropy(own.linear(x, weight), labels)
 
 
+def _quack_linear_cross_entropy(quack: Any) -> Function:
+    own = import_module(f"{quack.__name__}.linear_cross_entropy").chunked_linear_cross_entropy
+    return lambda x, weight, labels: own(x, weight, labels)
+
+
 OPERATORS = (
     Operator(
         "matmul",
@@ -102,5 +108,6 @@ OPERATORS = (
         liger=lambda ops: (
             lambda x, weight, labels: ops.LigerFusedLinearCrossEntropyFunction.apply(x, weight, labels)[0]
         ),
+        quack=_quack_linear_cross_entropy,
     ),
 )

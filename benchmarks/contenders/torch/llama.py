@@ -36,14 +36,14 @@ def contenders(case: Case, clock: Callable[[], Clock]) -> dict[str, Build]:
         """A model of its own for each, over the same parameters."""
         own = Layers(switch(copy.deepcopy(model, {id(parameter): parameter for parameter in parameters})))
         step = _step(torch.compile(own, dynamic=False, fullgraph=True) if compiled else own, x, dout)
-        call = partial(_inside, _ligers_rotation, step) if switch is _with_liger else step
+        call = partial(inside, ligers_rotation, step) if switch is with_liger else step
         return Contender(call, clock(), checked=False)
 
     converted = partial(fo.convert, verbose=False)
     result = {"fusedops": partial(build, converted), "eager": partial(build, lambda model: model)}
     if case.device == "cuda":
         result |= {
-            "Liger": partial(build, _with_liger),
+            "Liger": partial(build, with_liger),
             "fusedops, compiled": partial(build, converted, compiled=True),
             "compiled": partial(build, lambda model: model, compiled=True),
         }
@@ -75,8 +75,8 @@ def _step(layers: torch.nn.Module, x: torch.Tensor, dout: torch.Tensor) -> Call:
     return run
 
 
-def _with_liger(model: Any) -> Any:
-    with _ligers_rotation():
+def with_liger(model: Any) -> Any:
+    with ligers_rotation():
         import_module("liger_kernel.transformers").apply_liger_kernel_to_llama(
             rope=False, fused_linear_cross_entropy=False, model=model
         )
@@ -84,7 +84,7 @@ def _with_liger(model: Any) -> Any:
 
 
 @contextmanager
-def _ligers_rotation() -> Iterator[None]:
+def ligers_rotation() -> Iterator[None]:
     """Liger puts its functions into transformers' module, for all models there: they are taken out again."""
     llama = import_module("transformers.models.llama.modeling_llama")
     own = {name: getattr(llama, name) for name in ("apply_rotary_pos_emb", "LlamaRMSNorm", "LlamaMLP")}
@@ -95,6 +95,6 @@ def _ligers_rotation() -> Iterator[None]:
         vars(llama).update(own)
 
 
-def _inside(context: Callable[[], Any], call: Call) -> Any:
+def inside(context: Callable[[], Any], call: Call) -> Any:
     with context():
         return call()
