@@ -139,7 +139,9 @@ def _operators(rows: Sequence[Operator]) -> Iterator[str]:
 class Operators(Protocol):
     """The functions that fusedops/torch/operators.py and fusedops/tf/operators.py make of the table, one for each row.
 
-    A call of one goes on in torch_binding/ or tf_binding/, which run the row's rule and kernel: core_cuda/ops/.
+    A call runs the function that fusedops/torch/calls.py or fusedops/tf/calls.py generates from the row; then `call` in
+    torch_binding/call.cpp, below torch_autograd/kernel.cpp, or tf_binding/kernel.cc; then the row's rule and its `.cpu`
+    or `.cuda`, which core_cuda/ops/<family>/<operator>.cpp names. docs/architecture.md draws it.
     """
 '''
     for row in rows:

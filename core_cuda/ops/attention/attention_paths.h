@@ -37,8 +37,8 @@ Status attention_sm90_backward(const Attention& call, void* workspace, const Con
 Status attention_bits_sm90(const Attention& call, const Context& context);
 Status attention_bits_sm90_backward(const Attention& call, void* workspace, const Context& context);
 
-// What the backward of any path begins with: delta, and zeros in the other sums; and, for 16 bits, what it ends with:
-// dq = scale * the sum in float32.
+// What the backwards of mma and simple begin with: delta, and zeros in the other sums; and, for 16 bits, what mma ends
+// with: dq = scale * the sum in float32. That for 9.0 does both in kernels of its own.
 Status begin_backward(const Attention& call, const BackwardSums& sums, const Context& context);
 Status finish_dq(const Attention& call, const BackwardSums& sums, const Context& context);
 

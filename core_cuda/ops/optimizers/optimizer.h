@@ -9,7 +9,7 @@
 
 namespace fusedops {
 
-// What a call reads once besides lists. `clip`, grad_scale and found_inf as the signatures below have them.
+// What a call reads once besides lists: inputs of the same names, as the signatures in adamw.h and sgd.h describe them.
 struct StepScalars {
   Scalar lr, clip{.number = 1}, grad_scale{.number = 1}, found_inf;
   bool maximize = false;
