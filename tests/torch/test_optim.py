@@ -300,3 +300,67 @@ def test_cuda_graphs(torch_gpu):
         train(torch_gpu, other, plain, [3])
     for x, y in zip(params, plain, strict=True):
         assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("kind", ["AdamW", "Adam"])
+def test_master_weights(torch_backend, optim, kind, dtype):
+    """The copies are, bit for bit, what training in float32 with the same gradients gives; parameters round them."""
+    torch = torch_backend.torch
+    dtype = getattr(torch, dtype)
+    params = parameters(torch_backend, dtype)
+    wide = [torch.nn.Parameter(p.detach().float()) for p in params]
+    optimizer = made(optim, kind, params, {}, master_weights=True)
+    expected = train(torch_backend, made(optim, kind, wide, {}), wide, range(30))
+    found = train(torch_backend, optimizer, params, range(30))
+    assert any(not torch.equal(x, y) for x, y in zip(found, expected, strict=True))  # the copies have more digits
+    for p, x in zip(params, wide, strict=True):
+        state = optimizer.state[p]
+        assert {state[name].dtype for name in ("master_param", "exp_avg", "exp_avg_sq")} == {torch.float32}
+        assert torch.equal(state["master_param"], x)
+        assert torch.equal(p, x.to(dtype))
+
+
+def test_master_weights_in_state_dicts(torch_backend, optim):
+    """They stay float32 on the way, torch's own class loads them, and what has none gets them."""
+    torch = torch_backend.torch
+    dtype = torch.bfloat16
+    whole = parameters(torch_backend, dtype)
+    expected = train(torch_backend, made(optim, "AdamW", whole, {}, master_weights=True), whole, range(8))
+    params = parameters(torch_backend, dtype)
+    before = made(optim, "AdamW", params, {}, master_weights=True)
+    train(torch_backend, before, params, range(4))
+    resumed = made(optim, "AdamW", params, {}, master_weights=True)
+    resumed.load_state_dict(before.state_dict())
+    for one in (pickle.loads(pickle.dumps(before)), resumed):
+        theirs = [p for group in one.param_groups for p in group["params"]]
+        for x, y in zip(train(torch_backend, one, theirs, range(4, 8)), expected, strict=True):
+            assert torch.equal(x, y)
+    theirs = parameters(torch_backend, dtype)
+    plain = made(torch.optim, "AdamW", theirs, {})
+    plain.load_state_dict(before.state_dict())
+    train(torch_backend, plain, theirs, range(9, 10))
+    without = made(torch.optim, "AdamW", theirs, {})
+    train(torch_backend, without, theirs, range(9, 10))
+    for one in (plain, without):
+        later = made(optim, "AdamW", params, {}, master_weights=True)
+        later.load_state_dict(one.state_dict())
+        train(torch_backend, later, params, range(12, 13))  # of all parameters
+        assert all(later.state[p]["master_param"].dtype == torch.float32 for p in params)
+        assert all(torch.equal(p, later.state[p]["master_param"].to(dtype)) for p in params)
+
+
+def test_master_weights_are_refused(torch_backend, optim):
+    """Where torch's own code would update the parameters without them."""
+    torch = torch_backend.torch
+    params = parameters(torch_backend, torch.bfloat16)
+    with pytest.raises(ValueError, match="master_weights needs numbers as betas, no amsgrad and no differentiable"):
+        optim.AdamW(params, amsgrad=True, master_weights=True)
+    optimizer = optim.AdamW(params, master_weights=True)
+    with pytest.raises(ValueError, match="master_weights needs"):
+        optimizer.add_param_group({"params": parameters(torch_backend, torch.bfloat16), "amsgrad": True})
+    assert len(optimizer.param_groups) == 1
+    give_gradients(torch_backend, params, 0)
+    with pytest.raises(RuntimeError, match="a step with master_weights cannot be compiled"):
+        optimizer._plain_step(None)
+    optimizer.step()
