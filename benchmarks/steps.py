@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -100,7 +101,8 @@ def in_torch(quick: bool) -> None:
             gc.collect()
             own = (torch.cuda.memory_allocated() if cuda else 0) - held
             contenders.append(Contender(label, *_with_peak(step, own) if cuda else (step, lambda: 0.0)))
-        report(f"{name}, {ids.numel()} tokens, {dtype}, AdamW", contenders, wait, 3 if quick else TURNS)
+        title = "A small Llama" if quick else name
+        report(f"{title}, {ids.numel()} tokens, {dtype}, AdamW", contenders, wait, 3 if quick else TURNS)
         del contenders, model, step
         torch._dynamo.reset()
         gc.collect()
@@ -113,7 +115,7 @@ def torch_makers(peers: bool) -> Iterator[tuple[str, Callable[[Any, Any], Callab
     from fusedops.torch.optim import AdamW
 
     def step_of(model: Any, ids: Any, optimizer: Any, called: Any = None) -> Callable[[], Any]:
-        called = called or model
+        called = model if called is None else called
 
         def step() -> None:
             called(input_ids=ids, labels=ids).loss.backward()
@@ -203,8 +205,7 @@ def in_tf(quick: bool) -> None:
             if switch is fk.convert:
                 fk.convert(model, verbose=False)  # with its loss
             model.make_train_function()
-            function = model.train_function
-            step = lambda function=function: function(batches)  # noqa: E731
+            step = partial(model.train_function, batches)
             for _ in range(WARMUP):
                 step()
             contenders.append(Contender(f"{title}, {'XLA' if jit else 'graph'}", step, peak))
