@@ -116,9 +116,11 @@ def angles(torch, rotation, dtype, turned):
         once = torch.cat((once, once), -1)
     if rotation.call.startswith("complex"):
         return (torch.polar(torch.ones_like(once), once).to(torch.complex64),)
-    if rotation.call in ("vision", "patches"):
+    if rotation.call in ("vision", "patches", "triple_at_positions"):
         once = once[0]
     tables = once.cos().to(dtype), once.sin().to(dtype)
+    if rotation.call == "triple_at_positions":
+        return (*tables, torch.tensor([[4, 3, 2, 1, 0], [0, 1, 2, 3, 4]]))
     return tables[::-1] if rotation.call == "sine_first" else tables
 
 
@@ -128,11 +130,11 @@ def test_rotations(torch_backend, torch, function, dtype):
     from fusedops.torch.conversion.hf.rotary import fused
 
     rotation, dtype = KNOWN[function], getattr(torch, dtype)
-    given = angles(torch, rotation, dtype, 8 if rotation.partial else SIZE)
+    given = angles(torch, rotation, dtype, 8 if rotation.partial or rotation.call == "single_at_end" else SIZE)
     shape = {"vision": (5, 3, SIZE), "patches": (2, 3, 7, SIZE)}.get(rotation.call, (2, 3, 5, SIZE))
-    if rotation.call in ("sine_first", "complex_heads_last"):
+    if rotation.call in ("sine_first", "complex_heads_last", "complex_image"):
         shape = (2, 5, 3, SIZE)
-    count = 1 if rotation.call in ("single", "sine_first") else 2
+    count = {"single": 1, "single_at_end": 1, "sine_first": 1, "triple_at_positions": 3}.get(rotation.call, 2)
     tensors = [torch.randn(shape, dtype=dtype) for _ in range(count)]
     kernels = []
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.accuracy import assert_as_accurate
-from tests.helpers.hugging_face import FAMILIES
+from tests.helpers.hugging_face import FAMILIES, Family
 
 ROWS, LENGTH = 3, 16
 # Of each model: what its labels are for.
@@ -119,6 +119,14 @@ def test_options(torch_backend, torch, family, options, random):
     assert_as_accurate(models.arrays(models.results(model, inputs)), plain, exact, "float32")
 
 
+def rotated(torch, call):
+    """The result, and how often the kernel turned a tensor."""
+    with torch.profiler.profile() as profile:
+        result = call()
+    names = ("fusedops::rope", "fusedops::_rope")  # the second with autograd in Python
+    return result, sum(event.count for event in profile.key_averages() if event.key in names)
+
+
 def test_phi3_turns_a_part_of_its_features(torch_backend, torch, random):
     """By the kernel, although the angles are for fewer features than there are."""
     from transformers.models.phi3 import modeling_phi3
@@ -130,11 +138,52 @@ def test_phi3_turns_a_part_of_its_features(torch_backend, torch, random):
     cos, sin = (torch.cat([table, table], -1) for table in (angles.cos(), angles.sin()))
     apply = fused(modeling_phi3.apply_rotary_pos_emb)
     expected = modeling_phi3.apply_rotary_pos_emb(q, k, cos, sin)
-    with torch.profiler.profile() as profile:
-        got = apply(q, k, cos, sin)
+    got, count = rotated(torch, lambda: apply(q, k, cos, sin))
+    assert count == 2
     assert_close(torch, got, expected)
-    names = ("fusedops::rope", "fusedops::_rope")  # the second with autograd in Python
-    assert sum(event.count for event in profile.key_averages() if event.key in names) == 2
+
+
+@pytest.fixture
+def to_rotate(torch_backend, torch, random):
+    """q and k, of eight positions, and two tables of angles that are there twice."""
+    q, k = (torch_backend.from_numpy(random.normal(size=(2, 4, 8, 16))) for _ in range(2))
+    angles = torch_backend.from_numpy(random.normal(size=(1, 8, 8)))
+    return q, k, *(torch.cat([table, table], -1) for table in (angles.cos(), angles.sin()))
+
+
+def test_queries_are_turned_without_keys(torch_backend, torch, to_rotate):
+    """Where an attention has the keys of a layer before it."""
+    from transformers.models.mistral_large4 import modeling_mistral_large4
+
+    from fusedops.torch.conversion.hf.rotary import fused
+
+    q, _, cos, sin = to_rotate
+    plain = modeling_mistral_large4.apply_rotary_pos_emb_interleave
+    (got, keys), count = rotated(torch, lambda: fused(plain)(q, None, cos, sin))
+    assert count == 1 and keys is None
+    assert_close(torch, [got], [plain(q, None, cos, sin)[0]])
+
+
+def test_a_rotation_without_gradients(torch_backend, torch):
+    """What torch.no_grad() decorates is looked into, and is decorated again; what else wraps a forward is not known."""
+    from transformers.models.deepseek_v32.modeling_deepseek_v32 import DeepseekV32Indexer
+
+    class Inferring(DeepseekV32Indexer):
+        forward = torch.inference_mode()(DeepseekV32Indexer.forward.__wrapped__)
+
+    model = Family("deepseek_v32").build(device=torch_backend.device)
+    first, second = (layer.self_attn.indexer for layer in model.model.layers)
+    second.__class__ = Inferring
+    modes = []
+    first.k_norm.register_forward_hook(lambda *_: modes.append(torch.is_grad_enabled()))
+    tokens = torch.arange(12, device=torch_backend.device)[None]
+    expected = model(tokens).logits
+    torch_backend.functions.convert(model, verbose=False)
+    assert type(first) is not DeepseekV32Indexer and type(second) is Inferring
+    got, count = rotated(torch, lambda: model(tokens).logits)
+    assert count == 3 * 2  # queries and keys of two attentions and of one indexer
+    assert modes == [False, False]
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-4 * expected.abs().max().item())
 
 
 def reasons(torch_backend, model, capsys):

@@ -8,9 +8,11 @@ global names, and transformers' own modules are not to be changed, since models 
 from __future__ import annotations
 
 import dis
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
+
+import torch
 
 from fusedops.conversion import UnknownClass
 
@@ -21,6 +23,21 @@ def steps(code: CodeType) -> Iterator[dis.Instruction]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from steps(constant)
+
+
+def without_no_grad(function: Any) -> tuple[Any, Callable[[FunctionType], Any]]:
+    """What `torch.no_grad()` decorates, and what decorates something else so; anything else as it is."""
+    if isinstance(function, FunctionType) and function.__code__ is _decorated.__code__:
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        context = dict(cells)["ctx_factory"].cell_contents
+        if type(getattr(context, "__self__", None)) is torch.no_grad:  # other contexts of torch's have this code, too
+            return function.__wrapped__, torch.no_grad()  # type: ignore[attr-defined]
+    return function, lambda same: same
+
+
+@torch.no_grad()
+def _decorated() -> None:
+    pass
 
 
 def with_global(function: FunctionType, name: str, value: Any) -> FunctionType:

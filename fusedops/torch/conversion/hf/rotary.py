@@ -12,7 +12,7 @@ import torch
 import fusedops.torch as fo
 from fusedops.conversion import UnknownClass
 from fusedops.torch.conversion import source
-from fusedops.torch.conversion.hf.code import with_global, with_parameters
+from fusedops.torch.conversion.hf.code import with_global, with_parameters, without_no_grad
 from fusedops.torch.conversion.hf.forms.rotary import KNOWN, Rotation
 from fusedops.torch.conversion.hf.layer import HFLayer, stays_half
 from fusedops.torch.nn.layer import is_mixed, unfused_input
@@ -28,12 +28,13 @@ class RotaryAttention(HFLayer):
 
     @classmethod
     def members(cls, kind: type) -> dict[str, Any]:
-        forward = kind.forward  # type: ignore[attr-defined]
-        for name, rotation in rotations(kind):
-            forward = with_global(forward, name, fused(forward.__globals__[name], rotation))
-        if forward is kind.forward:  # type: ignore[attr-defined]
+        forward, decorate = without_no_grad(kind.forward)  # type: ignore[attr-defined]
+        found = list(rotations(kind))
+        if not found:
             raise UnknownClass("its forward calls no rotary embedding that is known")
-        return {"forward": forward}
+        for name, rotation in found:
+            forward = with_global(forward, name, fused(forward.__globals__[name], rotation))
+        return {"forward": decorate(forward)}
 
     def unfused(self) -> str | None:
         return None if any(rotations(self.original)) else "its forward calls no rotary embedding that is known"
@@ -41,7 +42,7 @@ class RotaryAttention(HFLayer):
 
 def rotations(kind: type) -> Iterator[tuple[str, Rotation]]:
     """The global names in a class's forward of functions that are known to rotate, and what they do."""
-    forward = vars(kind).get("forward")
+    forward, _ = without_no_grad(vars(kind).get("forward"))
     if not isinstance(forward, FunctionType) or hasattr(forward, "__wrapped__"):
         return
     for name in forward.__code__.co_names:
@@ -52,7 +53,7 @@ def rotations(kind: type) -> Iterator[tuple[str, Rotation]]:
 
 def unknown_rotation(kind: type) -> str | None:
     """Which function in a class's forward seems to rotate, but is not known."""
-    forward = vars(kind).get("forward")
+    forward, _ = without_no_grad(vars(kind).get("forward"))
     names = forward.__code__.co_names if isinstance(forward, FunctionType) else ()
     for name in names:
         function = forward.__globals__.get(name)  # type: ignore[union-attr]
@@ -203,15 +204,65 @@ def _pair_apart(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
         turned = turn((q, k), cos, sin, unsqueeze_dim)
         if turned is None:
             return plain(q, k, cos, sin, position_ids, unsqueeze_dim)
-        return tuple(x.reshape(*x.shape[:-1], -1, 2).transpose(-1, -2).flatten(-2) for x in turned)
+        return tuple(map(_apart, turned))
 
     return apply
+
+
+def _optional_pair_apart(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
+    """The same, where there may be no keys."""
+
+    def apply(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> Any:
+        turned = turn((q,) if k is None else (q, k), cos, sin, unsqueeze_dim)
+        if turned is None:
+            return plain(q, k, cos, sin, unsqueeze_dim)
+        return _apart(turned[0]), None if k is None else _apart(turned[1])
+
+    return apply
+
+
+def _apart(x: torch.Tensor) -> torch.Tensor:
+    """Features 0, 2, 4, …, and then 1, 3, 5, …"""
+    return x.reshape(*x.shape[:-1], -1, 2).transpose(-1, -2).flatten(-2)
 
 
 def _single(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
     def apply(x: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> Any:
         turned = turn((x,), cos, sin, unsqueeze_dim)
         return plain(x, cos, sin, unsqueeze_dim) if turned is None else turned[0]
+
+    return apply
+
+
+def _single_at_end(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
+    """The last features are turned, as many as there are angles for."""
+
+    def apply(x: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> Any:
+        kept = x.shape[-1] - 2 * cos.shape[-1]
+        turned = turn((x[..., kept:],), cos, sin, unsqueeze_dim) if kept >= 0 else None
+        return plain(x, cos, sin, unsqueeze_dim) if turned is None else torch.cat((x[..., :kept], turned[0]), dim=-1)
+
+    return apply
+
+
+def _triple_at_positions(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
+    """The values are turned, too, and the angles are those of all positions."""
+
+    def apply(q: Any, k: Any, v: Any, cos: Any, sin: Any, position_ids: Any, unsqueeze_dim: int = 1) -> Any:
+        turned = turn((q, k, v), cos[position_ids], sin[position_ids], unsqueeze_dim)
+        return turned or plain(q, k, v, cos, sin, position_ids, unsqueeze_dim)
+
+    return apply
+
+
+def _image(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
+    """[B, H, T, D] and angles of [T, …] or [1, T, …], the same for all images."""
+
+    def apply(q: Any, k: Any, cos: Any, sin: Any) -> Any:
+        if cos.dim() == 3 and cos.shape[0] != 1:  # which would be of the heads
+            return plain(q, k, cos, sin)
+        tables = (cos[None], sin[None]) if cos.dim() == 2 else (cos, sin)
+        return turn((q, k), *tables) or plain(q, k, cos, sin)
 
     return apply
 
@@ -244,6 +295,16 @@ def _complex(plain: FunctionType, turn: _Turn, unsqueeze_dim: int) -> Callable[.
     return apply
 
 
+def _complex_image(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
+    """[B, T, H, D] and angles of as many positions in any shape, the same for all images."""
+
+    def apply(query: Any, key: Any, freqs_ci: Any) -> Any:
+        angles = freqs_ci.to(query.device).view(1, query.shape[1], -1)
+        return turn((query, key), angles.real, angles.imag, 2) or plain(query, key, freqs_ci)
+
+    return apply
+
+
 def _patches(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
     """The last positions are turned; angles of [T, …] are for all images, and the first positions have none."""
 
@@ -262,11 +323,16 @@ def _patches(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
 _CALLS: dict[str, Callable[[FunctionType, _Turn], Any]] = {
     "complex_heads_first": functools.partial(_complex, unsqueeze_dim=1),
     "complex_heads_last": functools.partial(_complex, unsqueeze_dim=2),
+    "complex_image": _complex_image,
+    "image": _image,
+    "optional_pair_apart": _optional_pair_apart,
     "pair": _pair,
     "pair_apart": _pair_apart,
     "pair_at_positions": _pair_at_positions,
     "patches": _patches,
     "sine_first": _sine_first,
     "single": _single,
+    "single_at_end": _single_at_end,
+    "triple_at_positions": _triple_at_positions,
     "vision": _vision,
 }

@@ -79,6 +79,19 @@ def rotate_every_two(x):
     return x.flatten(-2)
 
 
+def rotate_pairwise(x):
+    x = x.view(*x.shape[:-1], -1, 2)
+    x1, x2 = x.unbind(dim=-1)
+    x = torch.stack((-x2, x1), dim=-1)
+    return x.flatten(start_dim=-2)
+
+
+def rotate_pairwise_of_inkling(x):
+    x = x.view(*x.shape[:-1], -1, 2)
+    x1, x2 = x.unbind(dim=-1)
+    return torch.stack((-x2, x1), dim=-1).flatten(start_dim=-2)
+
+
 @known("Llama")
 def _(q, k, cos, sin, unsqueeze_dim=1):
     cos = cos.unsqueeze(unsqueeze_dim)
@@ -275,6 +288,20 @@ def _(q, k, cos, sin, position_ids=None, unsqueeze_dim=1):
     return q_embed, k_embed
 
 
+@known("Mistral Large 4", "optional_pair_apart", angles="first half", interleaved=True)
+def _(q, k, cos, sin, unsqueeze_dim=1):
+    cos = cos[..., : cos.shape[-1] // 2].unsqueeze(unsqueeze_dim)
+    sin = sin[..., : sin.shape[-1] // 2].unsqueeze(unsqueeze_dim)
+    q1, q2 = q[..., 0::2], q[..., 1::2]
+    q_embed = torch.cat([q1 * cos - q2 * sin, q2 * cos + q1 * sin], dim=-1)
+    if k is not None:
+        k1, k2 = k[..., 0::2], k[..., 1::2]
+        k_embed = torch.cat([k1 * cos - k2 * sin, k2 * cos + k1 * sin], dim=-1)
+    else:
+        k_embed = None
+    return q_embed, k_embed
+
+
 def turned_halves(x, cos, sin):
     first_half, second_half = torch.chunk(x, 2, dim=-1)
     first_ = first_half * cos - second_half * sin
@@ -314,6 +341,43 @@ def _(x, cos, sin, unsqueeze_dim=1):
     return (x * cos) + (rotate_half(x) * sin)
 
 
+@known("DeepSeek-V4", "single_at_end", angles="once", interleaved=True, of_input=True)
+def _(x, cos, sin, unsqueeze_dim=1):
+    cos = cos.repeat_interleave(2, dim=-1).unsqueeze(unsqueeze_dim)
+    sin = sin.repeat_interleave(2, dim=-1).unsqueeze(unsqueeze_dim)
+    rope_dim = cos.shape[-1]
+    nope, rope = x[..., :-rope_dim], x[..., -rope_dim:]
+    rotated = ((rope.float() * cos) + (rotate_pairs(rope).float() * sin)).to(x.dtype)
+    return torch.cat([nope, rotated], dim=-1)
+
+
+@known("CLVP", "triple_at_positions")
+def _(q, k, v, cos, sin, position_ids, unsqueeze_dim=1):
+    cos = cos[position_ids].unsqueeze(unsqueeze_dim)
+    sin = sin[position_ids].unsqueeze(unsqueeze_dim)
+    q_embed = (q * cos) + (rotate_half(q) * sin)
+    k_embed = (k * cos) + (rotate_half(k) * sin)
+    v_embed = (v * cos) + (rotate_half(v) * sin)
+    return q_embed, k_embed, v_embed
+
+
+def stack_freqs(cos, sin):
+    dim = cos.size(-1)
+    cos = cos.narrow(-1, 0, dim // 2)
+    sin = sin.narrow(-1, 0, dim // 2)
+    freqs_cis = torch.stack((cos, -sin, sin, cos), dim=-1).view(*cos.size(), 2, 2)
+    return freqs_cis
+
+
+@known("PE-Audio", angles="first half", interleaved=True)
+def _(q, k, cos, sin, unsqueeze_dim=1):
+    freqs_cis = stack_freqs(cos, sin)
+    freqs_cis = freqs_cis.unsqueeze(unsqueeze_dim)
+    q_ = q.reshape(*q.shape[:-1], -1, 1, 2)
+    k_ = k.reshape(*k.shape[:-1], -1, 1, 2)
+    return (q_ * freqs_cis).sum(5).flatten(3), (k_ * freqs_cis).sum(5).flatten(3)
+
+
 @known("GPT-J", "sine_first", angles="once", interleaved=True)
 def _(tensor, sin, cos):
     sin = torch.repeat_interleave(sin[:, :, None, :], 2, 3)
@@ -334,6 +398,37 @@ def _(q, k, cos, sin):
     return q_embed, k_embed
 
 
+@known("Inkling 2's vision", "vision", angles="pairs", interleaved=True, of_input=True)
+def _(q, k, cos, sin):
+    orig_q_dtype = q.dtype
+    orig_k_dtype = k.dtype
+    q, k = q.float(), k.float()
+    cos, sin = cos.unsqueeze(-2).float(), sin.unsqueeze(-2).float()
+    q_embed = (q * cos) + (rotate_pairwise_of_inkling(q) * sin)
+    k_embed = (k * cos) + (rotate_pairwise_of_inkling(k) * sin)
+    return q_embed.to(orig_q_dtype), k_embed.to(orig_k_dtype)
+
+
+@known("MiniMax-M3-VL's vision", "vision", partial=True)
+def _(q, k, cos, sin):
+    rot_dim = cos.shape[-1]
+    cos, sin = cos[:, None, :], sin[:, None, :]
+    q_rot, q_pass = q[..., :rot_dim], q[..., rot_dim:]
+    k_rot, k_pass = k[..., :rot_dim], k[..., rot_dim:]
+    q_rot = q_rot * cos + rotate_half(q_rot) * sin
+    k_rot = k_rot * cos + rotate_half(k_rot) * sin
+    return torch.cat([q_rot, q_pass], dim=-1), torch.cat([k_rot, k_pass], dim=-1)
+
+
+@known("SAM 3", "image", angles="pairs", interleaved=True, of_input=True)
+def _(q, k, cos, sin):
+    q_embed = q.float()
+    q_embed = (q_embed * cos) + (rotate_pairwise(q_embed) * sin)
+    k_embed = k.float()
+    k_embed = (k_embed * cos) + (rotate_pairwise(k_embed) * sin)
+    return q_embed.type_as(q), k_embed.type_as(k)
+
+
 @known("Llama 4", "complex_heads_last", angles="once", interleaved=True, of_input=True)
 def _(xq, xk, freqs_cis):
     xq_ = torch.view_as_complex(xq.float().reshape(*xq.shape[:-1], -1, 2))
@@ -341,6 +436,23 @@ def _(xq, xk, freqs_cis):
     xq_out = torch.view_as_real(xq_ * freqs_cis[:, :, None, :]).flatten(3)
     xk_out = torch.view_as_real(xk_ * freqs_cis[:, :, None, :]).flatten(3)
     return xq_out.type_as(xq), xk_out.type_as(xk)
+
+
+def reshape_for_broadcast(freqs_ci, query):
+    ndim = query.ndim
+    shape = [d if i == 1 or i == ndim - 1 else 1 for i, d in enumerate(query.shape)]
+    return freqs_ci.view(*shape)
+
+
+@known("Llama 4's vision", "complex_image", angles="once", interleaved=True, of_input=True)
+def _(query, key, freqs_ci):
+    query_ = torch.view_as_complex(query.float().reshape(*query.shape[:-1], -1, 2))
+    key_ = torch.view_as_complex(key.float().reshape(*key.shape[:-1], -1, 2))
+    freqs_ci = reshape_for_broadcast(freqs_ci=freqs_ci, query=query_)
+    freqs_ci = freqs_ci.to(query_.device)
+    query_out = torch.view_as_real(query_ * freqs_ci).flatten(3)
+    key_out = torch.view_as_real(key_ * freqs_ci).flatten(3)
+    return query_out.type_as(query), key_out.type_as(key)
 
 
 @known("DeepSeek-V2", "complex_heads_first", angles="once", interleaved=True, of_input=True)
