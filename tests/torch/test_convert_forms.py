@@ -96,15 +96,17 @@ def test_norms(torch_backend, torch, made, name, of_input, of_weight):
 @pytest.mark.parametrize("name", [*of("mlp"), *of("dense")])
 def test_mlps(torch_backend, torch, made, name):
     form = {**of("mlp"), **of("dense")}[name]
-    parts = {"dropout": torch.nn.Dropout(), "norm": torch.nn.Identity(), "activation": torch.nn.SiLU()}
+    parts = {"dropout": torch.nn.Dropout(), "norm": torch.nn.LayerNorm(SIZE), "activation": torch.nn.SiLU()}
+    parts |= {"middle": torch.nn.GELU(), "limit": 0.5, "gate_scale": 1.5, "scale": 0.7}
     parts |= {role: torch.nn.Linear(SIZE, SIZE) for role in ("gate", "up", "down", "dense", "projection", "last")}
     parts |= {"packed": torch.nn.Linear(SIZE, 2 * SIZE), "activation_dropout": 0.5}
-    if form.mixin == "dense.DroppedDense":
+    if form.mixin in ("dense.DroppedDense", "mlp.DroppedMLP"):
         parts["dropout"] = 0.5
     used = {name: part for name, part in parts.items() if any(f"self.{name}" in line for line in source_lines(form))}
     module = made(form, **used)
-    x = torch.randn(2, 3, SIZE)
-    assert_same(torch, module, [x], torch.finfo(torch.float32).eps, torch_backend.functions.convert)
+    count = 2 if form.mixin == "mlp.GatedResidual" else 1
+    inputs = [torch.randn(2, 3, SIZE) for _ in range(count)]
+    assert_same(torch, module, inputs, torch.finfo(torch.float32).eps, torch_backend.functions.convert)
 
 
 def angles(torch, rotation, dtype, turned):

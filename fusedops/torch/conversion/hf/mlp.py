@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch
+from torch.nn import functional
 
 import fusedops.torch as fo
 from fusedops.torch.conversion.hf import internals
@@ -16,6 +17,7 @@ from fusedops.torch.nn.linear import takes_product
 
 
 class _Gated(HFLayer):
+    first: ClassVar[tuple[str, ...]] = ()  # modules that are called before the projections
     fixed: ClassVar[str | None] = None  # of torch.nn.functional, where the activation is no attribute of the module
     computes = ("activation",)
 
@@ -34,6 +36,7 @@ class GatedMLP(_Gated):
     """down(act(gate(x)) · up(x)): the middle is one pass that stores nothing but its result."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.parts(self.first, x)
         return self.parts(self.then, gated_product(self._activation, self.part("gate"), self.part("up"), x))
 
 
@@ -48,17 +51,56 @@ class T5GatedMLP(GatedMLP):
         return down(product)
 
 
+class DroppedMLP(GatedMLP):
+    """The same, and then a dropout that is a function."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(GatedMLP.forward(self, x), p=self.part("dropout"), training=self.training)
+
+
+class ClampedMLP(_Gated):
+    """The same of projections that are clamped before: the gate from above, the other on both sides."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x, limit = self.parts(self.first, x), self.part("limit")
+        gate, up = self.part("gate")(x).clamp(max=limit), self.part("up")(x).clamp(-limit, limit)
+        return self.parts(self.then, gated(self._activation, gate, up))
+
+
+class ScaledMLP(_Gated):
+    """The same, where the gate and the result are multiplied by numbers."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        product = gated(self._activation, self.part("gate")(x) * self.part("gate_scale"), self.part("up")(x))
+        return self.parts(self.then, product) * self.part("scale")
+
+
+class GatedResidual(_Gated):
+    """x + then(act(gate(x)) · y) of two inputs x and y."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + self.parts(self.then, gated(self._activation, self.part("gate")(x), y))
+
+
 class PackedMLP(_Gated):
     """down(act(gate) · up), where one product computes gate and up side by side, as in Phi-3."""
 
     gate_is_first: ClassVar[bool] = True
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        packed = self.part("packed")(x)
+        packed = self.part("packed")(self.parts(self.first, x))
         if self.gate_is_first:
             return self.parts(self.then, gated_halves(self._activation, packed))
         up, gate = packed.chunk(2, dim=-1)
         return self.parts(self.then, gated(self._activation, gate, up))
+
+
+class LayeredMLP(_Gated):
+    """The same with projections that may have weights for many layers, and are then called with a layer's number."""
+
+    def forward(self, x: torch.Tensor, layer_idx: int | None = None) -> torch.Tensor:
+        layer = () if layer_idx is None else (layer_idx,)
+        return self.part("down")(gated_halves(self._activation, self.part("packed")(x, *layer)), *layer)
 
 
 def gated_halves(activation: Any, packed: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """Gated MLPs: the activation of one projection, times another projection.
 
-`then` are the modules that follow the product. `fixed` is the activation where it is none of the module's attributes.
+`first` are the modules that come before the projections, and `then` those that follow the product. `fixed` is the
+activation where it is none of the module's attributes.
 """
 # mypy: ignore-errors
 
@@ -35,6 +36,19 @@ class BitNetMLP(Form, mixin="mlp.GatedMLP", then=("norm", "down")):
         return self.down(self.norm(self.activation(self.gate(x)) * self.up(x)))
 
 
+class RecurrentGemmaMlp(Form, mixin="mlp.GatedMLP", then=("down",)):
+    def forward(self, hidden_states):
+        gate = self.activation(self.gate(hidden_states))
+        return self.down(gate * self.up(hidden_states))
+
+
+class Glm4vVisionPatchMerger(Form, mixin="mlp.GatedMLP", first=("projection", "norm", "middle"), then=("down",)):
+    def forward(self, hidden_state):
+        hidden_state = self.projection(hidden_state)
+        hidden_state = self.middle(self.norm(hidden_state))
+        return self.down(self.activation(self.gate(hidden_state)) * self.up(hidden_state))
+
+
 class Lfm2MLP(Form, mixin="mlp.GatedMLP", then=("down",), fixed="silu"):
     def forward(self, x):
         return self.down(functional.silu(self.gate(x)) * self.up(x))
@@ -61,6 +75,58 @@ class CpmAntDenseGatedACT(Form, mixin="mlp.GatedMLP", then=()):
         hidden_states = self.up(hidden_states)
         hidden_states = gate_score * hidden_states
         return hidden_states
+
+
+class SeedOssMLP(Form, mixin="mlp.DroppedMLP", then=("down",)):
+    def forward(self, x):
+        down_proj = self.down(self.activation(self.gate(x)) * self.up(x))
+        down_proj = functional.dropout(down_proj, p=self.dropout, training=self.training)
+        return down_proj
+
+
+class DeepseekV4MLP(Form, mixin="mlp.ClampedMLP", then=("down",)):
+    def forward(self, x):
+        gate = self.gate(x).clamp(max=self.limit)
+        up = self.up(x).clamp(min=-self.limit, max=self.limit)
+        return self.down(self.activation(gate) * up)
+
+
+class Glm5NextTextMLP(Form, mixin="mlp.ClampedMLP", then=("down",)):
+    def forward(self, x):
+        gate = self.gate(x)
+        up = self.up(x)
+        gate = gate.clamp(min=None, max=self.limit)
+        up = up.clamp(min=-self.limit, max=self.limit)
+        return self.down(self.activation(gate) * up)
+
+
+class Glm5NextVisionPatchMerger(Form, mixin="mlp.ClampedMLP", first=("projection", "norm", "middle"), then=("down",)):
+    def forward(self, hidden_state):
+        hidden_state = self.projection(hidden_state)
+        hidden_state = self.middle(self.norm(hidden_state))
+        gate = self.gate(hidden_state)
+        up = self.up(hidden_state)
+        gate = gate.clamp(min=None, max=self.limit)
+        up = up.clamp(min=-self.limit, max=self.limit)
+        return self.down(self.activation(gate) * up)
+
+
+class FalconH1MLP(Form, mixin="mlp.ScaledMLP", then=("down",)):
+    def forward(self, x):
+        y = self.up(x) * self.activation(self.gate(x) * self.gate_scale)
+        y = self.down(y) * self.scale
+        return y
+
+
+class EmbeddingGemma2TextPLEBlock(Form, mixin="mlp.GatedResidual", then=("down", "norm")):
+    def forward(self, hidden_states, per_layer_input):
+        residual = hidden_states
+        hidden_states = self.gate(hidden_states)
+        hidden_states = self.activation(hidden_states)
+        hidden_states = hidden_states * per_layer_input
+        hidden_states = self.down(hidden_states)
+        hidden_states = self.norm(hidden_states)
+        return residual + hidden_states
 
 
 class T5DenseGatedActDense(Form, mixin="mlp.T5GatedMLP"):
@@ -108,6 +174,30 @@ class MoonshineDecoderMLP(Form, mixin="mlp.PackedMLP", then=("down",), gate_is_f
         hidden_states, gate = hidden_states.chunk(2, dim=-1)
         hidden_states = self.activation(gate) * hidden_states
         hidden_states = self.down(hidden_states)
+        return hidden_states
+
+
+class Phi4MultimodalAudioMLP(
+    Form, mixin="mlp.PackedMLP", first=("norm",), then=("dropout", "down", "dropout"), gate_is_first=False
+):
+    def forward(self, hidden_states):
+        hidden_states = self.norm(hidden_states)
+        up_states = self.packed(hidden_states)
+        up_states, gate = up_states.chunk(2, dim=-1)
+        up_states = up_states * self.activation(gate)
+        up_states = self.dropout(up_states)
+        hidden_states = self.down(up_states)
+        out = self.dropout(hidden_states)
+        return out
+
+
+class MoshiGatingMLP(Form, mixin="mlp.LayeredMLP"):
+    def forward(self, hidden_states, layer_idx=None):
+        hidden_states = self.packed(hidden_states) if layer_idx is None else self.packed(hidden_states, layer_idx)
+        batch_size, sequence_length, _ = hidden_states.shape
+        hidden_states = hidden_states.view(batch_size, sequence_length, 2, -1)
+        hidden_states = self.activation(hidden_states[..., 0, :]) * hidden_states[..., 1, :]
+        hidden_states = self.down(hidden_states) if layer_idx is None else self.down(hidden_states, layer_idx)
         return hidden_states
 
 
