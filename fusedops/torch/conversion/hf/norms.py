@@ -18,6 +18,7 @@ class _Norm(HFLayer):
     of_input: ClassVar[bool] = False  # whether the result has the input's dtype, whatever the weight's
     can_add: ClassVar[bool] = False  # whether `fused_add` may stand for a call
     fixed_eps: ClassVar[float]  # where it is none of the module's attributes
+    weight_offset: ClassVar[float] = 0.0
 
     @property
     def _eps(self) -> float:
@@ -66,8 +67,6 @@ class _Norm(HFLayer):
 
 
 class _RMSNorm(_Norm):
-    weight_offset: ClassVar[float] = 0.0
-
     def _normalized(self, x: torch.Tensor) -> torch.Tensor:
         return fo.rms_norm(x, self._row("weight"), eps=self._eps, weight_offset=self.weight_offset)
 
@@ -134,19 +133,22 @@ class GateThenGroupedRMSNorm(GateThenRMSNorm):
 
 
 class LayerNorm(_Norm):
-    """(x − mean) / deviation · weight + bias."""
+    """(x − mean) / deviation · (weight + offset) + bias."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.why_not(x):
             return self._original(x)
-        return fo.layer_norm(x, self._row("weight"), self._row("bias"), eps=self._eps)
+        return fo.layer_norm(x, self._factor(), self._row("bias"), eps=self._eps)
+
+    def _factor(self) -> torch.Tensor | None:
+        weight = self._row("weight")
+        return weight + self.weight_offset if weight is not None and self.weight_offset else weight
 
     def fused_add(
         self, x: torch.Tensor, residual: torch.Tensor, dropout: float = 0.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """As of `RMSNorm`."""
-        weight, bias = self._row("weight"), self._row("bias")
-        return fo.add_layer_norm(x, residual, weight, bias, eps=self._eps, dropout=dropout)
+        return fo.add_layer_norm(x, residual, self._factor(), self._row("bias"), eps=self._eps, dropout=dropout)
 
 
 class ChannelsLayerNorm(HFLayer):

@@ -188,6 +188,11 @@ class NanoGPTLayerNorm(Form, mixin="norms.LayerNorm", fixed_eps=1e-5):
         return functional.layer_norm(input, self.weight.shape, self.weight, self.bias, 1e-5)
 
 
+class VideoPrismLayerNorm(Form, mixin="norms.LayerNorm", weight_offset=1.0):
+    def forward(self, hidden_states):
+        return functional.layer_norm(hidden_states, self.shape, self.weight + 1.0, self.bias, self.eps)
+
+
 class ConvNextLayerNorm(Form, nn.LayerNorm, mixin="norms.ChannelsLayerNorm"):
     def forward(self, features):
         if self.data_format == "channels_first":
