@@ -164,6 +164,19 @@ def test_queries_are_turned_without_keys(torch_backend, torch, to_rotate):
     assert_close(torch, [got], [plain(q, None, cos, sin)[0]])
 
 
+def test_stored_angles_that_are_no_longer_complex(torch_backend, torch, to_rotate):
+    """`model.to(dtype)` takes the imaginary part of a buffer away, and the model goes on with what is left."""
+    from transformers.models.llama4 import modeling_llama4
+
+    from fusedops.torch.conversion.hf.rotary import fused
+
+    q, k, cos, _ = to_rotate
+    q, k = q.transpose(1, 2), k.transpose(1, 2)
+    plain, angles = modeling_llama4.vision_apply_rotary_emb, cos[0, :, None, :8]
+    for got, expected in zip(fused(plain)(q, k, angles), plain(q, k, angles), strict=True):
+        assert torch.equal(got, expected)
+
+
 def test_a_rotation_without_gradients(torch_backend, torch):
     """What torch.no_grad() decorates is looked into, and is decorated again; what else wraps a forward is not known."""
     from transformers.models.deepseek_v32.modeling_deepseek_v32 import DeepseekV32Indexer

@@ -299,6 +299,8 @@ def _complex_image(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
     """[B, T, H, D] and angles of as many positions in any shape, the same for all images."""
 
     def apply(query: Any, key: Any, freqs_ci: Any) -> Any:
+        if not freqs_ci.is_complex():  # as `model.to(dtype)` leaves those that a model stores
+            return plain(query, key, freqs_ci)
         angles = freqs_ci.to(query.device).view(1, query.shape[1], -1)
         return turn((query, key), angles.real, angles.imag, 2) or plain(query, key, freqs_ci)
 
