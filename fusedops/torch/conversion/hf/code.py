@@ -28,9 +28,10 @@ def steps(code: CodeType) -> Iterator[dis.Instruction]:
 def without_no_grad(function: Any) -> tuple[Any, Callable[[FunctionType], Any]]:
     """What `torch.no_grad()` decorates, and what decorates something else so; anything else as it is."""
     if isinstance(function, FunctionType) and function.__code__ is _decorated.__code__:
-        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        context = dict(cells)["ctx_factory"].cell_contents
-        if type(getattr(context, "__self__", None)) is torch.no_grad:  # other contexts of torch's have this code, too
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        makes_context = cells["ctx_factory"].cell_contents if "ctx_factory" in cells else None
+        # torch's other contexts have the same code.
+        if isinstance(getattr(makes_context, "__self__", None), torch.no_grad):
             return function.__wrapped__, torch.no_grad()  # type: ignore[attr-defined]
     return function, lambda same: same
 

@@ -56,7 +56,7 @@ def unknown_rotation(kind: type) -> str | None:
     forward, _ = without_no_grad(vars(kind).get("forward"))
     names = forward.__code__.co_names if isinstance(forward, FunctionType) else ()
     for name in names:
-        function = forward.__globals__.get(name)  # type: ignore[union-attr]
+        function = forward.__globals__.get(name)
         if "rotary" not in name or not isinstance(function, FunctionType):
             continue
         try:
