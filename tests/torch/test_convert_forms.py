@@ -93,19 +93,41 @@ def test_norms(torch_backend, torch, made, name, of_input, of_weight):
     assert_same(torch, module, inputs, eps, torch_backend.functions.convert)
 
 
-@pytest.mark.parametrize("name", [*of("mlp"), *of("dense")])
-def test_mlps(torch_backend, torch, made, name):
-    form = {**of("mlp"), **of("dense")}[name]
-    parts = {"dropout": torch.nn.Dropout(), "norm": torch.nn.LayerNorm(SIZE), "activation": torch.nn.SiLU()}
-    parts |= {"middle": torch.nn.GELU(), "limit": 0.5, "gate_scale": 1.5, "scale": 0.7}
-    parts |= {role: torch.nn.Linear(SIZE, SIZE) for role in ("gate", "up", "down", "dense", "projection", "last")}
-    parts |= {"packed": torch.nn.Linear(SIZE, 2 * SIZE), "activation_dropout": 0.5}
-    if form.mixin in ("dense.DroppedDense", "mlp.DroppedMLP"):
-        parts["dropout"] = 0.5
-    used = {name: part for name, part in parts.items() if any(f"self.{name}" in line for line in source_lines(form))}
-    module = made(form, **used)
-    count = 2 if form.mixin == "mlp.GatedResidual" else 1
-    inputs = [torch.randn(2, 3, SIZE) for _ in range(count)]
+MLPS = {**of("mlp"), **of("dense")}
+DROPPED_BY_FUNCTION = [name for name, form in MLPS.items() if form.mixin in ("dense.DroppedDense", "mlp.DroppedMLP")]
+
+
+@pytest.fixture
+def mlp(torch, made):
+    """A module with the code of a form, and its inputs."""
+
+    def make(name):
+        form, lines = MLPS[name], source_lines(MLPS[name])
+        parts = {"dropout": torch.nn.Dropout(), "norm": torch.nn.LayerNorm(SIZE), "activation": torch.nn.SiLU()}
+        parts |= {"middle": torch.nn.GELU(), "limit": 0.5, "gate_scale": 1.5, "scale": 0.7}
+        parts |= {role: torch.nn.Linear(SIZE, SIZE) for role in ("gate", "up", "down", "dense", "projection", "last")}
+        parts |= {"packed": torch.nn.Linear(SIZE, 2 * SIZE), "activation_dropout": 0.5}
+        if name in DROPPED_BY_FUNCTION:
+            parts["dropout"] = 0.5
+        used = {role: part for role, part in parts.items() if any(f"self.{role}" in line for line in lines)}
+        count = 2 if form.mixin == "mlp.GatedResidual" else 1
+        return made(form, **used), [torch.randn(2, 3, SIZE) for _ in range(count)]
+
+    return make
+
+
+@pytest.mark.parametrize("name", MLPS)
+def test_mlps(torch_backend, torch, mlp, name):
+    module, inputs = mlp(name)
+    assert_same(torch, module, inputs, torch.finfo(torch.float32).eps, torch_backend.functions.convert)
+
+
+@pytest.mark.parametrize("name", DROPPED_BY_FUNCTION)
+def test_functions_drop_as_before(torch_backend, torch, mlp, name):
+    """In training, with the same seed of torch's."""
+    module, inputs = mlp(name)
+    module.train().register_forward_pre_hook(lambda *_: torch.manual_seed(0) and None)
+    assert (module(*inputs) == 0).any()
     assert_same(torch, module, inputs, torch.finfo(torch.float32).eps, torch_backend.functions.convert)
 
 
