@@ -21,9 +21,13 @@ MODULES = {
     "keras_hub.src.layers.modeling.rotary_embedding.RotaryEmbedding": "rotary",
     "keras_hub.src.layers.modeling.transformer_decoder.TransformerDecoder": "transformer",
     "keras_hub.src.layers.modeling.transformer_encoder.TransformerEncoder": "transformer",
+    "keras_hub.src.models.edrec.edrec_layers.EdRecRMSNormalization": "edrec",
     "keras_hub.src.models.gemma.gemma_attention.CachedGemmaAttention": "gemma",
     "keras_hub.src.models.gemma.gemma_decoder_block.GemmaDecoderBlock": "gemma",
     "keras_hub.src.models.gemma.rms_normalization.RMSNormalization": "gemma",
+    "keras_hub.src.models.gemma3.gemma3_layers.RMSNormalization": "gemma3",
+    "keras_hub.src.models.gemma4.gemma4_layers.Gemma4VNorm": "gemma4",
+    "keras_hub.src.models.gemma4.gemma4_layers.RMSNormalization": "gemma4",
     "keras_hub.src.models.gpt_oss.gpt_oss_layer_norm.GptOssLayerNormalization": "norms",
     "keras_hub.src.models.llama.llama_attention.LlamaAttention": "attention",
     "keras_hub.src.models.llama.llama_decoder.LlamaTransformerDecoder": "llama",
@@ -43,10 +47,14 @@ MODULES = {
     "keras_hub.src.models.qwen3.qwen3_attention.Qwen3Attention": "attention",
     "keras_hub.src.models.qwen3.qwen3_decoder.Qwen3TransformerDecoder": "decoder",
     "keras_hub.src.models.qwen3.qwen3_layernorm.Qwen3LayerNorm": "norms",
+    "keras_hub.src.models.qwen3_5.qwen3_5_layers.Qwen3_5LayerNorm": "qwen3_5",
+    "keras_hub.src.models.qwen3_5.qwen3_5_layers.Qwen3_5RMSNormGated": "norms",
     "keras_hub.src.models.qwen3_moe.qwen3_moe_attention.Qwen3MoeAttention": "attention",
     "keras_hub.src.models.qwen3_moe.qwen3_moe_layernorm.Qwen3MoeLayerNorm": "norms",
     "keras_hub.src.models.qwen_moe.qwen_moe_attention.QwenMoeAttention": "attention",
     "keras_hub.src.models.qwen_moe.qwen_moe_layernorm.QwenMoeLayerNorm": "norms",
+    "keras_hub.src.models.roformer_v2.roformer_v2_attention.RoformerNorm": "norms",
+    "keras_hub.src.models.t5.t5_layer_norm.T5LayerNorm": "t5",
 }
 """The module here that has the counterpart of each class, under the class's own name."""
 

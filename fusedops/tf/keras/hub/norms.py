@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
@@ -16,14 +16,17 @@ class FusedRMSNorm(HubLayer):
     needs = ("scale", "epsilon")
     weight_offset: ClassVar[float] = 0.0
 
+    def _weight(self, x: tf.Tensor) -> Any:
+        return parameter(self.scale, x)
+
     def call(self, x: tf.Tensor) -> tf.Tensor:
-        return fo.rms_norm(x, parameter(self.scale, x), eps=self.epsilon, weight_offset=self.weight_offset)
+        return fo.rms_norm(x, self._weight(x), eps=self.epsilon, weight_offset=self.weight_offset)
 
     def fused_add(
         self, x: tf.Tensor, residual: tf.Tensor, dropout: float = 0.0, seed: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        scale, offset = parameter(self.scale, x), self.weight_offset
-        return fo.add_rms_norm(x, residual, scale, eps=self.epsilon, weight_offset=offset, dropout=dropout, seed=seed)
+        weight, offset = self._weight(x), self.weight_offset
+        return fo.add_rms_norm(x, residual, weight, eps=self.epsilon, weight_offset=offset, dropout=dropout, seed=seed)
 
 
 _NORMS = made.counterparts("norms", FusedRMSNorm)
