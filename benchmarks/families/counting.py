@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
 
 from fusedops.conversion import Outcome
@@ -30,15 +30,22 @@ class Row(TypedDict, total=False):
 
 
 NO_COUNTERPART = "no counterpart"
+NOT_THIS_PART = "converted, but for this part of its code"
 
 
-def counted(kinds: Mapping[Any, Counter[str]], outcomes: list[Outcome], classes: Mapping[Any, str]) -> Row:
+def counted(
+    kinds: Mapping[Any, Counter[str]],
+    outcomes: list[Outcome],
+    classes: Mapping[Any, str],
+    does: Callable[[Any, str], bool] = lambda module, kind: True,
+) -> Row:
     """A row.
 
     Args:
         kinds: of each module, before the conversion.
         outcomes: those of the report.
         classes: names of the modules' classes.
+        does: whether a module that was converted does its work of a kind with a kernel.
     """
     became = {outcome.thing: outcome for outcome in outcomes}
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
@@ -49,9 +56,10 @@ def counted(kinds: Mapping[Any, Counter[str]], outcomes: list[Outcome], classes:
             counts[kind][0] += count
             if kind in COUNTED:
                 continue
-            if outcome and outcome.status in ("replaced", "found", "computed"):
+            is_converted = outcome is not None and outcome.status in ("replaced", "found", "computed")
+            if is_converted and does(module, kind):
                 counts[kind][1] += count
             else:
-                reason = (outcome and outcome.reason) or NO_COUNTERPART
+                reason = NOT_THIS_PART if is_converted else (outcome and outcome.reason) or NO_COUNTERPART
                 kept[kind][f"{classes[module]}: {reason}"] += count
     return {"counts": dict(counts), "kept": {kind: dict(reasons) for kind, reasons in kept.items()}}

@@ -143,8 +143,8 @@ def kinds_of(layer: Any) -> Counter[str]:
     kind = next((base for base in type(layer).__mro__ if not base.__module__.startswith("fusedops")), type(layer))
     name = kind.__name__
     children = {key: value for key, value in vars(layer).items() if isinstance(value, keras.layers.Layer)}
-    gates = [key for key, child in children.items() if "gat" in key and hasattr(child, "kernel")]
-    router = any("router" in key or "expert" in key for key in (*gates, name.lower()))
+    shapes = {key: tuple(child.kernel.shape) for key, child in children.items() if hasattr(child, "kernel")}
+    gates = [key for key, shape in shapes.items() if "gat" in key and list(shapes.values()).count(shape) > 1]
     found = Counter(
         {
             NORMS: is_norm(layer),
@@ -152,7 +152,7 @@ def kinds_of(layer: Any) -> Counter[str]:
             ROTARY: "Rotary" in name,
             ATTENTIONS: "Attention" in name and len(children) >= 2,
             EXPERTS: "Expert" in name,
-            GATED: bool(gates) and not router and "Attention" not in name,
+            GATED: bool(gates) and "Attention" not in name,
             PAIRS: sum(is_norm(children.get(key)) for key in code_of(kind, "call").added_then_called),
         }
     )
@@ -176,7 +176,13 @@ def row_of(name: str) -> Row:
     layers = internals.layers(model)
     kinds = {layer: kinds_of(layer) for layer in layers}
     classes = {layer: type(layer).__name__ for layer in layers}
-    return {"model": name, **counted(kinds, reported(model).outcomes, classes)}
+    calls = {layer: type(layer).call for layer in layers}
+    outcomes = reported(model).outcomes
+
+    def does(layer: Any, kind: str) -> bool:
+        return kind not in (GATED, PAIRS) or type(layer).call is not calls[layer]  # they are lines of this method
+
+    return {"model": name, **counted(kinds, outcomes, classes, does)}
 
 
 count = row_of  # in a process of its own, which needs no more

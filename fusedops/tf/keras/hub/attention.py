@@ -30,10 +30,12 @@ class FusedAttention(HubLayer):
     _num_key_value_groups = _once("_num_key_value_groups")  # Mistral's name for it
 
     def why_not(self, inputs: Any = None) -> str | None:
-        return super().why_not(inputs) or too_many(head_dim=self._dense_of_keys().kernel.shape[-1])
+        return super().why_not(inputs) or too_many(head_dim=self._features())
 
-    def _dense_of_keys(self) -> Any:
-        return getattr(self, "_key_dense", None) or self.key_dense
+    def _features(self) -> int:
+        """Of a head."""
+        dense = getattr(self, "_key_dense", None) or self.key_dense
+        return int(dense.kernel.shape[-1])
 
     def _compute_attention(
         self,

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
+import tensorflow as tf
 from keras_hub.src.models.edrec import edrec_layers
 
+from fusedops.tf.keras.activations import gelu_tanh
+from fusedops.tf.keras.hub.mlp import GatedMLP
 from fusedops.tf.keras.hub.norms import FusedRMSNorm
 
 
 @keras.saving.register_keras_serializable("fusedops.hub")
 class EdRecRMSNormalization(FusedRMSNorm, edrec_layers.EdRecRMSNormalization):
     weight_offset = 1.0
+
+
+@keras.saving.register_keras_serializable("fusedops.hub")
+class EdRecGatedFeedForward(GatedMLP, edrec_layers.EdRecGatedFeedForward):
+    needs = ("up_proj", "gate_proj", "down_proj")  # the activation is that of up_proj
+
+    def call(self, x: tf.Tensor, training: bool = False) -> tf.Tensor:
+        y = self._down(self._gated(x))
+        return self.dropout(y, training=training) if self.dropout_rate else y
+
+    def _function(self) -> Any:
+        return gelu_tanh if self.activation == "gelu" else keras.activations.get(self.activation)

@@ -15,6 +15,16 @@ from fusedops.tf.keras.dense import has_gpu
 _OF_DENSE = "btd,df->btf"  # the equation of an EinsumDense that is a Dense
 
 
+def gated(gate: Any, up: Any, x: tf.Tensor, activation: Any) -> tf.Tensor:
+    """activation(gate(x)) · up(x): as `gated_product`, if the kernel has the activation."""
+    name = activations.fused_name(activation)
+    if name is None:
+        y = up(x)
+        wide = tf.float32 if y.dtype.size == 2 else y.dtype  # as most of KerasHub's blocks compute an activation
+        return tf.cast(activation(tf.cast(gate(x), wide)), y.dtype) * y
+    return gated_product(gate, up, x, name)
+
+
 def gated_product(gate: Any, up: Any, x: tf.Tensor, activation: Activation) -> tf.Tensor:
     """act(gate(x)) · up(x), with both products if the kernel can and if nobody would notice that no layer is called."""
     if has_gpu() and _is_plain(gate, x) and _is_plain(up, x):
@@ -35,6 +45,7 @@ def _is_plain(dense: Any, x: tf.Tensor) -> bool:
         return False
     return (
         isinstance(x, tf.Tensor)
+        and dense.built
         and dense.compute_dtype == x.dtype.name
         and activations.fused_name(dense.activation) == "identity"
         and not (dense.lora_enabled or dense.quantization_mode or dense.activity_regularizer or dense._remat_mode)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
@@ -94,9 +95,10 @@ class CachedGemmaAttention(HubLayer, gemma_attention.CachedGemmaAttention):
         return attend(q, k, v, attention_mask, scale, softcap=self.logit_soft_cap or 0.0, **dropout)
 
 
-@keras.saving.register_keras_serializable("fusedops.hub.gemma")
-class GemmaDecoderBlock(HubLayer, gemma_decoder_block.GemmaDecoderBlock):
-    needs = (
+class GatedBlock(HubLayer):
+    """A decoder block of Gemma's families, which make different masks."""
+
+    needs: ClassVar[tuple[str, ...]] = (
         "pre_attention_norm",
         "attention",
         "use_post_attention_norm",
@@ -109,15 +111,13 @@ class GemmaDecoderBlock(HubLayer, gemma_decoder_block.GemmaDecoderBlock):
         "_compute_attention_mask",
     )
 
-    def call(self, x: tf.Tensor, padding_mask: Any = None, cache: Any = None, cache_update_index: Any = 0) -> Any:
+    def _block(self, x: tf.Tensor, mask: Callable[[tf.Tensor], Any], cache: Any, **of_cache: Any) -> Any:
+        """What the block computes. `mask` makes its mask of the normalized x; `of_cache` belongs to a cache."""
         normalized = self.pre_attention_norm(x)
-        mask = self._compute_attention_mask(normalized, padding_mask, cache, cache_update_index)
         if cache is None:
-            attended = self.attention(normalized, attention_mask=mask)
+            attended = self.attention(normalized, attention_mask=mask(normalized))
         else:
-            attended, cache = self.attention(
-                normalized, attention_mask=mask, cache=cache, cache_update_index=cache_update_index
-            )
+            attended, cache = self.attention(normalized, attention_mask=mask(normalized), cache=cache, **of_cache)
         if self.use_post_attention_norm:
             attended = self.post_attention_norm(attended)
         if self.dropout:
@@ -130,6 +130,15 @@ class GemmaDecoderBlock(HubLayer, gemma_decoder_block.GemmaDecoderBlock):
             y = self.post_ffw_norm(y)
         y = y + residual
         return y if cache is None else (y, cache)
+
+
+@keras.saving.register_keras_serializable("fusedops.hub.gemma")
+class GemmaDecoderBlock(GatedBlock, gemma_decoder_block.GemmaDecoderBlock):
+    def call(self, x: tf.Tensor, padding_mask: Any = None, cache: Any = None, cache_update_index: Any = 0) -> Any:
+        def mask(normalized: tf.Tensor) -> Any:
+            return self._compute_attention_mask(normalized, padding_mask, cache, cache_update_index)
+
+        return self._block(x, mask, cache, cache_update_index=cache_update_index)
 
     def _compute_attention_mask(self, x: tf.Tensor, padding_mask: Any, cache: Any, cache_update_index: Any) -> Any:
         everything = partial(super()._compute_attention_mask, x, padding_mask, cache, cache_update_index)

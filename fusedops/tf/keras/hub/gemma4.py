@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import tensorflow as tf
-from keras_hub.src.models.gemma4 import gemma4_layers
+from keras_hub.src.models.gemma4 import gemma4_decoder_block, gemma4_layers
 
+import fusedops.tf as fo
+from fusedops.tf.keras.hub.gated import gated_product
+from fusedops.tf.keras.hub.layer import HubLayer
 from fusedops.tf.keras.hub.norms import FusedRMSNorm
+from fusedops.tf.keras.hub.residual import add_norm
 
 
 @keras.saving.register_keras_serializable("fusedops.hub.gemma4")
@@ -20,3 +26,66 @@ class Gemma4VNorm(FusedRMSNorm, gemma4_layers.Gemma4VNorm):
 
     def _weight(self, x: tf.Tensor) -> None:
         return None
+
+
+@keras.saving.register_keras_serializable("fusedops.hub")
+class Gemma4TextDecoderBlock(HubLayer, gemma4_decoder_block.Gemma4TextDecoderBlock):
+    needs = (
+        "pre_attention_norm",
+        "attention",
+        "post_attention_norm",
+        "dropout",
+        "pre_ffw_norm",
+        "gating_ffw",
+        "gating_ffw_2",
+        "ffw_linear",
+        "post_ffw_norm",
+        "enable_moe_block",
+        "hidden_size_per_layer_input",
+        "is_text_layer",
+        "_compute_attention_mask",
+    )
+
+    def why_not(self, inputs: Any = None) -> str | None:
+        return super().why_not(inputs) or ("it has experts beside its gate" if self.enable_moe_block else None)
+
+    def call(
+        self,
+        x: tf.Tensor,
+        padding_mask: Any = None,
+        vision_mask: Any = None,
+        cache: Any = None,
+        cache_update_index: Any = 0,
+        cache_update_mask: Any = None,
+        per_layer_input: Any = None,
+        shared_kv: Any = None,
+        positions: Any = None,
+    ) -> Any:
+        of_cache = {"cache_update_index": cache_update_index, "cache_update_mask": cache_update_mask}
+        of_layer = {"shared_kv": shared_kv, "positions": positions}
+        if x.dtype == "float16":  # KerasHub's own code bounds its sums
+            return super().call(
+                x, padding_mask, vision_mask, cache, per_layer_input=per_layer_input, **of_cache, **of_layer
+            )
+        normalized = self.pre_attention_norm(x)
+        mask = self._compute_attention_mask(normalized, padding_mask, vision_mask, cache, cache_update_index)
+        given = {} if cache is None else {"cache": cache, **of_cache}
+        attended, cache = self.attention(normalized, attention_mask=mask, **given, **of_layer)
+        attended = self.post_attention_norm(attended)
+        if self.dropout:
+            attended = self.attention_dropout(attended)
+
+        normalized, residual = add_norm(self.pre_ffw_norm, attended, x)
+        y = self.ffw_linear(gated_product(self.gating_ffw, self.gating_ffw_2, normalized, "gelu_tanh"))
+        y = self.post_ffw_norm(y)
+        if self.dropout:
+            y = self.feedforward_dropout(y)
+        y = y + residual
+        if self.hidden_size_per_layer_input > 0 and per_layer_input is not None:
+            y = self._with_layer_input(y, per_layer_input)
+        return (y * tf.cast(self.layer_scalar, y.dtype) if self.is_text_layer else y), cache
+
+    def _with_layer_input(self, x: tf.Tensor, per_layer_input: tf.Tensor) -> tf.Tensor:
+        gate = self.per_layer_input_gate(x)
+        y = fo.gated_act(gate, tf.cast(per_layer_input, gate.dtype), "gelu_tanh")
+        return x + self.post_per_layer_input_norm(self.per_layer_up_proj(y))

@@ -15,5 +15,8 @@ class HubLayer(FusedLayer):
     def why_not(self, inputs: Any = None) -> str | None:
         if not self.built:  # its own layers are made when it is built, and could not be converted yet
             return "not built yet: call the model once, then convert it"
+        return self._lacks()
+
+    def _lacks(self) -> str | None:
         missing = [name for name in self.needs if not hasattr(self, name)]
         return f"this version of KerasHub's has no attribute {missing[0]}" if missing else None

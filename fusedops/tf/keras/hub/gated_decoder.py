@@ -1,0 +1,64 @@
+"""Decoders with a gated feed-forward layer, which each family of models has under its own name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from fusedops.tf.keras.hub import made
+from fusedops.tf.keras.hub.decoder import CausalDecoder
+from fusedops.tf.keras.hub.gated import gated
+from fusedops.tf.keras.hub.residual import add_norm
+
+
+class GatedDecoder(CausalDecoder):
+    needs = (
+        *CausalDecoder.needs,
+        "_self_attention_layernorm",
+        "_self_attention_dropout",
+        "_feedforward_layernorm",
+        "_feedforward_gate_dense",
+        "_feedforward_intermediate_dense",
+        "_feedforward_output_dense",
+        "activation",
+    )
+
+    def call(
+        self,
+        decoder_sequence: tf.Tensor,
+        decoder_padding_mask: Any = None,
+        decoder_attention_mask: Any = None,
+        self_attention_cache: Any = None,
+        self_attention_cache_update_index: Any = None,
+        training: bool | None = None,
+    ) -> Any:
+        attended = self._self_attention_layer(
+            hidden_states=self._self_attention_layernorm(decoder_sequence),
+            attention_mask=self._compute_self_attention_mask(
+                decoder_sequence,
+                decoder_padding_mask,
+                decoder_attention_mask,
+                self_attention_cache,
+                self_attention_cache_update_index,
+            ),
+            cache=self_attention_cache,
+            cache_update_index=self_attention_cache_update_index,
+        )
+        if self_attention_cache is not None:
+            attended, self_attention_cache = attended
+        dropout = self._self_attention_dropout
+
+        x, residual = add_norm(self._feedforward_layernorm, attended, decoder_sequence, dropout, training)
+        gate, up = self._feedforward_gate_dense, self._feedforward_intermediate_dense
+        y = self._feedforward_output_dense(gated(gate, up, x, self.activation)) + residual
+        return y if self_attention_cache is None else (y, self_attention_cache)
+
+
+_DECODERS = made.counterparts("gated_decoder", GatedDecoder)
+
+
+def __getattr__(name: str) -> type:
+    if name not in _DECODERS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _DECODERS[name]

@@ -1,0 +1,30 @@
+"""T5Gemma and T5Gemma 2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from fusedops.tf.keras.activations import gelu_tanh
+from fusedops.tf.keras.hub import made
+from fusedops.tf.keras.hub.mlp import GatedMLP
+
+
+class DroppingMLP(GatedMLP):
+    """With dropout behind the gate."""
+
+    def call(self, x: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+        return self._down(self.dropout(self._gated(x), training=training))
+
+    def _function(self) -> Any:
+        return gelu_tanh if self.hidden_activation == "gelu_approximate" else self.act_fn
+
+
+_LAYERS = made.counterparts("t5gemma", DroppingMLP)
+
+
+def __getattr__(name: str) -> type:
+    if name not in _LAYERS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _LAYERS[name]
