@@ -67,6 +67,7 @@ MODULES = {
     "keras_hub.src.models.smollm3.smollm3_layers.SmolLM3MLP": "smollm3",
     "keras_hub.src.models.smollm3.smollm3_layers.SmolLM3RotaryEmbedding": "smollm3",
     "keras_hub.src.models.t5.t5_layer_norm.T5LayerNorm": "t5",
+    "keras_hub.src.models.t5.t5_transformer_layer.T5TransformerLayer": "t5",
     "keras_hub.src.models.t5gemma.t5gemma_layers.T5GemmaMLP": "t5gemma",
     "keras_hub.src.models.t5gemma2.t5gemma2_layers.T5Gemma2MLP": "t5gemma",
 }

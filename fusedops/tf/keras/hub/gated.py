@@ -10,7 +10,7 @@ import tensorflow as tf
 import fusedops.tf as fo
 from fusedops.functions.common import Activation
 from fusedops.tf.keras import activations
-from fusedops.tf.keras.dense import has_gpu
+from fusedops.tf.keras.dense import Dense, has_gpu
 
 _OF_DENSE = "btd,df->btf"  # the equation of an EinsumDense that is a Dense
 
@@ -27,27 +27,43 @@ def gated(gate: Any, up: Any, x: tf.Tensor, activation: Any) -> tf.Tensor:
 
 def gated_product(gate: Any, up: Any, x: tf.Tensor, activation: Activation) -> tf.Tensor:
     """act(gate(x)) · up(x), with both products if the kernel can and if nobody would notice that no layer is called."""
-    if has_gpu() and _is_plain(gate, x) and _is_plain(up, x):
-        of_gate, of_up = map(keras.ops.convert_to_tensor, (gate.kernel, up.kernel))
-        if of_gate.shape == of_up.shape and of_gate.dtype == of_up.dtype == x.dtype:
-            biases = (gate.bias, up.bias)
-            gate_bias, up_bias = (None if bias is None else keras.ops.convert_to_tensor(bias) for bias in biases)
-            return fo.gated_linear(x, of_gate, of_up, gate_bias, up_bias, activation, transpose_weight=False)
-    return fo.gated_act(gate(x), up(x), activation)
+    y = _both(gate, up, x, activation) if _activation(gate) == "identity" else None
+    return fo.gated_act(gate(x), up(x), activation) if y is None else y
+
+
+def activated_product(gate: Any, up: Any, x: tf.Tensor) -> tf.Tensor:
+    """gate(x) · up(x), likewise, of a gate that has its activation within."""
+    activation = _activation(gate)
+    y = _both(gate, up, x, activation) if activation else None
+    return gate(x) * up(x) if y is None else y
+
+
+def _activation(dense: Any) -> Activation | None:
+    return activations.fused_name(getattr(dense, "activation", None))
+
+
+def _both(gate: Any, up: Any, x: tf.Tensor, activation: Activation) -> tf.Tensor | None:
+    if not (has_gpu() and _is_plain(gate, x) and _is_plain(up, x)) or _activation(up) != "identity":
+        return None
+    of_gate, of_up = map(keras.ops.convert_to_tensor, (gate.kernel, up.kernel))
+    if of_gate.shape != of_up.shape or not of_gate.dtype == of_up.dtype == x.dtype:
+        return None
+    biases = (gate.bias, up.bias)
+    gate_bias, up_bias = (None if bias is None else keras.ops.convert_to_tensor(bias) for bias in biases)
+    return fo.gated_linear(x, of_gate, of_up, gate_bias, up_bias, activation, transpose_weight=False)
 
 
 def _is_plain(dense: Any, x: tf.Tensor) -> bool:
-    """Whether it is a product and a bias alone: without LoRA, quantization, a loss, or a call that somebody has set."""
+    """Whether it is a product, a bias and an activation: no LoRA, quantization, loss, or call that somebody has set."""
     if type(dense) is keras.layers.EinsumDense:
         if dense.equation != _OF_DENSE or dense.bias_axes is not None:
             return False
-    elif type(dense) is not keras.layers.Dense:
+    elif type(dense) not in (keras.layers.Dense, Dense):
         return False
     return (
         isinstance(x, tf.Tensor)
         and dense.built
         and dense.compute_dtype == x.dtype.name
-        and activations.fused_name(dense.activation) == "identity"
         and not (dense.lora_enabled or dense.quantization_mode or dense.activity_regularizer or dense._remat_mode)
         and "call" not in vars(dense)
     )
