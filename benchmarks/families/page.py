@@ -38,6 +38,8 @@ are, whether `convert` knows them or not:
 | attentions | modules with Attention in their class's name; how many of them run fusedops's attention is not counted |
 
 A module counts as replaced if `convert` changed it, or if the kernel of a module around it does its work as well.
+In KerasHub a gate is a layer beside another of its shape, which a router's is not. It and a sum with its norm are lines
+of a block's `call`: they count if `convert` gave the block another one.
 """
 
 

@@ -157,7 +157,7 @@ def size(array):
 @pytest.mark.parametrize(
     ("build", "name"),
     [
-        (family, name)
+        pytest.param(family, name, marks=() if name == "float32" else pytest.mark.slow)
         for family in FAMILIES
         for name in ("float32", "mixed_bfloat16", "mixed_float16")
         if not (family.startswith("t5") and name == "mixed_float16")  # KerasHub's own masks make NaN of it
@@ -212,6 +212,34 @@ def test_both_products_of_a_gate(fk, build, gates, monkeypatch, random):
     assert len(calls) == gates
 
 
+@pytest.mark.parametrize(
+    ("build", "name"),
+    [
+        *((name, "dropout") for name in ("mistral", "phi3", "gemma3", "gemma4", "qwen3_5", "t5", "edrec")),
+        ("t5_gemma", "dropout_rate"),
+        ("t5_gemma2", "dropout_rate"),
+    ],
+    indirect=["build"],
+)
+def test_dropout_still_applies(keras, fk, build, name, random):
+    """From the same seeds the same elements are dropped, whether in a sum's pass or by the layer."""
+    model = build(**{name: 0.5})
+    inputs = batch(random, model)
+    for layer in model._flatten_layers():
+        if type(layer) is keras.layers.Dropout and layer.rate:  # which drops other elements than Keras's
+            fk.convert(layer, verbose=False)
+    seeds = [layer.seed_generator.state for layer in model._flatten_layers() if hasattr(layer, "seed_generator")]
+    state = [seed.numpy() for seed in seeds]
+    still, plain = values(model(inputs, training=False)), values(model(inputs, training=True))
+    fk.convert(model, verbose=False)
+    for seed, value in zip(seeds, state, strict=True):
+        seed.assign(value)
+    for got, expected, without in zip(values(model(inputs, training=True)), plain, still, strict=True):
+        np.testing.assert_allclose(got, expected, atol=100 * EPS * np.abs(expected).max())
+        assert np.abs(got - without).max() > 0.1
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("build", FAMILIES, indirect=True)
 def test_a_converted_backbone_is_saved_and_loaded(keras, fk, build, random, tmp_path):
     model = build()
@@ -223,18 +251,60 @@ def test_a_converted_backbone_is_saved_and_loaded(keras, fk, build, random, tmp_
         assert_same_bits(got, value)
 
 
-@pytest.mark.parametrize("build", ["gemma3", "gemma4", "qwen3_5", "smollm3"], indirect=True)
-def test_generation_with_a_cache(fk, build, random):
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("build", "kind"),
+    [
+        ("gemma3", "CausalLM"),
+        ("gemma4", "CausalLM"),
+        ("pali_gemma", "CausalLM"),
+        ("qwen3_5", "CausalLM"),
+        ("smollm3", "CausalLM"),
+        ("t5", "Seq2SeqLM"),
+    ],
+    indirect=["build"],
+)
+def test_generation_with_a_cache(fk, build, kind, random):
     import keras_hub
 
     backbone = build()
-    kind = type(backbone).__name__.replace("Backbone", "CausalLM")
+    kind = type(backbone).__name__.replace("Backbone", kind)
     model = getattr(keras_hub.models, kind)(backbone=backbone, preprocessor=None)
-    padding = np.repeat([[1] * 4 + [0] * 6], 2, 0)
-    prompts = {"token_ids": random.integers(1, VOCABULARY, (2, LENGTH)) * padding, "padding_mask": padding}
+    prompts = batch(random, backbone)
+    written = "decoder_" if "decoder_token_ids" in prompts else ""
+    prompts[f"{written}padding_mask"] = padding = np.repeat([[1] * 4 + [0] * 6], 2, 0)
+    prompts[f"{written}token_ids"] *= padding
     model.compile(sampler="greedy", jit_compile=False)
-    expected = model.make_generate_function()(prompts, stop_token_ids=None)["token_ids"]
+
+    def generated():
+        return np.asarray(model.make_generate_function()(prompts, stop_token_ids=None)[f"{written}token_ids"])
+
+    expected = generated()
     fk.convert(model, verbose=False)
-    got = model.make_generate_function()(prompts, stop_token_ids=None)["token_ids"]
-    np.testing.assert_array_equal(got, expected)
-    assert (np.asarray(got)[:, 4:] != prompts["token_ids"][:, 4:]).any()
+    np.testing.assert_array_equal(generated(), expected)
+    assert (expected[:, 4:] != prompts[f"{written}token_ids"][:, 4:]).any()
+
+
+@pytest.mark.parametrize("build", ["smollm3"], indirect=True)
+def test_a_rotation_of_others_is_called(fk, build, random):
+    from keras_hub.src.models.smollm3.smollm3_layers import SmolLM3RotaryEmbedding
+
+    class Turned(SmolLM3RotaryEmbedding):
+        def call(self, x, start_index=0):
+            return super().call(x, start_index=start_index)[::-1]
+
+    model = build()
+    for layer in model._flatten_layers():
+        if type(layer) is SmolLM3RotaryEmbedding:
+            layer.__class__ = Turned
+    inputs = batch(random, model)
+    plain = values(model(inputs))
+    fk.convert(model, verbose=False)
+    for got, expected in zip(values(model(inputs)), plain, strict=True):
+        np.testing.assert_allclose(got, expected, atol=200 * EPS * max(1, np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("build", ["gemma4"], indirect=True)
+def test_a_block_with_experts_is_kept(fk, build, capsys):
+    fk.convert(build(enable_moe_block=True, num_experts=2, expert_intermediate_dim=16, num_experts_per_token=1))
+    assert "kept Gemma4TextDecoderBlock (2): it has experts beside its gate" in capsys.readouterr().out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
@@ -24,7 +24,7 @@ def _once(name: str) -> property:
 class FusedAttention(HubLayer):
     """KerasHub's code projects, rotates and keeps the cache; a query that sees no key gets zeros, as there."""
 
-    needs = ("_inv_norm_factor", "_compute_attention")
+    needs: ClassVar[tuple[str, ...]] = ("_inv_norm_factor", "_compute_attention")
 
     num_key_value_groups = _once("num_key_value_groups")
     _num_key_value_groups = _once("_num_key_value_groups")  # Mistral's name for it

@@ -13,7 +13,7 @@ from fusedops.tf.keras.layer import parameter
 
 
 class FusedRMSNorm(HubLayer):
-    needs = ("scale", "epsilon")
+    needs: ClassVar[tuple[str, ...]] = ("scale", "epsilon")
     weight_offset: ClassVar[float] = 0.0
 
     def _weight(self, x: tf.Tensor) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import keras
 import tensorflow as tf
 from keras_hub.src.layers.modeling import rotary_embedding
@@ -13,7 +15,7 @@ from fusedops.tf.keras.hub.layer import HubLayer
 class FusedRotation(HubLayer):
     """The rotation itself. KerasHub computes the frequencies, with every kind of scaling."""
 
-    needs = ("_compute_cos_sin_embedding",)
+    needs: ClassVar[tuple[str, ...]] = ("_compute_cos_sin_embedding",)
 
     def _apply_rotary_pos_emb(self, tensor: tf.Tensor, cos_emb: tf.Tensor, sin_emb: tf.Tensor) -> tf.Tensor:
         if len(tensor.shape) not in (3, 4):
