@@ -63,10 +63,4 @@ class FusedAttention(HubLayer):
         return self._mask_sliding_window(keras_mask(mask), cache_update_index=index)
 
 
-_ATTENTIONS = made.counterparts("attention", FusedAttention)
-
-
-def __getattr__(name: str) -> type:
-    if name not in _ATTENTIONS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _ATTENTIONS[name]
+__getattr__ = made.counterparts("attention", FusedAttention)

@@ -37,10 +37,4 @@ class CausalDecoder(HubLayer):
         return kept_of_decoder(everything, *given, window=getattr(self, "sliding_window", None))
 
 
-_DECODERS = made.counterparts("decoder", CausalDecoder)
-
-
-def __getattr__(name: str) -> type:
-    if name not in _DECODERS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _DECODERS[name]
+__getattr__ = made.counterparts("decoder", CausalDecoder)

@@ -55,10 +55,4 @@ class GatedDecoder(CausalDecoder):
         return y if self_attention_cache is None else (y, self_attention_cache)
 
 
-_DECODERS = made.counterparts("gated_decoder", GatedDecoder)
-
-
-def __getattr__(name: str) -> type:
-    if name not in _DECODERS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _DECODERS[name]
+__getattr__ = made.counterparts("gated_decoder", GatedDecoder)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 
 import keras
 
 from fusedops.tf.keras.hub import MODULES
 
 
-def counterparts(where: str, mixin: type) -> dict[str, type]:
-    """By name, a class of the mixin and each class of KerasHub's that `MODULES` has in a module of `hub`.
+def counterparts(where: str, mixin: type) -> Callable[[str], type]:
+    """The `__getattr__` of the module of `hub` with this name, by which it has what `MODULES` says that it has.
 
-    Keras finds them by these names in a saved model.
+    Each is a class of the mixin and of KerasHub's class. Keras finds them by these names in a saved model.
     """
     made = {}
     for place in (place for place, module in MODULES.items() if module == where):
@@ -23,4 +24,10 @@ def counterparts(where: str, mixin: type) -> dict[str, type]:
             continue
         kind = type(name, (mixin, base), {"__module__": mixin.__module__})
         made[name] = keras.saving.register_keras_serializable("fusedops.hub")(kind)
-    return made
+
+    def find(name: str) -> type:
+        if name not in made:
+            raise AttributeError(f"module {mixin.__module__!r} has no attribute {name!r}")
+        return made[name]
+
+    return find

@@ -37,10 +37,4 @@ class FeedForward(GatedMLP):
     needs = ("_feedforward_gate_dense", "_feedforward_intermediate_dense", "_feedforward_output_dense")
 
 
-_LAYERS = made.counterparts("mlp", FeedForward)
-
-
-def __getattr__(name: str) -> type:
-    if name not in _LAYERS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _LAYERS[name]
+__getattr__ = made.counterparts("mlp", FeedForward)

@@ -29,10 +29,4 @@ class FusedRMSNorm(HubLayer):
         return fo.add_rms_norm(x, residual, weight, eps=self.epsilon, weight_offset=offset, dropout=dropout, seed=seed)
 
 
-_NORMS = made.counterparts("norms", FusedRMSNorm)
-
-
-def __getattr__(name: str) -> type:
-    if name not in _NORMS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _NORMS[name]
+__getattr__ = made.counterparts("norms", FusedRMSNorm)

@@ -21,10 +21,4 @@ class DroppingMLP(GatedMLP):
         return gelu_tanh if self.hidden_activation == "gelu_approximate" else self.act_fn
 
 
-_LAYERS = made.counterparts("t5gemma", DroppingMLP)
-
-
-def __getattr__(name: str) -> type:
-    if name not in _LAYERS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _LAYERS[name]
+__getattr__ = made.counterparts("t5gemma", DroppingMLP)
