@@ -35,7 +35,8 @@ def in_a_graph(operator: Specification, bad: Bad) -> str:
     """A pattern of the sentence as a kernel or the framework says it, which know a function by the name of the operator
     that it calls."""
     names = "|".join((operator.name, *operator.operators))
-    return re.escape(bad.sentence).replace(operator.name, f"({names})", 1)
+    sentence = re.escape(bad.sentence).replace("'", r"\\*'")  # PyTorch may quote it, once or twice
+    return sentence.replace(operator.name, f"({names})", 1)
 
 
 def of_any_size(operator: Specification, bad: Bad) -> str:

@@ -27,7 +27,8 @@ def steps(code: CodeType) -> Iterator[dis.Instruction]:
 
 def without_no_grad(function: Any) -> tuple[Any, Callable[[FunctionType], Any]]:
     """What `torch.no_grad()` decorates, and what decorates something else so; anything else as it is."""
-    if isinstance(function, FunctionType) and function.__code__ is _decorated.__code__:
+    # Equal, not the same: torch 2.15 gives each decorated function a copy of the code that bears the context's name.
+    if isinstance(function, FunctionType) and function.__code__ == _decorated.__code__:
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         makes_context = cells["ctx_factory"].cell_contents if "ctx_factory" in cells else None
         # torch's other contexts have the same code.
