@@ -62,8 +62,9 @@ def _torch_linear_cross_entropy(torch: Any) -> Function:
 
 
 def _quack_linear_cross_entropy(quack: Any) -> Function:
-    own = import_module(f"{quack.__name__}.linear_cross_entropy").chunked_linear_cross_entropy
-    return lambda x, weight, labels: own(x, weight, labels)
+    # Imported by the call: where this module does not fit the CUTLASS DSL that is there, the others still do.
+    module = f"{quack.__name__}.linear_cross_entropy"
+    return lambda x, weight, labels: import_module(module).chunked_linear_cross_entropy(x, weight, labels)
 
 
 OPERATORS = (

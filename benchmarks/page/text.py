@@ -21,8 +21,9 @@ BEGINNING = """\
 # Benchmarks
 
 What a user gains: every operator of fusedops beside what would be used instead, in one run on one machine. `make
-bench` measures, `make bench-report` writes this page from the runs in [`docs/benchmarks/`](benchmarks); no figure
-here was typed. What was tried, and why a kernel is as fast as it is: [performance](performance.md).
+bench` measures, `make bench-report` writes this page from the runs in [`docs/benchmarks/`](benchmarks), whose names are
+in the headings; no figure here was typed. What was tried, and why a kernel is as fast as it is:
+[performance](performance.md).
 
 ## How to read it
 
@@ -87,8 +88,6 @@ def _not_in(machines: Mapping[str, Sequence[Run]]) -> str:
 
 
 def _machine(name: str, runs: Sequence[Run], folder: Path) -> str:
-    facts = _environment(runs)
-    heading = facts.get("gpu") or f"{facts['cores']} cores of {facts['cpu']}"
     missing, pictures = [], []
     for kind, (title, draw) in PICTURES.items():
         picture = folder / f"{name}-{kind}.png"
@@ -100,7 +99,7 @@ def _machine(name: str, runs: Sequence[Run], folder: Path) -> str:
             pictures.append(f"![{title}]({FOLDER}/{picture.name})")
     notes = [f"- {note}" for run in runs for note in run["notes"]]
     parts = [
-        f"## {heading}",
+        f"## {_title(runs)} ({name})",
         _facts(runs),
         "\n".join(notes),
         *pictures,
@@ -114,6 +113,11 @@ def _machine(name: str, runs: Sequence[Run], folder: Path) -> str:
         *tables(runs),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _title(runs: Sequence[Run]) -> str:
+    facts = _environment(runs)
+    return facts.get("gpu") or f"{facts['cores']} cores of {facts['cpu']}"
 
 
 def _facts(runs: Sequence[Run]) -> str:
