@@ -285,3 +285,46 @@ def test_attention_to_an_encoder(torch_backend, torch, random):
     torch_backend.functions.convert(without, verbose=False)
     with pytest.raises(ValueError, match="has to be instantiated with cross-attention layers"):
         without(**{**inputs[1], "encoder_hidden_states": encoded.float()})
+
+
+@pytest.mark.parametrize("up", [0.5, "sparse"])
+def test_a_gate_times_what_no_kernel_takes(torch_backend, torch, up):
+    from fusedops.torch.conversion.hf.mlp import gated
+
+    gate = torch.randn(3, 4, device=torch_backend.device)
+    up = gate.to_sparse() if up == "sparse" else up
+    got, expected = gated(torch.nn.SiLU(), gate, up), torch.nn.functional.silu(gate) * up
+    assert torch.equal(*(x.to_dense() if x.is_sparse else x for x in (got, expected)))
+
+
+def test_layers_of_a_projection(torch_backend, torch, transformers):
+    """Moshi's depth decoder has weights for many layers, of which a call names one, or one for each position."""
+    from transformers.models.moshi import modeling_moshi
+
+    fo = torch_backend.functions
+    config = transformers.MoshiDepthConfig(hidden_size=8, ffn_dim=16, num_codebooks=3)
+    mlp = modeling_moshi.MoshiGatingMLP(config, use_flexible_linear=True).to(torch_backend.device)
+    for parameter in mlp.parameters():
+        torch.nn.init.normal_(parameter)
+    x = torch.randn(2, 3, 8, device=torch_backend.device)
+    layers = torch.arange(3, device=torch_backend.device)
+    expected = [mlp(x), mlp(x[:, :1], layers[1:2])]
+    model = fo.convert(torch.nn.Sequential(mlp), verbose=False)
+    assert type(model[0]) is not modeling_moshi.MoshiGatingMLP
+    for got, wanted in zip((model[0](x), model[0](x[:, :1], layers[1:2])), expected, strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
+def test_a_subclass_of_no_grad_is_kept(torch_backend, torch):
+    from fusedops.torch.conversion.hf.code import without_no_grad
+
+    def plain():
+        pass
+
+    class Own(torch.no_grad):
+        pass
+
+    assert without_no_grad(torch.no_grad()(plain))[0] is plain
+    for context in (Own(), torch.enable_grad(), torch.inference_mode()):
+        decorated = context(plain)
+        assert without_no_grad(decorated)[0] is decorated

@@ -336,31 +336,88 @@ def test_master_weights_in_state_dicts(torch_backend, optim):
         theirs = [p for group in one.param_groups for p in group["params"]]
         for x, y in zip(train(torch_backend, one, theirs, range(4, 8)), expected, strict=True):
             assert torch.equal(x, y)
-    theirs = parameters(torch_backend, dtype)
-    plain = made(torch.optim, "AdamW", theirs, {})
-    plain.load_state_dict(before.state_dict())
-    train(torch_backend, plain, theirs, range(9, 10))
-    without = made(torch.optim, "AdamW", theirs, {})
-    train(torch_backend, without, theirs, range(9, 10))
-    for one in (plain, without):
-        later = made(optim, "AdamW", params, {}, master_weights=True)
-        later.load_state_dict(one.state_dict())
-        train(torch_backend, later, params, range(12, 13))  # of all parameters
-        assert all(later.state[p]["master_param"].dtype == torch.float32 for p in params)
-        assert all(torch.equal(p, later.state[p]["master_param"].to(dtype)) for p in params)
+
+
+@pytest.mark.parametrize("way", ["torch", "ours", "dtype"])
+def test_old_master_weights_are_made_anew(torch_backend, optim, way):
+    """Where another optimizer, or a step in another dtype, has updated the parameters without them."""
+    torch = torch_backend.torch
+    params = parameters(torch_backend, torch.bfloat16)
+    optimizer = made(optim, "AdamW", params, {}, master_weights=True)
+    train(torch_backend, optimizer, params, range(3))
+    if way == "dtype":
+        for p in params:
+            p.grad, p.data = None, p.data.float()
+        train(torch_backend, optimizer, params, range(6))
+        for p in params:
+            p.grad, p.data = None, p.data.bfloat16()
+    else:
+        other = made(torch.optim if way == "torch" else optim, "AdamW", params, {})
+        other.load_state_dict(optimizer.state_dict())
+        train(torch_backend, other, params, range(6))
+        optimizer = made(optim, "AdamW", params, {}, master_weights=True)
+        optimizer.load_state_dict(other.state_dict())
+    before = [p.detach().clone() for p in params]
+    train(torch_backend, optimizer, params, range(6, 7))  # of all parameters
+    for p, x in zip(params, before, strict=True):
+        master = optimizer.state[p]["master_param"]
+        assert master.dtype == torch.float32 and torch.equal(master.to(torch.bfloat16), p)
+        assert bool(((p - x).abs() <= 0.15).all())  # three times the rate, and rounding
+
+
+def test_hooks_of_loaded_master_weights(torch_backend, optim):
+    """What hooks before the load return is loaded; what hooks behind it do stays."""
+    torch = torch_backend.torch
+    params = parameters(torch_backend, torch.bfloat16)
+    optimizer = made(optim, "AdamW", params, {}, master_weights=True)
+    train(torch_backend, optimizer, params, range(1))
+    saved = optimizer.state_dict()
+    seen = []
+    hook = optimizer.register_load_state_dict_post_hook(lambda x: seen.append(x.state[params[0]]["exp_avg"].dtype))
+    optimizer.load_state_dict(saved)
+    assert seen == [torch.float32]
+    hook.remove()
+    optimizer.register_load_state_dict_pre_hook(lambda _, given: {**given, "state": {}})
+    optimizer.load_state_dict(saved)
+    assert not optimizer.state
+    train(torch_backend, optimizer, params, range(1))
 
 
 def test_master_weights_are_refused(torch_backend, optim):
     """Where torch's own code would update the parameters without them."""
     torch = torch_backend.torch
     params = parameters(torch_backend, torch.bfloat16)
-    with pytest.raises(ValueError, match="master_weights needs numbers as betas, no amsgrad and no differentiable"):
+    with pytest.raises(ValueError, match="master_weights needs numbers as betas, no amsgrad, no differentiable"):
         optim.AdamW(params, amsgrad=True, master_weights=True)
     optimizer = optim.AdamW(params, master_weights=True)
     with pytest.raises(ValueError, match="master_weights needs"):
         optimizer.add_param_group({"params": parameters(torch_backend, torch.bfloat16), "amsgrad": True})
     assert len(optimizer.param_groups) == 1
     give_gradients(torch_backend, params, 0)
-    with pytest.raises(RuntimeError, match="a step with master_weights cannot be compiled"):
-        optimizer._plain_step(None)
+    optimizer.param_groups[0]["amsgrad"] = True
+    before = [p.detach().clone() for p in params]
+    with pytest.raises(RuntimeError, match="master_weights needs numbers as betas, no amsgrad"):
+        optimizer.step()
+    assert all(torch.equal(p, x) for p, x in zip(params, before, strict=True))
+    optimizer.param_groups[0]["amsgrad"] = False
     optimizer.step()
+
+
+def test_master_weights_with_a_scaler_and_a_norm(torch_backend, optim):
+    """As in float32, with the same scaled gradients."""
+    torch = torch_backend.torch
+    params = parameters(torch_backend, torch.bfloat16)
+    wide = [torch.nn.Parameter(p.detach().float()) for p in params]
+    found = []
+    for some, options in ((params, {"master_weights": True}), (wide, {})):
+        optimizer = made(optim, "AdamW", some, {}, max_grad_norm=0.5, **options)
+        scaler = torch.amp.GradScaler(torch_backend.device, init_scale=4.0)
+        scaler.scale(torch.zeros((), device=torch_backend.device))
+        for step in range(4):
+            give_gradients(torch_backend, some, step)
+            if step == 2:
+                some[0].grad[0] = float("inf")  # a step that is skipped
+            scaler.step(optimizer)
+            scaler.update(4.0)
+        found.append([optimizer.state[p].get("master_param", p.detach()) for p in some])
+    assert all(torch.equal(x, y) for x, y in zip(*found, strict=True))

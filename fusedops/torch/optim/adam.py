@@ -12,6 +12,10 @@ from fusedops.torch.optim.fused import FusedOptimizer, Group, Update, local
 
 _NARROW = (torch.float16, torch.bfloat16)
 _WIDE_STATES = ("master_param", "exp_avg", "exp_avg_sq")
+_NEEDED = (
+    "master_weights needs numbers as betas, no amsgrad, no differentiable, parameters on CPUs or CUDA GPUs, and a step "
+    "that torch.compile does not trace"
+)
 
 
 def _adamw(lists: Sequence[list[torch.Tensor]], lr: Any, scalars: Sequence[Any], options: dict[str, Any]) -> None:
@@ -24,6 +28,9 @@ class _AdamStep(FusedOptimizer):
 
     def __init__(self, *args: Any, master_weights: bool = False, **kwargs: Any) -> None:
         self.master_weights = master_weights  # the first parameter group asks for it
+        self._unchecked: set[torch.Tensor] = (
+            set()
+        )  # parameters whose copies were loaded, and may be older than they are
         super().__init__(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -33,7 +40,7 @@ class _AdamStep(FusedOptimizer):
         super().add_param_group(param_group)
         if self.master_weights and not self.is_covered(self.param_groups[-1]):
             self.param_groups.pop()
-            raise ValueError(f"{self._title}: master_weights needs numbers as betas, no amsgrad and no differentiable")
+            raise ValueError(f"{self._title}: {_NEEDED}")
 
     def is_covered(self, group: Group) -> bool:
         betas_are_numbers = not any(isinstance(beta, torch.Tensor) for beta in group["betas"])
@@ -46,13 +53,18 @@ class _AdamStep(FusedOptimizer):
             self._place_steps()
         states = [self.state[p] for p in params]
         has_masters = self.master_weights and params[0].dtype in _NARROW
+        if has_masters:
+            self._check_masters(params)
+        elif self.master_weights:  # the parameters had 16 bits before: this step does not update their copies
+            for state in states:
+                state.pop("master_param", None)
         for p, state in zip(params, states, strict=True):
             if not state:
                 dtype = torch.float32 if has_masters else p.dtype
                 state["step"] = torch.zeros((), dtype=torch.float32, device=local(p).device)
                 state["exp_avg"] = torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format)
                 state["exp_avg_sq"] = torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format)
-            if has_masters and "master_param" not in state:  # new, or loaded from an optimizer without them
+            if has_masters and "master_param" not in state:
                 state["master_param"] = p.detach()
                 for name in _WIDE_STATES:
                     state[name] = state[name].float()
@@ -72,23 +84,48 @@ class _AdamStep(FusedOptimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        given = self.__dict__.pop("_given", None)
+        if self.master_weights and given is not None:
+            self._widen(given)
+        self._unchecked = {p for p, found in self.state.items() if "master_param" in found}
         self._place_steps()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """torch's, which rounds states to the parameter's dtype: with master weights they stay float32."""
-        super().load_state_dict(state_dict)
-        if not self.master_weights:
-            return
-        places = [i for group in state_dict["param_groups"] for i in group["params"]]
+
+        def keep(_: Any, given: dict[str, Any]) -> None:
+            self._given = given  # behind all other hooks: for __setstate__, which is called with rounded states
+
+        hook = self.register_load_state_dict_pre_hook(keep)
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            hook.remove()
+            self.__dict__.pop("_given", None)
+
+    def _widen(self, given: dict[str, Any]) -> None:
+        places = [i for group in given["param_groups"] for i in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]
         for i, p in zip(places, params, strict=True):
-            given = state_dict["state"].get(i, {})
-            if p.dtype in _NARROW and "master_param" in given:
-                self.state[p] |= {name: given[name].to(p.device, torch.float32, copy=True) for name in _WIDE_STATES}
+            found = given["state"].get(i, {})
+            if p.dtype in _NARROW and "master_param" in found:
+                wide = {name: found[name] for name in _WIDE_STATES if name in found}
+                self.state[p] |= {name: x.to(p.device, torch.float32, copy=True) for name, x in wide.items()}
+
+    def _check_masters(self, params: Sequence[torch.Tensor]) -> None:
+        """Drops loaded copies that an optimizer without copies left behind: they do not round to their parameter."""
+        doubtful = [p for p in params if p in self._unchecked] if self._unchecked else []
+        if not doubtful:
+            return
+        self._unchecked.difference_update(doubtful)
+        same = [(local(self.state[p]["master_param"]).to(p.dtype) == local(p)).all() for p in doubtful]
+        for p, is_same in zip(doubtful, torch.stack(same).tolist(), strict=True):  # waits for the device, once
+            if not is_same:
+                del self.state[p]["master_param"]
 
     def _plain_step(self, closure: Any) -> Any:
-        if self.master_weights:
-            raise RuntimeError(f"{self._title}: a step with master_weights cannot be compiled; call it outside")
+        if self.master_weights and any(p.dtype in _NARROW for group in self.param_groups for p in group["params"]):
+            raise RuntimeError(f"{self._title}: {_NEEDED}")
         return super()._plain_step(closure)
 
     def _place_steps(self) -> None:
@@ -141,7 +178,9 @@ class AdamW(_AdamStep, torch.optim.AdamW):
     With `master_weights`, each parameter of 16 bits has a float32 copy, `master_param` in its state, made at its first
     step. The step updates this copy, with states of float32, and the parameter becomes the copy, rounded: updates
     smaller than the parameter's rounding add up instead of being lost. The state of an element takes 12 bytes in place
-    of 4. After other weights were loaded into the model, load their state dict as well, or clear `state`.
+    of 4. A change of a parameter by anything but `step` is lost in the next one, since that rounds the copy again: load
+    the optimizer's state dict that was saved with other weights, or clear `state`. A loaded copy that does not round to
+    its parameter is made anew.
 
     torch's own code, with the same result, updates groups with `amsgrad` or `differentiable`, betas that are tensors,
     and parameters on other devices than CPUs and CUDA GPUs; and all where torch.compile traces the step.
@@ -156,7 +195,7 @@ class AdamW(_AdamStep, torch.optim.AdamW):
     Raises:
         ValueError: `master_weights` with what torch's own code computes.
         RuntimeError: a gradient is sparse, or of another shape, dtype or device than its parameter, or a parameter is
-            complex; then no parameter has been updated. A step with `master_weights` is traced by torch.compile.
+            complex, or `master_weights` meets what torch's own code would compute; then no parameter has been updated.
 
     Example:
         >>> weight = torch.nn.Parameter(torch.tensor([1.0, 2.0]))

@@ -32,7 +32,7 @@ def without_no_grad(function: Any) -> tuple[Any, Callable[[FunctionType], Any]]:
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         makes_context = cells["ctx_factory"].cell_contents if "ctx_factory" in cells else None
         # torch's other contexts have the same code.
-        if isinstance(getattr(makes_context, "__self__", None), torch.no_grad):
+        if type(getattr(makes_context, "__self__", None)) is torch.no_grad:
             return function.__wrapped__, torch.no_grad()  # type: ignore[attr-defined]
     return function, lambda same: same
 

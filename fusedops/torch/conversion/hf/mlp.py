@@ -125,9 +125,11 @@ def gated_product(activation: Any, gate: Any, up: Any, x: torch.Tensor) -> torch
 def gated(activation: Any, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """act(gate) · up, by the kernel if it can and if no hook or subclass is in the way."""
     name = fused_name(activation)
-    if name is None or gate.dtype is not up.dtype or unfused_input(gate) or has_watchers(activation):
+    if name is None or unfused_input(gate) or has_watchers(activation):
         return activation(gate) * up
-    if shape(gate) != shape(up):  # one is spread over the other
+    if not isinstance(up, torch.Tensor) or unfused_input(up):  # a number, or what torch multiplies by its own rules
+        return activation(gate) * up
+    if gate.dtype is not up.dtype or shape(gate) != shape(up):  # one is spread over the other
         return activation(gate) * up
     return fo.gated_act(gate, up, name)
 

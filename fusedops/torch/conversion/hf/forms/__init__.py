@@ -22,7 +22,8 @@ class Form:
 
     Class arguments:
         mixin: what computes it, as file.class of `hf`.
-        then: names of attributes that the mixin calls in this order, for those that call what comes after.
+        first, then: names of attributes that the mixin calls in this order, for those that call what comes before or
+            after.
         options: further attributes of the counterpart.
     """
 
