@@ -31,8 +31,8 @@ def without_no_grad(function: Any) -> tuple[Any, Callable[[FunctionType], Any]]:
     if isinstance(function, FunctionType) and function.__code__ == _decorated.__code__:
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         makes_context = cells["ctx_factory"].cell_contents if "ctx_factory" in cells else None
-        # torch's other contexts have the same code.
-        if type(getattr(makes_context, "__self__", None)) is torch.no_grad:
+        context: Any = getattr(makes_context, "__self__", None)
+        if type(context) is torch.no_grad:  # torch's other contexts have the same code
             return function.__wrapped__, torch.no_grad()  # type: ignore[attr-defined]
     return function, lambda same: same
 
