@@ -31,6 +31,18 @@ def assert_as_accurate(got: list[np.ndarray], plain: list[np.ndarray], exact: li
         assert error <= allowed, f"error {error} of what is zero, of the framework's own code {limit}"
 
 
+def assert_each_close(got: list[np.ndarray], expected: list[np.ndarray], rtol: float, terms: int) -> None:
+    """Each array to its own size, but for the rounding of its sums, which are of so many terms.
+
+    Terms that cancel have the size of other results.
+    """
+    sizes = [_size(array) for array in expected]
+    for ours, theirs, size in zip(got, expected, sizes, strict=True):
+        floor = terms * float(ml_dtypes.finfo(theirs.dtype).eps) * float(np.median(sizes))
+        error = _size(ours - theirs)
+        assert error <= rtol * size + floor, f"error {error} of {size}, with a floor of {floor}"
+
+
 def _size(array: np.ndarray) -> float:
     return float(np.sqrt(np.mean(np.square(array.astype(np.float64)))))
 

@@ -7,7 +7,7 @@ import importlib.util
 import numpy as np
 import pytest
 
-from tests.helpers.accuracy import assert_as_accurate
+from tests.helpers.accuracy import assert_as_accurate, assert_each_close
 from tests.helpers.keras_models import gradients, policy, twin, values
 from tests.helpers.numerics import assert_same_bits
 from tests.keras.test_hub import MODELS, SHARING
@@ -150,10 +150,6 @@ def scattered(random, model):
     return model
 
 
-def size(array):
-    return np.sqrt(np.mean(np.square(array)))
-
-
 @pytest.mark.parametrize(
     ("build", "name"),
     [
@@ -184,13 +180,20 @@ def test_results_are_as_accurate_and_revert_brings_the_bits_back(keras, fk, buil
 
 @pytest.mark.parametrize("build", FAMILIES, indirect=True)
 def test_results_are_the_same_in_float32(fk, build, random):
-    """Outputs and gradients: to 1e-5 of their size."""
+    """Outputs and gradients, each to its own size."""
     model = scattered(random, build())
     inputs = batch(random, model)
     plain = values(model(inputs)) + gradients(model, inputs)
     fk.convert(model, verbose=False)
-    for got, expected in zip(values(model(inputs)) + gradients(model, inputs), plain, strict=True):
-        assert size(got - expected) <= 1e-5 * max(1, size(expected))
+    got = values(model(inputs)) + gradients(model, inputs)
+    assert_each_close(got, plain, rtol=400 * EPS, terms=2 * LENGTH)
+
+
+def test_a_small_gradient_is_compared_to_its_own_size(random):
+    expected = [random.normal(size=HIDDEN).astype("float32") * scale for scale in (1, 1, 1e-4)]
+    assert_each_close([array * (1 + EPS) for array in expected], expected, rtol=400 * EPS, terms=2 * LENGTH)
+    with pytest.raises(AssertionError, match="with a floor"):
+        assert_each_close([*expected[:2], expected[2] * 0.9], expected, rtol=400 * EPS, terms=2 * LENGTH)
 
 
 @pytest.mark.parametrize(("build", "gates"), [(name, FAMILIES[name][2]) for name in GATED], indirect=["build"])
