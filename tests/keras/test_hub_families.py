@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ import pytest
 from tests.helpers.accuracy import assert_as_accurate, assert_each_close
 from tests.helpers.keras_models import gradients, policy, twin, values
 from tests.helpers.numerics import assert_same_bits
+from tests.helpers.running import environment
 from tests.keras.test_hub import MODELS, SHARING
 
 VOCABULARY, LENGTH, HIDDEN = 32, 10, 32
@@ -125,6 +129,17 @@ def batch(random, model):
         else:
             inputs[name] = random.random(shape).astype(tensor.dtype)
     return inputs
+
+
+@pytest.fixture
+def hub(keras):
+    return pytest.importorskip("keras_hub")
+
+
+def classes(names):
+    """KerasHub's classes with these full names."""
+    places = (name.rpartition(".") for name in names)
+    return [getattr(importlib.import_module(module), name) for module, _, name in places]
 
 
 def test_every_counterpart_takes_part(keras, fk):
@@ -311,3 +326,59 @@ def test_a_rotation_of_others_is_called(fk, build, random):
 def test_a_block_with_experts_is_kept(fk, build, capsys):
     fk.convert(build(enable_moe_block=True, num_experts=2, expert_intermediate_dim=16, num_experts_per_token=1))
     assert "kept Gemma4TextDecoderBlock (2): it has experts beside its gate" in capsys.readouterr().out
+
+
+LOAD = """
+import json, sys
+import keras
+import fusedops.tf.keras
+
+names = [name for name in keras.saving.get_custom_objects() if name.startswith("fusedops.hub")]
+assert "keras_hub" not in sys.modules
+model = keras.models.load_model(sys.argv[1])
+kinds = {layer.name: f"{type(layer).__module__}.{type(layer).__name__}" for layer in model.layers}
+x = keras.ops.ones((2, *model.input.shape[1:]))
+print(json.dumps({"names": names, "kinds": kinds, "y": keras.ops.convert_to_numpy(model(x)).tolist()}))
+"""
+
+
+def test_layers_of_a_functional_model_are_loaded_by_a_process_without_them(keras, fk, hub, tf_backend, tmp_path):
+    """Which has imported fusedops.tf.keras only."""
+    from keras_hub.src.models.gemma.gemma_decoder_block import GemmaDecoderBlock
+    from keras_hub.src.models.gemma3.gemma3_decoder_block import Gemma3DecoderBlock
+    from keras_hub.src.models.gemma3.gemma3_layers import RMSNormalization
+    from keras_hub.src.models.mistral.mistral_transformer_decoder import MistralTransformerDecoder
+    from keras_hub.src.models.phi3.phi3_decoder import Phi3Decoder
+    from keras_hub.src.models.qwen3.qwen3_layernorm import Qwen3LayerNorm
+    from keras_hub.src.models.qwen_moe.qwen_moe_decoder import QwenMoeMLP
+    from keras_hub.src.models.t5.t5_transformer_layer import T5TransformerLayer
+    from keras_hub.src.models.t5gemma.t5gemma_layers import T5GemmaMLP
+
+    from fusedops.tf.keras.hub import MODULES, counterpart
+
+    x = inputs = keras.Input((6, HIDDEN))
+    for layer in (
+        MistralTransformerDecoder(48, 4, 2),
+        GemmaDecoderBlock(HIDDEN, 96, 8, 4, 2),
+        Gemma3DecoderBlock(HIDDEN, 48, 8, 4, 2),
+        Phi3Decoder(HIDDEN, 48, 4, 2),
+        T5TransformerLayer(False, HIDDEN, 8, 48, 0.0, "gelu", 1e-6, 4, use_relative_attention_bias=True),
+        hub.layers.TransformerEncoder(48, 4),
+        QwenMoeMLP(48, HIDDEN),
+        T5GemmaMLP(HIDDEN, 48, "gelu", 0.0),
+        RMSNormalization(HIDDEN),
+        Qwen3LayerNorm(),
+    ):
+        x = layer(x)
+        x = x[0] if isinstance(x, tuple | list) else x
+    model = keras.Model(inputs, x)
+    fk.convert(model, verbose=False).save(tmp_path / "model.keras")
+    command = [sys.executable, "-c", LOAD, tmp_path / "model.keras"]
+    done = subprocess.run(command, env=environment(tf_backend.device), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    kinds = {layer.name: f"{type(layer).__module__}.{type(layer).__name__}" for layer in model.layers}
+    assert sum(kind.startswith("fusedops.tf.keras.hub.") for kind in kinds.values()) == 10
+    assert found["kinds"] == kinds
+    assert set(found["names"]) == {keras.saving.get_registered_name(counterpart(kind)) for kind in classes(MODULES)}
+    assert_each_close([np.array(found["y"], "float32")], values(model(np.ones((2, 6, HIDDEN)))), 400 * EPS, HIDDEN)

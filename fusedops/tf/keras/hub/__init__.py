@@ -5,16 +5,21 @@ without KerasHub, nothing here is imported. Counterparts rely on attributes and 
 layers of KerasHub 0.32; a layer of another version that lacks one is kept as it is.
 
 KerasHub's models save themselves by their own config, and load as they were before `convert`. A counterpart that is a
-layer of your own model, such as a TransformerEncoder, is found by `keras.models.load_model` after its module has
-been imported: `import fusedops.tf.keras.hub.transformer`.
+layer of your own model, such as a TransformerEncoder, loads as one; the layers that it makes itself are KerasHub's
+until the next `convert`. Keras knows its name without its module, which is imported when a file has the name.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
+from typing import Any, TypeVar
+
+import keras
 
 from fusedops.conversion import full_name
+
+_Kind = TypeVar("_Kind", bound=type)
 
 MODULES = {
     "keras_hub.src.layers.modeling.cached_multi_head_attention.CachedMultiHeadAttention": "transformer",
@@ -76,7 +81,38 @@ MODULES = {
 
 def counterpart(kind: type) -> type:
     """What stands in for this class, which is known; it may raise what `conversion.Rules.counterpart` does."""
-    return getattr(importlib.import_module(f"{__name__}.{MODULES[full_name(kind)]}"), kind.__name__)
+    return _find(MODULES[full_name(kind)], kind.__name__)
+
+
+def _find(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+
+
+def _package(module: str, name: str) -> str:
+    """Where Keras has the name of a class of this module here; several families have norms of one name."""
+    return f"fusedops.hub.{module}" if module == "gemma" or name == "RMSNormalization" else "fusedops.hub"
+
+
+def saved(kind: _Kind) -> _Kind:
+    """Has Keras save a counterpart under its name, and load it."""
+    package = _package(kind.__module__.rpartition(".")[2], kind.__name__)
+    keras.saving.register_keras_serializable(package)(kind)
+    return kind
+
+
+class _Unimported:
+    """What Keras finds under the name of a counterpart until its module is imported; of it, it calls `from_config`."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module, self.name = module, name
+
+    def from_config(self, config: dict[str, Any]) -> Any:
+        return _find(self.module, self.name).from_config(config)
+
+
+for _place, _module in MODULES.items():
+    _name = _place.rpartition(".")[2]
+    keras.saving.get_custom_objects()[f"{_package(_module, _name)}>{_name}"] = _Unimported(_module, _name)
 
 
 def is_known(kind: type) -> bool:

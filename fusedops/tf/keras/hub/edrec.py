@@ -9,16 +9,17 @@ import tensorflow as tf
 from keras_hub.src.models.edrec import edrec_layers
 
 from fusedops.tf.keras.activations import gelu_tanh
+from fusedops.tf.keras.hub import saved
 from fusedops.tf.keras.hub.mlp import GatedMLP
 from fusedops.tf.keras.hub.norms import FusedRMSNorm
 
 
-@keras.saving.register_keras_serializable("fusedops.hub")
+@saved
 class EdRecRMSNormalization(FusedRMSNorm, edrec_layers.EdRecRMSNormalization):
     weight_offset = 1.0
 
 
-@keras.saving.register_keras_serializable("fusedops.hub")
+@saved
 class EdRecGatedFeedForward(GatedMLP, edrec_layers.EdRecGatedFeedForward):
     needs = ("up_proj", "gate_proj", "down_proj")  # the activation is that of up_proj
 

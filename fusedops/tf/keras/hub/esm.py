@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import keras
 import tensorflow as tf
 from keras_hub.src.models.esm import esm_attention
 
+from fusedops.tf.keras.hub import saved
 from fusedops.tf.keras.hub.rotary import FusedRotation
 
 
-@keras.saving.register_keras_serializable("fusedops.hub")
+@saved
 class ESMRotaryEmbedding(FusedRotation, esm_attention.ESMRotaryEmbedding):
     needs = (*FusedRotation.needs, "apply_rotary_pos_emb")
 

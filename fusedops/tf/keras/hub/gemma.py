@@ -8,10 +8,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
-import keras
 import tensorflow as tf
 from keras_hub.src.models.gemma import gemma_attention, gemma_decoder_block, rms_normalization
 
+from fusedops.tf.keras.hub import saved
 from fusedops.tf.keras.hub.causal import kept_of_decoder
 from fusedops.tf.keras.hub.gated import gated_product
 from fusedops.tf.keras.hub.layer import HubLayer
@@ -20,12 +20,12 @@ from fusedops.tf.keras.hub.residual import add_norm
 from fusedops.tf.keras.kept import Kept, attend, fit, keras_mask, too_many
 
 
-@keras.saving.register_keras_serializable("fusedops.hub.gemma")
+@saved
 class RMSNormalization(FusedRMSNorm, rms_normalization.RMSNormalization):
     weight_offset = 1.0
 
 
-@keras.saving.register_keras_serializable("fusedops.hub.gemma")
+@saved
 class CachedGemmaAttention(HubLayer, gemma_attention.CachedGemmaAttention):
     needs = (
         "query_dense",
@@ -132,7 +132,7 @@ class GatedBlock(HubLayer):
         return y if cache is None else (y, cache)
 
 
-@keras.saving.register_keras_serializable("fusedops.hub.gemma")
+@saved
 class GemmaDecoderBlock(GatedBlock, gemma_decoder_block.GemmaDecoderBlock):
     def call(self, x: tf.Tensor, padding_mask: Any = None, cache: Any = None, cache_update_index: Any = 0) -> Any:
         def mask(normalized: tf.Tensor) -> Any:

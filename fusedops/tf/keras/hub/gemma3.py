@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
 import tensorflow as tf
 from keras_hub.src.models.gemma3 import gemma3_decoder_block, gemma3_layers
 
+from fusedops.tf.keras.hub import saved
 from fusedops.tf.keras.hub.gemma import GatedBlock
 from fusedops.tf.keras.hub.norms import FusedRMSNorm
 
 
-@keras.saving.register_keras_serializable("fusedops.hub.gemma3")
+@saved
 class RMSNormalization(FusedRMSNorm, gemma3_layers.RMSNormalization):
     weight_offset = 1.0
 
 
-@keras.saving.register_keras_serializable("fusedops.hub")
+@saved
 class Gemma3DecoderBlock(GatedBlock, gemma3_decoder_block.Gemma3DecoderBlock):
     def call(
         self,

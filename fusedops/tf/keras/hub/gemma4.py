@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
 import tensorflow as tf
 from keras_hub.src.models.gemma4 import gemma4_decoder_block, gemma4_layers
 
 import fusedops.tf as fo
+from fusedops.tf.keras.hub import saved
 from fusedops.tf.keras.hub.gated import gated_product
 from fusedops.tf.keras.hub.layer import HubLayer
 from fusedops.tf.keras.hub.norms import FusedRMSNorm
 from fusedops.tf.keras.hub.residual import add_norm
 
 
-@keras.saving.register_keras_serializable("fusedops.hub.gemma4")
+@saved
 class RMSNormalization(FusedRMSNorm, gemma4_layers.RMSNormalization):
     pass
 
 
-@keras.saving.register_keras_serializable("fusedops.hub")
+@saved
 class Gemma4VNorm(FusedRMSNorm, gemma4_layers.Gemma4VNorm):
     needs = ("epsilon",)
 
@@ -28,7 +28,7 @@ class Gemma4VNorm(FusedRMSNorm, gemma4_layers.Gemma4VNorm):
         return None
 
 
-@keras.saving.register_keras_serializable("fusedops.hub")
+@saved
 class Gemma4TextDecoderBlock(HubLayer, gemma4_decoder_block.Gemma4TextDecoderBlock):
     needs = (
         "pre_attention_norm",

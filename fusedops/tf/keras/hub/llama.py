@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import keras
 from keras_hub.src.models.llama import llama_rotary_embedding
 
+from fusedops.tf.keras.hub import saved
 from fusedops.tf.keras.hub.rotary import FusedRotation
 
 
-@keras.saving.register_keras_serializable("fusedops.hub")
+@saved
 class LlamaRotaryEmbedding(FusedRotation, llama_rotary_embedding.LlamaRotaryEmbedding):
     pass

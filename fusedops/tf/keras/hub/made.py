@@ -5,9 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 
-import keras
-
-from fusedops.tf.keras.hub import MODULES
+from fusedops.tf.keras.hub import MODULES, saved
 
 
 def counterparts(where: str, mixin: type) -> Callable[[str], type]:
@@ -23,7 +21,7 @@ def counterparts(where: str, mixin: type) -> Callable[[str], type]:
         except (ImportError, AttributeError):  # another version of KerasHub has no such model, and no layer of it
             continue
         kind = type(name, (mixin, base), {"__module__": mixin.__module__})
-        made[name] = keras.saving.register_keras_serializable("fusedops.hub")(kind)
+        made[name] = saved(kind)
 
     def find(name: str) -> type:
         if name not in made:

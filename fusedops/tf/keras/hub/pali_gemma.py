@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
 import tensorflow as tf
 from keras_hub.src.models.pali_gemma import pali_gemma_decoder_block
 
+from fusedops.tf.keras.hub import saved
 from fusedops.tf.keras.hub.gemma import GatedBlock
 
 
-@keras.saving.register_keras_serializable("fusedops.hub")
+@saved
 class PaliGemmaDecoderBlock(GatedBlock, pali_gemma_decoder_block.PaliGemmaDecoderBlock):
     def call(
         self,

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
 import tensorflow as tf
 from keras_hub.src.models.phi3 import phi3_decoder
 
+from fusedops.tf.keras.hub import saved
 from fusedops.tf.keras.hub.gated import gated
 from fusedops.tf.keras.hub.layer import HubLayer
 from fusedops.tf.keras.hub.residual import add_norm
 
 
-@keras.saving.register_keras_serializable("fusedops.hub")
+@saved
 class Phi3Decoder(HubLayer, phi3_decoder.Phi3Decoder):
     needs = (
         "pre_attention_layernorm",

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
 import tensorflow as tf
 from keras_hub.src.models.qwen3_5 import qwen3_5_decoder, qwen3_5_layers
 
+from fusedops.tf.keras.hub import saved
 from fusedops.tf.keras.hub.gated import gated
 from fusedops.tf.keras.hub.layer import HubLayer
 from fusedops.tf.keras.hub.norms import FusedRMSNorm
 from fusedops.tf.keras.hub.residual import add_norm
 
 
-@keras.saving.register_keras_serializable("fusedops.hub")
+@saved
 class Qwen3_5LayerNorm(FusedRMSNorm, qwen3_5_layers.Qwen3_5LayerNorm):
     weight_offset = 1.0
 
 
-@keras.saving.register_keras_serializable("fusedops.hub")
+@saved
 class Qwen3_5TransformerDecoder(HubLayer, qwen3_5_decoder.Qwen3_5TransformerDecoder):
     needs = (
         "layer_type",

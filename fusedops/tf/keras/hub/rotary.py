@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import keras
 import tensorflow as tf
 from keras_hub.src.layers.modeling import rotary_embedding
 
 import fusedops.tf as fo
+from fusedops.tf.keras.hub import saved
 from fusedops.tf.keras.hub.layer import HubLayer
 
 
@@ -34,6 +34,6 @@ def _table(embedding: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
     return tf.broadcast_to(half, tf.concat([tf.shape(tensor)[:1], tf.shape(half)[1:]], 0))
 
 
-@keras.saving.register_keras_serializable("fusedops.hub")
+@saved
 class RotaryEmbedding(FusedRotation, rotary_embedding.RotaryEmbedding):
     pass

@@ -9,17 +9,18 @@ import tensorflow as tf
 from keras_hub.src.models.smollm3 import smollm3_layers
 
 import fusedops.tf as fo
+from fusedops.tf.keras.hub import saved
 from fusedops.tf.keras.hub.attention import FusedAttention
 from fusedops.tf.keras.hub.layer import HubLayer
 from fusedops.tf.keras.hub.mlp import GatedMLP
 
 
-@keras.saving.register_keras_serializable("fusedops.hub")
+@saved
 class SmolLM3MLP(GatedMLP, smollm3_layers.SmolLM3MLP):
     pass
 
 
-@keras.saving.register_keras_serializable("fusedops.hub")
+@saved
 class SmolLM3RotaryEmbedding(HubLayer, smollm3_layers.SmolLM3RotaryEmbedding):
     """KerasHub's gives cosines and sines to the attention; ours turns queries and keys for an attention of ours."""
 
@@ -36,7 +37,7 @@ class SmolLM3RotaryEmbedding(HubLayer, smollm3_layers.SmolLM3RotaryEmbedding):
         return fo.rope(x, cos, sin)
 
 
-@keras.saving.register_keras_serializable("fusedops.hub")
+@saved
 class SmolLM3Attention(FusedAttention, smollm3_layers.SmolLM3Attention):
     needs = (*FusedAttention.needs, "q_proj", "k_proj", "v_proj", "o_proj", "rotary_embedding", "use_rope", "head_dim")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
 import tensorflow as tf
 from keras_hub.src.models.t5 import t5_layer_norm, t5_transformer_layer
 
 from fusedops.tf.keras.dropout import add
+from fusedops.tf.keras.hub import saved
 from fusedops.tf.keras.hub.gated import activated_product
 from fusedops.tf.keras.hub.layer import HubLayer
 from fusedops.tf.keras.hub.norms import FusedRMSNorm
@@ -16,7 +16,7 @@ from fusedops.tf.keras.hub.residual import add_norm
 from fusedops.tf.keras.layer import parameter
 
 
-@keras.saving.register_keras_serializable("fusedops.hub")
+@saved
 class T5LayerNorm(FusedRMSNorm, t5_layer_norm.T5LayerNorm):
     needs = ("weight", "epsilon")
 
@@ -24,7 +24,7 @@ class T5LayerNorm(FusedRMSNorm, t5_layer_norm.T5LayerNorm):
         return parameter(self.weight, x)
 
 
-@keras.saving.register_keras_serializable("fusedops.hub")
+@saved
 class T5TransformerLayer(HubLayer, t5_transformer_layer.T5TransformerLayer):
     needs = (
         "is_decoder",

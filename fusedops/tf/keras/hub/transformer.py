@@ -5,19 +5,19 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import keras
 import tensorflow as tf
 from keras_hub.src.layers.modeling import cached_multi_head_attention, transformer_decoder, transformer_encoder
 from keras_hub.src.layers.modeling.transformer_layer_utils import merge_padding_and_attention_mask
 
 from fusedops.tf.keras.attention import MultiHeadAttention
 from fusedops.tf.keras.dropout import add
+from fusedops.tf.keras.hub import saved
 from fusedops.tf.keras.hub.causal import kept_of_decoder
 from fusedops.tf.keras.hub.layer import HubLayer
 from fusedops.tf.keras.hub.residual import add_norm
 
 
-@keras.saving.register_keras_serializable("fusedops.hub")
+@saved
 class TransformerEncoder(HubLayer, transformer_encoder.TransformerEncoder):
     needs = (
         "normalize_first",
@@ -62,7 +62,7 @@ class TransformerEncoder(HubLayer, transformer_encoder.TransformerEncoder):
         return self._feedforward_output_dense(self._feedforward_intermediate_dense(x))
 
 
-@keras.saving.register_keras_serializable("fusedops.hub")
+@saved
 class CachedMultiHeadAttention(HubLayer, MultiHeadAttention, cached_multi_head_attention.CachedMultiHeadAttention):
     """KerasHub's code projects and keeps the cache, and then calls Keras's attention, which is ours."""
 
@@ -70,7 +70,7 @@ class CachedMultiHeadAttention(HubLayer, MultiHeadAttention, cached_multi_head_a
         return super().why_not(inputs) or MultiHeadAttention.why_not(self, inputs)
 
 
-@keras.saving.register_keras_serializable("fusedops.hub")
+@saved
 class TransformerDecoder(HubLayer, transformer_decoder.TransformerDecoder):
     needs = ("_self_attention_layer", "_compute_self_attention_mask")
 
