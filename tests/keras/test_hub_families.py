@@ -328,6 +328,90 @@ def test_a_block_with_experts_is_kept(fk, build, capsys):
     assert "kept Gemma4TextDecoderBlock (2): it has experts beside its gate" in capsys.readouterr().out
 
 
+def gemma4_block(random, layer_input=8):
+    from keras_hub.src.models.gemma4.gemma4_decoder_block import Gemma4TextDecoderBlock
+
+    block = Gemma4TextDecoderBlock(HIDDEN, 48, 8, 4, 2, hidden_size_per_layer_input=layer_input)
+    block.build((2, LENGTH, HIDDEN))
+    return scattered(random, block), random.normal(size=(2, LENGTH, HIDDEN)).astype("float32")
+
+
+@pytest.mark.parametrize("mode", ["int8", "int4"])
+@pytest.mark.parametrize("converted_first", [False, True])
+def test_a_quantized_gemma4_block_is_kept(fk, hub, mode, converted_first, random, capsys):
+    """KerasHub's own result has no scales in it."""
+
+    def quantize():
+        for dense in (block.gating_ffw, block.gating_ffw_2, block.ffw_linear):
+            dense.quantize(mode)
+
+    block, x = gemma4_block(random)
+    if converted_first:
+        fk.convert(block, verbose=False)
+        quantize()
+        got = values(block(x)[0])
+        fk.revert(block)
+    else:
+        quantize()
+        fk.convert(block)
+        assert "kept Gemma4TextDecoderBlock 'gemma4_text_decoder_block" in (report := capsys.readouterr().out)
+        assert "it is quantized, and KerasHub's multiplies by the integers without their scales" in report
+        got = values(block(x)[0])
+        fk.revert(block)
+    assert_each_close(got, values(block(x)[0]), rtol=400 * EPS, terms=LENGTH)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("batches", [(2, 2), (2, 1), (1, 2)])
+def test_an_input_of_a_gemma4_block_broadcasts(fk, hub, batches, traced, random):
+    import tensorflow as tf
+
+    block, x = gemma4_block(random)
+    x, given = x[: batches[0]], random.normal(size=(batches[1], LENGTH, 8)).astype("float32")
+    expected = values(block(x, per_layer_input=given)[0])
+    fk.convert(block, verbose=False)
+    call = lambda x, given: block(x, per_layer_input=given)[0]  # noqa: E731
+    if traced:
+        sizes = [None if array.shape[0] == 2 else 1 for array in (x, given)]
+        signature = [tf.TensorSpec((size, *y.shape[1:])) for size, y in zip(sizes, (x, given), strict=True)]
+        call = tf.function(call, input_signature=signature)
+    assert_each_close(values(call(x, given)), expected, rtol=400 * EPS, terms=LENGTH)
+
+
+def test_an_input_of_a_gemma4_block_broadcasts_by_a_size_that_only_its_call_knows(fk, hub, random):
+    import tensorflow as tf
+
+    block, x = gemma4_block(random)
+    given = random.normal(size=(1, LENGTH, 8)).astype("float32")
+    expected = values(block(x, per_layer_input=given)[0])
+    fk.convert(block, verbose=False)
+    signature = [tf.TensorSpec((None, *y.shape[1:])) for y in (x, given)]
+    call = tf.function(lambda x, given: block(x, per_layer_input=given)[0], input_signature=signature)
+    assert_each_close(values(call(x, given)), expected, rtol=400 * EPS, terms=LENGTH)
+
+
+@pytest.mark.parametrize("index", ["int32", "int64", "np.int64", "np.array"])
+def test_where_a_cache_of_smollm3_is_updated(fk, hub, index, random):
+    import tensorflow as tf
+    from keras_hub.src.models.smollm3.smollm3_layers import SmolLM3Attention
+
+    index = {
+        "int32": tf.constant(3, tf.int32),
+        "int64": tf.constant(3, tf.int64),
+        "np.int64": np.int64(3),
+        "np.array": np.array(3),
+    }[index]
+    layer = SmolLM3Attention(HIDDEN, 4, 2, False, 0.0, [True], ["full_attention"], 0)
+    layer.build(((2, 1, HIDDEN),))
+    x, cache = (random.normal(size=shape).astype("float32") for shape in ((2, 1, HIDDEN), (2, 2, 6, 2, 8)))
+    options = {"self_attention_cache": cache, "self_attention_cache_update_index": index}
+    options["attention_mask"] = np.arange(6)[np.newaxis, np.newaxis] <= np.full((2, 1, 1), 3)
+    expected = values(layer(x, **options))
+    fk.convert(layer, verbose=False)
+    assert type(layer) is not SmolLM3Attention
+    assert_each_close(values(layer(x, **options)), expected, rtol=400 * EPS, terms=HIDDEN)
+
+
 LOAD = """
 import json, sys
 import keras

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
 import tensorflow as tf
 from keras_hub.src.models.gemma4 import gemma4_decoder_block, gemma4_layers
 
@@ -47,7 +48,15 @@ class Gemma4TextDecoderBlock(HubLayer, gemma4_decoder_block.Gemma4TextDecoderBlo
     )
 
     def why_not(self, inputs: Any = None) -> str | None:
-        return super().why_not(inputs) or ("it has experts beside its gate" if self.enable_moe_block else None)
+        reason = super().why_not(inputs)
+        if reason is None and self.enable_moe_block:
+            return "it has experts beside its gate"
+        if reason is None and self._is_quantized():
+            return "it is quantized, and KerasHub's multiplies by the integers without their scales"
+        return reason
+
+    def _is_quantized(self) -> bool:
+        return any(dense.quantization_mode for dense in (self.gating_ffw, self.gating_ffw_2, self.ffw_linear))
 
     def call(
         self,
@@ -63,7 +72,7 @@ class Gemma4TextDecoderBlock(HubLayer, gemma4_decoder_block.Gemma4TextDecoderBlo
     ) -> Any:
         of_cache = {"cache_update_index": cache_update_index, "cache_update_mask": cache_update_mask}
         of_layer = {"shared_kv": shared_kv, "positions": positions}
-        if x.dtype == "float16":  # KerasHub's own code bounds its sums
+        if x.dtype == "float16" or self._is_quantized():  # KerasHub's own code bounds its sums, and has no scales
             return super().call(
                 x, padding_mask, vision_mask, cache, per_layer_input=per_layer_input, **of_cache, **of_layer
             )
@@ -87,5 +96,11 @@ class Gemma4TextDecoderBlock(HubLayer, gemma4_decoder_block.Gemma4TextDecoderBlo
 
     def _with_layer_input(self, x: tf.Tensor, per_layer_input: tf.Tensor) -> tf.Tensor:
         gate = self.per_layer_input_gate(x)
-        y = fo.gated_act(gate, tf.cast(per_layer_input, gate.dtype), "gelu_tanh")
+        per_layer_input = tf.cast(per_layer_input, gate.dtype)
+        if gate.shape == per_layer_input.shape:
+            if not gate.shape.is_fully_defined():  # it may broadcast yet
+                per_layer_input = tf.broadcast_to(per_layer_input, tf.shape(gate))
+            y = fo.gated_act(gate, per_layer_input, "gelu_tanh")
+        else:
+            y = keras.activations.gelu(gate, approximate=True) * per_layer_input
         return x + self.post_per_layer_input_norm(self.per_layer_up_proj(y))

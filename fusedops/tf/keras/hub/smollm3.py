@@ -31,7 +31,7 @@ class SmolLM3RotaryEmbedding(HubLayer, smollm3_layers.SmolLM3RotaryEmbedding):
 
     def rotated(self, x: tf.Tensor, start_index: Any) -> tf.Tensor:
         """[B, T, H, D], turned; the angles are computed in float32, and rounded to x's dtype as KerasHub's are."""
-        positions = tf.cast(tf.range(tf.shape(x)[1]) + start_index, tf.float32)
+        positions = tf.range(tf.shape(x)[1], dtype=tf.float32) + tf.cast(start_index, tf.float32)
         angles = positions[:, tf.newaxis] * tf.cast(self.inv_freq, tf.float32)
         cos, sin = (tf.cast(table * self.attention_scaling, x.dtype) for table in (tf.cos(angles), tf.sin(angles)))
         return fo.rope(x, cos, sin)
