@@ -490,3 +490,20 @@ def test_options_that_make_no_sense(arguments, sentence, capsys, monkeypatch):
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == 2 and sentence in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_whole_steps_are_measured(any_backend):
+    """Of a small model: each contender has a time, and none an error."""
+    if any_backend.framework == "torch":
+        pytest.importorskip("transformers")
+    command = [sys.executable, "-m", "benchmarks.steps", "--quick", "--framework", any_backend.framework]
+    hidden = {"CUDA_VISIBLE_DEVICES": ""} if any_backend.device == "cpu" else {}
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | hidden, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Error" not in done.stdout
+    lines = [line.split() for line in done.stdout.splitlines() if line.endswith(" GiB")]
+    assert {line[0] for line in lines} == {"torch": {"eager", "fusedops,", "fusedops"}, "tf": {"Keras,", "fusedops,"}}[
+        any_backend.framework
+    ]
+    assert all(float(line[-4]) > 0 for line in lines)
