@@ -28,9 +28,8 @@ class _AdamStep(FusedOptimizer):
 
     def __init__(self, *args: Any, master_weights: bool = False, **kwargs: Any) -> None:
         self.master_weights = master_weights  # the first parameter group asks for it
-        self._unchecked: set[torch.Tensor] = (
-            set()
-        )  # parameters whose copies were loaded, and may be older than they are
+        # Parameters whose copies were loaded, and may be older than they are.
+        self._unchecked: set[torch.Tensor] = set()
         super().__init__(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:

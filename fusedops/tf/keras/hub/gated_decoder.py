@@ -47,12 +47,15 @@ class GatedDecoder(CausalDecoder):
         )
         if self_attention_cache is not None:
             attended, self_attention_cache = attended
-        dropout = self._self_attention_dropout
-
-        x, residual = add_norm(self._feedforward_layernorm, attended, decoder_sequence, dropout, training)
-        gate, up = self._feedforward_gate_dense, self._feedforward_intermediate_dense
-        y = self._feedforward_output_dense(gated(gate, up, x, self.activation)) + residual
+        y = feed_forward(self, self._feedforward_layernorm, attended, decoder_sequence, training)
         return y if self_attention_cache is None else (y, self_attention_cache)
+
+
+def feed_forward(block: Any, norm: Any, attended: tf.Tensor, residual: tf.Tensor, training: bool | None) -> tf.Tensor:
+    """The second half of a block with Llama's names, from the sum of its attention and what went in."""
+    x, residual = add_norm(norm, attended, residual, block._self_attention_dropout, training)
+    gate, up = block._feedforward_gate_dense, block._feedforward_intermediate_dense
+    return block._feedforward_output_dense(gated(gate, up, x, block.activation)) + residual
 
 
 __getattr__ = made.counterparts("gated_decoder", GatedDecoder)

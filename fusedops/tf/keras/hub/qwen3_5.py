@@ -8,10 +8,9 @@ import tensorflow as tf
 from keras_hub.src.models.qwen3_5 import qwen3_5_decoder, qwen3_5_layers
 
 from fusedops.tf.keras.hub import saved
-from fusedops.tf.keras.hub.gated import gated
+from fusedops.tf.keras.hub.gated_decoder import feed_forward
 from fusedops.tf.keras.hub.layer import HubLayer
 from fusedops.tf.keras.hub.norms import FusedRMSNorm
-from fusedops.tf.keras.hub.residual import add_norm
 
 
 @saved
@@ -61,11 +60,7 @@ class Qwen3_5TransformerDecoder(HubLayer, qwen3_5_decoder.Qwen3_5TransformerDeco
             )
         if self_attention_cache is not None:
             mixed, self_attention_cache = mixed
-        dropout = self._self_attention_dropout
-
-        x, residual = add_norm(self._post_attention_layernorm, mixed, decoder_sequence, dropout, training)
-        gate, up = self._feedforward_gate_dense, self._feedforward_intermediate_dense
-        y = self._feedforward_output_dense(gated(gate, up, x, self.activation)) + residual
+        y = feed_forward(self, self._post_attention_layernorm, mixed, decoder_sequence, training)
         if self_attention_cache is None:
             return y
         return (y, *self_attention_cache) if is_linear else (y, self_attention_cache)
