@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from tests.helpers.numerics import assert_same_bits
 
 
 @contextlib.contextmanager
@@ -58,3 +61,11 @@ def gradients(model: Any, inputs: Any) -> list[np.ndarray]:
     found = tape.gradient(outputs, [weight.value for weight in model.trainable_weights], upstream)
     # Not all weights are used. Of an embedding, what each token adds: their sum has no fixed order on a GPU.
     return values([getattr(gradient, "values", gradient) for gradient in found if gradient is not None])
+
+
+def assert_loads_converted(keras: Any, fk: Any, model: Any, inputs: Any, path: Path) -> None:
+    """Converts and saves a model: what is loaded has the bits that the model had before."""
+    expected = values(model(inputs))
+    fk.convert(model, verbose=False).save(path)
+    for got, value in zip(values(keras.models.load_model(path)(inputs)), expected, strict=True):
+        assert_same_bits(got, value)

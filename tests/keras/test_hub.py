@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.accuracy import assert_as_accurate, assert_losses_overlap
-from tests.helpers.keras_models import gradients, policy, twin, values
+from tests.helpers.keras_models import assert_loads_converted, gradients, policy, twin, values
 from tests.helpers.numerics import assert_same_bits
 from tests.helpers.running import environment
 
@@ -433,12 +433,7 @@ def test_another_version_of_keras_hub(tf_backend, hub):
 
 def test_a_converted_backbone_is_saved_and_loaded(keras, fk, build, random, tmp_path):
     model = build()
-    inputs = batch(random, model)
-    expected = values(model(inputs))
-    fk.convert(model, verbose=False).save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    for got, value in zip(values(loaded(inputs)), expected, strict=True):
-        assert_same_bits(got, value)
+    assert_loads_converted(keras, fk, model, batch(random, model), tmp_path / "model.keras")
 
 
 def test_a_model_with_a_converted_encoder_is_saved_and_loaded(keras, fk, hub, random, tmp_path):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.accuracy import assert_as_accurate, assert_each_close
-from tests.helpers.keras_models import gradients, policy, twin, values
+from tests.helpers.keras_models import assert_loads_converted, gradients, policy, twin, values
 from tests.helpers.numerics import assert_same_bits
 from tests.helpers.running import environment
 from tests.keras.test_hub import MODELS, SHARING
@@ -261,12 +261,7 @@ def test_dropout_still_applies(keras, fk, build, name, random):
 @pytest.mark.parametrize("build", FAMILIES, indirect=True)
 def test_a_converted_backbone_is_saved_and_loaded(keras, fk, build, random, tmp_path):
     model = build()
-    inputs = batch(random, model)
-    expected = values(model(inputs))
-    fk.convert(model, verbose=False).save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    for got, value in zip(values(loaded(inputs)), expected, strict=True):
-        assert_same_bits(got, value)
+    assert_loads_converted(keras, fk, model, batch(random, model), tmp_path / "model.keras")
 
 
 @pytest.mark.slow
