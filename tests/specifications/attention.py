@@ -27,9 +27,11 @@ class Attention(Specification):
         yield call(random, "one-key-head", heads=(4, 1), queries=3, keys=9, features=5, features_v=3)
         yield call(random, "odd", heads=(3, 3), queries=33, keys=17, features=33, features_v=31)
         yield call(random, "blocks", leading=(1,), heads=(2, 1), queries=130, keys=300, features=64)
-        for features in (64, 128, 256):  # whole tiles, and parts of some, of the kernels for each
+        for features in (64, 128, 136, 256):  # whole tiles, and parts of some, of the kernels for each
             shape = {"heads": (2, 1), "queries": 140, "keys": 150, "features": features, "features_v": features}
             yield call(random, f"tiles-{features}", leading=(1,), causal=True, **shape)
+        shape = {"heads": (3, 1), "queries": 40, "keys": 270, "features": 8}  # several heads add to the same gradients
+        yield call(random, "tiles-grouped", leading=(1,), **shape)
         shape = {"queries": 140, "keys": 150, "features": 72, "features_v": 128}
         yield call(random, "tiles-window", leading=(1,), window=100, **shape)
         yield call(random, "tiles-lengths", leading=(2,), lengths=np.array([100, 150]), **shape)
@@ -40,6 +42,10 @@ class Attention(Specification):
         shape = {"queries": 140, "keys": 150, "features": 72, "features_v": 128}
         yield call(random, "tiles-mask-of-keys", leading=(2,), heads=(2, 2), mask=(2, 1, 1, 150), **shape)
         yield call(random, "tiles-softcap", leading=(1,), softcap=2.0, causal=True, **shape)
+        for features, options in ((40, {"lengths": [200]}), (72, {"causal": True}), (136, {"window": 150})):
+            shape = {"leading": (1,), "heads": (2, 1), "queries": 200, "keys": 270, "features": features}
+            mask = in_blocks(random, 2, 200, 270)
+            yield call(random, f"tiles-mask-of-blocks-{features}", mask=mask, **shape, **options)
         yield call(random, "wide", leading=(1,), heads=(1, 1), queries=9, keys=70, features=256, features_v=16)
         yield call(random, "wide-values", leading=(1,), heads=(1, 1), queries=9, keys=70, features=16, features_v=256)
         yield call(random, "one-query", leading=(1,), heads=(8, 2), queries=1, keys=200, features=32, causal=True)
@@ -314,12 +320,20 @@ def call(
         "v": tensor(keys, heads[1], features_v or features),
     }
     if mask is not None:
-        inputs["mask"] = np.asarray(random.random(size=mask) < 0.7)
+        inputs["mask"] = mask if isinstance(mask, np.ndarray) else np.asarray(random.random(size=mask) < 0.7)
     if lengths is not None:
         inputs["lengths"] = np.asarray(lengths)
     if dropout:
         inputs["seed"], options = draw_seed(random), {**options, "dropout": dropout}
     return Sample(inputs, options, name)
+
+
+def in_blocks(random, *shape, size=128):
+    """A mask of which kernels need not read every tile: it keeps all of a block, some of it, or nothing."""
+    blocks = [-(-length // size) for length in shape[-2:]]
+    kept = random.integers(3, size=(*shape[:-2], *blocks))
+    kept = kept.repeat(size, -1).repeat(size, -2)[..., : shape[-2], : shape[-1]]
+    return np.where(kept == 1, random.random(size=shape) < 0.5, kept == 2)
 
 
 def without_overflow(a, b):

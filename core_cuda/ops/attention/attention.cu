@@ -24,7 +24,7 @@ Status run_forward(const Attention& call, void* workspace, const Context& contex
 #ifdef FUSEDOPS_SM90
   bool sm90 = false;
   FUSEDOPS_TRY(runs_sm90(call, takes_sm90(call), &sm90));
-  if (sm90) return (call.has_mask || drops ? attention_bits_sm90 : attention_sm90)(call, context);
+  if (sm90) return (call.has_mask || drops ? attention_bits_sm90 : attention_sm90)(call, workspace, context);
 #endif
   const bool f16 = call.dtype == DType::f16;
   if (drops) return (f16 ? attention_dropout_mma_f16 : attention_dropout_mma_bf16)(call, context);

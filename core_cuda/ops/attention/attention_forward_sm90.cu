@@ -2,9 +2,9 @@
 
 namespace fusedops::cuda {
 
-Status attention_sm90(const Attention& call, const Context& context) {
-  return call.dtype == DType::f16 ? sm90::forward<cutlass::half_t, /*kBits=*/false>(call, context)
-                                  : sm90::forward<cutlass::bfloat16_t, /*kBits=*/false>(call, context);
+Status attention_sm90(const Attention& call, void* workspace, const Context& context) {
+  return call.dtype == DType::f16 ? sm90::forward<cutlass::half_t, /*kBits=*/false>(call, workspace, context)
+                                  : sm90::forward<cutlass::bfloat16_t, /*kBits=*/false>(call, workspace, context);
 }
 
 }  // namespace fusedops::cuda

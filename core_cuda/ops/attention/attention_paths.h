@@ -30,11 +30,11 @@ Status attention_split(const Attention& call, void* workspace, const Context& co
 // 16 bits on the warpgroup tensor cores of compute capability 9.x.
 bool takes_sm90(const Attention& call);
 bool takes_sm90_backward(const Attention& call);
-Status attention_sm90(const Attention& call, const Context& context);
+Status attention_sm90(const Attention& call, void* workspace, const Context& context);
 Status attention_sm90_backward(const Attention& call, void* workspace, const Context& context);
 
 // The same with a mask, dropout or both.
-Status attention_bits_sm90(const Attention& call, const Context& context);
+Status attention_bits_sm90(const Attention& call, void* workspace, const Context& context);
 Status attention_bits_sm90_backward(const Attention& call, void* workspace, const Context& context);
 
 // What the backwards of mma and simple begin with: delta, and zeros in the other sums; and, for 16 bits, what mma ends

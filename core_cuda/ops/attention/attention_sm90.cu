@@ -56,7 +56,8 @@ bool takes_sm90(const Attention& call) {
 }
 
 bool takes_sm90_backward(const Attention& call) {
-  return has_tiles(call, 128) &&
+  const int most_features = call.has_mask || call.dropout.seed ? 128 : 256;
+  return has_tiles(call, most_features) &&
          all_aligned({of_queries(call, call.q, call.dim), of_keys(call, call.k, call.dim),
                       of_keys(call, call.v, call.dim_v), of_queries(call, call.y, call.dim_v),
                       of_queries(call, call.dy, call.dim_v), of_queries(call, call.dq, call.dim),

@@ -25,16 +25,24 @@ inline constexpr int kWarpgroup = 128;  // threads
 // A product is a score, without its scale: times this factor it is an exponent of 2.
 inline float factor_of(const Attention& call) { return static_cast<float>(call.scale * kLog2E); }
 
+// How far the swizzle of a tile reaches: over 64 columns, or over 32 where two warpgroups have 96 each.
+template <class T, int kColumns>
+using RowAtom =
+    std::conditional_t<kColumns == 192, cute::GMMA::Layout_K_SW64_Atom<T>, cute::GMMA::Layout_K_SW128_Atom<T>>;
+template <class T, int kColumns>
+using ColumnAtom =
+    std::conditional_t<kColumns == 192, cute::GMMA::Layout_MN_SW64_Atom<T>, cute::GMMA::Layout_MN_SW128_Atom<T>>;
+
 // Rows of `kColumns` features, as a product reads them that sums over the features; several stages of a ring.
 template <class T, int kRows, int kColumns, int kStages = 1>
-using RowTiles = decltype(cute::tile_to_shape(cute::GMMA::Layout_K_SW128_Atom<T>{},
-                                              cute::Shape<Int<kRows>, Int<kColumns>, Int<kStages>>{}));
+using RowTiles =
+    decltype(cute::tile_to_shape(RowAtom<T, kColumns>{}, cute::Shape<Int<kRows>, Int<kColumns>, Int<kStages>>{}));
 
 // The same bytes seen from the other side, as a product reads them that sums over the rows: [features, rows].
 template <class T, int kRows, int kColumns, int kStages = 1>
-using ColumnTiles = decltype(cute::tile_to_shape(cute::GMMA::Layout_MN_SW128_Atom<T>{},
-                                                 cute::Shape<Int<kColumns>, Int<kRows>, Int<kStages>>{},
-                                                 cute::Step<cute::_2, cute::_1, cute::_3>{}));
+using ColumnTiles =
+    decltype(cute::tile_to_shape(ColumnAtom<T, kColumns>{}, cute::Shape<Int<kColumns>, Int<kRows>, Int<kStages>>{},
+                                 cute::Step<cute::_2, cute::_1, cute::_3>{}));
 
 // A tensor of heads for TMA, [position, feature, head, sequence].
 template <class T>
@@ -258,7 +266,7 @@ __forceinline__ __device__ void store_rows(Mma mma, int thread, int first_row, i
 #pragma unroll
   for (int i = 0; i < 16 / kRows; ++i) {
     const int at = first_row + i * kRows + lane / kVectors;
-    if (at < rows && column < columns)
+    if (lane < kRows * kVectors && at < rows && column < columns)
       *reinterpret_cast<uint4*>(row(at) + column) = *reinterpret_cast<const uint4*>(&tile(at, column));
   }
 }

@@ -1,15 +1,23 @@
 // Attention's backward for 16 bits on compute capability 9.x. Limit: the tensor cores.
 //
-// A block owns a tile of keys and walks over the queries that see them, of all heads that share the keys. One warp
-// copies tiles of q and dy into rings in shared memory. Two warpgroups have the dk and dv of 64 keys each in registers;
-// scores and their gradients are computed transposed, [keys, queries], so that both stay in registers as the left
-// operands of these sums. The gradient of the scores also goes to shared memory, for dq, a sum over keys.
+// A block owns a tile of keys and walks over the queries of one head that see them. One warp copies tiles of q and dy
+// into rings in shared memory. Two warpgroups have the dk and dv of 64 keys each in registers; scores and their
+// gradients are computed transposed, [keys, queries], so that both stay in registers as the left operands of these
+// sums. The gradient of the scores also goes to shared memory, for dq, a sum over keys.
+//
+// With more than 128 features there is room in registers for the sums of 64 keys, of which each warpgroup has half of
+// the features. Both compute the same scores: 7 products of a tile in place of 5, but nothing has to be exchanged.
 //
 // dq is summed up over blocks, in float32 in global memory, and always in the order of the keys: a counter for each
 // tile of queries says whose turn it is. A warp of its own waits for the turn and has the bulk copy engine add the
 // tile. A block waits only for blocks that come before it in the grid, so that it cannot wait for one that never
 // starts. Where attention is causal, the keys are taken from the last on: each block begins with the queries beside
 // its keys, so that when it comes to those of the next block, that one is done with them.
+//
+// Heads that share keys have a block each: otherwise few key heads would leave multiprocessors idle. Their dk and dv
+// are summed up likewise, in float32 and in the order of the heads; the last one adds its own and rounds.
+//
+// With a mask the warp that copies leaves out the tiles of which it keeps nothing, and says which ones it brings.
 //
 // Three kernels: the first prepares delta and the logarithms of the sums, the last rounds dq.
 //
@@ -25,9 +33,9 @@ template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kBit
 struct Backward {
   using T = Value;
   static constexpr int kM = kTileQueries, kN = kTileKeys, kD = kFeatures;
-  static constexpr int kStages = 2;  // of each ring
-  static constexpr int kConsumers = kN / 64, kThreads = kWarpgroup * (1 + kConsumers);
-  static_assert(kConsumers == 2);
+  static constexpr int kConsumers = 2, kThreads = kWarpgroup * (1 + kConsumers);
+  static constexpr int kKeyGroups = kN / 64, kHalves = kConsumers / kKeyGroups;  // warpgroups: over keys, over features
+  static constexpr int kStages = kD > 192 ? 1 : 2;                               // of each ring
   static constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
 
   // k and v: [keys, features]; q and dy: [queries, features]; ds: [keys, queries].
@@ -38,13 +46,13 @@ struct Backward {
   using DsTiles = RowTiles<T, kN, kM, kStages>;
   using DsColumns = ColumnTiles<T, kN, kM, kStages>;
 
-  using OverKeys = cute::Layout<cute::Shape<Int<kConsumers>, cute::_1, cute::_1>>;
+  using OverKeys = cute::Layout<cute::Shape<Int<kKeyGroups>, cute::_1, cute::_1>>;
   using ScoreMma = decltype(cute::make_tiled_mma(
       cute::GMMA::ss_op_selector<T, T, float, cute::Shape<Int<kN>, Int<kM>, Int<kD>>>(), OverKeys{}));
-  using KeyMma =
-      decltype(cute::make_tiled_mma(cute::GMMA::rs_op_selector<T, T, float, cute::Shape<Int<kN>, Int<kD>, Int<kM>>,
-                                                               cute::GMMA::Major::K, cute::GMMA::Major::MN>(),
-                                    OverKeys{}));
+  using KeyMma = decltype(cute::make_tiled_mma(
+      cute::GMMA::rs_op_selector<T, T, float, cute::Shape<Int<kN>, Int<kD / kHalves>, Int<kM>>, cute::GMMA::Major::K,
+                                 cute::GMMA::Major::MN>(),
+      cute::Layout<cute::Shape<Int<kKeyGroups>, Int<kHalves>, cute::_1>>{}));
   // dq: the warpgroups share its queries, or its features where there are 64 queries.
   static constexpr int kQueryGroups = kM / 64, kFeatureGroups = kConsumers / kQueryGroups;
   using QueryMma = decltype(cute::make_tiled_mma(
@@ -56,6 +64,9 @@ struct Backward {
   using Pipeline = cutlass::PipelineTmaAsync<kStages>;
   using State = cutlass::PipelineState<kStages>;
 
+  // A stage's copy is told before the stage is free, while the copy before it may still be read.
+  static constexpr int kTold = kBits ? 2 * kStages : 1;
+
   struct alignas(1024) Shared {
     cute::array_aligned<T, cute::cosize_v<KTile>, 1024> k, v;
     cute::array_aligned<T, cute::cosize_v<QTiles>, 1024> q, dy;
@@ -64,6 +75,8 @@ struct Backward {
     alignas(128) float lse[kStages][kM];
     alignas(128) float delta[kStages][kM];
     typename Pipeline::SharedStorage q_ring, dy_ring;
+    // Of a tile of queries: its number, times two, and whether the mask keeps all of it; whose turn its dq is.
+    int2 told[kTold];
     cutlass::arch::ClusterTransactionBarrier keys_are_there;
     cutlass::arch::ClusterBarrier dq_is_there, dq_is_free;
   };
@@ -71,18 +84,22 @@ struct Backward {
   // What the kernels hand on, slot by slot.
   struct Workspace {
     static Workspace of(const Attention& call, void* memory) {
-      const int64_t slots = BackwardSlots(call).count;
+      const BackwardSlots sizes(call);
       auto* dq = static_cast<float*>(memory);
-      float* lse = dq + slots * kM * kD;
-      float* delta = lse + slots * kM;
-      return {dq, lse, delta, reinterpret_cast<int*>(delta + slots * kM), slots};
+      float* dk_dv = dq + sizes.count * kM * kD;
+      float* lse = dk_dv + sizes.shared_count * 2 * kN * kD;
+      float* delta = lse + sizes.count * kM;
+      int* turns = reinterpret_cast<int*>(delta + sizes.count * kM);
+      return {dq, dk_dv, lse, delta, turns, turns + sizes.count, sizes.count, sizes.shared_count};
     }
 
-    float* dq;   // sums, not yet times the scale
-    float* lse;  // in units of log 2; infinity for rows that see no key, so that their probabilities are zero
+    float* dq;     // sums, not yet times the scale
+    float* dk_dv;  // likewise, of heads that share keys
+    float* lse;    // in units of log 2; infinity for rows that see no key, so that their probabilities are zero
     float* delta;
-    int* turns;  // how many tiles of keys have added their part
-    int64_t slots;
+    int* turns;      // how many tiles of keys have added their part to a tile of dq
+    int* key_turns;  // how many heads have added their part to a tile of dk and dv
+    int64_t slots, key_slots;
   };
 
   struct Parameters {
@@ -91,21 +108,30 @@ struct Backward {
     TileCopy<T, kN, kD> k, v;
     Order<kN> order;
     Slots<kM> slots;
+    Slots<kN> key_slots;
     Workspace workspace;
+    MaskTiles mask;  // nothing without a mask
     float factor;
   };
+
+  using Tiles = std::conditional_t<kBits, HeadTiles, EveryHeadTile>;
 
   struct Work {
     Sequence sequence;
     Range keys;     // of the tile
     Range queries;  // as tiles of kM, that see some of them
-    int b, key_head;
+    int b, head, key_head;
+    Tiles tiles;
   };
 
   static __device__ Work work(const Parameters& parameters, int index) {
     const Attention& call = parameters.call;
     const Task task = parameters.order.task(index);
-    Work work{.sequence = call.sequence(task.sequence), .b = task.sequence, .key_head = task.head};
+    Work work{.sequence = call.sequence(task.sequence),
+              .b = task.sequence,
+              .head = task.head,
+              .key_head = call.key_head(task.head),
+              .tiles = Tiles(parameters.mask, call, task.sequence, task.head)};
     const int begin = task.tile * kN, end = begin + kN;
     work.keys = {begin, end < work.sequence.keys ? end : work.sequence.keys};
     const Range kept = {begin, end < work.sequence.kept ? end : work.sequence.kept};
@@ -120,17 +146,31 @@ struct Backward {
     return {begin, end < work.sequence.queries ? end : work.sequence.queries};
   }
 
-  static __host__ __device__ bool last_first(const Attention& call) { return call.band.causal; }
+  // Most masks of pairs are causal, and for the others it makes no difference.
+  static __host__ __device__ bool last_first(const Attention& call) { return call.band.causal || call.has_mask; }
 
-  // Calls body(head, tile of queries, its slot), in the order in which all warps take them.
+  // The tiles of queries that see the block's keys.
+  static __forceinline__ __device__ auto query_tiles(const Work& work) {
+    return work.tiles.queries(work.keys.begin / kN, work.queries);
+  }
+
+  // How many tiles of keys add to the dq of a tile of queries before this block.
+  static __forceinline__ __device__ int turn_of(const Parameters& parameters, const Work& work, int tile) {
+    const Range keys = parameters.call.band.keys(work.sequence, queries_of(work, tile));
+    const int here = work.keys.begin / kN;
+    const Range earlier =
+        last_first(parameters.call) ? Range{here + 1, (keys.end - 1) / kN + 1} : Range{keys.begin / kN, here};
+    return work.tiles.keys(tile, earlier).count();
+  }
+
+  // Calls body(tile of queries, its slot, tiles), in the order in which all warps take them.
   template <class Body>
-  static __device__ void for_each_query_tile(const Parameters& parameters, const Work& work, Body&& body) {
-    const int64_t slots = parameters.slots.count();
-    for (int i = 0; i < parameters.call.group; ++i) {
-      const int head = work.key_head * parameters.call.group + i;
-      for (int tile = work.queries.begin; tile < work.queries.end; ++tile)
-        body(head, tile, head * slots + parameters.slots.slot(work.b, tile));
-    }
+  static __forceinline__ __device__ void for_each_query_tile(const Parameters& parameters, const Work& work,
+                                                             Body&& body) {
+    const int64_t first = work.head * parameters.slots.count() + parameters.slots.slot(work.b, 0);
+    auto tiles = query_tiles(work);
+    for (int tile = tiles.after(work.queries.begin - 1); tile < work.queries.end; tile = tiles.after(tile))
+      body(tile, first + tile, tiles);
   }
 
   // The warp that copies.
@@ -153,12 +193,17 @@ struct Backward {
                         work.key_head, b, v_tile);
     }
     State state = cutlass::make_producer_start_state<Pipeline>();
-    for_each_query_tile(parameters, work, [&](int head, int tile, int64_t slot) {
+    for_each_query_tile(parameters, work, [&](int tile, int64_t slot, const auto& tiles) {
       const int position = static_cast<int>(work.sequence.first_query) + tile * kM, stage = state.index();
+      if constexpr (kBits) {
+        // Here, where it delays nobody: this warp runs ahead.
+        const int turn = turn_of(parameters, work, tile);
+        if (leads) shared.told[state.count() % kTold] = {2 * tile + tiles.keeps_all(tile), turn};
+      }
       q_ring.producer_acquire(state);
       if (leads) {
         auto* barrier = q_ring.producer_get_barrier(state);
-        load_tile<kM, kD>(parameters.q, barrier, call.queries, call.dim, call.heads, sequences, position, head, b,
+        load_tile<kM, kD>(parameters.q, barrier, call.queries, call.dim, call.heads, sequences, position, work.head, b,
                           q_tiles(cute::_, cute::_, stage));
         cute::SM90_BULK_COPY_G2S::copy(parameters.workspace.lse + slot * kM, barrier, shared.lse[stage],
                                        kM * sizeof(float));
@@ -166,8 +211,8 @@ struct Backward {
       dy_ring.producer_acquire(state);
       if (leads) {
         auto* barrier = dy_ring.producer_get_barrier(state);
-        load_tile<kM, kD>(parameters.dy, barrier, call.queries, call.dim_v, call.heads, sequences, position, head, b,
-                          dy_tiles(cute::_, cute::_, stage));
+        load_tile<kM, kD>(parameters.dy, barrier, call.queries, call.dim_v, call.heads, sequences, position, work.head,
+                          b, dy_tiles(cute::_, cute::_, stage));
         cute::SM90_BULK_COPY_G2S::copy(parameters.workspace.delta + slot * kM, barrier, shared.delta[stage],
                                        kM * sizeof(float));
       }
@@ -175,16 +220,18 @@ struct Backward {
     });
   }
 
-  // The thread that adds tiles of dq to global memory, each when it is its turn.
+  // The warp that adds tiles of dq to global memory, each when it is its turn. One thread does it.
   static __forceinline__ __device__ void accumulate(const Parameters& parameters, const Work& work, Shared& shared) {
     uint32_t phase = 0;
-    for_each_query_tile(parameters, work, [&](int, int tile, int64_t slot) {
-      const Range keys = parameters.call.band.keys(work.sequence, queries_of(work, tile));
-      const int turn = last_first(parameters.call) ? (keys.end - 1) / kN - work.keys.begin / kN
-                                                   : work.keys.begin / kN - keys.begin / kN;
+    int taken = 0;
+    for_each_query_tile(parameters, work, [&](int tile, int64_t slot, const auto&) {
+      if (threadIdx.x % 32 != 0) return;
+      int turn = 0;
+      if constexpr (!kBits) turn = turn_of(parameters, work, tile);
       int* turns = parameters.workspace.turns + slot;
       float* dq = parameters.workspace.dq + slot * kM * kD;
       shared.dq_is_there.wait(phase);
+      if constexpr (kBits) turn = shared.told[taken++ % kTold].y;
       while (load_acquire(turns) != turn) {
       }
       fence_proxies();
@@ -193,35 +240,35 @@ struct Backward {
         store_bulk(dq, shared.dq, kBytes);
       else
         add_bulk(dq, shared.dq, kBytes);
+      commit_bulk();
+      wait_for_bulk_reads();
+      shared.dq_is_free.arrive();
       wait_for_bulk();
       fence_proxies();
       store_release(turns, turn + 1);
-      shared.dq_is_free.arrive();
       phase ^= 1;
     });
   }
 
-  // What a thread knows of the pairs of a tile's queries with its warp's keys; nothing without a mask or dropout.
-  struct NoPairs {
-    __device__ void look(const Attention&, const Work&, int, int) {}
-  };
-
-  struct KnownPairs {
+  // What a thread knows of the pairs of a tile's queries with its warp's keys, with a mask or dropout.
+  struct Pairs {
     // Finds what is kept in a tile, while its scores are computed. Queries behind the last one have no probability.
-    __forceinline__ __device__ void look(const Attention& call, const Work& work, int head, int tile) {
-      const int warp = (threadIdx.x - kWarpgroup) / 32, key = work.keys.begin + warp * 16;
+    __forceinline__ __device__ void look(const Attention& call, const Work& work, int tile, bool mask_keeps_all) {
+      const int warp = (threadIdx.x - kWarpgroup) / 32 % (4 * kKeyGroups), key = work.keys.begin + warp * 16;
       const auto query = [&](int in_tile) {
         const int query = tile * kM + in_tile, last = work.sequence.queries - 1;
         return query < last ? query : last;
       };
-      if (call.has_mask) {
-        if (tile == work.queries.begin) mask = MaskRows(call, work.b, work.sequence, head);
+      all_are_kept = mask_keeps_all;
+      if (!all_are_kept) {
+        if (!has_rows) mask = MaskRows(call, work.b, work.sequence, work.head);
+        has_rows = true;
         kept = {};
         kept.find([&](int in_tile) { return mask.template kept<16>(query(in_tile), key, work.sequence.kept); });
       }
       if (call.dropout.seed) {
         const auto dropout = call.dropout.template prepared<float>();
-        const int64_t row = call.row(work.b, work.sequence, head, 0);
+        const int64_t row = call.row(work.b, work.sequence, work.head, 0);
         drawn = {};
         drawn.find(
             [&](int in_tile) { return kept_bits<16>(dropout, call.first_probability(row + query(in_tile)) + key); });
@@ -229,16 +276,17 @@ struct Backward {
     }
 
     MaskRows mask;
-    ColumnBits<kM> kept, drawn;
+    bool has_rows = false;
+    bool all_are_kept;
+    ColumnBits<kM> kept, drawn;  // kept by the mask, unless all are
   };
-
-  using Pairs = std::conditional_t<kBits, KnownPairs, NoPairs>;
 
   // A warpgroup that computes: dk and dv of 64 keys.
   static __forceinline__ __device__ void consume(const Parameters& parameters, const Work& work, Shared& shared,
                                                  Pipeline& q_ring, Pipeline& dy_ring) {
     const Attention& call = parameters.call;
     const int thread = threadIdx.x - kWarpgroup, warpgroup = cutlass::canonical_warp_group_idx() - 1;
+    const int first_key = warpgroup % kKeyGroups * 64;  // of the tile: this warpgroup's
     const Fragment fragment(thread % kWarpgroup);
     auto k_tile = cute::make_tensor(cute::make_smem_ptr(shared.k.data()), KTile{})(cute::_, cute::_, Int<0>{});
     auto v_tile = cute::make_tensor(cute::make_smem_ptr(shared.v.data()), KTile{})(cute::_, cute::_, Int<0>{});
@@ -253,7 +301,8 @@ struct Backward {
     ScoreMma score_mma;
     KeyMma key_mma;
     QueryMma query_mma;
-    auto score_part = score_mma.get_slice(thread);
+    const int score_thread = thread % (kKeyGroups * kWarpgroup);
+    auto score_part = score_mma.get_slice(score_thread);
     auto key_part = key_mma.get_slice(thread);
     auto query_part = query_mma.get_slice(thread);
     const auto k = score_part.partition_fragment_A(k_tile), v = score_part.partition_fragment_A(v_tile);
@@ -262,7 +311,8 @@ struct Backward {
     const auto ds_left = query_part.partition_fragment_A(ds_columns);
     const auto k_right = query_part.partition_fragment_B(k_columns);
     auto store_ds = cute::make_tiled_copy_C(cute::Copy_Atom<cute::SM90_U32x4_STSM_N, T>{}, score_mma);
-    auto ds_places = store_ds.get_slice(thread).partition_D(cute::as_position_independent_swizzle_tensor(ds_tiles));
+    auto ds_places =
+        store_ds.get_slice(score_thread).partition_D(cute::as_position_independent_swizzle_tensor(ds_tiles));
 
     auto dk = cute::partition_fragment_C(key_mma, cute::Shape<Int<kN>, Int<kD>>{});
     auto dv = cute::partition_fragment_C(key_mma, cute::Shape<Int<kN>, Int<kD>>{});
@@ -281,12 +331,17 @@ struct Backward {
     State state;
     uint32_t phase = 1;
     Pairs pairs;
-    for_each_query_tile(parameters, work, [&](int head, int tile, int64_t) {
+    const auto take = [&](int tile) {
       const int stage = state.index();
       const auto of_stage = [stage](const auto& tensor) { return tensor(cute::_, cute::_, cute::_, stage); };
       auto scores = cute::partition_fragment_C(score_mma, cute::Shape<Int<kN>, Int<kM>>{});
       auto slopes = cute::partition_fragment_C(score_mma, cute::Shape<Int<kN>, Int<kM>>{});
       q_ring.consumer_wait(state);
+      bool mask_keeps_all = true;
+      if constexpr (kBits) {
+        const int told = shared.told[state.count() % kTold].x;
+        tile = told / 2, mask_keeps_all = told % 2;
+      }
       if (call.offsets_q && (tile + 1) * kM > work.sequence.queries) {  // rows of the next sequence
         const int rows = work.sequence.queries - tile * kM;
         dy_ring.consumer_wait(state);
@@ -297,7 +352,7 @@ struct Backward {
       multiply<false>(score_mma, k, of_stage(q), scores);
       dy_ring.consumer_wait(state);
       multiply<false>(score_mma, v, of_stage(dy), slopes);
-      pairs.look(call, work, head, tile);
+      if constexpr (kBits) pairs.look(call, work, tile, mask_keeps_all);
       wait_for<1>(scores);
 
       // p = 2^(score - lse).
@@ -307,9 +362,9 @@ struct Backward {
 #pragma unroll
       for (int i = 0; i < cute::size(scores); ++i)
         scores(i) = exp2_or_zero(fmaf(scores(i), factor, -shared.lse[stage][fragment.column(i)]));
-      mask(call, work, fragment, warpgroup, tile, scores);
+      mask(call, work, fragment, first_key, tile, scores);
       if constexpr (kBits)
-        if (call.has_mask) pairs.kept.each([&](int i, bool kept) { scores(i) = kept ? scores(i) : 0; });
+        if (!pairs.all_are_kept) pairs.kept.each([&](int i, bool kept) { scores(i) = kept ? scores(i) : 0; });
       convert(scores, p);
       if constexpr (kBits)
         if (call.dropout.seed) pairs.drawn.each([&](int i, bool kept) { p(i) = kept ? p(i) : T(0); });
@@ -326,9 +381,11 @@ struct Backward {
       }
       convert(slopes, ds);
 
-      // ds to shared memory. Whoever has come here has read what was there two tiles ago.
+      // ds to shared memory. Whoever has come here has read what was there before, for dq.
       auto ds_values = cute::make_tensor(ds.data(), scores.layout());
-      cute::copy(store_ds, store_ds.get_slice(thread).retile_S(ds_values), ds_places(cute::_, cute::_, cute::_, stage));
+      if (warpgroup < kKeyGroups)
+        cute::copy(store_ds, store_ds.get_slice(score_thread).retile_S(ds_values),
+                   ds_places(cute::_, cute::_, cute::_, stage));
       cutlass::arch::fence_view_async_shared();
       cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 0);
       auto dq = cute::partition_fragment_C(query_mma, cute::Shape<Int<kM>, Int<kD>>{});
@@ -350,34 +407,105 @@ struct Backward {
       wait_for<0>(dk);
       q_ring.consumer_release(state);
       ++state;
-    });
+    };
+    if constexpr (kBits)
+      for (int left = query_tiles(work).count(); left > 0; --left) take(0);  // it is told which
+    else
+      for_each_query_tile(parameters, work, [&](int tile, int64_t, const auto&) { take(tile); });
+    if (!join_heads(parameters, work, shared, thread, dk, dv)) return;
 
     // By way of the memory of v and k, which nobody reads any more.
     const int64_t b = call.place(work.b), first = work.sequence.first_key + work.keys.begin;
-    const int first_row = thread / 32 * 16, count = work.keys.end - work.keys.begin;
+    constexpr int kColumns = kD / kHalves;
+    const int first_row = first_key + thread % kWarpgroup / 32 * 16, first_column = warpgroup / kKeyGroups * kColumns;
+    const int count = work.keys.end - work.keys.begin;
     const auto store = [&](auto& values, double factor, auto& tile, const HeadRows& rows, int columns) {
       const float factors[2] = {static_cast<float>(factor), static_cast<float>(factor)};
       T* const first_place = rows.row<T>(b, first, work.key_head);
-      store_rows<kD>(key_mma, thread, first_row, 0, factors, values, tile, count, columns,
-                     [&](int row) { return first_place + row * rows.position; });
+      store_rows<kColumns>(key_mma, thread, first_row, first_column, factors, values, tile, count, columns,
+                           [&](int row) { return first_place + row * rows.position; });
     };
     cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 0);
     store(dv, kBits ? call.dropout.scale : 1, v_tile, call.dv, call.dim_v);
     store(dk, call.scale, k_tile, call.dk, call.dim);
   }
 
+  // Adds up the dk and dv of heads that share keys, in their order; true for the last one, which then has the sums. All
+  // others leave theirs in global memory, as the threads have them: value / 4, thread, value % 4.
+  template <class Values>
+  static __forceinline__ __device__ bool join_heads(const Parameters& parameters, const Work& work, Shared& shared,
+                                                    int thread, Values& dk, Values& dv) {
+    const int group = parameters.call.group, turn = work.head % group;
+    if (group == 1) return true;
+    constexpr int kValues = decltype(cute::size(dk))::value, kThreads = kConsumers * kWarpgroup;
+    constexpr uint32_t kBytes = kValues * kThreads * sizeof(float);
+    static_assert(kBytes == kN * kD * sizeof(float));
+    const int64_t slot =
+        work.key_head * parameters.key_slots.count() + parameters.key_slots.slot(work.b, work.keys.begin / kN);
+    int* turns = parameters.workspace.key_turns + slot;
+    float* sums = parameters.workspace.dk_dv + slot * 2 * kN * kD;
+    const auto wait = [&] {
+      if (thread == 0)
+        while (load_acquire(turns) != turn) {
+        }
+    };
+    if (turn == group - 1) {
+      wait();
+      cutlass::arch::NamedBarrier::sync(kThreads, 0);
+      fence_proxies();
+#pragma unroll
+      for (int i = 0; i < kValues; i += 4) {
+        const auto* of_thread = reinterpret_cast<const float4*>(sums + i * kThreads + thread * 4);
+        const float4 a = __ldcg(of_thread), b = __ldcg(of_thread + kValues * kThreads / 4);
+        dk(i) += a.x, dk(i + 1) += a.y, dk(i + 2) += a.z, dk(i + 3) += a.w;
+        dv(i) += b.x, dv(i + 1) += b.y, dv(i + 2) += b.z, dv(i + 3) += b.w;
+      }
+      return true;
+    }
+    // The tiles of a ring, or of the keys, have room for half of the values.
+    const auto leave = [&](Values& values, float* memory, float* to) {
+#pragma unroll
+      for (int i = 0; i < kValues; i += 4)
+        *reinterpret_cast<float4*>(memory + i * kThreads + thread * 4) =
+            make_float4(values(i), values(i + 1), values(i + 2), values(i + 3));
+      cutlass::arch::fence_view_async_shared();
+      cutlass::arch::NamedBarrier::sync(kThreads, 0);
+      if (thread != 0) return;
+      if (turn == 0)
+        store_bulk(to, memory, kBytes);
+      else
+        add_bulk(to, memory, kBytes);
+      commit_bulk();
+    };
+    static_assert(offsetof(Shared, q) - offsetof(Shared, k) >= kBytes);
+    cutlass::arch::NamedBarrier::sync(kThreads, 0);  // nobody reads the keys any more
+    wait();
+    fence_proxies();
+    auto* memory = reinterpret_cast<float*>(shared.k.data());
+    leave(dk, memory, sums);
+    if (thread == 0) wait_for_bulk_reads();
+    cutlass::arch::NamedBarrier::sync(kThreads, 0);
+    leave(dv, memory, sums + kN * kD);
+    if (thread == 0) {
+      wait_for_bulk();
+      fence_proxies();
+      store_release(turns, turn + 1);
+    }
+    return false;
+  }
+
   // Masked probabilities become zeros, whatever their scores. Most tiles have none. A row is a key here, a column a
   // query.
   template <class Values>
   static __forceinline__ __device__ void mask(const Attention& call, const Work& work, const Fragment& fragment,
-                                              int warpgroup, int tile, Values& p) {
+                                              int first_key, int tile, Values& p) {
     const Range queries = queries_of(work, tile);
     const Range of_all = call.band.keys_of_all(work.sequence, queries);
     const bool whole = of_all.begin <= work.keys.begin && work.keys.begin + kN <= of_all.end;
     if (whole) return;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int key = work.keys.begin + warpgroup * 64 + fragment.row(r), first = queries.begin + fragment.pair;
+      const int key = work.keys.begin + first_key + fragment.row(r), first = queries.begin + fragment.pair;
       Range seen = call.band.queries(work.sequence, {key, key + 1});
       seen = key < work.sequence.kept ? Range{seen.begin - first, seen.end - first} : Range{};
 #pragma unroll
@@ -417,7 +545,7 @@ struct Backward {
       cutlass::arch::warpgroup_reg_dealloc<kProducerRegisters>();
       if (work.queries.is_empty()) return;
       if (warp == 0) produce(parameters, work, shared, q_ring, dy_ring);
-      if (threadIdx.x == 32) accumulate(parameters, work, shared);
+      if (warp == 1) accumulate(parameters, work, shared);
     } else {
       cutlass::arch::warpgroup_reg_alloc<kConsumerRegisters>();
       consume(parameters, work, shared, q_ring, dy_ring);
@@ -445,9 +573,10 @@ struct Backward {
                  "r"(cute::cast_smem_ptr_to_uint(from)), "r"(bytes)
                  : "memory");
   }
-  static __device__ void wait_for_bulk() {
-    asm volatile("cp.async.bulk.commit_group;\n\tcp.async.bulk.wait_group 0;" ::: "memory");
-  }
+  static __device__ void commit_bulk() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+  // Until shared memory is free again; until what was written is there.
+  static __device__ void wait_for_bulk_reads() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+  static __device__ void wait_for_bulk() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
   // Before: a warp for each row of queries, those behind the end of a sequence too.
   static __device__ void prepare(const Parameters& parameters) {
@@ -459,6 +588,9 @@ struct Backward {
     if (row >= parameters.workspace.slots * kM) return;
     const int64_t slots = parameters.slots.count(), slot = row / kM % slots;
     const int head = static_cast<int>(row / kM / slots);
+    if (lane == 0)
+      for (int64_t i = row; i < parameters.workspace.key_slots; i += parameters.workspace.slots * kM)
+        parameters.workspace.key_turns[i] = 0;
     if (row % kM == 0 && lane == 0) parameters.workspace.turns[row / kM] = 0;
     const int64_t b =
         call.offsets_q ? parameters.slots.sequence(static_cast<int>(slot)) : slot / parameters.slots.tiles;
@@ -505,7 +637,10 @@ struct Backward {
     const Sequence sequence = call.sequence(b);
     const int begin = tile * kM, end = begin + kM < sequence.queries ? begin + kM : sequence.queries;
     if (begin >= end) return;
-    const bool is_seen = !call.band.keys(sequence, Range{begin, end}).is_empty();
+    const Range keys = call.band.keys(sequence, Range{begin, end});
+    const bool is_seen = !keys.is_empty() && Tiles(parameters.mask, call, static_cast<int>(b), head)
+                                                     .keys(tile, {keys.begin / kN, (keys.end - 1) / kN + 1})
+                                                     .count() > 0;
     const int thread = threadIdx.x, warpgroup = thread / kWarpgroup;
     const float* sums = parameters.workspace.dq + int64_t(blockIdx.x) * kM * kD;
     auto dq = cute::partition_fragment_C(QueryMma{}, cute::Shape<Int<kM>, Int<kD>>{});
@@ -551,12 +686,17 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
   constexpr int kM = Kernel::kM, kN = Kernel::kN, kD = Kernel::kD;
   // Also makes the GPU's context that of this thread: a tensor's description for TMA cannot be made without one.
   FUSEDOPS_TRY(allow_shared_memory(attention_backward_products<Kernel>, sizeof(typename Kernel::Shared)));
+  MaskTiles mask;
+  if (call.has_mask) {
+    mask = {call, kM, kN, static_cast<char*>(workspace) + BackwardSlots(call).bytes()};
+    FUSEDOPS_TRY((find_mask_tiles<kM, kN>(mask, context)));
+  }
   const int64_t sequences = call.offsets_q ? 1 : call.sequences;
   const auto slots = Slots<kM>::of_queries(call);
   // While a block walks over q and dy, others of its head should find them, and the sums of dq, in the L2 cache.
-  const int64_t bytes_per_head = int64_t(call.queries) * call.group * (2 * 2 * kD + 4 * kD);
-  const auto order =
-      Order<kN>::of(Slots<kN>::of_keys(call), call.key_heads, bytes_per_head, 1, Kernel::last_first(call), false);
+  const int64_t bytes_per_head = int64_t(call.queries) * (2 * 2 * kD + 4 * kD);
+  const auto key_slots = Slots<kN>::of_keys(call);
+  const auto order = Order<kN>::of(key_slots, call.heads, bytes_per_head, 1, Kernel::last_first(call), false);
   const typename Kernel::Parameters parameters{
       call,
       tile_copy<T, kM, kD>(global_rows<T>(call.q, call.queries, call.dim, call.heads, sequences)),
@@ -565,7 +705,9 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
       tile_copy<T, kN, kD>(global_rows<T>(call.v, call.keys, call.dim_v, call.key_heads, sequences)),
       order,
       slots,
+      key_slots,
       Kernel::Workspace::of(call, workspace),
+      mask,
       factor_of(call)};
   const int64_t rows = parameters.workspace.slots * kM;
   FUSEDOPS_TRY(
@@ -576,11 +718,15 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
                 Grid{parameters.workspace.slots, Kernel::kConsumers * kWarpgroup}, parameters);
 }
 
-// The tiles by the number of features, at most 128: more dk and dv than these have no room in registers.
+// The tiles by the number of features. With a mask or dropout 128 are the most: takes_sm90_backward.
 template <class T, bool kBits>
 Status backward(const Attention& call, void* workspace, const Context& context) {
-  if (std::max(call.dim, call.dim_v) <= 64)
-    return launch_backward<Backward<T, 128, 128, 64, kBits>>(call, workspace, context);
+  const int features = BackwardSlots(call).features;
+  if (features == 64) return launch_backward<Backward<T, 128, 128, 64, kBits>>(call, workspace, context);
+  if constexpr (!kBits) {
+    if (features == 192) return launch_backward<Backward<T, 64, 64, 192, kBits>>(call, workspace, context);
+    if (features == 256) return launch_backward<Backward<T, 64, 64, 256, kBits>>(call, workspace, context);
+  }
   return launch_backward<Backward<T, 64, 128, 128, kBits>>(call, workspace, context);
 }
 

@@ -1,6 +1,7 @@
 // Masks and dropout on compute capability 9.x: which scores of a tile are kept, as bits. Neighbouring keys of a query
 // are one lane's: it reads their bytes of the mask at once, or draws for them, and hands the bits to the lanes that
-// have the scores.
+// have the scores. A kernel before finds the tiles of which a mask keeps nothing, which are skipped, or everything,
+// whose bits nobody reads.
 #pragma once
 
 #include "ops/attention/attention_dropout.cuh"
@@ -56,6 +57,145 @@ struct MaskRows {
     }
     return bits;
   }
+};
+
+// Finds what the mask keeps of each tile of kM queries and kN keys. A warp has a tile. Limit: reading the mask once.
+template <int kM, int kN>
+__global__ void __launch_bounds__(256) attention_mask_tiles(const __grid_constant__ MaskTiles tiles) {
+  begin_kernel();
+  const int lane = threadIdx.x % 32;
+  const int64_t index = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32,
+                size = int64_t(tiles.rows) * tiles.columns;
+  if (index >= tiles.count()) return;
+  const int key = static_cast<int>(index % tiles.key_tiles) * kN;
+  const int query = static_cast<int>(index / tiles.key_tiles % tiles.query_tiles) * kM;
+  const uint8_t* const mask = tiles.mask + index / tiles.key_tiles / tiles.query_tiles * size;
+  const int queries = min(tiles.rows - query, kM), keys = min(tiles.columns - key, kN);
+  bool some = false, all = true;
+  if (tiles.columns % 16 == 0 && reinterpret_cast<uintptr_t>(tiles.mask) % 16 == 0) {
+    constexpr int kVectors = kN / 16;
+    static_assert(kN % 16 == 0);
+#pragma unroll 4
+    for (int i = lane; i < queries * kVectors; i += 32) {
+      if (i % kVectors * 16 >= keys) continue;
+      const auto bytes = *reinterpret_cast<const uint4*>(mask + int64_t(query + i / kVectors) * tiles.columns + key +
+                                                         i % kVectors * 16);
+      some |= (bytes.x | bytes.y | bytes.z | bytes.w) != 0;
+      all &= (bits_of_bytes(bytes.x) & bits_of_bytes(bytes.y) & bits_of_bytes(bytes.z) & bits_of_bytes(bytes.w)) == 15;
+    }
+  } else {
+    for (int row = 0; row < queries; ++row)
+      for (int i = lane; i < keys; i += 32) {
+        const bool kept = mask[int64_t(query + row) * tiles.columns + key + i];
+        some |= kept, all &= kept;
+      }
+  }
+  some = __any_sync(0xffffffff, some), all = __all_sync(0xffffffff, all);
+  if (lane == 0) tiles.tiles[index] = (some ? MaskTiles::kSome : 0) | (all ? MaskTiles::kAll : 0);
+}
+
+template <int kM, int kN>
+Status find_mask_tiles(const MaskTiles& tiles, const Context& context) {
+  constexpr int kWarps = 8;
+  return launch(context, attention_mask_tiles<kM, kN>, Grid{(tiles.count() + kWarps - 1) / kWarps, 32 * kWarps}, tiles);
+}
+
+// Tiles in a row, without a mask.
+struct EveryTile {
+  __device__ Range kept() const { return range; }
+  __device__ int before(int tile) const { return tile - 1; }
+  __device__ int after(int tile) const { return tile + 1; }
+  __device__ int count() const { return range.end - range.begin; }
+
+  Range range;
+};
+
+// The tiles in a row of which the mask keeps something. A warp asks together, and looks at 32 tiles at a time.
+class KeptTiles {
+ public:
+  KeptTiles() = default;
+  __device__ KeptTiles(const uint8_t* first, int stride, Range range) : first_(first), stride_(stride), range_(range) {}
+
+  // From the first one to the last.
+  __device__ Range kept() { return {after(range_.begin - 1), before(range_.end) + 1}; }
+
+  // The last one before a tile, or the range's begin - 1.
+  __device__ int before(int tile) {
+    for (int at = tile - 1; at >= range_.begin; at = at / 32 * 32 - 1) {
+      look(at / 32);
+      if (const uint32_t rest = some_ << (31 - at % 32)) return at - __clz(rest);
+    }
+    return range_.begin - 1;
+  }
+
+  // The first one behind a tile, or the range's end.
+  __device__ int after(int tile) {
+    for (int at = tile + 1; at < range_.end; at = at / 32 * 32 + 32) {
+      look(at / 32);
+      if (const uint32_t rest = some_ >> (at % 32)) return at + __ffs(rest) - 1;
+    }
+    return range_.end;
+  }
+
+  __device__ int count() {
+    int count = 0;
+    for (int at = range_.begin; at < range_.end; at = at / 32 * 32 + 32) {
+      look(at / 32);
+      count += __popc(some_);
+    }
+    return count;
+  }
+
+  // Whether the mask keeps everything of the tile that was found last.
+  __device__ bool keeps_all(int tile) const { return all_ >> (tile % 32) & 1; }
+
+ private:
+  __device__ void look(int word) {
+    if (word == word_) return;
+    word_ = word;
+    const int tile = word * 32 + threadIdx.x % 32;
+    uint8_t kept = 0;
+    if (range_.has(tile)) kept = first_ ? first_[int64_t(tile) * stride_] : MaskTiles::kSome | MaskTiles::kAll;
+    some_ = __ballot_sync(0xffffffff, kept & MaskTiles::kSome);
+    all_ = __ballot_sync(0xffffffff, kept & MaskTiles::kAll);
+  }
+
+  const uint8_t* first_;  // null: there is no mask
+  int stride_;
+  Range range_;
+  int word_ = -1;
+  uint32_t some_, all_;
+};
+
+// The tiles of one head of one sequence.
+class HeadTiles {
+ public:
+  HeadTiles() = default;
+  __device__ HeadTiles(const MaskTiles& tiles, const Attention& call, int b, int head)
+      : first_(call.has_mask ? tiles.first(call, b, head) : nullptr),
+        query_stride_(tiles.query_stride()),
+        key_stride_(tiles.key_stride()) {}
+
+  // Of keys in a range for a tile of queries, and of queries for a tile of keys.
+  __device__ KeptTiles keys(int query_tile, Range range) const {
+    return {first_ ? first_ + int64_t(query_tile) * query_stride_ : nullptr, key_stride_, range};
+  }
+  __device__ KeptTiles queries(int key_tile, Range range) const {
+    return {first_ ? first_ + key_tile * key_stride_ : nullptr, query_stride_, range};
+  }
+
+ private:
+  const uint8_t* first_;  // null: there is no mask
+  int query_stride_, key_stride_;
+};
+
+// Without a mask.
+struct EveryHeadTile {
+  EveryHeadTile() = default;
+  __device__ EveryHeadTile(const MaskTiles&, const Attention&, int, int) {}
+
+  __device__ EveryTile keys(int, Range range) const { return {range}; }
+  __device__ EveryTile queries(int, Range range) const { return {range}; }
 };
 
 // The forward's: each lane of a quad has 32 of the kColumns keys of both of its rows.

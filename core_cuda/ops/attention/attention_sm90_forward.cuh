@@ -6,6 +6,8 @@
 // tile's probabilities with its values, and computes exponentials while they run. The warpgroups take turns, so that
 // one computes exponentials while another's products run.
 //
+// With a mask the warp that copies leaves out the tiles of which it keeps nothing, and says which ones it brings.
+//
 // Source: Shah et al., "FlashAttention-3: Fast and accurate attention with asynchrony and low-precision", 2024.
 #pragma once
 
@@ -36,6 +38,9 @@ struct Forward {
   using Pipeline = cutlass::PipelineTmaAsync<kStages>;
   using State = cutlass::PipelineState<kStages>;
 
+  // A stage's copy is told before the stage is free, while the copy before it may still be read.
+  static constexpr int kTold = kBits ? 2 * kStages : 1;
+
   // For y beside q; otherwise y takes q's place.
   static constexpr bool kHasRoom = (2 * kM + 2 * kStages * kN) * kD * sizeof(T) <= (226 << 10);
 
@@ -45,6 +50,7 @@ struct Forward {
     cute::array_aligned<T, cute::cosize_v<KTiles>, 1024> k;
     cute::array_aligned<T, cute::cosize_v<VTiles>, 1024> v;
     typename Pipeline::SharedStorage k_ring, v_ring;
+    int told[kTold];  // of a tile of keys: its number, times two, and whether the mask keeps all of it
     cutlass::arch::ClusterTransactionBarrier q_is_there;
     cutlass::arch::ClusterBarrier q_is_free;
   };
@@ -54,14 +60,21 @@ struct Forward {
     TileCopy<T, kM, kD> q;
     TileCopy<T, kN, kD> k, v;
     Order<kM> order;
+    MaskTiles mask;  // nothing without a mask
     float factor;
   };
 
   struct Work {
     Sequence sequence;
-    Range queries, keys;  // of the tile; its keys as tiles of kN
+    Range queries, keys;  // of the tile; its keys as tiles of kN, from the first that is kept to the last
     int b, head;
   };
+
+  // The tiles of keys in a range.
+  static __forceinline__ __device__ auto tiles_of(const Parameters& parameters, const Work& work, Range range) {
+    using Tiles = std::conditional_t<kBits, HeadTiles, EveryHeadTile>;
+    return Tiles(parameters.mask, parameters.call, work.b, work.head).keys(work.queries.begin / kM, range);
+  }
 
   // The work of a task: none if there are no queries.
   static __forceinline__ __device__ Work work(const Parameters& parameters, int index) {
@@ -72,7 +85,7 @@ struct Forward {
     work.queries = {begin, end < work.sequence.queries ? end : work.sequence.queries};
     if (work.queries.is_empty()) return work;
     const Range keys = call.band.keys(work.sequence, work.queries);
-    if (!keys.is_empty()) work.keys = {keys.begin / kN, (keys.end + kN - 1) / kN};
+    if (!keys.is_empty()) work.keys = tiles_of(parameters, work, {keys.begin / kN, (keys.end + kN - 1) / kN}).kept();
     return work;
   }
 
@@ -100,7 +113,10 @@ struct Forward {
       if (work.keys.is_empty()) return;
       const int key_head = call.key_head(work.head), sequence = call.offsets_q ? 0 : work.b;
       const auto sequences = static_cast<int>(call.offsets_q ? 1 : call.sequences);
+      auto tiles = tiles_of(parameters, work, work.keys);
       const auto load_k = [&](int tile) {
+        if constexpr (kBits)
+          if (leads) shared.told[k_state.count() % kTold] = 2 * tile + tiles.keeps_all(tile);
         k_ring.producer_acquire(k_state);
         if (leads)
           load_tile<kN, kD>(parameters.k, k_ring.producer_get_barrier(k_state), call.keys, call.dim, call.key_heads,
@@ -116,7 +132,8 @@ struct Forward {
                             v_tiles(cute::_, cute::_, v_state.index()));
         ++v_state;
       };
-      load_k(work.keys.end - 1);
+      int tile = tiles.before(work.keys.end);
+      load_k(tile);
       shared.q_is_free.wait(turn ^ 1);
       if (leads) {
         shared.q_is_there.arrive_and_expect_tx(sizeof(shared.q));
@@ -125,11 +142,11 @@ struct Forward {
                           sequence, q_tile(cute::_, cute::_, Int<0>{}));
       }
       turn ^= 1;
-      for (int tile = work.keys.end - 2; tile >= work.keys.begin; --tile) {
-        load_k(tile);
-        load_v(tile + 1);
+      for (int next; (next = tiles.before(tile)) >= work.keys.begin; tile = next) {
+        load_k(next);
+        load_v(tile);
       }
-      load_v(work.keys.begin);
+      load_v(tile);
     });
   }
 
@@ -164,7 +181,7 @@ struct Forward {
   // What a thread knows of the pairs of its two queries with keys; nothing without a mask or dropout.
   struct NoPairs {
     __device__ NoPairs(const Attention&, const Work&, const Fragment&, int) {}
-    __device__ void look(const Attention&, const Work&, int) {}
+    __device__ void look(const Attention&, const Work&, int, bool) {}
     __device__ bool has_kept(int) const { return true; }
   };
 
@@ -173,8 +190,14 @@ struct Forward {
         : mask(call, work.b, work.sequence, work.head),
           first_query(work.queries.begin + warpgroup * 64 + fragment.first_row) {}
 
-    // Finds what is kept in a tile, while its scores are computed.
-    __forceinline__ __device__ void look(const Attention& call, const Work& work, int tile) {
+    // Finds what is kept in a tile, while its scores are computed; nothing is left to find if a mask keeps all of it
+    // and every query sees it.
+    __forceinline__ __device__ void look(const Attention& call, const Work& work, int tile, bool mask_keeps_all) {
+      all_are_kept = mask_keeps_all && whole_tiles(call, work).has(tile);
+      if (all_are_kept) {
+        any[0] = any[1] = ~0u;
+        return;
+      }
       const int column = threadIdx.x % 4 * 32, key = tile * kN + column;
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
@@ -207,7 +230,8 @@ struct Forward {
 
     MaskRows mask;
     int first_query;
-    RowBits<kN> kept;
+    bool all_are_kept;
+    RowBits<kN> kept;  // unless all are
     uint32_t any[2] = {};
   };
 
@@ -258,6 +282,12 @@ struct Forward {
       k_ring.consumer_wait(k_state);
       multiply<false>(score_mma, q, k(cute::_, cute::_, cute::_, k_state.index()), scores);
     };
+    // The tile whose scores were started, and what is kept of it.
+    const auto look = [&](int expected) {
+      const int told = kBits ? shared.told[k_state.count() % kTold] : 2 * expected;
+      pairs.look(call, work, told / 2, told % 2);
+      return told / 2;
+    };
     const auto start_values = [&] {
       v_ring.consumer_wait(v_state);
       multiply<true>(value_mma, p, v(cute::_, cute::_, cute::_, v_state.index()), y);
@@ -268,7 +298,7 @@ struct Forward {
     };
     const auto soften = [&](int tile, auto is_masked) {
       if constexpr (kBits) {
-        pairs.kept.each([&](int i, bool kept) { scores(i) = kept ? scores(i) : -INFINITY; });
+        if (!pairs.all_are_kept) pairs.kept.each([&](int i, bool kept) { scores(i) = kept ? scores(i) : -INFINITY; });
         softmax.step(scores, parameters.factor, rescale);
         if (call.dropout.seed)
           pairs.draw(call, work, tile).each([&](int i, bool kept) { scores(i) = kept ? scores(i) : 0; });
@@ -299,24 +329,24 @@ struct Forward {
     // The wait comes first: behind the exponentials in one straight piece of code, the compiler would move it before
     // them, and they would not run beside the products.
     const auto walk_down_to = [&](int last, auto is_masked) {
-      for (; tile > last; --tile) {
+      while (tile > last) {
         finish_values();
         take_turn(warpgroup);
         start_scores();
         start_values();
         adds = true;
         give_turn(warpgroup);
-        pairs.look(call, work, tile - 1);
+        tile = look(tile - 1);
         wait_for<1>(scores);
-        finish_scores(tile - 1);
-        soften(tile - 1, is_masked);
+        finish_scores(tile);
+        soften(tile, is_masked);
       }
     };
 
     shared.q_is_there.wait(turn);
     turn ^= 1;
     start_scores();
-    pairs.look(call, work, tile);
+    look(tile);
     wait_for<0>(scores);
     finish_scores(tile);
     const Range whole = kBits ? Range{work.keys.begin, work.keys.begin} : whole_tiles(call, work);
@@ -471,8 +501,13 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1)
 }
 
 template <class Kernel>
-Status launch_forward(const Attention& call, const Context& context) {
+Status launch_forward(const Attention& call, void* workspace, const Context& context) {
   using T = typename Kernel::T;
+  MaskTiles mask;
+  if (call.has_mask) {
+    mask = {call, Kernel::kM, Kernel::kN, workspace};
+    FUSEDOPS_TRY((find_mask_tiles<Kernel::kM, Kernel::kN>(mask, context)));
+  }
   // Also makes the GPU's context that of this thread: a tensor's description for TMA cannot be made without one.
   FUSEDOPS_TRY(allow_shared_memory(attention_forward<Kernel>, sizeof(typename Kernel::Shared)));
   const int64_t sequences = call.offsets_q ? 1 : call.sequences;
@@ -486,6 +521,7 @@ Status launch_forward(const Attention& call, const Context& context) {
       tile_copy<T, Kernel::kN, Kernel::kD>(global_rows<T>(call.k, call.keys, call.dim, call.key_heads, sequences)),
       tile_copy<T, Kernel::kN, Kernel::kD>(global_rows<T>(call.v, call.keys, call.dim_v, call.key_heads, sequences)),
       order,
+      mask,
       factor_of(call)};
   const int blocks = std::min(order.tasks(), device_attribute(cudaDevAttrMultiProcessorCount));
   return launch(context, attention_forward<Kernel>, Grid{blocks, Kernel::kThreads, sizeof(typename Kernel::Shared)},
@@ -495,11 +531,11 @@ Status launch_forward(const Attention& call, const Context& context) {
 // The tiles by the number of features: as many queries as the warpgroups have registers for, and as many keys as leave
 // room for the probabilities beside the scores.
 template <class T, bool kBits>
-Status forward(const Attention& call, const Context& context) {
+Status forward(const Attention& call, void* workspace, const Context& context) {
   const int features = std::max(call.dim, call.dim_v);
-  if (features <= 64) return launch_forward<Forward<T, kBits ? 128 : 192, 128, 64, 2, kBits>>(call, context);
-  if (features <= 128) return launch_forward<Forward<T, 128, 128, 128, 2, kBits>>(call, context);
-  return launch_forward<Forward<T, 128, 80, 256, 2, kBits>>(call, context);
+  if (features <= 64) return launch_forward<Forward<T, kBits ? 128 : 192, 128, 64, 2, kBits>>(call, workspace, context);
+  if (features <= 128) return launch_forward<Forward<T, 128, 128, 128, 2, kBits>>(call, workspace, context);
+  return launch_forward<Forward<T, 128, 80, 256, 2, kBits>>(call, workspace, context);
 }
 
 }  // namespace fusedops::cuda::sm90

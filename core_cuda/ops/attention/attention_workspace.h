@@ -41,20 +41,63 @@ struct BackwardSums {
   int64_t counter_count = 0;
 };
 
-// Of the backward on compute capability 9.x, for up to 128 features. A slot is a tile of queries of one head; packed
+// Of the backward on compute capability 9.x. A slot is a tile of queries of one head; packed
 // sequences have room for the last tile of each.
 struct BackwardSlots {
   explicit BackwardSlots(const Attention& call)
-      : features(call.dim <= 64 && call.dim_v <= 64 ? 64 : 128),
+      : features(((call.dim > call.dim_v ? call.dim : call.dim_v) + 63) / 64 * 64),
         tile(features == 64 ? 128 : 64),
-        count(call.heads * (call.offsets_q ? call.packed_queries / tile + call.sequences
-                                           : call.sequences * ((call.queries + tile - 1) / tile))) {}
+        key_tile(features <= 128 ? 128 : 64),
+        count(call.heads * tiles(call, call.queries, call.packed_queries, tile)),
+        shared_count(call.group > 1 ? call.key_heads * tiles(call, call.keys, call.packed_keys, key_tile) : 0) {}
 
-  // dq in float32; for each row its sum's logarithm and delta; how many tiles of keys have added to dq.
-  size_t bytes() const { return count * (tile * (features + 2) * sizeof(float) + sizeof(int)); }
+  // dq in float32; for each row its sum's logarithm and delta; how many tiles of keys have added to dq. And, where
+  // heads share keys, dk and dv in float32, and how many heads have added to them.
+  size_t bytes() const {
+    return count * (tile * (features + 2) * sizeof(float) + sizeof(int)) +
+           shared_count * (2 * key_tile * features * sizeof(float) + sizeof(int));
+  }
 
-  int features, tile;
-  int64_t count;
+  int features, tile, key_tile;
+  int64_t count, shared_count;
+
+ private:
+  static int64_t tiles(const Attention& call, int64_t positions, int64_t packed, int tile) {
+    return call.offsets_q ? packed / tile + call.sequences : call.sequences * ((positions + tile - 1) / tile);
+  }
+};
+
+// Of attention with a mask on compute capability 9.x: what the mask keeps of each tile of queries and keys, a byte
+// each. Sequences and heads that share a mask share its tiles, and so do all queries, or keys, of a mask that has one
+// for all.
+struct MaskTiles {
+  static constexpr uint8_t kSome = 1, kAll = 2;  // bits of a byte
+
+  MaskTiles() = default;
+  MaskTiles(const Attention& call, int tile_queries, int tile_keys, void* memory)
+      : mask(call.mask.row(0)),
+        rows(call.queries > 1 && call.mask.row(1) != mask ? call.queries : 1),
+        columns(call.mask.has_columns() ? call.keys : 1),
+        query_tiles((rows + tile_queries - 1) / tile_queries),
+        key_tiles((columns + tile_keys - 1) / tile_keys),
+        masks(columns ? call.mask.elements() / (int64_t(rows) * columns) : 0),
+        tiles(static_cast<uint8_t*>(memory)) {}
+
+  FUSEDOPS_HD int64_t count() const { return masks * query_tiles * key_tiles; }
+
+  // The first tile of a head of a sequence; the distances to the next ones of its queries and keys.
+  FUSEDOPS_HD const uint8_t* first(const Attention& call, int64_t b, int head) const {
+    const int64_t offset = call.mask.row((b * call.heads + head) * call.queries) - mask;
+    return tiles + offset / (int64_t(rows) * columns) * query_tiles * key_tiles;
+  }
+  FUSEDOPS_HD int query_stride() const { return query_tiles > 1 ? key_tiles : 0; }
+  FUSEDOPS_HD int key_stride() const { return key_tiles > 1 ? 1 : 0; }
+
+  const uint8_t* mask = nullptr;
+  int rows = 0, columns = 0;  // of the mask, for one head
+  int query_tiles = 0, key_tiles = 0;
+  int64_t masks = 0;  // different ones
+  uint8_t* tiles = nullptr;
 };
 
 // Of the split forward: each split has a row of y that is not yet divided by its sum, and the row's state.
@@ -65,23 +108,28 @@ struct Splits {
 
   static constexpr int kMostSplits = 128;
 
-  // Keys of a split: as many as one sequence's blocks can take at the same time on a large GPU, but enough for a block
-  // to be worth its start. They follow from the shape of a sequence, so that its bits do not depend on the batch.
+  // Keys of a split: as many as one sequence's blocks can take at the same time on a large GPU, one or three on a
+  // multiprocessor, but enough for a block to be worth its start. They follow from the shape of a sequence, so that its
+  // bits do not depend on the batch.
   static int keys_of(const Attention& call) {
-    constexpr int kStep = 64, kLeast = 128, kBlocks = 384;
-    const int most = std::clamp(kBlocks / std::max(call.key_heads, 1), 8, kMostSplits);
+    constexpr int kStep = 64, kLeast = 128;
+    const int blocks = call.keys >= kManyKeys ? 128 : 384;
+    const int most = std::clamp(blocks / std::max(call.key_heads, 1), 8, kMostSplits);
     const int share = (call.keys + most - 1) / most;
     return share <= kLeast ? kLeast : (share + kStep - 1) / kStep * kStep;
   }
+  static constexpr int kManyKeys = 4096;
 
   Splits(const Attention& call, void* workspace)
-      : keys(keys_of(call)),
+      : are_long(call.keys >= kManyKeys),
+        keys(keys_of(call)),
         count((call.keys + keys - 1) / keys),
         pitch((call.dim_v + 7) / 8 * 8),
         y(static_cast<float*>(workspace)),
         states(reinterpret_cast<State*>(y + call.rows() * count * pitch)),
         size(call.rows() * count * (pitch * sizeof(float) + sizeof(State))) {}
 
+  bool are_long;
   int keys, count, pitch;
   float* y;       // [rows, count, pitch]
   State* states;  // [rows, count]
@@ -99,10 +147,19 @@ inline bool is_split(const Attention& call) {
          int64_t(call.queries) * call.group <= kMostRows && call.keys >= kLeastKeys;
 }
 
+// No kernel has smaller tiles.
+inline size_t mask_bytes(const Attention& call) {
+  constexpr int kLeastQueries = 64, kLeastKeys = 80;
+  const bool has_tiles = call.has_mask && size_of(call.dtype) == 2;
+  return has_tiles ? MaskTiles(call, kLeastQueries, kLeastKeys, nullptr).count() : 0;
+}
+
 // Bytes that the operators ask for, on any device.
-inline size_t attention_workspace(const Attention& call) { return is_split(call) ? Splits(call, nullptr).size : 0; }
+inline size_t attention_workspace(const Attention& call) {
+  return is_split(call) ? Splits(call, nullptr).size : mask_bytes(call);
+}
 inline size_t attention_backward_workspace(const Attention& call) {
-  return std::max(BackwardSums(call, nullptr).size, BackwardSlots(call).bytes());
+  return std::max(BackwardSums(call, nullptr).size, BackwardSlots(call).bytes() + mask_bytes(call));
 }
 
 }  // namespace fusedops::cuda

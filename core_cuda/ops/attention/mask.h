@@ -27,8 +27,11 @@ class BroadcastMask {
   // Whether a row has an element for each column, or one for all.
   FUSEDOPS_HD bool has_columns() const { return has_columns_; }
 
+  int64_t elements() const { return elements_; }
+
  private:
   const uint8_t* data_ = nullptr;
+  int64_t elements_ = 0;
   bool has_columns_ = false;
   int dimensions_ = 0;  // the leading ones of x, from the innermost on
   int64_t sizes_[kMaxRank], strides_[kMaxRank];
@@ -51,6 +54,7 @@ inline BroadcastMask::BroadcastMask(const View& mask, const View& x) : data_(sta
       strides_[dimensions_++] = stride;
     }
   }
+  elements_ = below;
 }
 
 }  // namespace fusedops
