@@ -11,12 +11,14 @@
 namespace fusedops::cuda {
 namespace {
 
-template <int kD_>
+// kAlone: for long splits, with all shared memory of a multiprocessor of compute capability 9.0. Short ones are over
+// before a block's copies are in full flow, so that several blocks share a multiprocessor.
+template <int kD_, bool kAlone>
 struct SplitTile {
   static constexpr int kD = kD_;
   static constexpr int kRows = 16, kN = 16;  // rows of a block, keys of a warp at a time
-  static constexpr int kWarps = kD > 128 ? 2 : 4, kThreads = 32 * kWarps;
-  static constexpr int kStages = kD > 64 ? 2 : 4;
+  static constexpr int kWarps = (kAlone ? 2 : 1) * (kD > 128 ? 2 : 4), kThreads = 32 * kWarps;
+  static constexpr int kStages = (kD > 64 ? 2 : 4) * (kAlone ? 3 : 2) / 2;
   static constexpr int kPitch = kPitchOf<kD>, kStage = 2 * kN * kPitch;  // elements of a stage: k, then v
   static constexpr int kRingBytes = kWarps * kStages * kStage * 2;
   static constexpr int kSharedBytes = kRows * kPitch * 2 + kRingBytes;
@@ -241,17 +243,20 @@ Status launch_split(const Attention& call, const Splits& splits, const Context& 
                 Scores<T>(call), splits, row_tiles, aligned);
 }
 
-template <class T>
+template <class T, int kD>
 Status split_tiles(const Attention& call, const Splits& splits, const Context& context) {
-  const int dim = std::max(call.dim, call.dim_v);
-  if (dim <= 64) return launch_split<T, SplitTile<64>>(call, splits, context);
-  if (dim <= 128) return launch_split<T, SplitTile<128>>(call, splits, context);
-  return launch_split<T, SplitTile<256>>(call, splits, context);
+  using Alone = SplitTile<kD, true>;
+  if (splits.are_long && device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) >= Alone::kSharedBytes)
+    return launch_split<T, Alone>(call, splits, context);
+  return launch_split<T, SplitTile<kD, false>>(call, splits, context);
 }
 
 template <class T>
 Status run_split(const Attention& call, const Splits& splits, const Context& context) {
-  FUSEDOPS_TRY(split_tiles<T>(call, splits, context));
+  const int dim = std::max(call.dim, call.dim_v);
+  FUSEDOPS_TRY((dim <= 64    ? split_tiles<T, 64>
+                : dim <= 128 ? split_tiles<T, 128>
+                             : split_tiles<T, 256>)(call, splits, context));
   const int shared_bytes = (Splits::kMostSplits + kJoinWarps * splits.pitch) * int(sizeof(float));
   return launch(context, attention_join_kernel<T>, Grid{call.rows(), kJoinThreads, shared_bytes}, call, Scores<T>(call),
                 splits);
