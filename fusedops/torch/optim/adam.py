@@ -11,16 +11,15 @@ from fusedops.torch.operators import OPERATORS
 from fusedops.torch.optim.fused import FusedOptimizer, Group, Update, local
 
 _NARROW = (torch.float16, torch.bfloat16)
-_WIDE_STATES = ("master_param", "exp_avg", "exp_avg_sq")
+_WIDE_STATES = ("master_param", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 _NEEDED = (
-    "master_weights needs numbers as betas, no amsgrad, no differentiable, parameters on CPUs or CUDA GPUs, and a step "
-    "that torch.compile does not trace"
+    "master_weights needs numbers as betas, no differentiable, parameters on CPUs or CUDA GPUs, and a step that "
+    "torch.compile does not trace"
 )
 
 
 def _adamw(lists: Sequence[list[torch.Tensor]], lr: Any, scalars: Sequence[Any], options: dict[str, Any]) -> None:
-    params, grads, exp_avgs, exp_avg_sqs, steps, masters = lists
-    OPERATORS.adamw(params, grads, exp_avgs, exp_avg_sqs, steps, masters, lr, None, *scalars, **options)
+    OPERATORS.adamw(*lists, lr, None, *scalars, **options)
 
 
 class _AdamStep(FusedOptimizer):
@@ -43,7 +42,7 @@ class _AdamStep(FusedOptimizer):
 
     def is_covered(self, group: Group) -> bool:
         betas_are_numbers = not any(isinstance(beta, torch.Tensor) for beta in group["betas"])
-        return betas_are_numbers and not group["amsgrad"] and not group["differentiable"]
+        return betas_are_numbers and not group["differentiable"]
 
     _steps_are_placed = False  # of an optimizer of torch's, whose class was changed, they may be elsewhere
 
@@ -65,8 +64,10 @@ class _AdamStep(FusedOptimizer):
                 state["exp_avg_sq"] = torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format)
             if has_masters and "master_param" not in state:
                 state["master_param"] = p.detach()
-                for name in _WIDE_STATES:
+                for name in state.keys() & _WIDE_STATES:
                     state[name] = state[name].float()
+            if group["amsgrad"] and "max_exp_avg_sq" not in state:
+                state["max_exp_avg_sq"] = torch.zeros_like(state["exp_avg_sq"], memory_format=torch.preserve_format)
         beta1, beta2 = group["betas"]
         options = {
             "beta1": float(beta1),
@@ -76,8 +77,9 @@ class _AdamStep(FusedOptimizer):
             "decoupled": bool(group.get("decoupled_weight_decay", False)),
             "maximize": bool(group["maximize"]),
         }
-        lists = [[state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step")]
-        lists.append([state["master_param"] for state in states] if has_masters else [])
+        wanted = {"max_exp_avg_sq": group["amsgrad"], "master_param": has_masters}
+        names = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step", "master_param")
+        lists = [[state[name] for state in states] if wanted.get(name, True) else [] for name in names]
         grads: list[Any] = [p.grad for p in params]
         return [Update(_adamw, list(params), grads, lists, group["lr"], options)]
 
@@ -181,8 +183,8 @@ class AdamW(_AdamStep, torch.optim.AdamW):
     the optimizer's state dict that was saved with other weights, or clear `state`. A loaded copy that does not round to
     its parameter is made anew.
 
-    torch's own code, with the same result, updates groups with `amsgrad` or `differentiable`, betas that are tensors,
-    and parameters on other devices than CPUs and CUDA GPUs; and all where torch.compile traces the step.
+    torch's own code, with the same result, updates groups with `differentiable`, betas that are tensors, and parameters
+    on other devices than CPUs and CUDA GPUs; and all where torch.compile traces the step.
 
     Args:
         *args: params, lr, betas, eps, weight_decay, ...: those of torch.optim.AdamW, in its order.
