@@ -19,7 +19,9 @@ _NEEDED = (
 
 
 def _adamw(lists: Sequence[list[torch.Tensor]], lr: Any, scalars: Sequence[Any], options: dict[str, Any]) -> None:
-    OPERATORS.adamw(*lists, lr, None, *scalars, **options)
+    params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, masters = lists
+    moments = (exp_avgs, exp_avg_sqs, max_exp_avg_sqs)
+    OPERATORS.adamw(params, grads, *moments, steps, masters, lr, None, *scalars, **options)
 
 
 class _AdamStep(FusedOptimizer):
@@ -46,7 +48,7 @@ class _AdamStep(FusedOptimizer):
 
     _steps_are_placed = False  # of an optimizer of torch's, whose class was changed, they may be elsewhere
 
-    def updates(self, group: Group, params: Sequence[torch.Tensor]) -> list[Update]:
+    def updates(self, group: Group, params: list[torch.Tensor], grads: list[Any]) -> list[Update]:
         if not self._steps_are_placed:
             self._place_steps()
         states = [self.state[p] for p in params]
@@ -56,18 +58,9 @@ class _AdamStep(FusedOptimizer):
         elif self.master_weights:  # the parameters had 16 bits before: this step does not update their copies
             for state in states:
                 state.pop("master_param", None)
-        for p, state in zip(params, states, strict=True):
-            if not state:
-                dtype = torch.float32 if has_masters else p.dtype
-                state["step"] = torch.zeros((), dtype=torch.float32, device=local(p).device)
-                state["exp_avg"] = torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format)
-                state["exp_avg_sq"] = torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format)
-            if has_masters and "master_param" not in state:
-                state["master_param"] = p.detach()
-                for name in state.keys() & _WIDE_STATES:
-                    state[name] = state[name].float()
-            if group["amsgrad"] and "max_exp_avg_sq" not in state:
-                state["max_exp_avg_sq"] = torch.zeros_like(state["exp_avg_sq"], memory_format=torch.preserve_format)
+        if has_masters or group["amsgrad"] or not all(states):
+            for p, state in zip(params, states, strict=True):
+                self._begin(p, state, has_masters, group["amsgrad"])
         beta1, beta2 = group["betas"]
         options = {
             "beta1": float(beta1),
@@ -80,8 +73,21 @@ class _AdamStep(FusedOptimizer):
         wanted = {"max_exp_avg_sq": group["amsgrad"], "master_param": has_masters}
         names = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step", "master_param")
         lists = [[state[name] for state in states] if wanted.get(name, True) else [] for name in names]
-        grads: list[Any] = [p.grad for p in params]
-        return [Update(_adamw, list(params), grads, lists, group["lr"], options)]
+        return [Update(_adamw, params, grads, lists, group["lr"], options)]
+
+    def _begin(self, p: torch.Tensor, state: dict[str, Any], has_master: bool, amsgrad: bool) -> None:
+        """What a parameter's state lacks."""
+        if not state:
+            dtype = torch.float32 if has_master else p.dtype
+            state["step"] = torch.zeros((), dtype=torch.float32, device=local(p).device)
+            state["exp_avg"] = torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format)
+            state["exp_avg_sq"] = torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format)
+        if has_master and "master_param" not in state:
+            state["master_param"] = p.detach()
+            for name in state.keys() & _WIDE_STATES:
+                state[name] = state[name].float()
+        if amsgrad and "max_exp_avg_sq" not in state:
+            state["max_exp_avg_sq"] = torch.zeros_like(state["exp_avg_sq"], memory_format=torch.preserve_format)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
