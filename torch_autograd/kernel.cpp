@@ -36,25 +36,30 @@ void call_below(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
 
 }  // namespace
 
-// Calls body(input, tensor) for all tensors.
+// Calls body(tensor) for the tensor that an argument is, or those of a list.
 template <class Body>
-void for_each_tensor(const Row& row, c10::ArrayRef<c10::IValue> arguments, Body&& body) {
-  for (size_t i = 0; i < row.op.inputs.size(); ++i) {
-    if (arguments[i].isTensor()) body(row.op.inputs[i], arguments[i].toTensor());
-    if (arguments[i].isTensorList())
-      for (const c10::IValue& item : arguments[i].toListRef()) body(row.op.inputs[i], item.toTensor());
-  }
+void for_each_tensor(const c10::IValue& argument, Body&& body) {
+  if (argument.isTensor()) body(argument.toTensor());
+  if (argument.isTensorList())
+    for (const c10::IValue& item : argument.toListRef()) body(item.toTensor());
 }
 
 // An operator that has no derivative. What it updates gets a new version, so that autograd notices if a backward was
 // to read the old one.
 void call_plainly(const Row& row, const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  std::vector<at::Tensor> updated;
-  for_each_tensor(row, last(*stack, row.arguments), [&](const Input& input, const at::Tensor& tensor) {
-    TORCH_CHECK(!(c10::GradMode::is_enabled() && tensor.requires_grad()), "fusedops.", row.op.name, ": ", input.name,
-                " has no gradient; call it under torch.no_grad()");
-    if (input.updated) updated.push_back(tensor);
-  });
+  const auto arguments = last(*stack, row.arguments);
+  std::vector<at::Tensor> updated;  // torch moves them out of the lists
+  for (size_t i = 0; i < row.op.inputs.size(); ++i) {
+    const Input& input = row.op.inputs[i];
+    if (c10::GradMode::is_enabled())
+      for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
+        TORCH_CHECK(!tensor.requires_grad(), "fusedops.", row.op.name, ": ", input.name,
+                    " has no gradient; call it under torch.no_grad()");
+      });
+    if (!input.updated) continue;
+    updated.reserve(updated.size() + (arguments[i].isTensorList() ? arguments[i].toListRef().size() : 1));
+    for_each_tensor(arguments[i], [&](const at::Tensor& tensor) { updated.push_back(tensor); });
+  }
   call_below(op, keys, stack);
   for (const at::Tensor& tensor : updated)
     if (!tensor.is_inference()) torch::autograd::impl::bump_version(tensor);

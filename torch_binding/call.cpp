@@ -30,7 +30,7 @@ struct Arguments {
   double scalars[kMaxInputs] = {};
   Value attributes[kMaxAttributes];
 
-  // All handles are owned before anything may throw.
+  // All handles are owned before anything may throw. Nothing is asked of a tensor yet: look_at_tensors() does.
   Arguments(const Operator& op, const StableIValue* stack) {
     for (size_t i = 0; i < op.inputs.size(); ++i, ++stack) {
       if (op.inputs[i].kind == Kind::list)
@@ -43,7 +43,6 @@ struct Arguments {
     for (size_t i = 0; i < op.inputs.size(); ++i)
       if (op.inputs[i].kind == Kind::scalar) scalars[i] = to<double>(*stack++);
     for (size_t i = 0; i < op.attributes.size(); ++i) read(op.attributes[i].type, *stack++, &attributes[i]);
-    look_at_tensors(op.inputs.size());
   }
 
   void take_list(size_t place, StableIValue list) {
@@ -53,18 +52,28 @@ struct Arguments {
     for (const AtenTensorHandle handle : handles) items.tensors.emplace_back(handle);
   }
 
+  // The device of the call, if all tensors are on one.
+  Device first_device(const Operator& op) const {
+    const size_t place = first_tensor(op);
+    if (op.inputs[place].kind != Kind::list) return device_of(inputs[place]);
+    return counts[place] > 0 ? device_of(items.tensors[first[place]]) : Device{aoti_torch_device_type_cpu(), 0};
+  }
+
   // All is asked of a tensor at once, while it is in the cache: lists may have more tensors than that holds.
-  void look_at_tensors(size_t count) {
-    for (size_t i = 0; i < count; ++i) {
-      if (!inputs[i]) continue;
-      views[i] = view_of(inputs[i]);
-      devices[i] = device_of(inputs[i]);
-    }
+  void look_at_tensors(const Operator& op) {
     items.views.reserve(items.tensors.size());
     items.devices.reserve(items.tensors.size());
-    for (const Tensor& tensor : items.tensors) {
-      items.views.push_back(view_of(tensor));
-      items.devices.push_back(device_of(tensor));
+    for (size_t i = 0; i < op.inputs.size(); ++i) {
+      const bool updated = op.inputs[i].updated;
+      if (inputs[i]) {
+        views[i] = view_of(inputs[i], updated);
+        devices[i] = device_of(inputs[i]);
+      }
+      for (int64_t item = 0; item < counts[i]; ++item) {
+        const Tensor& tensor = items.tensors[items.views.size()];
+        items.views.push_back(view_of(tensor, updated));
+        items.devices.push_back(device_of(tensor));
+      }
     }
   }
 
@@ -113,26 +122,24 @@ class TorchRule : public Rule {
   const Arguments& arguments_;
 };
 
-// The device that the call runs on. All tensors must be there.
-Device common_device(const Operator& op, const Arguments& arguments) {
+// All tensors must be on the call's device.
+void require_device(const Operator& op, const Arguments& arguments, Device device) {
   const auto devices = [&](size_t i) -> std::span<const Device> {
     if (op.inputs[i].kind == Kind::list)
       return std::span(arguments.items.devices).subspan(arguments.first[i], static_cast<size_t>(arguments.counts[i]));
     return {&arguments.devices[i], arguments.inputs[i] ? size_t(1) : 0};
   };
-  const size_t first = first_tensor(op);
-  const Device device = devices(first)[0];
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     for (size_t item = 0; const Device other : devices(i)) {
       if (!(other == device)) {
         const std::string place = op.inputs[i].kind == Kind::list ? "[" + std::to_string(item) + "]" : "";
         require(Status::error("fusedops.", op.name, ": ", op.inputs[i].name, place, " must be on ",
-                              op.inputs[first].name, "'s device, ", name_of(device), "; got ", name_of(other)));
+                              op.inputs[first_tensor(op)].name, "'s device, ", name_of(device), "; got ",
+                              name_of(other)));
       }
       ++item;
     }
   }
-  return device;
 }
 
 // Tensors that the operator cannot read as they lie: it gets copies in contiguous memory. What it updates is copied
@@ -173,12 +180,13 @@ Status check_expanded(const Input& input, const Operator& op, const View& view) 
 
 void call(const Operator& op, StableIValue* stack) {
   Arguments arguments(op, stack);
-  TorchRule rule(op, arguments);
-  require(rule.infer());
-  const Device device = common_device(op, arguments);
-
+  const Device device = arguments.first_device(op);
   std::optional<torch::stable::accelerator::DeviceGuard> guard;
   if (device.type == aoti_torch_device_type_cuda()) guard.emplace(device.index);
+  arguments.look_at_tensors(op);
+  TorchRule rule(op, arguments);
+  require(rule.infer());
+  require_device(op, arguments, device);
 
   Call call(op);
   Copies copies(device);
@@ -191,10 +199,7 @@ void call(const Operator& op, StableIValue* stack) {
     Tensor* const tensors = is_list ? arguments.items.tensors.data() + arguments.first[i] : &arguments.inputs[i];
     View* const views = is_list ? arguments.items.views.data() + arguments.first[i] : &arguments.views[i];
     for (int64_t item = 0; item < count; ++item) {
-      if (input.updated) {
-        require(check_expanded(input, op, views[item]));
-        views[item].data = written(tensors[item]);
-      }
+      if (input.updated) require(check_expanded(input, op, views[item]));
       copies.make_readable(input, tensors[item], &views[item]);
     }
     call.inputs[i] = views;

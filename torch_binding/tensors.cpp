@@ -52,23 +52,18 @@ ScalarType scalar_type(DType dtype) {
   return ScalarType::Undefined;
 }
 
-View view_of(const Tensor& tensor) {
+View view_of(const Tensor& tensor, bool written) {
   int32_t dtype = 0;
   int64_t rank = 0, *sizes = nullptr, *strides = nullptr;
-  const void* data = nullptr;
-  const AOTITorchError codes[] = {aoti_torch_get_dtype(tensor.get(), &dtype), aoti_torch_get_dim(tensor.get(), &rank),
-                                  aoti_torch_get_sizes(tensor.get(), &sizes),
-                                  aoti_torch_get_strides(tensor.get(), &strides),
-                                  torch_get_const_data_ptr(tensor.get(), &data)};
+  void* data = nullptr;
+  const void* only_read = nullptr;
+  const AOTITorchError codes[] = {
+      aoti_torch_get_dtype(tensor.get(), &dtype), aoti_torch_get_dim(tensor.get(), &rank),
+      aoti_torch_get_sizes(tensor.get(), &sizes), aoti_torch_get_strides(tensor.get(), &strides),
+      written ? torch_get_mutable_data_ptr(tensor.get(), &data) : torch_get_const_data_ptr(tensor.get(), &only_read)};
   for (const AOTITorchError code : codes) require(code, "look at a tensor");
   // The core writes through the views of outputs, and of what it updates, only.
-  return {const_cast<void*>(data), core_type(dtype), static_cast<int>(rank), sizes, strides};
-}
-
-void* written(const Tensor& tensor) {
-  void* data = nullptr;
-  require(torch_get_mutable_data_ptr(tensor.get(), &data), "find the memory of a tensor");
-  return data;
+  return {written ? data : const_cast<void*>(only_read), core_type(dtype), static_cast<int>(rank), sizes, strides};
 }
 
 void describe(const View& view, Shape* shape) {

@@ -21,11 +21,9 @@ using Tensor = std::unique_ptr<AtenTensorOpaque, DeleteHandle>;
 
 torch::headeronly::ScalarType scalar_type(DType dtype);
 
-View view_of(const Tensor& tensor);
-
-// Where a tensor's elements lie that are to be written: torch copies them first, to the current device, where several
-// tensors share them until then (torch._lazy_clone).
-void* written(const Tensor& tensor);
+// `written`: torch copies the elements first, to the current device, where several tensors share them until one is
+// written (torch._lazy_clone).
+View view_of(const Tensor& tensor, bool written = false);
 
 // A rule's shape of a tensor that is there.
 void describe(const View& view, Shape* shape);

@@ -41,6 +41,7 @@ class Operators(Protocol):
         grads: Sequence[Tensor],
         exp_avgs: Sequence[Tensor],
         exp_avg_sqs: Sequence[Tensor],
+        max_exp_avg_sqs: Sequence[Tensor],
         steps: Sequence[Tensor],
         masters: Sequence[Tensor],
         lr: float | Tensor,

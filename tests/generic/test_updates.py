@@ -43,7 +43,8 @@ def test_values(any_backend, update, dtype, random):
 
 @pytest.mark.parametrize("decoupled", [True, False])
 @pytest.mark.parametrize("decay", [0.0, 0.5])
-def test_infinities_and_nan(any_backend, dtype, decoupled, decay):
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_infinities_and_nan(any_backend, dtype, decoupled, decay, amsgrad):
     """As the formulas give them, with a decay that is a factor: none is hidden, and no NaN is invented."""
     inf, nan = np.inf, np.nan
     values = {"params": [inf, -inf, 2, 2, nan, 2, inf], "grads": [1, 1, inf, nan, 1, 0, 0]}
@@ -51,13 +52,16 @@ def test_infinities_and_nan(any_backend, dtype, decoupled, decay):
     lists = {name: [np.asarray(x).astype(numpy_dtype(dtype))] for name, x in values.items()}
     scalars = {"lr": np.float32(0.125), "step": np.float32(0), "grad_scale": None, "found_inf": None, "clip": None}
     options = {"decoupled": decoupled, "weight_decay": decay}
-    call = Call({**lists, "steps": [], "masters": []}, scalars, options)
+    largest = np.asarray([0, 2, 1, inf, 1, 1, nan])
+    max_exp_avg_sqs = [largest.astype(numpy_dtype(dtype))] if amsgrad else []
+    call = Call({**lists, "max_exp_avg_sqs": max_exp_avg_sqs, "steps": [], "masters": []}, scalars, options)
     found = ADAMW.run(any_backend, call)
     p, g, m, v = (np.asarray(x, "float64") for x in values.values())
     with np.errstate(invalid="ignore"):
         g = g if decoupled or not decay else g + decay * p
         m, v = m + 0.1 * (g - m), 0.999 * v + 0.001 * g * g
-        p = p * (1 - 0.125 * decay if decoupled else 1) - 1.25 * m / (np.sqrt(v) / np.sqrt(0.001) + 1e-8)
+        largest = np.maximum(largest, v) if amsgrad else v
+        p = p * (1 - 0.125 * decay if decoupled else 1) - 1.25 * m / (np.sqrt(largest) / np.sqrt(0.001) + 1e-8)
     for name, expected in (("params", p), ("exp_avgs", m), ("exp_avg_sqs", v)):
         got = found[name][0].astype("float64")
         for kind in (np.isnan, np.isposinf, np.isneginf):

@@ -102,7 +102,7 @@ def wide(lists: Lists, dtype: str) -> dict[str, list[Array]]:
 
 class Adamw(Update):
     name = "adamw"
-    updated = ("params", "exp_avgs", "exp_avg_sqs", "steps", "masters")
+    updated = ("params", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs", "steps", "masters")
 
     def calls(self, dtype, random):
         some = self._call(dtype, dtype, random)
@@ -114,15 +114,24 @@ class Adamw(Update):
         steps = replace(some.changed("steps", count), scalars={**some.scalars, **scaled})
         yield replace(steps, scalars={**steps.scalars, "lr": 0.25, "step": None})
         yield replace(steps, scalars={**steps.scalars, "found_inf": np.float32(1), "step": None})
+        yield self._with_largest(some, random)
         if numpy_dtype(dtype).itemsize == 2:
-            yield self._call(dtype, "float32", random)
-            masters = arrays(SHAPES, "float32", random)
-            yield self._call(dtype, "float32", random).changed("masters", masters)
+            some = self._call(dtype, "float32", random)
+            with_masters = some.changed("masters", arrays(SHAPES, "float32", random))
+            yield from (some, self._with_largest(some, random))
+            yield from (with_masters, self._with_largest(with_masters, random))
+
+    def _with_largest(self, call, random):
+        """For AMSGrad: of some elements the largest second moment comes later, of others it was before."""
+        seconds = call.lists["exp_avg_sqs"]
+        largest = [np.asarray(x * random.choice([0.5, 2], x.shape)).astype(x.dtype) for x in seconds]
+        return call.changed("max_exp_avg_sqs", largest)
 
     def _call(self, dtype, states, random):
         lists = {"params": arrays(SHAPES, dtype, random), "grads": arrays(SHAPES, dtype, random)}
         lists |= {"exp_avgs": arrays(SHAPES, states, random)}
-        lists |= {"exp_avg_sqs": list(map(np.abs, arrays(SHAPES, states, random))), "steps": [], "masters": []}
+        lists |= {"exp_avg_sqs": list(map(np.abs, arrays(SHAPES, states, random)))}
+        lists |= {"max_exp_avg_sqs": [], "steps": [], "masters": []}
         scalars = {"lr": np.float32(0.125), "step": np.float32([3])}
         return Call(lists, {**scalars, "grad_scale": None, "found_inf": None, "clip": None})
 
@@ -133,14 +142,15 @@ class Adamw(Update):
         skipped, lr = bool(scalars["found_inf"]), float(scalars["lr"])
         found: dict[str, Any] = {name: [] for name in self.updated}
         for i, (p, g, m, v) in enumerate(zip(*itertools.islice(lists.values(), 4), strict=True)):
-            steps, masters = lists["steps"], lists["masters"]
+            largest, steps, masters = (lists[name] for name in ("max_exp_avg_sqs", "steps", "masters"))
             before = float(steps[i]) if steps else float(np.squeeze(scalars["step"]))
             start = masters[i] if masters else p
             g = g * (scalars["clip"] or 1) / (np.squeeze(scalars["grad_scale"]) if scalars["grad_scale"] else 1)
             g = (-g if options.get("maximize") else g) + (0 if decoupled else decay * start)
             new_m, new_v = m + (1 - beta1) * (g - m), beta2 * v + (1 - beta2) * g * g
             left1, root2 = 1 - beta1 ** (before + 1), np.sqrt(1 - beta2 ** (before + 1))
-            size = lr / left1 / (np.sqrt(new_v) / root2 + options["eps"] / (root2 if hat else 1))
+            new_largest = np.maximum(largest[i], new_v) if largest else new_v
+            size = lr / left1 / (np.sqrt(new_largest) / root2 + options["eps"] / (root2 if hat else 1))
             kept = start * (1 - lr * decay) if decoupled else start
             new = kept - size * new_m
             # A gradient with its decay is a sum; so is m, which may cancel where its terms do not.
@@ -149,12 +159,13 @@ class Adamw(Update):
                 "params": (new, np.abs(kept) + size * parts),
                 "exp_avgs": (new_m, parts),
                 "exp_avg_sqs": (new_v, new_v + (1 - beta2) * parts**2),
+                "max_exp_avg_sqs": (new_largest, new_largest + (1 - beta2) * parts**2),
                 "steps": (before + 1, before + 1),
                 "masters": (new, np.abs(kept) + size * parts),
             }
             old = {"params": p, "exp_avgs": m, "exp_avg_sqs": v}
-            old |= {"steps": steps[i]} if steps else {}
-            old |= {"masters": masters[i]} if masters else {}
+            optional = {"max_exp_avg_sqs": largest, "steps": steps, "masters": masters}
+            old |= {name: given[i] for name, given in optional.items() if given}
             for name, x in old.items():
                 found[name].append((x, x, 0) if skipped else (*values[name], 12))
         return found

@@ -9,8 +9,8 @@ import pytest
 
 SHAPES = ((33,), (), (0,), (5, 7), (2050,))
 CASES = {
-    "AdamW": [{}, {"maximize": True, "weight_decay": 0.1, "betas": (0.5, 0.9)}, {"amsgrad": True}],
-    "Adam": [{"weight_decay": 0.05, "eps": 1e-4}, {"decoupled_weight_decay": True}],
+    "AdamW": [{}, {"maximize": True, "weight_decay": 0.1, "betas": (0.5, 0.9)}, {"amsgrad": True, "betas": (0.9, 0.5)}],
+    "Adam": [{"weight_decay": 0.05, "eps": 1e-4}, {"decoupled_weight_decay": True}, {"amsgrad": True}],
     "SGD": [{}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}, {"momentum": 0.8, "dampening": 0.3}],
 }
 all_cases = pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_hooks_and_closures(torch_backend, optim):
     torch = torch_backend.torch
     torch.optim.AdamW(parameters(torch_backend, torch.float32))  # torch now wraps its method
     params = parameters(torch_backend, torch.float32)
-    optimizer = optim.AdamW([{"params": params[:2]}, {"params": params[2:], "amsgrad": True}])
+    optimizer = optim.AdamW([{"params": params[:2]}, {"params": params[2:], "differentiable": True}])
     seen = []
     optimizer.register_step_pre_hook(lambda *_: seen.append("before"))
     optimizer.register_step_post_hook(lambda *_: seen.append("after"))
@@ -228,7 +228,20 @@ def test_hooks_and_closures(torch_backend, optim):
     assert optimizer.step(closure) < first
     assert seen == ["before", "after"] * 2
     assert len(optimizer.param_groups) == 2
-    assert "max_exp_avg_sq" in optimizer.state[params[3]]
+    assert optimizer.state[params[3]]["step"] == 2
+
+
+def test_amsgrad_of_states_without_it(torch_backend, optim):
+    """The largest second moments begin where a group gets the option, or with what is loaded."""
+    torch = torch_backend.torch
+    params = parameters(torch_backend, torch.float32)
+    optimizer = made(optim, "AdamW", params, {})
+    train(torch_backend, optimizer, params, [0])
+    for group in optimizer.param_groups:
+        group["amsgrad"] = True
+    train(torch_backend, optimizer, params, [3])
+    for p in params:
+        assert torch.equal(optimizer.state[p]["max_exp_avg_sq"], optimizer.state[p]["exp_avg_sq"])
 
 
 REFUSED = {
@@ -303,34 +316,35 @@ def test_cuda_graphs(torch_gpu):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("kind", ["AdamW", "Adam"])
-def test_master_weights(torch_backend, optim, kind, dtype):
+@pytest.mark.parametrize(("kind", "options"), [("AdamW", {}), ("Adam", {"amsgrad": True, "betas": (0.9, 0.5)})])
+def test_master_weights(torch_backend, optim, kind, options, dtype):
     """The copies are, bit for bit, what training in float32 with the same gradients gives; parameters round them."""
     torch = torch_backend.torch
     dtype = getattr(torch, dtype)
     params = parameters(torch_backend, dtype)
     wide = [torch.nn.Parameter(p.detach().float()) for p in params]
-    optimizer = made(optim, kind, params, {}, master_weights=True)
-    expected = train(torch_backend, made(optim, kind, wide, {}), wide, range(30))
+    optimizer = made(optim, kind, params, options, master_weights=True)
+    expected = train(torch_backend, made(optim, kind, wide, options), wide, range(30))
     found = train(torch_backend, optimizer, params, range(30))
     assert any(not torch.equal(x, y) for x, y in zip(found, expected, strict=True))  # the copies have more digits
     for p, x in zip(params, wide, strict=True):
         state = optimizer.state[p]
-        assert {state[name].dtype for name in ("master_param", "exp_avg", "exp_avg_sq")} == {torch.float32}
+        assert {x.dtype for x in state.values()} == {torch.float32}
         assert torch.equal(state["master_param"], x)
         assert torch.equal(p, x.to(dtype))
 
 
-def test_master_weights_in_state_dicts(torch_backend, optim):
+@pytest.mark.parametrize("options", [{}, {"amsgrad": True, "betas": (0.9, 0.5)}])
+def test_master_weights_in_state_dicts(torch_backend, optim, options):
     """They stay float32 on the way, torch's own class loads them, and what has none gets them."""
     torch = torch_backend.torch
     dtype = torch.bfloat16
     whole = parameters(torch_backend, dtype)
-    expected = train(torch_backend, made(optim, "AdamW", whole, {}, master_weights=True), whole, range(8))
+    expected = train(torch_backend, made(optim, "AdamW", whole, options, master_weights=True), whole, range(8))
     params = parameters(torch_backend, dtype)
-    before = made(optim, "AdamW", params, {}, master_weights=True)
+    before = made(optim, "AdamW", params, options, master_weights=True)
     train(torch_backend, before, params, range(4))
-    resumed = made(optim, "AdamW", params, {}, master_weights=True)
+    resumed = made(optim, "AdamW", params, options, master_weights=True)
     resumed.load_state_dict(before.state_dict())
     for one in (pickle.loads(pickle.dumps(before)), resumed):
         theirs = [p for group in one.param_groups for p in group["params"]]
@@ -387,19 +401,19 @@ def test_master_weights_are_refused(torch_backend, optim):
     """Where torch's own code would update the parameters without them."""
     torch = torch_backend.torch
     params = parameters(torch_backend, torch.bfloat16)
-    with pytest.raises(ValueError, match="master_weights needs numbers as betas, no amsgrad, no differentiable"):
-        optim.AdamW(params, amsgrad=True, master_weights=True)
+    with pytest.raises(ValueError, match="master_weights needs numbers as betas, no differentiable"):
+        optim.AdamW(params, differentiable=True, master_weights=True)
     optimizer = optim.AdamW(params, master_weights=True)
     with pytest.raises(ValueError, match="master_weights needs"):
-        optimizer.add_param_group({"params": parameters(torch_backend, torch.bfloat16), "amsgrad": True})
+        optimizer.add_param_group({"params": parameters(torch_backend, torch.bfloat16), "differentiable": True})
     assert len(optimizer.param_groups) == 1
     give_gradients(torch_backend, params, 0)
-    optimizer.param_groups[0]["amsgrad"] = True
+    optimizer.param_groups[0]["differentiable"] = True
     before = [p.detach().clone() for p in params]
-    with pytest.raises(RuntimeError, match="master_weights needs numbers as betas, no amsgrad"):
+    with pytest.raises(RuntimeError, match="master_weights needs numbers as betas"):
         optimizer.step()
     assert all(torch.equal(p, x) for p, x in zip(params, before, strict=True))
-    optimizer.param_groups[0]["amsgrad"] = False
+    optimizer.param_groups[0]["differentiable"] = False
     optimizer.step()
 
 

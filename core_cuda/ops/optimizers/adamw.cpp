@@ -29,10 +29,15 @@ Status check_masters(Rule& rule) {
 
 Status adamw_rule(Rule& rule) {
   constexpr int kFirst = input_of(kAdamw, "exp_avgs"), kSecond = input_of(kAdamw, "exp_avg_sqs");
+  constexpr int kLargest = input_of(kAdamw, "max_exp_avg_sqs");
   FUSEDOPS_TRY(check_step<kAdamw>(rule));
   FUSEDOPS_TRY(check_state(rule, kFirst, kParams));
   FUSEDOPS_TRY(check_state(rule, kSecond, kParams));
   FUSEDOPS_TRY(rule.same_dtype(kSecond, kFirst));
+  if (rule.counts[kLargest] > 0) {
+    FUSEDOPS_TRY(rule.same_shapes(kLargest, kParams));
+    FUSEDOPS_TRY(rule.same_dtype(kLargest, kFirst));
+  }
   FUSEDOPS_TRY(check_steps(rule));
   FUSEDOPS_TRY(check_masters(rule));
   const DType states = rule.inputs[kFirst].dtype;

@@ -6,6 +6,8 @@
 //   m = m + (1 - beta1) · (g - m);  v = v + (1 - beta2) · (g² - v);  t = step + 1
 //   p = p - lr / (1 - beta1^t) · m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
 //
+// With max_exp_avg_sqs, AMSGrad (Reddi et al., "On the Convergence of Adam and Beyond", 2018): these become max(v), and
+// stand in v's place in the last line.
 // `epsilon_hat`: eps is the one that Kingma and Ba write with a hat, as in Keras, added to sqrt(v) itself.
 // All is computed in the compute dtype, and rounded once for each result; what follows from the step, in double, once.
 // Parameters of 16 bits may have states of float32, and `masters` of float32: these are updated, and params become
@@ -24,6 +26,7 @@ inline constexpr Signature kAdamw{.name = "adamw",
                                              {"grads", Kind::list},
                                              {.name = "exp_avgs", .kind = Kind::list, .updated = true},
                                              {.name = "exp_avg_sqs", .kind = Kind::list, .updated = true},
+                                             {.name = "max_exp_avg_sqs", .kind = Kind::list, .updated = true},
                                              {.name = "steps", .kind = Kind::list, .updated = true},
                                              {.name = "masters", .kind = Kind::list, .updated = true},
                                              {"lr", Kind::scalar},
@@ -71,31 +74,51 @@ struct AdamwOptions {
   }
 };
 
+// As torch.maximum and tf.maximum: NaN, if one of the two is.
 template <class C>
+FUSEDOPS_HD C maximum(C a, C b) {
+  return b > a || b != b ? b : a;
+}
+
+// kAmsgrad: an item has a largest v.
+template <class C, bool kAmsgrad>
 struct AdamwFunction {
   AdamwFactors<C> factors;
   C rest1, rest2, added_decay;  // rest: 1 - beta, which float32 has more exactly than beta
   bool skipped;
 
-  FUSEDOPS_HD C updated(C p, C g, C& m, C& v) const {
+  // Without AMSGrad, v itself is `largest`.
+  FUSEDOPS_HD C updated(C p, C g, C& m, C& v, C& largest) const {
     g *= factors.gradient;
     if (added_decay != 0) g = multiply_add(added_decay, p, g);  // or an infinite p times 0 would be NaN
     p = multiply_add(-factors.decay, finite(p), p);
     m = multiply_add(rest1, g - m, m);
     v = multiply_add(rest2, multiply_add(g, g, -finite(v)), v);
-    return multiply_add(-factors.size, m / multiply_add(std::sqrt(v), factors.scale, factors.eps), p);
+    largest = maximum(largest, v);
+    return multiply_add(-factors.size, m / multiply_add(std::sqrt(largest), factors.scale, factors.eps), p);
   }
 
-  FUSEDOPS_HD void operator()(C& p, const C& g, C& m, C& v) const { p = updated(p, g, m, v); }
-  FUSEDOPS_HD void operator()(C& p, const C& g, C& m, C& v, C& master) const { p = master = updated(master, g, m, v); }
+  FUSEDOPS_HD void operator()(C& p, const C& g, C& m, C& v) const { p = updated(p, g, m, v, v); }
+  FUSEDOPS_HD void operator()(C& p, const C& g, C& m, C& v, C& other) const {
+    if constexpr (kAmsgrad)
+      p = updated(p, g, m, v, other);
+    else
+      p = other = updated(other, g, m, v, v);
+  }
+  FUSEDOPS_HD void operator()(C& p, const C& g, C& m, C& v, C& largest, C& master) const {
+    p = master = updated(master, g, m, v, largest);
+  }
 };
 
 // P: parameters and gradients; S: states.
-template <class P, class S, bool kMasters>
+template <class P, class S, bool kAmsgrad, bool kMasters>
 struct AdamwUpdate {
   using C = compute_t<P>;
-  using Lists = std::conditional_t<kMasters, std::tuple<Written<P>, Read<P>, Updated<S>, Updated<S>, Updated<float>>,
-                                   std::tuple<Updated<P>, Read<P>, Updated<S>, Updated<S>>>;
+  using Parameters = std::conditional_t<kMasters, Written<P>, Updated<P>>;
+  using Largest = std::conditional_t<kAmsgrad, std::tuple<Updated<S>>, std::tuple<>>;
+  using Masters = std::conditional_t<kMasters, std::tuple<Updated<float>>, std::tuple<>>;
+  using Lists =
+      decltype(std::tuple_cat(std::tuple<Parameters, Read<P>, Updated<S>, Updated<S>>(), Largest(), Masters()));
 
   const AdamwFactors<C>* factors;  // of each place, or of all
   bool one_for_all;
@@ -108,27 +131,35 @@ struct AdamwUpdate {
         rest2(static_cast<C>(1 - options.beta2)),
         added_decay(static_cast<C>(options.decoupled ? 0 : options.weight_decay)) {}
 
-  FUSEDOPS_HD AdamwFunction<C> prepared(int64_t place) const {
+  FUSEDOPS_HD AdamwFunction<C, kAmsgrad> prepared(int64_t place) const {
     const AdamwFactors<C> found = factors[one_for_all ? 0 : place];
     return {found, rest1, rest2, added_decay, found.skipped};
   }
 };
 
-// Calls run(update, lists) with the update for the dtypes of the call.
+// Calls run(update, lists) with the update for the lists of the call.
+template <class P, class S, class Run>
+Status with_adamw_update_of(const Call& call, const AdamwOptions& options, Run&& run) {
+  const auto params = call.list(input_of(kAdamw, "params")), grads = call.list(input_of(kAdamw, "grads")),
+             m = call.list(input_of(kAdamw, "exp_avgs")), v = call.list(input_of(kAdamw, "exp_avg_sqs")),
+             largest = call.list(input_of(kAdamw, "max_exp_avg_sqs")), masters = call.list(input_of(kAdamw, "masters"));
+  if constexpr (sizeof(P) == 2 && sizeof(S) == 4) {
+    if (!masters.empty() && !largest.empty())
+      return run(AdamwUpdate<P, S, true, true>(call, options), {params, grads, m, v, largest, masters});
+    if (!masters.empty()) return run(AdamwUpdate<P, S, false, true>(call, options), {params, grads, m, v, masters});
+  }
+  if (!largest.empty()) return run(AdamwUpdate<P, S, true, false>(call, options), {params, grads, m, v, largest});
+  return run(AdamwUpdate<P, S, false, false>(call, options), {params, grads, m, v});
+}
+
 template <class Run>
 Status with_adamw_update(const Call& call, const AdamwOptions& options, Run&& run) {
-  const auto params = call.list(input_of(kAdamw, "params")), grads = call.list(input_of(kAdamw, "grads")),
-             exp_avgs = call.list(input_of(kAdamw, "exp_avgs")),
-             exp_avg_sqs = call.list(input_of(kAdamw, "exp_avg_sqs")), masters = call.list(input_of(kAdamw, "masters"));
-  return dispatch(params[0].dtype, [&](auto tag) -> Status {
+  return dispatch(call.list(input_of(kAdamw, "params"))[0].dtype, [&](auto tag) -> Status {
     using P = typename decltype(tag)::type;
-    if constexpr (sizeof(P) == 2) {
-      if (!masters.empty())
-        return run(AdamwUpdate<P, float, true>(call, options), {params, grads, exp_avgs, exp_avg_sqs, masters});
-      if (exp_avgs[0].dtype == DType::f32)
-        return run(AdamwUpdate<P, float, false>(call, options), {params, grads, exp_avgs, exp_avg_sqs});
-    }
-    return run(AdamwUpdate<P, P, false>(call, options), {params, grads, exp_avgs, exp_avg_sqs});
+    if constexpr (sizeof(P) == 2)
+      if (call.list(input_of(kAdamw, "exp_avgs"))[0].dtype == DType::f32)
+        return with_adamw_update_of<P, float>(call, options, run);
+    return with_adamw_update_of<P, P>(call, options, run);
   });
 }
 

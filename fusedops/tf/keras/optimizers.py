@@ -121,8 +121,6 @@ def _is_taken(gradient: Any, variable: Any) -> bool:
 
 class _FusedAdam(FusedOptimizer):
     def why_not(self) -> str | None:
-        if self.amsgrad:
-            return "amsgrad is True"
         if not all(isinstance(beta, float) for beta in (self.beta_1, self.beta_2)):
             return "beta_1 and beta_2 are not numbers"
         return None
@@ -140,6 +138,7 @@ class _FusedAdam(FusedOptimizer):
             gradients,
             self._states(self._momentums, variables),
             self._states(self._velocities, variables),
+            self._states(self._velocity_hats, variables) if self.amsgrad else [],
             [],
             [],
             learning_rate,
@@ -178,7 +177,7 @@ class AdamW(_FusedAdam, keras.optimizers.AdamW):
     under XLA, in place. Under a tf.distribute.Strategy each variable has a call of its own.
 
     Keras's own code, with the same result, updates variables with sparse gradients, which are those of embeddings, and
-    all with `amsgrad`: `why_not()` says so.
+    all where a beta is no number: `why_not()` says so.
 
     Raises:
         InvalidArgumentError: a gradient has another shape than its variable; ValueError while tracing. No variable has

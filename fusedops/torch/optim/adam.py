@@ -11,16 +11,17 @@ from fusedops.torch.operators import OPERATORS
 from fusedops.torch.optim.fused import FusedOptimizer, Group, Update, local
 
 _NARROW = (torch.float16, torch.bfloat16)
-_WIDE_STATES = ("master_param", "exp_avg", "exp_avg_sq")
+_WIDE_STATES = ("master_param", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 _NEEDED = (
-    "master_weights needs numbers as betas, no amsgrad, no differentiable, parameters on CPUs or CUDA GPUs, and a step "
-    "that torch.compile does not trace"
+    "master_weights needs numbers as betas, no differentiable, parameters on CPUs or CUDA GPUs, and a step that "
+    "torch.compile does not trace"
 )
 
 
 def _adamw(lists: Sequence[list[torch.Tensor]], lr: Any, scalars: Sequence[Any], options: dict[str, Any]) -> None:
-    params, grads, exp_avgs, exp_avg_sqs, steps, masters = lists
-    OPERATORS.adamw(params, grads, exp_avgs, exp_avg_sqs, steps, masters, lr, None, *scalars, **options)
+    params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, masters = lists
+    moments = (exp_avgs, exp_avg_sqs, max_exp_avg_sqs)
+    OPERATORS.adamw(params, grads, *moments, steps, masters, lr, None, *scalars, **options)
 
 
 class _AdamStep(FusedOptimizer):
@@ -43,11 +44,11 @@ class _AdamStep(FusedOptimizer):
 
     def is_covered(self, group: Group) -> bool:
         betas_are_numbers = not any(isinstance(beta, torch.Tensor) for beta in group["betas"])
-        return betas_are_numbers and not group["amsgrad"] and not group["differentiable"]
+        return betas_are_numbers and not group["differentiable"]
 
     _steps_are_placed = False  # of an optimizer of torch's, whose class was changed, they may be elsewhere
 
-    def updates(self, group: Group, params: Sequence[torch.Tensor]) -> list[Update]:
+    def updates(self, group: Group, params: list[torch.Tensor], grads: list[Any]) -> list[Update]:
         if not self._steps_are_placed:
             self._place_steps()
         states = [self.state[p] for p in params]
@@ -57,16 +58,9 @@ class _AdamStep(FusedOptimizer):
         elif self.master_weights:  # the parameters had 16 bits before: this step does not update their copies
             for state in states:
                 state.pop("master_param", None)
-        for p, state in zip(params, states, strict=True):
-            if not state:
-                dtype = torch.float32 if has_masters else p.dtype
-                state["step"] = torch.zeros((), dtype=torch.float32, device=local(p).device)
-                state["exp_avg"] = torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format)
-                state["exp_avg_sq"] = torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format)
-            if has_masters and "master_param" not in state:
-                state["master_param"] = p.detach()
-                for name in _WIDE_STATES:
-                    state[name] = state[name].float()
+        if has_masters or group["amsgrad"] or not all(states):
+            for p, state in zip(params, states, strict=True):
+                self._begin(p, state, has_masters, group["amsgrad"])
         beta1, beta2 = group["betas"]
         options = {
             "beta1": float(beta1),
@@ -76,10 +70,24 @@ class _AdamStep(FusedOptimizer):
             "decoupled": bool(group.get("decoupled_weight_decay", False)),
             "maximize": bool(group["maximize"]),
         }
-        lists = [[state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step")]
-        lists.append([state["master_param"] for state in states] if has_masters else [])
-        grads: list[Any] = [p.grad for p in params]
-        return [Update(_adamw, list(params), grads, lists, group["lr"], options)]
+        wanted = {"max_exp_avg_sq": group["amsgrad"], "master_param": has_masters}
+        names = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step", "master_param")
+        lists = [[state[name] for state in states] if wanted.get(name, True) else [] for name in names]
+        return [Update(_adamw, params, grads, lists, group["lr"], options)]
+
+    def _begin(self, p: torch.Tensor, state: dict[str, Any], has_master: bool, amsgrad: bool) -> None:
+        """What a parameter's state lacks."""
+        if not state:
+            dtype = torch.float32 if has_master else p.dtype
+            state["step"] = torch.zeros((), dtype=torch.float32, device=local(p).device)
+            state["exp_avg"] = torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format)
+            state["exp_avg_sq"] = torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format)
+        if has_master and "master_param" not in state:
+            state["master_param"] = p.detach()
+            for name in state.keys() & _WIDE_STATES:
+                state[name] = state[name].float()
+        if amsgrad and "max_exp_avg_sq" not in state:
+            state["max_exp_avg_sq"] = torch.zeros_like(state["exp_avg_sq"], memory_format=torch.preserve_format)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -181,8 +189,8 @@ class AdamW(_AdamStep, torch.optim.AdamW):
     the optimizer's state dict that was saved with other weights, or clear `state`. A loaded copy that does not round to
     its parameter is made anew.
 
-    torch's own code, with the same result, updates groups with `amsgrad` or `differentiable`, betas that are tensors,
-    and parameters on other devices than CPUs and CUDA GPUs; and all where torch.compile traces the step.
+    torch's own code, with the same result, updates groups with `differentiable`, betas that are tensors, and parameters
+    on other devices than CPUs and CUDA GPUs; and all where torch.compile traces the step.
 
     Args:
         *args: params, lr, betas, eps, weight_decay, ...: those of torch.optim.AdamW, in its order.

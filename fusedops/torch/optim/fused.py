@@ -48,8 +48,8 @@ class FusedOptimizer(torch.optim.Optimizer):
         """Whether an operator does what the group's options ask for."""
         raise NotImplementedError
 
-    def updates(self, group: Group, params: Sequence[torch.Tensor]) -> list[Update]:
-        """The calls for parameters of one device and dtype that have gradients."""
+    def updates(self, group: Group, params: list[torch.Tensor], grads: list[Any]) -> list[Update]:
+        """The calls for parameters of one device and dtype and their gradients."""
         raise NotImplementedError
 
     @property
@@ -82,39 +82,37 @@ class FusedOptimizer(torch.optim.Optimizer):
                 loss = closure()
         with torch.no_grad():
             ours = [group for group in self.param_groups if self._is_ours(group)]
-            params = [self._with_gradients(group) for group in ours]  # all are checked before the first is updated
-            updates = [
-                update
-                for group, given in zip(ours, params, strict=True)
-                for some in by_device_and_dtype(given)
-                for update in self.updates(group, some)
-            ]
-            self._check(updates)
             others = [group for group in self.param_groups if not any(group is one for one in ours)]
-            clip = self._clip(updates, others)
-            if others:
-                self._step_plainly(others)
-            self._run(updates, clip)
+            some = [(group, *found) for group in ours for found in by_device_and_dtype(*_with_gradients(group))]
+            for group, params, _ in some:  # all are checked before the first is updated
+                self._check_dtype(group, params)
+            updates = [update for group, params, grads in some for update in self.updates(group, params, grads)]
+            if others or len(updates) > 1:
+                self._check_gradients(updates)
+            try:
+                clip = self._clip(updates, others)
+                if others:
+                    self._step_plainly(others)
+                self._run(updates, clip)
+            except RuntimeError:
+                self._check_gradients(updates)  # an operator that is called alone refuses them itself, in other words
+                raise
         return loss
 
-    def _with_gradients(self, group: Group) -> list[torch.Tensor]:
-        params = [p for p in group["params"] if p.grad is not None]
-        if {p.dtype for p in params} <= _DTYPES and {p.grad.layout for p in params} <= {torch.strided}:
-            return params
-        for i, p in enumerate(params):
-            if p.grad.layout is not torch.strided:
-                layout = str(p.grad.layout).removeprefix("torch.")
-                raise RuntimeError(f"{self._title}: gradients must be dense; got {layout} for parameter {i} of a group")
-            if p.dtype not in _DTYPES:
-                dtype = str(p.dtype).removeprefix("torch.")
-                expected = "parameters must be float64, float32, float16 or bfloat16"
-                raise RuntimeError(f"{self._title}: {expected}; got {dtype} for parameter {i} of a group")
-        return params
+    def _check_dtype(self, group: Group, params: Sequence[torch.Tensor]) -> None:
+        if params[0].dtype in _DTYPES:
+            return
+        expected = "parameters must be float64, float32, float16 or bfloat16"
+        dtype = str(params[0].dtype).removeprefix("torch.")
+        place = next(i for i, p in enumerate(group["params"]) if p is params[0])
+        raise RuntimeError(f"{self._title}: {expected}; got {dtype} for parameter {place} of a group")
 
-    def _check(self, updates: Sequence[Update]) -> None:
-        """The operator checks its own call before it writes; of several, none is to be refused behind another."""
-        for update in updates if len(updates) > 1 else ():
+    def _check_gradients(self, updates: Sequence[Update]) -> None:
+        for update in updates:
             for i, (p, grad) in enumerate(zip(update.params, update.grads, strict=True)):
+                if grad.layout is not torch.strided:
+                    got = str(grad.layout).removeprefix("torch.")
+                    raise RuntimeError(f"{self._title}: gradients must be dense; got {got} for parameter {i}")
                 if p.shape != grad.shape or p.device != grad.device or p.dtype != grad.dtype:
                     expected = f"{tuple(p.shape)}, {p.dtype} on {p.device}"
                     got = f"{tuple(grad.shape)}, {grad.dtype} on {grad.device}"
@@ -184,6 +182,16 @@ class FusedOptimizer(torch.optim.Optimizer):
         while getattr(method, "hooked", False):
             method = method.__wrapped__
         return method(self, closure)
+
+
+def _with_gradients(group: Group) -> tuple[list[torch.Tensor], list[Any]]:
+    """The parameters that have gradients, and these."""
+    params = group["params"]
+    grads = [p.grad for p in params]
+    found = [grad for grad in grads if grad is not None]
+    if len(found) < len(grads):
+        params = [p for p, grad in zip(params, grads, strict=True) if grad is not None]
+    return params, found
 
 
 def local(x: torch.Tensor) -> torch.Tensor:

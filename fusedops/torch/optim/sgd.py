@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ class SGD(FusedOptimizer, torch.optim.SGD):
     def is_covered(self, group: Group) -> bool:
         return not isinstance(group["weight_decay"], torch.Tensor) and not group["differentiable"]
 
-    def updates(self, group: Group, params: Sequence[torch.Tensor]) -> list[Update]:
+    def updates(self, group: Group, params: list[torch.Tensor], grads: list[Any]) -> list[Update]:
         options = {
             "momentum": float(group["momentum"]),
             "dampening": float(group["dampening"]),
@@ -40,19 +41,18 @@ class SGD(FusedOptimizer, torch.optim.SGD):
             "maximize": bool(group["maximize"]),
         }
         if group["momentum"] == 0:
-            grads: list[Any] = [p.grad for p in params]
-            return [Update(_sgd, list(params), grads, [[]], group["lr"], options)]
+            return [Update(_sgd, params, grads, [[]], group["lr"], options)]
         known = [self.state[p].get("momentum_buffer") is not None for p in params]
         return [
-            self._with_momentum(
-                group, [p for p, is_known in zip(params, known, strict=True) if is_known is later], options
-            )
-            for later in sorted(set(known))
+            self._with_momentum(group, [*compress(params, of_these)], [*compress(grads, of_these)], options)
+            for of_these in ([not x for x in known], known)
+            if any(of_these)
         ]
 
-    def _with_momentum(self, group: Group, params: list[torch.Tensor], options: dict[str, Any]) -> Update:
+    def _with_momentum(
+        self, group: Group, params: list[torch.Tensor], grads: list[Any], options: dict[str, Any]
+    ) -> Update:
         """For parameters that all have a momentum, or none of which has: the first gradient is theirs."""
-        grads: list[Any] = [p.grad for p in params]
         if self.state[params[0]].get("momentum_buffer") is not None:
             momentums = [self.state[p]["momentum_buffer"] for p in params]
             return Update(_sgd, params, grads, [momentums], group["lr"], options)
