@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 from types import SimpleNamespace
 
@@ -89,13 +90,69 @@ def test_masks_say_what_those_of_transformers_say(torch_cpu, transformers, kind,
         assert got is None or got.numel() <= 3 * keys or first_key
 
 
-def test_packed_sequences_have_a_mask(torch, fo, build):
-    model, positions = build(), torch.arange(LENGTH).remainder(6)[None]
+@pytest.mark.parametrize("name", ["llama", pytest.param("gemma3", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("whole", [True, False])
+def test_packed_sequences_have_a_mask(torch, fo, build, name, whole):
+    """Also compiled, and where only the attention is ours."""
+    model, positions = build(name), torch.arange(LENGTH).remainder(6)[None]
     inputs = {"input_ids": tokens(torch, model.device)["input_ids"][:1], "position_ids": positions.to(model.device)}
     plain = model(**inputs, use_cache=False).logits
     assert not plain.allclose(model(inputs["input_ids"], use_cache=False).logits, rtol=1e-2)
     fo.convert(model, verbose=False)
-    torch.testing.assert_close(model(**inputs, use_cache=False).logits, plain)
+    if not whole:
+        model.model.__class__ = type(model.model).original
+    torch.compiler.reset()  # what the other cases compiled counts, too
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    for run in (model, compiled):
+        torch.testing.assert_close(run(**inputs, use_cache=False).logits, plain, rtol=1e-4, atol=1e-5)
+    by_position = model.model(inputs["input_ids"], None, inputs["position_ids"], use_cache=False)[0]
+    torch.testing.assert_close(model.lm_head(by_position), plain, rtol=1e-4, atol=1e-5)
+
+
+def test_packed_sequences_are_not_looked_for_without_positions(torch, fo, build, monkeypatch):
+    from transformers import masking_utils
+
+    looks, look = [], masking_utils.find_packed_sequence_indices
+
+    def counted(positions):
+        looks.append(positions)
+        return look(positions)
+
+    monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", counted)
+    model, ids = build(), tokens(torch, "cpu")["input_ids"]
+    ids = ids.to(model.device)
+    plain = model(ids, use_cache=False, output_hidden_states=True)
+    assert len(looks) == 1
+    fo.convert(model, verbose=False)
+    got = model(ids, use_cache=False, output_hidden_states=True)
+    assert len(looks) == 1
+    for x, y in zip((got.logits, *got.hidden_states), (plain.logits, *plain.hidden_states), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
+    model(ids, use_cache=False, position_ids=torch.arange(LENGTH, device=ids.device)[None])
+    assert len(looks) == 2
+    fo.revert(model)(ids, use_cache=False)
+    assert len(looks) == 3
+
+
+@pytest.mark.parametrize(
+    ("model", "counts"),
+    {
+        "llama.LlamaModel": True,
+        "gemma3.Gemma3TextModel": True,
+        "qwen2_vl.Qwen2VLTextModel": True,
+        "opt.OPTDecoder": False,  # from the mask
+        "paligemma.PaliGemmaModel": False,  # from one on
+        "csm.CsmDepthDecoderModel": False,  # and none at last
+        "bart.BartDecoder": False,  # no argument
+        "bert.BertModel": False,  # nor masks of its own
+    }.items(),
+)
+def test_which_models_count_their_positions(torch_cpu, transformers, model, counts):
+    from fusedops.torch.conversion.hf import positions
+
+    family, _, name = model.partition(".")
+    module = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
+    assert positions.makes_own(getattr(module, name)) is counts
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral", pytest.param("gemma2", marks=pytest.mark.slow)])
@@ -119,12 +176,13 @@ def test_the_same_tokens_are_generated(torch, fo, build, name, cache):
 
 @pytest.mark.parametrize("name", ["bert", "llama", pytest.param("mistral", marks=pytest.mark.slow)])
 def test_nothing_of_all_pairs_is_compiled(torch, fo, build, name):
-    """A mask of padding is compiled without a break of the graph, and without a tensor of all queries and keys."""
+    """Compiled without a break of the graph, and without a tensor of all queries and keys: padding, and no mask."""
     is_bert = name == "bert"
     model = build(
         name, **({"sliding_window": WINDOW} if name == "mistral" else {"is_decoder": False} if is_bert else {})
     )
     sizes = []
+    torch.compiler.reset()  # what the other cases compiled counts, too
 
     def looked_at(graph, inputs):
         for node in graph.graph.nodes:
@@ -132,8 +190,9 @@ def test_nothing_of_all_pairs_is_compiled(torch, fo, build, name):
             sizes.extend(tuple(x.shape) for x in (value,) if isinstance(x, torch.Tensor))
         return graph
 
-    for side in (None, "left"):
+    for side, options in ((None, {}), (None, {} if is_bert else {"use_cache": False}), ("left", {})):
         inputs = tokens(torch, model.device, side) if side else {"input_ids": tokens(torch, model.device)["input_ids"]}
+        inputs |= options
         kept = tokens(torch, model.device, side)["attention_mask"][..., None]
         fo.revert(model)
         plain = model(**inputs).logits * kept
