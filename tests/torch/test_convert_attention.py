@@ -90,6 +90,20 @@ def test_masks_say_what_those_of_transformers_say(torch_cpu, transformers, kind,
         assert got is None or got.numel() <= 3 * keys or first_key
 
 
+def test_a_config_that_refuses_to_be_asked(torch_cpu, transformers):
+    """One whose layers differ, as that of NeoMME: it has windows, and a mask of a window is whole."""
+    from fusedops.torch.conversion.hf import implementation, masks
+
+    class Config:
+        @property
+        def sliding_window(self):
+            raise RuntimeError("layers differ")
+
+    assert implementation._has_window(Config())
+    got = masks.mask(1, LENGTH, LENGTH, local_size=WINDOW, config=Config())
+    assert got.shape == (1, 1, LENGTH, LENGTH)
+
+
 @pytest.mark.parametrize("name", ["llama", pytest.param("gemma3", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("whole", [True, False])
 def test_packed_sequences_have_a_mask(torch, fo, build, name, whole):
