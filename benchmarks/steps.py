@@ -127,8 +127,8 @@ def torch_makers(peers: bool) -> Iterator[tuple[str, Callable[[Any, Any], Callab
     def fused(model: Any) -> Any:
         return torch.optim.AdamW(model.parameters(), fused=True)
 
-    def compiled(model: Any, ids: Any, optimizer: Any) -> Callable[[], Any]:
-        return step_of(model, ids, optimizer, torch.compile(model, dynamic=False))
+    def compiled(model: Any, ids: Any, optimizer: Any, **inputs: Any) -> Callable[[], Any]:
+        return step_of(model, ids, optimizer, partial(torch.compile(model, dynamic=False), **inputs))
 
     def converted(model: Any, **options: Any) -> Any:
         return fo.convert(model, verbose=False, **options)
@@ -147,6 +147,12 @@ def torch_makers(peers: bool) -> Iterator[tuple[str, Callable[[Any, Any], Callab
         yield "Liger", of_liger
         yield "compiled", lambda m, ids: compiled(m, ids, fused(m))
         yield "fusedops, compiled", lambda m, ids: compiled(converted(m), ids, AdamW(m.parameters()))
+        # Without a mask transformers compiles one of all pairs, for sequences that may be packed.
+        yield "compiled, mask of ones", lambda m, ids: compiled(m, ids, fused(m), attention_mask=torch.ones_like(ids))
+        yield (
+            "fusedops, compiled, mask of ones",
+            lambda m, ids: compiled(converted(m), ids, AdamW(m.parameters()), attention_mask=torch.ones_like(ids)),
+        )
 
 
 def _with_peak(step: Callable[[], Any], own: int) -> tuple[Callable[[], Any], Callable[[], float]]:

@@ -20,7 +20,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.families import page, pool
+from benchmarks.families import page, pool, steps_table
 from benchmarks.families.counting import Row
 
 MODULES = {"transformers": "benchmarks.families.hugging_face", "keras-hub": "benchmarks.families.keras_hub"}
@@ -130,7 +130,7 @@ def _speed(names: list[str], compiled: bool) -> None:
             console.print(f"{task}: {result}", markup=False)
         else:
             times.setdefault(name, {}).update(result)
-    print("\n".join([speed.HEAD, *(speed.line(name, each) for name, each in times.items())]))
+    print("\n".join([*steps_table.HEAD, *(steps_table.line(name, each) for name, each in times.items())]))
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / "families-speed.json").write_text(json.dumps(times, indent=1))
 

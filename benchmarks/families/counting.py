@@ -17,7 +17,6 @@ EXPERTS = "experts"
 LOSSES = "losses"
 ATTENTIONS = "attentions"
 KINDS = (NORMS, ACTIVATIONS, GATED, ROTARY, PAIRS, EXPERTS, LOSSES, ATTENTIONS)
-COUNTED = (ATTENTIONS,)  # that have no counterpart: only how many there are
 
 
 class Row(TypedDict, total=False):
@@ -31,12 +30,14 @@ class Row(TypedDict, total=False):
 
 NO_COUNTERPART = "no counterpart"
 NOT_THIS_PART = "converted, but for this part of its code"
+NOT_CALLED = "not counted: the model does not call it with the inputs that were found"
 
 
 def counted(
     kinds: Mapping[Any, Counter[str]],
     outcomes: list[Outcome],
     classes: Mapping[Any, str],
+    attending: Mapping[Any, str | None],
     does: Callable[[Any, str], bool] = lambda module, kind: True,
 ) -> Row:
     """A row.
@@ -45,6 +46,7 @@ def counted(
         kinds: of each module, before the conversion.
         outcomes: those of the report.
         classes: names of the modules' classes.
+        attending: of the attentions that the model has called, why fusedops's was not; None if it was.
         does: whether a module that was converted does its work of a kind with a kernel.
     """
     became = {outcome.thing: outcome for outcome in outcomes}
@@ -53,9 +55,14 @@ def counted(
     for module, found in kinds.items():
         outcome = became.get(module)
         for kind, count in found.items():
-            counts[kind][0] += count
-            if kind in COUNTED:
+            if kind == ATTENTIONS:
+                reason = attending.get(module, NOT_CALLED)
+                counts[kind][0] += count * (reason != NOT_CALLED)
+                counts[kind][1] += count * (reason is None)
+                if reason is not None:
+                    kept[kind][f"{classes[module]}: {reason}"] += count
                 continue
+            counts[kind][0] += count
             is_converted = outcome is not None and outcome.status in ("replaced", "found", "computed")
             if is_converted and does(module, kind):
                 counts[kind][1] += count

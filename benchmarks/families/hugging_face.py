@@ -12,10 +12,12 @@ import torch
 import transformers
 from transformers.models.auto import configuration_auto, modeling_auto
 
-from benchmarks.families.counting import Row, counted
+from benchmarks.families.attending import attending
+from benchmarks.families.counting import ATTENTIONS, Row, counted
 from benchmarks.families.kinds import kinds_of
 from benchmarks.families.shrinking import Shrink, small_config
 from fusedops.torch.conversion import reported
+from fusedops.torch.conversion.hf.positions import OwnPositions
 
 # Of a type with several classes, the one that is found first here: it has a loss, and most of the modules.
 _PREFERRED = (
@@ -34,6 +36,8 @@ _PREFERRED = (
 _MOST_CLASSES = 3  # of a type that are tried
 _MOST_PARAMETERS = 200e6  # of a model that is built with its own widths
 _MOST_PARAMETERS_RELEASED = 4e9
+_FEW_EXPERTS = 16  # of a model that is larger with all of them
+_EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts")
 
 
 _ROTARY = {"rope_type": "default", "rope_theta": 10000.0}
@@ -98,10 +102,15 @@ class Family:
     def released(self, device: str, dtype: str) -> Any:
         """A model of few layers whose other numbers are its config's defaults: mostly those of a released model.
 
+        It has fewer experts if it is too large otherwise.
+
         Raises:
             ValueError: it is too large.
         """
         kind, config = getattr(transformers, self.models[0]), self.config_of(Shrink.LAYERS)
+        if _parameters(kind, config) > _MOST_PARAMETERS_RELEASED:
+            fewer = {name: _FEW_EXPERTS for name in _EXPERTS if (getattr(config, name, 0) or 0) > _FEW_EXPERTS}
+            config = self.config_of(Shrink.LAYERS, **fewer)
         if _parameters(kind, config) > _MOST_PARAMETERS_RELEASED:
             raise ValueError(f"more than {_MOST_PARAMETERS_RELEASED:.0e} parameters")
         torch.manual_seed(0)
@@ -153,5 +162,11 @@ def row_of(name: str) -> Row:
     modules = list(model.modules())
     kinds = {module: kinds_of(module) for module in modules}
     classes = {module: type(module).__name__ for module in modules}
-    row = counted(kinds, reported(model).outcomes, classes)
+    outcomes = reported(model).outcomes
+    called = attending(model, [each for each in modules if kinds[each][ATTENTIONS]])
+
+    def does(module: Any, kind: str) -> bool:
+        return not isinstance(module, OwnPositions)  # of which nothing but its masks is ours
+
+    row = counted(kinds, outcomes, classes, called, does)
     return {"model": type(model).__name__, **row}

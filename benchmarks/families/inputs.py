@@ -11,6 +11,7 @@ import torch
 from benchmarks.families.shrinking import ORDINARY
 
 _SHAPE = (2, 12)  # sequences, tokens in each
+_PATCHES = 4  # of an image, each way
 
 
 class NoInputs(Exception):
@@ -74,31 +75,37 @@ def _signals(
         return torch.randn((batch, *rest), generator=random)
 
     if "pixel_values" in names:
-        channels = _first(config, ("num_channels", "in_channels", "in_chans"), 3)
-        size = _first(config, ("image_size", "img_size", "input_size"), 32)
+        channels = first_field(config, ("num_channels", "in_channels", "in_chans"), 3)
+        size = first_field(config, ("image_size", "img_size", "input_size"), 32)
         height, width = size if isinstance(size, (list, tuple)) else (size, size)
-        frames = _first(config, ("num_frames", "frames_per_clip"), 0)
+        frames = first_field(config, ("num_frames", "frames_per_clip"), 0)
         if frames:
             yield {"pixel_values": noise(frames, channels, height, width)}
         for pixels in (height, 32, 64, 224):
             yield {"pixel_values": noise(channels, pixels, width if pixels == height else pixels)}
     if "input_values" in names:
-        bins = _first(config, ("num_mel_bins",), 16)
+        bins = first_field(config, ("num_mel_bins",), 16)
         yield {"input_values": noise(4000)}
         yield {"input_values": noise(1, 4000)}
-        yield {"input_values": noise(_first(config, ("max_length",), 64), bins)}
+        yield {"input_values": noise(first_field(config, ("max_length",), 64), bins)}
     if "input_features" in names:
-        bins = _first(config, ("num_mel_bins", "feature_size", "input_feat_per_channel", "input_dim"), 80)
-        positions = _first(config, ("max_source_positions",), 64)
+        bins = first_field(config, ("num_mel_bins", "feature_size", "input_feat_per_channel", "input_dim"), 80)
+        positions = first_field(config, ("max_source_positions",), 64)
         for shape in ((bins, 2 * positions), (positions, bins), (2 * positions, bins), (bins, positions)):
             yield {"input_features": noise(*shape)}
     if "inputs_embeds" in names:
-        yield {"inputs_embeds": noise(length, _first(config, ("hidden_size", "d_model"), 64))}
+        yield {"inputs_embeds": noise(length, first_field(config, ("hidden_size", "d_model"), 64))}
+    if {"hidden_states", "grid_thw"} <= names:  # patches of images, and how many there are in time, height and width
+        side = first_field(config, ("patch_size",), 14)
+        pixels = side * side * first_field(config, ("in_channels", "in_chans"), 3)
+        pixels *= first_field(config, ("temporal_patch_size",), 1)
+        patches = torch.randn((_PATCHES**2, pixels), generator=random)
+        yield {"hidden_states": patches, "grid_thw": torch.tensor([[1, _PATCHES, _PATCHES]])}
     if "hidden_states" in names:
-        yield {"hidden_states": noise(length, _first(config, ("hidden_size", "d_model"), 64))}
+        yield {"hidden_states": noise(length, first_field(config, ("hidden_size", "d_model"), 64))}
 
 
-def _first(config: Any, names: tuple[str, ...], default: Any) -> Any:
+def first_field(config: Any, names: tuple[str, ...], default: Any) -> Any:
     """What the config, or one within it, has under one of these names."""
     for name in names:
         value = vars(config).get(name)
@@ -106,7 +113,7 @@ def _first(config: Any, names: tuple[str, ...], default: Any) -> Any:
             return value
     for value in vars(config).values():
         if hasattr(value, "to_dict"):
-            found = _first(value, names, None)
+            found = first_field(value, names, None)
             if found is not None:
                 return found
     return default

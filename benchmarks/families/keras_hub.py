@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -14,12 +16,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import keras_hub
 
+import fusedops.tf as fo
 from benchmarks.families.code import code_of
 from benchmarks.families.counting import (
     ACTIVATIONS,
     ATTENTIONS,
     EXPERTS,
     GATED,
+    NO_COUNTERPART,
     NORMS,
     PAIRS,
     ROTARY,
@@ -31,6 +35,7 @@ from fusedops.tf.keras.conversion import reported
 
 IMPORTED = [__name__, "fusedops.tf.keras.hub.llama", "fusedops.tf.keras.hub.transformer"]
 
+_LENGTHS = (8, 4096)  # of inputs that may have any: the first that the model takes
 # What an argument is whose name ends so, after an underscore; the longest ending counts.
 _ARGUMENTS: dict[str, Any] = {
     "vocabulary_size": 128,
@@ -178,11 +183,49 @@ def row_of(name: str) -> Row:
     classes = {layer: type(layer).__name__ for layer in layers}
     calls = {layer: type(layer).call for layer in layers}
     outcomes = reported(model).outcomes
+    called = attending(model, [layer for layer in layers if kinds[layer][ATTENTIONS]])
 
     def does(layer: Any, kind: str) -> bool:
         return kind not in (GATED, PAIRS) or type(layer).call is not calls[layer]  # they are lines of this method
 
-    return {"model": name, **counted(kinds, outcomes, classes, does)}
+    return {"model": name, **counted(kinds, outcomes, classes, called, does)}
+
+
+def attending(model: Any, attentions: Iterable[Any]) -> dict[Any, str | None]:
+    """Of the attentions that a backbone calls: why fusedops's is not; None of those whose `call` does call it."""
+    found: dict[int, str | None] = {}
+    inside: list[int] = []
+    original, operator = keras.layers.Layer.__call__, fo.attention
+    asked = {id(each): each for each in attentions}
+
+    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        if id(layer) not in asked:
+            return original(layer, *args, **kwargs)
+        found.setdefault(id(layer), NO_COUNTERPART)
+        inside.append(id(layer))
+        try:
+            return original(layer, *args, **kwargs)
+        finally:
+            inside.pop()
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        if inside:
+            found[inside[-1]] = None
+        return operator(*args, **kwargs)
+
+    keras.layers.Layer.__call__, fo.attention = call, watched
+    try:
+        for length in _LENGTHS:
+            with contextlib.suppress(ValueError):  # it is too short, as of sound
+                model(keras.tree.map_structure(functools.partial(_ones, length), model.input))
+                break
+    finally:
+        keras.layers.Layer.__call__, fo.attention = original, operator
+    return {asked[key]: why for key, why in found.items()}
+
+
+def _ones(length: int, symbol: Any) -> Any:
+    return keras.ops.ones([2, *(length if size is None else size for size in symbol.shape[1:])], symbol.dtype)
 
 
 count = row_of  # in a process of its own, which needs no more

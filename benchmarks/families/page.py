@@ -7,14 +7,18 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-from benchmarks.families.counting import COUNTED, KINDS, Row
+from benchmarks.families import steps_table
+from benchmarks.families.counting import KINDS, Row
 
 PAGE = Path(__file__).parents[2] / "docs" / "families.md"
 DATA = PAGE.with_suffix("")
+STEPS = DATA / "steps"  # a file for each machine
 Rows = Mapping[str, Row]
 
 _MOST_REASONS = 12  # of each kind
+_OF_A_MODEL = re.compile(r"(the code of|no flash attention for) \w+")  # which say the same of many
 _LIBRARIES = {"transformers": "Hugging Face's transformers", "keras-hub": "KerasHub"}
 
 _HEAD = """# Families of models
@@ -35,11 +39,13 @@ are, whether `convert` knows them or not:
 | sum + norm | calls of a norm with a sum within a `forward`: a residual connection and the norm after it |
 | experts | modules with the matrices of several experts in one tensor; in KerasHub layers with Expert in their name |
 | losses | models whose `forward` takes labels |
-| attentions | modules with Attention in their class's name; how many of them run fusedops's attention is not counted |
+| attentions | modules with Attention in their class's name that run, when the small model does |
 
 A module counts as replaced if `convert` changed it, or if the kernel of a module around it does its work as well.
 In KerasHub a gate is a layer beside another of its shape, which a router's is not. It and a sum with its norm are lines
-of a block's `call`: they count if `convert` gave the block another one.
+of a block's `call`: they count if `convert` gave the block another one. An attention counts if its `forward` or `call`
+calls fusedops's attention when the converted model runs; parts of a model that its first inputs do not reach, such as
+images beside text, are run alone where inputs for them are found.
 """
 
 
@@ -70,7 +76,13 @@ def text(counted: Mapping[str, Rows]) -> str:
         else:
             newest[library] = name
             parts += [_families(name, rows), _reasons(rows), _problems(rows)]
-    return "\n".join(parts)
+    return "\n".join(parts + [_steps(json.loads(path.read_text())) for path in sorted(STEPS.glob("*.json"))])
+
+
+def _steps(measured: Mapping[str, Any]) -> str:
+    """`python -m benchmarks.families --speed` on one machine, and where that was."""
+    lines = [steps_table.line(name, times) for name, times in measured["families"].items()]
+    return "\n".join([f"## {measured['title']}", "", measured["text"], "", *steps_table.HEAD, *lines]) + "\n"
 
 
 def _title(name: str) -> str:
@@ -96,10 +108,9 @@ def sums(rows: Rows) -> dict[str, list[int]]:
 def _totals(counted: Mapping[str, Rows]) -> str:
     lines = ["| | families | " + " | ".join(KINDS) + " |", "| --- |" + " --- |" * (1 + len(KINDS))]
     for name, rows in counted.items():
-        cells = []
-        for kind, (there, replaced) in sums(rows).items():
-            share = f"{100 * replaced / there:.0f} % of {there}" if there else ""
-            cells.append(str(there) if kind in COUNTED else share)
+        cells = [
+            f"{100 * replaced / there:.0f} % of {there}" if there else "" for there, replaced in sums(rows).values()
+        ]
         lines.append(f"| {_title(name)} | {len(_built(rows))} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -107,9 +118,7 @@ def _totals(counted: Mapping[str, Rows]) -> str:
 def cell(row: Row, kind: str) -> str:
     """`2/5`: two of five are replaced."""
     there, replaced = row["counts"].get(kind, (0, 0))
-    if not there:
-        return ""
-    return str(there) if kind in COUNTED else f"{replaced}/{there}"
+    return f"{replaced}/{there}" if there else ""
 
 
 def line(name: str, row: Row) -> str:
@@ -151,6 +160,7 @@ def _reasons(rows: Rows) -> str:
         for kind, reasons in row["kept"].items():
             for reason, count in reasons.items():
                 module, _, why = reason.partition(": ")
+                why = _OF_A_MODEL.sub(r"\1 its model", why)
                 found[kind][why][module] += count
     lines = [
         "### Why the others are not",

@@ -1,15 +1,17 @@
 """A training step of a family's model before `convert`, after it, and with Liger's kernels: eager and compiled.
 
 The model has few layers; its other numbers are the defaults of its config's class, which mostly are those of a released
-model, of the smallest in many families. Each contender has a model of its own, over the same weights.
+model, of the smallest in many families. Each contender has a model of its own, over the same weights. The host's clock
+is read around loops of steps: of a small model they take the time that the host needs to issue them.
 """
 
 from __future__ import annotations
 
 import copy
+import inspect
 import os
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -18,15 +20,16 @@ import torch
 
 import fusedops.torch as fo
 from benchmarks.families.hugging_face import families, prepare
-from benchmarks.families.inputs import inputs_of
+from benchmarks.families.inputs import first_field, inputs_of
+from benchmarks.families.steps_table import COMPILED, EAGER, LIGER
 from benchmarks.measuring.timing import Call, Contender, Effort, HostClock, take_turns
 
-_TEXT = (1, 2048)  # sequences, tokens in each
+_TOKENS = 2048  # in a step, of all sequences
+_IMAGES = 16  # or pieces of sound
 _QUICK = (2, 16)
 EFFORT = Effort(round=50e-3, total=3.0, least_calls=2)
+_POSITIONS = ("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len", "n_ctx")
 QUICK = Effort(round=0.0, total=0.1, least_rounds=2, most_rounds=2)
-LIGER = "Liger"
-CONTENDERS = ("before", "converted", "before, compiled", "converted, compiled", LIGER)
 
 
 def steps(task: str) -> dict[str, float]:
@@ -38,31 +41,48 @@ def steps(task: str) -> dict[str, float]:
     """
     prepare()
     name, _, contenders = task.partition(":")
-    cuda = torch.cuda.is_available()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
-    family = families()[name]
-    model = family.released("cuda", "bfloat16") if cuda else family.build()
-    inputs = inputs_of(model, _TEXT if cuda else _QUICK)
+    return timed(calls(name, contenders.split(";")), EFFORT if torch.cuda.is_available() else QUICK)
+
+
+def calls(name: str, contenders: Iterable[str], shape: tuple[int, int] | None = None) -> dict[str, Call]:
+    """A step of each contender, on the GPU if there is one.
+
+    Args:
+        name: of a family.
+        contenders: some of those in `steps_table`.
+        shape: how many sequences or images, and how many tokens in each; by default as many as the model takes.
+    """
+    cuda = torch.cuda.is_available()
+    model = families()[name].released("cuda", "bfloat16") if cuda else families()[name].build()
+    if hasattr(model.config, "use_cache"):
+        model.config.use_cache = False  # a training step needs none
+    inputs = inputs_of(model, shape or (_shape(model) if cuda else _QUICK))
     model.train()
-    calls = {name: _step(_BUILT[name](_sharing(model)), inputs) for name in contenders.split(";")}
-    times = take_turns({name: Contender(call, _clock(cuda)) for name, call in calls.items()}, EFFORT if cuda else QUICK)
+    return {name: _step(_BUILT[name](_sharing(model)), inputs) for name in contenders}
+
+
+def timed(calls: Mapping[str, Call], effort: Effort) -> dict[str, float]:
+    """Seconds of each, which take turns."""
+    clock = HostClock(torch.cuda.synchronize if torch.cuda.is_available() else None)
+    times = take_turns({name: Contender(call, clock) for name, call in calls.items()}, effort)
     return {name: statistics.median(samples) for name, samples in times.items()}
 
 
+def _shape(model: Any) -> tuple[int, int]:
+    """Of text as many tokens for all families, in sequences that the model's positions suffice for."""
+    length, positions = _TOKENS, first_field(model.config, _POSITIONS, _TOKENS)
+    # Some tables of positions begin with a few that no token has.
+    spare = 0 if first_field(model.config, ("rope_parameters",), None) else 2
+    while length > positions - spare:
+        length //= 2
+    takes_text = "input_ids" in inspect.signature(model.forward).parameters
+    return (_TOKENS // length if takes_text else _IMAGES), length
+
+
 def tasks(names: list[str], compiled: bool) -> list[str]:
-    shared = CONTENDERS[: 4 if compiled else 2]
+    shared = (*EAGER, *COMPILED) if compiled else EAGER
     return [f"{name}:{';'.join(each)}" for name in names for each in (shared, (LIGER,))]
-
-
-def line(name: str, times: Mapping[str, float]) -> str:
-    """Of a table: milliseconds, and how many times as fast converted."""
-    cells = [f"{times[each] * 1e3:.2f}" if each in times else "" for each in CONTENDERS]
-    for before, after in (CONTENDERS[:2], CONTENDERS[2:4]):
-        cells.append(f"{times[before] / times[after]:.2f}" if before in times and after in times else "")
-    return f"| {name} | {' | '.join(cells)} |"
-
-
-HEAD = f"| family | {' | '.join(CONTENDERS)} | times as fast | compiled |\n|" + " --- |" * (len(CONTENDERS) + 3)
 
 
 def _sharing(model: Any) -> Any:
@@ -94,10 +114,3 @@ def _step(model: Any, inputs: Mapping[str, torch.Tensor]) -> Call:
         return torch.autograd.grad(loss, weights, allow_unused=True)
 
     return run
-
-
-def _clock(cuda: bool) -> Callable[[Call, int], float]:
-    if not cuda:
-        return HostClock()
-    clock: Callable[[Call, int], float] = import_module("benchmarks.contenders.torch.clocks").EventClock()
-    return clock

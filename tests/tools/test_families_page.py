@@ -9,7 +9,7 @@ import pytest
 from benchmarks.families import page
 from benchmarks.families.counting import KINDS
 
-SAMPLE = ("bert", "gemma2", "gpt2", "llama", "mixtral", "phi3", "qwen3", "t5", "vit", "whisper")
+SAMPLE = ("bert", "gemma2", "gpt2", "gpt_oss", "llama", "mixtral", "phi3", "qwen3", "qwen3_vl", "t5", "vit", "whisper")
 
 
 def test_the_page_is_what_was_counted():
@@ -24,6 +24,20 @@ def test_a_family_is_counted_as_on_the_page(torch_cpu, transformers, name):
     if rows is None:
         pytest.skip("the page is of other versions of transformers")
     assert hugging_face.row_of(name) == rows[name], "Run: make families"
+
+
+def test_attentions_count_that_call_the_operator(torch_cpu, fo, transformers):
+    from benchmarks.families import attending, hugging_face
+
+    torch = torch_cpu.torch
+    model = hugging_face.families()["llama"].plain()
+    ours, theirs = (layer.self_attn for layer in model.model.layers)
+    assert set(attending.attending(model, [ours, theirs])) == {ours, theirs}
+    assert None not in attending.attending(model, [ours, theirs]).values()  # nothing is converted
+    fo.convert(model, verbose=False)
+    theirs.config = type(model.config)(**{**model.config.to_dict(), "attn_implementation": "sdpa"})
+    why = attending.attending(model, [ours, theirs, torch.nn.Linear(1, 1)])
+    assert why == {ours: None, theirs: attending.NOT_TAKEN}
 
 
 def test_the_totals_are_those_of_the_rows():

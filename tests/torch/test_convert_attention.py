@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 from types import SimpleNamespace
 
@@ -89,13 +90,83 @@ def test_masks_say_what_those_of_transformers_say(torch_cpu, transformers, kind,
         assert got is None or got.numel() <= 3 * keys or first_key
 
 
-def test_packed_sequences_have_a_mask(torch, fo, build):
-    model, positions = build(), torch.arange(LENGTH).remainder(6)[None]
+def test_a_config_that_refuses_to_be_asked(torch_cpu, transformers):
+    """One whose layers differ, as that of NeoMME: it has windows, and a mask of a window is whole."""
+    from fusedops.torch.conversion.hf import implementation, masks
+
+    class Config:
+        @property
+        def sliding_window(self):
+            raise RuntimeError("layers differ")
+
+    assert implementation._has_window(Config())
+    got = masks.mask(1, LENGTH, LENGTH, local_size=WINDOW, config=Config())
+    assert got.shape == (1, 1, LENGTH, LENGTH)
+
+
+@pytest.mark.parametrize("name", ["llama", pytest.param("gemma3", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("whole", [True, False])
+def test_packed_sequences_have_a_mask(torch, fo, build, name, whole):
+    """Also compiled, and where only the attention is ours."""
+    model, positions = build(name), torch.arange(LENGTH).remainder(6)[None]
     inputs = {"input_ids": tokens(torch, model.device)["input_ids"][:1], "position_ids": positions.to(model.device)}
     plain = model(**inputs, use_cache=False).logits
     assert not plain.allclose(model(inputs["input_ids"], use_cache=False).logits, rtol=1e-2)
     fo.convert(model, verbose=False)
-    torch.testing.assert_close(model(**inputs, use_cache=False).logits, plain)
+    if not whole:
+        model.model.__class__ = type(model.model).original
+    torch.compiler.reset()  # what the other cases compiled counts, too
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    for run in (model, compiled):
+        torch.testing.assert_close(run(**inputs, use_cache=False).logits, plain, rtol=1e-4, atol=1e-5)
+    by_position = model.model(inputs["input_ids"], None, inputs["position_ids"], use_cache=False)[0]
+    torch.testing.assert_close(model.lm_head(by_position), plain, rtol=1e-4, atol=1e-5)
+
+
+def test_packed_sequences_are_not_looked_for_without_positions(torch, fo, build, monkeypatch):
+    from transformers import masking_utils
+
+    looks, look = [], masking_utils.find_packed_sequence_indices
+
+    def counted(positions):
+        looks.append(positions)
+        return look(positions)
+
+    monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", counted)
+    model, ids = build(), tokens(torch, "cpu")["input_ids"]
+    ids = ids.to(model.device)
+    plain = model(ids, use_cache=False, output_hidden_states=True)
+    assert len(looks) == 1
+    fo.convert(model, verbose=False)
+    got = model(ids, use_cache=False, output_hidden_states=True)
+    assert len(looks) == 1
+    for x, y in zip((got.logits, *got.hidden_states), (plain.logits, *plain.hidden_states), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
+    model(ids, use_cache=False, position_ids=torch.arange(LENGTH, device=ids.device)[None])
+    assert len(looks) == 2
+    fo.revert(model)(ids, use_cache=False)
+    assert len(looks) == 3
+
+
+@pytest.mark.parametrize(
+    ("model", "counts"),
+    {
+        "llama.LlamaModel": True,
+        "gemma3.Gemma3TextModel": True,
+        "qwen2_vl.Qwen2VLTextModel": True,
+        "opt.OPTDecoder": False,  # from the mask
+        "paligemma.PaliGemmaModel": False,  # from one on
+        "csm.CsmDepthDecoderModel": False,  # and none at last
+        "bart.BartDecoder": False,  # no argument
+        "bert.BertModel": False,  # nor masks of its own
+    }.items(),
+)
+def test_which_models_count_their_positions(torch_cpu, transformers, model, counts):
+    from fusedops.torch.conversion.hf import positions
+
+    family, _, name = model.partition(".")
+    module = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
+    assert positions.makes_own(getattr(module, name)) is counts
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral", pytest.param("gemma2", marks=pytest.mark.slow)])
@@ -119,12 +190,13 @@ def test_the_same_tokens_are_generated(torch, fo, build, name, cache):
 
 @pytest.mark.parametrize("name", ["bert", "llama", pytest.param("mistral", marks=pytest.mark.slow)])
 def test_nothing_of_all_pairs_is_compiled(torch, fo, build, name):
-    """A mask of padding is compiled without a break of the graph, and without a tensor of all queries and keys."""
+    """Compiled without a break of the graph, and without a tensor of all queries and keys: padding, and no mask."""
     is_bert = name == "bert"
     model = build(
         name, **({"sliding_window": WINDOW} if name == "mistral" else {"is_decoder": False} if is_bert else {})
     )
     sizes = []
+    torch.compiler.reset()  # what the other cases compiled counts, too
 
     def looked_at(graph, inputs):
         for node in graph.graph.nodes:
@@ -132,8 +204,9 @@ def test_nothing_of_all_pairs_is_compiled(torch, fo, build, name):
             sizes.extend(tuple(x.shape) for x in (value,) if isinstance(x, torch.Tensor))
         return graph
 
-    for side in (None, "left"):
+    for side, options in ((None, {}), (None, {} if is_bert else {"use_cache": False}), ("left", {})):
         inputs = tokens(torch, model.device, side) if side else {"input_ids": tokens(torch, model.device)["input_ids"]}
+        inputs |= options
         kept = tokens(torch, model.device, side)["attention_mask"][..., None]
         fo.revert(model)
         plain = model(**inputs).logits * kept
@@ -187,6 +260,36 @@ def test_dropout_in_training(torch, fo, build, implementation, monkeypatch):
     assert not first.equal(second) and first.equal(logits())
     whole = model.eval()(**inputs).logits[:, -1]
     assert set(rates) == {0.5, 0.0} and whole.equal(model(**inputs).logits[:, -1])
+
+
+@pytest.mark.parametrize("features", [{}, {"head_dim": 192}], ids=["heads", "wide heads"])
+def test_what_pytorch_trains_faster(torch_cpu, fo, build, monkeypatch, features):
+    """In training on a GPU, which this one is taken for: what needs no mask."""
+    from fusedops.torch.conversion.hf import attention
+
+    torch, calls = torch_cpu.torch, []
+    monkeypatch.setattr(attention, "trains_slower", lambda module, query: module.training)
+    attend = fo.attention
+    monkeypatch.setattr(fo, "attention", lambda *inputs, **options: calls.append(1) or attend(*inputs, **options))
+
+    def ours(name, inputs, train=True, **options):
+        model = build(name, **options)
+        plain = model.train(train)(**inputs).logits
+        calls.clear()
+        got = fo.convert(model, verbose=False)(**inputs).logits
+        kept = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"]))[..., None]
+        torch.testing.assert_close(got * kept, plain * kept, rtol=1e-4, atol=1e-5)
+        return len(calls)
+
+    ids, padded = {"input_ids": tokens(torch, "cpu")["input_ids"]}, tokens(torch, "cpu", "left")
+    assert ours("llama", ids, **features) == 0
+    assert ours("llama", ids, train=False, **features) == 2
+    assert ours("llama", padded, **features) == 2
+    assert ours("mistral", ids, sliding_window=WINDOW) == 2
+    assert ours("mistral", ids, sliding_window=LENGTH) == 0
+    assert ours("llama", ids, attn_implementation="eager", **features) == 2
+    for inputs in (ids, padded):
+        assert ours("deepseek_v3", inputs, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128) == 0
 
 
 KEPT = {

@@ -169,9 +169,11 @@ def _step(kind: type) -> Match | None:
     if "transformers" not in sys.modules:
         return None
     try:
-        from fusedops.torch.conversion.hf import loss
+        from fusedops.torch.conversion.hf import loss, positions
     except ImportError:  # as `all_forms` says
         return None
     if loss.is_language_model(kind):
         return Match(LANGUAGE_MODEL, "")
+    if positions.makes_own(kind):
+        return Match("positions.OwnPositions", "")
     return Match("loss.HeadWithLoss", "") if loss.unknown_head(kind) is None else None

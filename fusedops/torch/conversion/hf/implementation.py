@@ -85,6 +85,12 @@ def is_ours(module: torch.nn.Module) -> bool:
     return any(owner.attentions and owner.implementation in names().values() for owner in _owners([module]))
 
 
+def reasons(modules: Iterable[torch.nn.Module]) -> dict[Any, str | None]:
+    """Of the attentions that ask for a name: why they keep transformers' own, if they do."""
+    found = ((owner.attentions, why_not(owner)) for owner in _owners(modules))
+    return {each: reason for attentions, reason in found for each in attentions}
+
+
 Chosen = list[tuple[Any, str | None]]  # configs and their names
 
 
@@ -134,7 +140,7 @@ def _unfused(module: Any, name: str) -> str | None:
     for word, reason in {"s_aux": "sinks", "sinks": "sinks", "position_bias": "a bias of positions"}.items():
         if word in said:
             return f"it has {reason}, which the kernel has not"
-    if getattr(module.config, "sliding_window", None) is not None and "sliding_window" not in said:
+    if _has_window(module.config) and "sliding_window" not in said:
         return "it does not pass on its sliding window"
     features = getattr(module, "head_dim", None)
     if isinstance(features, int) and features > _MOST_FEATURES:
@@ -142,6 +148,13 @@ def _unfused(module: Any, name: str) -> str | None:
     if name == "eager" and attention.eager(module) is None:
         return "its own function is not to be found"
     return None
+
+
+def _has_window(config: Any) -> bool:
+    try:
+        return getattr(config, "sliding_window", None) is not None
+    except Exception:  # a config whose layers differ refuses to be asked
+        return True
 
 
 def names() -> Mapping[str, str]:

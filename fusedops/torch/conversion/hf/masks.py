@@ -73,9 +73,7 @@ def mask(
     if allow_is_bidirectional_skip and mask_function is bidirectional_mask_function:
         padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
         return None if padding is None else _keys(padding[:, kv_offset : kv_offset + kv_length])
-    is_window = local_size is not None and local_size == getattr(config, "sliding_window", None)
-    is_chunk = local_size is not None and local_size == getattr(config, "attention_chunk_size", None)
-    is_causal = (is_window and not is_chunk) or (local_size is None and mask_function is causal_mask_function)
+    is_causal = mask_function is causal_mask_function if local_size is None else _is_window(config, local_size)
     if not allow_is_causal_skip or not is_causal or (isinstance(q_offset, Tensor) and is_tracing(q_offset)):
         return full()
     before = int(q_offset) - kv_offset  # how many keys are before the first query's own
@@ -93,6 +91,14 @@ def mask(
     if q_length == 1 or kv_offset != 0:
         return full()
     return torch.ones(batch_size, length, dtype=torch.bool, device=device) if kept is None else kept
+
+
+def _is_window(config: Any, size: int) -> bool:
+    """Whether this is the size of a sliding window, and none of chunks."""
+    try:
+        return size == getattr(config, "sliding_window", None) != getattr(config, "attention_chunk_size", None)
+    except Exception:  # a config whose layers differ refuses to be asked
+        return False
 
 
 def _keys(kept: Tensor) -> Tensor | None:

@@ -39,10 +39,13 @@ def _to_be_dropped(dropout: Any, x: torch.Tensor) -> tuple[torch.Tensor, float]:
     """x, and at which rate it is still to be dropped; what no kernel can stand for, the module has done."""
     if dropout is None:
         return x, 0.0
-    is_plain = type(dropout) in (Dropout, torch.nn.Dropout) and not is_watched(dropout)
-    if is_plain and dropout.training and not unfused_rate(dropout.p) and not unfused_input(x):
-        return x, dropout.p
-    return dropout(x), 0.0
+    if type(dropout) not in (Dropout, torch.nn.Dropout) or is_watched(dropout):
+        return dropout(x), 0.0
+    if not dropout.training or dropout.p == 0:  # the call of a module takes longer than to see that it does nothing
+        return x, 0.0
+    if unfused_rate(dropout.p) or unfused_input(x):
+        return dropout(x), 0.0
+    return x, dropout.p
 
 
 def can_add(norm: Any) -> bool:
@@ -65,6 +68,7 @@ class _Block(HFLayer):
     after_mlp: ClassVar[tuple[str, ...]] = ()
     positional: ClassVar[int] = 0  # how many of the arguments the attention gets by their positions
     arguments: ClassVar[Mapping[str, Any]]  # of the original forward behind the hidden states, with their defaults
+    required: ClassVar[tuple[str, ...]]  # those without a default
     further: ClassVar[str | None]  # the name of what holds further arguments, if it takes any
     handed_on: ClassVar[frozenset[str]]  # which of all these the attention gets by their own names
 
@@ -73,22 +77,24 @@ class _Block(HFLayer):
         _, _, *rest = inspect.signature(kind.forward).parameters.values()  # type: ignore[attr-defined]
         stars = [parameter.name for parameter in rest if parameter.kind is parameter.VAR_KEYWORD]
         arguments = {parameter.name: parameter.default for parameter in rest if parameter.name not in stars}
-        return {"arguments": arguments, "further": stars[0] if stars else None}
+        required = tuple(name for name, default in arguments.items() if default is inspect.Parameter.empty)
+        return {"arguments": arguments, "required": required, "further": stars[0] if stars else None}
 
     def unfused(self) -> str | None:
         return unfused_norm(self, self.names["norm_of_sum"])
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments after the hidden states, by name, as Python binds them to the original forward."""
-        given = dict(zip(self.arguments, args, strict=False))
-        if len(given) < len(args) or given.keys() & kwargs.keys():
+        given = dict(zip(self.arguments, args, strict=False)) if args else {}
+        if len(given) < len(args) or any(name in kwargs for name in given):
             raise TypeError(f"{type(self).__name__}.forward() got too many arguments, or one of them twice")
         bound = {**self.arguments, **given, **kwargs}
-        for name, value in bound.items():
-            if value is inspect.Parameter.empty:
+        for name in self.required:
+            if bound[name] is inspect.Parameter.empty:
                 raise TypeError(f"{type(self).__name__}.forward() is missing its argument {name!r}")
-            if name not in self.arguments and self.further is None:
-                raise TypeError(f"{type(self).__name__}.forward() got an unexpected argument {name!r}")
+        if self.further is None and len(bound) > len(self.arguments):
+            name = next(name for name in kwargs if name not in self.arguments)
+            raise TypeError(f"{type(self).__name__}.forward() got an unexpected argument {name!r}")
         return bound
 
     def _of_attention(self, bound: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:

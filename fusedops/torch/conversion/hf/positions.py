@@ -1,0 +1,107 @@
+"""A model that makes the positions of its tokens itself, and then no mask of packed sequences.
+
+Without an `attention_mask` and a cache, transformers looks into the positions for sequences that are packed into one.
+It waits for the GPU for that, and compiled code, which cannot look, gets a mask of all pairs. Where nobody has handed
+positions to a model, it counts them from the first token on, so that there is nothing to be found: the counterpart's
+`forward` then is the same code, with functions for the masks that get no positions.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import re
+from collections.abc import Callable
+from types import CellType, FunctionType
+from typing import Any
+
+from fusedops.conversion import UnknownClass
+from fusedops.torch.conversion import source
+from fusedops.torch.conversion.hf.code import with_global
+from fusedops.torch.conversion.hf.layer import HFLayer
+
+_MASKS = ("create_causal_mask", "create_sliding_window_causal_mask", "create_chunked_causal_mask")
+_POSITIONS = "position_ids"
+# What the positions are made of: numbers that count up by one. A cache's length before them changes nothing.
+_COUNTED = re.compile(
+    r"torch\.arange\(\w+\.shape\[1\], device=\w+\.device\)( \+ \w+)?"
+    rf"|{_POSITIONS}\.unsqueeze\(0\)"
+    rf"|{_POSITIONS}\.view\(1, 1, -1\)\.expand\(\d, \w+\.shape\[0\], -1\)"  # one for each axis of an image
+    rf"|{_POSITIONS}\[None, \.\.\.\]\.expand\(\d, {_POSITIONS}\.shape\[0\], -1\)"
+    rf"|{_POSITIONS}\[1:\]"
+)
+
+
+class OwnPositions(HFLayer):
+    """A model without packed sequences, as long as it gets no positions."""
+
+    @classmethod
+    def members(cls, kind: type) -> dict[str, Any]:
+        theirs = vars(kind)["forward"]
+        plain = made = inspect.unwrap(theirs)
+        for name in _masks(plain):
+            made = with_global(made, name, _without_positions(plain.__globals__[name]))
+        unpacked = _wrapped_alike(theirs, plain, made)
+        number = plain.__code__.co_varnames.index(_POSITIONS) - 1  # without self
+
+        @functools.wraps(theirs)
+        def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+            given = args[number] if len(args) > number else kwargs.get(_POSITIONS)
+            return (unpacked if given is None else theirs)(self, *args, **kwargs)
+
+        return {"forward": forward}
+
+
+def makes_own(kind: type) -> bool:
+    """Whether a class's `forward` counts the positions where it gets none, and makes its masks itself."""
+    plain = inspect.unwrap(vars(kind)["forward"])
+    if not isinstance(plain, FunctionType) or not _masks(plain):
+        return False
+    code = plain.__code__
+    if _POSITIONS not in code.co_varnames[: code.co_argcount]:
+        return False
+    try:
+        tree, _ = source.tree_of(plain)
+    except source.NoSource:
+        return False
+    made = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and _is_stored(node.targets[0])]
+    stored = [node for node in ast.walk(tree) if _is_stored(node)]
+    return 0 < len(made) == len(stored) and all(_COUNTED.fullmatch(ast.unparse(node.value)) for node in made)
+
+
+def _is_stored(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id == _POSITIONS and not isinstance(node.ctx, ast.Load)
+
+
+def _masks(plain: FunctionType) -> list[str]:
+    """The functions of transformers for masks that are called by their global names."""
+    names = (name for name in _MASKS if name in plain.__code__.co_names)
+    return [name for name in names if getattr(plain.__globals__.get(name), "__module__", "").endswith("masking_utils")]
+
+
+def _without_positions(mask: Callable[..., Any]) -> Callable[..., Any]:
+    def of_one_sequence(*args: Any, position_ids: Any = None, **kwargs: Any) -> Any:
+        return mask(*args, **kwargs)
+
+    return of_one_sequence
+
+
+def _wrapped_alike(function: Any, plain: FunctionType, other: FunctionType) -> FunctionType:
+    """What the decorators of `plain` have made `function` of, made of another.
+
+    Raises:
+        UnknownClass: one of them keeps what it decorates somewhere else than in a variable of its own.
+    """
+    if function is plain:
+        return other
+    inner = function.__wrapped__
+    made = _wrapped_alike(inner, plain, other)
+    cells = function.__closure__ or ()
+    if sum(cell.cell_contents is inner for cell in cells) != 1:
+        raise UnknownClass("the decorator of its forward is not known")
+    cells = tuple(CellType(made) if cell.cell_contents is inner else cell for cell in cells)
+    copy = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    functools.update_wrapper(copy, made)
+    return copy
