@@ -262,36 +262,6 @@ def test_dropout_in_training(torch, fo, build, implementation, monkeypatch):
     assert set(rates) == {0.5, 0.0} and whole.equal(model(**inputs).logits[:, -1])
 
 
-@pytest.mark.parametrize("features", [{}, {"head_dim": 192}], ids=["heads", "wide heads"])
-def test_what_pytorch_trains_faster(torch_cpu, fo, build, monkeypatch, features):
-    """In training on a GPU, which this one is taken for: what needs no mask."""
-    from fusedops.torch.conversion.hf import attention
-
-    torch, calls = torch_cpu.torch, []
-    monkeypatch.setattr(attention, "trains_slower", lambda module, query: module.training)
-    attend = fo.attention
-    monkeypatch.setattr(fo, "attention", lambda *inputs, **options: calls.append(1) or attend(*inputs, **options))
-
-    def ours(name, inputs, train=True, **options):
-        model = build(name, **options)
-        plain = model.train(train)(**inputs).logits
-        calls.clear()
-        got = fo.convert(model, verbose=False)(**inputs).logits
-        kept = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"]))[..., None]
-        torch.testing.assert_close(got * kept, plain * kept, rtol=1e-4, atol=1e-5)
-        return len(calls)
-
-    ids, padded = {"input_ids": tokens(torch, "cpu")["input_ids"]}, tokens(torch, "cpu", "left")
-    assert ours("llama", ids, **features) == 0
-    assert ours("llama", ids, train=False, **features) == 2
-    assert ours("llama", padded, **features) == 2
-    assert ours("mistral", ids, sliding_window=WINDOW) == 2
-    assert ours("mistral", ids, sliding_window=LENGTH) == 0
-    assert ours("llama", ids, attn_implementation="eager", **features) == 2
-    for inputs in (ids, padded):
-        assert ours("deepseek_v3", inputs, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128) == 0
-
-
 KEPT = {
     "2 DeepseekV32Attention, sdpa: transformers has no flash attention for DeepseekV32ForCausalLM, nor short masks": (
         "deepseek_v32",

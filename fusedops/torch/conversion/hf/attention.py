@@ -22,7 +22,6 @@ from fusedops.torch.nn.layer import unfused_input
 NAMES = {"sdpa": "fusedops", "eager": "fusedops_eager"}
 """What a config has instead of the name of transformers' own attention, which computes what the kernel does not."""
 _MOST_FEATURES = 256
-_FAST_FEATURES = 128  # up to which the backward is written for GPUs of compute capability 9.0
 # What else some attentions are given, which the kernel does not have: a bias of the scores, sinks, pages.
 _UNKNOWN = ("position_bias", "s_aux", "sinks", "cache")
 
@@ -74,24 +73,6 @@ def why_not(
     return unfused_input(query)
 
 
-def trains_slower(module: Any, query: Tensor) -> bool:
-    """Whether PyTorch's attention, which is cuDNN's on GPUs that it has it for, computes a training step faster.
-
-    It does where it needs no mask: on an H200 a layer of 8 times 256 positions and 12 heads of 64 features takes it 45
-    microseconds, forward and backward, and the kernel 53; with dropout 60 and 93; of 2048 positions and 8 heads of 256
-    features over 4, 264 and 832. Where the results are to be the same in each run, the kernel's are.
-
-    It is asked of the module and not of the tensors: what a checkpoint computes again is then the same.
-    """
-    return module.training and query.is_cuda and not torch.are_deterministic_algorithms_enabled()
-
-
-def trains_far_slower(module: Any, query: Tensor, value: Tensor) -> bool:
-    """The same with a mask, which heads with more features in queries than in values have: 7.1 milliseconds and 1.5 of
-    2048 positions and the 128 heads of DeepSeek-V3."""
-    return value.shape[-1] != query.shape[-1] > _FAST_FEATURES and trains_slower(module, query)
-
-
 def _attend(
     original: Callable[..., _Result],
     module: Any,
@@ -110,14 +91,9 @@ def _attend(
     queries, keys = query.shape[2], key.shape[2]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     named = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, "softcap": softcap}
-    needs_mask = (sliding_window is not None and sliding_window < keys) or (causal and queries != keys)
-    if original is _sdpa and attention_mask is None and not needs_mask and trains_slower(module, query):
-        return original(module, query, key, value, None, sliding_window=sliding_window, **named, **options)
     kept = masks.kept(attention_mask, queries, keys, causal, sliding_window)
-    is_theirs = original is _sdpa and (  # some versions of which leave out a cap
-        softcap is not None or trains_far_slower(module, query, value)
-    )
-    if is_theirs or why_not(query, key, value, kept, scaling, **options) or kept is None:
+    leaves_cap_out = softcap is not None and original is _sdpa  # as some versions of transformers' own do
+    if leaves_cap_out or why_not(query, key, value, kept, scaling, **options) or kept is None:
         if kept is not None and (attention_mask is not None or sliding_window is not None):
             attention_mask = kept.full(queries, keys, query.device)
         return original(module, query, key, value, attention_mask, sliding_window=sliding_window, **named, **options)
