@@ -535,6 +535,8 @@ Status forward(const Attention& call, void* workspace, const Context& context) {
   const int features = std::max(call.dim, call.dim_v);
   if (features <= 64) return launch_forward<Forward<T, kBits ? 128 : 192, 128, 64, 2, kBits>>(call, workspace, context);
   if (features <= 128) return launch_forward<Forward<T, 128, 128, 128, 2, kBits>>(call, workspace, context);
+  if constexpr (!kBits)
+    if (features <= 192) return launch_forward<Forward<T, 128, 96, 192, 2, kBits>>(call, workspace, context);
   return launch_forward<Forward<T, 128, 80, 256, 2, kBits>>(call, workspace, context);
 }
 
