@@ -98,8 +98,8 @@ def in_tf(case: Case) -> Iterator[tuple[str, float, float]]:
     wait = tf.test.experimental.sync_devices
 
     def compiled(optimizer: Any, grads: Any, variables: Any, jit: bool) -> Any:
-        # In training gradients arise in the graph. As arguments of a function they would take Python longer than the
-        # step takes: 20 microseconds each.
+        # In training gradients arise in the graph. As arguments of a function each would take Python 18 microseconds,
+        # all of them longer than the step.
         return tf.function(lambda: optimizer.apply(grads, variables), jit_compile=jit)
 
     for module, title in ((fk.optimizers, "fusedops"), (keras.optimizers, "Keras")):
