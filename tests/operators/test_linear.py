@@ -124,11 +124,11 @@ def test_packed_weights(torch_backend, transpose, up_first, shape, dtype, random
     assert bool(((got.double() - expected).abs() <= 1.6 * eps * sizes).all())
 
 
-@pytest.mark.parametrize("rows", [1, 64, 300])
+@pytest.mark.parametrize("rows", [1, 9, 64, 300])
 @pytest.mark.parametrize("activation", ["identity", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_epilogues(torch_backend, rows, activation, dtype, random):
-    """Every kernel of matmul's: small and large tiles, several splits of a long sum, the one for 9.0."""
+    """Every kernel of matmul's: few rows, small and large tiles, several splits of a long sum, the one for 9.0."""
     torch, fo = torch_backend.torch, torch_backend.functions
     for depth, columns in ((64, 128 * 90), (4096, 72)):
         x = torch_backend.tensor(random.standard_normal((rows, depth)), dtype)

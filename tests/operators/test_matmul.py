@@ -73,3 +73,45 @@ def test_few_tiles(torch_gpu, dtype, shape, offset, random):
                 z = exact + bias.double()
                 wide = limit + torch.finfo(a.dtype).eps * z.abs() + k * 2**-24 * bias.double().abs()
                 assert ((y.double() - z.relu()).abs() <= wide).all()
+
+
+# Rows that the kernel for few of them takes, and 65, which it does not; columns and depths that divide no tile.
+FEW_ROWS = [1, 2, 7, 8, 9, 16, 17, 32, 33, 64, 65]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("size", [(4096, 4096), (1000, 4104), (1003, 520), (8, 64), (264, 72), (17_000, 72)], ids=str)
+@pytest.mark.parametrize("transpose", [False, True], ids=["in-out", "out-in"])
+def test_few_rows(torch_gpu, dtype, size, transpose, random):
+    """Against float64, for each number of rows; up to 64, one kernel of 9.x gives a row the same bits among any."""
+    torch, fo = torch_gpu.torch, torch_gpu.functions
+    n, k = size
+    b = torch_gpu.tensor(random.standard_normal((n, k) if transpose else (k, n)), dtype)
+    a = torch_gpu.tensor(random.standard_normal((FEW_ROWS[-1], k)), dtype)
+    bias = torch_gpu.tensor(random.standard_normal(n), dtype)
+    a64, b64 = a.double(), b.double().t() if transpose else b.double()
+    exact, eps = a64 @ b64, torch.finfo(a.dtype).eps
+    limit = 0.505 * eps * exact.abs() + torch.finfo(a.dtype).tiny + k * 2**-24 * (a64.abs() @ b64.abs())
+    is_one_kernel = torch.cuda.get_device_capability()[0] == 9 and b.shape[-1] % 8 == 0
+    alone = torch.cat([fo.matmul(a[i : i + 1], b, transpose_b=transpose) for i in range(64)])
+    for rows in FEW_ROWS:
+        got = fo.matmul(a[:rows], b, transpose_b=transpose)
+        assert ((got.double() - exact[:rows]).abs() <= limit[:rows]).all()
+        if rows <= 64 and is_one_kernel:
+            assert torch.equal(got, alone[:rows])
+        y = fo.linear(a[:rows], b, bias, activation="relu", transpose_weight=transpose)
+        z = exact[:rows] + bias.double()
+        wide = limit[:rows] + eps * z.abs() + k * 2**-24 * bias.double().abs()
+        assert ((y.double() - z.relu()).abs() <= wide).all()
+
+
+def test_few_rows_in_place(torch_gpu, random):
+    """Rows and a weight that are parts of larger tensors, and rows whose number has dimensions of its own."""
+    torch, fo = torch_gpu.torch, torch_gpu.functions
+    whole = torch_gpu.tensor(random.standard_normal((3, 5, 1024)), "bfloat16")
+    weight = torch_gpu.tensor(random.standard_normal((300, 1024)), "bfloat16")
+    x, w = whole[..., 256:768], weight[8:208, 256:768]
+    expected = fo.matmul(x.contiguous().flatten(0, 1), w.contiguous(), transpose_b=True)
+    assert torch.equal(fo.linear(x, w).flatten(0, 1), expected)
+    assert torch.equal(fo.matmul(x.flatten(0, 1), w.t()), expected)
+    assert torch.equal(fo.matmul(x, w.t()).flatten(0, 1), expected)

@@ -10,6 +10,13 @@ namespace {
 
 #ifdef FUSEDOPS_SM90
 
+// A product of few rows is limited by the reading of b.
+bool takes_few_rows(const Matmul& product) {
+  constexpr int64_t kMostRows = 64, kMost = int64_t(1) << 30;
+  return product.batch == 1 && product.m <= kMostRows && !product.a.transposed && !product.is_wide &&
+         rows_aligned(product) && product.n < kMost && product.k < kMost;
+}
+
 // A product with few tiles of 128 x 256 is faster in smaller ones.
 bool takes_sm90(const Matmul& product) {
   return tma_takes(product) && reinterpret_cast<uintptr_t>(product.epilogue.z) % 16 == 0 && !is_small(product);
@@ -32,16 +39,18 @@ Status multiply_cuda(const Matmul& product, void* workspace, const Context& cont
                                          static_cast<cudaStream_t>(context.stream)),
                        "cudaMemset2DAsync");
   }
+#ifdef FUSEDOPS_SM90
+  bool has_sm90 = false;
+  if (size_of(product.dtype) == 2) FUSEDOPS_TRY(cuda::has_sm90(&has_sm90));
+  if (has_sm90 && cuda::takes_few_rows(product)) return cuda::few_rows_sm90(product, context);
+#endif
   if (product.splits > 0) return cuda::matmul_split_k(product, workspace, context);
 #ifdef FUSEDOPS_SM90
-  if (size_of(product.dtype) == 2 && cuda::takes_sm90(product)) {
-    bool has_sm90 = false;
-    FUSEDOPS_TRY(cuda::has_sm90(&has_sm90));
-    if (has_sm90 && !product.epilogue.is_empty()) return cuda::linear_sm90(product, context);
-    if (has_sm90 && product.is_wide) return cuda::sums_sm90(product, context);
-    if (has_sm90)
-      return product.dtype == DType::f16 ? cuda::matmul_f16_sm90(product, context)
-                                         : cuda::matmul_bf16_sm90(product, context);
+  if (has_sm90 && cuda::takes_sm90(product)) {
+    if (!product.epilogue.is_empty()) return cuda::linear_sm90(product, context);
+    if (product.is_wide) return cuda::sums_sm90(product, context);
+    return product.dtype == DType::f16 ? cuda::matmul_f16_sm90(product, context)
+                                       : cuda::matmul_bf16_sm90(product, context);
   }
 #endif
   switch (product.dtype) {

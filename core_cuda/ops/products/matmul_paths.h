@@ -35,7 +35,10 @@ Status matmul_bf16_sm90(const Matmul& product, const Context& context);
 // The same for a product whose c is the sums; a is not transposed.
 Status sums_sm90(const Matmul& product, const Context& context);
 
-// The same for few tiles: the sums of the splits.
+// Compute capability 9.x and few rows: see takes_few_rows in matmul.cu.
+Status few_rows_sm90(const Matmul& product, const Context& context);
+
+// Few tiles: the sums of the splits.
 Status split_sums_sm90(const Matmul& part, const Context& context);
 
 // The same with an epilogue; a is not transposed.
