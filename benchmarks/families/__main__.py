@@ -130,7 +130,7 @@ def _speed(names: list[str], compiled: bool) -> None:
             console.print(f"{task}: {result}", markup=False)
         else:
             times.setdefault(name, {}).update(result)
-    print("\n".join([*steps_table.HEAD, *(steps_table.line(name, each) for name, each in times.items())]))
+    print("\n".join(steps_table.table(times)))
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / "families-speed.json").write_text(json.dumps(times, indent=1))
 

@@ -81,8 +81,8 @@ def text(counted: Mapping[str, Rows]) -> str:
 
 def _steps(measured: Mapping[str, Any]) -> str:
     """`python -m benchmarks.families --speed` on one machine, and where that was."""
-    lines = [steps_table.line(name, times) for name, times in measured["families"].items()]
-    return "\n".join([f"## {measured['title']}", "", measured["text"], "", *steps_table.HEAD, *lines]) + "\n"
+    lines = steps_table.table(measured["families"])
+    return "\n".join([f"## {measured['title']}", "", *measured["text"], "", *lines]) + "\n"
 
 
 def _title(name: str) -> str:

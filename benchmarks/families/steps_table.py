@@ -7,19 +7,25 @@ from collections.abc import Mapping
 LIGER = "Liger"
 EAGER = ("before", "converted")
 COMPILED = ("before, compiled", "converted, compiled")
-CONTENDERS = (*EAGER, *COMPILED, LIGER)
 
 Times = Mapping[str, float]  # seconds by contender
 
-_RATIOS = ((EAGER, "times as fast"), ((LIGER, "converted"), "… as Liger"), (COMPILED, "compiled: times as fast"))
-HEAD = [
-    f"| family | {' | '.join(CONTENDERS)} | {' | '.join(title for _, title in _RATIOS)} |",
-    "| --- |" + " --- |" * (len(CONTENDERS) + len(_RATIOS)),
-]
+_RATIOS = {
+    "times as fast": EAGER,
+    "… as Liger": (LIGER, "converted"),
+    "compiled: times as fast": COMPILED,
+}
 
 
-def line(family: str, times: Times) -> str:
-    cells = [f"{times[each] * 1e3:.2f}" if each in times else "" for each in CONTENDERS]
-    for (before, after), _ in _RATIOS:
-        cells.append(f"{times[before] / times[after]:.2f}" if before in times and after in times else "")
-    return f"| {family} | {' | '.join(cells)} |"
+def table(families: Mapping[str, Times]) -> list[str]:
+    """Its lines, without the contenders that no family has."""
+    there = {name for times in families.values() for name in times}
+    contenders = [name for name in (*EAGER, LIGER, *COMPILED) if name in there]
+    ratios = {title: both for title, both in _RATIOS.items() if there.issuperset(both)}
+    lines = ["| family | " + " | ".join([*contenders, *ratios]) + " |"]
+    lines.append("| --- |" + " --- |" * (len(contenders) + len(ratios)))
+    for family, times in families.items():
+        cells = [f"{times[name] * 1e3:.2f}" if name in times else "" for name in contenders]
+        cells += [f"{times[a] / times[b]:.2f}" if times.keys() >= {a, b} else "" for a, b in ratios.values()]
+        lines.append(f"| {family} | {' | '.join(cells)} |")
+    return lines

@@ -53,9 +53,8 @@ def convert(model: _Model, verbose: bool = True, *, functions: bool = False, fus
     A model of transformers whose config says `sdpa` or `eager` gets `fusedops.torch.attention`, by a name in that
     config instead of a class, and smaller masks, where all of its attentions fit the kernel. Models that share the
     config get it, too. What the kernel does not compute of a call, such as the weights that `output_attentions` asks
-    for, transformers' own attention does; so it does in training on a GPU where `sdpa` needs no mask, and is faster.
-    Dropout by the kernel is as likely, but of other probabilities. A model that counts its positions itself is not
-    searched for packed sequences where it gets no `position_ids`.
+    for, transformers' own attention does. Dropout is the kernel's: as likely, but of other probabilities. A model that
+    counts its positions itself is not searched for packed sequences where it gets no `position_ids`.
 
     The model may be wrapped, for example by DistributedDataParallel or torch.compile; compiled code is compiled again.
     `fully_shard` makes subclasses: convert a model before it is sharded.
