@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 #include "core/declaration/context.h"
@@ -29,14 +30,6 @@ __device__ inline void begin_kernel() {
 #endif
 }
 
-// Whether the code that the current GPU runs for a kernel was compiled for 9.0 or later, and hence has the wait in
-// begin_kernel(), and knows clusters: a 9.0 may run what was compiled for an 8.0.
-template <class Kernel>
-bool runs_hopper_code(Kernel kernel) {
-  cudaFuncAttributes attributes;
-  return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
-}
-
 // Of the current GPU.
 inline int device_attribute(cudaDeviceAttr attribute) {
   int device = 0, value = 0;
@@ -57,6 +50,42 @@ inline Status has_sm90(bool* result) {
 
 inline constexpr int kDeclaredShared = 1024;  // bytes of shared memory that a kernel declares, at most
 
+// What the driver says of a kernel on the current GPU. A thread asks once, since each answer takes about a microsecond.
+struct KernelFacts {
+  // Whether the code that the GPU runs was compiled for 9.0 or later, and hence has the wait in begin_kernel(), and
+  // knows clusters: a 9.0 may run what was compiled for an 8.0.
+  bool is_hopper_code;
+  int declared_shared, dynamic_shared;  // bytes of shared memory: of its own, and what it may be launched with
+
+  static Status of(const void* kernel, KernelFacts** result) {
+    int device = 0;
+    FUSEDOPS_TRY(check(cudaGetDevice(&device), "cudaGetDevice"));
+    struct Hash {
+      size_t operator()(const std::pair<const void*, int>& key) const {
+        return std::hash<const void*>()(key.first) + static_cast<size_t>(key.second);
+      }
+    };
+    thread_local std::unordered_map<std::pair<const void*, int>, KernelFacts, Hash> known;
+    const auto found = known.find({kernel, device});
+    if (found != known.end()) {
+      *result = &found->second;
+      return {};
+    }
+    cudaFuncAttributes attributes;
+    FUSEDOPS_TRY(check(cudaFuncGetAttributes(&attributes, kernel), "asking about a kernel"));
+    *result = &known[{kernel, device}];
+    **result = {attributes.ptxVersion >= 90, static_cast<int>(attributes.sharedSizeBytes),
+                attributes.maxDynamicSharedSizeBytes};
+    return {};
+  }
+};
+
+template <class Kernel>
+bool runs_hopper_code(Kernel kernel) {
+  KernelFacts* facts = nullptr;
+  return KernelFacts::of(reinterpret_cast<const void*>(kernel), &facts).ok() && facts->is_hopper_code;
+}
+
 // Lets a kernel have this many bytes of dynamic shared memory. The limit belongs to the kernel and the GPU, and all
 // threads launch with it: it is raised once, to the most that there is, and never lowered, or one thread could lower it
 // between the moment when another asks for more and its launch.
@@ -64,12 +93,15 @@ template <class Kernel>
 Status allow_shared_memory(Kernel kernel, int bytes) {
   constexpr int kWithoutAsking = 48 << 10;
   if (bytes + kDeclaredShared <= kWithoutAsking) return {};
-  cudaFuncAttributes attributes;
-  FUSEDOPS_TRY(check(cudaFuncGetAttributes(&attributes, kernel), "asking about a kernel"));
-  if (bytes <= attributes.maxDynamicSharedSizeBytes) return {};
-  const int most = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - int(attributes.sharedSizeBytes);
-  return check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, std::max(bytes, most)),
-               "asking for shared memory");
+  KernelFacts* facts = nullptr;
+  FUSEDOPS_TRY(KernelFacts::of(reinterpret_cast<const void*>(kernel), &facts));
+  if (bytes <= facts->dynamic_shared) return {};
+  const int most = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - facts->declared_shared;
+  const int allowed = std::max(bytes, most);
+  FUSEDOPS_TRY(check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, allowed),
+                     "asking for shared memory"));
+  facts->dynamic_shared = allowed;
+  return {};
 }
 
 struct Grid {
