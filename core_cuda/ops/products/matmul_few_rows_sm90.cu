@@ -22,6 +22,7 @@ namespace {
 constexpr int kColumns = 64, kDepth = 64;  // of a tile
 constexpr int kConsumers = 128, kConsumerWarps = kConsumers / 32, kBlockThreads = kConsumers + 32;
 constexpr int kMostParts = 4;            // of k
+constexpr int kMultiprocessors = 132;    // of a large GPU: the order of sums does not follow the GPU at hand
 constexpr int kSumPitch = kColumns + 4;  // keeps a warp's sums in different banks
 
 // The product of up to kRows rows; kAlongK: op(b)'s lines of unit stride run along k.
@@ -230,9 +231,9 @@ __global__ void __launch_bounds__(kBlockThreads)
   if (warp == kConsumerWarps) {
     if (lane == 0) copy_tiles<S>(shared, call, place, row_tma, matrix_tma);
     __syncwarp();
-    // Only now may the next kernel start: its blocks beside these would leave some multiprocessors with more of these
-    // than others.
-    cudaTriggerProgrammaticLaunchCompletion();
+    // Only now may the next kernel start, or at the end if some multiprocessors have two blocks of this one: what
+    // starts beside them is not dealt evenly.
+    if (gridDim.x <= kMultiprocessors) cudaTriggerProgrammaticLaunchCompletion();
     __syncthreads();
   } else {
     const typename S::Mma mma;
@@ -259,12 +260,12 @@ __global__ void __launch_bounds__(kBlockThreads)
   cluster.sync();  // no one leaves whose sums are being read
 }
 
-// Parts of k: so many that there are as many blocks as multiprocessors on a large GPU, with some steps for each.
+// Parts of k: so many that there are about as many blocks as multiprocessors, with some steps for each.
 int parts_of(int64_t n, int64_t k) {
-  constexpr int64_t kBlocks = 132, kLeastDepth = 4 * kDepth;
+  constexpr int64_t kLeastDepth = 4 * kDepth;
   const int64_t tiles = (n + kColumns - 1) / kColumns;
   int parts = 1;
-  while (parts < kMostParts && tiles * parts * 2 <= kBlocks && k >= parts * 2 * kLeastDepth) parts *= 2;
+  while (parts < kMostParts && tiles * parts * 2 <= kMultiprocessors && k >= parts * 2 * kLeastDepth) parts *= 2;
   return parts;
 }
 
