@@ -5,7 +5,9 @@
 // number becomes that, infinities too. NaN stays NaN.
 //
 // A scale belongs to all elements, to a row, or to 128 neighbouring elements of a row. It is given, or fits the largest
-// absolute value: that becomes the largest finite number. Of an infinity it is infinite itself, and y is 0 and NaN.
+// absolute value: that becomes the largest finite number. With an infinity among its values a computed scale is
+// infinite, and y is 0, or NaN where the value is infinite: only with a given scale does that become the largest
+// number.
 #pragma once
 
 #include <limits>
@@ -108,7 +110,10 @@ struct Float8Result {
   // The scale follows from all elements: one pass finds the largest, and one rounds.
   bool is_of_all() const { return scaling == Scaling::tensor && !given; }
 
-  // A scale whose inverse is finite, also for zeros.
+  // The second of two passes. It goes through the tensor backwards: the caches still hold the end.
+  FUSEDOPS_HD bool is_second() const { return largest && !finds_largest; }
+
+  // A scale whose inverse is finite, also for zeros; infinite, if the largest value is.
   FUSEDOPS_HD A scale_of(A largest_value) const {
     const A scale = largest_value / A(is_e5m2 ? E5m2::kLargestNumber : E4m3::kLargestNumber);
     constexpr A kLeast = std::numeric_limits<A>::min();

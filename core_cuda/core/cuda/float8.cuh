@@ -1,12 +1,13 @@
 // How the threads of a row round its values to 8 bits: core/common/float8.h.
 //
-// Limit: memory bandwidth, with few instructions to spare, since the result has a byte for each element. A row that is
-// held is computed once; the values of one that is not are computed again for each pass.
+// Limit: memory bandwidth, with few instructions to spare, since the result has a byte for each element. What is the
+// same for all of a thread's values, such as the format, is therefore asked once for all its packs. A row that is held
+// is computed once; the values of one that is not are computed again for each pass.
 #pragma once
 
 #include "core/common/float8.h"
 #include "core/common/formulas.h"
-#include "core/cuda/row_cluster.cuh"
+#include "core/cuda/row_variants.cuh"
 
 namespace fusedops::cuda {
 
@@ -17,53 +18,53 @@ inline constexpr int kScaleThreads = kScaleBlock / kPackSize<T>;
 __device__ inline float larger(float a, float b) { return fmaxf(a, b); }  // the one that is not NaN
 __device__ inline double larger(double a, double b) { return fmax(a, b); }
 
+// Where a thread's packs are in its row: the column of the first, the way to the next, and where the row ends, which is
+// at 0 past the last row.
+template <class Index>
+struct PackPlaces {
+  Index first, step, end;
+
+  __device__ Index column(int p) const { return first + p * step; }
+  __device__ Index count(int p) const { return end - column(p); }
+};
+
 // The largest absolute value among elements [0, count) of a pack; an aligned one is whole. NaN does not count.
 template <bool kAligned, class A, int kPack>
 __device__ A largest_of(const A (&values)[kPack], int64_t count) {
-  A largest = 0;
+  A largest[kPack];
 #pragma unroll
-  for (int i = 0; i < kPack; ++i)
-    if (kAligned || i < count) largest = larger(largest, activations::magnitude(values[i]));
-  return count > 0 ? largest : A(0);
+  for (int i = 0; i < kPack; ++i) largest[i] = kAligned || i < count ? activations::magnitude(values[i]) : A(0);
+#pragma unroll
+  for (int half = kPack / 2; half > 0; half /= 2)
+#pragma unroll
+    for (int i = 0; i < half; ++i) largest[i] = larger(largest[i], largest[i + half]);
+  return count > 0 ? larger(largest[0], A(0)) : A(0);
 }
 
-// Two numbers as two bytes, the first one in the lower.
-template <bool kIsE5m2>
-__device__ uint16_t two_float8s(float first, float second) {
-#if __CUDA_ARCH__ >= 890
-  uint16_t both;
-  if constexpr (kIsE5m2)
-    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %2, %1;" : "=h"(both) : "f"(first), "f"(second));
-  else
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %2, %1;" : "=h"(both) : "f"(first), "f"(second));
-  return both;
+// The largest value of a warp; none is negative, and the bits of such numbers are in their order.
+__device__ inline float largest_of_warp(float value) {
+#if __CUDA_ARCH__ >= 800
+  return __uint_as_float(__reduce_max_sync(0xffffffff, __float_as_uint(value)));
 #else
-  using Format = std::conditional_t<kIsE5m2, E5m2, E4m3>;
-  return float8_from<Format>(first) | float8_from<Format>(second) << 8;
+  return among_threads<32>(32, value, static_cast<float*>(nullptr), [](float a, float b) { return larger(a, b); });
 #endif
 }
-
-template <int kPack>
-struct alignas(kPack) Float8Pack {
-  uint16_t pairs[kPack / 2];
-};
-
-template <bool kAligned, bool kIsE5m2, class A, int kPack>
-__device__ void store_float8s(const A (&values)[kPack], A inverse, uint8_t* to, int64_t count) {
-  Float8Pack<kPack> pack;
-#pragma unroll
-  for (int i = 0; i < kPack; i += 2)
-    pack.pairs[i / 2] = two_float8s<kIsE5m2>(to_odd(values[i] * inverse), to_odd(values[i + 1] * inverse));
-  if constexpr (kAligned) {
-    if (count > 0) *reinterpret_cast<Float8Pack<kPack>*>(to) = pack;
-  } else {
-#pragma unroll
-    for (int i = 0; i < kPack; ++i)
-      if (i < count) to[i] = static_cast<uint8_t>(pack.pairs[i / 2] >> (8 * (i % 2)));
-  }
+__device__ inline double largest_of_warp(double value) {
+  return among_threads<32>(32, value, static_cast<double*>(nullptr), [](double a, double b) { return larger(a, b); });
 }
 
-// The bits of numbers that are not negative are in their order.
+// Of the row's threads in this block, as row_reduce() has sums.
+template <int kThreads, class A>
+__device__ A largest_of_row(const RowThread<kThreads>& me, A value, A (&scratch)[32]) {
+  if (me.threads < 32) return row_reduce(me, value, scratch, [](A a, A b) { return larger(a, b); });
+  value = largest_of_warp(value);
+  if (me.threads == 32) return value;
+  const int warps = me.threads / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (lane == 0) scratch[warp] = value;
+  __syncthreads();
+  return largest_of_warp(scratch[(warp & -warps) + (lane & (warps - 1))]);
+}
+
 __device__ inline void raise_to(float* largest, float value) {
   if (value > *static_cast<volatile float*>(largest))
     atomicMax(reinterpret_cast<unsigned*>(largest), __float_as_uint(value));
@@ -74,55 +75,159 @@ __device__ inline void raise_to(double* largest, double value) {
               static_cast<unsigned long long>(__double_as_longlong(value)));
 }
 
-// Every thread of the block calls this, for its row. each_pack(body) calls body(column, count, values) for each of the
-// thread's packs, as often in every thread: `count` elements from `column` on are the row's. max_of_row(largest) turns
-// the largest value of the row in this block into that of the row. `scratch` is free when all threads get here.
-template <bool kAligned, class T, int kThreads, class A, class EachPack, class MaxOfRow>
+// Four numbers as bytes, the first in the lowest.
+template <bool kIsE5m2>
+__device__ uint32_t four_float8s(const float (&x)[4]) {
+#if __CUDA_ARCH__ >= 890
+  uint32_t bytes;  // in one statement, for which the second conversion joins the halves
+  if constexpr (kIsE5m2)
+    asm("{\n.reg .b16 low, high;\n"
+        "cvt.rn.satfinite.e5m2x2.f32 low, %2, %1;\n"
+        "cvt.rn.satfinite.e5m2x2.f32 high, %4, %3;\n"
+        "mov.b32 %0, {low, high};\n}"
+        : "=r"(bytes)
+        : "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]));
+  else
+    asm("{\n.reg .b16 low, high;\n"
+        "cvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n"
+        "cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n"
+        "mov.b32 %0, {low, high};\n}"
+        : "=r"(bytes)
+        : "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]));
+  return bytes;
+#else
+  using Format = std::conditional_t<kIsE5m2, E5m2, E4m3>;
+  uint32_t bytes = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) bytes |= uint32_t(float8_from<Format>(x[i])) << (8 * i);
+  return bytes;
+#endif
+}
+
+template <bool kAligned, bool kIsE5m2, class A, int kPack>
+__device__ void store_float8s(const A (&values)[kPack], A inverse, uint8_t* to, int64_t count) {
+  struct alignas(kPack) {
+    uint32_t words[(kPack + 3) / 4];
+  } pack;
+#pragma unroll
+  for (int i = 0; i < kPack; i += 4) {
+    float scaled[4] = {};
+#pragma unroll
+    for (int k = 0; k < 4 && i + k < kPack; ++k) scaled[k] = to_odd(values[i + k] * inverse);
+    pack.words[i / 4] = four_float8s<kIsE5m2>(scaled);
+  }
+  if constexpr (kAligned) {
+    if (count > 0) *reinterpret_cast<decltype(pack)*>(to) = pack;
+  } else {
+#pragma unroll
+    for (int i = 0; i < kPack; ++i)
+      if (i < count) to[i] = static_cast<uint8_t>(pack.words[i / 4] >> (8 * (i % 4)));
+  }
+}
+
+// The inverses of the scales of blocks, for each of the thread's packs.
+template <bool kAligned, class T, class A, int kPacks, int kPack, class Index>
+__device__ void block_inverses(const Float8Result<A>& out, int64_t row, const A (&values)[kPacks][kPack],
+                               const PackPlaces<Index>& at, A (&scratch)[32], A (&inverses)[kPacks]) {
+  constexpr int kGroup = kScaleThreads<T>;
+  const int lane = threadIdx.x % 32;
+  // For pack p of this thread, or of the neighbours that share its scale.
+  const auto inverse_of = [&](int p, A largest, bool writes) {
+    const int64_t block = at.column(p) / kScaleBlock, place = row * scale_blocks(out.columns) + block;
+    const bool is_there = block * kScaleBlock < at.end;
+    A scale = 1;
+    if (!out.given) scale = out.scale_of(largest);
+    if (out.given && is_there) scale = out.given[place];
+    if (!out.given && is_there && writes) out.scales[place] = scale;
+    return A(1) / scale;
+  };
+  A largest[kPacks] = {};
+  if (!out.given) {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) largest[p] = largest_of<kAligned>(values[p], at.count(p));
+  }
+  if constexpr (kGroup > 32) {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      __syncthreads();  // the scratch of the pack before
+      const A of_group = among_threads<kGroup>(kGroup, largest[p], scratch, [](A a, A b) { return larger(a, b); });
+      inverses[p] = inverse_of(p, of_group, threadIdx.x % kGroup == 0);
+    }
+  } else {
+    // With each of the first exchanges a thread gives half of its packs away, so that kPacks neighbours take one each,
+    // with its one division. They tell each other the inverses.
+    int mine = 0;
+#pragma unroll
+    for (int half = kPacks / 2, offset = 1; half > 0; half /= 2, offset *= 2) {
+      const bool is_upper = lane & offset;
+      mine += is_upper ? half : 0;
+#pragma unroll
+      for (int p = 0; p < half; ++p) {
+        const A kept = is_upper ? largest[p + half] : largest[p], sent = is_upper ? largest[p] : largest[p + half];
+        largest[p] = larger(kept, exchanged(sent, offset));
+      }
+    }
+#pragma unroll
+    for (int offset = kPacks; offset < kGroup; offset *= 2)
+      largest[0] = larger(largest[0], exchanged(largest[0], offset));
+    const A inverse = inverse_of(mine, largest[0], lane % kGroup < kPacks);
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      int owner = 0;
+#pragma unroll
+      for (int half = kPacks / 2, offset = 1; half > 0; half /= 2, offset *= 2) owner += p & half ? offset : 0;
+      inverses[p] = __shfl_sync(0xffffffff, inverse, (lane & -kPacks) + owner);
+    }
+  }
+}
+
+// Every thread of the block calls this, for its row. each_tile(body) calls body(values, places) for each of the
+// thread's tiles, as often in every thread, with the values of its packs there. max_of_row(largest) turns the largest
+// value of the row in this block into that of the row. `scratch` is free when all threads get here.
+template <bool kAligned, class T, int kThreads, class A, class EachTile, class MaxOfRow>
 __device__ void quantize_row(const Float8Result<A>& out, const RowThread<kThreads>& me, int64_t rows,
-                             bool is_first_block, A (&scratch)[32], EachPack each_pack, MaxOfRow max_of_row) {
-  const auto larger_one = [](A a, A b) { return larger(a, b); };
+                             bool is_first_block, A (&scratch)[32], EachTile each_tile, MaxOfRow max_of_row) {
   const bool is_row = me.row < rows, of_block = out.scaling == Scaling::block;
   A scale = 1;
   if (out.given && !of_block) {
     if (is_row) scale = out.given[out.scale_place(me.row, 0)];
   } else if (out.scaling == Scaling::row || out.finds_largest) {
     A largest = 0;
-    each_pack(
-        [&](auto, auto count, const auto& values) { largest = larger(largest, largest_of<kAligned>(values, count)); });
+    each_tile([&]<int kPacks, int kPack>(const A(&values)[kPacks][kPack], const auto& at) {
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) largest = larger(largest, largest_of<kAligned>(values[p], at.count(p)));
+    });
     if (out.finds_largest) {  // the first of two passes over a tensor
-      largest = among_threads<32>(32, largest, scratch, larger_one);
+      largest = largest_of_warp(largest);
       if (threadIdx.x % 32 == 0) raise_to(out.largest, largest);
       return;
     }
-    scale = out.scale_of(max_of_row(row_reduce(me, largest, scratch, larger_one)));
+    scale = out.scale_of(max_of_row(largest_of_row(me, largest, scratch)));
     if (is_row && is_first_block && me.index == 0) out.scales[me.row] = scale;
   } else if (out.scaling == Scaling::tensor) {
     scale = out.scale_of(*out.largest);
     if (blockIdx.x == 0 && threadIdx.x == 0) *out.scales = scale;
   }
 
-  const A inverse_of_row = A(1) / scale;
+  const A inverse = A(1) / scale;
   uint8_t* row = out.y + me.row * out.columns;
-  each_pack([&](auto column, auto count, const auto& values) {
-    A inverse = inverse_of_row;
+  each_tile([&]<int kPacks, int kPack>(const A(&values)[kPacks][kPack], const auto& at) {
+    A inverses[kPacks];
     if (of_block) {
-      A of_this = 1;
-      const int64_t place = out.scale_place(me.row, column);
-      if (out.given) {
-        if (count > 0) of_this = out.given[place];
-      } else {
-        constexpr int kGroup = kScaleThreads<T>;
-        if constexpr (kGroup > 32) __syncthreads();  // the scratch of the pack before
-        const A largest = largest_of<kAligned>(values, count);
-        of_this = out.scale_of(among_threads<kGroup>(kGroup, largest, scratch, larger_one));
-        if (count > 0 && column % kScaleBlock == 0) out.scales[place] = of_this;
-      }
-      inverse = A(1) / of_this;
+      block_inverses<kAligned, T>(out, me.row, values, at, scratch, inverses);
+    } else {
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) inverses[p] = inverse;
     }
+    const auto store = [&](auto is_e5m2) {
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p)
+        store_float8s<kAligned, decltype(is_e5m2)::value>(values[p], inverses[p], row + at.column(p), at.count(p));
+    };
     if (out.is_e5m2)
-      store_float8s<kAligned, true>(values, inverse, row + column, count);
+      store(std::true_type());
     else
-      store_float8s<kAligned, false>(values, inverse, row + column, count);
+      store(std::false_type());
   });
 }
 

@@ -1,8 +1,8 @@
 // bias_act and gated_act with a result in 8 bits.
 //
-// Limit: memory bandwidth; arithmetic for gelu, and for the second reading of long rows. A scale for each row needs the
-// largest value of the row, so that a block holds the values of one in registers. A longer row is computed twice, the
-// second time from the caches. Where no scale follows from a whole row, several blocks share a long one.
+// Limit: memory bandwidth; the rate of instructions for gelu. A scale for each row needs the largest value of the row,
+// so that a block holds the values of one in registers, or, of 16-bit inputs, a cluster of blocks. A longer row is
+// computed twice, the second time from the caches. Where no scale follows from a whole row, several blocks share it.
 #include "core/cuda/float8.cuh"
 #include "ops/activations/bias_act.h"
 #include "ops/activations/gated_act.h"
@@ -11,129 +11,146 @@ namespace fusedops {
 namespace cuda {
 namespace {
 
-// What a thread holds of a pack before it is computed: the loads of all packs are in flight at once.
+// The inputs of each operator: what a thread loads of a pack, all packs at once, and what it computes of that.
 template <class T>
 struct BiasActPacks {
   using Element = T;
-  struct Raw {
-    Pack<T> x;
-  };
+  static constexpr int kTensors = 1;
   BiasAct<T> call;
 
-  template <bool kAligned>
-  __device__ Raw load(int64_t row, int64_t column, int64_t count) const {
-    return {load_row_pack<kAligned>(call.x + row * call.x_stride + column, count)};
+  __device__ const T* row(int, int64_t row) const { return call.x + row * call.x_stride; }
+
+  // y = what the activation is applied to.
+  template <bool kAligned, int kPacks, class Index>
+  __device__ void prepare(const Pack<T> (&raw)[kPacks][kTensors], const PackPlaces<Index>& at,
+                          compute_t<T> (&y)[kPacks][kPackSize<T>]) const {
+    if (call.bias.data && call.bias.is_f32 == (sizeof(T) == 4)) {  // all at once: each pack does not wait for its own
+      Pack<T> bias[kPacks];
+      const T* data = static_cast<const T*>(call.bias.data) + at.first;
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) bias[p] = load_row_pack<kAligned>(data + p * at.step, at.count(p));
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p)
+#pragma unroll
+        for (int i = 0; i < kPackSize<T>; ++i) y[p][i] = sum(element(raw[p][0], i), element(bias[p], i));
+      return;
+    }
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      compute_t<T> bias[kPackSize<T>];
+      load_parameter<kAligned, T>(call.bias, at.column(p), at.count(p), kNoBias<T>, bias);
+#pragma unroll
+      for (int i = 0; i < kPackSize<T>; ++i) y[p][i] = sum(element(raw[p][0], i), bias[i]);
+    }
   }
 
-  template <bool kAligned>
-  __device__ void compute(const Raw& raw, int64_t column, int64_t count, compute_t<T> (&y)[kPackSize<T>]) const {
-    compute_t<T> bias[kPackSize<T>];
-    load_parameter<kAligned, T>(call.bias, column, count, kNoBias<T>, bias);
-    activations::dispatch(call.activation, [&](auto activation) {
+  template <class Activation>
+  __device__ void activate(const Pack<T> (&)[kTensors], compute_t<T> (&y)[kPackSize<T>]) const {
 #pragma unroll
-      for (int i = 0; i < kPackSize<T>; ++i) y[i] = decltype(activation)::at(sum(element(raw.x, i), bias[i])).value;
-    });
+    for (int i = 0; i < kPackSize<T>; ++i) y[i] = Activation::at(y[i]).value;
   }
 };
 
 template <class T>
 struct GatedActPacks {
   using Element = T;
-  struct Raw {
-    Pack<T> gate, up;
-  };
+  static constexpr int kTensors = 2;
   GatedAct<T> call;
 
-  template <bool kAligned>
-  __device__ Raw load(int64_t row, int64_t column, int64_t count) const {
-    return {load_row_pack<kAligned>(call.gate + row * call.gate_stride + column, count),
-            load_row_pack<kAligned>(call.up + row * call.up_stride + column, count)};
+  __device__ const T* row(int tensor, int64_t row) const {
+    return tensor == 0 ? call.gate + row * call.gate_stride : call.up + row * call.up_stride;
   }
 
-  template <bool kAligned>
-  __device__ void compute(const Raw& raw, int64_t, int64_t, compute_t<T> (&y)[kPackSize<T>]) const {
-    activations::dispatch(call.activation, [&](auto activation) {
+  template <bool kAligned, int kPacks, class Index>
+  __device__ void prepare(const Pack<T> (&)[kPacks][kTensors], const PackPlaces<Index>&,
+                          compute_t<T> (&)[kPacks][kPackSize<T>]) const {}
+
+  template <class Activation>
+  __device__ void activate(const Pack<T> (&raw)[kTensors], compute_t<T> (&y)[kPackSize<T>]) const {
 #pragma unroll
-      for (int i = 0; i < kPackSize<T>; ++i)
-        y[i] = product(decltype(activation)::at(element(raw.gate, i)).value, element(raw.up, i));
-    });
+    for (int i = 0; i < kPackSize<T>; ++i) y[i] = product(Activation::at(element(raw[0], i)).value, element(raw[1], i));
   }
 };
 
-constexpr int packs_of_thread(bool held) { return held ? 4 : 2; }
+constexpr int packs_of_thread(RowVariant variant) { return variant == RowVariant::tiles ? 2 : 4; }
 
-template <bool kAligned, bool kHeld, class Packs, class T = typename Packs::Element>
+template <bool kAligned, RowVariant kVariant, class Packs, class T = typename Packs::Element>
 __global__ void __launch_bounds__(kRowThreads, 2)
     float8_rows_kernel(const __grid_constant__ Packs packs, const __grid_constant__ Float8Result<compute_t<T>> out,
                        const __grid_constant__ RowGroups groups) {
   begin_kernel();
-  constexpr int kPacks = packs_of_thread(kHeld), kPack = kPackSize<T>;
+  constexpr int kPacks = packs_of_thread(kVariant), kPack = kPackSize<T>;
+  constexpr int kThreads = kVariant == RowVariant::cluster ? kRowThreads : 0;
   using A = compute_t<T>;
-  using Index = std::conditional_t<kHeld, int, int64_t>;
+  using Index = std::conditional_t<kVariant == RowVariant::tiles, int64_t, int>;
   __shared__ A scratch[32];
-  const RowThread<> me(groups, groups.cluster_index());
-  const Index columns = static_cast<Index>(me.row < packs.call.rows ? packs.call.size : 0);
-  const auto column = [&](Index tile, int p) { return static_cast<Index>(tile + me.template at<T>(p)); };
-  const auto compute_tile = [&](Index tile, auto& y) {
-    typename Packs::Raw raw[kPacks];
+  const int last = gridDim.x - 1, block = out.is_second() ? last - blockIdx.x : blockIdx.x;
+  const RowThread<kThreads> me(groups, kVariant == RowVariant::many ? block : block >> (__ffs(groups.cluster) - 1));
+  const Index columns = static_cast<Index>(me.row < packs.call.rows ? groups.end(packs.call.size) : 0);
+  A y[kPacks][kPack];
+  const auto compute_tile = [&](Index tile) {
+    const PackPlaces<Index> at{static_cast<Index>(tile + me.template at<T>(0)),
+                               static_cast<Index>((kThreads ? kThreads : me.threads) * kPack), columns};
+    Pack<T> raw[kPacks][Packs::kTensors];
 #pragma unroll
-    for (int p = 0; p < kPacks; ++p)
-      raw[p] = packs.template load<kAligned>(me.row, column(tile, p), columns - column(tile, p));
+    for (int tensor = 0; tensor < Packs::kTensors; ++tensor) {
+      const T* from = packs.row(tensor, me.row) + at.first;
 #pragma unroll
-    for (int p = 0; p < kPacks; ++p)
-      packs.template compute<kAligned>(raw[p], column(tile, p), columns - column(tile, p), y[p]);
-  };
-  const auto each_of = [&](Index tile, const auto& y, auto body) {
+      for (int p = 0; p < kPacks; ++p) raw[p][tensor] = load_row_pack<kAligned>(from + p * at.step, at.count(p));
+    }
+    packs.template prepare<kAligned>(raw, at, y);
+    activations::dispatch(packs.call.activation, [&](auto activation) {
 #pragma unroll
-    for (int p = 0; p < kPacks; ++p) body(column(tile, p), columns - column(tile, p), y[p]);
-  };
-  const auto quantize = [&](auto each_pack) {
-    quantize_row<kAligned, T>(out, me, packs.call.rows, groups.rank() == 0, scratch, each_pack,
-                              [](A largest) { return largest; });
-  };
-  if constexpr (kHeld) {
-    A y[kPacks][kPack];
-    compute_tile(0, y);
-    quantize([&](auto body) { each_of(0, y, body); });
-  } else {
-    quantize([&](auto body) {
-      groups.each_tile(packs.call.size, [&](Index tile) {
-        A y[kPacks][kPack];
-        compute_tile(tile, y);
-        each_of(tile, y, body);
-      });
+      for (int p = 0; p < kPacks; ++p) packs.template activate<decltype(activation)>(raw[p], y[p]);
     });
+    return at;
+  };
+  const auto quantize = [&](auto each_tile, auto max_of_row) {
+    quantize_row<kAligned, T>(out, me, packs.call.rows, groups.rank() == 0, scratch, each_tile, max_of_row);
+  };
+  const auto itself = [](A largest) { return largest; };
+  if constexpr (kVariant == RowVariant::tiles) {
+    quantize([&](auto body) { groups.each_tile(packs.call.size, [&](Index tile) { body(y, compute_tile(tile)); }); },
+             itself);
+  } else if constexpr (kVariant == RowVariant::cluster) {
+    RowCluster cluster(groups);
+    __shared__ A of_blocks[2][kMostCluster];
+    const auto at = compute_tile(static_cast<Index>(groups.first()));
+    quantize([&](auto body) { body(y, at); },
+             [&](A largest) { return cluster.combined(largest, of_blocks, [](A a, A b) { return larger(a, b); }); });
+  } else {
+    const auto at = compute_tile(0);
+    quantize([&](auto body) { body(y, at); }, itself);
   }
-}
-
-template <class T, bool kHeld>
-RowGroups groups_of(int64_t size) {
-  return row_groups<T, packs_of_thread(kHeld)>(size, kLeastBlockThreads, kRowThreads, kScaleThreads<T>);
 }
 
 template <class Packs, class A>
 Status float8_rows(const Packs& packs, const Float8Result<A>& result, const Context& context, bool aligned) {
   using T = typename Packs::Element;
+  constexpr RowVariant kMany = RowVariant::many, kCluster = RowVariant::cluster, kTiles = RowVariant::tiles;
   const int64_t rows = packs.call.rows, size = packs.call.size;
   return quantize(context, result, [&](const Float8Result<A>& pass, bool) {
-    const auto run = [&](auto kernel, const RowGroups& groups) {
-      const int64_t blocks = std::max<int64_t>(groups.blocks(rows), 1);  // a tensor without elements has a scale, too
-      return launch(context, kernel, blocks, groups.block_threads, packs, pass, groups);
+    const auto run = [&](auto kernel, const RowGroups& groups, int cluster = 1) {
+      const int64_t blocks = std::max<int64_t>(groups.blocks(rows), groups.cluster);  // even of no rows: for the scale
+      return launch(context, kernel, Grid{blocks, groups.block_threads, 0, cluster}, packs, pass, groups);
     };
     constexpr bool kFast = sizeof(T) <= 4;  // float64 is not worth kernels of its own
     if constexpr (kFast) {
-      const RowGroups held = groups_of<T, /*kHeld=*/true>(size);
-      if (aligned && held.holds(size)) return run(float8_rows_kernel<true, true, Packs>, held);
+      const RowGroups held = block_or_cluster<T, packs_of_thread(kMany)>(
+          size, kRowThreads, float8_rows_kernel<true, kMany, Packs>, kScaleBlock);
+      if (aligned && held.holds(size) && held.cluster == 1) return run(float8_rows_kernel<true, kMany, Packs>, held);
+      if constexpr (sizeof(T) == 2)
+        if (aligned && held.holds(size)) return run(float8_rows_kernel<true, kCluster, Packs>, held, held.cluster);
     }
-    RowGroups tiles = groups_of<T, /*kHeld=*/false>(size);
+    RowGroups tiles = row_groups<T, packs_of_thread(kTiles)>(size, kLeastBlockThreads, kRowThreads, kScaleThreads<T>);
     const bool is_whole = pass.scaling == Scaling::row && !pass.given;
     if (!is_whole) {  // blocks that do not wait for each other, and that take the tiles of a row in turn
       constexpr int64_t kMost = 1024;
       tiles.cluster = static_cast<int>(std::bit_floor(uint64_t(std::clamp<int64_t>(size / tiles.tile, 1, kMost))));
     }
     if constexpr (kFast)
-      if (aligned) return run(float8_rows_kernel<true, false, Packs>, tiles);
-    return run(float8_rows_kernel<false, false, Packs>, tiles);
+      if (aligned) return run(float8_rows_kernel<true, kTiles, Packs>, tiles);
+    return run(float8_rows_kernel<false, kTiles, Packs>, tiles);
   });
 }
 

@@ -1,7 +1,7 @@
 // Both norms with a result in 8 bits: the rows of norm_forward.cuh, which end in quantize_row().
 //
-// Aligned rows that registers hold have kernels of their own; every other row is read tile by tile, an element at a
-// time, for each sum and for the result.
+// Aligned rows that registers hold have kernels of their own, with parameters of x's dtype or with any; every other row
+// is read tile by tile, an element at a time, for each sum and for the result.
 #pragma once
 
 #include "core/cuda/float8.cuh"
@@ -9,9 +9,10 @@
 
 namespace fusedops::cuda {
 
-template <bool kAligned, bool kCentered, RowVariant kVariant, int kThreads, class T>
-class NormFloat8Row : public NormRow<kAligned, kCentered, /*kDropout=*/false, /*kMixed=*/true, kVariant, kThreads, T> {
-  using Base = NormRow<kAligned, kCentered, false, true, kVariant, kThreads, T>;
+// kPlain: the parameters are there, in x's dtype of 16 bits.
+template <bool kAligned, bool kCentered, bool kPlain, RowVariant kVariant, int kThreads, class T>
+class NormFloat8Row : public NormRow<kAligned, kCentered, /*kDropout=*/false, !kPlain, kVariant, kThreads, T> {
+  using Base = NormRow<kAligned, kCentered, false, !kPlain, kVariant, kThreads, T>;
   using Base::each, Base::kPack, Base::kPacks, Base::me_, Base::norm_;
   using typename Base::Index, typename Base::Partial;
 
@@ -21,6 +22,14 @@ class NormFloat8Row : public NormRow<kAligned, kCentered, /*kDropout=*/false, /*
   // Float8Result<A> beside what NormRow takes.
   template <class... Arguments>
   __device__ NormFloat8Row(const Float8Result<A>& out, const Arguments&... arguments) : Base(arguments...), out_(out) {}
+
+  // Brings a later row into the L2 cache, which takes no register, and so keeps memory busy while the blocks sum and
+  // compute. A thread's packs are 64 bytes: every other one asks for a line of 128.
+  __device__ void prefetch_later(int rows) const {
+    const int64_t row = me_.row + (out_.is_second() ? -rows : rows), column = me_.index * (kPacks * kPack);
+    if (row < 0 || row >= norm_.rows || me_.index % 2 != 0 || column >= norm_.cols) return;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(norm_.x + row * norm_.x_stride + column));
+  }
 
   // The rest of the work, once the row is loaded. of_row(sum) turns the sum in this block into that over the row, and
   // max_of_row the largest value.
@@ -48,65 +57,109 @@ class NormFloat8Row : public NormRow<kAligned, kCentered, /*kDropout=*/false, /*
         [&](auto for_tiles, A mean, A rstd) { finish(for_tiles, mean, rstd, scratch[2], max_of_row); });
   }
 
-  // Computed values take twice the registers of 16-bit ones: a block that also prefetches its next row has none left,
-  // and computes them again for each pass.
   template <class ForTiles, class MaxOfRow>
   __device__ void finish(ForTiles for_tiles, A mean, A rstd, A (&scratch)[32], MaxOfRow max_of_row) {
     const A offset = Base::offset_of_weight();
-    const auto quantize = [&](auto each_pack) {
-      quantize_row<kAligned, T>(out_, me_, norm_.rows, Base::is_first_block_, scratch, each_pack, max_of_row);
+    const auto compute = [&](Index tile, A(&y)[kPacks][kPack]) {
+      if constexpr (kPlain)
+        compute_plain(mean, rstd, offset, y);
+      else
+        each(tile, [&](int p, Index at, Index count) { Base::compute(p, at, count, mean, rstd, offset, y[p]); });
     };
-    if constexpr (kVariant == RowVariant::many) {
-      A y[kPacks][kPack];
-      each(0, [&](int p, Index at, Index count) { Base::compute(p, at, count, mean, rstd, offset, y[p]); });
-      quantize([&](auto body) { each(0, [&](int p, Index at, Index count) { body(column(at), count, y[p]); }); });
-    } else {
+    const auto quantize = [&](auto each_tile) {
+      quantize_row<kAligned, T>(out_, me_, norm_.rows, Base::is_first_block_, scratch, each_tile, max_of_row);
+    };
+    A y[kPacks][kPack];
+    if constexpr (kVariant == RowVariant::tiles) {
       quantize([&](auto body) {
         for_tiles([&](Index tile, auto load) {
           load();
-          each(tile, [&](int p, Index at, Index count) {
-            A y[kPack];
-            Base::compute(p, at, count, mean, rstd, offset, y);
-            body(column(at), count, y);
-          });
+          compute(tile, y);
+          body(y, places(tile));
         });
       });
+    } else {
+      compute(0, y);
+      quantize([&](auto body) { body(y, places(0)); });
     }
   }
 
-  // Of a place that counts from the thread's first column.
-  __device__ Index column(Index at) const { return at + me_.template at<T>(0); }
+  // All parameters are loaded at once: behind branches, each pack would wait for its own.
+  __device__ void compute_plain(A mean, A rstd, A offset, A (&y)[kPacks][kPack]) {
+    Pack<T> weights[kPacks], biases[kPacks];
+    const T* weight_row = static_cast<const T*>(norm_.weight.data) + me_.template at<T>(0);
+    const T* bias_row = static_cast<const T*>(norm_.bias.data) + me_.template at<T>(0);
+    each(0, [&](int p, Index at, Index count) {
+      weights[p] = load_row_pack<kAligned>(weight_row + at, count);
+      if constexpr (kCentered) biases[p] = load_row_pack<kAligned>(bias_row + at, count);
+    });
+    const auto normalize = [&](auto weight) {
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p)
+        Base::normalize_pack(
+            p, mean, rstd, [&](int i) { return weight(element(weights[p], i)); },
+            [&](int i) { return element(biases[p], i); }, y[p]);
+    };
+    if constexpr (kCentered) {
+      normalize([](A w) { return w; });
+    } else if (offset == 0) {
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) add_zero(weights[p]);
+      normalize([](A w) { return w; });
+    } else {
+      normalize([&](A w) { return w + offset; });
+    }
+  }
+
+  // Two elements at once: only negative zeros change.
+  static __device__ void add_zero(Pack<T>& pack) {
+    using Pair = std::conditional_t<std::is_same_v<T, bf16>, __nv_bfloat162, __half2>;
+    Pair* pairs = reinterpret_cast<Pair*>(&pack);
+#pragma unroll
+    for (int i = 0; i < kPack / 2; ++i) pairs[i] = __hadd2(pairs[i], Pair{});
+  }
+
+  __device__ PackPlaces<Index> places(Index tile) const {
+    const Index before = me_.template at<T>(0);
+    return {tile + before, (kThreads ? kThreads : me_.threads) * kPack, before + Base::columns_};
+  }
 
   const Float8Result<A>& out_;
 };
 
-template <bool kAligned, bool kCentered, RowVariant kVariant, int kThreads, class T>
+template <bool kAligned, bool kCentered, bool kPlain, RowVariant kVariant, int kThreads, class T>
 __global__ void __maxnreg__((kNormRegisters<kAligned, kVariant>))
     norm_float8_kernel(const __grid_constant__ NormForward<T> norm,
                        const __grid_constant__ Float8Result<compute_t<T>> out, const __grid_constant__ RowGroups groups,
-                       compute_t<T> inverse_size) {
+                       compute_t<T> inverse_size, int rows_at_once) {
   begin_kernel();
   using A = compute_t<T>;
-  using Row = NormFloat8Row<kAligned, kCentered, kVariant, kThreads, T>;
-  const auto larger_one = [](A a, A b) { return larger(a, b); };
+  using Row = NormFloat8Row<kAligned, kCentered, kPlain, kVariant, kThreads, T>;
   __shared__ A scratch[3][32];
   if constexpr (kVariant == RowVariant::many) {
-    const RowThread<kThreads> me(groups);
+    const int block = out.is_second() ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+    RowThread<kThreads> me(groups, block);
+    if constexpr (kThreads >= kLeastBlockThreads) me.row = block, me.index = threadIdx.x;  // uniform to the compiler
     Row row(out, norm, me, norm.cols);
     row.load();
+    if (!norm.residual) row.prefetch_later(rows_at_once);  // with one, there is less to compute for each byte
     const auto itself = [](A value) { return value; };
     row.quantize(scratch, inverse_size, itself, itself);
   } else {
     RowCluster cluster(groups);
     __shared__ A of_blocks[2][kMostCluster];
     const auto sum_of_row = [&](A sum) { return cluster.sum(sum, of_blocks); };
-    const auto max_of_row = [&](A value) { return cluster.combined(value, of_blocks, larger_one); };
+    const auto max_of_row = [&](A value) {
+      return cluster.combined(value, of_blocks, [](A a, A b) { return larger(a, b); });
+    };
     if constexpr (kVariant == RowVariant::cluster) {
       RowThread<kThreads> me = cluster.thread<T>();
       Row row(out, norm, me, groups.end(norm.cols), groups.rank() == 0);
       row.prefetch_parameters();
-      cluster.each_row<kAligned>(me, norm.rows, row,
-                                 [&] { row.quantize(scratch, inverse_size, sum_of_row, max_of_row); });
+      cluster.each_row<kAligned>(me, norm.rows, row, [&] {
+        asm volatile("" : "+r"(me.index));  // else the parameters are kept for all rows, in the registers of the values
+        row.quantize(scratch, inverse_size, sum_of_row, max_of_row);
+      });
     } else {
       const RowThread<kThreads> me(groups, groups.cluster_index());
       Row(out, norm, me, groups.end(norm.cols), groups.rank() == 0)
@@ -115,15 +168,16 @@ __global__ void __maxnreg__((kNormRegisters<kAligned, kVariant>))
   }
 }
 
-// For many aligned rows: a kernel that knows the number of threads of a row, for the lengths that models have.
-template <bool kCentered, class T>
-auto norm_float8_kernel_for(int threads) {
+// For rows that are held. For many, kernels that know the number of threads of a row, for the lengths that models have.
+template <bool kCentered, bool kPlain, class T>
+auto norm_float8_kernel_for(const RowGroups& groups) {
   constexpr RowVariant kMany = RowVariant::many;
-  if constexpr (sizeof(T) == 2) {
-    if (threads == 512) return norm_float8_kernel<true, kCentered, kMany, 512, T>;
-    if (threads == 256) return norm_float8_kernel<true, kCentered, kMany, 256, T>;
+  if (groups.cluster > 1) return norm_float8_kernel<true, kCentered, kPlain, RowVariant::cluster, kRowThreads, T>;
+  if constexpr (kPlain) {
+    if (groups.threads == 512) return norm_float8_kernel<true, kCentered, true, kMany, 512, T>;
+    if (groups.threads == 256) return norm_float8_kernel<true, kCentered, true, kMany, 256, T>;
   }
-  return norm_float8_kernel<true, kCentered, kMany, 0, T>;
+  return norm_float8_kernel<true, kCentered, kPlain, kMany, 0, T>;
 }
 
 template <bool kCentered, class T>
@@ -135,18 +189,23 @@ Status norm_float8_pass(const NormForward<T>& norm, const Float8Result<compute_t
                        is_aligned(norm.s) && is_aligned(norm.weight.data) && is_aligned(norm.bias.data);
   const auto run = [&](auto kernel, Grid grid, const RowGroups& groups) {
     grid.blocks = std::max<int64_t>(grid.blocks, groups.cluster);  // a tensor without elements has a scale, too
-    return launch(context, kernel, grid, norm, out, groups, A(1) / static_cast<A>(norm.cols));
+    const int blocks_at_once = device_attribute(cudaDevAttrMultiProcessorCount) * 2 * kRowThreads / grid.threads;
+    return launch(context, kernel, grid, norm, out, groups, A(1) / static_cast<A>(norm.cols),
+                  blocks_at_once * groups.rows_per_block);
   };
-  const auto tiles = norm_float8_kernel<false, kCentered, RowVariant::tiles, 0, T>;
+  const auto tiles = norm_float8_kernel<false, kCentered, false, RowVariant::tiles, 0, T>;
   const RowGroups groups = block_or_cluster<T, packs_of(RowVariant::tiles)>(norm.cols, kRowThreads, tiles, kScaleBlock);
   if constexpr (kFast) {
-    constexpr RowVariant kCluster = RowVariant::cluster;
-    if (aligned && groups.holds(norm.cols) && groups.cluster == 1)
-      return run(norm_float8_kernel_for<kCentered, T>(groups.threads), groups.grid(norm.rows), groups);
+    // Rows of 4 bytes leave time to wait for their parameters.
+    const auto is_plain = [](const Parameter& parameter) { return parameter.data && !parameter.is_f32; };
+    const bool plain = is_plain(norm.weight) && (!kCentered || is_plain(norm.bias));
     if (aligned && groups.holds(norm.cols)) {
-      const int next_row_bytes = NextRow<T, packs_of(kCluster)>::kBytes * (norm.residual ? 2 : 1);
-      return run(norm_float8_kernel<true, kCentered, kCluster, kRowThreads, T>,
-                 cluster_grid(groups, norm.rows, aligned, next_row_bytes), groups);
+      const bool goes_on = groups.cluster > 1 && !norm.residual;  // two next rows leave too little shared memory
+      return run(plain ? norm_float8_kernel_for<kCentered, sizeof(T) == 2, T>(groups)
+                       : norm_float8_kernel_for<kCentered, false, T>(groups),
+                 goes_on ? cluster_grid(groups, norm.rows, aligned, NextRow<T, packs_of(RowVariant::cluster)>::kBytes)
+                         : groups.grid(norm.rows),
+                 groups);
     }
   }
   return run(tiles, groups.grid(norm.rows), groups);

@@ -165,7 +165,8 @@ class NormRow {
     };
   }
 
-  // Adds this thread's elements: sum = accumulate(x, sum) for each. An aligned row ends with a whole pack.
+  // Adds this thread's elements: sum = accumulate(x, sum) for each. An aligned row ends with a whole pack; behind it
+  // are zeros.
   template <class Accumulate>
   __device__ void add(Partial& sums, Index tile, Accumulate accumulate) {
     each(tile, [&](int p, Index, Index count) {
@@ -174,7 +175,7 @@ class NormRow {
 #pragma unroll
       for (int i = 0; i < kPack; ++i)
         if (kAligned || i < count) of_pack = accumulate(element(x_[p], i), of_pack);
-      sums[p % (kPacks / 2)] += !kAligned || count > 0 ? of_pack : A(0);
+      sums[p % (kPacks / 2)] += (kAligned && !kCentered) || count > 0 ? of_pack : A(0);
     });
   }
 
@@ -194,12 +195,20 @@ class NormRow {
 
   __device__ void compute(int p, Index at, Index count, A mean, A rstd, A offset, A (&y)[kPack]) {
     if constexpr (kVariant != RowVariant::few) load_parameters(p, at, count);
+    const auto weight = [&](int i) { return kCentered ? weight_[p][i] : weight_[p][i] + offset; };
+    normalize_pack(p, mean, rstd, weight, [&](int i) { return bias_[p][i]; }, y);
+  }
+
+  template <class Weight, class Bias>
+  __device__ void normalize_pack(int p, A mean, A rstd, Weight weight, Bias bias, A (&y)[kPack]) {
     forget(x_[p]);
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
       const A x = element(x_[p], i);
-      y[i] = kCentered ? fused(product(x - mean, rstd), weight_[p][i], bias_[p][i])
-                       : product(product(x, rstd), weight_[p][i] + offset);
+      if constexpr (kCentered)
+        y[i] = fused(product(x - mean, rstd), weight(i), bias(i));
+      else
+        y[i] = product(product(x, rstd), weight(i));
     }
   }
 
