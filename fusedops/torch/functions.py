@@ -509,7 +509,8 @@ def bias_act_float8(
         activation: as in `bias_act`.
         scale: what values are divided by, of the shape below for `scaling`; float32, or float64 for a float64 x. None
             computes it: the largest absolute value over the largest finite number, and at least the smallest normal
-            number of its dtype, so that zeros have a scale, too.
+            number of its dtype, so that zeros have a scale, too. With an infinity among the values it is infinite, and
+            y 0, or NaN where the value is infinite or NaN: a given scale avoids that.
         scaling: what has a scale of its own: `tensor`, everything, [] (if given, any shape of one element); `row`,
             [..., 1]; `block`, 128 neighbouring elements of a row, [..., ceil(columns / 128)]. A row's scales are those
             of `torch._scaled_mm` and of blockwise kernels; `block` has them row by row.
