@@ -54,6 +54,8 @@ class Attention(Specification):
         yield call(random, "no-keys", keys=0)
         yield call(random, "no-heads", heads=(0, 0))
         yield call(random, "no-heads-but-keys", heads=(0, 2))
+        yield call(random, "no-heads-mask", heads=(0, 0), queries=40, keys=50, mask=(2, 1, 40, 50))
+        yield call(random, "no-queries-mask", queries=0, mask=(2, 1, 1, 4))
         for queries, keys in ((5, 5), (3, 8), (8, 3), (65, 130)):
             shape = {"queries": queries, "keys": keys}
             yield call(random, f"causal-{queries}x{keys}", causal=True, **shape)

@@ -44,7 +44,8 @@ bool is_plain(const Attention& call) { return call.softcap == 0 && static_cast<f
 // Of packed sequences nobody knows here how long they are: the kernel must not depend on all of them together.
 bool has_tiles(const Attention& call, int most_features) {
   const bool packed = call.offsets_q;
-  return size_of(call.dtype) == 2 && is_plain(call) && std::max(call.dim, call.dim_v) <= most_features &&
+  return size_of(call.dtype) == 2 && call.rows() > 0 && is_plain(call) &&
+         std::max(call.dim, call.dim_v) <= most_features &&
          (packed ? call.packed_queries > 0 && call.packed_keys > 0 : call.queries > kFewQueries && call.keys > 0);
 }
 
