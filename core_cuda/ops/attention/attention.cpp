@@ -266,19 +266,12 @@ Status backward_rule(Rule& rule) { return AttentionRule(rule).backward(); }
 
 // ---- Workspaces of the CUDA kernels ----
 
-// A mask of no pairs has no tiles.
-Attention with_tiles(const Call& call) {
-  Attention attention = Attention::of(call);
-  attention.has_mask = attention.has_mask && attention.rows() > 0 && attention.keys > 0;
-  return attention;
-}
-
 size_t forward_workspace(const Call& call) {
-  return call.context.cuda ? cuda::attention_workspace(with_tiles(call)) : 0;
+  return call.context.cuda ? cuda::attention_workspace(Attention::of(call)) : 0;
 }
 
 size_t backward_workspace(const Call& call) {
-  return call.context.cuda ? cuda::attention_backward_workspace(with_tiles(call)) : 0;
+  return call.context.cuda ? cuda::attention_backward_workspace(Attention::of(call)) : 0;
 }
 
 // ---- The call ----

@@ -462,7 +462,7 @@ struct Backward {
       }
       return true;
     }
-    // The tiles of a ring, or of the keys, have room for half of the values.
+    // The memory of k and v has room for one of both.
     const auto leave = [&](Values& values, float* memory, float* to) {
 #pragma unroll
       for (int i = 0; i < kValues; i += 4)

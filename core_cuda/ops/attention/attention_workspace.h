@@ -147,10 +147,10 @@ inline bool is_split(const Attention& call) {
          int64_t(call.queries) * call.group <= kMostRows && call.keys >= kLeastKeys;
 }
 
-// No kernel has smaller tiles.
+// No kernel has smaller tiles. A mask of no pairs has none.
 inline size_t mask_bytes(const Attention& call) {
   constexpr int kLeastQueries = 64, kLeastKeys = 80;
-  const bool has_tiles = call.has_mask && size_of(call.dtype) == 2;
+  const bool has_tiles = call.has_mask && size_of(call.dtype) == 2 && call.rows() > 0 && call.keys > 0;
   return has_tiles ? MaskTiles(call, kLeastQueries, kLeastKeys, nullptr).count() : 0;
 }
 
