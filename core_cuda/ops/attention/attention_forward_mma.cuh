@@ -75,6 +75,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   using Copy = RowCopy<T, Tile::kD, Tile::kThreads>;
   Copy(call.q.row<const T>(place, sequence.first_query + first_query, head), call.q.position)
       .template start<Tile::kM>(q, call.q.position, queries.end - first_query, call.dim, aligned);
+  commit_copies();  // a wait is for what was committed, and no copy of k follows where there are no keys
   int first = keys.is_empty() ? keys.end : keys.begin / Tile::kN * Tile::kN;
   Copy of_k(call.k.row<const T>(place, sequence.first_key + first, key_head), call.k.position);
   Copy of_v(call.v.row<const T>(place, sequence.first_key + first, key_head), call.v.position);
