@@ -10,16 +10,32 @@ namespace {
 
 #ifdef FUSEDOPS_SM90
 
-// A product of few rows is limited by the reading of b.
-bool takes_few_rows(const Matmul& product) {
-  constexpr int64_t kMostRows = 64, kMost = int64_t(1) << 30;
-  return product.batch == 1 && product.m <= kMostRows && !product.a.transposed && !product.is_wide &&
-         rows_aligned(product) && product.n < kMost && product.k < kMost;
+// Whether TMA can write c and z as well as read a and b.
+bool has_large_tiles(const Matmul& product) {
+  return tma_takes(product) && reinterpret_cast<uintptr_t>(product.epilogue.z) % 16 == 0;
 }
 
-// A product with few tiles of 128 x 256 is faster in smaller ones.
-bool takes_sm90(const Matmul& product) {
-  return tma_takes(product) && reinterpret_cast<uintptr_t>(product.epilogue.z) % 16 == 0 && !is_small(product);
+bool has_few_tiles(const Matmul& product) {
+  constexpr int64_t kMost = int64_t(1) << 30;
+  return rows_aligned(product) && product.m < kMost && product.n < kMost && product.k < kMost;
+}
+
+// Products of several matrices, and those whose c is the sums, have large tiles or none.
+bool takes_large_tiles(const Matmul& product) { return has_large_tiles(product) && !is_small(product); }
+
+Status run_sm90(const Matmul& product, ProductKernel kernel, const FewTilesChoice& few, void* workspace,
+                const Context& context) {
+  const bool f16 = product.dtype == DType::f16;
+  switch (kernel) {
+    case ProductKernel::few_tiles:
+      return (f16 ? few_tiles_f16_sm90 : few_tiles_bf16_sm90)(product, few, context);
+    case ProductKernel::splits:
+      return matmul_split_k(product, workspace, context);
+    case ProductKernel::turns:
+      return linear_sm90(product, context);
+    default:
+      return (f16 ? matmul_f16_sm90 : matmul_bf16_sm90)(product, context);
+  }
 }
 
 #endif
@@ -40,18 +56,19 @@ Status multiply_cuda(const Matmul& product, void* workspace, const Context& cont
                        "cudaMemset2DAsync");
   }
 #ifdef FUSEDOPS_SM90
-  bool has_sm90 = false;
-  if (size_of(product.dtype) == 2) FUSEDOPS_TRY(cuda::has_sm90(&has_sm90));
-  if (has_sm90 && cuda::takes_few_rows(product)) return cuda::few_rows_sm90(product, context);
+  bool is_sm90 = false;
+  if (size_of(product.dtype) == 2) FUSEDOPS_TRY(cuda::has_sm90(&is_sm90));
+  if (is_sm90 && product.batch == 1 && !product.is_wide && cuda::has_few_tiles(product)) {
+    const auto few = cuda::FewTilesChoice::of(product);
+    return cuda::run_sm90(product, cuda::product_kernel(product, few, cuda::has_large_tiles(product)), few, workspace,
+                          context);
+  }
 #endif
   if (product.splits > 0) return cuda::matmul_split_k(product, workspace, context);
 #ifdef FUSEDOPS_SM90
-  if (has_sm90 && cuda::takes_sm90(product)) {
-    if (!product.epilogue.is_empty()) return cuda::linear_sm90(product, context);
-    if (product.is_wide) return cuda::sums_sm90(product, context);
-    return product.dtype == DType::f16 ? cuda::matmul_f16_sm90(product, context)
-                                       : cuda::matmul_bf16_sm90(product, context);
-  }
+  if (is_sm90 && cuda::takes_large_tiles(product))
+    return product.is_wide ? cuda::sums_sm90(product, context)
+                           : cuda::run_sm90(product, cuda::ProductKernel::large, {}, workspace, context);
 #endif
   switch (product.dtype) {
     case DType::f64:

@@ -9,6 +9,7 @@
 #include "core/declaration/status.h"
 #include "ops/products/gated_linear.h"
 #include "ops/products/matmul.h"
+#include "ops/products/matmul_tiles.h"
 
 namespace fusedops::cuda {
 
@@ -28,15 +29,16 @@ Status matmul_split_k(const Matmul& product, void* workspace, const Context& con
 // c from the sums of the splits, [splits, m, n] in the compute type, which may be c itself.
 Status finish_sums(const Matmul& product, const void* partials, int64_t splits, const Context& context);
 
-// Compute capability 9.x and matrices that TMA takes: see takes_sm90 in matmul.cu.
+// Compute capability 9.x and matrices that TMA takes: see has_large_tiles in matmul.cu.
 Status matmul_f16_sm90(const Matmul& product, const Context& context);
 Status matmul_bf16_sm90(const Matmul& product, const Context& context);
 
 // The same for a product whose c is the sums; a is not transposed.
 Status sums_sm90(const Matmul& product, const Context& context);
 
-// Compute capability 9.x and few rows: see takes_few_rows in matmul.cu.
-Status few_rows_sm90(const Matmul& product, const Context& context);
+// Compute capability 9.x and a single product whose a and b TMA can read: see matmul_tiles.h.
+Status few_tiles_f16_sm90(const Matmul& product, const FewTilesChoice& tile, const Context& context);
+Status few_tiles_bf16_sm90(const Matmul& product, const FewTilesChoice& tile, const Context& context);
 
 // Few tiles: the sums of the splits.
 Status split_sums_sm90(const Matmul& part, const Context& context);
