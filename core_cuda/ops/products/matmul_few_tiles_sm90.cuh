@@ -12,6 +12,10 @@
 
 #include <cooperative_groups.h>
 
+#include <algorithm>
+#include <array>
+#include <string>
+
 #include "core/cuda/launch.cuh"
 #include "cute/tensor.hpp"
 #include "cutlass/arch/barrier.h"
@@ -21,8 +25,8 @@
 
 namespace fusedops::cuda {
 
-// A tile of kRows rows and 64 columns for each warpgroup. kRowsAlongK and kAlongK: the lines of unit stride of op(a), and
-// of op(b), run along k.
+// A tile of kRows rows and 64 columns for each warpgroup. kRowsAlongK and kAlongK: the lines of unit stride of op(a),
+// and of op(b), run along k.
 template <class T_, class Element_, int kWarpgroups_, int kRows_, bool kRowsAlongK_, bool kAlongK_>
 struct FewTiles {
   using T = T_;              // of c
@@ -38,8 +42,8 @@ struct FewTiles {
 
   // Where the elements of all tiles of the ring are in shared memory.
   template <bool kAlong>
-  using Atom = std::conditional_t<kAlong, cute::GMMA::Layout_K_SW128_Atom<Element>,
-                                  cute::GMMA::Layout_MN_SW128_Atom<Element>>;
+  using Atom =
+      std::conditional_t<kAlong, cute::GMMA::Layout_K_SW128_Atom<Element>, cute::GMMA::Layout_MN_SW128_Atom<Element>>;
   template <bool kAlong, int kSize>
   using Ring = decltype(cute::tile_to_shape(Atom<kAlong>(),
                                             cute::Shape<cute::Int<kSize>, cute::Int<kDepth>, cute::Int<kStages>>(),
@@ -61,33 +65,34 @@ struct FewTiles {
                                  major(kRowsAlongK)>(),
       cute::Layout<cute::Shape<cute::Int<kWarpgroups>, cute::_1, cute::_1>>()));
 
-  // How TMA copies kCount lines of a matrix [lines, k].
-  template <bool kAlong, int kCount>
-  static auto tma(const Matmul::Matrix& matrix, int64_t lines, int64_t k) {
-    using Size = cute::Shape<cute::Int<kCount>, cute::Int<kDepth>>;
-    using Piece = decltype(cute::tile_to_shape(Atom<kAlong>(), Size()));
-    const auto with_strides = [&](const auto& strides) {
-      const auto tensor = cute::make_tensor(cute::make_gmem_ptr(static_cast<const Element*>(matrix.data)),
-                                            cute::make_shape(int(lines), int(k)), strides);
-      return cute::make_tma_atom(cute::SM90_TMA_LOAD(), tensor, Piece(), Size());
-    };
-    if constexpr (kAlong)
-      return with_strides(cute::make_stride(matrix.stride, cute::_1()));
-    else
-      return with_strides(cute::make_stride(cute::_1(), matrix.stride));
-  }
-  static constexpr int kRowLines = kRowsAlongK ? kRows : kLines;  // a copy brings 128 bytes of a line at most
-  static auto tma_of_rows(const Matmul& product) { return tma<kRowsAlongK, kRowLines>(product.a, product.m, product.k); }
-  static auto tma_of_matrix(const Matmul& product) { return tma<kAlongK, kLines>(product.b, product.n, product.k); }
-  using RowTma = decltype(tma_of_rows(std::declval<Matmul>()));
-  using MatrixTma = decltype(tma_of_matrix(std::declval<Matmul>()));
+  // The rows of a tile whose lines do not run along k come in pieces of 64, since TMA copies 128 bytes of a line at
+  // most.
+  static constexpr int kRowLines = kRowsAlongK ? kRows : kLines;
 };
+
+// How TMA copies `count` lines of a matrix [lines, k], kTileDepth of k of each, to where wgmma reads them.
+template <class Element, bool kAlongK>
+Status describe_tiles(const Matmul::Matrix& matrix, int64_t lines, int64_t k, int count, cute::TmaDescriptor* result) {
+  const auto pair = [](auto along_k, auto across) {
+    return std::array{kAlongK ? along_k : across, kAlongK ? across : along_k};
+  };
+  const auto sizes = pair(cuuint64_t(k), cuuint64_t(lines));
+  const auto box = pair(cuuint32_t(kTileDepth), cuuint32_t(count));
+  const cuuint32_t every[2] = {1, 1};
+  const cuuint64_t stride = matrix.stride * sizeof(Element);
+  const CUresult error = CUTLASS_CUDA_DRIVER_WRAPPER_CALL(cuTensorMapEncodeTiled)(
+      result, cute::TMA::to_CUtensorMapDataType<Element>(), 2, const_cast<void*>(matrix.data), sizes.data(), &stride,
+      box.data(), every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (error == CUDA_SUCCESS) return {};
+  return Status::error("fusedops: cuTensorMapEncodeTiled failed with error ", std::to_string(int(error)));
+}
 
 template <class T>
 struct FewTilesCall {
   int m, n, k;
-  int row_tiles;
-  int parts;  // of k
+  int row_tiles, rows;  // a tile has kRows of them at most: those of c are shared out evenly
+  int parts;            // of k
   T* c;
   int64_t c_stride;
   bool store_packs;  // four neighbours in one access
@@ -103,35 +108,41 @@ struct FewTilesPlace {
   __device__ explicit FewTilesPlace(const FewTilesCall<typename S::T>& call)
       : part(blockIdx.x % call.parts), parts(call.parts) {
     const int tile = blockIdx.x / parts;
-    row = tile % call.row_tiles * S::kRows, column = tile / call.row_tiles * S::kColumns;
+    row = tile % call.row_tiles * call.rows, column = tile / call.row_tiles * S::kColumns;
   }
   __device__ int steps(int k) const { return ((k + S::kDepth - 1) / S::kDepth - part + parts - 1) / parts; }
   __device__ int first_of(int step) const { return (part + step * parts) * S::kDepth; }
 };
 
-template <bool kAlong, class Tma, class Element>
-__device__ void copy_lines(const Tma& tma, uint64_t* barrier, Element* to, int line, int k) {
+template <bool kAlongK>
+__device__ void copy_lines(const cute::TmaDescriptor& tiles, uint64_t* barrier, void* to, int line, int k) {
   constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
-  cute::SM90_TMA_LOAD_2D::copy(tma.get_tma_descriptor(), barrier, kHint, to, kAlong ? k : line, kAlong ? line : k);
+  cute::SM90_TMA_LOAD_2D::copy(&tiles, barrier, kHint, to, kAlongK ? k : line, kAlongK ? line : k);
 }
 
-// One thread: copies the tiles of all steps into the ring.
+// One thread: copies the tiles of all steps into the ring. Rows behind those of a tile are not copied, nor are they
+// zero: what is multiplied with them is not written. To copy lines behind the end of a matrix, as zeros, would take
+// longer.
 template <class S>
-__device__ void copy_tiles(typename S::Shared& shared, int count, const FewTilesPlace<S>& place,
-                           const typename S::RowTma& row_tma, const typename S::MatrixTma& matrix_tma) {
+__device__ void copy_tiles(typename S::Shared& shared, int count, const FewTilesCall<typename S::T>& call,
+                           const FewTilesPlace<S>& place, const cute::TmaDescriptor& tiles_of_a,
+                           const cute::TmaDescriptor& tiles_of_b) {
+  const int rows = S::kRowsAlongK ? call.rows : (call.rows + S::kLines - 1) / S::kLines * S::kLines;
+  const int bytes = (S::kColumns + rows) * S::kDepth * int(sizeof(typename S::Element));
   for (int i = 0; i < count; ++i) {
     const int stage = i % S::kStages, turn = i / S::kStages, k = place.first_of(i);
     uint64_t* const full = &shared.full[stage];
     if (turn > 0) cutlass::arch::ClusterBarrier::wait(&shared.empty[stage], (turn - 1) % 2);
-    cutlass::arch::ClusterTransactionBarrier::arrive_and_expect_tx(full, S::kStageBytes);
+    cutlass::arch::ClusterTransactionBarrier::arrive_and_expect_tx(full, bytes);
 #pragma unroll
     for (int line = 0; line < S::kColumns; line += S::kLines)
-      copy_lines<S::kAlongK>(matrix_tma, full, shared.matrix + (stage * S::kColumns + line) * S::kDepth,
+      copy_lines<S::kAlongK>(tiles_of_b, full, shared.matrix + (stage * S::kColumns + line) * S::kDepth,
                              place.column + line, k);
 #pragma unroll
     for (int line = 0; line < S::kRows; line += S::kRowLines)
-      copy_lines<S::kRowsAlongK>(row_tma, full, shared.rows + (stage * S::kRows + line) * S::kDepth, place.row + line,
-                                 k);
+      if (line < rows)
+        copy_lines<S::kRowsAlongK>(tiles_of_a, full, shared.rows + (stage * S::kRows + line) * S::kDepth,
+                                   place.row + line, k);
   }
 }
 
@@ -172,7 +183,7 @@ __device__ void finish_tile(const float* all, const FewTilesCall<typename S::T>&
     T values[kPack];
   };
   const int in_tile = threadIdx.x % kPacks * kPack, column = place.column + in_tile;
-  const int rows = min(S::kRows, call.m - place.row);
+  const int rows = min(call.rows, call.m - place.row);
   if (column >= call.n) return;
   float bias[kPack] = {};
   if (call.epilogue.bias)
@@ -183,8 +194,7 @@ __device__ void finish_tile(const float* all, const FewTilesCall<typename S::T>&
   if constexpr (!kAlone)
 #pragma unroll
     for (int part = 0; part < kParts; ++part)
-      if (part < call.parts)
-        of_parts[part] = cooperative_groups::this_cluster().map_shared_rank(all + in_tile, part);
+      if (part < call.parts) of_parts[part] = cooperative_groups::this_cluster().map_shared_rank(all + in_tile, part);
   // One branch around all sums: for each of them, it would take longer than all else here.
   activations::dispatch(call.epilogue.activation, [&](auto chosen) {
 #pragma unroll 4
@@ -228,8 +238,8 @@ __device__ void finish_tile(const float* all, const FewTilesCall<typename S::T>&
 
 template <class S>
 __global__ void __launch_bounds__(S::kThreads)
-    few_tiles_kernel(const FewTilesCall<typename S::T> call, CUTE_GRID_CONSTANT const typename S::RowTma row_tma,
-                     CUTE_GRID_CONSTANT const typename S::MatrixTma matrix_tma) {
+    few_tiles_kernel(const FewTilesCall<typename S::T> call, CUTE_GRID_CONSTANT const cute::TmaDescriptor tiles_of_a,
+                     CUTE_GRID_CONSTANT const cute::TmaDescriptor tiles_of_b) {
   extern __shared__ __align__(1024) char memory[];
   auto& shared = *reinterpret_cast<typename S::Shared*>(memory);
   const int warp = cutlass::canonical_warp_idx_sync(), lane = threadIdx.x % 32;
@@ -243,8 +253,8 @@ __global__ void __launch_bounds__(S::kThreads)
     cutlass::arch::fence_barrier_init();
   }
   if (threadIdx.x == S::kConsumers) {
-    cute::prefetch_tma_descriptor(row_tma.get_tma_descriptor());
-    cute::prefetch_tma_descriptor(matrix_tma.get_tma_descriptor());
+    cute::prefetch_tma_descriptor(&tiles_of_a);
+    cute::prefetch_tma_descriptor(&tiles_of_b);
   }
   cudaGridDependencySynchronize();
   __syncthreads();
@@ -265,7 +275,7 @@ __global__ void __launch_bounds__(S::kThreads)
       all[row * S::kSumPitch + column] = sums(i);
     }
   } else {
-    if (lane == 0) copy_tiles<S>(shared, count, place, row_tma, matrix_tma);
+    if (lane == 0) copy_tiles<S>(shared, count, call, place, tiles_of_a, tiles_of_b);
     __syncwarp();
     // Only now may the next kernel start, or at the end if some multiprocessors have two blocks of this one: what
     // starts beside them is not dealt evenly.
@@ -288,12 +298,14 @@ Status launch_few_tiles(const Matmul& product, int parts, const Context& context
   using T = typename S::T;
   const auto takes_packs = [&](const void* data) { return reinterpret_cast<uintptr_t>(data) % (4 * sizeof(T)) == 0; };
   const int64_t row_tiles = (product.m + S::kRows - 1) / S::kRows;
+  const int64_t eights = ((product.m + row_tiles - 1) / row_tiles + 7) / 8;  // of rows: wgmma's unit
   const int64_t column_tiles = (product.n + S::kColumns - 1) / S::kColumns;
   const FewTilesCall<T> call = {
       .m = int(product.m),
       .n = int(product.n),
       .k = int(product.k),
       .row_tiles = int(row_tiles),
+      .rows = S::kRowsAlongK ? int(8 * eights) : int(std::min<int64_t>(product.m, S::kRows)),
       .parts = parts,
       .c = static_cast<T*>(product.c),
       .c_stride = product.c_stride,
@@ -305,7 +317,13 @@ Status launch_few_tiles(const Matmul& product, int parts, const Context& context
                      .threads = S::kThreads,
                      .shared_bytes = int(sizeof(typename S::Shared)),
                      .cluster = parts};
-  return launch(context, few_tiles_kernel<S>, grid, call, S::tma_of_rows(product), S::tma_of_matrix(product));
+  cute::TmaDescriptor tiles_of_a, tiles_of_b;
+  const int row_lines = S::kRowsAlongK ? call.rows : S::kRowLines;
+  FUSEDOPS_TRY(
+      (describe_tiles<typename S::Element, S::kRowsAlongK>(product.a, product.m, product.k, row_lines, &tiles_of_a)));
+  FUSEDOPS_TRY(
+      (describe_tiles<typename S::Element, S::kAlongK>(product.b, product.n, product.k, S::kLines, &tiles_of_b)));
+  return launch(context, few_tiles_kernel<S>, grid, call, tiles_of_a, tiles_of_b);
 }
 
 template <class T, class Element, int kWarpgroups, int kRows, bool kRowsAlongK = true>
@@ -322,9 +340,11 @@ Status few_tiles(const Matmul& product, const FewTilesChoice& tile, const Contex
     return launch_few_tiles<T, Element, kColumns / 64, kRows, kRowsAlongK>(product, tile.parts, context);
   };
   if (product.a.transposed)
-    return tile.columns == 64 ? with.template operator()<64, 128, false>() : with.template operator()<128, 128, false>();
+    return tile.columns == 64 ? with.template operator()<64, 128, false>()
+                              : with.template operator()<128, 128, false>();
   if (tile.columns == 128) {
     if (tile.rows == 128) return with.template operator()<128, 128>();
+    if (tile.rows == 160) return with.template operator()<128, 160>();
     return tile.rows == 192 ? with.template operator()<128, 192>() : with.template operator()<128, 256>();
   }
   switch (tile.rows) {
@@ -336,10 +356,10 @@ Status few_tiles(const Matmul& product, const FewTilesChoice& tile, const Contex
       return with.template operator()<64, 32>();
     case 64:
       return with.template operator()<64, 64>();
-    case 96:
-      return with.template operator()<64, 96>();
     case 128:
       return with.template operator()<64, 128>();
+    case 160:
+      return with.template operator()<64, 160>();
     case 192:
       return with.template operator()<64, 192>();
     default:

@@ -16,7 +16,7 @@ constexpr double kStart = 2700, kStartOfParts = 4000, kStartOfLarge = 4000;
 constexpr double kBytesInOne = 3600;  // read from memory in a nanosecond
 
 // A step of a block in matmul_few_tiles_sm90.cuh: the tensor cores, and what each step costs beside them.
-double nanoseconds_of_step(int64_t rows, int64_t columns) { return 70 + double(rows * columns) / 56; }
+double nanoseconds_of_step(int64_t rows, int64_t columns) { return 60 + double(rows * columns) / 58; }
 
 double nanoseconds_of_reading(const Matmul& product) {
   return double(product.m + product.n) * double(product.k) * 2 / kBytesInOne;
@@ -47,8 +47,8 @@ double FewTilesChoice::nanoseconds(const Matmul& product) const {
     const double adding = double(rows * columns) * 0.15;
     return kStartOfParts + std::max(multiplying + adding, nanoseconds_of_reading(product));
   }
-  const int64_t waves = ceil_div(blocks, kMultiprocessors);
-  return std::max(double(waves) * (kStart + multiplying), kStart + nanoseconds_of_reading(product));
+  const double waves = double(ceil_div(blocks, kMultiprocessors));
+  return waves * kStart + std::max(waves * multiplying, nanoseconds_of_reading(product));
 }
 
 FewTilesChoice FewTilesChoice::of(const Matmul& product) {
@@ -71,7 +71,7 @@ FewTilesChoice FewTilesChoice::of(const Matmul& product) {
   };
   consider(128, 64), consider(128, 128);
   if (product.a.transposed) return best;
-  consider(96, 64), consider(192, 64), consider(256, 64), consider(192, 128), consider(256, 128);
+  for (const int rows : {160, 192, 256}) consider(rows, 64), consider(rows, 128);
   return best;
 }
 
