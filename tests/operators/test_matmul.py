@@ -43,8 +43,12 @@ def test_the_last_rows_of_a_batch(torch_cpu, dtype, random):
     )
 
 
-# Products of few tiles, whose depth is split: one row, one tile, tiles that are not full, one split, a long edge.
+# Products of few tiles: one row, one tile, tiles that are not full, a depth that is split, a long edge.
 FEW_TILES = [(1, 512, 512), (64, 1024, 4096), (200, 264, 1000), (520, 16, 600), (1000, 1024, 520), (64, 17_000, 2056)]
+# Each tile and each number of parts of k that matmul_tiles.cpp knows for 9.x, and the kernels beside them; at edges.
+FEW_TILES += [(70, 72, 136), (70, 72, 2056), (70, 2008, 2056), (130, 520, 2056), (130, 1032, 2056), (180, 1032, 2056)]
+FEW_TILES += [(1000, 72, 2056), (1000, 1032, 136), (256, 3000, 8200)]
+FEW_TILES += [(rows, 8200, 136) for rows in (180, 200, 300, 380, 500, 620, 1000)]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -75,7 +79,7 @@ def test_few_tiles(torch_gpu, dtype, shape, offset, random):
                 assert ((y.double() - z.relu()).abs() <= wide).all()
 
 
-# Rows that the kernel for few of them takes, and 65, which it does not; columns and depths that divide no tile.
+# Rows whose order of sums follows from columns and depth alone, and 65; columns and depths that divide no tile.
 FEW_ROWS = [1, 2, 7, 8, 9, 16, 17, 32, 33, 64, 65]
 
 
@@ -83,7 +87,7 @@ FEW_ROWS = [1, 2, 7, 8, 9, 16, 17, 32, 33, 64, 65]
 @pytest.mark.parametrize("size", [(4096, 4096), (1000, 4104), (1003, 520), (8, 64), (264, 72), (17_000, 72)], ids=str)
 @pytest.mark.parametrize("transpose", [False, True], ids=["in-out", "out-in"])
 def test_few_rows(torch_gpu, dtype, size, transpose, random):
-    """Against float64, for each number of rows; up to 64, one kernel of 9.x gives a row the same bits among any."""
+    """Against float64, for each number of rows; up to 64, the kernel of 9.x gives a row the same bits among any."""
     torch, fo = torch_gpu.torch, torch_gpu.functions
     n, k = size
     b = torch_gpu.tensor(random.standard_normal((n, k) if transpose else (k, n)), dtype)

@@ -10,6 +10,9 @@
 // So the order of a sum depends on the parts of k alone: with one part, it is that of all other kernels for 9.x.
 #pragma once
 
+// Products with any multiple of 8 rows.
+#define CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED
+
 #include <cooperative_groups.h>
 
 #include <algorithm>
@@ -68,6 +71,7 @@ struct FewTiles {
   // The rows of a tile whose lines do not run along k come in pieces of 64, since TMA copies 128 bytes of a line at
   // most.
   static constexpr int kRowLines = kRowsAlongK ? kRows : kLines;
+  static __host__ __device__ int column_lines(int n) { return kAlongK && n < kLines ? n : kLines; }
 };
 
 // How TMA copies `count` lines of a matrix [lines, k], kTileDepth of k of each, to where wgmma reads them.
@@ -99,7 +103,9 @@ struct FewTilesCall {
   ElementEpilogue<T> epilogue;
 };
 
-// A block's tile and its part of k. The parts of a tile are a cluster; tiles that share columns are neighbours.
+// A block's tile and its part of k. The parts of a tile are a cluster; tiles that share columns are neighbours. The
+// last tile of rows, or of columns, ends where c does and begins within the one before, which computes and writes the
+// same values there: to copy lines behind the end of a matrix, as zeros, would take longer.
 template <class S>
 struct FewTilesPlace {
   int row, column;  // the first of the tile
@@ -108,7 +114,8 @@ struct FewTilesPlace {
   __device__ explicit FewTilesPlace(const FewTilesCall<typename S::T>& call)
       : part(blockIdx.x % call.parts), parts(call.parts) {
     const int tile = blockIdx.x / parts;
-    row = tile % call.row_tiles * call.rows, column = tile / call.row_tiles * S::kColumns;
+    row = min(tile % call.row_tiles * call.rows, call.m - call.rows);
+    column = max(min(tile / call.row_tiles * S::kColumns, call.n - S::kColumns), 0);
   }
   __device__ int steps(int k) const { return ((k + S::kDepth - 1) / S::kDepth - part + parts - 1) / parts; }
   __device__ int first_of(int step) const { return (part + step * parts) * S::kDepth; }
@@ -120,15 +127,15 @@ __device__ void copy_lines(const cute::TmaDescriptor& tiles, uint64_t* barrier, 
   cute::SM90_TMA_LOAD_2D::copy(&tiles, barrier, kHint, to, kAlongK ? k : line, kAlongK ? line : k);
 }
 
-// One thread: copies the tiles of all steps into the ring. Rows behind those of a tile are not copied, nor are they
-// zero: what is multiplied with them is not written. To copy lines behind the end of a matrix, as zeros, would take
-// longer.
+// One thread: copies the tiles of all steps into the ring. Rows behind those of a tile, and columns behind those of c,
+// are what was there before: what is multiplied with them is not written.
 template <class S>
 __device__ void copy_tiles(typename S::Shared& shared, int count, const FewTilesCall<typename S::T>& call,
                            const FewTilesPlace<S>& place, const cute::TmaDescriptor& tiles_of_a,
                            const cute::TmaDescriptor& tiles_of_b) {
   const int rows = S::kRowsAlongK ? call.rows : (call.rows + S::kLines - 1) / S::kLines * S::kLines;
-  const int bytes = (S::kColumns + rows) * S::kDepth * int(sizeof(typename S::Element));
+  const int lines = S::kColumns / S::kLines * S::column_lines(call.n) + rows;
+  const int bytes = lines * S::kDepth * int(sizeof(typename S::Element));
   for (int i = 0; i < count; ++i) {
     const int stage = i % S::kStages, turn = i / S::kStages, k = place.first_of(i);
     uint64_t* const full = &shared.full[stage];
@@ -183,7 +190,6 @@ __device__ void finish_tile(const float* all, const FewTilesCall<typename S::T>&
     T values[kPack];
   };
   const int in_tile = threadIdx.x % kPacks * kPack, column = place.column + in_tile;
-  const int rows = min(call.rows, call.m - place.row);
   if (column >= call.n) return;
   float bias[kPack] = {};
   if (call.epilogue.bias)
@@ -198,7 +204,7 @@ __device__ void finish_tile(const float* all, const FewTilesCall<typename S::T>&
   // One branch around all sums: for each of them, it would take longer than all else here.
   activations::dispatch(call.epilogue.activation, [&](auto chosen) {
 #pragma unroll 4
-    for (int row = place.part * kRowsAtOnce + threadIdx.x / kPacks; row < rows; row += call.parts * kRowsAtOnce) {
+    for (int row = place.part * kRowsAtOnce + threadIdx.x / kPacks; row < call.rows; row += call.parts * kRowsAtOnce) {
       float4 parts[kParts];
 #pragma unroll
       for (int part = 0; part < kParts; ++part)
@@ -298,14 +304,13 @@ Status launch_few_tiles(const Matmul& product, int parts, const Context& context
   using T = typename S::T;
   const auto takes_packs = [&](const void* data) { return reinterpret_cast<uintptr_t>(data) % (4 * sizeof(T)) == 0; };
   const int64_t row_tiles = (product.m + S::kRows - 1) / S::kRows;
-  const int64_t eights = ((product.m + row_tiles - 1) / row_tiles + 7) / 8;  // of rows: wgmma's unit
   const int64_t column_tiles = (product.n + S::kColumns - 1) / S::kColumns;
   const FewTilesCall<T> call = {
       .m = int(product.m),
       .n = int(product.n),
       .k = int(product.k),
       .row_tiles = int(row_tiles),
-      .rows = S::kRowsAlongK ? int(8 * eights) : int(std::min<int64_t>(product.m, S::kRows)),
+      .rows = int(S::kRowsAlongK ? (product.m + row_tiles - 1) / row_tiles : std::min<int64_t>(product.m, S::kRows)),
       .parts = parts,
       .c = static_cast<T*>(product.c),
       .c_stride = product.c_stride,
@@ -318,11 +323,11 @@ Status launch_few_tiles(const Matmul& product, int parts, const Context& context
                      .shared_bytes = int(sizeof(typename S::Shared)),
                      .cluster = parts};
   cute::TmaDescriptor tiles_of_a, tiles_of_b;
-  const int row_lines = S::kRowsAlongK ? call.rows : S::kRowLines;
+  const int row_lines = S::kRowsAlongK ? call.rows : S::kLines, column_lines = S::column_lines(call.n);
   FUSEDOPS_TRY(
       (describe_tiles<typename S::Element, S::kRowsAlongK>(product.a, product.m, product.k, row_lines, &tiles_of_a)));
   FUSEDOPS_TRY(
-      (describe_tiles<typename S::Element, S::kAlongK>(product.b, product.n, product.k, S::kLines, &tiles_of_b)));
+      (describe_tiles<typename S::Element, S::kAlongK>(product.b, product.n, product.k, column_lines, &tiles_of_b)));
   return launch(context, few_tiles_kernel<S>, grid, call, tiles_of_a, tiles_of_b);
 }
 
@@ -339,9 +344,11 @@ Status few_tiles(const Matmul& product, const FewTilesChoice& tile, const Contex
   const auto with = [&]<int kColumns, int kRows, bool kRowsAlongK = true>() {
     return launch_few_tiles<T, Element, kColumns / 64, kRows, kRowsAlongK>(product, tile.parts, context);
   };
-  if (product.a.transposed)
-    return tile.columns == 64 ? with.template operator()<64, 128, false>()
-                              : with.template operator()<128, 128, false>();
+  if (product.a.transposed) {
+    if (tile.columns == 64)
+      return tile.rows == 128 ? with.template operator()<64, 128, false>() : with.template operator()<64, 192, false>();
+    return tile.rows == 128 ? with.template operator()<128, 128, false>() : with.template operator()<128, 192, false>();
+  }
   if (tile.columns == 128) {
     if (tile.rows == 128) return with.template operator()<128, 128>();
     if (tile.rows == 160) return with.template operator()<128, 160>();
@@ -360,10 +367,8 @@ Status few_tiles(const Matmul& product, const FewTilesChoice& tile, const Contex
       return with.template operator()<64, 128>();
     case 160:
       return with.template operator()<64, 160>();
-    case 192:
-      return with.template operator()<64, 192>();
     default:
-      return with.template operator()<64, 256>();
+      return with.template operator()<64, 192>();
   }
 }
 

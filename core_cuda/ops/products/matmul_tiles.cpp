@@ -12,11 +12,11 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t kFewRows = 64;
 
 // What follows are measured times of an H200: the first a kernel takes whatever it computes.
-constexpr double kStart = 2700, kStartOfParts = 4000, kStartOfLarge = 4000;
+constexpr double kStart = 2700, kStartOfWave = 3300, kStartOfParts = 4000, kStartOfLarge = 4000;
 constexpr double kBytesInOne = 3600;  // read from memory in a nanosecond
 
 // A step of a block in matmul_few_tiles_sm90.cuh: the tensor cores, and what each step costs beside them.
-double nanoseconds_of_step(int64_t rows, int64_t columns) { return 60 + double(rows * columns) / 58; }
+double nanoseconds_of_step(int64_t rows, int64_t columns) { return 60 + double(rows * columns) / 54.6; }
 
 double nanoseconds_of_reading(const Matmul& product) {
   return double(product.m + product.n) * double(product.k) * 2 / kBytesInOne;
@@ -48,7 +48,7 @@ double FewTilesChoice::nanoseconds(const Matmul& product) const {
     return kStartOfParts + std::max(multiplying + adding, nanoseconds_of_reading(product));
   }
   const double waves = double(ceil_div(blocks, kMultiprocessors));
-  return waves * kStart + std::max(waves * multiplying, nanoseconds_of_reading(product));
+  return (waves > 1 ? waves * kStartOfWave : kStart) + std::max(waves * multiplying, nanoseconds_of_reading(product));
 }
 
 FewTilesChoice FewTilesChoice::of(const Matmul& product) {
@@ -69,9 +69,9 @@ FewTilesChoice FewTilesChoice::of(const Matmul& product) {
       if (time < least) best = choice, least = time;
     }
   };
-  consider(128, 64), consider(128, 128);
-  if (product.a.transposed) return best;
-  for (const int rows : {160, 192, 256}) consider(rows, 64), consider(rows, 128);
+  const auto consider_both = [&](int rows) { consider(rows, 64), consider(rows, 128); };
+  consider_both(128), consider_both(192);
+  if (!product.a.transposed) consider_both(160), consider(256, 128);
   return best;
 }
 
@@ -81,7 +81,8 @@ ProductKernel product_kernel(const Matmul& product, const FewTilesChoice& few, b
   // Of a kernel whose blocks stay and go from tile to tile. Tiles come in pairs, a cluster of two.
   const auto of_waves = [&](int64_t rows, int64_t columns, double nanoseconds_of_step) {
     const int64_t tiles = ceil_div(product.m, 2 * rows) * 2 * ceil_div(product.n, columns);
-    return kStartOfLarge + double(ceil_div(tiles, kMultiprocessors)) * steps * nanoseconds_of_step;
+    const double multiplying = double(ceil_div(tiles, kMultiprocessors)) * steps * nanoseconds_of_step;
+    return kStartOfLarge + std::max(multiplying, nanoseconds_of_reading(product));
   };
   constexpr double kNever = std::numeric_limits<double>::infinity();
   ProductKernel best = ProductKernel::few_tiles;
@@ -98,9 +99,10 @@ ProductKernel product_kernel(const Matmul& product, const FewTilesChoice& few, b
     consider(ProductKernel::splits,
              2 * kStart + std::max(steps / splits * 480, nanoseconds_of_reading(product)) + of_sums);
   }
-  // Its blocks do not stay: beyond two waves, what begins and ends them is lost once too often.
+  // Its blocks do not stay, and what begins and ends them is lost in each wave: many of them were not measured.
+  constexpr int64_t kMostWaves = 4;
   const int64_t few_tiles = ceil_div(product.m, few.rows) * ceil_div(product.n, few.columns);
-  if (few_tiles <= 2 * kMultiprocessors || least == kNever)
+  if (few_tiles <= kMostWaves * kMultiprocessors || least == kNever)
     consider(ProductKernel::few_tiles, few.nanoseconds(product));
   return best;
 }
