@@ -133,5 +133,7 @@ def test_compiled_as_one_graph(torch_backend, models, transformers, name, random
     torch_backend.functions.convert(model, verbose=False)
     plain = models.arrays(models.results(model, inputs))
     compiled = models.arrays(models.results(torch_backend.traced(model), inputs))
+    # The gradient of a bias of keys is zero but for rounding, since softmax leaves out what all scores have in common.
+    rounding = 1e-7 * max(np.abs(expected).max() for expected in plain)
     for got, expected in zip(compiled, plain, strict=True):
-        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6 * np.abs(expected).max())
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=max(1e-6 * np.abs(expected).max(), rounding))
