@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,13 +17,14 @@ from fusedops.torch.conversion.hf.internals import (
     ALL_MASK_ATTENTION_FUNCTIONS,
     sdpa_attention_forward,
 )
-from fusedops.torch.nn.layer import unfused_input
+from fusedops.torch.nn.layer import is_plain, unfused_input
 
 NAMES = {"sdpa": "fusedops", "eager": "fusedops_eager"}
 """What a config has instead of the name of transformers' own attention, which computes what the kernel does not."""
 _MOST_FEATURES = 256
 # What else some attentions are given, which the kernel does not have: a bias of the scores, sinks, pages.
 _UNKNOWN = ("position_bias", "s_aux", "sinks", "cache")
+_MORE = (*_UNKNOWN, "output_attentions")
 
 _Result = tuple[Tensor, Tensor | None]
 _Attention = Callable[..., _Result]
@@ -73,6 +74,14 @@ def why_not(
     return unfused_input(query)
 
 
+def _is_asked_for_more(options: Mapping[str, Any]) -> bool:
+    """Whether a call is given, or is to return, what the kernel does not have."""
+    for name in _MORE:
+        if options.get(name) is not None:
+            return True
+    return False
+
+
 def _attend(
     original: Callable[..., _Result],
     module: Any,
@@ -90,6 +99,23 @@ def _attend(
     """What transformers calls for an attention, with its arguments: [B, heads, positions, features]."""
     queries, keys = query.shape[2], key.shape[2]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    # What most layers ask for: the operator refuses the rest of what `why_not` names.
+    is_usual = attention_mask is None and softcap is None and (queries == keys or not causal)
+    if is_usual and not (options and _is_asked_for_more(options)) and not isinstance(scaling, Tensor):
+        if is_plain(query) and query.dim() == 4:
+            try:
+                y = fo.attention(
+                    query.transpose(1, 2),
+                    key.transpose(1, 2),
+                    value.transpose(1, 2),
+                    causal=causal,
+                    scale=scaling,
+                    window=sliding_window if causal else None,
+                    dropout=dropout,
+                )
+                return y, None
+            except RuntimeError:
+                pass  # for a reason that is looked for below
     named = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, "softcap": softcap}
     kept = masks.kept(attention_mask, queries, keys, causal, sliding_window)
     leaves_cap_out = softcap is not None and original is _sdpa  # as some versions of transformers' own do

@@ -22,8 +22,14 @@ def add_norm(
     """(norm(s), s) with s = dropout(x) + residual: in one pass, if the norm is ours, takes both, and nobody sees its
     call, nor that of the dropout."""
     x, rate = _to_be_dropped(dropout, x)
+    takes_sum = can_add(norm) and not is_watched(norm)
+    if takes_sum and norm.is_plain(x) and type(residual) is torch.Tensor:
+        try:
+            return norm.plain_add(x, residual, rate)  # type: ignore[no-any-return]
+        except RuntimeError:
+            pass  # for a reason that is looked for below
     is_spread = not unfused_input(x) and shape(x) != shape(residual)  # one of them over the other
-    if can_add(norm) and not is_watched(norm) and not is_spread:
+    if takes_sum and not is_spread:
         return add_fused_norm(norm, x, residual, norm, rate)
     s = add_dropped(x, residual, rate)
     return norm(s), s
