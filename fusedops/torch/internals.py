@@ -113,8 +113,8 @@ def is_watched(module: torch.nn.Module) -> bool:
 
     Hooks may be the module's or those of all modules.
     """
-    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return any(hooks) or "forward" in module.__dict__ or _has_any_global_hook()  # type: ignore[no-untyped-call]
+    own = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return bool(own) or "forward" in module.__dict__ or _has_any_global_hook()  # type: ignore[no-untyped-call]
 
 
 @contextmanager

@@ -63,6 +63,8 @@ def as_original(error: RuntimeError, original: Callable[..., Any], *inputs: Any)
 
 
 _is_compiling = torch.compiler.is_compiling
+REFUSED = (RuntimeError, TypeError)
+"""What an operator raises for tensors that it does not take."""
 
 
 def is_plain(x: Any) -> bool:
@@ -75,9 +77,10 @@ def is_plain(x: Any) -> bool:
 
 
 def parameter(module: torch.nn.Module, name: str) -> Any:
-    """An attribute that mostly is a parameter: torch itself finds one only after it has looked everywhere else."""
-    if _is_compiling():  # which has its own ways to find it
-        return getattr(module, name)
+    """An attribute that mostly is a parameter: torch itself finds one only after it has looked everywhere else.
+
+    Not for code that is compiled, which has its own ways to find it.
+    """
     parameters = module._parameters
     return parameters[name] if name in parameters else getattr(module, name)
 

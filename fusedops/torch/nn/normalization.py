@@ -11,6 +11,7 @@ from torch.types import Device
 
 import fusedops.torch as fo
 from fusedops.torch.nn.layer import (
+    REFUSED,
     FusedLayer,
     as_original,
     is_mixed,
@@ -125,7 +126,7 @@ class RMSNorm(_Norm, nn.RMSNorm):
         if self.is_plain(x):
             try:
                 return fo.rms_norm(x, parameter(self, "weight"), eps=self._eps(x), weight_offset=self.weight_offset)
-            except RuntimeError:
+            except REFUSED:
                 pass  # for a reason that is looked for below
         if self.why_not(x):
             return self.otherwise(self._of_torch, x)
@@ -198,7 +199,7 @@ class LayerNorm(_Norm, nn.LayerNorm):
         if self.is_plain(input):
             try:
                 return fo.layer_norm(input, parameter(self, "weight"), parameter(self, "bias"), eps=self.eps)
-            except RuntimeError:
+            except REFUSED:
                 pass  # for a reason that is looked for below
         if self.why_not(input):
             return self.otherwise(super().forward, input)

@@ -17,15 +17,13 @@ from fusedops.torch.conversion.hf.internals import (
     ALL_MASK_ATTENTION_FUNCTIONS,
     sdpa_attention_forward,
 )
-from fusedops.torch.nn.layer import is_plain, unfused_input
+from fusedops.torch.nn.layer import REFUSED, is_plain, unfused_input
 
 NAMES = {"sdpa": "fusedops", "eager": "fusedops_eager"}
 """What a config has instead of the name of transformers' own attention, which computes what the kernel does not."""
 _MOST_FEATURES = 256
 # What else some attentions are given, which the kernel does not have: a bias of the scores, sinks, pages.
 _UNKNOWN = ("position_bias", "s_aux", "sinks", "cache")
-_MORE = (*_UNKNOWN, "output_attentions")
-
 _Result = tuple[Tensor, Tensor | None]
 _Attention = Callable[..., _Result]
 
@@ -74,12 +72,16 @@ def why_not(
     return unfused_input(query)
 
 
-def _is_asked_for_more(options: Mapping[str, Any]) -> bool:
-    """Whether a call is given, or is to return, what the kernel does not have."""
-    for name in _MORE:
-        if options.get(name) is not None:
-            return True
-    return False
+def _is_usual(query: Tensor, scaling: Any, options: Mapping[str, Any]) -> bool:
+    """Whether a call is of plain tensors, and asks for nothing that the kernel does not have.
+
+    The operator refuses what else `why_not` names.
+    """
+    if isinstance(scaling, Tensor) or query.dim() != 4 or not is_plain(query):
+        return False
+    return not options or not (
+        options.get("output_attentions") or any(options.get(name) is not None for name in _UNKNOWN)
+    )
 
 
 def _attend(
@@ -99,23 +101,14 @@ def _attend(
     """What transformers calls for an attention, with its arguments: [B, heads, positions, features]."""
     queries, keys = query.shape[2], key.shape[2]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    # What most layers ask for: the operator refuses the rest of what `why_not` names.
-    is_usual = attention_mask is None and softcap is None and (queries == keys or not causal)
-    if is_usual and not (options and _is_asked_for_more(options)) and not isinstance(scaling, Tensor):
-        if is_plain(query) and query.dim() == 4:
-            try:
-                y = fo.attention(
-                    query.transpose(1, 2),
-                    key.transpose(1, 2),
-                    value.transpose(1, 2),
-                    causal=causal,
-                    scale=scaling,
-                    window=sliding_window if causal else None,
-                    dropout=dropout,
-                )
-                return y, None
-            except RuntimeError:
-                pass  # for a reason that is looked for below
+    is_whole = attention_mask is None and softcap is None and (queries == keys or not causal)
+    if is_whole and _is_usual(query, scaling, options):
+        window = sliding_window if causal else None
+        rows = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+        try:
+            return fo.attention(*rows, causal=causal, scale=scaling, window=window, dropout=dropout), None
+        except REFUSED:
+            pass  # for a reason that is looked for below
     named = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, "softcap": softcap}
     kept = masks.kept(attention_mask, queries, keys, causal, sliding_window)
     leaves_cap_out = softcap is not None and original is _sdpa  # as some versions of transformers' own do

@@ -12,7 +12,7 @@ from fusedops.torch.conversion.hf import internals
 from fusedops.torch.conversion.hf.activations import fused_name, has_watchers, is_activation, unfused_activation
 from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer
 from fusedops.torch.internals import is_watched, shape
-from fusedops.torch.nn.layer import is_plain, parameter, unfused_input
+from fusedops.torch.nn.layer import REFUSED, is_plain, parameter, unfused_input
 from fusedops.torch.nn.linear import takes_plain_product, takes_product
 
 
@@ -121,7 +121,7 @@ def gated_product(activation: Any, gate: Any, up: Any, x: torch.Tensor) -> torch
         if not is_seen and takes_plain_product(first, x) and takes_plain_product(second, x):
             try:
                 return fo.gated_linear(x, first, second, parameter(gate, "bias"), parameter(up, "bias"), name)
-            except RuntimeError:
+            except REFUSED:
                 pass  # for a reason that is looked for below
     if name is None or not plain or unfused_input(x) or has_watchers(activation):
         return gated(activation, gate(x), up(x))

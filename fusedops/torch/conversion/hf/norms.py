@@ -9,7 +9,7 @@ import torch
 import fusedops.torch as fo
 from fusedops.torch.conversion.hf.layer import HFLayer, stays_half
 from fusedops.torch.internals import shape
-from fusedops.torch.nn.layer import is_mixed, is_plain, of_two_dtypes, parameter, unfused_input
+from fusedops.torch.nn.layer import REFUSED, is_mixed, is_plain, of_two_dtypes, parameter, unfused_input
 
 
 class _Norm(HFLayer):
@@ -26,7 +26,9 @@ class _Norm(HFLayer):
 
     def _row(self, role: str) -> torch.Tensor | None:
         name = self.names.get(role)
-        return None if name is None else parameter(self, name)
+        if name is None:
+            return None
+        return getattr(self, name) if torch.compiler.is_compiling() else parameter(self, name)
 
     def is_plain(self, x: Any) -> bool:
         """Whether the operator takes x and the parameters as they are, or refuses them, as `layer.is_plain` says."""
@@ -86,7 +88,7 @@ class RMSNorm(_RMSNorm):
         if self.is_plain(x):
             try:
                 return self._normalized(x)
-            except RuntimeError:
+            except REFUSED:
                 pass  # for a reason that is looked for below
         return self._original(x) if self.why_not(x) else self._normalized(x)
 
@@ -154,7 +156,7 @@ class LayerNorm(_Norm):
         if self.is_plain(x):
             try:
                 return self._normalized(x)
-            except RuntimeError:
+            except REFUSED:
                 pass  # for a reason that is looked for below
         return self._original(x) if self.why_not(x) else self._normalized(x)
 
