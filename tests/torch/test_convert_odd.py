@@ -172,7 +172,7 @@ class Counting(nn.Module):
 
 class OneAngleEach(nn.Module):
     def forward(self, x):
-        table = angles(x.shape[1], 8)
+        table = angles(x.shape[1], 8).to(x.device)
         return rotated(x[:, None], x[:, None], table.cos(), table.sin())[0]
 
 
