@@ -41,6 +41,7 @@ allow_single_level_function = torch._C._functorch.set_single_level_autograd_func
 SingleLevelFunction: Any = _SingleLevelFunction
 compiled_autograd_key = torch.autograd.Function._compiled_autograd_key
 
+tracing_state = torch._C._get_tracing_state  # of TorchScript's tracer: None where it does not record
 check = torch._check  # becomes a guard of the compiler
 tree_leaves = torch.utils._pytree.tree_leaves
 tree_map = torch.utils._pytree.tree_map
@@ -112,8 +113,8 @@ def is_watched(module: torch.nn.Module) -> bool:
 
     Hooks may be the module's or those of all modules.
     """
-    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return any(hooks) or "forward" in module.__dict__ or _has_any_global_hook()  # type: ignore[no-untyped-call]
+    own = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return bool(own) or "forward" in module.__dict__ or _has_any_global_hook()  # type: ignore[no-untyped-call]
 
 
 @contextmanager

@@ -91,6 +91,27 @@ def test_the_same_results(torch_backend, fo, inputs, capsys):
     assert results(model, inputs)[0].equal(plain[0])
 
 
+@pytest.mark.parametrize("name, kind", [("deberta", "DisentangledSelfAttention"), ("mixtral", "MixtralTopKRouter")])
+def test_models_of_transformers(torch_backend, fo, transformers, name, kind, capsys):
+    """Beside the modules that are replaced as a whole; loss, logits and gradients."""
+    from benchmarks.families.equality import LIMIT, difference
+    from benchmarks.families.hugging_face import families
+    from benchmarks.families.inputs import inputs_of
+    from tests.helpers.torch_models import arrays, outputs
+    from tests.helpers.torch_models import results as results_of
+
+    model = families()[name].build(device=torch_backend.device)
+    inputs = inputs_of(model)
+    plain = arrays(results_of(model, inputs))
+    fo.convert(model, functions=True)
+    printed = [line.split() for line in capsys.readouterr().out.splitlines() if "the same code" in line]
+    assert [words[:2] for words in printed] == [["2", kind]]
+    assert difference(arrays(results_of(model, inputs)), plain) <= LIMIT
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        outputs(model, inputs)
+    assert sum(event.count for event in profile.key_averages() if event.key == "fusedops::softmax") == 2
+
+
 def test_what_is_kept(fo, capsys):
     fo.convert(torch.nn.Sequential(Decorated(), Counts(), torch.nn.Softmin(), torch.nn.Softmax(0)), functions=True)
     printed = capsys.readouterr().out

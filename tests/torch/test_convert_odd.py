@@ -172,7 +172,7 @@ class Counting(nn.Module):
 
 class OneAngleEach(nn.Module):
     def forward(self, x):
-        table = angles(x.shape[1], 8)
+        table = angles(x.shape[1], 8).to(x.device)
         return rotated(x[:, None], x[:, None], table.cos(), table.sin())[0]
 
 
@@ -231,11 +231,12 @@ def with_an_unhashable_activation():
     ],
     ids=lambda made: made.__name__,
 )
-def test_it_computes_what_it_did(torch_cpu, made):
+def test_it_computes_what_it_did(torch_backend, made):
     torch.manual_seed(0)
-    module, x = made(), torch.randn(2, 3, 8)
+    with torch.device(torch_backend.device):
+        module, x = made(), torch.randn(2, 3, 8)
     plain = module(x)
-    torch_cpu.functions.convert(nn.Sequential(nn.LayerNorm(8), module), verbose=False, functions=True)
+    torch_backend.functions.convert(nn.Sequential(nn.LayerNorm(8), module), verbose=False, functions=True)
     torch.testing.assert_close(module(x), plain)
 
 
@@ -247,11 +248,11 @@ def test_a_forward_that_sets_a_global_variable_keeps_it(torch_cpu, capsys):
     assert before + 1 == PASSED
 
 
-def test_the_first_position_does_not_show_that_angles_are_there_twice(torch_cpu):
-    x = torch.randn(2, 3, 8)
-    module = OneAngleEach()
+def test_the_first_position_does_not_show_that_angles_are_there_twice(torch_backend):
+    with torch.device(torch_backend.device):
+        module, x = OneAngleEach(), torch.randn(2, 3, 8)
     plain = module(x)
-    torch_cpu.functions.convert(module, verbose=False)
+    torch_backend.functions.convert(module, verbose=False)
     assert "original" in vars(type(module))
     module(x[:, :1])
     torch.testing.assert_close(module(x), plain)
@@ -299,3 +300,30 @@ def test_a_forward_that_is_exchanged_for_another_that_is_known(torch_cpu):
     torch_cpu.functions.convert(module, verbose=False)
     assert "original" in vars(type(module))
     torch.testing.assert_close(module(x), plain)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_what_an_operator_refuses_is_computed_as_before(torch_backend, transformers):
+    """Plain tensors go to the operator without a look."""
+    from fusedops.torch.conversion.hf import attention, dense, residual
+
+    fo, device = torch_backend.functions, torch_backend.device
+    torch.manual_seed(0)
+    x, y = torch.randn(2, 3, 8, device=device), torch.randn(1, 1, 8, device=device)
+    plain, norm = nn.LayerNorm(8, device=device), fo.convert(nn.LayerNorm(8, device=device), verbose=False)
+    nested = torch.nested.nested_tensor([x[0], x[1, :2]], layout=torch.strided)
+    for got, expected in zip(norm(nested).unbind(), plain(nested).unbind(), strict=True):
+        torch.testing.assert_close(got, expected)
+    normed, total = residual.add_norm(norm, x, y)
+    torch.testing.assert_close((normed, total), (plain(x + y), x + y))
+
+    linear = nn.Linear(8, 8, device=device)
+    with pytest.raises(RuntimeError, match="type"):
+        dense.activated(nn.GELU(), linear, x.to(torch.int32))
+    with pytest.raises(RuntimeError, match="weight must have 7 columns"):
+        dense.activated(nn.GELU(), linear, x[..., :7])
+
+    heads = torch.randn(1, 2, 3, 264, device=device)  # more features than the kernel takes
+    module = types.SimpleNamespace(is_causal=False)
+    got, _ = attention._attend(attention._sdpa, module, heads, heads, heads, None)
+    torch.testing.assert_close(got, functional.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2))

@@ -112,10 +112,10 @@ def inputs_of_llama(torch_backend):
     return {"input_ids": ids, "labels": ids}
 
 
-def test_saved_bytes_by_hand(torch_cpu, fo):
+def test_saved_bytes_by_hand(torch_backend, fo, x):
     """The input and the weights are there anyway; a product keeps the other factor, and a tensor counts once."""
     model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.ReLU(), nn.Linear(8, 8, bias=False))
-    explanation = fo.explain(model, torch.ones(16, 8))
+    explanation = fo.explain(model.to(x.device), x)
     rows = {row.kind: row.theirs.saved for row in explanation.rows}
     assert rows["ReLU"] == 16 * 8 * 4 and rows["Linear"] == 0
     assert str(explanation).startswith("fusedops: nothing in this model could be converted\n")
@@ -129,9 +129,9 @@ def test_a_slow_model_runs_fewer_steps(torch_cpu, fo, monkeypatch):
     assert fo.explain(nn.Linear(8, 8), torch.ones(2, 8)).steps == 1
 
 
-def test_a_picture(torch_cpu, fo, tmp_path, monkeypatch):
+def test_a_picture(torch_backend, fo, x, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
-    explanation = fo.explain(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), torch.ones(2, 8))
+    explanation = fo.explain(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)).to(x.device), x)
     figure = explanation.plot(tmp_path / "step.png")
     assert (tmp_path / "step.png").stat().st_size > 10_000
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [
@@ -173,10 +173,10 @@ def test_bad_models(torch_cpu, fo, sentence):
         fo.explain(BAD[sentence](), torch.ones(2, 2))
 
 
-def test_an_error_of_the_model(torch_cpu, fo):
-    model = Model()
+def test_an_error_of_the_model(torch_backend, fo, x):
+    model = Model().to(x.device)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        fo.explain(model, torch.ones(2, 7))
+        fo.explain(model, x[:, :7])
     assert type(model.body[1]) is nn.LayerNorm and model.steps == 0
 
 
@@ -189,13 +189,14 @@ class Adding(nn.Module):
 
     def forward(self, model):
         if not hasattr(self, "scale"):
-            self.scale, self.norm = nn.Parameter(torch.ones(8)), nn.LayerNorm(8)
+            device = model.device
+            self.scale, self.norm = nn.Parameter(torch.ones(8, device=device)), nn.LayerNorm(8, device=device)
         return self.norm(self.linear(model) * self.scale)
 
 
-def test_what_a_forward_adds_is_gone(torch_cpu):
-    module = Adding()
-    torch_cpu.functions.explain(module, model=torch.ones(2, 8))  # also the name of explain's own argument
+def test_what_a_forward_adds_is_gone(torch_backend, fo, x):
+    module = Adding().to(x.device)
+    fo.explain(module, model=x)  # also the name of explain's own argument
     assert not hasattr(module, "scale") and [name for name, _ in module.named_modules()] == ["", "linear"]
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 import fusedops.torch as fo
 from fusedops.torch import internals
-from fusedops.torch.nn.layer import FusedLayer, unfused_input
+from fusedops.torch.nn.layer import FusedLayer, is_plain, unfused_input
 
 _FEWEST_ON_GPU = 2**24  # elements: of fewer, the launch that draws a seed takes longer than the mask that it saves
 
@@ -46,6 +46,8 @@ class Dropout(FusedLayer, nn.Dropout):
         return unfused_rate(self.p) or (unfused_input(inputs[0]) or _too_few(inputs[0]) if inputs else None)
 
     def forward(self, input: Tensor) -> Tensor:
+        if is_plain(input) and input.is_cuda and input.numel() < _FEWEST_ON_GPU:  # which `why_not` says at length
+            return functional.dropout(input, self.p, self.training, self.inplace)
         if not self.training or self.why_not(input):
             return self.otherwise(super().forward, input)
         return fo.dropout(input, self.p)

@@ -62,6 +62,29 @@ def as_original(error: RuntimeError, original: Callable[..., Any], *inputs: Any)
     return original(*inputs)
 
 
+_is_compiling = torch.compiler.is_compiling
+REFUSED = (RuntimeError, TypeError)
+"""What an operator raises for tensors that it does not take."""
+
+
+def is_plain(x: Any) -> bool:
+    """Whether x is a tensor of torch's own class, in code that runs and that nobody records.
+
+    A layer may then call the operator at once, which refuses what `why_not` would name, and ask when it has: on small
+    tensors the question takes as long as the operator.
+    """
+    return not _is_compiling() and type(x) is torch.Tensor and internals.tracing_state() is None
+
+
+def parameter(module: torch.nn.Module, name: str) -> Any:
+    """An attribute that mostly is a parameter: torch itself finds one only after it has looked everywhere else.
+
+    Not for code that is compiled, which has its own ways to find it.
+    """
+    parameters = module._parameters
+    return parameters[name] if name in parameters else getattr(module, name)
+
+
 def unfused_input(x: Any, what: str = "input") -> str | None:
     """Why the kernel does not take x, if so: it takes dense floating-point tensors. The operator refuses the rest."""
     if not isinstance(x, torch.Tensor):

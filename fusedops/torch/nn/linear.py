@@ -13,7 +13,7 @@ from torch.types import Device
 import fusedops.torch as fo
 from fusedops.functions.common import Activation
 from fusedops.torch.autocast import autocast_dtype
-from fusedops.torch.internals import is_watched
+from fusedops.torch.internals import is_any_autocast_enabled, is_watched
 from fusedops.torch.nn.layer import FusedLayer, as_original, joined, name, of_two_dtypes, options, unfused_input
 
 
@@ -64,6 +64,17 @@ def takes_product(dense: Any, x: Tensor) -> bool:
     if torch.compiler.is_compiling() and x.is_cuda and 2 * x.numel() * weight.shape[0] < _FEWEST_COMPILED:
         return False
     return unfused_product(x, weight) is None and not is_watched(dense)
+
+
+_PLAIN = (nn.Parameter, Tensor)
+
+
+def takes_plain_product(weight: Any, x: Tensor) -> bool:
+    """The same for a plain layer's weight and an x that `is_plain`, but for what the operator refuses; False where a
+    longer look is needed."""
+    if type(weight) not in _PLAIN or weight.dtype is not x.dtype or is_any_autocast_enabled():
+        return False
+    return x.is_cuda or x.dtype.itemsize > 2
 
 
 _OF_TORCH: dict[Activation, Callable[[Tensor], Tensor]] = {

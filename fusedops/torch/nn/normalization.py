@@ -10,7 +10,18 @@ from torch import Tensor, nn
 from torch.types import Device
 
 import fusedops.torch as fo
-from fusedops.torch.nn.layer import FusedLayer, as_original, is_mixed, joined, of_two_dtypes, options, unfused_input
+from fusedops.torch.nn.layer import (
+    REFUSED,
+    FusedLayer,
+    as_original,
+    is_mixed,
+    is_plain,
+    joined,
+    of_two_dtypes,
+    options,
+    parameter,
+    unfused_input,
+)
 
 _EPS = torch.finfo(torch.float32).eps  # for 16 bits, too, which are computed in float32
 _EPS_OF_DOUBLE = torch.finfo(torch.float64).eps
@@ -25,6 +36,10 @@ class _Norm(FusedLayer):
     normalized_shape: tuple[int, ...]
     elementwise_affine: bool
     weight: nn.Parameter  # or None, which torch's own annotation leaves out
+
+    def is_plain(self, x: Any) -> bool:
+        """Whether the operator takes x and the parameters as they are, or refuses them, as `layer.is_plain` says."""
+        return is_plain(x) and self.elementwise_affine and len(self.normalized_shape) == 1
 
     def why_not(self, *inputs: Any) -> str | None:
         return unfused_input(inputs[0]) or self._unfused_weight(inputs[0]) if inputs else None
@@ -108,6 +123,11 @@ class RMSNorm(_Norm, nn.RMSNorm):
         return joined(super().extra_repr(), options(self, weight_offset=0.0))
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.is_plain(x):
+            try:
+                return fo.rms_norm(x, parameter(self, "weight"), eps=self._eps(x), weight_offset=self.weight_offset)
+            except REFUSED:
+                pass  # for a reason that is looked for below
         if self.why_not(x):
             return self.otherwise(self._of_torch, x)
         try:
@@ -128,6 +148,11 @@ class RMSNorm(_Norm, nn.RMSNorm):
             as_original(error, super().forward, x)
             raise
         return (y, s) if rows is x else (y.view(x.shape), s.view(x.shape))
+
+    def plain_add(self, x: Tensor, residual: Tensor, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
+        """The same, where `is_plain(x)`."""
+        weight, eps, offset = parameter(self, "weight"), self._eps(x), self.weight_offset
+        return fo.add_rms_norm(x, residual, weight, eps=eps, weight_offset=offset, dropout=dropout)
 
     def _eps(self, x: Any) -> float:
         return default_eps(x) if self.eps is None else self.eps
@@ -171,6 +196,11 @@ class LayerNorm(_Norm, nn.LayerNorm):
         )  # torch 2.10 does not show it
 
     def forward(self, input: Tensor) -> Tensor:
+        if self.is_plain(input):
+            try:
+                return fo.layer_norm(input, parameter(self, "weight"), parameter(self, "bias"), eps=self.eps)
+            except REFUSED:
+                pass  # for a reason that is looked for below
         if self.why_not(input):
             return self.otherwise(super().forward, input)
         try:
@@ -191,3 +221,8 @@ class LayerNorm(_Norm, nn.LayerNorm):
             as_original(error, super().forward, x)
             raise
         return (y, s) if rows is x else (y.view(x.shape), s.view(x.shape))
+
+    def plain_add(self, x: Tensor, residual: Tensor, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
+        """The same, where `is_plain(x)`."""
+        weight, bias = parameter(self, "weight"), parameter(self, "bias")
+        return fo.add_layer_norm(x, residual, weight, bias, eps=self.eps, dropout=dropout)

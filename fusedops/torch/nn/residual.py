@@ -11,7 +11,7 @@ from torch.types import Device
 
 from fusedops.torch.internals import is_symbol
 from fusedops.torch.nn.dropout import add_dropped
-from fusedops.torch.nn.layer import FusedLayer, joined, options
+from fusedops.torch.nn.layer import REFUSED, FusedLayer, joined, options
 from fusedops.torch.nn.normalization import LayerNorm, RMSNorm
 
 
@@ -22,6 +22,11 @@ def add_norm(
 
     `of_sum` computes the norm of s if the kernel does not.
     """
+    if norm.is_plain(x) and type(residual) is Tensor:
+        try:
+            return norm.plain_add(x, residual, dropout)
+        except REFUSED:
+            pass  # for a reason that is looked for below
     mixed = isinstance(x, Tensor) and isinstance(residual, Tensor) and x.dtype is not residual.dtype
     if not mixed and norm.why_not(x) is None:
         return norm.fused_add(x, residual, dropout)

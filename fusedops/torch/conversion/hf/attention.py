@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,14 +17,13 @@ from fusedops.torch.conversion.hf.internals import (
     ALL_MASK_ATTENTION_FUNCTIONS,
     sdpa_attention_forward,
 )
-from fusedops.torch.nn.layer import unfused_input
+from fusedops.torch.nn.layer import REFUSED, is_plain, unfused_input
 
 NAMES = {"sdpa": "fusedops", "eager": "fusedops_eager"}
 """What a config has instead of the name of transformers' own attention, which computes what the kernel does not."""
 _MOST_FEATURES = 256
 # What else some attentions are given, which the kernel does not have: a bias of the scores, sinks, pages.
 _UNKNOWN = ("position_bias", "s_aux", "sinks", "cache")
-
 _Result = tuple[Tensor, Tensor | None]
 _Attention = Callable[..., _Result]
 
@@ -73,6 +72,18 @@ def why_not(
     return unfused_input(query)
 
 
+def _is_usual(query: Tensor, scaling: Any, options: Mapping[str, Any]) -> bool:
+    """Whether a call is of plain tensors, and asks for nothing that the kernel does not have.
+
+    The operator refuses what else `why_not` names.
+    """
+    if isinstance(scaling, Tensor) or query.dim() != 4 or not is_plain(query):
+        return False
+    return not options or not (
+        options.get("output_attentions") or any(options.get(name) is not None for name in _UNKNOWN)
+    )
+
+
 def _attend(
     original: Callable[..., _Result],
     module: Any,
@@ -90,6 +101,14 @@ def _attend(
     """What transformers calls for an attention, with its arguments: [B, heads, positions, features]."""
     queries, keys = query.shape[2], key.shape[2]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    is_whole = attention_mask is None and softcap is None and (queries == keys or not causal)
+    if is_whole and _is_usual(query, scaling, options):
+        window = sliding_window if causal else None
+        rows = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+        try:
+            return fo.attention(*rows, causal=causal, scale=scaling, window=window, dropout=dropout), None
+        except REFUSED:
+            pass  # for a reason that is looked for below
     named = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, "softcap": softcap}
     kept = masks.kept(attention_mask, queries, keys, causal, sliding_window)
     leaves_cap_out = softcap is not None and original is _sdpa  # as some versions of transformers' own do

@@ -12,8 +12,8 @@ from fusedops.conversion import full_name
 from fusedops.torch.conversion.hf.activations import fused_name, has_watchers, is_activation, unfused_activation
 from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer, stays_half
 from fusedops.torch.internals import is_watched
-from fusedops.torch.nn.layer import unfused_input
-from fusedops.torch.nn.linear import takes_product
+from fusedops.torch.nn.layer import REFUSED, is_plain, parameter, unfused_input
+from fusedops.torch.nn.linear import takes_plain_product, takes_product
 
 _CONV1D = "transformers.pytorch_utils.Conv1D"  # a Linear whose weight is transposed
 
@@ -45,6 +45,14 @@ class DroppedDense(ActivatedDense):
 def activated(activation: Any, dense: Any, x: torch.Tensor) -> torch.Tensor:
     """act(dense(x)); the kernel computes bias and activation if it can and if no hook or subclass is in the way."""
     name = fused_name(activation)
+    if name is not None and type(dense) is torch.nn.Linear and is_plain(x):
+        weight, bias = parameter(dense, "weight"), parameter(dense, "bias")
+        is_seen = bias is None or is_watched(dense) or has_watchers(activation)
+        if not is_seen and takes_plain_product(weight, x):
+            try:
+                return fo.linear(x, weight, bias, name, transpose_weight=True)
+            except REFUSED:
+                pass  # for a reason that is looked for below
     if name is None or unfused_dense(dense) or is_watched(dense) or has_watchers(activation) or unfused_input(x):
         return activation(dense(x))
     if takes_product(dense, x):

@@ -12,6 +12,8 @@ from fusedops.conversion import UnknownClass
 from fusedops.torch.conversion.hf.code import with_parameters
 from fusedops.torch.nn.layer import FusedLayer, is_mixed
 
+_is_compiling = torch.compiler.is_compiling
+
 ONLY_ALIKE = ""  # the reason not to convert a module that has a form's code by chance; it is not worth a word
 
 
@@ -72,7 +74,11 @@ class HFLayer(FusedLayer, torch.nn.Module if TYPE_CHECKING else object):  # type
 
     def part(self, role: str) -> Any:
         """The attribute that the form has under this name."""
-        return getattr(self, self.names[role])
+        name = self.names[role]
+        if _is_compiling():  # which has its own ways to find it
+            return getattr(self, name)
+        modules = self._modules  # where torch itself looks last
+        return modules[name] if name in modules else getattr(self, name)
 
     def parts(self, roles: Sequence[str], x: torch.Tensor) -> torch.Tensor:
         """What these modules make of x, one after the other."""

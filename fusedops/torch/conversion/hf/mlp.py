@@ -11,9 +11,9 @@ import fusedops.torch as fo
 from fusedops.torch.conversion.hf import internals
 from fusedops.torch.conversion.hf.activations import fused_name, has_watchers, is_activation, unfused_activation
 from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer
-from fusedops.torch.internals import shape
-from fusedops.torch.nn.layer import unfused_input
-from fusedops.torch.nn.linear import takes_product
+from fusedops.torch.internals import is_watched, shape
+from fusedops.torch.nn.layer import REFUSED, is_plain, parameter, unfused_input
+from fusedops.torch.nn.linear import takes_plain_product, takes_product
 
 
 class _Gated(HFLayer):
@@ -115,6 +115,14 @@ def gated_halves(activation: Any, packed: torch.Tensor) -> torch.Tensor:
 def gated_product(activation: Any, gate: Any, up: Any, x: torch.Tensor) -> torch.Tensor:
     """act(gate(x)) · up(x), with both products if the kernel can and if no hook or subclass is in the way."""
     name, plain = fused_name(activation), type(gate) is type(up) is torch.nn.Linear
+    if name is not None and plain and is_plain(x):
+        first, second = parameter(gate, "weight"), parameter(up, "weight")
+        is_seen = is_watched(gate) or is_watched(up) or has_watchers(activation)
+        if not is_seen and takes_plain_product(first, x) and takes_plain_product(second, x):
+            try:
+                return fo.gated_linear(x, first, second, parameter(gate, "bias"), parameter(up, "bias"), name)
+            except REFUSED:
+                pass  # for a reason that is looked for below
     if name is None or not plain or unfused_input(x) or has_watchers(activation):
         return gated(activation, gate(x), up(x))
     if not (takes_product(gate, x) and takes_product(up, x)) or shape(gate.weight) != shape(up.weight):

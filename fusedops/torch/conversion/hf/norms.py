@@ -9,7 +9,7 @@ import torch
 import fusedops.torch as fo
 from fusedops.torch.conversion.hf.layer import HFLayer, stays_half
 from fusedops.torch.internals import shape
-from fusedops.torch.nn.layer import is_mixed, of_two_dtypes, unfused_input
+from fusedops.torch.nn.layer import REFUSED, is_mixed, is_plain, of_two_dtypes, parameter, unfused_input
 
 
 class _Norm(HFLayer):
@@ -25,7 +25,17 @@ class _Norm(HFLayer):
         return self.part("eps") if "eps" in self.names else self.fixed_eps
 
     def _row(self, role: str) -> torch.Tensor | None:
-        return self.part(role) if role in self.names else None
+        name = self.names.get(role)
+        if name is None:
+            return None
+        return getattr(self, name) if torch.compiler.is_compiling() else parameter(self, name)
+
+    def is_plain(self, x: Any) -> bool:
+        """Whether the operator takes x and the parameters as they are, or refuses them, as `layer.is_plain` says."""
+        if not is_plain(x):
+            return False
+        weight, bias, dtype = self._row("weight"), self._row("bias"), x.dtype
+        return (weight is None or weight.dtype is dtype) and (bias is None or bias.dtype is dtype)
 
     def why_not(self, *inputs: Any) -> str | None:
         if not inputs:
@@ -75,6 +85,11 @@ class RMSNorm(_RMSNorm):
     """(weight + offset) · x / rms(x)."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.is_plain(x):
+            try:
+                return self._normalized(x)
+            except REFUSED:
+                pass  # for a reason that is looked for below
         return self._original(x) if self.why_not(x) else self._normalized(x)
 
     def fused_add(
@@ -83,6 +98,8 @@ class RMSNorm(_RMSNorm):
         """(self(s), s) with s = dropout(x) + residual, in one pass; without hooks, only for what the kernel takes."""
         weight, offset = self._row("weight"), self.weight_offset
         return fo.add_rms_norm(x, residual, weight, eps=self._eps, weight_offset=offset, dropout=dropout)
+
+    plain_add = fused_add
 
 
 class OptionalRMSNorm(RMSNorm):
@@ -136,8 +153,14 @@ class LayerNorm(_Norm):
     """(x − mean) / deviation · (weight + offset) + bias."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.why_not(x):
-            return self._original(x)
+        if self.is_plain(x):
+            try:
+                return self._normalized(x)
+            except REFUSED:
+                pass  # for a reason that is looked for below
+        return self._original(x) if self.why_not(x) else self._normalized(x)
+
+    def _normalized(self, x: torch.Tensor) -> torch.Tensor:
         return fo.layer_norm(x, self._factor(), self._row("bias"), eps=self._eps)
 
     def _factor(self) -> torch.Tensor | None:
@@ -149,6 +172,8 @@ class LayerNorm(_Norm):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """As of `RMSNorm`."""
         return fo.add_layer_norm(x, residual, self._factor(), self._row("bias"), eps=self._eps, dropout=dropout)
+
+    plain_add = fused_add
 
 
 class ChannelsLayerNorm(HFLayer):

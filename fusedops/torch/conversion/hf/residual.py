@@ -12,7 +12,7 @@ from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer
 from fusedops.torch.internals import is_watched, shape
 from fusedops.torch.nn import Dropout, LayerNorm, RMSNorm
 from fusedops.torch.nn.dropout import add_dropped, unfused_rate
-from fusedops.torch.nn.layer import unfused_input
+from fusedops.torch.nn.layer import REFUSED, unfused_input
 from fusedops.torch.nn.residual import add_norm as add_fused_norm
 
 
@@ -22,8 +22,14 @@ def add_norm(
     """(norm(s), s) with s = dropout(x) + residual: in one pass, if the norm is ours, takes both, and nobody sees its
     call, nor that of the dropout."""
     x, rate = _to_be_dropped(dropout, x)
+    takes_sum = can_add(norm) and not is_watched(norm)
+    if takes_sum and norm.is_plain(x) and type(residual) is torch.Tensor:
+        try:
+            return norm.plain_add(x, residual, rate)
+        except REFUSED:
+            pass  # for a reason that is looked for below
     is_spread = not unfused_input(x) and shape(x) != shape(residual)  # one of them over the other
-    if can_add(norm) and not is_watched(norm) and not is_spread:
+    if takes_sum and not is_spread:
         return add_fused_norm(norm, x, residual, norm, rate)
     s = add_dropped(x, residual, rate)
     return norm(s), s
