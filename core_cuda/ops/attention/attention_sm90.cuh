@@ -99,11 +99,11 @@ __forceinline__ __device__ void multiply(Mma mma, const A& a, const B& b, C& c) 
   if constexpr (kFromRegisters) cute::warpgroup_fence_operand(const_cast<A&>(a));
 }
 
-// Waits until all but the last kPending products are done: c is a result of those, and not read before.
-template <int kPending, class C>
-__forceinline__ __device__ void wait_for(C& c) {
+// Waits until all but the last kPending products are done: c are results of those, and not read before.
+template <int kPending, class... C>
+__forceinline__ __device__ void wait_for(C&... c) {
   cute::warpgroup_wait<kPending>();
-  cute::warpgroup_fence_operand(c);
+  (cute::warpgroup_fence_operand(c), ...);
 }
 
 // An accumulator of a warpgroup's 64 rows: value v of a thread is in row(v / 2 % 2) and column(v). The left operand of

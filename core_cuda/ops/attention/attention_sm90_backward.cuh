@@ -3,7 +3,8 @@
 // A block owns a tile of keys and walks over the queries of one head that see them. One warp copies tiles of q and dy
 // into rings in shared memory. Two warpgroups have the dk and dv of 64 keys each in registers; scores and their
 // gradients are computed transposed, [keys, queries], so that both stay in registers as the left operands of these
-// sums. The gradient of the scores also goes to shared memory, for dq, a sum over keys.
+// sums. The gradient of the scores also goes to shared memory, for dq, a sum over keys. The sum for dk runs on while dq
+// is stored and the next tile's scores are started, so that the tensor cores do not fall idle between two tiles.
 //
 // With more than 128 features there is room in registers for the sums of 64 keys, of which each warpgroup has half of
 // the features. Both compute the same scores: 7 products of a tile in place of 5, but nothing has to be exchanged.
@@ -36,6 +37,8 @@ struct Backward {
   static constexpr int kConsumers = 2, kThreads = kWarpgroup * (1 + kConsumers);
   static constexpr int kKeyGroups = kN / 64, kHalves = kConsumers / kKeyGroups;  // warpgroups: over keys, over features
   static constexpr int kStages = kD > 192 ? 1 : 2;                               // of each ring
+  // dk runs on into the next tile: if its q has a place of its own, and two scores of each pair leave registers for ds.
+  static constexpr bool kRunsOn = kStages > 1 && kM == 64;
   static constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
 
   // k and v: [keys, features]; q and dy: [queries, features]; ds: [keys, queries].
@@ -138,6 +141,15 @@ struct Backward {
     if (kept.is_empty()) return work;
     const Range queries = call.band.queries(work.sequence, kept);
     if (!queries.is_empty()) work.queries = {queries.begin / kM, (queries.end + kM - 1) / kM};
+    return work;
+  }
+
+  // The same, known to the compiler to be so for all threads of a warp: it then keeps it, and what follows from it, out
+  // of the registers that the sums need.
+  static __device__ Work uniform(Work work) {
+    for (int* value : {&work.sequence.queries, &work.sequence.keys, &work.sequence.kept, &work.keys.begin,
+                       &work.keys.end, &work.queries.begin, &work.queries.end, &work.b, &work.head, &work.key_head})
+      *value = __shfl_sync(0xffffffff, *value, 0);
     return work;
   }
 
@@ -353,7 +365,8 @@ struct Backward {
       dy_ring.consumer_wait(state);
       multiply<false>(score_mma, v, of_stage(dy), slopes);
       if constexpr (kBits) pairs.look(call, work, tile, mask_keeps_all);
-      wait_for<1>(scores);
+      wait_for<1>(dk, scores);
+      if (kRunsOn && state.count() > 0) q_ring.consumer_release(State((stage + 1) % kStages, 0, 0));  // last tile
 
       // p = 2^(score - lse).
       auto p = cute::make_tensor<T>(LeftOperand<T, kM>{});
@@ -402,16 +415,20 @@ struct Backward {
         *reinterpret_cast<float4*>(shared.dq + (i * kConsumers * kWarpgroup + thread * 4)) =
             make_float4(dq(i), dq(i + 1), dq(i + 2), dq(i + 3));
       cutlass::arch::fence_view_async_shared();
-      cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 1);
-      if (thread == 0) shared.dq_is_there.arrive();
-      wait_for<0>(dk);
-      q_ring.consumer_release(state);
+      __syncwarp();
+      if (thread % 32 == 0) shared.dq_is_there.arrive();
+      if constexpr (!kRunsOn) {
+        wait_for<0>(dk);
+        q_ring.consumer_release(state);
+        if constexpr (kStages == 1) cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 1);  // ds has been read
+      }
       ++state;
     };
     if constexpr (kBits)
       for (int left = query_tiles(work).count(); left > 0; --left) take(0);  // it is told which
     else
       for_each_query_tile(parameters, work, [&](int tile, int64_t, const auto&) { take(tile); });
+    wait_for<0>(dk);
     if (!join_heads(parameters, work, shared, thread, dk, dv)) return;
 
     // By way of the memory of v and k, which nobody reads any more.
@@ -525,7 +542,7 @@ struct Backward {
       cute::prefetch_tma_descriptor(parameters.v.get_tma_descriptor());
       cute::prefetch_tma_descriptor(parameters.dy.get_tma_descriptor());
       shared.keys_are_there.init(1);
-      shared.dq_is_there.init(1);
+      shared.dq_is_there.init(kConsumers * kWarpgroup / 32);
       shared.dq_is_free.init(1);
     }
     typename Pipeline::Params ring;
@@ -539,7 +556,7 @@ struct Backward {
     __syncthreads();
     begin_kernel();
     if (!is_packed_well(parameters.call)) return;  // the last kernel writes NaN
-    const Work work = Backward::work(parameters, blockIdx.x);
+    const Work work = uniform(Backward::work(parameters, blockIdx.x));
     if (work.keys.is_empty()) return;
     if (produces) {
       cutlass::arch::warpgroup_reg_dealloc<kProducerRegisters>();
