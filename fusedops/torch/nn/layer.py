@@ -76,6 +76,14 @@ def is_plain(x: Any) -> bool:
     return not _is_compiling() and type(x) is torch.Tensor and internals.tracing_state() is None
 
 
+def are_alike(x: torch.Tensor, other: Any) -> bool:
+    """Whether a tensor has the class, dtype and shape of one that `is_plain`.
+
+    An operator with dropout would refuse another one only after a seed was drawn, and what is drawn next would change.
+    """
+    return type(other) is torch.Tensor and other.dtype is x.dtype and other.shape == x.shape
+
+
 def parameter(module: torch.nn.Module, name: str) -> Any:
     """An attribute that mostly is a parameter: torch itself finds one only after it has looked everywhere else.
 

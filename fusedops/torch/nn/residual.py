@@ -11,7 +11,7 @@ from torch.types import Device
 
 from fusedops.torch.internals import is_symbol
 from fusedops.torch.nn.dropout import add_dropped
-from fusedops.torch.nn.layer import REFUSED, FusedLayer, joined, options
+from fusedops.torch.nn.layer import REFUSED, FusedLayer, are_alike, joined, options
 from fusedops.torch.nn.normalization import LayerNorm, RMSNorm
 
 
@@ -22,7 +22,7 @@ def add_norm(
 
     `of_sum` computes the norm of s if the kernel does not.
     """
-    if norm.is_plain(x) and type(residual) is Tensor:
+    if norm.is_plain(x) and are_alike(x, residual):
         try:
             return norm.plain_add(x, residual, dropout)
         except REFUSED:

@@ -12,7 +12,7 @@ from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer
 from fusedops.torch.internals import is_watched, shape
 from fusedops.torch.nn import Dropout, LayerNorm, RMSNorm
 from fusedops.torch.nn.dropout import add_dropped, unfused_rate
-from fusedops.torch.nn.layer import REFUSED, unfused_input
+from fusedops.torch.nn.layer import REFUSED, are_alike, unfused_input
 from fusedops.torch.nn.residual import add_norm as add_fused_norm
 
 
@@ -23,7 +23,7 @@ def add_norm(
     call, nor that of the dropout."""
     x, rate = _to_be_dropped(dropout, x)
     takes_sum = can_add(norm) and not is_watched(norm)
-    if takes_sum and norm.is_plain(x) and type(residual) is torch.Tensor:
+    if takes_sum and norm.is_plain(x) and are_alike(x, residual):
         try:
             return norm.plain_add(x, residual, rate)
         except REFUSED:
