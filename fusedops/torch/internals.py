@@ -41,6 +41,7 @@ allow_single_level_function = torch._C._functorch.set_single_level_autograd_func
 SingleLevelFunction: Any = _SingleLevelFunction
 compiled_autograd_key = torch.autograd.Function._compiled_autograd_key
 
+dispatch_modes = torch._C._len_torch_dispatch_stack  # how many see each operator, as those that record do
 tracing_state = torch._C._get_tracing_state  # of TorchScript's tracer: None where it does not record
 check = torch._check  # becomes a guard of the compiler
 tree_leaves = torch.utils._pytree.tree_leaves

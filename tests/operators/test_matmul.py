@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.numerics import assert_same_bits
+from tests.helpers.running import python
 
 
 def product(backend, dtype, a, b):
@@ -49,6 +50,8 @@ FEW_TILES = [(1, 512, 512), (64, 1024, 4096), (200, 264, 1000), (520, 16, 600), 
 FEW_TILES += [(70, 72, 136), (70, 72, 2056), (70, 2008, 2056), (130, 520, 2056), (130, 1032, 2056), (180, 1032, 2056)]
 FEW_TILES += [(1000, 72, 2056), (1000, 1032, 136), (256, 3000, 8200)]
 FEW_TILES += [(rows, 8200, 136) for rows in (180, 200, 300, 380, 500, 620, 1000)]
+# The same with a transposed, which TMA reads if a multiple of 8 rows lie side by side.
+FEW_TILES += [(8, 520, 520), (56, 1032, 2056), (136, 520, 2056), (136, 1032, 2056), (184, 8200, 136), (304, 8200, 136)]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -77,6 +80,33 @@ def test_few_tiles(torch_gpu, dtype, shape, offset, random):
                 z = exact + bias.double()
                 wide = limit + torch.finfo(a.dtype).eps * z.abs() + k * 2**-24 * bias.double().abs()
                 assert ((y.double() - z.relu()).abs() <= wide).all()
+
+
+@pytest.mark.parametrize("size", [(70, 1003, 264), (515, 130, 1000), (13, 21, 520)], ids=str)
+def test_parts_of_wider_matrices(torch_gpu, size, random):
+    """Rows and columns that lie side by side, as many as no multiple of 8, of matrices that TMA reads."""
+    fo = torch_gpu.functions
+    m, n, k = size
+    a = torch_gpu.tensor(random.standard_normal((k, m + 15 & ~7)), "bfloat16")[:, :m].t()
+    b = torch_gpu.tensor(random.standard_normal((k, n + 15 & ~7)), "bfloat16")[:, :n]
+    for rows in (a, a.contiguous()):
+        exact = rows.double() @ b.double()
+        limit = 0.505 * 2**-7 * exact.abs() + k * 2**-24 * (rows.double().abs() @ b.double().abs()) + 1e-30
+        assert ((fo.matmul(rows, b).double() - exact).abs() <= limit).all()
+
+
+def test_backward_alone_in_its_thread(torch_gpu):
+    """Autograd's thread has no context of the GPU yet, which describing tiles for TMA needs."""
+    code = """
+import torch, fusedops.torch as fo
+x, w = (torch.ones(n, 512, device="cuda", dtype=torch.bfloat16, requires_grad=True) for n in (128, 512))
+y, dy = fo.matmul(x, w), torch.ones(128, 512, device="cuda", dtype=torch.bfloat16)
+y.backward(dy)
+print(x.grad.sum().item())
+"""
+    done = python(code)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == 128 * 512 * 512
 
 
 # Rows whose order of sums follows from columns and depth alone, and 65; columns and depths that divide no tile.

@@ -316,6 +316,8 @@ def test_what_an_operator_refuses_is_computed_as_before(torch_backend, transform
         torch.testing.assert_close(got, expected)
     normed, total = residual.add_norm(norm, x, y)
     torch.testing.assert_close((normed, total), (plain(x + y), x + y))
+    _, total = fo.nn.AddLayerNorm(8, device=device)(nested, nested)
+    torch.testing.assert_close(total.unbind()[1], 2 * x[1, :2])
 
     linear = nn.Linear(8, 8, device=device)
     with pytest.raises(RuntimeError, match="type"):
@@ -325,5 +327,18 @@ def test_what_an_operator_refuses_is_computed_as_before(torch_backend, transform
 
     heads = torch.randn(1, 2, 3, 264, device=device)  # more features than the kernel takes
     module = types.SimpleNamespace(is_causal=False)
-    got, _ = attention._attend(attention._sdpa, module, heads, heads, heads, None)
-    torch.testing.assert_close(got, functional.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2))
+    for dropout in (0.0, 0.5):  # which draws as it did: a refused operator has drawn nothing
+        torch.manual_seed(1)
+        expected = functional.scaled_dot_product_attention(heads, heads, heads, dropout_p=dropout).transpose(1, 2)
+        torch.manual_seed(1)
+        got, _ = attention._attend(attention._sdpa, module, heads, heads, heads, None, dropout=dropout)
+        torch.testing.assert_close(got, expected)
+
+
+def test_what_an_operator_refuses_is_not_recorded(torch_backend):
+    """A mode that sees every operator would record the one that is refused."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    x = torch.randn(2, 8, device=torch_backend.device)
+    norm = torch_backend.functions.nn.RMSNorm(8, device=x.device, dtype=torch.bfloat16)
+    torch.testing.assert_close(make_fx(norm)(x)(x), norm(x))

@@ -322,6 +322,8 @@ Status launch_few_tiles(const Matmul& product, int parts, const Context& context
                      .threads = S::kThreads,
                      .shared_bytes = int(sizeof(typename S::Shared)),
                      .cluster = parts};
+  // Also makes the GPU's context that of this thread: tiles cannot be described for TMA without one.
+  FUSEDOPS_TRY(allow_shared_memory(few_tiles_kernel<S>, grid.shared_bytes));
   cute::TmaDescriptor tiles_of_a, tiles_of_b;
   const int row_lines = S::kRowsAlongK ? call.rows : S::kLines, column_lines = S::column_lines(call.n);
   FUSEDOPS_TRY(

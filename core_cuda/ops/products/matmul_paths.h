@@ -40,7 +40,7 @@ Status sums_sm90(const Matmul& product, const Context& context);
 Status few_tiles_f16_sm90(const Matmul& product, const FewTilesChoice& tile, const Context& context);
 Status few_tiles_bf16_sm90(const Matmul& product, const FewTilesChoice& tile, const Context& context);
 
-// Few tiles: the sums of the splits.
+// Small tiles: the sums of the splits.
 Status split_sums_sm90(const Matmul& part, const Context& context);
 
 // The same with an epilogue; a is not transposed.

@@ -80,6 +80,8 @@ Status run_sm90(const typename Kernel::ProblemShape& problem, const typename Ker
   using Gemm = cutlass::gemm::device::GemmUniversalAdapter<Kernel>;
   cutlass::KernelHardwareInfo device;
   FUSEDOPS_TRY(check(cudaGetDevice(&device.device_id), "cudaGetDevice"));
+  // Makes the GPU's context that of this thread: CUTLASS cannot describe tiles for TMA without one.
+  FUSEDOPS_TRY(check(cudaSetDevice(device.device_id), "cudaSetDevice"));
   FUSEDOPS_TRY(check(cudaDeviceGetAttribute(&device.sm_count, cudaDevAttrMultiProcessorCount, device.device_id),
                      "cudaDeviceGetAttribute"));
   const typename Gemm::Arguments arguments{cutlass::gemm::GemmUniversalMode::kGemm, problem, mainloop, epilogue,

@@ -1,5 +1,5 @@
 // Which kernel and which tiles a product of 16 bits takes on compute capability 9.x: those with the least time by a
-// model of an H200. The choice depends on the shape, the layout and the alignment alone.
+// model of an H200. The choice depends on the shape, the layout, the alignment and the epilogue alone.
 #pragma once
 
 #include <cstdint>

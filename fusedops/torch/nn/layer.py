@@ -68,12 +68,14 @@ REFUSED = (RuntimeError, TypeError)
 
 
 def is_plain(x: Any) -> bool:
-    """Whether x is a tensor of torch's own class, in code that runs and that nobody records.
+    """Whether x is a tensor of torch's own class where kernels are, in code that runs and that nobody records.
 
     A layer may then call the operator at once, which refuses what `why_not` would name, and ask when it has: on small
     tensors the question takes as long as the operator.
     """
-    return not _is_compiling() and type(x) is torch.Tensor and internals.tracing_state() is None
+    if _is_compiling() or type(x) is not torch.Tensor or x.is_nested or not (x.is_cuda or x.is_cpu or x.is_meta):
+        return False
+    return internals.tracing_state() is None and internals.dispatch_modes() == 0
 
 
 def are_alike(x: torch.Tensor, other: Any) -> bool:

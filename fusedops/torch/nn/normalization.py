@@ -39,7 +39,9 @@ class _Norm(FusedLayer):
 
     def is_plain(self, x: Any) -> bool:
         """Whether the operator takes x and the parameters as they are, or refuses them, as `layer.is_plain` says."""
-        return is_plain(x) and self.elementwise_affine and len(self.normalized_shape) == 1
+        if not (is_plain(x) and self.elementwise_affine and len(self.normalized_shape) == 1):
+            return False
+        return parameter(self, "weight").dtype is x.dtype
 
     def why_not(self, *inputs: Any) -> str | None:
         return unfused_input(inputs[0]) or self._unfused_weight(inputs[0]) if inputs else None

@@ -84,6 +84,16 @@ def _is_usual(query: Tensor, scaling: Any, options: Mapping[str, Any]) -> bool:
     )
 
 
+def _is_taken(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether the operator does not refuse them: with dropout, it would after a seed was drawn."""
+    return (
+        key.dtype is value.dtype is query.dtype
+        and max(query.shape[-1], value.shape[-1]) <= _MOST_FEATURES
+        and key.shape[-1] == query.shape[-1]
+        and query.shape[0] == key.shape[0] == value.shape[0]
+    )
+
+
 def _attend(
     original: Callable[..., _Result],
     module: Any,
@@ -102,7 +112,7 @@ def _attend(
     queries, keys = query.shape[2], key.shape[2]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     is_whole = attention_mask is None and softcap is None and (queries == keys or not causal)
-    if is_whole and _is_usual(query, scaling, options):
+    if is_whole and _is_usual(query, scaling, options) and (not dropout or _is_taken(query, key, value)):
         window = sliding_window if causal else None
         rows = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
         try:
