@@ -15,11 +15,6 @@ bool has_large_tiles(const Matmul& product) {
   return tma_takes(product) && reinterpret_cast<uintptr_t>(product.epilogue.z) % 16 == 0;
 }
 
-bool has_few_tiles(const Matmul& product) {
-  constexpr int64_t kMost = int64_t(1) << 30;
-  return rows_aligned(product) && product.m < kMost && product.n < kMost && product.k < kMost;
-}
-
 // Products of several matrices, and those whose c is the sums, have large tiles or none.
 bool takes_large_tiles(const Matmul& product) { return has_large_tiles(product) && !is_small(product); }
 
@@ -58,7 +53,7 @@ Status multiply_cuda(const Matmul& product, void* workspace, const Context& cont
 #ifdef FUSEDOPS_SM90
   bool is_sm90 = false;
   if (size_of(product.dtype) == 2) FUSEDOPS_TRY(cuda::has_sm90(&is_sm90));
-  if (is_sm90 && product.batch == 1 && !product.is_wide && cuda::has_few_tiles(product)) {
+  if (is_sm90 && product.batch == 1 && !product.is_wide && cuda::tma_reads(product)) {
     const auto few = cuda::FewTilesChoice::of(product);
     return cuda::run_sm90(product, cuda::product_kernel(product, few, cuda::has_large_tiles(product)), few, workspace,
                           context);

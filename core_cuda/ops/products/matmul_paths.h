@@ -60,12 +60,16 @@ inline bool rows_aligned(const Matmul& product) {
   return aligned(product.a) && aligned(product.b);
 }
 
-// Whether TMA can read a and b and write c: it wants lines of 16 bytes and sizes of 32 bits.
-inline bool tma_takes(const Matmul& product) {
+// Whether TMA can read a and b: it wants lines of 16 bytes and sizes of 32 bits.
+inline bool tma_reads(const Matmul& product) {
   constexpr int64_t kMost = int64_t(1) << 30;
-  return rows_aligned(product) && product.n % 8 == 0 && product.c_stride % 8 == 0 &&
-         reinterpret_cast<uintptr_t>(product.c) % 16 == 0 && product.m < kMost && product.n < kMost &&
-         product.k < kMost && product.batch < kMost;
+  return rows_aligned(product) && product.m < kMost && product.n < kMost && product.k < kMost && product.batch < kMost;
+}
+
+// Whether it can write c, too.
+inline bool tma_takes(const Matmul& product) {
+  return tma_reads(product) && product.n % 8 == 0 && product.c_stride % 8 == 0 &&
+         reinterpret_cast<uintptr_t>(product.c) % 16 == 0;
 }
 
 // Whether tiles of 128 x 128 would be mostly empty, or too few to occupy a large GPU.

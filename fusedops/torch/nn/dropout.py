@@ -46,7 +46,7 @@ class Dropout(FusedLayer, nn.Dropout):
         return unfused_rate(self.p) or (unfused_input(inputs[0]) or _too_few(inputs[0]) if inputs else None)
 
     def forward(self, input: Tensor) -> Tensor:
-        if is_plain(input) and input.is_cuda and input.numel() < _FEWEST_ON_GPU:  # which `why_not` says at length
+        if is_plain(input) and _too_few(input):
             return functional.dropout(input, self.p, self.training, self.inplace)
         if not self.training or self.why_not(input):
             return self.otherwise(super().forward, input)

@@ -76,13 +76,11 @@ class _Norm(HFLayer):
         return self.original.forward(self, *inputs)  # type: ignore[attr-defined]
 
 
-class _RMSNorm(_Norm):
+class _NormAlone(_Norm):
+    """A norm that is called with x alone."""
+
     def _normalized(self, x: torch.Tensor) -> torch.Tensor:
-        return fo.rms_norm(x, self._row("weight"), eps=self._eps, weight_offset=self.weight_offset)
-
-
-class RMSNorm(_RMSNorm):
-    """(weight + offset) · x / rms(x)."""
+        raise NotImplementedError
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.is_plain(x):
@@ -91,6 +89,15 @@ class RMSNorm(_RMSNorm):
             except REFUSED:
                 pass  # for a reason that is looked for below
         return self._original(x) if self.why_not(x) else self._normalized(x)
+
+
+class _RMSNorm(_Norm):
+    def _normalized(self, x: torch.Tensor) -> torch.Tensor:
+        return fo.rms_norm(x, self._row("weight"), eps=self._eps, weight_offset=self.weight_offset)
+
+
+class RMSNorm(_RMSNorm, _NormAlone):
+    """(weight + offset) · x / rms(x)."""
 
     def fused_add(
         self, x: torch.Tensor, residual: torch.Tensor, dropout: float = 0.0
@@ -149,16 +156,8 @@ class GateThenGroupedRMSNorm(GateThenRMSNorm):
         return self.part("weight") * fo.rms_norm(groups, eps=self._eps).flatten(-2)
 
 
-class LayerNorm(_Norm):
+class LayerNorm(_NormAlone):
     """(x − mean) / deviation · (weight + offset) + bias."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.is_plain(x):
-            try:
-                return self._normalized(x)
-            except REFUSED:
-                pass  # for a reason that is looked for below
-        return self._original(x) if self.why_not(x) else self._normalized(x)
 
     def _normalized(self, x: torch.Tensor) -> torch.Tensor:
         return fo.layer_norm(x, self._factor(), self._row("bias"), eps=self._eps)
