@@ -6,15 +6,23 @@ namespace fusedops {
 namespace cuda {
 namespace {
 
+// Neighbours that a thread adds: as many as a pack has of 16 bits, so that gradients have the same norm in any dtype that
+// holds them, and an optimizer with float32 masters clips as one over float32 does.
+constexpr int kNeighbours = 8;
+
 template <class T, bool kAligned>
 __device__ compute_t<T> thread_sum(const T* data, int n) {
   constexpr int kPack = kPackSize<T>;
+  static_assert(kNeighbours % kPack == 0);
   compute_t<T> sum = 0;
-  for (int i = int(threadIdx.x) * kPack; i < n; i += kThreads * kPack) {
-    const Pack<T> pack = load_pack<kAligned>(data + i, n - i);
+  for (int i = int(threadIdx.x) * kNeighbours; i < n; i += kThreads * kNeighbours) {
+    Pack<T> packs[kNeighbours / kPack];
 #pragma unroll
-    for (int k = 0; k < kPack; ++k) {
-      const compute_t<T> value = element(pack, k);
+    for (int j = 0; j < kNeighbours / kPack; ++j)
+      packs[j] = load_pack<kAligned>(data + i + j * kPack, n - i - j * kPack);
+#pragma unroll
+    for (int k = 0; k < kNeighbours; ++k) {
+      const compute_t<T> value = element(packs[k / kPack], k % kPack);
       sum = multiply_add(value, value, sum);
     }
   }
