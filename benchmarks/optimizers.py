@@ -18,7 +18,7 @@ from typing import Any
 
 FRAMEWORKS = ("torch", "tf")
 DTYPES = ("float32", "bfloat16")
-REPEATS, STEPS = 5, 4
+REPEATS, STEPS = 3, 16
 SMALL = 1000  # elements of a small tensor
 
 
