@@ -72,6 +72,26 @@ def test_values_and_gradients(tf_backend, case, policy, random):
         assert_accurate(value, exact, magnitude, 4 * any_order(terms), f"result {i}", storage=(STORED, dtype))
 
 
+@pytest.mark.parametrize("case", [case for case in FUSED if case.layer in ("Dense", "EinsumDense")], ids=str)
+def test_products_as_where_there_is_a_gpu(tf_cpu, case, random, monkeypatch):
+    """The way through `linear`, also with batch and sequence unknown."""
+    from fusedops.tf.keras import dense
+
+    monkeypatch.setattr(dense, "has_gpu", lambda: True)
+    layer, _, exact_layer = built(case, tf_cpu, "float32", random)
+    x = tensors(case, tf_cpu, "float64", random)
+    function = tf_cpu.tf.function(
+        layer.call, input_signature=[tf_cpu.tf.TensorSpec([None] * (len(case.shape) - 1) + [case.shape[-1]])]
+    )
+    assert "FusedopsLinear" in {node.op for node in function.get_concrete_function().graph.as_graph_def().node}
+    exact = value_and_gradients(tf_cpu, exact_layer, x)
+    terms = max(int(np.prod(case.shape[1:])), int(np.prod(case.shape[:-1])))
+    for call in (layer, function):
+        got = value_and_gradients(tf_cpu, call, tf_cpu.tf.cast(x, "float32"), layer.trainable_variables)
+        for value, right in zip(got, exact, strict=True):
+            assert_accurate(value, right, np.full(right.shape, np.abs(right).max()), 4 * any_order(terms))
+
+
 @pytest.mark.parametrize("case", FALLBACKS, ids=str)
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 def test_what_is_left_to_keras_has_its_bits(tf_backend, case, policy, random):
@@ -82,7 +102,7 @@ def test_what_is_left_to_keras_has_its_bits(tf_backend, case, policy, random):
     inputs = tf.nest.map_structure(lambda x: tf.cast(x, layer.compute_dtype), exact_inputs)
     assert layer.why_not(inputs[0] if case.inputs > 1 else inputs)
     got, expected = (value_and_gradients(tf_backend, each, inputs) for each in (layer, keras_layer))
-    if tf_backend.device != "cpu" and case.layer in ("Dense", "GatedDense"):
+    if tf_backend.device != "cpu" and case.layer in ("Dense", "EinsumDense", "GatedDense"):
         exact = value_and_gradients(tf_backend, exact_layer, exact_inputs)
         assert_as_accurate(got, expected, exact, layer.compute_dtype)
         return
@@ -98,10 +118,20 @@ def test_reasons(tf_cpu, random):
         ("AddRMSNormalization", {"axis": -2}, "axis -2 is not the last"),
         ("LayerNormalization", {"rms_scaling": True}, "rms_scaling is set"),
         ("RMSNormalization", {"epsilon": None}, "epsilon is None"),
-        ("Dense", {"units": 3}, "without an activation there is nothing to fuse"),
+        ("Dense", {"units": 3, "use_bias": False}, "without a bias and an activation there is nothing to fuse"),
         ("Dense", {"units": 3, "activation": "sigmoid"}, "Keras's losses need the logits before a sigmoid"),
         ("Dense", {"units": 3, "activation": "elu"}, "activation elu is not among those of the kernel"),
         ("GatedDense", {"units": 3, "activation": "elu"}, "activation elu is not among those of the kernel"),
+        (
+            "EinsumDense",
+            {"equation": "abc,dc->abd", "output_shape": (8, 3)},
+            "abc,dc->abd is no product of last axes with first ones",
+        ),
+        (
+            "EinsumDense",
+            {"equation": "abc,cd->abd", "output_shape": (8, 3), "bias_axes": "bd"},
+            "its bias is over bd, not over d",
+        ),
     ):
         layer = ours(Case(name, arguments), "float32")
         layer.build((2, 8, 8))
@@ -228,7 +258,7 @@ def test_default_arguments_are_those_of_keras(tf_cpu):
     keras = load_keras()
     import fusedops.tf.keras as fk
 
-    for name in ("RMSNormalization", "LayerNormalization", "Softmax", "Dense"):
+    for name in ("RMSNormalization", "LayerNormalization", "Softmax", "Dense", "EinsumDense"):
         mine, theirs = getattr(fk, name), getattr(keras.layers, name)
         assert issubclass(mine, theirs)
         assert inspect.signature(mine) == inspect.signature(theirs)

@@ -16,7 +16,7 @@ from fusedops.tf.keras import activations as activations  # noqa: E402
 from fusedops.tf.keras import optimizers as optimizers  # noqa: E402
 from fusedops.tf.keras.attention import GroupQueryAttention, MultiHeadAttention  # noqa: E402
 from fusedops.tf.keras.conversion import convert, revert  # noqa: E402
-from fusedops.tf.keras.dense import Dense, GatedDense  # noqa: E402
+from fusedops.tf.keras.dense import Dense, EinsumDense, GatedDense  # noqa: E402
 from fusedops.tf.keras.dropout import Dropout, DropoutAdd  # noqa: E402
 from fusedops.tf.keras.linear_loss import LinearCrossEntropyLoss  # noqa: E402
 from fusedops.tf.keras.losses import SparseCategoricalCrossentropy  # noqa: E402
@@ -31,6 +31,7 @@ __all__ = [
     "Dense",
     "Dropout",
     "DropoutAdd",
+    "EinsumDense",
     "GatedDense",
     "GroupQueryAttention",
     "LayerNormalization",

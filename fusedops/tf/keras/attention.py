@@ -10,12 +10,20 @@ import keras
 import tensorflow as tf
 
 import fusedops.tf as fo
+from fusedops.tf.keras import internals
+from fusedops.tf.keras.dense import EinsumDense
 from fusedops.tf.keras.kept import Kept, attend, fit, keras_mask, of_heads, of_pairs, too_many
 from fusedops.tf.keras.layer import FusedLayer, register
 
 
 class _FusedAttention(FusedLayer):
     """What both layers share."""
+
+    def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
+        super().build(query_shape, value_shape, key_shape)
+        for layer in internals.layers(self):  # its projections
+            if type(layer) is keras.layers.EinsumDense:
+                internals.become(layer, EinsumDense)
 
     @property
     def _window(self) -> int | None:

@@ -9,7 +9,7 @@ import keras
 from fusedops import conversion
 from fusedops.tf.keras import hub, internals, optimizers
 from fusedops.tf.keras.attention import GroupQueryAttention, MultiHeadAttention
-from fusedops.tf.keras.dense import Dense
+from fusedops.tf.keras.dense import Dense, EinsumDense
 from fusedops.tf.keras.dropout import Dropout
 from fusedops.tf.keras.layer import FusedLayer
 from fusedops.tf.keras.losses import SparseCategoricalCrossentropy
@@ -19,6 +19,7 @@ from fusedops.tf.keras.softmax import Softmax
 _OF_KERAS: dict[type, type] = {
     keras.layers.Dense: Dense,
     keras.layers.Dropout: Dropout,
+    keras.layers.EinsumDense: EinsumDense,
     keras.layers.GroupQueryAttention: GroupQueryAttention,
     keras.layers.LayerNormalization: LayerNormalization,
     keras.layers.MultiHeadAttention: MultiHeadAttention,

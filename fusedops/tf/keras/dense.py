@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import keras
@@ -18,8 +19,44 @@ def has_gpu() -> bool:
     return bool(tf.config.list_physical_devices("GPU"))
 
 
+class _FusedDense(FusedLayer):
+    """What both layers share."""
+
+    def why_not(self, inputs: Any = None) -> str | None:
+        name = activations.fused_name(self.activation)
+        if name is None:
+            return activations.unfused_activation(self.activation)
+        if name == "identity" and not self._has_bias:
+            return "without a bias and an activation there is nothing to fuse"
+        if name == "sigmoid":
+            return "Keras's losses need the logits before a sigmoid"
+        return f"it is quantized to {self.quantization_mode}" if self.quantization_mode else None
+
+    def _on_gpu(self, x: Any, contracted: int) -> tf.Tensor | None:
+        """Its product over the last axes of x and as many first ones of the kernel, if there is a GPU."""
+        if self.why_not() or not has_gpu() or not isinstance(x, tf.Tensor):
+            return None
+        kernel = keras.ops.convert_to_tensor(self.kernel)
+        if kernel.dtype != x.dtype:
+            return None
+        bias = None if self.bias is None else keras.ops.convert_to_tensor(self.bias)
+        outer = keras.ops.shape(x)[: x.shape.rank - contracted]
+        columns, features = math.prod(kernel.shape[:contracted]), kernel.shape[contracted:]
+        if contracted > 1:
+            x = keras.ops.reshape(x, (*outer, columns))
+        if kernel.shape.rank > 2:
+            kernel = tf.reshape(kernel, (columns, math.prod(features)))
+            bias = None if bias is None else tf.reshape(bias, [-1])
+        y = fo.linear(x, kernel, bias, activations.fused_name(self.activation), transpose_weight=False)
+        return y if len(features) == 1 else keras.ops.reshape(y, (*outer, *features))
+
+    def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
+        """As Keras's, which refuses subclasses: these add nothing to quantize."""
+        super().quantize(mode, type_check=type_check and type(self) not in (Dense, EinsumDense), config=config)
+
+
 @register
-class Dense(FusedLayer, keras.layers.Dense):
+class Dense(_FusedDense, keras.layers.Dense):
     """activation(x @ kernel + bias): `fusedops.tf.linear` where there is a GPU; on a CPU, whose products TensorFlow
     computes faster, its product and then `fusedops.tf.bias_act`.
 
@@ -33,9 +70,10 @@ class Dense(FusedLayer, keras.layers.Dense):
         bits, and the value is rounded once. On a CPU the product itself is rounded before, and the bias is not.
 
     The kernel has relu, gelu, silu and tanh. It also has gelu's approximation by tanh, for which Keras has no name:
-    `activation=fusedops.tf.keras.activations.gelu_tanh`. Keras's own code computes all other activations, among them
-    sigmoid, because Keras's losses look for the logits before it; layers without an activation, where there is nothing
-    to fuse; and quantized layers.
+    `activation=fusedops.tf.keras.activations.gelu_tanh`. Without an activation the bias and its gradient are fused, on
+    a GPU; on a CPU Keras's own code computes such a layer. It also computes all other activations, among them sigmoid,
+    because Keras's losses look for the logits before it; layers with neither a bias nor an activation, where there is
+    nothing to fuse; and quantized layers.
 
     Example:
         >>> layer = fk.Dense(1, activation="gelu", kernel_initializer="ones")
@@ -43,31 +81,73 @@ class Dense(FusedLayer, keras.layers.Dense):
         array([[0.8413]], dtype=float32)
     """
 
-    def why_not(self, inputs: Any = None) -> str | None:
-        name = activations.fused_name(self.activation)
-        if name is None:
-            return activations.unfused_activation(self.activation)
-        if name == "identity":
-            return "without an activation there is nothing to fuse"
-        if name == "sigmoid":
-            return "Keras's losses need the logits before a sigmoid"
-        return f"it is quantized to {self.quantization_mode}" if self.quantization_mode else None
+    @property
+    def _has_bias(self) -> bool:
+        return bool(self.use_bias)
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+        y = self._on_gpu(inputs, contracted=1)
+        if y is not None:
+            return y
         name = activations.fused_name(self.activation)
-        if name is None or self.why_not():
+        if name in (None, "identity") or self.why_not():
             return super().call(inputs, training=training)
-        if has_gpu() and isinstance(inputs, tf.Tensor):
-            kernel = keras.ops.convert_to_tensor(self.kernel)
-            bias = None if self.bias is None else keras.ops.convert_to_tensor(self.bias)
-            if kernel.dtype == inputs.dtype:
-                return fo.linear(inputs, kernel, bias, name, transpose_weight=False)
         x = keras.ops.matmul(inputs, self.kernel)
         return fo.bias_act(x, parameter(self.bias, x), name)
 
-    def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
-        """As Keras's, which refuses subclasses: this one adds nothing to quantize."""
-        super().quantize(mode, type_check=type_check and type(self) is not Dense, config=config)
+
+@register
+class EinsumDense(_FusedDense, keras.layers.EinsumDense):
+    """activation(x · kernel + bias) over some of x's last axes: `fusedops.tf.linear`, where there is a GPU.
+
+    The arguments, the weights and the config are those of `keras.layers.EinsumDense`. Keras's attention layers project
+    with it; TensorFlow's own gradient of such a bias takes longer than the product.
+
+    Call arguments:
+        inputs: as the equation says.
+
+    Returns:
+        A tensor as the equation says, in the layer's compute dtype. In 16 bits the bias is added in float32, and the
+        value is rounded once.
+
+    The kernel takes equations that multiply the last axes of x with the first axes of the kernel, in their order, such
+    as "abc,cde->abde" and "abcd,cde->abe", with a bias over all others of the kernel. It has the activations that
+    `Dense` has. Keras's own code computes all others, and all on a CPU.
+
+    Example:
+        >>> layer = fk.EinsumDense("ab,bcd->acd", output_shape=(2, 1), bias_axes="cd", kernel_initializer="ones")
+        >>> layer(tf.constant([[0.5, 0.5]])).numpy()
+        array([[[1.],
+                [1.]]], dtype=float32)
+    """
+
+    @property
+    def _has_bias(self) -> bool:
+        return self.bias_axes is not None
+
+    def why_not(self, inputs: Any = None) -> str | None:
+        product = _product(self.equation)
+        if product is None:
+            return f"{self.equation} is no product of last axes with first ones"
+        if self.bias_axes not in (None, product[1]):
+            return f"its bias is over {self.bias_axes}, not over {product[1]}"
+        return super().why_not(inputs)
+
+    def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+        product = _product(self.equation)
+        y = None if product is None else self._on_gpu(inputs, contracted=product[0])
+        return super().call(inputs, training=training) if y is None else y
+
+
+def _product(equation: str) -> tuple[int, str] | None:
+    """How many last axes of x are multiplied with first axes of the kernel, and the kernel's others, if that is all."""
+    x, kernel, y = equation.replace(" ", "").replace("->", ",").split(",")
+    for count in range(1, len(kernel)):
+        outer, features = x[:-count], kernel[count:]
+        letters = x.replace(".", "") + features
+        if x[-count:] == kernel[:count] and y == outer + features and len(set(letters)) == len(letters):
+            return count, features
+    return None
 
 
 @register

@@ -10,7 +10,7 @@ import tensorflow as tf
 import fusedops.tf as fo
 from fusedops.functions.common import Activation
 from fusedops.tf.keras import activations
-from fusedops.tf.keras.dense import Dense, has_gpu
+from fusedops.tf.keras.dense import Dense, EinsumDense, has_gpu
 
 _OF_DENSE = "btd,df->btf"  # the equation of an EinsumDense that is a Dense
 
@@ -55,7 +55,7 @@ def _both(gate: Any, up: Any, x: tf.Tensor, activation: Activation) -> tf.Tensor
 
 def _is_plain(dense: Any, x: tf.Tensor) -> bool:
     """Whether it is a product, a bias and an activation: no LoRA, quantization, loss, or call that somebody has set."""
-    if type(dense) is keras.layers.EinsumDense:
+    if type(dense) in (keras.layers.EinsumDense, EinsumDense):
         if dense.equation != _OF_DENSE or dense.bias_axes is not None:
             return False
     elif type(dense) not in (keras.layers.Dense, Dense):
