@@ -58,28 +58,73 @@ __device__ void forget(Pack<T>& pack) {
 
 inline bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
-// Loads elements [0, count) of a pack; the rest is zero. One access if the pack is whole and its address is aligned.
-template <bool kAligned, class T>
-__device__ Pack<T> load_pack(const T* from, int64_t count) {
-  Pack<T> pack;
-  if (kAligned && count >= kPackSize<T>) {
-    *reinterpret_cast<int4*>(&pack) = __ldg(reinterpret_cast<const int4*>(from));
-  } else {
+// The bytes from an address that is `offset` bytes behind two neighbouring words of 16 bytes.
+template <class T>
+__device__ Pack<T> shifted(const int4& low, const int4& high, int offset) {
+  const int4 words[2] = {low, high};
+  uint32_t from[8];
 #pragma unroll
-    for (int i = 0; i < kPackSize<T>; ++i) pack.values[i] = i < count ? from[i] : T{};
-  }
+  for (int i = 0; i < 8; ++i) from[i] = reinterpret_cast<const uint32_t*>(words)[i];
+#pragma unroll
+  for (int i = 0; i < 6; ++i) from[i] = offset & 8 ? from[i + 2] : from[i];
+#pragma unroll
+  for (int i = 0; i < 5; ++i) from[i] = offset & 4 ? from[i + 1] : from[i];
+  Pack<T> pack;
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    reinterpret_cast<uint32_t*>(&pack)[i] =
+        sizeof(T) < 4 ? __funnelshift_r(from[i], from[i + 1], 8 * (offset & 2)) : from[i];
   return pack;
 }
 
+// Loads elements [0, count) of a pack; the rest is zero. One access if the pack is whole and its address is aligned. If
+// it is not, the two aligned words of 16 bytes around it: what they hold before it is in the same allocation, which
+// begins at such a word, and what they hold behind it must be among the `count` elements.
+template <bool kAligned, class T>
+__device__ Pack<T> load_pack(const T* from, int64_t count) {
+  const int offset = kAligned ? 0 : int(reinterpret_cast<uintptr_t>(from) % 16);
+  const int4* const words = reinterpret_cast<const int4*>(reinterpret_cast<uintptr_t>(from) - offset);
+  const bool whole = count >= (offset ? 32 - offset : 16) / int(sizeof(T));
+  Pack<T> pack;
+  if constexpr (kAligned) {
+    if (whole) {
+      *reinterpret_cast<int4*>(&pack) = __ldg(words);
+      return pack;
+    }
+  } else {
+    int4 low = {}, high = {};
+    if (whole) low = __ldg(words);
+    if (whole && offset) high = __ldg(words + 1);
+    pack = shifted<T>(low, high, offset);
+    if (whole) return pack;
+  }
+#pragma unroll
+  for (int i = 0; i < kPackSize<T>; ++i) pack.values[i] = i < count ? from[i] : T{};
+  return pack;
+}
+
+// Whole packs of 16 bits at an unaligned address are written in words of 4 bytes, as far as these are aligned.
 template <bool kAligned, class T>
 __device__ void store_pack(const Pack<T>& pack, T* to, int64_t count) {
   if (kAligned && count >= kPackSize<T>) {
     *reinterpret_cast<int4*>(to) = *reinterpret_cast<const int4*>(&pack);
-  } else {
-#pragma unroll
-    for (int i = 0; i < kPackSize<T>; ++i)
-      if (i < count) to[i] = pack.values[i];
+    return;
   }
+  if constexpr (!kAligned && sizeof(T) == 2) {
+    if (count >= kPackSize<T>) {
+      const auto* const from = reinterpret_cast<const uint32_t*>(&pack);
+      const bool odd = reinterpret_cast<uintptr_t>(to) % 4;
+      auto* const words = reinterpret_cast<uint32_t*>(to + odd);
+      if (odd) to[0] = pack.values[0], to[kPackSize<T> - 1] = pack.values[kPackSize<T> - 1];
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (i < 3 || !odd) words[i] = odd ? __funnelshift_r(from[i], from[(i + 1) % 4], 16) : from[i];
+      return;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kPackSize<T>; ++i)
+    if (i < count) to[i] = pack.values[i];
 }
 
 // The same for rows of whole packs, if aligned, or `other`: one predicate instead of branches, which would keep the

@@ -28,6 +28,33 @@ Status forward(const Call& call) {
 
 constexpr int kBackwardPacks = 4;  // per thread
 
+// Where a row of results does not begin at a multiple of 16 bytes, packs begin before it, so that all but its first and
+// last one are written by one access.
+template <bool kAligned, class T>
+struct RowOfLogits {
+  const T* logits;
+  T* dlogits;
+  int64_t columns;
+
+  __device__ int64_t first() const {
+    return kAligned ? 0 : -int64_t(reinterpret_cast<uintptr_t>(dlogits) % 16 / sizeof(T));
+  }
+  __device__ Pack<T> load(int64_t at) const {
+    if (kAligned || at >= 0) return load_row_pack<kAligned>(logits + at, columns - at);
+    Pack<T> pack;
+#pragma unroll
+    for (int i = 0; i < kPackSize<T>; ++i) pack.values[i] = at + i >= 0 && at + i < columns ? logits[at + i] : T{};
+    return pack;
+  }
+  __device__ void store(const Pack<T>& pack, int64_t at) const {
+    if constexpr (kAligned) return store_row_pack<true>(pack, dlogits + at, columns - at);
+    if (at >= 0) return store_pack<true>(pack, dlogits + at, columns - at);
+#pragma unroll
+    for (int i = 0; i < kPackSize<T>; ++i)
+      if (at + i >= 0 && at + i < columns) dlogits[at + i] = pack.values[i];
+  }
+};
+
 template <bool kAligned, class T>
 __global__ void __launch_bounds__(kThreads, kAligned ? 4 : 3)
     cross_entropy_backward_kernel(const LossGradient<compute_t<T>> gradient, const Logits<T> logits, T* dlogits,
@@ -37,19 +64,18 @@ __global__ void __launch_bounds__(kThreads, kAligned ? 4 : 3)
   begin_kernel();
   const TileThread me(tiles);
   if (me.row >= logits.rows) return;
+  const RowOfLogits<kAligned, T> row = {logits.row(me.row), dlogits + me.row * logits.columns, logits.columns};
+  const int64_t start = me.start + row.first();
   Pack<T> packs[kBackwardPacks];
 #pragma unroll
-  for (int p = 0; p < kBackwardPacks; ++p) {
-    const int64_t at = me.at<T>(me.start, p);
-    packs[p] = load_row_pack<kAligned>(logits.row(me.row) + at, logits.columns - at);
-  }
+  for (int p = 0; p < kBackwardPacks; ++p) packs[p] = row.load(me.at<T>(start, p));
   const int64_t label = gradient.labels[me.row];  // after the logits, which must not wait for it
   const bool ignored = gradient.is_ignored(label);
   const A slope = gradient.is_class(label) ? gradient.slope(me.row) : std::numeric_limits<A>::quiet_NaN();
   const auto derivative = gradient.derivative(me.row, slope);
 #pragma unroll
   for (int p = 0; p < kBackwardPacks; ++p) {
-    const int64_t at = me.at<T>(me.start, p);
+    const int64_t at = me.at<T>(start, p);
     if (at >= logits.columns) return;
     A dx[kSize] = {};
     if (!ignored) {  // all threads of the row agree
@@ -61,7 +87,7 @@ __global__ void __launch_bounds__(kThreads, kAligned ? 4 : 3)
       for (int i = 0; i < kSize; ++i)
         if (at + i == label) dx[i] = gradient.derivative_of_label(me.row, slope)(element(packs[p], i));
     }
-    store_row_pack<kAligned>(rounded<T>(dx), dlogits + me.row * logits.columns + at, logits.columns - at);
+    row.store(rounded<T>(dx), at);
   }
 }
 
@@ -70,8 +96,8 @@ Status backward(const Call& call) {
   const auto logits = logits_of<T>(*call.inputs[input_of(kCrossEntropyBackward, "logits")]);
   const LossGradient<compute_t<T>> gradient(call, kCrossEntropyBackward, logits.rows, logits.columns);
   T* const dlogits = call.output<T>(output_of(kCrossEntropyBackward, "dlogits"));
-  const RowTiles tiles = row_tiles<T, kBackwardPacks>(logits.columns);
   const bool aligned = are_rows_aligned(logits.columns, logits.data, logits.stride) && is_aligned(dlogits);
+  const RowTiles tiles = row_tiles<T, kBackwardPacks>(logits.columns + (aligned ? 0 : kPackSize<T> - 1));
   return launch(call.context,
                 aligned ? cross_entropy_backward_kernel<true, T> : cross_entropy_backward_kernel<false, T>,
                 tiles.blocks(logits.rows), tiles.groups.block_threads, gradient, logits, dlogits, tiles);
