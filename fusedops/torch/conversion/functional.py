@@ -14,7 +14,7 @@ from torch.nn import functional
 
 import fusedops.torch as fo
 from fusedops.functions.common import Reduction
-from fusedops.torch.nn.layer import as_original, unfused_input
+from fusedops.torch.nn.layer import as_original, unfused_input, unfused_pass
 from fusedops.torch.nn.losses import of_classes, unfused_target
 from fusedops.torch.nn.normalization import default_eps
 
@@ -77,7 +77,7 @@ KERNELS: dict[Callable[..., Any], Callable[..., Any]] = {
 
 
 def _fits(x: Any) -> bool:
-    return isinstance(x, Tensor) and not unfused_input(x) and not _is_cast(x)
+    return isinstance(x, Tensor) and not unfused_pass(x) and not _is_cast(x)
 
 
 def _is_cast(x: Tensor) -> bool:

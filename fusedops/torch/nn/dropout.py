@@ -10,7 +10,7 @@ from torch.nn import functional
 
 import fusedops.torch as fo
 from fusedops.torch import internals
-from fusedops.torch.nn.layer import FusedLayer, is_plain, unfused_input
+from fusedops.torch.nn.layer import FusedLayer, is_plain, unfused_pass
 
 _FEWEST_ON_GPU = 2**24  # elements: of fewer, the launch that draws a seed takes longer than the mask that it saves
 
@@ -43,7 +43,7 @@ class Dropout(FusedLayer, nn.Dropout):
     def why_not(self, *inputs: Any) -> str | None:
         if self.inplace:
             return "inplace is set"
-        return unfused_rate(self.p) or (unfused_input(inputs[0]) or _too_few(inputs[0]) if inputs else None)
+        return unfused_rate(self.p) or (unfused_pass(inputs[0]) or _too_few(inputs[0]) if inputs else None)
 
     def forward(self, input: Tensor) -> Tensor:
         if is_plain(input) and _too_few(input):
@@ -80,7 +80,7 @@ class DropoutAdd(FusedLayer, nn.Dropout):
         return f"p={self.p}"
 
     def why_not(self, *inputs: Any) -> str | None:
-        return unfused_rate(self.p) or (unfused_input(inputs[0]) if inputs else None)
+        return unfused_rate(self.p) or (unfused_pass(inputs[0]) if inputs else None)
 
     def forward(self, x: Tensor, residual: Tensor) -> Tensor:  # type: ignore[override]
         return self.otherwise(self._sum, x, residual)
@@ -100,7 +100,7 @@ def unfused_rate(rate: Any) -> str | None:
 
 def dropped(x: Tensor, rate: float) -> Tensor:
     """dropout(x), in training."""
-    if unfused_rate(rate) or unfused_input(x) or _too_few(x):
+    if unfused_rate(rate) or unfused_pass(x) or _too_few(x):
         return functional.dropout(x, rate)
     return fo.dropout(x, rate)
 
@@ -109,7 +109,7 @@ def add_dropped(x: Tensor, residual: Tensor, rate: float) -> Tensor:
     """residual + dropout(x), in one pass if they are alike; torch adds tensors of two shapes or dtypes."""
     if rate == 0:
         return residual + x
-    if unfused_rate(rate) or unfused_input(x) or not _are_alike(x, residual):
+    if unfused_rate(rate) or unfused_pass(x) or not _are_alike(x, residual):
         return residual + dropped(x, rate)
     return fo.dropout_add(x, residual, rate)
 

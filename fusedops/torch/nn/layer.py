@@ -112,6 +112,38 @@ def unfused_input(x: Any, what: str = "input") -> str | None:
     return f"the {what} is on {x.device.type}"
 
 
+# Elements: a pass over fewer takes a GPU less time than a call of an operator takes compiled code on the host, in which
+# the compiler calls one kernel of its own for torch's pass and what is around it.
+_FEWEST_COMPILED = 2**22
+
+
+def unfused_pass(x: Any) -> str | None:
+    """The same of a kernel that is one pass over x, such as a norm, unlike a product, an attention or a loss."""
+    return unfused_input(x) or left_to_compiler(x)
+
+
+def left_to_compiler(x: Any) -> str | None:
+    """Why a pass over x that the kernel takes is torch's own code, if so."""
+    # Not while torch.export records, but in its strict mode: its program may run without the compiler.
+    if not torch.compiler.is_dynamo_compiling() or not isinstance(x, torch.Tensor):
+        return None
+    if is_small_on_gpu(x, x.shape.numel(), _FEWEST_COMPILED):
+        return "torch.compile makes one kernel of a pass over so few elements and what is around it"
+    return None
+
+
+def is_small_on_gpu(x: torch.Tensor, size: int, fewest: int) -> bool:
+    """Whether code that is compiled is for a GPU, with a `size`, of the work on x, that is known to be below `fewest`.
+
+    One that varies is not known: to ask for it would have the code compiled again for others.
+    """
+    if not x.is_cuda:
+        return False
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # which takes long, but for the compiler
+
+    return statically_known_true(size < fewest)
+
+
 def is_mixed(x: torch.Tensor, parameter: torch.Tensor) -> bool:
     """Whether x has 16 bits and the parameter is float32: the kernels accept this and return 16 bits."""
     return x.dtype in _HALF and parameter.dtype is torch.float32

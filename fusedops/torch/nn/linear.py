@@ -14,7 +14,17 @@ import fusedops.torch as fo
 from fusedops.functions.common import Activation
 from fusedops.torch.autocast import autocast_dtype
 from fusedops.torch.internals import is_any_autocast_enabled, is_watched
-from fusedops.torch.nn.layer import FusedLayer, as_original, joined, name, of_two_dtypes, options, unfused_input
+from fusedops.torch.nn.layer import (
+    FusedLayer,
+    as_original,
+    is_small_on_gpu,
+    joined,
+    name,
+    of_two_dtypes,
+    options,
+    unfused_input,
+    unfused_pass,
+)
 
 
 def unfused_weight(x: Any, weight: Any) -> str | None:
@@ -61,8 +71,10 @@ def takes_product(dense: Any, x: Tensor) -> bool:
     weight = dense.weight
     if unfused_input(x) or not isinstance(weight, Tensor) or weight.device != x.device:
         return False
-    if torch.compiler.is_compiling() and x.is_cuda and 2 * x.numel() * weight.shape[0] < _FEWEST_COMPILED:
-        return False
+    if torch.compiler.is_compiling():
+        operations = 2 * x.shape.numel() * weight.shape[0]
+        if is_small_on_gpu(x, operations, _FEWEST_COMPILED):
+            return False
     return unfused_product(x, weight) is None and not is_watched(dense)
 
 
@@ -245,6 +257,6 @@ class GatedLinear(FusedLayer, nn.Module):
 
     def _in_parts(self, x: Tensor) -> Tensor:
         gate, up = self.gate_proj(x), self.up_proj(x)
-        if gate.dtype is up.dtype and not (unfused_input(gate) or unfused_input(up)):
+        if gate.dtype is up.dtype and not (unfused_pass(gate) or unfused_input(up)):
             return fo.gated_act(gate, up, self.activation)
         return _OF_TORCH[self.activation](gate) * up

@@ -17,6 +17,7 @@ from fusedops.torch.nn.layer import (
     is_mixed,
     is_plain,
     joined,
+    left_to_compiler,
     of_two_dtypes,
     options,
     parameter,
@@ -48,9 +49,10 @@ class _Norm(FusedLayer):
 
     def _unfused_weight(self, x: Any) -> str | None:
         weight = self.weight
-        if weight is None or not isinstance(x, Tensor) or weight.dtype is x.dtype or is_mixed(x, weight):
-            return None
-        return of_two_dtypes(x, weight)
+        if weight is None or not isinstance(x, Tensor) or weight.dtype is x.dtype:
+            return left_to_compiler(x)
+        # torch's own norms return another dtype for two, or refuse them.
+        return None if is_mixed(x, weight) else of_two_dtypes(x, weight)
 
     def _rows(self, x: Any, name: str = "x") -> Any:
         """x with its normalized dimensions flattened into one, as the operator takes it."""

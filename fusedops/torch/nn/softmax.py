@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import fusedops.torch as fo
-from fusedops.torch.nn.layer import FusedLayer, joined, options, unfused_input
+from fusedops.torch.nn.layer import FusedLayer, joined, options, unfused_pass
 
 
 class Softmax(FusedLayer, nn.Softmax):
@@ -51,7 +51,7 @@ class Softmax(FusedLayer, nn.Softmax):
 
     def why_not(self, *inputs: Any) -> str | None:
         x = inputs[0] if inputs else None
-        return unfused_input(x) or self._unfused_dim(x.dim() if isinstance(x, Tensor) else None)
+        return unfused_pass(x) or self._unfused_dim(x.dim() if isinstance(x, Tensor) else None)
 
     def _unfused_dim(self, rank: int | None) -> str | None:
         """For inputs of this rank; None: for any."""

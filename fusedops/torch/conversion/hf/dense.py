@@ -12,7 +12,7 @@ from fusedops.conversion import full_name
 from fusedops.torch.conversion.hf.activations import fused_name, has_watchers, is_activation, unfused_activation
 from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer, stays_half
 from fusedops.torch.internals import is_watched
-from fusedops.torch.nn.layer import REFUSED, is_plain, parameter, unfused_input
+from fusedops.torch.nn.layer import REFUSED, is_plain, parameter, unfused_input, unfused_pass
 from fusedops.torch.nn.linear import takes_plain_product, takes_product
 
 _CONV1D = "transformers.pytorch_utils.Conv1D"  # a Linear whose weight is transposed
@@ -58,7 +58,8 @@ def activated(activation: Any, dense: Any, x: torch.Tensor) -> torch.Tensor:
     if takes_product(dense, x):
         return fo.linear(x, dense.weight, dense.bias, name, transpose_weight=not _is_conv1d(dense))
     product = _product(dense, x)
-    if product.dtype is not dense.bias.dtype and not stays_half(product, dense.bias):
+    is_mixed = product.dtype is not dense.bias.dtype and not stays_half(product, dense.bias)
+    if is_mixed or unfused_pass(product):
         return activation(dense(x))
     return fo.bias_act(product, dense.bias, name)
 

@@ -12,7 +12,7 @@ from fusedops.torch.conversion.hf import internals
 from fusedops.torch.conversion.hf.activations import fused_name, has_watchers, is_activation, unfused_activation
 from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer
 from fusedops.torch.internals import is_watched, shape
-from fusedops.torch.nn.layer import REFUSED, is_plain, parameter, unfused_input
+from fusedops.torch.nn.layer import REFUSED, is_plain, parameter, unfused_input, unfused_pass
 from fusedops.torch.nn.linear import takes_plain_product, takes_product
 
 
@@ -106,7 +106,7 @@ class LayeredMLP(_Gated):
 def gated_halves(activation: Any, packed: torch.Tensor) -> torch.Tensor:
     """act(gate) · up of the halves of the last dimension, whose gradient is then one tensor as well."""
     name = fused_name(activation)
-    if name is None or unfused_input(packed) or has_watchers(activation):
+    if name is None or unfused_pass(packed) or has_watchers(activation):
         gate, up = packed.chunk(2, dim=-1)
         return activation(gate) * up
     return fo.gated_act(packed, None, name)
@@ -133,7 +133,7 @@ def gated_product(activation: Any, gate: Any, up: Any, x: torch.Tensor) -> torch
 def gated(activation: Any, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """act(gate) · up, by the kernel if it can and if no hook or subclass is in the way."""
     name = fused_name(activation)
-    if name is None or unfused_input(gate) or has_watchers(activation):
+    if name is None or unfused_pass(gate) or has_watchers(activation):
         return activation(gate) * up
     if not isinstance(up, torch.Tensor) or unfused_input(up):  # a number, or what torch multiplies by its own rules
         return activation(gate) * up

@@ -9,7 +9,7 @@ import torch
 import fusedops.torch as fo
 from fusedops.torch.conversion.hf.layer import HFLayer, stays_half
 from fusedops.torch.internals import shape
-from fusedops.torch.nn.layer import REFUSED, is_mixed, is_plain, of_two_dtypes, parameter, unfused_input
+from fusedops.torch.nn.layer import REFUSED, is_mixed, is_plain, of_two_dtypes, parameter, unfused_pass
 
 
 class _Norm(HFLayer):
@@ -41,7 +41,7 @@ class _Norm(HFLayer):
         if not inputs:
             return super().why_not()
         x, weight, bias = inputs[0], self._row("weight"), self._row("bias")
-        unfused = unfused_input(x)
+        unfused = unfused_pass(x)
         if unfused:
             return unfused
         if any(shape(row) != shape(x)[-1:] for row in (weight, bias) if row is not None):
@@ -193,6 +193,6 @@ class ChannelsLayerNorm(HFLayer):
 
     def _normalized(self, x: torch.Tensor) -> torch.Tensor:
         is_known = self.weight is None or self.weight.dtype is x.dtype or is_mixed(x, self.weight)
-        if unfused_input(x) or not is_known:
+        if unfused_pass(x) or not is_known:
             return torch.nn.LayerNorm.forward(self, x)
         return fo.layer_norm(x, self.weight, self.bias, eps=self.eps)

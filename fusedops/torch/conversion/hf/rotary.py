@@ -15,7 +15,7 @@ from fusedops.torch.conversion import source
 from fusedops.torch.conversion.hf.code import with_global, with_parameters, without_no_grad
 from fusedops.torch.conversion.hf.forms.rotary import KNOWN, Rotation
 from fusedops.torch.conversion.hf.layer import HFLayer, stays_half
-from fusedops.torch.nn.layer import is_mixed, unfused_input
+from fusedops.torch.nn.layer import is_mixed, left_to_compiler, unfused_input
 
 _NEAR = 0.5  # how much of a function with this purpose must be that of one which is known, to be compared with it
 
@@ -115,7 +115,7 @@ class _Turn:
         """
         if unsqueeze_dim not in (1, 2) or not all(self._fits(x, cos, 3 - unsqueeze_dim) for x in tensors):
             return None
-        if not self._has_two_copies(cos, sin):
+        if all(map(left_to_compiler, tensors)) or not self._has_two_copies(cos, sin):
             return None
         cos, sin = self._angles(cos), self._angles(sin)
         if self.rotation.opposite:

@@ -1,0 +1,134 @@
+"""What compiled code for a GPU leaves to torch: layers that are one pass over few elements."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+FEWEST = 64  # elements, in these tests
+PASSES = {  # a layer, its arguments, its options, and how many tensors it takes
+    "RMSNorm": ((8,), {"weight_offset": 1.0}, 1),
+    "LayerNorm": ((8,), {}, 1),
+    "AddRMSNorm": ((8,), {"dropout": 0.5}, 2),
+    "AddLayerNorm": ((8,), {}, 2),
+    "Dropout": ((0.5,), {}, 1),
+    "DropoutAdd": ((0.5,), {}, 2),
+    "Softmax": ((-1,), {}, 1),
+}
+OURS = {  # torch has none of the first three, and the last has a product
+    "SwiGLU": ((), {}, 2),
+    "GEGLU": ((), {}, 2),
+    "BiasGELU": ((8,), {}, 1),
+    "Linear": ((8, 8), {"activation": "gelu"}, 1),
+}
+NO_PASSES = {"attention", "cross_entropy", "gated_linear", "linear"}
+
+
+@pytest.fixture(autouse=True)
+def fewest(monkeypatch):
+    pytest.importorskip("torch")
+    from fusedops.torch.nn import layer
+
+    monkeypatch.setattr(layer, "_FEWEST_COMPILED", FEWEST)
+
+
+@pytest.fixture
+def gpu(torch_cpu):
+    """Of tensors that say so, and have no values."""
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode(), torch_cpu.torch.no_grad():
+        yield "cuda"
+
+
+def made(backend, name, device):
+    """A layer whose parameters are on a device that need not be there, and a call's tensors of so many rows."""
+    torch = backend.torch
+    arguments, options, count = (PASSES | OURS)[name]
+    layer = getattr(backend.functions.nn, name)(*arguments, **options)
+    for parameter, x in layer.named_parameters():
+        setattr(layer, parameter, torch.nn.Parameter(torch.empty(x.shape, device=device)))
+    return layer, lambda rows, dtype=torch.float32: [torch.empty(rows, 8, device=device, dtype=dtype)] * count
+
+
+def compiled(torch, module, **options):
+    """The module, and a list of the operators of ours in each graph that it will have."""
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(re.findall(r"ops\.fusedops\.(\w+)\.default", graph.code))
+        return graph
+
+    torch.compiler.reset()
+    return torch.compile(module, backend=backend, fullgraph=True, **options), graphs
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_few_elements_are_left_to_the_compiler(torch_cpu, gpu, name):
+    layer, tensors = made(torch_cpu, name, gpu)
+    call, graphs = compiled(torch_cpu.torch, layer, dynamic=False)
+    for rows in (7, 8):  # of 8 elements each
+        call(*tensors(rows))
+    few, enough = graphs
+    assert not few and len(enough) == 1
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_some_layers_are_ours_whatever_the_size(torch_cpu, gpu, name):
+    layer, tensors = made(torch_cpu, name, gpu)
+    call, graphs = compiled(torch_cpu.torch, layer)
+    call(*tensors(7))
+    assert len(graphs[0]) == 1
+
+
+def test_a_size_that_varies(torch_cpu, gpu):
+    """Nothing is compiled again when it crosses the threshold."""
+    layer, tensors = made(torch_cpu, "LayerNorm", gpu)
+    call, graphs = compiled(torch_cpu.torch, layer, dynamic=True)
+    for rows in (2, 7, 8, 100):
+        call(*tensors(rows))
+    assert graphs == [["layer_norm"]]
+
+
+def test_two_dtypes_are_ours(torch_cpu, gpu):
+    """torch's norm would return another one, or refuse them."""
+    layer, tensors = made(torch_cpu, "LayerNorm", gpu)
+    call, graphs = compiled(torch_cpu.torch, layer)
+    call(*tensors(2, torch_cpu.torch.bfloat16))
+    assert graphs == [["layer_norm"]]
+
+
+def test_on_a_cpu(torch_cpu):
+    layer, tensors = made(torch_cpu, "LayerNorm", "cpu")
+    call, graphs = compiled(torch_cpu.torch, layer)
+    call(*tensors(2))
+    assert graphs == [["layer_norm"]]
+
+
+def test_an_exported_program_is_ours(torch_cpu, gpu):
+    layer, tensors = made(torch_cpu, "LayerNorm", gpu)
+    program = torch_cpu.torch.export.export(layer, tuple(tensors(2)))
+    assert "ops.fusedops.layer_norm.default" in program.graph_module.code
+
+
+@pytest.mark.parametrize("name", ["bert", "gemma2", "gpt2", "llama", "phi3"])
+def test_converted_models(torch_backend, fo, transformers, name, monkeypatch):
+    """Each of their layers asks: as if every device were a GPU, and no product too small."""
+    from fusedops.torch.nn import layer
+    from tests.helpers.hugging_face import FAMILIES
+
+    monkeypatch.setattr(layer, "is_small_on_gpu", lambda x, size, fewest: size < fewest)
+    torch = torch_backend.torch
+    model = fo.convert(FAMILIES[name].build(device=torch_backend.device), verbose=False)
+    model.config.use_cache = False
+    tokens = torch.arange(24, device=torch_backend.device).view(2, 12) + 5
+    expected = model(tokens, labels=tokens)
+    found = {}
+    for size in (2**30, 0):
+        monkeypatch.setattr(layer, "_FEWEST_COMPILED", size)
+        call, graphs = compiled(torch, model)
+        got = call(tokens, labels=tokens)
+        torch.testing.assert_close((got.loss, got.logits), (expected.loss, expected.logits), rtol=1e-4, atol=1e-4)
+        found[size] = set(graphs[0])
+    assert found[2**30] <= NO_PASSES and found[0] - NO_PASSES
