@@ -58,48 +58,67 @@ __device__ void forget(Pack<T>& pack) {
 
 inline bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
-// The bytes from an address that is `offset` bytes behind two neighbouring words of 16 bytes.
+// A pack at any address, on its way from memory: of the two aligned words of 16 bytes around it. What they hold before
+// it is in the same allocation, which begins at such a word; what they hold behind it must be among the `count` elements
+// from there on, or the elements are loaded one by one.
 template <class T>
-__device__ Pack<T> shifted(const int4& low, const int4& high, int offset) {
-  const int4 words[2] = {low, high};
-  uint32_t from[8];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) from[i] = reinterpret_cast<const uint32_t*>(words)[i];
-#pragma unroll
-  for (int i = 0; i < 6; ++i) from[i] = offset & 8 ? from[i + 2] : from[i];
-#pragma unroll
-  for (int i = 0; i < 5; ++i) from[i] = offset & 4 ? from[i + 1] : from[i];
-  Pack<T> pack;
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-    reinterpret_cast<uint32_t*>(&pack)[i] =
-        sizeof(T) < 4 ? __funnelshift_r(from[i], from[i + 1], 8 * (offset & 2)) : from[i];
-  return pack;
-}
+class UnalignedPack {
+ public:
+  __device__ void begin(const T* from, int64_t count) {
+    from_ = from;
+    count_ = count;
+    const auto* const words = reinterpret_cast<const int4*>(reinterpret_cast<uintptr_t>(from) - offset());
+    if (is_whole()) low_ = __ldg(words);
+    if (is_whole() && offset()) high_ = __ldg(words + 1);
+  }
 
-// Loads elements [0, count) of a pack; the rest is zero. One access if the pack is whole and its address is aligned. If
-// it is not, the two aligned words of 16 bytes around it: what they hold before it is in the same allocation, which
-// begins at such a word, and what they hold behind it must be among the `count` elements.
+  __device__ Pack<T> end() const {
+    Pack<T> pack;
+    if (is_whole()) {
+      shift(reinterpret_cast<uint32_t*>(&pack));
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPackSize<T>; ++i) pack.values[i] = i < count_ ? from_[i] : T{};
+    }
+    return pack;
+  }
+
+ private:
+  __device__ int offset() const { return static_cast<int>(reinterpret_cast<uintptr_t>(from_) % 16); }
+  __device__ bool is_whole() const { return count_ >= (offset() ? 32 - offset() : 16) / int(sizeof(T)); }
+
+  __device__ void shift(uint32_t* to) const {
+    uint32_t from[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) from[i] = reinterpret_cast<const uint32_t*>(i < 4 ? &low_ : &high_)[i % 4];
+#pragma unroll
+    for (int i = 0; i < 6; ++i) from[i] = offset() & 8 ? from[i + 2] : from[i];
+#pragma unroll
+    for (int i = 0; i < 5; ++i) from[i] = offset() & 4 ? from[i + 1] : from[i];
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      to[i] = sizeof(T) < 4 ? __funnelshift_r(from[i], from[i + 1], 8 * (offset() & 2)) : from[i];
+  }
+
+  const T* from_;
+  int64_t count_;
+  int4 low_ = {}, high_ = {};
+};
+
+// Loads elements [0, count) of a pack; the rest is zero. One access if the pack is whole and its address is aligned.
 template <bool kAligned, class T>
 __device__ Pack<T> load_pack(const T* from, int64_t count) {
-  const int offset = kAligned ? 0 : int(reinterpret_cast<uintptr_t>(from) % 16);
-  const int4* const words = reinterpret_cast<const int4*>(reinterpret_cast<uintptr_t>(from) - offset);
-  const bool whole = count >= (offset ? 32 - offset : 16) / int(sizeof(T));
   Pack<T> pack;
-  if constexpr (kAligned) {
-    if (whole) {
-      *reinterpret_cast<int4*>(&pack) = __ldg(words);
-      return pack;
-    }
+  if constexpr (!kAligned) {
+    UnalignedPack<T> unaligned;
+    unaligned.begin(from, count);
+    return unaligned.end();
+  } else if (count >= kPackSize<T>) {
+    *reinterpret_cast<int4*>(&pack) = __ldg(reinterpret_cast<const int4*>(from));
   } else {
-    int4 low = {}, high = {};
-    if (whole) low = __ldg(words);
-    if (whole && offset) high = __ldg(words + 1);
-    pack = shifted<T>(low, high, offset);
-    if (whole) return pack;
-  }
 #pragma unroll
-  for (int i = 0; i < kPackSize<T>; ++i) pack.values[i] = i < count ? from[i] : T{};
+    for (int i = 0; i < kPackSize<T>; ++i) pack.values[i] = i < count ? from[i] : T{};
+  }
   return pack;
 }
 
@@ -128,11 +147,17 @@ __device__ void store_pack(const Pack<T>& pack, T* to, int64_t count) {
 }
 
 // The same for rows of whole packs, if aligned, or `other`: one predicate instead of branches, which would keep the
-// compiler from issuing all loads of a thread before the first is used.
+// compiler from issuing all loads of a thread before the first is used. If not aligned, elements of more than 16 bits
+// come one by one: of a row in the cache, four loads take less time than two and a shift.
 template <bool kAligned, class T>
 __device__ Pack<T> load_row_pack(const T* from, int64_t count, Pack<T> other = {}) {
-  if constexpr (!kAligned) return load_pack<false>(from, count);
-  if (count > 0) *reinterpret_cast<int4*>(&other) = __ldg(reinterpret_cast<const int4*>(from));
+  if constexpr (!kAligned && sizeof(T) == 2) return load_pack<false>(from, count);
+  if constexpr (!kAligned) {
+#pragma unroll
+    for (int i = 0; i < kPackSize<T>; ++i) other.values[i] = i < count ? from[i] : T{};
+  } else if (count > 0) {
+    *reinterpret_cast<int4*>(&other) = __ldg(reinterpret_cast<const int4*>(from));
+  }
   return other;
 }
 

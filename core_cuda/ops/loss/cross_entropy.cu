@@ -28,8 +28,8 @@ Status forward(const Call& call) {
 
 constexpr int kBackwardPacks = 4;  // per thread
 
-// Where a row of results does not begin at a multiple of 16 bytes, packs begin before it, so that all but its first and
-// last one are written by one access.
+// Where a row of results does not begin at a multiple of 16 bytes, packs begin before it: all but its first and its last
+// one are then written by one access, and read by one if logits lie as results do.
 template <bool kAligned, class T>
 struct RowOfLogits {
   const T* logits;
@@ -39,19 +39,38 @@ struct RowOfLogits {
   __device__ int64_t first() const {
     return kAligned ? 0 : -int64_t(reinterpret_cast<uintptr_t>(dlogits) % 16 / sizeof(T));
   }
-  __device__ Pack<T> load(int64_t at) const {
-    if (kAligned || at >= 0) return load_row_pack<kAligned>(logits + at, columns - at);
-    Pack<T> pack;
+
+  // The packs at at(p).
+  template <int kPacks, class At>
+  __device__ void load(Pack<T> (&packs)[kPacks], At at) const {
+    if constexpr (kAligned) {
 #pragma unroll
-    for (int i = 0; i < kPackSize<T>; ++i) pack.values[i] = at + i >= 0 && at + i < columns ? logits[at + i] : T{};
-    return pack;
+      for (int p = 0; p < kPacks; ++p) packs[p] = load_row_pack<true>(logits + at(p), columns - at(p));
+    } else {
+      UnalignedPack<T> unaligned[kPacks];
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) unaligned[p].begin(logits + at(p), at(p) < 0 ? 0 : columns - at(p));
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) packs[p] = at(p) < 0 ? first_pack(at(p)) : unaligned[p].end();
+    }
   }
+
   __device__ void store(const Pack<T>& pack, int64_t at) const {
     if constexpr (kAligned) return store_row_pack<true>(pack, dlogits + at, columns - at);
     if (at >= 0) return store_pack<true>(pack, dlogits + at, columns - at);
 #pragma unroll
     for (int i = 0; i < kPackSize<T>; ++i)
-      if (at + i >= 0 && at + i < columns) dlogits[at + i] = pack.values[i];
+      if (is_in_row(at + i)) dlogits[at + i] = pack.values[i];
+  }
+
+ private:
+  __device__ bool is_in_row(int64_t at) const { return at >= 0 && at < columns; }
+
+  __device__ Pack<T> first_pack(int64_t at) const {
+    Pack<T> pack;
+#pragma unroll
+    for (int i = 0; i < kPackSize<T>; ++i) pack.values[i] = is_in_row(at + i) ? logits[at + i] : T{};
+    return pack;
   }
 };
 
@@ -67,8 +86,7 @@ __global__ void __launch_bounds__(kThreads, kAligned ? 4 : 3)
   const RowOfLogits<kAligned, T> row = {logits.row(me.row), dlogits + me.row * logits.columns, logits.columns};
   const int64_t start = me.start + row.first();
   Pack<T> packs[kBackwardPacks];
-#pragma unroll
-  for (int p = 0; p < kBackwardPacks; ++p) packs[p] = row.load(me.at<T>(start, p));
+  row.load(packs, [&](int p) { return me.at<T>(start, p); });
   const int64_t label = gradient.labels[me.row];  // after the logits, which must not wait for it
   const bool ignored = gradient.is_ignored(label);
   const A slope = gradient.is_class(label) ? gradient.slope(me.row) : std::numeric_limits<A>::quiet_NaN();

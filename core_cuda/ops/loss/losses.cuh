@@ -64,10 +64,18 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || !kAligned ? 2 : 4)
   begin_kernel();
   const TileThread me(tiles);
   const auto count = [&](int p) { return me.row < logits.rows ? logits.columns - me.at<T>(me.start, p) : 0; };
+  const auto from = [&](int p) { return logits.row(me.row) + me.at<T>(me.start, p); };
   Pack<T> packs[kSumPacks];
+  if constexpr (!kAligned && sizeof(T) == 2) {  // all are on their way before the first is shifted
+    UnalignedPack<T> unaligned[kSumPacks];
 #pragma unroll
-  for (int p = 0; p < kSumPacks; ++p)
-    packs[p] = load_row_pack<kAligned>(logits.row(me.row) + me.at<T>(me.start, p), count(p));
+    for (int p = 0; p < kSumPacks; ++p) unaligned[p].begin(from(p), count(p));
+#pragma unroll
+    for (int p = 0; p < kSumPacks; ++p) packs[p] = unaligned[p].end();
+  } else {
+#pragma unroll
+    for (int p = 0; p < kSumPacks; ++p) packs[p] = load_row_pack<kAligned>(from(p), count(p));
+  }
 #pragma unroll
   for (int p = 0; p < kSumPacks; ++p) forget(packs[p]);
   if constexpr (!std::is_same_v<Logit, PlainLogit>) {
