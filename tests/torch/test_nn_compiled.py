@@ -99,6 +99,38 @@ def test_two_dtypes_are_ours(torch_cpu, gpu):
     assert graphs == [["layer_norm"]]
 
 
+@pytest.mark.parametrize("name", ["RMSNorm", "LayerNorm", "AddLayerNorm", "Softmax"])
+def test_autocast_is_ours(torch_cpu, gpu, name):
+    """torch's pass would return float32."""
+    torch = torch_cpu.torch
+    layer, tensors = made(torch_cpu, name, gpu)
+    for parameter, x in layer.named_parameters():
+        setattr(layer, parameter, torch.nn.Parameter(x.detach().to(torch.bfloat16)))
+    call, graphs = compiled(torch, layer)
+    torch.set_autocast_enabled(gpu, True)  # torch.autocast looks for the GPU
+    try:
+        results = call(*tensors(2, torch.bfloat16))
+    finally:
+        torch.set_autocast_enabled(gpu, False)
+    assert len(graphs[0]) == 1
+    assert {y.dtype for y in (results if isinstance(results, tuple) else [results])} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("name, options", [("RMSNorm", {"weight_offset": 1.0}), ("Softmax", {"scale": 0.3})])
+def test_torchs_code_rounds_once(torch_cpu, monkeypatch, name, options):
+    """As if the device were a GPU: without a compiler behind it, which would fuse what is rounded in between."""
+    from fusedops.torch.nn import layer as module
+
+    torch = torch_cpu.torch
+    layer = getattr(torch_cpu.functions.nn, name)(256 if name == "RMSNorm" else -1, **options).to(torch.bfloat16)
+    x = torch.randn(16, 256, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16) * 20
+    expected = layer(x)
+    monkeypatch.setattr(module, "is_small_on_gpu", lambda *_: True)
+    call, graphs = compiled(torch, layer)
+    torch.testing.assert_close(call(x), expected, rtol=torch.finfo(torch.bfloat16).eps, atol=1e-30)
+    assert graphs == [[]]
+
+
 def test_on_a_cpu(torch_cpu):
     layer, tensors = made(torch_cpu, "LayerNorm", "cpu")
     call, graphs = compiled(torch_cpu.torch, layer)

@@ -27,10 +27,17 @@ __device__ auto of_pack(const Function& function, int64_t at) {
     return [=](int, auto... x) { return function(x...); };
 }
 
+// Blocks of a kernel that a multiprocessor shall hold. Random words take about as long as the memory, and one of both
+// waits for the other unless all threads that a multiprocessor can have run: with more than one input, a thread's 32
+// registers would not suffice.
+template <bool kAligned, class T, int kArity, class Formula>
+inline constexpr int kLeastBlocks =
+    kAligned && kArity == 1 && kDraws<decltype(std::declval<Formula>().template prepared<T>())> ? 2048 / kThreads : 1;
+
 // One pack per thread. The many threads of a multiprocessor keep enough bytes in flight; a second pack per thread was
 // measured to cost 3 %, and a small tensor wants all the threads it can get.
 template <bool kAligned, class T, int kArity, class Formula>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kLeastBlocks<kAligned, T, kArity, Formula>)
     elementwise_kernel(int64_t n, Formula formula, T* out, Inputs<T, kArity> in) {
   begin_kernel();
   const auto function = formula.template prepared<T>();

@@ -6,8 +6,8 @@ namespace fusedops {
 namespace cuda {
 namespace {
 
-// Neighbours that a thread adds: as many as a pack has of 16 bits, so that gradients have the same norm in any dtype that
-// holds them, and an optimizer with float32 masters clips as one over float32 does.
+// Neighbours that a thread adds: as many as a pack has of 16 bits, so that gradients have the same norm in float32 and
+// in 16 bits, and an optimizer with float32 masters clips as one over float32 does.
 constexpr int kNeighbours = 8;
 
 template <class T, bool kAligned>

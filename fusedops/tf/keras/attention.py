@@ -21,7 +21,7 @@ class _FusedAttention(FusedLayer):
 
     def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
         super().build(query_shape, value_shape, key_shape)
-        for layer in internals.layers(self):  # its projections
+        for layer in internals.layers(self):  # its projections, and what a subclass has added
             if type(layer) is keras.layers.EinsumDense:
                 internals.become(layer, EinsumDense)
 

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 import fusedops.tf as fo
+from fusedops.functions.common import Activation
 from fusedops.tf.keras import activations
 from fusedops.tf.keras.layer import FusedLayer, parameter, register
 
@@ -20,7 +21,9 @@ def has_gpu() -> bool:
 
 
 class _FusedDense(FusedLayer):
-    """What both layers share."""
+    """What both layers share. `_has_bias` says whether there is one, before the layer is built, too."""
+
+    _has_bias: bool
 
     def why_not(self, inputs: Any = None) -> str | None:
         name = activations.fused_name(self.activation)
@@ -30,7 +33,13 @@ class _FusedDense(FusedLayer):
             return "without a bias and an activation there is nothing to fuse"
         if name == "sigmoid":
             return "Keras's losses need the logits before a sigmoid"
-        return f"it is quantized to {self.quantization_mode}" if self.quantization_mode else None
+        if self.quantization_mode:
+            return f"it is quantized to {self.quantization_mode}"
+        return None if self._takes_cpu(name) or has_gpu() else "without a GPU, TensorFlow's product is faster"
+
+    def _takes_cpu(self, activation: Activation) -> bool:
+        """Whether there is something to fuse behind TensorFlow's product, too."""
+        return False
 
     def _on_gpu(self, x: Any, contracted: int) -> tf.Tensor | None:
         """Its product over the last axes of x and as many first ones of the kernel, if there is a GPU."""
@@ -90,10 +99,13 @@ class Dense(_FusedDense, keras.layers.Dense):
         if y is not None:
             return y
         name = activations.fused_name(self.activation)
-        if name in (None, "identity") or self.why_not():
+        if name is None or self.why_not() or not self._takes_cpu(name):
             return super().call(inputs, training=training)
         x = keras.ops.matmul(inputs, self.kernel)
         return fo.bias_act(x, parameter(self.bias, x), name)
+
+    def _takes_cpu(self, activation: Activation) -> bool:
+        return activation != "identity"
 
 
 @register
@@ -141,7 +153,7 @@ class EinsumDense(_FusedDense, keras.layers.EinsumDense):
 
 def _product(equation: str) -> tuple[int, str] | None:
     """How many last axes of x are multiplied with first axes of the kernel, and the kernel's others, if that is all."""
-    x, kernel, y = equation.replace(" ", "").replace("->", ",").split(",")
+    x, kernel, y = equation.replace("->", ",").split(",")
     for count in range(1, len(kernel)):
         outer, features = x[:-count], kernel[count:]
         letters = x.replace(".", "") + features

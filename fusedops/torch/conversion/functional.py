@@ -14,7 +14,7 @@ from torch.nn import functional
 
 import fusedops.torch as fo
 from fusedops.functions.common import Reduction
-from fusedops.torch.nn.layer import as_original, unfused_input, unfused_pass
+from fusedops.torch.nn.layer import as_original, is_cast, unfused_input, unfused_pass
 from fusedops.torch.nn.losses import of_classes, unfused_target
 from fusedops.torch.nn.normalization import default_eps
 
@@ -64,7 +64,7 @@ def cross_entropy(
         loss = of_classes(input, target, ignore_index, label_smoothing, reduction)
     except RuntimeError as error:
         return as_original(error, functional.cross_entropy, input, target, *rest)
-    return loss if _is_cast(input) else loss.to(input.dtype)  # autocast's is float32, as the kernel's
+    return loss if is_cast(input) else loss.to(input.dtype)  # autocast's is float32, as the kernel's
 
 
 KERNELS: dict[Callable[..., Any], Callable[..., Any]] = {
@@ -77,12 +77,7 @@ KERNELS: dict[Callable[..., Any], Callable[..., Any]] = {
 
 
 def _fits(x: Any) -> bool:
-    return isinstance(x, Tensor) and not unfused_pass(x) and not _is_cast(x)
-
-
-def _is_cast(x: Tensor) -> bool:
-    """Whether torch's function would compute x in another dtype, and return that: under autocast."""
-    return x.dtype.itemsize == 2 and torch.is_autocast_enabled(x.device.type)
+    return isinstance(x, Tensor) and not unfused_pass(x) and not is_cast(x)
 
 
 def _is_normed(x: Any, shape: Sequence[int], eps: Any, *parameters: Tensor | None) -> bool:

@@ -118,14 +118,14 @@ _FEWEST_COMPILED = 2**22
 
 
 def unfused_pass(x: Any) -> str | None:
-    """The same of a kernel that is one pass over x, such as a norm, unlike a product, an attention or a loss."""
+    """As `unfused_input`, for a kernel that is one pass over x, such as a norm, unlike a product, attention or a loss."""
     return unfused_input(x) or left_to_compiler(x)
 
 
 def left_to_compiler(x: Any) -> str | None:
     """Why a pass over x that the kernel takes is torch's own code, if so."""
     # Not while torch.export records, but in its strict mode: its program may run without the compiler.
-    if not torch.compiler.is_dynamo_compiling() or not isinstance(x, torch.Tensor):
+    if not torch.compiler.is_dynamo_compiling() or not isinstance(x, torch.Tensor) or is_cast(x):
         return None
     if is_small_on_gpu(x, x.shape.numel(), _FEWEST_COMPILED):
         return "torch.compile makes one kernel of a pass over so few elements and what is around it"
@@ -142,6 +142,16 @@ def is_small_on_gpu(x: torch.Tensor, size: int, fewest: int) -> bool:
     from torch.fx.experimental.symbolic_shapes import statically_known_true  # which takes long, but for the compiler
 
     return statically_known_true(size < fewest)
+
+
+def is_cast(x: torch.Tensor) -> bool:
+    """Whether torch's norms, softmax and losses would compute x in another dtype, and return that: under autocast."""
+    return x.dtype in _HALF and torch.is_autocast_enabled(x.device.type)
+
+
+def widened(x: torch.Tensor) -> torch.Tensor:
+    """x in the dtype in which the kernels compute."""
+    return x.float() if x.dtype in _HALF else x
 
 
 def is_mixed(x: torch.Tensor, parameter: torch.Tensor) -> bool:

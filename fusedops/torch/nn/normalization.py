@@ -22,6 +22,7 @@ from fusedops.torch.nn.layer import (
     options,
     parameter,
     unfused_input,
+    widened,
 )
 
 _EPS = torch.finfo(torch.float32).eps  # for 16 bits, too, which are computed in float32
@@ -164,7 +165,8 @@ class RMSNorm(_Norm, nn.RMSNorm):
     def _of_torch(self, x: Tensor) -> Tensor:
         if not self.weight_offset or self.weight is None:
             return super().forward(x)
-        return nn.functional.rms_norm(x, self.normalized_shape, self.weight + self.weight_offset, self.eps)
+        weight = widened(self.weight) + self.weight_offset
+        return nn.functional.rms_norm(widened(x), self.normalized_shape, weight, self.eps).to(x.dtype)
 
 
 class LayerNorm(_Norm, nn.LayerNorm):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import fusedops.torch as fo
-from fusedops.torch.nn.layer import FusedLayer, joined, options, unfused_pass
+from fusedops.torch.nn.layer import FusedLayer, joined, options, unfused_pass, widened
 
 
 class Softmax(FusedLayer, nn.Softmax):
@@ -74,7 +74,10 @@ class Softmax(FusedLayer, nn.Softmax):
 
     def _of_torch(self, x: Tensor, mask: Tensor | None) -> Tensor:
         if self.scale != 1.0:
-            x = x * self.scale
+            return self._masked(widened(x) * self.scale, mask).to(x.dtype)
+        return self._masked(x, mask)
+
+    def _masked(self, x: Tensor, mask: Tensor | None) -> Tensor:
         if self.causal:
             rows, columns = x.shape[-2:]
             kept = torch.ones(rows, columns, dtype=torch.bool, device=x.device).tril(columns - rows)
