@@ -26,6 +26,7 @@ class Case:
     shape: tuple[int, ...] = (4, 6, 8)
     inputs: int = 1
     fallback: bool = False  # Keras's own code computes it
+    on_gpus: bool = False  # and so where there is no GPU
 
     def __str__(self) -> str:
         values = [f"{key}={value}" for key, value in self.arguments.items()]
@@ -57,10 +58,20 @@ FUSED = (
     Case("Softmax", {"axis": [-1]}),
     *(Case("Dense", {"units": 16, "activation": name}) for name in ("relu", "gelu", "silu", "tanh")),
     Case("Dense", {"units": 5, "activation": "swish", "use_bias": False}, shape=(7, 33)),
-    Case("Dense", {"units": 5}),
-    Case("EinsumDense", {"equation": "abc,cde->abde", "output_shape": (None, 2, 5), "bias_axes": "de"}),
-    Case("EinsumDense", {"equation": "abcd,cde->abe", "output_shape": (None, 5), "bias_axes": "e"}, shape=(2, 3, 4, 5)),
-    Case("EinsumDense", {"equation": "...c,cd->...d", "output_shape": 5, "activation": "tanh"}, shape=(7, 33)),
+    Case("Dense", {"units": 5}, on_gpus=True),
+    Case("EinsumDense", {"equation": "abc,cde->abde", "output_shape": (None, 2, 5), "bias_axes": "de"}, on_gpus=True),
+    Case(
+        "EinsumDense",
+        {"equation": "abcd,cde->abe", "output_shape": (None, 5), "bias_axes": "e"},
+        shape=(2, 3, 4, 5),
+        on_gpus=True,
+    ),
+    Case(
+        "EinsumDense",
+        {"equation": "...c,cd->...d", "output_shape": 5, "activation": "tanh"},
+        shape=(7, 33),
+        on_gpus=True,
+    ),
     Case("AddRMSNormalization", inputs=2),
     Case("AddRMSNormalization", {"axis": 1, "epsilon": 0.5}, shape=(5, 33), inputs=2),
     Case("AddLayerNormalization", inputs=2),

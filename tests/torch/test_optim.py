@@ -434,5 +434,7 @@ def test_master_weights_with_a_scaler_and_a_norm(torch_backend, optim):
             scaler.step(optimizer)
             scaler.update(4.0)
         found.append([optimizer.state[p].get("master_param", p.detach()) for p in some])
+    # On a GPU the kernels of both dtypes may have other last bits, each step.
+    rtol, atol = (4 * torch.finfo(torch.float32).eps, 1e-8) if torch_backend.device == "cuda" else (0, 0)
     for x, y in zip(*found, strict=True):
-        torch.testing.assert_close(x, y, rtol=0, atol=0)
+        torch.testing.assert_close(x, y, rtol=rtol, atol=atol)

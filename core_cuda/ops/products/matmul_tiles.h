@@ -12,13 +12,21 @@ inline constexpr int kTileDepth = 64;         // of k: a step of all these kerne
 inline constexpr int kMostParts = 8;          // of k: the blocks of a cluster
 inline constexpr int kMultiprocessors = 132;  // of a large GPU: the order of sums does not follow the GPU at hand
 
+// What the blocks of a pair have in common, and read only once.
+enum class Sharing { nothing, columns, rows };
+
 // A tile of c in matmul_few_tiles_sm90.cuh.
 struct FewTilesChoice {
   int rows = 128, columns = 64;
   int parts = 1;  // of k
+  Sharing sharing = Sharing::nothing;
 
   static FewTilesChoice of(const Matmul& product);
   double nanoseconds(const Matmul& product) const;
+
+  // Whether blocks go from tile to tile: if they can write c through TMA, with a bias at most. Those of 64 columns have
+  // no room for it.
+  bool stays(const Matmul& product) const;
 };
 
 // matmul_few_tiles_sm90.cuh; matmul_split_k.cu; linear_sm90.cuh, where the warpgroups of a block take turns;

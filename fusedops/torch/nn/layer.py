@@ -118,7 +118,7 @@ _FEWEST_COMPILED = 2**22
 
 
 def unfused_pass(x: Any) -> str | None:
-    """As `unfused_input`, for a kernel that is one pass over x, such as a norm, unlike a product, attention or a loss."""
+    """As `unfused_input`, for a kernel that is one pass over x, such as a norm: not a product, attention or a loss."""
     return unfused_input(x) or left_to_compiler(x)
 
 
