@@ -59,8 +59,8 @@ __device__ void forget(Pack<T>& pack) {
 inline bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
 // A pack at any address, on its way from memory: of the two aligned words of 16 bytes around it. What they hold before
-// it is in the same allocation, which begins at such a word; what they hold behind it must be among the `count` elements
-// from there on, or the elements are loaded one by one.
+// it is in the same allocation, which begins at such a word; what they hold behind it must be among the `count`
+// elements from there on, or the elements are loaded one by one.
 template <class T>
 class UnalignedPack {
  public:

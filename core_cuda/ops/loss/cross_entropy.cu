@@ -28,8 +28,8 @@ Status forward(const Call& call) {
 
 constexpr int kBackwardPacks = 4;  // per thread
 
-// Where a row of results does not begin at a multiple of 16 bytes, packs begin before it: all but its first and its last
-// one are then written by one access, and read by one if logits lie as results do.
+// Where a row of results does not begin at a multiple of 16 bytes, packs begin before it: all but its first and its
+// last one are then written by one access, and read by one if logits lie as results do.
 template <bool kAligned, class T>
 struct RowOfLogits {
   const T* logits;

@@ -52,8 +52,8 @@ struct PlainLogit {};
 
 // Writes the sums of the tiles of these logits. Limit: memory bandwidth, or the arithmetic of `Logit`.
 //
-// Four blocks of 256 threads on a multiprocessor leave 64 registers to a thread: too few for float64, and for packs that
-// are not aligned.
+// Four blocks of 256 threads on a multiprocessor leave 64 registers to a thread: too few for float64, and for packs
+// that are not aligned.
 template <bool kAligned, class T, class Logit>
 __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || !kAligned ? 2 : 4)
     tile_sums_kernel(const Losses<compute_t<T>> losses, const Logits<T> logits, const Logit logit, const RowTiles tiles,

@@ -60,8 +60,9 @@ inline bool rows_aligned(const Matmul& product) {
   return aligned(product.a) && aligned(product.b);
 }
 
-// Whether TMA can read a and b: it wants lines of 16 bytes and sizes of 32 bits. Rows of a, or columns of b, that lie side
-// by side must be a multiple of 8: the last tile ends where they do, and would begin between two words of 16 bytes.
+// Whether TMA can read a and b: it wants lines of 16 bytes and sizes of 32 bits. Rows of a, or columns of b, that lie
+// side by side must be a multiple of 8: the last tile ends where they do, and would begin between two words of 16
+// bytes.
 inline bool tma_reads(const Matmul& product) {
   constexpr int64_t kMost = int64_t(1) << 30;
   if ((product.a.transposed && product.m % 8) || (!product.b.transposed && product.n % 8)) return false;

@@ -21,9 +21,12 @@ def has_gpu() -> bool:
 
 
 class _FusedDense(FusedLayer):
-    """What both layers share. `_has_bias` says whether there is one, before the layer is built, too."""
+    """What both layers share."""
 
-    _has_bias: bool
+    @property
+    def _has_bias(self) -> bool:
+        """Whether there is one, before the layer is built, too."""
+        raise NotImplementedError
 
     def why_not(self, inputs: Any = None) -> str | None:
         name = activations.fused_name(self.activation)
@@ -43,7 +46,8 @@ class _FusedDense(FusedLayer):
 
     def _on_gpu(self, x: Any, contracted: int) -> tf.Tensor | None:
         """Its product over the last axes of x and as many first ones of the kernel, if there is a GPU."""
-        if self.why_not() or not has_gpu() or not isinstance(x, tf.Tensor):
+        name = activations.fused_name(self.activation)
+        if name is None or self.why_not() or not has_gpu() or not isinstance(x, tf.Tensor):
             return None
         kernel = keras.ops.convert_to_tensor(self.kernel)
         if kernel.dtype != x.dtype:
@@ -56,7 +60,7 @@ class _FusedDense(FusedLayer):
         if kernel.shape.rank > 2:
             kernel = tf.reshape(kernel, (columns, math.prod(features)))
             bias = None if bias is None else tf.reshape(bias, [-1])
-        y = fo.linear(x, kernel, bias, activations.fused_name(self.activation), transpose_weight=False)
+        y = fo.linear(x, kernel, bias, name, transpose_weight=False)
         return y if len(features) == 1 else keras.ops.reshape(y, (*outer, *features))
 
     def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
