@@ -90,7 +90,7 @@ def test_few_tiles(torch_gpu, dtype, shape, offset, random):
 
 @pytest.mark.parametrize("size", [(70, 1003, 264), (515, 130, 1000), (13, 21, 520)], ids=str)
 def test_parts_of_wider_matrices(torch_gpu, size, random):
-    """Rows and columns that lie side by side, as many as no multiple of 8, of matrices that TMA reads."""
+    """Rows and columns that lie side by side, as many as no multiple of 8, of lines that are aligned: not for TMA."""
     fo = torch_gpu.functions
     m, n, k = size
     a = torch_gpu.tensor(random.standard_normal((k, m + 15 & ~7)), "bfloat16")[:, :m].t()

@@ -46,8 +46,10 @@ class _FusedDense(FusedLayer):
 
     def _on_gpu(self, x: Any, contracted: int) -> tf.Tensor | None:
         """Its product over the last axes of x and as many first ones of the kernel, if there is a GPU."""
+        if not has_gpu() or not isinstance(x, tf.Tensor):
+            return None
         name = activations.fused_name(self.activation)
-        if name is None or self.why_not() or not has_gpu() or not isinstance(x, tf.Tensor):
+        if name is None or self.why_not():
             return None
         kernel = keras.ops.convert_to_tensor(self.kernel)
         if kernel.dtype != x.dtype:
@@ -155,6 +157,7 @@ class EinsumDense(_FusedDense, keras.layers.EinsumDense):
         return super().call(inputs, training=training) if y is None else y
 
 
+@functools.cache
 def _product(equation: str) -> tuple[int, str] | None:
     """How many last axes of x are multiplied with first axes of the kernel, and the kernel's others, if that is all."""
     x, kernel, y = equation.replace("->", ",").split(",")

@@ -154,6 +154,14 @@ def widened(x: torch.Tensor) -> torch.Tensor:
     return x.float() if x.dtype in _HALF else x
 
 
+def unfused_norm(x: torch.Tensor, weight: torch.Tensor | None) -> str | None:
+    """Why torch's own code computes a norm of x, which the kernel takes, with this weight; None if the kernel does."""
+    if weight is None or weight.dtype is x.dtype:
+        return left_to_compiler(x)
+    # torch's own norms return another dtype for two, or refuse them.
+    return None if is_mixed(x, weight) else of_two_dtypes(x, weight)
+
+
 def is_mixed(x: torch.Tensor, parameter: torch.Tensor) -> bool:
     """Whether x has 16 bits and the parameter is float32: the kernels accept this and return 16 bits."""
     return x.dtype in _HALF and parameter.dtype is torch.float32

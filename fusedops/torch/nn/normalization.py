@@ -14,14 +14,12 @@ from fusedops.torch.nn.layer import (
     REFUSED,
     FusedLayer,
     as_original,
-    is_mixed,
     is_plain,
     joined,
-    left_to_compiler,
-    of_two_dtypes,
     options,
     parameter,
     unfused_input,
+    unfused_norm,
     widened,
 )
 
@@ -46,14 +44,10 @@ class _Norm(FusedLayer):
         return parameter(self, "weight").dtype is x.dtype
 
     def why_not(self, *inputs: Any) -> str | None:
-        return unfused_input(inputs[0]) or self._unfused_weight(inputs[0]) if inputs else None
-
-    def _unfused_weight(self, x: Any) -> str | None:
-        weight = self.weight
-        if weight is None or not isinstance(x, Tensor) or weight.dtype is x.dtype:
-            return left_to_compiler(x)
-        # torch's own norms return another dtype for two, or refuse them.
-        return None if is_mixed(x, weight) else of_two_dtypes(x, weight)
+        if not inputs:
+            return None
+        x = inputs[0]
+        return unfused_input(x) or (unfused_norm(x, self.weight) if isinstance(x, Tensor) else None)
 
     def _rows(self, x: Any, name: str = "x") -> Any:
         """x with its normalized dimensions flattened into one, as the operator takes it."""

@@ -9,7 +9,16 @@ import torch
 import fusedops.torch as fo
 from fusedops.torch.conversion.hf.layer import HFLayer, stays_half
 from fusedops.torch.internals import shape
-from fusedops.torch.nn.layer import REFUSED, is_mixed, is_plain, of_two_dtypes, parameter, unfused_input, unfused_pass
+from fusedops.torch.nn.layer import (
+    REFUSED,
+    is_mixed,
+    is_plain,
+    of_two_dtypes,
+    parameter,
+    unfused_input,
+    unfused_norm,
+    unfused_pass,
+)
 
 
 class _Norm(HFLayer):
@@ -192,10 +201,6 @@ class ChannelsLayerNorm(HFLayer):
         return self._normalized(x)
 
     def _normalized(self, x: torch.Tensor) -> torch.Tensor:
-        if self.weight is None or self.weight.dtype is x.dtype:
-            unfused = unfused_pass(x)
-        else:  # torch's own refuses two dtypes, or returns another
-            unfused = unfused_input(x) or (None if is_mixed(x, self.weight) else of_two_dtypes(x, self.weight))
-        if unfused:
+        if unfused_input(x) or unfused_norm(x, self.weight):
             return torch.nn.LayerNorm.forward(self, x)
         return fo.layer_norm(x, self.weight, self.bias, eps=self.eps)
