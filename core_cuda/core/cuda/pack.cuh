@@ -108,18 +108,20 @@ class UnalignedPack {
 // Loads elements [0, count) of a pack; the rest is zero. One access if the pack is whole and its address is aligned.
 template <bool kAligned, class T>
 __device__ Pack<T> load_pack(const T* from, int64_t count) {
-  Pack<T> pack;
   if constexpr (!kAligned) {
     UnalignedPack<T> unaligned;
     unaligned.begin(from, count);
     return unaligned.end();
-  } else if (count >= kPackSize<T>) {
-    *reinterpret_cast<int4*>(&pack) = __ldg(reinterpret_cast<const int4*>(from));
   } else {
+    Pack<T> pack;
+    if (count >= kPackSize<T>) {
+      *reinterpret_cast<int4*>(&pack) = __ldg(reinterpret_cast<const int4*>(from));
+    } else {
 #pragma unroll
-    for (int i = 0; i < kPackSize<T>; ++i) pack.values[i] = i < count ? from[i] : T{};
+      for (int i = 0; i < kPackSize<T>; ++i) pack.values[i] = i < count ? from[i] : T{};
+    }
+    return pack;
   }
-  return pack;
 }
 
 // Whole packs of 16 bits at an unaligned address are written in words of 4 bytes, as far as these are aligned.
