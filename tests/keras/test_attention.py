@@ -158,7 +158,8 @@ def test_what_no_kernel_takes_is_kept(keras, fk, random, capsys):
         assert f"kept MultiHeadAttention 'kept': {reason}" in capsys.readouterr().out
         ours(x, x)
         ours.set_weights(layer.get_weights())
-        np.testing.assert_array_equal(ours(x, x, use_causal_mask=len(shape) == 1), expected)
+        got = ours(x, x, use_causal_mask=len(shape) == 1)
+        np.testing.assert_allclose(got, expected, atol=64 * EPS * np.abs(expected).max())  # its projections are ours
         assert ours.why_not() == reason
     assert fk.GroupQueryAttention(257, 2, 1).why_not() == "head_dim 257 is above 256"
 
