@@ -33,6 +33,33 @@ Status run_sm90(const Matmul& product, ProductKernel kernel, const FewTilesChoic
   }
 }
 
+// TMA reads a multiple of 8 rows of a, or columns of b, that lie side by side. This many of a product's; all of those
+// that do not.
+struct ReadByTma {
+  int64_t m, n;
+
+  explicit ReadByTma(const Matmul& product)
+      : m(product.a.transposed ? product.m / 8 * 8 : product.m),
+        n(product.b.transposed ? product.n : product.n / 8 * 8) {}
+
+  bool is_most_of(const Matmul& product) const {
+    constexpr int64_t kLeast = 64;  // of fewer, the other kernels take less time than two more launches
+    Matmul part = product;
+    part.m = m, part.n = n;
+    return (m < product.m || n < product.n) && m >= kLeast && n >= kLeast && tma_reads(part);
+  }
+};
+
+// The rows and columns of c from there on, as many as said.
+Matmul part_of(const Matmul& product, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+  Matmul part = product;
+  part.a = product.a.from(row, 0, product.dtype);
+  part.b = product.b.from(0, column, product.dtype);
+  part.c = static_cast<char*>(product.c) + (row * product.c_stride + column) * size_of(product.c_dtype());
+  part.m = rows, part.n = columns;
+  return part;
+}
+
 #endif
 
 }  // namespace
@@ -57,6 +84,15 @@ Status multiply_cuda(const Matmul& product, void* workspace, const Context& cont
     const auto few = cuda::FewTilesChoice::of(product);
     return cuda::run_sm90(product, cuda::product_kernel(product, few, cuda::has_large_tiles(product)), few, workspace,
                           context);
+  }
+  if (is_sm90 && product.batch == 1 && !product.is_wide && product.epilogue.is_empty()) {
+    const cuda::ReadByTma most(product);
+    if (most.is_most_of(product)) {
+      const int64_t m = most.m, n = most.n, rows = product.m - m, columns = product.n - n;
+      FUSEDOPS_TRY(multiply_cuda(cuda::part_of(product, 0, m, 0, n), workspace, context));
+      FUSEDOPS_TRY(multiply_cuda(cuda::part_of(product, m, rows, 0, product.n), workspace, context));
+      return multiply_cuda(cuda::part_of(product, 0, m, n, columns), workspace, context);
+    }
   }
 #endif
   if (product.splits > 0) return cuda::matmul_split_k(product, workspace, context);
