@@ -55,6 +55,9 @@ Status find_compiled(const Operator& op, const Variant& variant, Compiled* compi
   static auto& mutex = *new std::shared_mutex();
   int device = 0;
   FUSEDOPS_TRY(cuda::check(cudaGetDevice(&device), "asking for the GPU"));
+  // Makes its context that of this thread, which the driver's functions need: a thread of PyTorch's autograd has none
+  // before its first launch by the runtime.
+  FUSEDOPS_TRY(cuda::check(cudaSetDevice(device), "cudaSetDevice"));
   const Operator* const row = &op;
   std::string key = variant.bytes();
   key.append(reinterpret_cast<const char*>(&row), sizeof row)
