@@ -23,6 +23,7 @@ class Output:
     name: str
     dtype: str  # an input's name, "compute(<input>)", or the name of an attribute that says it
     saved: bool
+    padded: bool  # on a GPU, rows of 16 bits begin at multiples of 16 bytes
 
 
 @dataclass(frozen=True)
@@ -95,13 +96,14 @@ class Core:
     # its blocks the symbol less twice this; both may be.
     half_symbol: int
     block: int  # elements
+    padded: int  # what the distance between rows of a padded output is a multiple of
 
 
 def read(library: ctypes.CDLL) -> Core:
     library.fusedops_describe.restype = ctypes.c_char_p
     described = json.loads(library.fusedops_describe())
     table = {row["name"]: _operator(row) for row in described["operators"]}
-    return Core(table, tuple(described["dtypes"]), described["half_symbol"], described["block"])
+    return Core(table, tuple(described["dtypes"]), described["half_symbol"], described["block"], described["padded"])
 
 
 def read_from(library: ctypes.CDLL, first: int) -> list[Operator]:

@@ -56,11 +56,12 @@ std::string description(const Request& request) {
 
 }  // namespace
 
-Tensor empty(DType dtype, const int64_t* sizes, int rank, Device device) {
+Tensor empty(DType dtype, const int64_t* sizes, int rank, Device device, bool padded) {
   int64_t strides[kMaxRank], stride = 1;
   for (int i = rank - 1; i >= 0; --i) {
     strides[i] = stride;
-    stride *= std::max<int64_t>(sizes[i], 1);
+    const int64_t size = std::max<int64_t>(sizes[i], 1);
+    stride *= padded && i == rank - 1 ? padded_row(size, dtype) : size;
   }
   const Request request{rank, sizes, strides, scalar_type(dtype), device};
   const auto type = torch::stable::detail::to<int32_t>(torch::stable::detail::from(request.dtype));

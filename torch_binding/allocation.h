@@ -5,8 +5,9 @@
 
 namespace fusedops::torch_binding {
 
-// An uninitialised row-major tensor. Throws what torch.empty_strided throws: torch.OutOfMemoryError on a GPU.
-Tensor empty(DType dtype, const int64_t* sizes, int rank, Device device);
+// An uninitialised row-major tensor, whose rows may be padded_row() apart. Throws what torch.empty_strided throws:
+// torch.OutOfMemoryError on a GPU.
+Tensor empty(DType dtype, const int64_t* sizes, int rank, Device device, bool padded = false);
 
 // The same values, row-major.
 Tensor contiguous(const Tensor& tensor, const View& view, Device device);

@@ -206,9 +206,10 @@ void call(const Operator& op, StableIValue* stack) {
     if (is_list) call.counts[i] = count;
   }
   Tensor outputs[kMaxOutputs], workspace;
+  const bool on_gpu = device.type == aoti_torch_device_type_cuda();
   for (size_t i = 0; i < op.outputs.size(); ++i) {
     const Shape& shape = rule.outputs[i];
-    outputs[i] = empty(shape.dtype, shape.dims, shape.rank, device);
+    outputs[i] = empty(shape.dtype, shape.dims, shape.rank, device, on_gpu && op.outputs[i].padded);
     call.outputs[i] = view_of(outputs[i]);
   }
   call.attributes = arguments.attributes;

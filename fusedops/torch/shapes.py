@@ -83,11 +83,22 @@ def _register_fake(row: Operator) -> None:
             for i, tensor in enumerate(_items(given)):
                 if tensor.device != like.device:
                     raise checks.other_device(row, checks.named(declared, i), like.device, tensor.device)
-        outputs = [like.new_empty(shape, dtype=dtype) for dtype, shape in inferred]
+        outputs = [
+            _empty(like, dtype, shape, output.padded and like.device.type == "cuda")
+            for output, (dtype, shape) in zip(row.outputs, inferred, strict=True)
+        ]
         return outputs[0] if len(outputs) == 1 else tuple(outputs) or None
 
     for name in (row.name, f"_{row.name}"):
         torch.library.register_fake(f"fusedops::{name}", fake)
+
+
+def _empty(like: torch.Tensor, dtype: torch.dtype, shape: Sequence[Any], padded: bool) -> torch.Tensor:
+    """As torch_binding/allocation.cpp makes it: row-major, or with rows padded_row() of view.h apart."""
+    if not padded or dtype.itemsize != 2:
+        return like.new_empty(shape, dtype=dtype)
+    row = (shape[-1] + CORE.padded - 1) // CORE.padded * CORE.padded
+    return like.new_empty_strided(shape, like.new_empty((*shape[:-1], row)).stride(), dtype=dtype)
 
 
 def _items(given: Any) -> Sequence[torch.Tensor]:

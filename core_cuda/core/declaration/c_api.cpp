@@ -39,7 +39,7 @@ std::string json(const Operator& op) {
   };
   const auto output = [](const Output& o) {
     return "{\"name\": " + quoted(o.name) + ", \"dtype\": " + quoted(o.dtype) +
-           ", \"saved\": " + (o.saved ? "true" : "false") + "}";
+           ", \"saved\": " + (o.saved ? "true" : "false") + ", \"padded\": " + (o.padded ? "true" : "false") + "}";
   };
   const auto attribute = [](const Attribute& a) {
     return "{\"name\": " + quoted(a.name) + ", \"type\": " + quoted(kTypes[int(a.type)]) +
@@ -70,7 +70,7 @@ std::string described() {
   const auto name = [](const DTypeInfo& dtype) { return quoted(dtype.name); };
   return "{\"dtypes\": " + json_list(std::span(kDTypes).first(size_t(DType::other)), name) +
          ", \"half_symbol\": " + std::to_string(kHalfSymbol) + ", \"block\": " + std::to_string(Rule::kBlock) +
-         ", \"operators\": " + json(operators()) + "}";
+         ", \"padded\": " + std::to_string(kPadded) + ", \"operators\": " + json(operators()) + "}";
 }
 
 Status check_abi(const Library& library) {

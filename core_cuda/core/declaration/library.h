@@ -14,7 +14,7 @@ namespace fusedops {
 
 // How the shared structs lie in memory: a library that was compiled from other headers has other numbers.
 struct Abi {
-  int64_t version = 3;  // raised when the meaning of a struct changes, and none of the sizes
+  int64_t version = 4;  // raised when the meaning of a struct changes, and none of the sizes
   int64_t of_operator = sizeof(Operator), of_step = sizeof(Step), of_call = sizeof(Call), of_rule = sizeof(Rule);
   int64_t of_view = sizeof(View), of_value = sizeof(Value), of_status = sizeof(Status);
   int64_t rank = kMaxRank, inputs = kMaxInputs, outputs = kMaxOutputs, attributes = kMaxAttributes;

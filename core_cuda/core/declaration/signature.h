@@ -43,6 +43,9 @@ struct Output {
   // says the dtype.
   const char* dtype = nullptr;
   bool saved = false;  // kept for the backward and hidden by the public function
+  // On a GPU, and where the framework's tensors have strides, its rows are padded_row() apart: an operand of products,
+  // whose fast kernels read lines that begin at multiples of 16 bytes.
+  bool padded = false;
 };
 
 enum class Type : uint8_t { f64, i64, boolean, string, f64s };

@@ -44,6 +44,13 @@ struct Rows {
 
 Rows as_rows(const View& view);  // of a view of that layout; a scalar is one row
 
+// The distance between the rows of a padded output: a multiple of 16 bytes, if elements have 16 bits. No kernel for
+// wider ones needs it.
+inline constexpr int64_t kPadded = 8;
+inline int64_t padded_row(int64_t size, DType dtype) {
+  return size_of(dtype) == 2 ? (size + kPadded - 1) / kPadded * kPadded : size;
+}
+
 // Layout::heads: rows in three dimensions, such as batch, position and head.
 struct Heads {
   int64_t sizes[3];    // the leading dimensions as one, then the two before the last

@@ -77,13 +77,13 @@ struct RowOfLogits {
 template <bool kAligned, class T>
 __global__ void __launch_bounds__(kThreads, kAligned ? 4 : 3)
     cross_entropy_backward_kernel(const LossGradient<compute_t<T>> gradient, const Logits<T> logits, T* dlogits,
-                                  const RowTiles tiles) {
+                                  const int64_t dlogits_stride, const RowTiles tiles) {
   using A = compute_t<T>;
   constexpr int kSize = kPackSize<T>;
   begin_kernel();
   const TileThread me(tiles);
   if (me.row >= logits.rows) return;
-  const RowOfLogits<kAligned, T> row = {logits.row(me.row), dlogits + me.row * logits.columns, logits.columns};
+  const RowOfLogits<kAligned, T> row = {logits.row(me.row), dlogits + me.row * dlogits_stride, logits.columns};
   const int64_t start = me.start + row.first();
   Pack<T> packs[kBackwardPacks];
   row.load(packs, [&](int p) { return me.at<T>(start, p); });
@@ -113,12 +113,13 @@ template <class T>
 Status backward(const Call& call) {
   const auto logits = logits_of<T>(*call.inputs[input_of(kCrossEntropyBackward, "logits")]);
   const LossGradient<compute_t<T>> gradient(call, kCrossEntropyBackward, logits.rows, logits.columns);
-  T* const dlogits = call.output<T>(output_of(kCrossEntropyBackward, "dlogits"));
+  const View& output = call.outputs[output_of(kCrossEntropyBackward, "dlogits")];
+  T* const dlogits = static_cast<T*>(output.data);
   const bool aligned = are_rows_aligned(logits.columns, logits.data, logits.stride) && is_aligned(dlogits);
   const RowTiles tiles = row_tiles<T, kBackwardPacks>(logits.columns + (aligned ? 0 : kPackSize<T> - 1));
-  return launch(call.context,
-                aligned ? cross_entropy_backward_kernel<true, T> : cross_entropy_backward_kernel<false, T>,
-                tiles.blocks(logits.rows), tiles.groups.block_threads, gradient, logits, dlogits, tiles);
+  return launch(
+      call.context, aligned ? cross_entropy_backward_kernel<true, T> : cross_entropy_backward_kernel<false, T>,
+      tiles.blocks(logits.rows), tiles.groups.block_threads, gradient, logits, dlogits, as_rows(output).stride, tiles);
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ FUSEDOPS_CUDA_KERNEL Status cross_entropy_cuda(const Call& call);
 inline constexpr Signature kCrossEntropyBackward{
     .name = "cross_entropy_backward",
     .inputs = {{"dloss"}, {"logits", Kind::tensor, Layout::rows}, {"labels"}, {"lse"}, {"count"}},
-    .outputs = {{"dlogits", "logits"}},
+    .outputs = {{.name = "dlogits", .dtype = "logits", .padded = true}},
     .attributes = kCrossEntropyOptions,
 };
 
