@@ -92,3 +92,38 @@ def _gated_linear_backward(
     again = gate is None or prod(gate) == 0
     products = 2 * again + 2 * need_dx + need_dgate_weight + need_dup_weight
     return products * _linear(x, gate_weight, transpose_weight)
+
+
+def _attention_products(q: Shape, v: Shape, keys: int, of_q: int, of_v: int) -> int:
+    """Products of queries with `keys` keys each, `of_q` of them over q's features and `of_v` over v's. All pairs are
+    counted, as torch counts its own attention, whatever a mask or causality leaves out."""
+    rows = prod(q) // max(q[-1], 1)
+    return 2 * rows * keys * (of_q * q[-1] + of_v * v[-1])
+
+
+@flops("attention")
+@flops("dropout_attention")
+def _attention(q: Shape, k: Shape, v: Shape, seq_dim: int, **_: Any) -> int:
+    return _attention_products(q, v, k[seq_dim], 1, 1)
+
+
+@flops("attention_backward")
+@flops("dropout_attention_backward")
+def _attention_backward(q: Shape, k: Shape, v: Shape, seq_dim: int, **_: Any) -> int:
+    """The scores are computed again; p's gradient and v's are products over v's features, q's and k's over q's."""
+    return _attention_products(q, v, k[seq_dim], 3, 2)
+
+
+def _keys_of_packed(k: Shape, offsets_k: Shape) -> int:
+    """Of one sequence, if all are of the same length: shapes do not tell more."""
+    return k[0] // max(offsets_k[0] - 1, 1)
+
+
+@flops("attention_varlen")
+def _attention_varlen(q: Shape, k: Shape, v: Shape, offsets_k: Shape, **_: Any) -> int:
+    return _attention_products(q, v, _keys_of_packed(k, offsets_k), 1, 1)
+
+
+@flops("attention_varlen_backward")
+def _attention_varlen_backward(q: Shape, k: Shape, v: Shape, offsets_k: Shape, **_: Any) -> int:
+    return _attention_products(q, v, _keys_of_packed(k, offsets_k), 3, 2)

@@ -44,3 +44,29 @@ def test_arguments_by_name(torch_cpu):
         torch.ops.fusedops.matmul(a, b, transpose_b=True)
         torch.ops.fusedops.matmul(a, b=b.mT)
     assert counter.get_total_flops() == 2 * 2 * 5 * 7 * 11
+
+
+@pytest.mark.parametrize("call", ["plain", "dropout", "packed"])
+def test_attention(torch_backend, fo, call):
+    """As torch's formula for its own: all pairs, five products in the backward."""
+    from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+    torch = torch_backend.torch
+    batch, queries, keys, heads, features, of_v = 2, 3, 5, 4, 8, 6
+    q, k, v = ((batch, heads, t, d) for t, d in ((queries, features), (keys, features), (keys, of_v)))
+    expected = sdpa_flop_count(q, k, v) + sdpa_backward_flop_count((batch, heads, queries, of_v), q, k, v)
+
+    def tensor(positions, heads, features):
+        return torch.randn(batch, positions, heads, features, device=torch_backend.device, requires_grad=True)
+
+    inputs = tensor(queries, heads, features), tensor(keys, 2, features), tensor(keys, 2, of_v)
+    with FlopCounterMode(display=False) as counter:
+        if call == "packed":
+            offsets = (
+                torch.arange(batch + 1, device=torch_backend.device, dtype=torch.int32) * n for n in (queries, keys)
+            )
+            y = fo.attention_varlen(*(x.flatten(0, 1) for x in inputs), *offsets)
+        else:
+            y = fo.attention(*inputs, causal=True, dropout=0.5 if call == "dropout" else 0.0)
+        y.sum().backward()
+    assert counter.get_total_flops() == expected
