@@ -107,9 +107,9 @@ def check_attributes(operator: Operator, values: Mapping[str, Any]) -> None:
         raise TypeError(f"{operator.name}() got an unexpected keyword argument '{unknown}'")
 
 
-def pair_of_integers(function: str, name: str, value: Sequence[Any]) -> tuple[int, int]:
-    """An option that is a tensor of two int64, or a pair of them: the pair."""
-    if len(value) != 2 or not all(map(is_integer, value)):
+def pair_of_integers(function: str, name: str, value: Any) -> tuple[int, int]:
+    """An argument that is neither a tensor nor None, and so must be a pair of 64-bit integers."""
+    if not isinstance(value, (tuple, list)) or len(value) != 2 or not all(map(is_integer, value)):
         expected = "an int64 tensor of shape [2], a pair of integers or None"
         raise TypeError(f"fusedops.{function}: {name} must be {expected}; got {repr(value)[:80]}")
     return int(value[0]), int(value[1])

@@ -14,6 +14,6 @@ def seed_of(function: str, seed: Any, _: Any) -> Any:
     draws anew whenever it runs, and follows tf.random.set_seed."""
     if seed is None:
         return tf.random.uniform([2], maxval=tf.int64.max, dtype=tf.int64)
-    if isinstance(seed, (tuple, list)):
-        return tf.constant(checks.pair_of_integers(function, "seed", seed), tf.int64)
-    return seed
+    if hasattr(seed, "dtype"):  # a tensor, or what becomes one
+        return seed
+    return tf.constant(checks.pair_of_integers(function, "seed", seed), tf.int64)

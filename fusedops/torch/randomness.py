@@ -17,7 +17,7 @@ def seed_of(function: str, seed: Any, x: Any) -> Any:
     it, a captured CUDA graph draws at each replay, torch.utils.checkpoint draws it again, and vmap asks for a
     `randomness`. Nothing here waits for the GPU, as copying numbers to it would.
     """
-    if seed is not None and not isinstance(seed, (tuple, list)):
+    if hasattr(seed, "dtype"):  # a tensor, or what stands for one
         return seed
     device = x.device if isinstance(x, Tensor) else None  # the operator refuses what is no tensor
     if seed is None:

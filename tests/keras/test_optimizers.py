@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -55,16 +57,29 @@ def train(optimizer, params, steps, way="eager", dtype="float32"):
     return [p.numpy() for p in params]
 
 
-@all_cases
-def test_as_keras(keras, optimizers, kind, options):
-    """At most twice the error of Keras's own, against float64, beside two roundings."""
+def compare(keras, optimizers, kind, options, steps, way):
+    """At most twice the error of Keras's own, against float64, beside two roundings: of all elements together, since a
+    single one may be right by luck."""
     found = []
     for module, dtype in ((optimizers, "float32"), (keras.optimizers, "float32"), (keras.optimizers, "float64")):
         params = variables(keras, dtype)
-        found.append(train(getattr(module, kind)(0.05, **options), params, range(40), dtype=dtype))
-    for ours, theirs, exact in zip(*found, strict=True):
-        limit = 2 * np.abs(theirs - exact).max() + 2.0**-22 * np.abs(exact).max()
-        assert np.abs(ours - exact).max() <= limit
+        optimizer = getattr(module, kind)(0.05, **options)
+        optimizer.build(params)
+        found.append(np.concatenate([x.ravel() for x in train(optimizer, params, range(steps), way, dtype)]))
+    ours, theirs, exact = found
+    limit = 2 * np.abs(theirs - exact).max() + 2.0**-22 * np.abs(exact).max()
+    assert np.abs(ours - exact).max() <= limit
+
+
+@all_cases
+def test_as_keras(keras, optimizers, kind, options):
+    compare(keras, optimizers, kind, options, 40, "eager")
+
+
+@pytest.mark.slow
+@all_cases
+def test_a_thousand_steps(keras, optimizers, kind, options):
+    compare(keras, optimizers, kind, options, 1000, "graph")
 
 
 @pytest.mark.parametrize("kind", CASES)
@@ -184,19 +199,49 @@ def test_convert(keras, fk):
     assert type(other.optimizer) is keras.optimizers.RMSprop
 
 
+REFUSED = {
+    "shape": (np.ones(3, "float32"), "have shape [2050]; got [3]"),
+    "complex": (np.ones(2050, "complex64"), "have a real dtype, such as the variable's, float32; got complex64"),
+    "rows": (([0.0] * 3, [1, 2, 3], [2051]), "have shape [2050]; got [2051]"),
+    "columns": ((np.ones((3, 2), "float32"), [1, 2, 3], None), "have shape [2050]; got [None, 2]"),
+}
+
+
 @pytest.mark.parametrize("kind", CASES)
-def test_a_gradient_of_another_shape(keras, optimizers, kind):
-    """One clear error, and no variable is updated."""
-    params = variables(keras)
-    optimizer = getattr(optimizers, kind)(0.05)
-    before = train(optimizer, params, range(1))
-    grads = [*gradients(1)[:3], np.ones(3, "float32")]
-    operator = {"SGD": "sgd"}.get(kind, "adamw")
-    with pytest.raises(
-        Exception, match=rf"fusedops\.{operator}: grads\[3\] must have params\[3\]'s shape, \[2050\]; got"
-    ):
+@pytest.mark.parametrize("fault", REFUSED)
+@pytest.mark.parametrize("way", ["eager", "graph", "accumulated"])
+def test_refused_gradients(keras, optimizers, kind, fault, way):
+    """One clear error, before anything is written: neither a variable with a sparse gradient, nor one that decays
+    where the bad one does not, nor what Keras overwrites or accumulates."""
+    import tensorflow as tf
+
+    params = [*variables(keras), keras.Variable(1.0, overwrite_with_gradient=True)]
+    accumulated = 2 if way == "accumulated" else None
+    optimizer = getattr(optimizers, kind)(0.05, weight_decay=0.1, gradient_accumulation_steps=accumulated)
+    optimizer.exclude_from_weight_decay(var_list=[params[3]])
+    optimizer.build(params)
+    before = [p.numpy() for p in [*params, *optimizer.variables]]
+    bad, sentence = REFUSED[fault]
+    x = tf.IndexedSlices(*(None if x is None else tf.constant(x) for x in bad)) if isinstance(bad, tuple) else bad
+    sparse = tf.IndexedSlices(tf.ones((2, 7)), tf.constant([1, 3]), tf.constant([5, 7]))
+    grads = [*map(tf.constant, gradients(1)[:2]), sparse, x, tf.constant(2.0)]
+
+    def apply():
         optimizer.apply(grads, params)
-    for p, x in zip(params, before, strict=True):
-        assert_same_bits(p.numpy(), x)
-    assert optimizer.iterations == 1
-    assert optimizer.why_not() is None
+
+    name = f"fusedops.tf.keras.optimizers.{kind}: the gradient of {params[3].path} must {sentence}"
+    with pytest.raises(ValueError, match=re.escape(name)):
+        (tf.function(apply) if way == "graph" else apply)()
+    for p, expected in zip([*params, *optimizer.variables], before, strict=True):
+        assert_same_bits(p.numpy(), expected)
+    assert optimizer.iterations == 0
+
+
+def test_gradients_that_are_cast(keras, optimizers):
+    """Of another real dtype, or what becomes a tensor, as Keras takes them."""
+    found = []
+    for module in (optimizers, keras.optimizers):
+        weights = [keras.Variable([1.0, 2.0]) for _ in range(3)]
+        module.SGD(0.5).apply([np.ones(2, "float16"), np.ones(2, "int32"), [1.0, 1.0]], weights)
+        found.append([w.numpy().tolist() for w in weights])
+    assert found[0] == found[1] == [[0.5, 1.5]] * 3

@@ -101,3 +101,22 @@ def test_more_than_2_31_elements(torch_gpu):
     expected.sum().backward()
     got.sum().backward()
     assert torch.equal(large.grad[-period:], small.grad)
+
+
+def test_rows_of_the_gradient(torch_backend, dtype, random):
+    """On a GPU, those of 16 bits begin at multiples of 16 bytes, for the products behind; in compiled code, too."""
+    torch, fo = torch_backend.torch, torch_backend.functions
+    labels = torch_backend.tensor(random.integers(0, 1003, (2, 3)), "int64")
+    logits = torch_backend.tensor(random.normal(size=(2, 3, 1003)), dtype)
+
+    def upstream(logits):
+        """What a product behind the loss gets."""
+        twice = (logits * 2).detach().requires_grad_()
+        return torch.autograd.grad(fo.cross_entropy(twice, labels, reduction="sum"), twice)[0]
+
+    row = 1008 if torch_backend.device == "cuda" and dtype in ("float16", "bfloat16") else 1003
+    assert upstream(logits).stride() == (3 * row, row, 1)
+    assert_same_bits(
+        torch_backend.to_numpy(upstream(logits).contiguous()),
+        torch_backend.to_numpy(torch.compile(upstream, backend="aot_eager")(logits).contiguous()),
+    )

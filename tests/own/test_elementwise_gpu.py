@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.helpers.running import environment
+from tests.helpers.running import environment, python
 
 # One kernel forward, and one backward. It prints the sum of the results' bits.
 PROGRAM = """
@@ -126,6 +126,19 @@ def test_a_graph_that_compiles(torch_gpu, random):
         x.add_(1)
         graph.replay()
         assert torch.equal(z, f(x, y)), kernel
+
+
+def test_backward_alone_in_its_thread(torch_gpu):
+    """Autograd's thread has no context of the GPU yet, which the driver's launch needs."""
+    code = """
+import torch, fusedops.torch as fo
+x = torch.ones(1000, device="cuda", requires_grad=True)
+fo.elementwise("x * x * 1.5", name="alone")(x).backward(torch.ones(1000, device="cuda"))
+print(x.grad.sum().item())
+"""
+    done = python(code)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == 3000
 
 
 def test_the_second_gpu(torch_gpu, random):

@@ -74,7 +74,8 @@ class Dropout(Specification):
         yield bad(f"{pair} (1, 2, 3)", seed=(1, 2, 3))
         yield bad(f"{pair} [1, 0.5]", seed=[1, 0.5])
         yield bad(f"{pair} (9223372036854775808, 0)", seed=(2**63, 0))
-        yield bad("seed must be a tensor; got str", seed="seed")
+        yield bad(f"{pair} 3", seed=3)
+        yield bad(f"{pair} 'seed'", seed="seed")
 
 
 SPECIFICATION = Dropout("dropout")

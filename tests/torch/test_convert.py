@@ -139,6 +139,32 @@ def test_report(torch, fo, capsys):
     assert not capsys.readouterr().out
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_head_of_unaligned_rows(torch_backend, torch, fo, bias, capsys):
+    """On a GPU, in 16 bits, it is our product; its gradient comes from the loss, whose rows are padded there."""
+    model = torch.nn.Sequential(torch.nn.Linear(64, 72), torch.nn.Linear(72, 5003, bias=bias)).bfloat16()
+    labels = torch.randint(5003, (200,))
+    x = torch.randn(200, 64).bfloat16()
+
+    def step(model, loss, x):
+        model.zero_grad()
+        loss(model(x), labels).backward()
+        return [torch_backend.to_numpy(p.grad) for p in model.parameters()]
+
+    exact = step(copy.deepcopy(model).double(), torch.nn.functional.cross_entropy, x.double())
+    theirs = step(model, torch.nn.functional.cross_entropy, x)
+    fo.convert(model)
+    assert (
+        "1 Linear -> fusedops.torch.conversion.linear.UnalignedLinear, of 16 bits on a GPU" in capsys.readouterr().out
+    )
+    assert type(model[0]) is torch.nn.Linear
+    reason = model[1].why_not(x)
+    assert (reason is None) if torch_backend.device == "cuda" else (reason == "torch's own product serves as well")
+    assert_as_accurate(step(model, fo.cross_entropy, x), theirs, exact, "bfloat16")
+    fo.revert(model)
+    assert type(model[1]) is torch.nn.Linear
+
+
 def test_a_single_module_is_a_model(torch, fo, capsys):
     loss = fo.convert(torch.nn.CrossEntropyLoss(label_smoothing=0.1))
     assert "1 of 1 modules of 'CrossEntropyLoss' replaced" in capsys.readouterr().out

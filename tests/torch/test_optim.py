@@ -244,28 +244,91 @@ def test_amsgrad_of_states_without_it(torch_backend, optim):
         assert torch.equal(optimizer.state[p]["max_exp_avg_sq"], optimizer.state[p]["exp_avg_sq"])
 
 
+def assert_leaves_all(optimizer, params, error, sentence, torch):
+    """The step raises it, and parameters and states are what they were."""
+    before = [p.detach().clone() for p in params]
+    kept = {p: {**state} for p, state in optimizer.state.items()}
+    states = copy.deepcopy(optimizer.state_dict()["state"])
+    with pytest.raises(error, match=sentence):
+        optimizer.step()
+    for p, x in zip(params, before, strict=True):
+        assert torch.equal(p, x)
+    assert optimizer.state.keys() == kept.keys()
+    for p, state in kept.items():
+        assert optimizer.state[p].keys() == state.keys()
+        assert all(optimizer.state[p][name] is x for name, x in state.items())
+    torch.testing.assert_close(optimizer.state_dict()["state"], states, rtol=0, atol=0)
+
+
 REFUSED = {
-    "gradients must be dense; got sparse_coo": lambda p: setattr(p, "grad", p.grad.to_sparse()),
-    "a gradient must be like parameter": lambda p: setattr(p.grad, "data", p.grad[:3]),
+    "gradients must be dense; got sparse_coo for {}": lambda p: setattr(p, "grad", p.grad.to_sparse()),
+    "a gradient must be like {}, .2050,., torch.float32 on": lambda p: setattr(p.grad, "data", p.grad[:3]),
 }
 
 
 @pytest.mark.parametrize("sentence", REFUSED)
 @pytest.mark.parametrize("kind", CASES)
-def test_refused_gradients(torch_backend, optim, kind, sentence):
-    """Of the last group: the first one is not updated either."""
+@pytest.mark.parametrize("clipped", [False, True])
+def test_refused_gradients(torch_backend, optim, kind, sentence, clipped):
+    """Of the last group: the first one is not updated either, in no step. One group says the same."""
     torch = torch_backend.torch
     params = parameters(torch_backend, torch.float32)
-    optimizer = made(optim, kind, params, {})
-    train(torch_backend, optimizer, params, [0])
-    before = [p.detach().clone() for p in params], copy.deepcopy(optimizer.state_dict()["state"])
-    give_gradients(torch_backend, params, 1)
-    REFUSED[sentence](params[4])
-    with pytest.raises(RuntimeError, match=rf"fusedops\.torch\.optim\.{kind}: {sentence}"):
+    options = {"momentum": 0.9} if kind == "SGD" else {}
+    options |= {"max_grad_norm": 1.0} if clipped else {}
+    for given, name in ((params, "parameter 4 of group 0"), (groups(params), "parameter 2 of group 1")):
+        optimizer = getattr(optim, kind)(given, lr=0.05, **options)
+        for step in (1, 2):
+            give_gradients(torch_backend, params, step)  # not of all parameters
+            REFUSED[sentence](params[4])
+            title = rf"fusedops\.torch\.optim\.{kind}: "
+            assert_leaves_all(optimizer, params, RuntimeError, title + sentence.format(name), torch)
+            assert step > 1 or not optimizer.state
+            train(torch_backend, optimizer, params, [step])
+
+
+STEPS_THAT_ALLOCATE = [
+    ("AdamW", {}, {}),
+    ("AdamW", {"amsgrad": True}, {}),
+    ("AdamW", {}, {"amsgrad": True}),
+    ("AdamW", {"master_weights": True}, {}),
+    ("SGD", {"momentum": 0.9}, {}),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "later"), STEPS_THAT_ALLOCATE, ids=str)
+@pytest.mark.parametrize("fault", ["memory", "launch"])
+def test_failed_steps(torch_backend, optim, monkeypatch, kind, options, later, fault):
+    """Wherever a step fails, all is as it was, and the next one is as good as if it had not been tried. `later`: what
+    a group gets after its first step."""
+    torch = torch_backend.torch
+    module, operator = ("sgd", "_sgd") if kind == "SGD" else ("adam", "_adamw")
+
+    def prepared():
+        params = parameters(torch_backend, torch.bfloat16)
+        optimizer = getattr(optim, kind)(params, lr=0.05, **options)
+        train(torch_backend, optimizer, params, [0] if later else [])
+        optimizer.param_groups[0] |= later
+        give_gradients(torch_backend, params, 3)
+        return params, optimizer
+
+    expected, other = prepared()
+    other.step()
+    last = range(2 * len(SHAPES) if kind == "AdamW" and not later else len(SHAPES))
+    for when in last if fault == "memory" else [0]:
+        params, optimizer = prepared()
+        calls = iter(range(when + 1))
+        with monkeypatch.context() as patch:
+
+            def fail(*args, original=torch.zeros_like, calls=calls, when=when, **keywords):
+                if next(calls) == when:
+                    raise torch.OutOfMemoryError("no memory")
+                return original(*args, **keywords)
+
+            patch.setattr(*(torch, "zeros_like") if fault == "memory" else (getattr(optim, module), operator), fail)
+            assert_leaves_all(optimizer, params, torch.OutOfMemoryError, "no memory", torch)
         optimizer.step()
-    for p, x in zip(params, before[0], strict=True):
-        assert torch.equal(p, x)
-    torch.testing.assert_close(optimizer.state_dict()["state"], before[1], rtol=0, atol=0)
+        for p, x in zip(params, expected, strict=True):
+            assert torch.equal(p, x)
 
 
 def test_complex_parameters(torch_backend, optim):
@@ -273,7 +336,7 @@ def test_complex_parameters(torch_backend, optim):
     p = torch.nn.Parameter(torch.ones(2, dtype=torch.complex64, device=torch_backend.device))
     p.grad = p.detach().clone()
     with pytest.raises(
-        RuntimeError, match=r"optim\.AdamW: parameters must be float64, .+; got complex64 for parameter 0"
+        RuntimeError, match=r"optim\.AdamW: parameters must be float64, .+; got complex64 for parameter 0 of group 0"
     ):
         optim.AdamW([p]).step()
 
@@ -395,6 +458,18 @@ def test_hooks_of_loaded_master_weights(torch_backend, optim):
     optimizer.load_state_dict(saved)
     assert not optimizer.state
     train(torch_backend, optimizer, params, range(1))
+
+
+def test_loaded_master_weights_that_are_gone(torch_backend, optim):
+    """Whoever clears the states begins anew."""
+    torch = torch_backend.torch
+    params = parameters(torch_backend, torch.bfloat16)
+    optimizer = made(optim, "AdamW", params, {}, master_weights=True)
+    train(torch_backend, optimizer, params, range(1))
+    optimizer.load_state_dict(optimizer.state_dict())
+    optimizer.state.clear()
+    train(torch_backend, optimizer, params, range(1))
+    assert optimizer.state[params[0]]["step"] == 1
 
 
 def test_master_weights_are_refused(torch_backend, optim):

@@ -46,6 +46,28 @@ class FusedOptimizer(keras.optimizers.Optimizer if TYPE_CHECKING else object):  
         and their weights decay by this."""
         raise NotImplementedError
 
+    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+        variables = self._trainable_variables if trainable_variables is None else list(trainable_variables)
+        self._check_gradients(grads, variables)
+        super().apply(grads, None if trainable_variables is None else variables)
+
+    def _check_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """Refuses what can be known to be wrong, before anything is written. Real dtypes are cast, as by Keras."""
+        for gradient, variable in zip(gradients, variables, strict=False):  # their numbers are compared later
+            if gradient is None:
+                continue
+            x = gradient if hasattr(gradient, "dtype") else tf.convert_to_tensor(gradient)
+            shape, dtype, wanted = _shape(x), tf.as_dtype(x.dtype), tf.as_dtype(variable.dtype)
+            if not shape.is_compatible_with(variable.shape):
+                expected, got = f"have shape {list(variable.shape)}", list(shape)
+            elif dtype != wanted and not (dtype.is_floating or dtype.is_integer):
+                expected, got = f"have a real dtype, such as the variable's, {wanted.name}", dtype.name
+            else:
+                continue
+            title = f"fusedops.tf.keras.optimizers.{type(self).__name__}"
+            name = getattr(variable, "path", variable.name)
+            raise ValueError(f"{title}: the gradient of {name} must {expected}; got {got}")
+
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> Any:
         if self.why_not() is not None or not _is_taken(gradient, variable):
             return super().update_step(gradient, variable, learning_rate)
@@ -57,14 +79,17 @@ class FusedOptimizer(keras.optimizers.Optimizer if TYPE_CHECKING else object):  
             super()._backend_update_step(grads, trainable_variables, learning_rate)
             return
         groups: dict[Any, list[tuple[Any, Any]]] = {}
+        others: list[tuple[Any, Any]] = []
         for gradient, given in zip(grads, trainable_variables, strict=True):
             variable = _variable(given)
             if _is_taken(gradient, variable):
                 decays = self.weight_decay is not None and self._use_weight_decay(given)
                 groups.setdefault((variable.dtype, variable.device, decays), []).append((gradient, variable))
             else:
-                super()._apply_weight_decay([given])
-                super().update_step(gradient, given, learning_rate)
+                others.append((gradient, given))
+        for gradient, given in others:  # first, since TensorFlow may refuse their indices
+            super()._apply_weight_decay([given])
+            super().update_step(gradient, given, learning_rate)
         for (_, _, decays), pairs in groups.items():
             clip = getattr(grads, "clip", None)
             self._update_some(pairs, learning_rate, clip, float(self.weight_decay) if decays else 0.0)
@@ -111,6 +136,13 @@ class _Clipped(list[tf.Tensor]):
 
 def _variable(given: Any) -> tf.Variable:
     return given.value if isinstance(given, keras.Variable) else given
+
+
+def _shape(gradient: Any) -> tf.TensorShape:
+    """As far as it is known. A sparse gradient's first dimension is not, unless it says so."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return tf.TensorShape(gradient.shape)
+    return tf.TensorShape([None]).concatenate(gradient.values.shape[1:]).merge_with(gradient.shape)
 
 
 def _is_taken(gradient: Any, variable: Any) -> bool:
@@ -180,8 +212,9 @@ class AdamW(_FusedAdam, keras.optimizers.AdamW):
     all where a beta is no number: `why_not()` says so.
 
     Raises:
-        InvalidArgumentError: a gradient has another shape than its variable; ValueError while tracing. No variable has
-            been updated then.
+        ValueError: a gradient has another shape than its variable, or a dtype that is not real where the variable's is;
+            then nothing has been updated. Real dtypes are cast to the variable's. In a graph, InvalidArgumentError of a
+            shape that is known only when it runs.
 
     Example:
         >>> weight = keras.Variable([1.0, 2.0])

@@ -15,6 +15,7 @@ from fusedops.torch import nn
 from fusedops.torch.conversion import functions, hf, transformer
 from fusedops.torch.conversion.functions import called
 from fusedops.torch.conversion.hf.layer import HFLayer
+from fusedops.torch.conversion.linear import UnalignedLinear, is_aligned
 from fusedops.torch.nn.layer import FusedLayer
 
 _OF_TORCH: dict[type, type] = {
@@ -27,7 +28,9 @@ _OF_TORCH: dict[type, type] = {
     torch.nn.TransformerDecoderLayer: transformer.TransformerDecoderLayer,
     torch.nn.TransformerEncoderLayer: transformer.TransformerEncoderLayer,
 }
-_ORIGINALS = {counterpart: kind for kind, counterpart in _OF_TORCH.items()}
+# Few of these change, and the others are not spoken of, nor are their subclasses.
+_LINEAR: dict[type, type] = {torch.nn.Linear: UnalignedLinear}
+_ORIGINALS = {counterpart: kind for kind, counterpart in (_OF_TORCH | _LINEAR).items()}
 
 _SERVED = "torch's own kernel serves as well"
 _KEPT: dict[type, str] = {
@@ -41,7 +44,7 @@ _KEPT: dict[type, str] = {
 
 class Modules(conversion.Rules):
     noun = "modules"
-    own = _OF_TORCH
+    own = _OF_TORCH | _LINEAR
     library = "transformers"
 
     def __init__(self, model: torch.nn.Module, functions: bool = False, fuse_loss: bool = False) -> None:
@@ -62,11 +65,11 @@ class Modules(conversion.Rules):
         return kind in _OF_TORCH or isinstance(self._look_up(kind), hf.Match)
 
     def has_counterpart(self, kind: type) -> bool:
-        return self.is_known(kind) or (self._functions and len(self._functions_of(kind)) > 0)
+        return kind in self.own or self.is_known(kind) or (self._functions and len(self._functions_of(kind)) > 0)
 
     def counterpart(self, kind: type) -> type:
-        if kind in _OF_TORCH:
-            return _OF_TORCH[kind]
+        if kind in self.own:
+            return self.own[kind]
         if not self.is_known(kind):
             return functions.counterpart(kind)
         found = self._look_up(kind)
@@ -87,6 +90,8 @@ class Modules(conversion.Rules):
         return super().becomes(thing) + (f" (as {like})" if like not in ("", type(thing).__name__) else "")
 
     def condition(self, thing: Any) -> str:
+        if isinstance(thing, UnalignedLinear):
+            return "of 16 bits on a GPU"
         if isinstance(thing, torch.nn.MultiheadAttention):
             return "if it is called with need_weights=False"
         if isinstance(thing, torch.nn.TransformerEncoderLayer):
@@ -104,6 +109,8 @@ class Modules(conversion.Rules):
         return next(thing.children(), None) is not None
 
     def fixed(self, thing: Any) -> str | None:
+        if type(thing) in _LINEAR and is_aligned(thing):
+            return None
         return "its forward is an attribute of its own, which somebody has set" if "forward" in vars(thing) else None
 
     def kept(self, thing: Any) -> str | None:

@@ -51,16 +51,16 @@ class _AdamStep(FusedOptimizer):
     def updates(self, group: Group, params: list[torch.Tensor], grads: list[Any]) -> list[Update]:
         if not self._steps_are_placed:
             self._place_steps()
-        states = [self.state[p] for p in params]
         has_masters = self.master_weights and params[0].dtype in _NARROW
         if has_masters:
             self._check_masters(params)
-        elif self.master_weights:  # the parameters had 16 bits before: this step does not update their copies
-            for state in states:
-                state.pop("master_param", None)
-        if has_masters or group["amsgrad"] or not all(states):
-            for p, state in zip(params, states, strict=True):
-                self._begin(p, state, has_masters, group["amsgrad"])
+        wanted = {"max_exp_avg_sq": group["amsgrad"], "master_param": has_masters}
+        more = [name for name, is_wanted in wanted.items() if is_wanted]
+        states: list[Any] = [*map(self.state.get, params)]
+        begun: dict[torch.Tensor, dict[str, Any]] = {}
+        if not all(states) or any(name not in state for name in more for state in states):
+            begun = {p: self._begun(p, has_masters, group["amsgrad"]) for p in params}
+            states = [begun[p] for p in params]
         beta1, beta2 = group["betas"]
         options = {
             "beta1": float(beta1),
@@ -70,13 +70,20 @@ class _AdamStep(FusedOptimizer):
             "decoupled": bool(group.get("decoupled_weight_decay", False)),
             "maximize": bool(group["maximize"]),
         }
-        wanted = {"max_exp_avg_sq": group["amsgrad"], "master_param": has_masters}
         names = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step", "master_param")
         lists = [[state[name] for state in states] if wanted.get(name, True) else [] for name in names]
-        return [Update(_adamw, params, grads, lists, group["lr"], options)]
 
-    def _begin(self, p: torch.Tensor, state: dict[str, Any], has_master: bool, amsgrad: bool) -> None:
-        """What a parameter's state lacks."""
+        def keep() -> None:
+            self.state.update(begun)
+            if self.master_weights and not has_masters:  # the parameters had 16 bits before: their copies are now old
+                for p in params:
+                    self.state[p].pop("master_param", None)
+
+        return [Update(_adamw, params, grads, lists, group["lr"], options, keep)]
+
+    def _begun(self, p: torch.Tensor, has_master: bool, amsgrad: bool) -> dict[str, Any]:
+        """A parameter's state with what it lacks. The one that is kept stays as it is, until the step has succeeded."""
+        state = dict(self.state.get(p, {}))
         if not state:
             dtype = torch.float32 if has_master else p.dtype
             state["step"] = torch.zeros((), dtype=torch.float32, device=local(p).device)
@@ -88,6 +95,7 @@ class _AdamStep(FusedOptimizer):
                 state[name] = state[name].float()
         if amsgrad and "max_exp_avg_sq" not in state:
             state["max_exp_avg_sq"] = torch.zeros_like(state["exp_avg_sq"], memory_format=torch.preserve_format)
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -121,14 +129,15 @@ class _AdamStep(FusedOptimizer):
 
     def _check_masters(self, params: Sequence[torch.Tensor]) -> None:
         """Drops loaded copies that an optimizer without copies left behind: they do not round to their parameter."""
-        doubtful = [p for p in params if p in self._unchecked] if self._unchecked else []
+        found = [p for p in params if p in self._unchecked] if self._unchecked else []
+        doubtful = [p for p in found if "master_param" in self.state.get(p, {})]
         if not doubtful:
             return
-        self._unchecked.difference_update(doubtful)
         same = [(local(self.state[p]["master_param"]).to(p.dtype) == local(p)).all() for p in doubtful]
         for p, is_same in zip(doubtful, torch.stack(same).tolist(), strict=True):  # waits for the device, once
             if not is_same:
                 del self.state[p]["master_param"]
+        self._unchecked.difference_update(doubtful)
 
     def _plain_step(self, closure: Any) -> Any:
         if self.master_weights and any(p.dtype in _NARROW for group in self.param_groups for p in group["params"]):
@@ -137,11 +146,11 @@ class _AdamStep(FusedOptimizer):
 
     def _place_steps(self) -> None:
         """Each on its parameter's device, where torch's own classes have it for `fused` and `capturable` alone."""
-        self._steps_are_placed = True
         for group in filter(self._is_ours, self.param_groups):
             for p in group["params"]:
                 if isinstance(step := self.state.get(p, {}).get("step"), torch.Tensor):
                     self.state[p]["step"] = step.to(local(p).device, torch.float32)
+        self._steps_are_placed = True
 
     def state_dict(self) -> dict[str, Any]:
         """torch's, with each step where torch's own class has it: in the CPU's memory, unless `fused` or `capturable`
@@ -202,7 +211,8 @@ class AdamW(_AdamStep, torch.optim.AdamW):
     Raises:
         ValueError: `master_weights` with what torch's own code computes.
         RuntimeError: a gradient is sparse, or of another shape, dtype or device than its parameter, or a parameter is
-            complex, or `master_weights` meets what torch's own code would compute; then no parameter has been updated.
+            complex, or `master_weights` meets what torch's own code would compute, or there is no memory for new
+            states; then neither a parameter nor a state has been changed.
 
     Example:
         >>> weight = torch.nn.Parameter(torch.tensor([1.0, 2.0]))

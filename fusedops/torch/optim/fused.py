@@ -26,7 +26,7 @@ class Update:
     states: list[list[torch.Tensor]]
     lr: Any
     options: dict[str, Any]
-    finish: Callable[[], None] = field(default=lambda: None)
+    finish: Callable[[], None] = field(default=lambda: None)  # after the call: keeps new states, which it has filled
 
 
 class FusedOptimizer(torch.optim.Optimizer):
@@ -84,8 +84,8 @@ class FusedOptimizer(torch.optim.Optimizer):
             ours = [group for group in self.param_groups if self._is_ours(group)]
             others = [group for group in self.param_groups if not any(group is one for one in ours)]
             some = [(group, *found) for group in ours for found in by_device_and_dtype(*_with_gradients(group))]
-            for group, params, _ in some:  # all are checked before the first is updated
-                self._check_dtype(group, params)
+            for _, params, _ in some:  # all are checked before the first is updated
+                self._check_dtype(params[0])
             updates = [update for group, params, grads in some for update in self.updates(group, params, grads)]
             if others or len(updates) > 1:
                 self._check_gradients(updates)
@@ -94,29 +94,32 @@ class FusedOptimizer(torch.optim.Optimizer):
                 if others:
                     self._step_plainly(others)
                 self._run(updates, clip)
-            except RuntimeError:
+            except (RuntimeError, TypeError):
                 self._check_gradients(updates)  # an operator that is called alone refuses them itself, in other words
                 raise
         return loss
 
-    def _check_dtype(self, group: Group, params: Sequence[torch.Tensor]) -> None:
-        if params[0].dtype in _DTYPES:
-            return
-        expected = "parameters must be float64, float32, float16 or bfloat16"
-        dtype = str(params[0].dtype).removeprefix("torch.")
-        place = next(i for i, p in enumerate(group["params"]) if p is params[0])
-        raise RuntimeError(f"{self._title}: {expected}; got {dtype} for parameter {place} of a group")
+    def _name(self, p: torch.Tensor) -> str:
+        """What errors call a parameter."""
+        places = ((g, i, x) for g, group in enumerate(self.param_groups) for i, x in enumerate(group["params"]))
+        return next(f"parameter {i} of group {g}" for g, i, x in places if x is p)
+
+    def _check_dtype(self, p: torch.Tensor) -> None:
+        if p.dtype not in _DTYPES:
+            expected = "parameters must be float64, float32, float16 or bfloat16"
+            got = str(p.dtype).removeprefix("torch.")
+            raise RuntimeError(f"{self._title}: {expected}; got {got} for {self._name(p)}")
 
     def _check_gradients(self, updates: Sequence[Update]) -> None:
         for update in updates:
-            for i, (p, grad) in enumerate(zip(update.params, update.grads, strict=True)):
+            for p, grad in zip(update.params, update.grads, strict=True):
                 if grad.layout is not torch.strided:
                     got = str(grad.layout).removeprefix("torch.")
-                    raise RuntimeError(f"{self._title}: gradients must be dense; got {got} for parameter {i}")
+                    raise RuntimeError(f"{self._title}: gradients must be dense; got {got} for {self._name(p)}")
                 if p.shape != grad.shape or p.device != grad.device or p.dtype != grad.dtype:
                     expected = f"{tuple(p.shape)}, {p.dtype} on {p.device}"
                     got = f"{tuple(grad.shape)}, {grad.dtype} on {grad.device}"
-                    raise RuntimeError(f"{self._title}: a gradient must be like parameter {i}, {expected}; got {got}")
+                    raise RuntimeError(f"{self._title}: a gradient must be like {self._name(p)}, {expected}; got {got}")
 
     def _clip(self, updates: Sequence[Update], others: Sequence[Group]) -> torch.Tensor | None:
         """What gradients are to be multiplied by, for their norm to be at most `max_grad_norm`."""

@@ -42,7 +42,7 @@ class SGD(FusedOptimizer, torch.optim.SGD):
         }
         if group["momentum"] == 0:
             return [Update(_sgd, params, grads, [[]], group["lr"], options)]
-        known = [self.state[p].get("momentum_buffer") is not None for p in params]
+        known = [self.state.get(p, {}).get("momentum_buffer") is not None for p in params]
         return [
             self._with_momentum(group, [*compress(params, of_these)], [*compress(grads, of_these)], options)
             for of_these in ([not x for x in known], known)
@@ -53,7 +53,7 @@ class SGD(FusedOptimizer, torch.optim.SGD):
         self, group: Group, params: list[torch.Tensor], grads: list[Any], options: dict[str, Any]
     ) -> Update:
         """For parameters that all have a momentum, or none of which has: the first gradient is theirs."""
-        if self.state[params[0]].get("momentum_buffer") is not None:
+        if self.state.get(params[0], {}).get("momentum_buffer") is not None:
             momentums = [self.state[p]["momentum_buffer"] for p in params]
             return Update(_sgd, params, grads, [momentums], group["lr"], options)
         momentums = [torch.zeros_like(p, memory_format=torch.preserve_format) for p in params]
