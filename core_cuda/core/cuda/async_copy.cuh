@@ -16,6 +16,12 @@ __device__ void copy_async(void* to, const void* from, int valid) {
                  : "memory");
 }
 
+// The same of 16 bytes that all exist, which takes fewer instructions.
+__device__ inline void copy_async_whole(void* to, const void* from) {
+  const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
+}
+
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Waits until all but the latest kPending groups of this thread's copies have arrived.

@@ -1,8 +1,8 @@
-// Before and after the kernels of the backward: delta = sum(dy * y) of each row, with zeros in the sums of dq, which
-// stay there where no key is seen, and dq = scale * its sum. Limit: memory bandwidth. dy and y are read once, and the
-// sums are written and read once.
+// Before and after the kernels of the backward: delta = sum(dy * y) of each row, and dq = scale * its sum. Limit:
+// memory bandwidth. dy and y are read once, and so are the sums.
 #include "core/cuda/launch.cuh"
 #include "core/cuda/pack.cuh"
+#include "ops/attention/attention_dq.cuh"
 #include "ops/attention/attention_paths.h"
 #include "ops/attention/attention_tiles.cuh"
 
@@ -43,37 +43,52 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int j = 0; j < kPackSize<T>; ++j) sum += element(a, j) * element(b, j);
     }
-    if (sums.dq)
-      for (int i = lane * 4; i < sums.pitch; i += kLanes * 4)
-        *reinterpret_cast<float4*>(sums.dq + index * sums.pitch + i) = float4{};
+    // Rows between packed sequences belong to none.
+    if (call.offsets_q && sums.dq) {
+      T* const dq = call.dq.row<T>(row.sequence, row.position, row.head);
+      for (int i = lane; i < call.dim; i += kLanes) dq[i] = T{};
+    }
   }
 #pragma unroll
   for (int offset = kLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
   if (index < sums.rows && lane == 0) static_cast<A*>(sums.delta)[index] = sum;
 }
 
+// A block has a tile of queries. A thread takes 8 columns of two rows, since those are beside each other in the sums.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     attention_finish_dq_kernel(const __grid_constant__ Attention call, const BackwardSums sums, const float scale,
                                const bool aligned) {
   begin_kernel();
-  const int64_t index = (int64_t(blockIdx.x) * kThreads + threadIdx.x) / kLanes;
-  if (index >= sums.rows) return;
-  const Row row(call, index);
-  T* const dq = call.dq.row<T>(row.sequence, row.position, row.head);
-  const float* const from = sums.dq + index * sums.pitch;
-  for (int i = threadIdx.x % kLanes * 8; i < call.dim; i += kLanes * 8) {
-    float values[8];
+  constexpr int kTile = BackwardSums::kTile, kRows = DqFragment::kRows, kColumns = DqFragment::kColumns;
+  const HeadTile work = find_tile(call, Side::queries, blockIdx.x, gridDim.x, kTile);
+  if (work.sequence < 0) return;
+  const Sequence sequence = call.sequence(work.sequence);
+  const int64_t first_row = BackwardSums::dq_row(call, work.sequence, sequence, work.head);
+  const int packs = static_cast<int>(sums.pitch) / kColumns;
+  for (int i = threadIdx.x; i < kTile / 2 * packs; i += kThreads) {
+    const int column = i % packs * kColumns, row = i / packs % (kRows / 2);
+    const int first = work.tile * kTile + i / packs / (kRows / 2) * kRows;  // of the fragment
+    if (column >= call.dim) continue;
+    // Where no key is seen, nobody has stored a sum.
+    const auto has_sum = [&](int query) {
+      return query < sequence.queries && !call.band.keys(sequence, query).is_empty();
+    };
+    float sum[2][kColumns] = {};
+    if (has_sum(first + row) || has_sum(first + row + kRows / 2))
+      DqFragment(sums, first_row + first, column).read(row, sum[0], sum[1]);
 #pragma unroll
-    for (int j = 0; j < 8; j += 4) {
-      const float4 four = *reinterpret_cast<const float4*>(from + i + j);
-      values[j] = four.x * scale, values[j + 1] = four.y * scale;
-      values[j + 2] = four.z * scale, values[j + 3] = four.w * scale;
+    for (int half = 0; half < 2; ++half) {
+      const int query = first + row + half * (kRows / 2);
+      if (query >= sequence.queries) continue;
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) sum[half][j] *= has_sum(query) ? scale : 0;
+      T* const dq = call.dq.row<T>(call.place(work.sequence), sequence.first_query + query, work.head) + column;
+      if (aligned)
+        store_pack<true>(rounded<T>(sum[half]), dq, call.dim - column);
+      else
+        store_pack<false>(rounded<T>(sum[half]), dq, call.dim - column);
     }
-    if (aligned)
-      store_pack<true>(rounded<T>(values), dq + i, call.dim - i);
-    else
-      store_pack<false>(rounded<T>(values), dq + i, call.dim - i);
   }
 }
 
@@ -81,8 +96,9 @@ int64_t blocks_of(int64_t rows) { return (rows * kLanes + kThreads - 1) / kThrea
 
 template <class T>
 Status finish(const Attention& call, const BackwardSums& sums, const Context& context) {
-  return launch(context, attention_finish_dq_kernel<T>, blocks_of(sums.rows), kThreads, call, sums,
-                static_cast<float>(call.scale), are_aligned<T>(call.dq));
+  const int64_t blocks = most_tiles(call, Side::queries, BackwardSums::kTile) * call.heads;
+  return launch(context, attention_finish_dq_kernel<T>, blocks, kThreads, call, sums, static_cast<float>(call.scale),
+                are_aligned<T>(call.dq));
 }
 
 }  // namespace

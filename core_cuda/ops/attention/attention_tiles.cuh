@@ -127,6 +127,20 @@ class RowCopy {
     }
   }
 
+  // The same of kRows whole rows, kD wide and aligned.
+  template <int kRows>
+  __device__ void start_whole(T* to, int64_t stride) const {
+    static_assert(kThreads % kPerRow == 0 && kRows % kLines == 0);
+    const T* from = from_;
+    to += line() * kPitchOf<kD> + column();
+#pragma unroll
+    for (int i = 0; i < kRows / kLines; ++i) {
+      copy_async_whole(to, from);
+      to += kLines * kPitchOf<kD>;
+      from += kLines * stride;
+    }
+  }
+
  private:
   static __device__ int line() { return threadIdx.x % kThreads / kPerRow; }
   static __device__ int column() { return threadIdx.x % kPerRow * 8; }

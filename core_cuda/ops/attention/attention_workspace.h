@@ -18,13 +18,13 @@ struct BackwardSums {
     };
     delta = take(rows * size_of(compute_dtype(call.dtype)));
     if (size_of(call.dtype) != 2) return;
-    dq = static_cast<float*>(take(rows * pitch * sizeof(float)));
-    const int64_t tiles = call.offsets_q ? call.packed_queries / kLeastTile + call.sequences + 1
-                                         : call.sequences * (call.queries / kLeastTile + 1);
-    counter_count = 1 + tiles * call.heads * kMostParts;
+    const int64_t dq_rows = call.heads * tiles_of_head(call) * kTile * (call.offsets_q ? 1 : call.sequences);
+    dq = static_cast<float*>(take(dq_rows * pitch * sizeof(float)));
+    counter_count = 1 + dq_rows / kLeastTile * kMostParts;
     counters = static_cast<int*>(take(counter_count * sizeof(int)));
   }
 
+  static constexpr int kTile = 64;                       // of queries: each sequence has whole tiles of dq
   static constexpr int kLeastTile = 16, kMostParts = 2;  // of queries; of the columns of dq
 
   // A whole tile of columns, as wide as the kernels make it of q and v.
@@ -33,12 +33,24 @@ struct BackwardSums {
     return dim <= 64 ? 64 : dim <= 128 ? 128 : 256;
   }
 
+  // The row of dq of a sequence's first query. Sequences never share a tile, if their offsets are in order.
+  FUSEDOPS_HD static int64_t dq_row(const Attention& call, int64_t b, const Sequence& sequence, int head) {
+    const int64_t tile = call.offsets_q ? head * tiles_of_head(call) + sequence.first_query / kTile + b
+                                        : (b * call.heads + head) * tiles_of_head(call);
+    return tile * kTile;
+  }
+
   int64_t rows, pitch;
   size_t size = 0;          // bytes of all
   void* delta;              // [rows], the sum of dy * y, in the compute type
-  float* dq = nullptr;      // [rows, pitch], the sum over keys of ds k; 16 bits only, as is what follows
+  float* dq = nullptr;      // the sum over keys of ds k, see DqFragment; 16 bits only, as is what follows
   int* counters = nullptr;  // how many tiles of keys have added to a tile of dq; the first numbers the blocks
   int64_t counter_count = 0;
+
+ private:
+  FUSEDOPS_HD static int64_t tiles_of_head(const Attention& call) {
+    return call.offsets_q ? call.packed_queries / kTile + call.sequences : (call.queries + kTile - 1) / kTile;
+  }
 };
 
 // Of the backward on compute capability 9.x. A slot is a tile of queries of one head; packed
