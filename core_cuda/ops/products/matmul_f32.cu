@@ -2,12 +2,14 @@
 // per block tile and writes c once. Limit: multiply-adds; a thread's 16 x 8 sums reuse what it reads from shared memory
 // 8 or 16 times.
 //
-// CUTLASS's multistage SIMT kernel, one element a copy, so that any alignment will do.
+// CUTLASS's SIMT kernels, one element a copy, so that any alignment will do.
 #include <algorithm>
+#include <type_traits>
 
 #include "core/cuda/launch.cuh"
 #include "cutlass/gemm/device/gemm_universal.h"
 #include "ops/products/matmul_paths.h"
+#include "ops/products/tile_time.h"
 
 namespace fusedops::cuda {
 namespace {
@@ -15,16 +17,12 @@ namespace {
 using RowMajor = cutlass::layout::RowMajor;
 using ColumnMajor = cutlass::layout::ColumnMajor;
 
-template <class LayoutA, class LayoutB, class BlockTile, class WarpTile, int kStages>
+template <class LayoutA, class LayoutB, int kM, int kN, int kWarp, int kStages>
 using Gemm = cutlass::gemm::device::GemmUniversal<
-    float, LayoutA, float, LayoutB, float, RowMajor, float, cutlass::arch::OpClassSimt, cutlass::arch::Sm80, BlockTile,
-    WarpTile, cutlass::gemm::GemmShape<1, 1, 1>, cutlass::epilogue::thread::LinearCombination<float, 1, float, float>,
+    float, LayoutA, float, LayoutB, float, RowMajor, float, cutlass::arch::OpClassSimt, cutlass::arch::Sm80,
+    cutlass::gemm::GemmShape<kM, kN, 8>, cutlass::gemm::GemmShape<kWarp, kWarp, 8>, cutlass::gemm::GemmShape<1, 1, 1>,
+    cutlass::epilogue::thread::LinearCombination<float, 1, float, float>,
     cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<8>, kStages, 1, 1>;
-
-template <class LayoutA, class LayoutB>
-using LargeGemm = Gemm<LayoutA, LayoutB, cutlass::gemm::GemmShape<256, 128, 8>, cutlass::gemm::GemmShape<64, 64, 8>, 4>;
-template <class LayoutA, class LayoutB>
-using SmallGemm = Gemm<LayoutA, LayoutB, cutlass::gemm::GemmShape<64, 64, 8>, cutlass::gemm::GemmShape<32, 32, 8>, 5>;
 
 // c = a @ b, or c += a @ b.
 template <class Gemm>
@@ -70,10 +68,26 @@ Status run_in_parts(const Matmul& product, const Context& context) {
   return {};
 }
 
+// All kernels give the same bits. Their tiles differ in what they read of shared memory for a product. A matrix whose
+// lines run along k is transposed on its way to shared memory; through registers (two stages) its alignment does not
+// matter, where asynchronous copies of misaligned lines took 1.5 times as long. But then only one tile is in flight,
+// too little for a product of few rows or columns, which waits for memory.
 template <class LayoutA, class LayoutB>
 Status run_sized(const Matmul& product, const Context& context) {
-  return is_small(product) ? run_in_parts<SmallGemm<LayoutA, LayoutB>>(product, context)
-                           : run_in_parts<LargeGemm<LayoutA, LayoutB>>(product, context);
+  constexpr int kTransposed = std::is_same_v<LayoutA, RowMajor> + std::is_same_v<LayoutB, ColumnMajor>;
+  constexpr int kLargeStages = kTransposed > 0 ? 2 : 4, kFewRows = 128;
+  constexpr double kTimeOfTall = 1.02, kTimeOfSmall = 1.28;  // for the same part of c
+  const int count = device_attribute(cudaDevAttrMultiProcessorCount);
+  const double wide = tile_time(product, 128, 256, count), tall = kTimeOfTall * tile_time(product, 256, 128, count);
+  if (kTimeOfSmall * tile_time(product, 64, 64, count) < std::min(wide, tall)) {
+    using Async = Gemm<LayoutA, LayoutB, 64, 64, 32, 5>;
+    using Staged = Gemm<LayoutA, LayoutB, 64, 64, 32, 2>;
+    if constexpr (kTransposed == 1)
+      if (std::min(product.m, product.n) <= kFewRows) return run_in_parts<Async>(product, context);
+    return run_in_parts<std::conditional_t<kTransposed == 0, Async, Staged>>(product, context);
+  }
+  return wide < tall ? run_in_parts<Gemm<LayoutA, LayoutB, 128, 256, 64, kLargeStages>>(product, context)
+                     : run_in_parts<Gemm<LayoutA, LayoutB, 256, 128, 64, kLargeStages>>(product, context);
 }
 
 }  // namespace

@@ -19,12 +19,15 @@
 
 namespace fusedops::cuda {
 
-// kBlocks blocks fit on a multiprocessor together: the compiler then keeps to that share of its registers.
-template <int kM_, int kN_, int kK_, int kWarpM_, int kWarpN_, int kStages_, int kBlocks_>
+// kBlocks blocks fit on a multiprocessor together: the compiler then keeps to that share of its registers. kReadsAhead:
+// a warp reads the fragments of the next step before it multiplies those of this one, which takes twice the registers
+// for them, but leaves the tensor cores no wait for shared memory, not even after a barrier.
+template <int kM_, int kN_, int kK_, int kWarpM_, int kWarpN_, int kStages_, int kBlocks_, bool kReadsAhead_ = false>
 struct BlockTile {
   static constexpr int kM = kM_, kN = kN_, kK = kK_;        // of a block
   static constexpr int kWarpM = kWarpM_, kWarpN = kWarpN_;  // of a warp
   static constexpr int kStages = kStages_, kBlocks = kBlocks_;
+  static constexpr bool kReadsAhead = kReadsAhead_;
   static constexpr int kThreads = 32 * (kM / kWarpM) * (kN / kWarpN);
 };
 
@@ -136,6 +139,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   using B = typename Shape::B;
   constexpr int kStages = Tile::kStages;
   constexpr int kSteps = Tile::kK / Mma::kK, kCountM = Tile::kWarpM / Mma::kM, kCountN = Tile::kWarpN / Mma::kN;
+  constexpr int kBuffers = Tile::kReadsAhead ? 2 : 1;
+  static_assert(!Tile::kReadsAhead || (kSteps > 2 && kSteps % 2 == 0));
   extern __shared__ int4 shared[];
   T* const ring = reinterpret_cast<T*>(shared);
 
@@ -156,33 +161,54 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   }
 
   typename Mma::Accumulator sums[kCountM][kCountN] = {};
+  typename Mma::FragmentA fragments_a[kBuffers][kCountM];
+  typename Mma::FragmentB fragments_b[kBuffers][kCountN];
   int reading = 0, writing = kStages - 1;
-  for (int64_t k = 0; k < call.k; k += Tile::kK) {
+  const auto wait = [] {
     wait_for_copies<kStages - 2>();
     __syncthreads();  // the stage to read has arrived, and no one reads the stage to write any more
+  };
+  const auto next_stage = [&] {
+    b.loader.store(ring + writing * Shape::kStageSize + A::kSize);
+    commit_copies();
+    reading = reading + 1 == kStages ? 0 : reading + 1;
+    writing = writing + 1 == kStages ? 0 : writing + 1;
+  };
+  const auto read = [&](int step) {
     const T* const from = ring + reading * Shape::kStageSize;
+    Mma::template load_a<A>(fragments_a[step % kBuffers], from + A::at(warp_m, step * Mma::kK));
+    Mma::template load_b<B>(fragments_b[step % kBuffers], from + A::kSize + B::at(warp_n, step * Mma::kK));
+  };
+  if constexpr (Tile::kReadsAhead) {
+    wait();
+    read(0);
+  }
+  for (int64_t k = 0; k < call.k; k += Tile::kK) {
+    if constexpr (!Tile::kReadsAhead) wait();
     T* const to = ring + writing * Shape::kStageSize;
     const int64_t next = k + (kStages - 1) * Tile::kK;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
+      if constexpr (Tile::kReadsAhead) {
+        if (step == kSteps - 1) {
+          next_stage();
+          wait();
+        }
+        read((step + 1) % kSteps);
+      }
       if (step == 0) a.fetch(to, next, call.k);
       if (step == kSteps / 2) {
         a.loader.store(to);
         b.fetch(to + A::kSize, next, call.k);
       }
-      typename Mma::FragmentA fragments_a[kCountM];
-      typename Mma::FragmentB fragments_b[kCountN];
-      Mma::template load_a<A>(fragments_a, from + A::at(warp_m, step * Mma::kK));
-      Mma::template load_b<B>(fragments_b, from + A::kSize + B::at(warp_n, step * Mma::kK));
+      if constexpr (!Tile::kReadsAhead) read(step);
 #pragma unroll
       for (int i = 0; i < kCountM; ++i)
 #pragma unroll
-        for (int j = 0; j < kCountN; ++j) Mma::multiply_add(sums[i][j], fragments_a[i], fragments_b[j]);
+        for (int j = 0; j < kCountN; ++j)
+          Mma::multiply_add(sums[i][j], fragments_a[step % kBuffers][i], fragments_b[step % kBuffers][j]);
     }
-    b.loader.store(to + A::kSize);
-    commit_copies();
-    reading = reading + 1 == kStages ? 0 : reading + 1;
-    writing = writing + 1 == kStages ? 0 : writing + 1;
+    if constexpr (!Tile::kReadsAhead) next_stage();
   }
 
   // Of the 16 x 8 sums of a warp, each thread holds two neighbours in row lane / 4, and two in the row 8 below.
