@@ -51,11 +51,6 @@ def test_rows_of_more_than_2_31_elements(whole_gpu, spec, columns):
     large = {name: repeated(x) if name in of_rows else x for name, x in small.items()}
     assert max(large[name].numel() for name in of_rows) > 2**31
 
-    def assert_repeats(got, period):
-        rows = got.view(copies, *period.shape)
-        for first in range(0, copies, 1024):  # a piece at a time: comparisons take memory
-            assert torch.equal(rows[first : first + 1024], period.expand_as(rows[first : first + 1024]))
-
     found = []
     for inputs in (large, small):
         leaves = whole_gpu.leaves(inputs, wanted)
@@ -64,7 +59,31 @@ def test_rows_of_more_than_2_31_elements(whole_gpu, spec, columns):
         gradients = torch.autograd.grad(outputs, [leaves[name] for name in wanted], ones)
         found.append([*(y.detach() for y in outputs), *gradients])
     for got, period in zip(*found, strict=True):
-        assert_repeats(got, period)
+        assert_repeats(torch, got, period)
+
+
+def assert_repeats(torch, got, period):
+    whole = got.view(-1, *period.shape)
+    for first in range(0, len(whole), 1024):  # a piece at a time: comparisons take memory
+        assert torch.equal(whole[first : first + 1024], period.expand_as(whole[first : first + 1024]))
+
+
+@pytest.mark.parametrize("features", [64, 128])
+@pytest.mark.parametrize("softcap", [0.0, 20.0], ids=["plain", "capped"])  # on 9.x, kernels of its own, and of 8.0
+def test_attention_of_more_than_2_31_elements(whole_gpu, features, softcap, random):
+    """A few sequences over and over, forward and backward: each has the bits that it has among the few."""
+    torch = whole_gpu.torch
+    few = [whole_gpu.tensor(random.standard_normal((5, 130, 1024 // features, features)), "bfloat16") for _ in "qkv"]
+    copies = LARGE // few[0].numel() + 1
+    found = []
+    for inputs in ([x.repeat(copies, 1, 1, 1) for x in few], few):
+        inputs = [x.requires_grad_() for x in inputs]
+        y = whole_gpu.functions.attention(*inputs, causal=True, softcap=softcap)
+        upstream = torch.ones((), device=y.device, dtype=y.dtype).expand_as(y)
+        found.append([y.detach(), *torch.autograd.grad(y, inputs, upstream)])
+        del y, upstream
+    for got, period in zip(*found, strict=True):
+        assert_repeats(torch, got, period)
 
 
 @pytest.mark.parametrize(
