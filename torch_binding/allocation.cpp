@@ -60,8 +60,7 @@ Tensor empty(DType dtype, const int64_t* sizes, int rank, Device device, bool pa
   int64_t strides[kMaxRank], stride = 1;
   for (int i = rank - 1; i >= 0; --i) {
     strides[i] = stride;
-    const int64_t size = std::max<int64_t>(sizes[i], 1);
-    stride *= padded && i == rank - 1 ? padded_row(size, dtype) : size;
+    stride *= std::max<int64_t>(padded && i == rank - 1 ? padded_row(sizes[i], dtype) : sizes[i], 1);
   }
   const Request request{rank, sizes, strides, scalar_type(dtype), device};
   const auto type = torch::stable::detail::to<int32_t>(torch::stable::detail::from(request.dtype));

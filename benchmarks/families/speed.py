@@ -58,9 +58,9 @@ def calls(name: str, contenders: Iterable[str], shape: tuple[int, int] | None = 
     model = families()[name].released("cuda", "bfloat16") if cuda else families()[name].build()
     if hasattr(model.config, "use_cache"):
         model.config.use_cache = False  # a training step needs none
-    for name in _LAYER_DROPS:
-        if hasattr(model.config, name):
-            setattr(model.config, name, 0.0)  # the contenders would run other layers than each other
+    for drop in _LAYER_DROPS:
+        if hasattr(model.config, drop):
+            setattr(model.config, drop, 0.0)  # the contenders would run other layers than each other
     inputs = inputs_of(model, shape or (_shape(model) if cuda else _QUICK))
     model.train()
     return {name: _step(_BUILT[name](_sharing(model)), inputs) for name in contenders}

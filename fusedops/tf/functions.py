@@ -727,7 +727,7 @@ def cross_entropy(
         softmax(logits) - onehot(label) for each row, times the upstream gradient, and divided by the number of rows
         that count for "mean"; with smoothing, the target is (1 - s)·onehot + s / classes. It has the logits' dtype. It
         can be differentiated again with respect to the upstream gradient only. On a GPU, in PyTorch, rows of 16-bit
-        gradients begin at multiples of 16 bytes, as the products behind it want them.
+        gradients begin at multiples of 16 bytes, as the products that read them need.
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or

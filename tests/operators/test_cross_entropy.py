@@ -104,7 +104,7 @@ def test_more_than_2_31_elements(torch_gpu):
 
 
 def test_rows_of_the_gradient(torch_backend, dtype, random):
-    """On a GPU, those of 16 bits begin at multiples of 16 bytes, for the products behind; in compiled code, too."""
+    """On a GPU, those of 16 bits begin at multiples of 16 bytes; compiled code has the same values."""
     torch, fo = torch_backend.torch, torch_backend.functions
     labels = torch_backend.tensor(random.integers(0, 1003, (2, 3)), "int64")
     logits = torch_backend.tensor(random.normal(size=(2, 3, 1003)), dtype)

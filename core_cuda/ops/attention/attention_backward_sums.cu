@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads)
       const int query = first + row + half * (kRows / 2);
       if (query >= sequence.queries) continue;
 #pragma unroll
-      for (int j = 0; j < kColumns; ++j) sum[half][j] *= has_sum(query) ? scale : 0;
+      for (int j = 0; j < kColumns; ++j) sum[half][j] = has_sum(query) ? sum[half][j] * scale : 0;
       T* const dq = call.dq.row<T>(call.place(work.sequence), sequence.first_query + query, work.head) + column;
       if (aligned)
         store_pack<true>(rounded<T>(sum[half]), dq, call.dim - column);

@@ -28,7 +28,7 @@ _OF_TORCH: dict[type, type] = {
     torch.nn.TransformerDecoderLayer: transformer.TransformerDecoderLayer,
     torch.nn.TransformerEncoderLayer: transformer.TransformerEncoderLayer,
 }
-# Few of these change, and the others are not spoken of, nor are their subclasses.
+# Few of these are converted; the report mentions neither the others nor subclasses.
 _LINEAR: dict[type, type] = {torch.nn.Linear: UnalignedLinear}
 _ORIGINALS = {counterpart: kind for kind, counterpart in (_OF_TORCH | _LINEAR).items()}
 
@@ -91,7 +91,7 @@ class Modules(conversion.Rules):
 
     def condition(self, thing: Any) -> str:
         if isinstance(thing, UnalignedLinear):
-            return "of 16 bits on a GPU"
+            return "of 16 bits on a GPU, in code that is not compiled"
         if isinstance(thing, torch.nn.MultiheadAttention):
             return "if it is called with need_weights=False"
         if isinstance(thing, torch.nn.TransformerEncoderLayer):

@@ -14,21 +14,22 @@ from fusedops.torch import nn
 from fusedops.torch.autocast import autocast_dtype
 
 _FEWEST_OUTPUTS = 4096  # of fewer, either takes little time
+_SERVED = "torch's own product serves as well"
 
 
 def is_aligned(layer: torch.nn.Linear) -> bool:
-    return layer.out_features % 8 == 0 or layer.out_features < _FEWEST_OUTPUTS
+    """Whether torch's own product is fast, or ours is not: TMA reads lines of a multiple of 8 inputs alone."""
+    return layer.out_features % 8 == 0 or layer.out_features < _FEWEST_OUTPUTS or layer.in_features % 8 != 0
 
 
 class UnalignedLinear(nn.Linear):
     def why_not(self, *inputs: Any) -> str | None:
         if is_aligned(self):
-            return ""
+            return _SERVED if inputs else ""
         if not inputs or not isinstance(inputs[0], Tensor):
             return super().why_not(*inputs)
         x = inputs[0]
-        if torch.compiler.is_compiling():  # and takes less time than ours
+        if torch.compiler.is_compiling():  # the compiler's product of padded rows takes less time than ours
             return "torch.compile pads its rows"
-        if not x.is_cuda or (autocast_dtype("cuda") or x.dtype).itemsize > 2:
-            return "torch's own product serves as well"
-        return super().why_not(*inputs)
+        dtype = x.dtype if x.dtype is torch.float64 else autocast_dtype("cuda") or x.dtype
+        return super().why_not(x) if x.is_cuda and dtype.itemsize == 2 else _SERVED
