@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fusedops.torch import nn
-from fusedops.torch.autocast import autocast_dtype
+from fusedops.torch.nn.linear import product_dtype
 
 _FEWEST_OUTPUTS = 4096  # of fewer, either takes little time
 _SERVED = "torch's own product serves as well"
@@ -31,5 +31,4 @@ class UnalignedLinear(nn.Linear):
         x = inputs[0]
         if torch.compiler.is_compiling():  # the compiler's product of padded rows takes less time than ours
             return "torch.compile pads its rows"
-        dtype = x.dtype if x.dtype is torch.float64 else autocast_dtype("cuda") or x.dtype
-        return super().why_not(x) if x.is_cuda and dtype.itemsize == 2 else _SERVED
+        return super().why_not(x) if x.is_cuda and product_dtype(x).itemsize == 2 else _SERVED

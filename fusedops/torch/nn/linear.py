@@ -42,10 +42,14 @@ def unfused_product(x: Any, weight: Any) -> str | None:
     """The same, and why torch's own code computes x Wᵀ although the kernels could."""
     if reason := unfused_weight(x, weight):
         return reason
-    dtype = (_cast(x) or x.dtype) if isinstance(x, Tensor) and x.is_cpu else None
-    if dtype is None or dtype.itemsize > 2:
+    if not isinstance(x, Tensor) or not x.is_cpu or product_dtype(x).itemsize > 2:
         return None
-    return f"on a CPU, torch's own products of {name(dtype)} are faster"
+    return f"on a CPU, torch's own products of {name(product_dtype(x))} are faster"
+
+
+def product_dtype(x: Tensor) -> torch.dtype:
+    """In which x is multiplied: autocast's, or its own."""
+    return _cast(x) or x.dtype
 
 
 def _cast(x: Tensor) -> torch.dtype | None:
