@@ -14,10 +14,10 @@ __device__ inline void signal(int* counter) {
   asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(counter) : "memory");
 }
 
-// How many are done by now. Additions and stores that depend on the answer need no fence: they begin when it is there.
+// How many are done by now. A thread that has seen a block among them sees all that block added before its signal.
 __device__ inline int peek(const int* counter) {
   int done;
-  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(done) : "l"(counter) : "memory");
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(done) : "l"(counter) : "memory");
   return done;
 }
 

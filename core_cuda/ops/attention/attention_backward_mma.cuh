@@ -8,9 +8,9 @@
 // with the keys before have added theirs. That order costs little: blocks with the same keys of many heads start
 // together, and those with the next keys of the same heads follow them, one tile of queries behind.
 //
-// Limit: the tensor cores, and shared memory: with 32 keys and 32 queries a warp reads three quarters of what it does
-// with 16 and 64. There are no registers for more than 8 warps, which cannot hide that phases of products, exponentials
-// and copies follow one another, and what one warp does alone.
+// Limit: the tensor cores, and reads of shared memory, of which a warp with 32 keys and 32 queries makes three quarters
+// as many as one with 16 keys and 64 queries. Registers allow 8 warps at most. With so few, the tensor cores idle while
+// a tile's exponentials are computed, while its copies arrive, and while one warp works alone.
 #pragma once
 
 #include "core/cuda/launch.cuh"
