@@ -101,6 +101,66 @@ def test_parts_of_wider_matrices(torch_gpu, size, random):
         assert ((fo.matmul(rows, b).double() - exact).abs() <= limit).all()
 
 
+# One row, a few, one tile, several; a depth that is split; more of a, and of a and b, than is copied at a time.
+MISALIGNED = [(1, 1003, 1005), (9, 520, 1005), (65, 67, 4097), (257, 1003, 770), (1001, 333, 1005), (700, 3001, 1003)]
+MISALIGNED += [(1, 70_001, 1005), (4000, 72, 16_389), (3900, 4001, 16_389)]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("size", MISALIGNED, ids=str)
+@pytest.mark.parametrize("odd", ["ab", "a", "b"])
+def test_misaligned_lines(torch_gpu, dtype, size, odd, random):
+    """Copies whose lines are aligned, of one matrix or of both, take little memory."""
+    torch, fo = torch_gpu.torch, torch_gpu.functions
+    m, n, k = size
+    seed = int(random.integers(2**30))
+
+    def matrix(name, rows, columns):
+        stride = columns | 1 if name in odd else columns + 7 & ~7
+        generator = torch.Generator("cuda").manual_seed(seed)
+        whole = torch.randn(rows, stride, device="cuda", generator=generator)
+        return whole.to(getattr(torch, dtype))[:, :columns]
+
+    for a in (matrix("a", m, k), matrix("a", k, m).t()):
+        for b in (matrix("b", k, n), matrix("b", n, k).t()):
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            got = fo.matmul(a, b)
+            assert torch.cuda.max_memory_allocated() - before <= got.nbytes * 8 + 2 * 2**27 + 2**20
+            a64, b64 = a.double(), b.double()
+            exact = a64 @ b64
+            limit = a64.abs_() @ b64.abs_()
+            limit *= k * 2**-24
+            limit += torch.finfo(a.dtype).eps * 0.505 * exact.abs() + torch.finfo(a.dtype).tiny
+            assert ((got.double() - exact).abs_() <= limit).all()
+            assert torch.equal(got, fo.matmul(a, b))
+
+
+def test_misaligned_lines_with_an_epilogue(torch_gpu, random):
+    """Parts of c take their parts of the bias, and of what is kept for the backward."""
+    torch, fo = torch_gpu.torch, torch_gpu.functions
+    x, weight = (torch_gpu.tensor(random.standard_normal((4100, 16_389)), "bfloat16") for _ in "xw")
+    bias = torch_gpu.tensor(random.standard_normal(4100) * 100, "bfloat16").requires_grad_()
+    y = fo.linear(x, weight, bias, activation="relu")
+    z = x.double() @ weight.double().t() + bias.double()
+    limit = 16_389 * 2**-24 * (x.double().abs() @ weight.double().abs().t() + bias.double().abs()) + 2**-8 * z.abs()
+    assert ((y.double() - z.relu()).abs() <= limit).all()
+    (dbias,) = torch.autograd.grad(y, bias, torch.ones_like(y))
+    assert ((dbias.double() - (z > 0).sum(0)).abs() <= 2**-8 * 4100 + (z.abs() <= limit).sum(0)).all()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_misaligned_batches(torch_gpu, shared, random):
+    fo = torch_gpu.functions
+    a = torch_gpu.tensor(random.standard_normal((3, 130, 515)), "bfloat16")
+    b = torch_gpu.tensor(random.standard_normal((515, 69) if shared else (3, 515, 69)), "bfloat16")
+    for left, rows in ((a, a), (a.transpose(1, 2).contiguous().transpose(1, 2), a)):
+        for right in (b, b.transpose(-1, -2).contiguous().transpose(-1, -2)):
+            exact = rows.double() @ b.double()
+            limit = 0.505 * 2**-7 * exact.abs() + 515 * 2**-24 * (rows.double().abs() @ b.double().abs())
+            assert ((fo.matmul(left, right).double() - exact).abs() <= limit).all()
+
+
 def test_backward_alone_in_its_thread(torch_gpu):
     """Autograd's thread has no context of the GPU yet, which describing tiles for TMA needs."""
     code = """

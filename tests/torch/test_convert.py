@@ -140,10 +140,11 @@ def test_report(torch, fo, capsys):
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_head_of_unaligned_rows(torch_backend, torch, fo, bias, capsys):
+@pytest.mark.parametrize("inputs, outputs", [(216, 5003), (1001, 1064)])
+def test_a_head_of_unaligned_rows(torch_backend, torch, fo, inputs, outputs, bias, capsys):
     """On a GPU, in 16 bits, it is our product; its gradient comes from the loss, whose rows are padded there."""
-    model = torch.nn.Sequential(torch.nn.Linear(64, 72), torch.nn.Linear(72, 5003, bias=bias)).bfloat16()
-    labels = torch.randint(5003, (200,))
+    model = torch.nn.Sequential(torch.nn.Linear(64, inputs), torch.nn.Linear(inputs, outputs, bias=bias)).bfloat16()
+    labels = torch.randint(outputs, (200,))
     x = torch.randn(200, 64).bfloat16()
 
     def step(model, loss, x):

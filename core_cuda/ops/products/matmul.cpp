@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ops/products/aligned_copies.h"
+
 namespace fusedops {
 namespace {
 
@@ -172,7 +174,9 @@ Matmul& Matmul::to_sums(bool add) {
   return *this;
 }
 
-size_t Matmul::workspace() const { return splits * m * n * size_of(compute_dtype(dtype)); }
+size_t Matmul::workspace() const {
+  return AlignedCopies(*this).bytes() + splits * m * n * size_of(compute_dtype(dtype));
+}
 
 const Operator& matmul() {
   static const Operator op{

@@ -1,12 +1,64 @@
 // Chooses the kernel for a matrix product: by its shape, then by what the GPU and the alignment allow.
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 #include "core/cuda/launch.cuh"
+#include "core/cuda/pack.cuh"
+#include "ops/products/aligned_copies.h"
 #include "ops/products/matmul_paths.h"
 
 namespace fusedops {
 namespace cuda {
 namespace {
+
+// The rows and columns of c from there on, as many as said.
+Matmul part_of(const Matmul& product, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+  const auto from = [&](const void* data, int64_t element, DType dtype) {
+    return data ? static_cast<char*>(const_cast<void*>(data)) + element * size_of(dtype) : nullptr;
+  };
+  const int64_t at = row * product.c_stride + column;
+  Matmul part = product;
+  part.a = product.a.from(row, 0, product.dtype);
+  part.b = product.b.from(0, column, product.dtype);
+  part.c = from(product.c, at, product.c_dtype());
+  part.epilogue.bias = from(product.epilogue.bias, column, product.dtype);
+  part.epilogue.z = from(product.epilogue.z, at, product.dtype);
+  part.m = rows, part.n = columns;
+  return part;
+}
+
+// The product of copies: see aligned_copies.h. The workspace begins with them.
+Status multiply_copies(const Matmul& product, const AlignedCopies& copies, void* workspace, const Context& context) {
+  char* const copy_of_a = static_cast<char*>(workspace);
+  char* const copy_of_b = copy_of_a + copies.bytes_of_a();
+  char* const rest = copy_of_b + copies.bytes_of_b();
+  // Exchanges a matrix for its copy.
+  const auto take_copy = [&](Matmul::Matrix& matrix, int64_t batch, int64_t lines, void* to) {
+    const RowCopy copy = {matrix, batch, lines, product.k, to, copies.stride};
+    matrix = {to, false, copies.stride, batch > 1 ? lines * copies.stride : 0};
+    return copy;
+  };
+  for (int64_t column = 0; column < product.n; column += copies.columns) {
+    const int64_t columns = std::min(copies.columns, product.n - column);
+    for (int64_t row = 0; row < product.m; row += copies.rows) {
+      const int64_t rows = std::min(copies.rows, product.m - row);
+      Matmul part = part_of(product, row, rows, column, columns);
+      RowCopy of_a, of_b;
+      if (copies.of_a) of_a = take_copy(part.a, copies.a_matrices, rows, copy_of_a);
+      if (copies.of_b) {
+        Matmul::Matrix b = part.b.turned();
+        of_b = take_copy(b, copies.b_matrices, columns, copy_of_b);
+        part.b = b.turned();
+      }
+      if (column > 0 && rows == product.m) of_a = {};  // it is there
+      if (row > 0) of_b = {};
+      FUSEDOPS_TRY(copy_rows(of_a, of_b, context));
+      FUSEDOPS_TRY(multiply_cuda(part, rest, context));
+    }
+  }
+  return {};
+}
 
 #ifdef FUSEDOPS_SM90
 
@@ -50,16 +102,6 @@ struct ReadByTma {
   }
 };
 
-// The rows and columns of c from there on, as many as said.
-Matmul part_of(const Matmul& product, int64_t row, int64_t rows, int64_t column, int64_t columns) {
-  Matmul part = product;
-  part.a = product.a.from(row, 0, product.dtype);
-  part.b = product.b.from(0, column, product.dtype);
-  part.c = static_cast<char*>(product.c) + (row * product.c_stride + column) * size_of(product.c_dtype());
-  part.m = rows, part.n = columns;
-  return part;
-}
-
 #endif
 
 }  // namespace
@@ -77,6 +119,10 @@ Status multiply_cuda(const Matmul& product, void* workspace, const Context& cont
                                          static_cast<cudaStream_t>(context.stream)),
                        "cudaMemset2DAsync");
   }
+  const AlignedCopies copies(product);
+  if (copies.any() && (copies.of_a || cuda::is_aligned(product.a.data)) &&
+      (copies.of_b || cuda::is_aligned(product.b.data)))
+    return cuda::multiply_copies(product, copies, workspace, context);
 #ifdef FUSEDOPS_SM90
   bool is_sm90 = false;
   if (size_of(product.dtype) == 2) FUSEDOPS_TRY(cuda::has_sm90(&is_sm90));

@@ -140,7 +140,7 @@ ProductKernel product_kernel(const Matmul& product, const FewTilesChoice& few, b
     consider(ProductKernel::large, of_waves(128, 256, 700, kShareOfWavesOfLarge));
   if (has_large && !product.a.transposed && product.c_stride == product.n)
     consider(ProductKernel::turns, of_waves(128, 128, 390, 1));
-  if (product.splits > 0) {
+  if (product.splits > 0 && product.n % 8 == 0) {  // of 9.0: the kernel of the sums writes them through TMA
     const double splits = double(product.splits);
     const double of_sums = splits * double(product.m) * double(product.n) * 2 * sizeof(float) / kBytesInOne;
     consider(ProductKernel::splits,

@@ -45,8 +45,8 @@ def convert(model: _Model, verbose: bool = True, *, functions: bool = False, fus
     `TransformerEncoderLayer` and `TransformerDecoderLayer` of torch.nn, and every class with a `forward` whose code is
     that of a norm, a gated or dense MLP, an attention with rotary embedding, a residual block or a model with a loss in
     the catalogue `fusedops.torch.conversion.hf.forms`, which is that of Hugging Face's transformers and of models that
-    copy it; and `Linear` with 4096 outputs or more that are no multiple of 8, such as the head of an odd vocabulary, in
-    16 bits on a GPU, in code that is not compiled. The names of the class, its attributes and variables may differ, and
+    copy it; and `Linear` with a million weights or more whose inputs or outputs are no multiple of 8, such as the head
+    of an odd vocabulary, in 16 bits on a GPU, in code that is not compiled. The names of the class, its attributes and variables may differ, and
     so may comments and annotations; operations, constants, dtypes and their order may not. A class that differs in one
     place is kept, and the line is printed if most of its code is that of a form. So is a class without a source file,
     and a subclass of a known class that has no `forward` of its own, because it may compute something else.

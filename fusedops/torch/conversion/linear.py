@@ -1,4 +1,4 @@
-"""torch.nn.Linear with a number of outputs that is no multiple of 8, such as the head of a vocabulary of 50 257.
+"""torch.nn.Linear whose numbers of inputs and outputs are not both multiples of 8, such as a head of 50 257 classes.
 
 Rows of 16 bits then begin at any address, for which cuBLAS has slow kernels only.
 """
@@ -13,13 +13,14 @@ from torch import Tensor
 from fusedops.torch import nn
 from fusedops.torch.nn.linear import product_dtype
 
-_FEWEST_OUTPUTS = 4096  # of fewer, either takes little time
+_FEWEST_WEIGHTS = 2**20  # of fewer, either takes little time
 _SERVED = "torch's own product serves as well"
 
 
 def is_aligned(layer: torch.nn.Linear) -> bool:
-    """Whether torch's own product is fast, or ours is not: TMA reads lines of a multiple of 8 inputs alone."""
-    return layer.out_features % 8 == 0 or layer.out_features < _FEWEST_OUTPUTS or layer.in_features % 8 != 0
+    """Whether torch's own product is fast."""
+    inputs, outputs = layer.in_features, layer.out_features
+    return (inputs % 8 == 0 and outputs % 8 == 0) or inputs * outputs < _FEWEST_WEIGHTS
 
 
 class UnalignedLinear(nn.Linear):

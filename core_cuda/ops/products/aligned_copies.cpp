@@ -1,0 +1,74 @@
+#include "ops/products/aligned_copies.h"
+
+#include <algorithm>
+
+namespace fusedops {
+namespace {
+
+constexpr int64_t kPack = 8;   // elements of 16 bits in 16 bytes
+constexpr int64_t kLine = 64;  // in a line of the L2 cache, which copies of aligned lines share with no other
+
+// Measured on an H200, in nanoseconds. A product that reads misaligned lines: by its operations, by its steps one after
+// the other, or by its bytes.
+constexpr double kOperationsInOne = 155e3, kStep = 1000, kBytesInOne = 360;
+constexpr int64_t kStepDepth = 32;
+// A product of aligned lines, and of those that TMA leaves over; a copy, which reads and writes.
+constexpr double kAlignedInOne = 600e3, kBytesReadInOne = 3600, kRest = 8000;
+constexpr double kLaunch = 3000, kBytesCopiedInOne = 1750;
+
+// The most that a copy may take: larger ones are made in parts, one after the other in the same memory.
+constexpr int64_t kMostBytes = 128 << 20, kLeastLines = 256;
+
+bool has_misaligned_lines(const Matmul::Matrix& matrix, int64_t batch) {
+  return matrix.stride % kPack || (batch > 1 && matrix.batch_stride % kPack);
+}
+
+// Whether TMA reads all but some of the elements that lie side by side: see ReadByTma in matmul.cu.
+bool leaves_a_rest(bool lie_side_by_side, int64_t elements, int64_t batch) {
+  return batch == 1 && lie_side_by_side && elements % kPack;
+}
+
+}  // namespace
+
+AlignedCopies::AlignedCopies(const Matmul& product)
+    : rows(product.m),
+      columns(product.n),
+      a_matrices(product.a.batch_stride ? product.batch : 1),
+      b_matrices(product.b.batch_stride ? product.batch : 1),
+      stride((product.k + kLine - 1) / kLine * kLine) {
+  const double operations = 2.0 * double(product.batch) * double(product.m) * double(product.n) * double(product.k);
+  if (size_of(product.dtype) != 2 || product.is_wide || operations == 0) return;
+  const bool is_misaligned_a = has_misaligned_lines(product.a, product.batch);
+  const bool is_misaligned_b = has_misaligned_lines(product.b, product.batch);
+  const bool is_misaligned = is_misaligned_a || is_misaligned_b;
+
+  const double bytes_of_one = double(product.k) * 2;
+  const double bytes_a = double(a_matrices * product.m) * bytes_of_one;
+  const double bytes_b = double(b_matrices * product.n) * bytes_of_one;
+  // Whether a copy takes less time than what TMA leaves over, which reads all of the other matrix.
+  const auto saves_a_rest = [&](double bytes, double bytes_of_other) {
+    return (is_misaligned ? 0 : kLaunch) + bytes / kBytesCopiedInOne < kRest + bytes_of_other / kBytesInOne;
+  };
+  of_a = is_misaligned_a ||
+         (leaves_a_rest(product.a.transposed, product.m, product.batch) && saves_a_rest(bytes_a, bytes_b));
+  of_b = is_misaligned_b ||
+         (leaves_a_rest(!product.b.transposed, product.n, product.batch) && saves_a_rest(bytes_b, bytes_a));
+
+  const int64_t most_lines = kMostBytes / int64_t(bytes_of_line()) / kLeastLines * kLeastLines;
+  if (product.batch == 1 && most_lines > 0) {
+    if (of_a) rows = std::min(rows, most_lines);
+    if (of_b) columns = std::min(columns, most_lines);
+  }
+  const bool is_small = std::max(bytes_of_a(), bytes_of_b()) <= size_t(kMostBytes);
+
+  const double steps = double(product.k) / double(std::max(product.splits, int64_t(1)) * kStepDepth);
+  const double as_it_is = std::max({operations / kOperationsInOne, steps * kStep, (bytes_a + bytes_b) / kBytesInOne});
+  // Each part of b meets all of a.
+  const double times = rows < product.m ? double((product.n + columns - 1) / columns) : 1;
+  const double copied = (of_a ? times * bytes_a : 0) + (of_b ? bytes_b : 0);
+  const double of_copies =
+      kLaunch + copied / kBytesCopiedInOne + operations / kAlignedInOne + (bytes_a + bytes_b) / kBytesReadInOne;
+  if (!is_small || (is_misaligned && as_it_is < of_copies)) of_a = of_b = false;
+}
+
+}  // namespace fusedops
