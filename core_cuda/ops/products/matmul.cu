@@ -28,38 +28,6 @@ Matmul part_of(const Matmul& product, int64_t row, int64_t rows, int64_t column,
   return part;
 }
 
-// The product of copies: see aligned_copies.h. The workspace begins with them.
-Status multiply_copies(const Matmul& product, const AlignedCopies& copies, void* workspace, const Context& context) {
-  char* const copy_of_a = static_cast<char*>(workspace);
-  char* const copy_of_b = copy_of_a + copies.bytes_of_a();
-  char* const rest = copy_of_b + copies.bytes_of_b();
-  // Exchanges a matrix for its copy.
-  const auto take_copy = [&](Matmul::Matrix& matrix, int64_t batch, int64_t lines, void* to) {
-    const RowCopy copy = {matrix, batch, lines, product.k, to, copies.stride};
-    matrix = {to, false, copies.stride, batch > 1 ? lines * copies.stride : 0};
-    return copy;
-  };
-  for (int64_t column = 0; column < product.n; column += copies.columns) {
-    const int64_t columns = std::min(copies.columns, product.n - column);
-    for (int64_t row = 0; row < product.m; row += copies.rows) {
-      const int64_t rows = std::min(copies.rows, product.m - row);
-      Matmul part = part_of(product, row, rows, column, columns);
-      RowCopy of_a, of_b;
-      if (copies.of_a) of_a = take_copy(part.a, copies.a_matrices, rows, copy_of_a);
-      if (copies.of_b) {
-        Matmul::Matrix b = part.b.turned();
-        of_b = take_copy(b, copies.b_matrices, columns, copy_of_b);
-        part.b = b.turned();
-      }
-      if (column > 0 && rows == product.m) of_a = {};  // it is there
-      if (row > 0) of_b = {};
-      FUSEDOPS_TRY(copy_rows(of_a, of_b, context));
-      FUSEDOPS_TRY(multiply_cuda(part, rest, context));
-    }
-  }
-  return {};
-}
-
 #ifdef FUSEDOPS_SM90
 
 // Whether TMA can write c and z as well as read a and b.
@@ -104,6 +72,79 @@ struct ReadByTma {
 
 #endif
 
+// The matrices are read as they lie in memory.
+Status multiply_in_place(const Matmul& product, void* workspace, const Context& context) {
+  if (product.m == 0 || product.n == 0) return {};
+#ifdef FUSEDOPS_SM90
+  bool is_sm90 = false;
+  if (size_of(product.dtype) == 2) FUSEDOPS_TRY(has_sm90(&is_sm90));
+  if (is_sm90 && product.batch == 1 && !product.is_wide && tma_reads(product)) {
+    const auto few = FewTilesChoice::of(product);
+    return run_sm90(product, product_kernel(product, few, has_large_tiles(product)), few, workspace, context);
+  }
+  if (is_sm90 && product.batch == 1 && !product.is_wide && product.epilogue.is_empty()) {
+    const ReadByTma most(product);
+    if (most.is_most_of(product)) {
+      const int64_t m = most.m, n = most.n, rows = product.m - m, columns = product.n - n;
+      FUSEDOPS_TRY(multiply_in_place(part_of(product, 0, m, 0, n), workspace, context));
+      FUSEDOPS_TRY(multiply_in_place(part_of(product, m, rows, 0, product.n), workspace, context));
+      return multiply_in_place(part_of(product, 0, m, n, columns), workspace, context);
+    }
+  }
+#endif
+  if (product.splits > 0) return matmul_split_k(product, workspace, context);
+#ifdef FUSEDOPS_SM90
+  if (is_sm90 && takes_large_tiles(product))
+    return product.is_wide ? sums_sm90(product, context)
+                           : run_sm90(product, ProductKernel::large, {}, workspace, context);
+#endif
+  switch (product.dtype) {
+    case DType::f64:
+      return matmul_f64(product, context);
+    case DType::f32:
+      FUSEDOPS_TRY(matmul_f32(product, context));
+      return product.epilogue.is_empty() ? Status() : finish_sums(product, product.c, 1, context);
+    case DType::f16:
+      return product.is_wide ? matmul_f16_sums(product, context) : matmul_f16(product, context);
+    case DType::bf16:
+      return product.is_wide ? matmul_bf16_sums(product, context) : matmul_bf16(product, context);
+    default:
+      return Status::error("fusedops: no matrix product computes in ", name_of(product.dtype));
+  }
+}
+
+// The product of copies: see aligned_copies.h. The workspace begins with them.
+Status multiply_copies(const Matmul& product, const AlignedCopies& copies, void* workspace, const Context& context) {
+  char* const copy_of_a = static_cast<char*>(workspace);
+  char* const copy_of_b = copy_of_a + copies.bytes_of_a();
+  char* const rest = copy_of_b + copies.bytes_of_b();
+  // Exchanges a matrix for its copy.
+  const auto take_copy = [&](Matmul::Matrix& matrix, int64_t batch, int64_t lines, void* to) {
+    const RowCopy copy = {matrix, batch, lines, product.k, to, copies.stride};
+    matrix = {to, false, copies.stride, batch > 1 ? lines * copies.stride : 0};
+    return copy;
+  };
+  for (int64_t column = 0; column < product.n; column += copies.columns) {
+    const int64_t columns = std::min(copies.columns, product.n - column);
+    for (int64_t row = 0; row < product.m; row += copies.rows) {
+      const int64_t rows = std::min(copies.rows, product.m - row);
+      Matmul part = part_of(product, row, rows, column, columns);
+      RowCopy of_a, of_b;
+      if (copies.of_a) of_a = take_copy(part.a, copies.a_matrices, rows, copy_of_a);
+      if (copies.of_b) {
+        Matmul::Matrix b = part.b.turned();
+        of_b = take_copy(b, copies.b_matrices, columns, copy_of_b);
+        part.b = b.turned();
+      }
+      if (column > 0 && rows == product.m) of_a = {};  // it is there
+      if (row > 0) of_b = {};
+      FUSEDOPS_TRY(copy_rows(of_a, of_b, context));
+      FUSEDOPS_TRY(multiply_in_place(part, rest, context));
+    }
+  }
+  return {};
+}
+
 }  // namespace
 }  // namespace cuda
 
@@ -123,43 +164,7 @@ Status multiply_cuda(const Matmul& product, void* workspace, const Context& cont
   if (copies.any() && (copies.of_a || cuda::is_aligned(product.a.data)) &&
       (copies.of_b || cuda::is_aligned(product.b.data)))
     return cuda::multiply_copies(product, copies, workspace, context);
-#ifdef FUSEDOPS_SM90
-  bool is_sm90 = false;
-  if (size_of(product.dtype) == 2) FUSEDOPS_TRY(cuda::has_sm90(&is_sm90));
-  if (is_sm90 && product.batch == 1 && !product.is_wide && cuda::tma_reads(product)) {
-    const auto few = cuda::FewTilesChoice::of(product);
-    return cuda::run_sm90(product, cuda::product_kernel(product, few, cuda::has_large_tiles(product)), few, workspace,
-                          context);
-  }
-  if (is_sm90 && product.batch == 1 && !product.is_wide && product.epilogue.is_empty()) {
-    const cuda::ReadByTma most(product);
-    if (most.is_most_of(product)) {
-      const int64_t m = most.m, n = most.n, rows = product.m - m, columns = product.n - n;
-      FUSEDOPS_TRY(multiply_cuda(cuda::part_of(product, 0, m, 0, n), workspace, context));
-      FUSEDOPS_TRY(multiply_cuda(cuda::part_of(product, m, rows, 0, product.n), workspace, context));
-      return multiply_cuda(cuda::part_of(product, 0, m, n, columns), workspace, context);
-    }
-  }
-#endif
-  if (product.splits > 0) return cuda::matmul_split_k(product, workspace, context);
-#ifdef FUSEDOPS_SM90
-  if (is_sm90 && cuda::takes_large_tiles(product))
-    return product.is_wide ? cuda::sums_sm90(product, context)
-                           : cuda::run_sm90(product, cuda::ProductKernel::large, {}, workspace, context);
-#endif
-  switch (product.dtype) {
-    case DType::f64:
-      return cuda::matmul_f64(product, context);
-    case DType::f32:
-      FUSEDOPS_TRY(cuda::matmul_f32(product, context));
-      return product.epilogue.is_empty() ? Status() : cuda::finish_sums(product, product.c, 1, context);
-    case DType::f16:
-      return product.is_wide ? cuda::matmul_f16_sums(product, context) : cuda::matmul_f16(product, context);
-    case DType::bf16:
-      return product.is_wide ? cuda::matmul_bf16_sums(product, context) : cuda::matmul_bf16(product, context);
-    default:
-      return Status::error("fusedops: no matrix product computes in ", name_of(product.dtype));
-  }
+  return cuda::multiply_in_place(product, workspace, context);
 }
 
 }  // namespace fusedops
