@@ -137,11 +137,24 @@ def is_small_on_gpu(x: torch.Tensor, size: int, fewest: int) -> bool:
 
     One that varies is not known: to ask for it would have the code compiled again for others.
     """
-    if not x.is_cuda:
-        return False
+    return x.is_cuda and _is_known(size < fewest)
+
+
+def padded_by_compiler(logits: torch.Tensor, dim: int = -1) -> str | None:
+    """Why a loss of logits that the kernel takes, with its classes in this dimension, is torch's own code, if so.
+
+    The compiler pads the rows of such logits, and of their gradient, for the products of the head, which it also has.
+    """
+    if not torch.compiler.is_dynamo_compiling() or not logits.is_cuda or logits.dtype not in _HALF:
+        return None
+    odd = logits.dim() > 0 and _is_known(logits.shape[dim] % 8 != 0)
+    return "torch.compile pads the rows of an odd number of classes" if odd else None
+
+
+def _is_known(condition: Any) -> bool:
     from torch.fx.experimental.symbolic_shapes import statically_known_true  # which takes long, but for the compiler
 
-    return statically_known_true(size < fewest)
+    return statically_known_true(condition)
 
 
 def is_cast(x: torch.Tensor) -> bool:

@@ -10,7 +10,7 @@ from torch.types import Device
 
 import fusedops.torch as fo
 from fusedops.functions.common import Reduction
-from fusedops.torch.nn.layer import FusedLayer, as_original, name, options, unfused_input
+from fusedops.torch.nn.layer import FusedLayer, as_original, name, options, padded_by_compiler, unfused_input
 from fusedops.torch.nn.linear import unfused_part, unfused_weight
 
 
@@ -48,7 +48,10 @@ class CrossEntropyLoss(FusedLayer, nn.CrossEntropyLoss):
     def why_not(self, *inputs: Any) -> str | None:
         if self.weight is not None:
             return "weight is set"
-        return unfused_input(inputs[0]) or unfused_target(*inputs[1:]) if inputs else None
+        if not inputs:
+            return None
+        logits, *target = inputs
+        return unfused_input(logits) or unfused_target(*target) or padded_by_compiler(logits, min(logits.dim() - 1, 1))
 
     def extra_repr(self) -> str:
         return options(self, ignore_index=-100, reduction="mean", label_smoothing=0.0)

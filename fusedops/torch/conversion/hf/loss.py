@@ -16,7 +16,7 @@ from fusedops.torch.conversion.hf.code import with_global
 from fusedops.torch.conversion.hf.internals import ForCausalLMLoss, ForMaskedLMLoss, PreTrainedModel, can_return_tuple
 from fusedops.torch.conversion.hf.layer import HFLayer
 from fusedops.torch.nn import CrossEntropyLoss
-from fusedops.torch.nn.layer import as_original, unfused_input
+from fusedops.torch.nn.layer import as_original, padded_by_compiler, unfused_input
 
 _LOSS = "CrossEntropyLoss"
 
@@ -121,7 +121,7 @@ def masked_loss(
 
     Of float64, where transformers rounds the logits to float32, the kernel rounds nothing but the loss.
     """
-    if unfused_input(logits):
+    if unfused_input(logits) or padded_by_compiler(logits):
         return ForMaskedLMLoss(logits, labels, vocab_size, num_items_in_batch, ignore_index, **kwargs)
     rows, labels = logits.reshape(-1, vocab_size), labels.reshape(-1).to(logits.device)
     try:
