@@ -79,7 +79,7 @@ def of_framework(framework, code):
 
 
 def missing(code):
-    modules = re.findall(r"^(?:import|from) (torch|tensorflow|keras|transformers)\b", code, re.M)
+    modules = re.findall(r"^(?:import|from) (torch|tensorflow|keras|transformers|peft)\b", code, re.M)
     modules += ["accelerate"] * ("Trainer(" in code)
     return any(find_spec(module) is None for module in modules)
 
