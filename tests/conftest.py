@@ -176,7 +176,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for reason in sorted(skipped):
         if reason.startswith("GPU: "):
             terminalreporter.write_line(f"{reason} here, {skipped[reason]} cases skipped")
-    for package in (*PACKAGES.values(), "keras_hub", "transformers"):
+    for package in (*PACKAGES.values(), "keras_hub", "transformers", "accelerate", "peft"):
         if importlib.util.find_spec(package) is None:
             count = skipped[f"{package} is not installed"]
             terminalreporter.write_line(f"{package}: not installed, {count} cases skipped")

@@ -7,10 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusedops.torch import internals
+
 
 def may_need_gradient(*tensors: Any) -> bool:
-    """Of reverse mode. Forward mode, which asks for nothing that was kept, does without."""
-    return torch.is_grad_enabled() and any(map(_requires_grad, tensors))
+    """Of reverse mode. Forward mode, which asks for nothing that was kept, does without.
+
+    What TorchScript's tracer records runs with gradients and without, whatever is on here.
+    """
+    if not torch.is_grad_enabled() or not any(map(_requires_grad, tensors)):
+        return False
+    return torch.compiler.is_compiling() or internals.tracing_state() is None
 
 
 def _requires_grad(x: Any) -> bool:

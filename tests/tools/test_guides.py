@@ -50,7 +50,7 @@ def run_programs(programs, tmp_path):
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_programs(framework, tmp_path):
     programs = {name: small(code) for name, code in PROGRAMS.items() if of_framework(framework, code)}
-    programs = {name: code for name, code in programs.items() if "import fusedops" in code and not missing(code)}
+    programs = {name: code for name, code in programs.items() if of_fusedops(code) and not missing(code)}
     if not programs:
         pytest.skip(f"{framework} is not installed")
     run_programs(programs, tmp_path)
@@ -65,9 +65,13 @@ def test_a_program_that_does_without_fusedops(tf_cpu, tmp_path):
 
     layers = [keras.Input((4,)), fk.LayerNormalization(), fk.Dense(3, activation="gelu")]
     keras.Sequential(layers).save(tmp_path / "model.keras")
-    ((name, code),) = (each for each in PROGRAMS.items() if not re.search("^(import|from) fusedops", each[1], re.M))
+    ((name, code),) = (each for each in PROGRAMS.items() if not of_fusedops(each[1]))
     code = code.replace("model.keras", str(tmp_path / "model.keras"))
     run_programs({name: code + "\nimport sys; assert 'fusedops' not in sys.modules"}, tmp_path)
+
+
+def of_fusedops(code):
+    return re.search(r"^(import|from) fusedops", code, re.M) is not None
 
 
 def of_framework(framework, code):
@@ -75,7 +79,8 @@ def of_framework(framework, code):
 
 
 def missing(code):
-    modules = re.findall(r"^(?:import|from) (torch|tensorflow|keras|transformers)\b", code, re.M)
+    modules = re.findall(r"^(?:import|from) (torch|tensorflow|keras|transformers|peft)\b", code, re.M)
+    modules += ["accelerate"] * ("Trainer(" in code)
     return any(find_spec(module) is None for module in modules)
 
 

@@ -220,9 +220,18 @@ def test_what_is_kept(torch_backend, torch, capsys):
     printed = reasons(torch_backend, model, capsys)
     assert f"kept GPT2MLP 'transformer.h.0.mlp': its product is a {__name__}.Adapter" in printed
     assert "kept GPT2Block 'transformer.h.1': its ln_2 is not one of fusedops's" in printed
-    model = FAMILIES["phi"].build()
-    model.model.layers[0].mlp.fc1.register_parameter("bias", None)
-    assert "kept PhiMLP 'model.layers.0.mlp': its product has no bias" in reasons(torch_backend, model, capsys)
+
+
+def test_a_product_without_a_bias(torch_backend, models, random):
+    model = FAMILIES["phi"].build("float32", torch_backend.device)
+    for layer in model.model.layers:
+        layer.mlp.fc1.register_parameter("bias", None)
+    inputs = models.batch(random, torch_backend.device)
+    exact = models.exact_results(model, inputs)
+    plain = models.arrays(models.results(model, inputs))
+    torch_backend.functions.convert(model, verbose=False)
+    assert hasattr(type(model.model.layers[0].mlp), "mixin")
+    assert_as_accurate(models.arrays(models.results(model, inputs)), plain, exact, "float32")
 
 
 def test_a_part_that_is_exchanged_later_is_called(torch_backend, torch, random):

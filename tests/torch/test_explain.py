@@ -114,7 +114,8 @@ def inputs_of_llama(torch_backend):
 
 def test_saved_bytes_by_hand(torch_backend, fo, x):
     """The input and the weights are there anyway; a product keeps the other factor, and a tensor counts once."""
-    model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.ReLU(), nn.Linear(8, 8, bias=False))
+    first, last = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
+    model = nn.Sequential(first, nn.Identity(), nn.ReLU(), last)  # whose activation is not right behind the product
     explanation = fo.explain(model.to(x.device), x)
     rows = {row.kind: row.theirs.saved for row in explanation.rows}
     assert rows["ReLU"] == 16 * 8 * 4 and rows["Linear"] == 0

@@ -2,7 +2,8 @@
 
 A module is converted by its class alone: `module.__class__` becomes a subclass of the class that it had, without state
 of its own. For torch.nn's modules that is the layer of the same name in `fusedops.torch.nn`; for those of Hugging
-Face's transformers it is made of the module's own class and of a mixin in `hf/`, which has the faster `forward`.
+Face's transformers it is made of the module's own class and of a mixin in `hf/`, which has the faster `forward`, and
+for torch.nn's Sequential and its subclasses likewise (`sequential.py`).
 
 A class is known by what the code of its `forward` computes, whatever its name: `hf/forms/` is the catalogue of the
 code that is known, `source.py` compares.
@@ -45,11 +46,13 @@ def convert(model: _Model, verbose: bool = True, *, functions: bool = False, fus
     `TransformerEncoderLayer` and `TransformerDecoderLayer` of torch.nn, and every class with a `forward` whose code is
     that of a norm, a gated or dense MLP, an attention with rotary embedding, a residual block or a model with a loss in
     the catalogue `fusedops.torch.conversion.hf.forms`, which is that of Hugging Face's transformers and of models that
-    copy it; and `Linear` with a million weights or more whose inputs or outputs are no multiple of 8, such as the head
-    of an odd vocabulary, in 16 bits on a GPU, in code that is not compiled. The names of the class, its attributes and variables may differ, and
-    so may comments and annotations; operations, constants, dtypes and their order may not. A class that differs in one
-    place is kept, and the line is printed if most of its code is that of a form. So is a class without a source file,
-    and a subclass of a known class that has no `forward` of its own, because it may compute something else.
+    copy it; `Linear` with a million weights or more whose inputs or outputs are no multiple of 8, such as the head of
+    an odd vocabulary, in 16 bits on a GPU, in code that is not compiled; and `Sequential`, with its subclasses that keep
+    its `forward`, where a `Linear` and an activation behind it are one `linear`: each call looks at the modules as they
+    are then. The names of the class, its attributes and variables may differ, and so may comments and annotations;
+    operations, constants, dtypes and their order may not. A class that differs in one place is kept, and the line is
+    printed if most of its code is that of a form. So is a class without a source file, and a subclass of any other known
+    class that has no `forward` of its own, because it may compute something else.
 
     A model of transformers whose config says `sdpa` or `eager` gets `fusedops.torch.attention`, by a name in that
     config instead of a class, and smaller masks, where all of its attentions fit the kernel. Models that share the

@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from fusedops import conversion
 from fusedops.torch import nn
-from fusedops.torch.conversion import functions, hf, transformer
+from fusedops.torch.conversion import functions, hf, sequential, transformer
 from fusedops.torch.conversion.functions import called
 from fusedops.torch.conversion.hf.layer import HFLayer
 from fusedops.torch.conversion.linear import UnalignedLinear, is_aligned
@@ -65,11 +65,15 @@ class Modules(conversion.Rules):
         return kind in _OF_TORCH or isinstance(self._look_up(kind), hf.Match)
 
     def has_counterpart(self, kind: type) -> bool:
-        return kind in self.own or self.is_known(kind) or (self._functions and len(self._functions_of(kind)) > 0)
+        if kind in self.own or self.is_known(kind) or sequential.is_sequential(kind):
+            return True
+        return self._functions and len(self._functions_of(kind)) > 0
 
     def counterpart(self, kind: type) -> type:
         if kind in self.own:
             return self.own[kind]
+        if sequential.is_sequential(kind):
+            return sequential.counterpart(kind)
         if not self.is_known(kind):
             return functions.counterpart(kind)
         found = self._look_up(kind)
@@ -92,6 +96,8 @@ class Modules(conversion.Rules):
     def condition(self, thing: Any) -> str:
         if isinstance(thing, UnalignedLinear):
             return "of 16 bits on a GPU, in code that is not compiled"
+        if isinstance(thing, sequential.Sequential):
+            return thing.condition()
         if isinstance(thing, torch.nn.MultiheadAttention):
             return "if it is called with need_weights=False"
         if isinstance(thing, torch.nn.TransformerEncoderLayer):
@@ -109,7 +115,10 @@ class Modules(conversion.Rules):
         return next(thing.children(), None) is not None
 
     def fixed(self, thing: Any) -> str | None:
-        if type(thing) in _LINEAR and is_aligned(thing):
+        kind = type(thing)
+        if kind in _LINEAR and is_aligned(thing):
+            return None
+        if sequential.is_sequential(kind) and not any(sequential.meant(thing)):
             return None
         return "its forward is an attribute of its own, which somebody has set" if "forward" in vars(thing) else None
 

@@ -19,7 +19,7 @@ from torch.nn import functional
 from fusedops.conversion import UnknownClass
 from fusedops.torch.conversion.functional import KERNELS
 from fusedops.torch.conversion.hf.code import steps, with_global
-from fusedops.torch.conversion.hf.layer import HFLayer
+from fusedops.torch.conversion.hf.layer import HFLayer, without_state
 
 
 def _like(module: ModuleType, **members: Any) -> ModuleType:
@@ -49,7 +49,7 @@ class OwnForward(HFLayer):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         _, (kind,), *state = super().__reduce_ex__(protocol)
-        return (_blank, (kind,), *state)
+        return (without_state, (kind, counterpart), *state)
 
 
 def called(kind: type) -> tuple[str, ...]:
@@ -91,11 +91,3 @@ def _called(forward: FunctionType) -> Iterator[tuple[str, Callable[..., Any]]]:
             value = None
         if isinstance(value, FunctionType) and value in KERNELS:
             yield name, value
-
-
-def _blank(kind: type) -> Any:
-    """A module without state, to be unpickled; of its original class where its code is another than it was."""
-    try:
-        return object.__new__(counterpart(kind))
-    except UnknownClass:
-        return object.__new__(kind)

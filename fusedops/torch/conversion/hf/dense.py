@@ -43,11 +43,12 @@ class DroppedDense(ActivatedDense):
 
 
 def activated(activation: Any, dense: Any, x: torch.Tensor) -> torch.Tensor:
-    """act(dense(x)); the kernel computes bias and activation if it can and if no hook or subclass is in the way."""
+    """act(dense(x)); the kernel computes it all, or bias and activation, if it can and if no hook or subclass is in the
+    way."""
     name = fused_name(activation)
     if name is not None and type(dense) is torch.nn.Linear and is_plain(x):
         weight, bias = parameter(dense, "weight"), parameter(dense, "bias")
-        is_seen = bias is None or is_watched(dense) or has_watchers(activation)
+        is_seen = is_watched(dense) or has_watchers(activation)
         if not is_seen and takes_plain_product(weight, x):
             try:
                 return fo.linear(x, weight, bias, name, transpose_weight=True)
@@ -57,6 +58,8 @@ def activated(activation: Any, dense: Any, x: torch.Tensor) -> torch.Tensor:
         return activation(dense(x))
     if takes_product(dense, x):
         return fo.linear(x, dense.weight, dense.bias, name, transpose_weight=not _is_conv1d(dense))
+    if dense.bias is None:  # the pass would have nothing to add
+        return activation(dense(x))
     product = _product(dense, x)
     is_mixed = product.dtype is not dense.bias.dtype and not stays_half(product, dense.bias)
     if is_mixed or unfused_pass(product):
@@ -68,7 +71,7 @@ def unfused_dense(dense: torch.nn.Module) -> str | None:
     """A subclass, or the replacement of an adapter or a quantizer, may compute something else."""
     if type(dense) is not torch.nn.Linear and not _is_conv1d(dense):
         return f"its product is a {type(dense).__module__}.{type(dense).__name__}"
-    return "its product has no bias" if dense.bias is None else None
+    return None
 
 
 def _is_conv1d(dense: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -128,6 +128,14 @@ def _blank(kind: type) -> Any:
     try:
         return object.__new__(hf.counterpart(kind) if hf.is_known(kind) else kind)
     except (ImportError, AttributeError, UnknownClass):
+        return object.__new__(kind)
+
+
+def without_state(kind: type, counterpart: Callable[[type], type]) -> Any:
+    """A module to be unpickled, of a class's counterpart; of the class itself where it is another than it was."""
+    try:
+        return object.__new__(counterpart(kind))
+    except UnknownClass:
         return object.__new__(kind)
 
 

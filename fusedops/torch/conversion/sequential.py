@@ -1,0 +1,95 @@
+"""torch.nn.Sequential: a linear layer and the activation behind it are one operator.
+
+Which modules these are is looked up in every call: each may be replaced, and may get hooks, at any time.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusedops.torch.conversion.hf.activations import fused_name, has_watchers, is_activation, unfused_activation
+from fusedops.torch.conversion.hf.dense import activated, unfused_dense
+from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer, without_state
+from fusedops.torch.internals import is_watched
+from fusedops.torch.nn.layer import FusedLayer
+
+
+def is_sequential(kind: type) -> bool:
+    """Whether it is torch.nn's class, or somebody's subclass that runs its modules as torch.nn's does."""
+    if kind is torch.nn.Sequential:
+        return True
+    if not issubclass(kind, torch.nn.Sequential) or str(kind.__module__).partition(".")[0] == "torch":
+        return False
+    return kind.forward is torch.nn.Sequential.forward
+
+
+@functools.cache
+def counterpart(kind: type) -> type:
+    """A class like this one, which `is_sequential`.
+
+    Raises:
+        UnknownClass: it takes no subclass.
+    """
+    return Sequential.over(kind, like="", names={}, options={})
+
+
+class Sequential(HFLayer):
+    def unfused(self) -> str | None:
+        reasons = [unfused_dense(product) or unfused_activation(activation) for product, activation in meant(self)]
+        return None if None in reasons else next(iter(reasons), ONLY_ALIKE)
+
+    def computed(self) -> list[Any]:
+        return [activation for product, activation in meant(self) if _is_pair(product, activation)]
+
+    def condition(self) -> str:
+        """What must change for any pair to be fused, if so."""
+        pairs = [pair for pair in meant(self) if _is_pair(*pair)]
+        if all(is_watched(product) or has_watchers(activation) for product, activation in pairs):
+            return "where no hook is on its linear layers and activations"
+        return "where no gradient is recorded" if all(fused_name(x) in _OF_THE_RESULT for _, x in pairs) else ""
+
+    def forward(self, input: Any) -> Any:
+        modules: Any = self
+        waiting = [*modules][::-1]
+        while waiting:
+            module = waiting.pop()
+            if waiting and _is_pair(module, waiting[-1]) and not _keeps_more(module, waiting[-1], input):
+                input = activated(waiting.pop(), module, input)
+            else:
+                input = module(input)
+        return input
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        _, (kind,), *state = super().__reduce_ex__(protocol)
+        return (without_state, (kind, counterpart), *state)
+
+
+def meant(modules: Any) -> Iterator[tuple[Any, Any]]:
+    """Each linear layer, or what somebody has put in its place, and the activation behind it."""
+    for product, activation in pairwise(modules):
+        is_product = hasattr(product, "out_features") and not isinstance(product, FusedLayer)
+        if is_product and is_activation(activation) and fused_name(activation) != "identity":
+            yield product, activation
+
+
+# Torch computes their gradient from the result, which the next module keeps, too; ours follows from the sums.
+_OF_THE_RESULT = ("relu", "sigmoid", "tanh")
+
+
+def _keeps_more(product: torch.nn.Linear, activation: Any, x: Any) -> bool:
+    """Whether the operator keeps a tensor for the backward which torch does not; also of an x that is no tensor."""
+    if not isinstance(x, Tensor):
+        return True
+    has_gradient = torch.is_grad_enabled() and (x.requires_grad or product.weight.requires_grad)
+    return has_gradient and fused_name(activation) in _OF_THE_RESULT
+
+
+def _is_pair(product: Any, activation: Any) -> bool:
+    """Whether they are of the classes that the operator stands for."""
+    return type(product) is torch.nn.Linear and fused_name(activation) not in (None, "identity")

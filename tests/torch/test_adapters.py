@@ -1,0 +1,151 @@
+"""Converted models with adapters of peft and with quantized layers: what these replace is called, all else is fused."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+
+from tests.helpers.accuracy import assert_as_accurate
+from tests.helpers.hugging_face import FAMILIES
+
+TARGETS = {
+    "attention": ["q_proj", "v_proj"],
+    "MLP": ["gate_proj", "down_proj"],
+    "all and the head": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head"],
+}
+
+
+@pytest.fixture
+def peft(transformers):
+    if find_spec("peft") is None:
+        pytest.skip("peft is not installed")
+    import peft
+
+    return peft
+
+
+def adapted(peft, torch_backend, model, targets, **options):
+    """With adapters that are no zeros."""
+    torch_backend.torch.manual_seed(0)
+    return peft.get_peft_model(
+        model, peft.LoraConfig(r=4, target_modules=targets, init_lora_weights=False, task_type="CAUSAL_LM", **options)
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("targets", TARGETS)
+@pytest.mark.parametrize("order", ["convert first", "adapt first"])
+def test_lora(torch_backend, peft, models, random, order, targets, dtype):
+    """Loss, logits and the gradients of the adapters, which alone have any."""
+    convert = torch_backend.functions.convert
+    model = FAMILIES["llama"].build(dtype, torch_backend.device)
+    inputs = models.batch(random, torch_backend.device)
+    if order == "convert first":
+        convert(model, verbose=False)
+    model = adapted(peft, torch_backend, model, TARGETS[targets])
+    if order == "adapt first":
+        convert(model, verbose=False)
+    assert hasattr(type(model.base_model.model.model.layers[0].mlp), "mixin")
+    got = models.arrays(models.results(model, inputs))
+    torch_backend.functions.revert(model)
+    exact = models.exact_results(model, inputs)
+    plain = models.arrays(models.results(model, inputs))
+    assert len(got) == 2 + 2 * (2 * len(TARGETS[targets]) - (targets == "all and the head"))
+    assert_as_accurate(got, plain, exact, dtype)
+
+
+def test_adapters_that_come_and_go(torch_backend, torch, fo, peft, models, random, tmp_path):
+    """Switched off, merged, saved and loaded, and removed: the converted model computes what the other one does."""
+    inputs = models.batch(random, torch_backend.device)
+    found = []
+    for convert in (False, True):
+        model = FAMILIES["llama"].build("float32", torch_backend.device)
+        if convert:
+            fo.convert(model, verbose=False)
+        model = adapted(peft, torch_backend, model, TARGETS["MLP"]).eval()
+        with torch.no_grad():
+            results = [model(**inputs).loss]
+            with model.disable_adapter():
+                results.append(model(**inputs).loss)
+            model.save_pretrained(tmp_path / str(convert))
+            results.append(model.merge_and_unload()(**inputs).loss)
+            base = FAMILIES["llama"].build("float32", torch_backend.device)
+            loaded = peft.PeftModel.from_pretrained(base, tmp_path / str(convert))
+            if convert:
+                fo.convert(loaded, verbose=False)
+            results.append(loaded(**inputs).loss)
+        found.append(torch.stack(results))
+    torch.testing.assert_close(*found)
+    with_adapter, without, merged, loaded = found[0]
+    torch.testing.assert_close(torch.stack([merged, loaded]), with_adapter.expand(2))
+    assert (without - with_adapter).abs() > 1e-3
+
+
+def test_training_with_dropout_and_checkpoints(torch_backend, torch, fo, peft, models, random):
+    """Of the adapters alone, whose dropout is ours; what is checkpointed drops the same again."""
+    inputs = models.batch(random, torch_backend.device)
+    model = fo.convert(FAMILIES["llama"].build("float32", torch_backend.device), verbose=False)
+    model = adapted(peft, torch_backend, model, TARGETS["attention"], lora_dropout=0.5).train()
+    fo.convert(model, verbose=False)  # its new modules
+    results = []
+    for checkpointed in (False, True):
+        if checkpointed:
+            model.enable_input_require_grads()
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        results.append(models.results(model, inputs))
+    torch.testing.assert_close(*results)
+
+
+def test_a_head_with_an_adapter_has_logits(torch_backend, fo, peft, models, random, capsys):
+    """The loss without logits is that of a plain head."""
+    inputs = models.batch(random, torch_backend.device)
+    for targets, reason in ((["q_proj"], None), (["q_proj", "lm_head"], "its head is a peft.tuners.lora.layer.Linear")):
+        model = adapted(peft, torch_backend, FAMILIES["llama"].build(device=torch_backend.device), targets).train()
+        plain = model(**inputs).loss
+        fo.convert(model, fuse_loss=True)
+        printed = capsys.readouterr().out
+        output = model(**inputs)
+        assert (output.logits is None) == (reason is None)
+        assert reason is None or f"the logits of LlamaForCausalLM are computed in training: {reason}" in printed
+        torch_backend.torch.testing.assert_close(output.loss, plain)
+
+
+def test_an_adapter_in_a_sequential(torch_backend, torch, fo, peft, capsys):
+    """It is called; once it is merged, its layer and the activation behind it are one operator again."""
+    with torch.device(torch_backend.device):
+        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4))
+        x = torch.ones(2, 8)
+    config = peft.LoraConfig(r=2, target_modules=["0"], init_lora_weights=False)
+    model = peft.get_peft_model(fo.convert(model, verbose=False), config)
+    got = model(x)
+    torch.testing.assert_close(fo.revert(model)(x), got)
+    fo.convert(model)
+    reason = "its product is a peft.tuners.lora.layer.Linear"
+    assert f"kept Sequential 'base_model.model': {reason}" in capsys.readouterr().out
+    merged = fo.convert(model.merge_and_unload(), verbose=False)
+    torch.testing.assert_close(merged(x), got)
+
+
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization:DeprecationWarning", "ignore:torch.quantize:UserWarning")
+def test_quantized_layers(torch_cpu, transformers, models, random, capsys):
+    """torch's own, of 8 bits on a CPU, before the conversion and after it."""
+    torch, fo = torch_cpu.torch, torch_cpu.functions
+
+    def quantized(model):
+        return torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
+
+    inputs = models.batch(random)
+    with torch.no_grad():
+        plain = quantized(FAMILIES["llama"].build())(**inputs)
+        before = fo.convert(quantized(FAMILIES["llama"].build()), fuse_loss=True)
+        kind = "torch.ao.nn.quantized.dynamic.modules.linear.Linear"
+        assert f"are computed in training: its head is a {kind}" in capsys.readouterr().out
+        after = quantized(fo.convert(FAMILIES["llama"].build(), verbose=False))
+        for model in (before, after):
+            assert hasattr(type(model.model.layers[0].mlp), "mixin")
+            limit = 2**-7 * plain.logits.abs().max()  # so much a value changes that is rounded to another one of 8 bits
+            torch.testing.assert_close(model(**inputs).logits, plain.logits, rtol=0, atol=limit)
+    layers = quantized(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.LayerNorm(8)))
+    fo.convert(layers)
+    assert f"kept Sequential 'Sequential': its product is a {kind}" in capsys.readouterr().out
