@@ -32,7 +32,7 @@ GPT2 = {
     "dropout": 0.0,
     "max_sequence_length": LENGTH,
 }
-FAMILIES = {  # heads of their own and tied ones, with a soft cap, in another dtype
+FAMILIES = {  # heads of their own and tied ones, with a soft cap
     "llama": ("Llama", LLAMA),
     "gemma2": ("Gemma", {**GEMMA, "final_logit_soft_cap": 2.0}),
     "gpt2": ("GPT2", GPT2),
@@ -52,10 +52,27 @@ def dense(keras, **options):
     return keras.Model(tokens, head(x), name="dense")
 
 
+def in_float32(keras):
+    """With a head of another dtype than the rest may have."""
+    return dense(keras, dtype="float32")
+
+
+def tied(keras):
+    """With a head that computes in another dtype than its layer may have."""
+    if not hasattr(keras.layers, "ReversibleEmbedding"):
+        pytest.skip("this Keras has no ReversibleEmbedding")
+    tokens = keras.Input((LENGTH,), dtype="int32")
+    embedding = keras.layers.ReversibleEmbedding(VOCABULARY, HIDDEN, reverse_dtype="float32", logit_soft_cap=2.0)
+    return keras.Model(tokens, embedding(keras.layers.LayerNormalization()(embedding(tokens)), reverse=True))
+
+
 def capped(keras, cap=2.0, **options):
     """As Gemma 4 caps its logits."""
     model = dense(keras, **options)
     return keras.Model(model.input, cap * keras.ops.tanh(model.output / cap), name="capped")
+
+
+OWN = {"dense": dense, "in_float32": in_float32, "tied": tied, "capped": capped}
 
 
 def compiled(keras, model, loss=None, **options):
@@ -76,8 +93,7 @@ def hub_model(family):
 
 
 def builder(keras, family):
-    own = {"dense": dense, "capped": capped}.get(family)
-    return lambda: own(keras) if own else hub_model(family)
+    return lambda: OWN[family](keras) if family in OWN else hub_model(family)
 
 
 @pytest.fixture
@@ -139,7 +155,7 @@ def heads_called(monkeypatch, model):
 
 
 @pytest.mark.parametrize("name", ["float32", "mixed_bfloat16", "float64"])
-@pytest.mark.parametrize("family", ["dense", "capped", *FAMILIES])
+@pytest.mark.parametrize("family", [*OWN, *FAMILIES])
 def test_loss_and_gradients(keras, fk, family, name, random, monkeypatch):
     """As accurate as with logits: those of float64 tell."""
     build = builder(keras, family)
@@ -237,6 +253,34 @@ def test_weights_masks_and_reductions(keras, fk, model, reduction, ignore_class,
         compiled(keras, model, loss=copy.copy(loss), run_eagerly=True)
         fk.convert(model, verbose=False, fuse_loss=fuse_loss)
         found.append(model.test_on_batch(x, y, sample_weight))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
+
+
+def test_losses_that_layers_add(keras, fk, random):
+    tokens = keras.Input((LENGTH,), dtype="int32")
+    x = keras.layers.Embedding(VOCABULARY, HIDDEN, embeddings_regularizer="l2")(tokens)
+    x = keras.layers.Dense(HIDDEN, activity_regularizer="l2")(x)
+    model = keras.Model(tokens, keras.layers.Dense(VOCABULARY, kernel_regularizer="l2")(x))
+    data = batch(random, model)
+    plain = loss_and_gradients(keras, model, data, lambda model: fk.convert(model, verbose=False))
+    got = loss_and_gradients(keras, model, data, lambda model: fk.convert(model, verbose=False, fuse_loss=True))
+    assert len(model.losses) == 3 and hasattr(type(model), "original")
+    for ours, theirs in zip(got, plain, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("container", ["list", "dict"])
+def test_losses_with_weights_in_containers(keras, fk, model, container, random):
+    x, y, _ = batch(random, model)
+    found = []
+    for fuse_loss in (False, True):
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        name = model.output_names[0]
+        loss, weights = ([loss], [0.25]) if container == "list" else ({name: loss}, {name: 0.25})
+        compiled(keras, model, loss=loss, loss_weights=weights)
+        fk.convert(model, verbose=False, fuse_loss=fuse_loss)
+        found.append(model.test_on_batch(x, y))
+    assert hasattr(type(model), "original")
     np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
 
 
