@@ -243,6 +243,7 @@ def test_without_the_library_for_xla(keras, fk, model, random, monkeypatch, caps
 def test_weights_masks_and_reductions(keras, fk, model, reduction, ignore_class, weighted, column, random):
     """With the mask of the embedding in each case."""
     x, y, weights = batch(random, model)
+    x[1, -2:] = 0  # masked
     y[0, 2:4] = 3
     sample_weight = {"not": None, "rows": weights[:, :1], "labels": weights}[weighted]
     if column:
