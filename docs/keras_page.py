@@ -221,6 +221,25 @@ else:
     measured["Llama"] = measure(model, x, y)
 
 # %% [markdown]
+# ## A loss without logits
+#
+# With a large vocabulary, logits and their gradients take more memory than anything else. With `fuse_loss=True`, a
+# step makes none: the loss is computed from the last hidden states. Metrics read logits, and KerasHub compiles its
+# models with one, so this one is compiled without. A call returns logits as before.
+
+# %%
+if "Llama" not in measured:
+    print("KerasHub is not installed: there is no Llama on this page.")
+else:
+    del model
+    gc.collect()
+    model = keras_hub.models.LlamaCausalLM(backbone=keras_hub.models.LlamaBackbone(**CONFIG), preprocessor=None)
+    model.compile(keras.optimizers.SGD(1e-3), weighted_metrics=[])
+    convert(model, verbose=False, fuse_loss=True)
+    assert np.isfinite(model.train_on_batch(x, y))
+    print("logits of a call:", *model(x).shape)
+
+# %% [markdown]
 # ## Picture
 
 # %%

@@ -10,15 +10,15 @@ import keras
 
 from fusedops import conversion
 from fusedops.tf import xla
-from fusedops.tf.keras import hub, internals, traces
-from fusedops.tf.keras.counterparts import RULES
+from fusedops.tf.keras import fused_loss, hub, internals, traces
+from fusedops.tf.keras.counterparts import RULES, Layers
 
 _Model = TypeVar("_Model", bound=keras.layers.Layer)
 
 _without_xla: WeakSet[keras.Model] = WeakSet()  # whose XLA was turned off, and is turned on again by `revert`
 
 
-def convert(model: _Model, verbose: bool = True) -> _Model:
+def convert(model: _Model, verbose: bool = True, *, fuse_loss: bool = False) -> _Model:
     """Converts every layer of a model that fusedops knows to its kernels, and prints which ones.
 
     A layer changes in place, to a subclass of its own class that computes the same and adds no state: weights, names,
@@ -35,6 +35,16 @@ def convert(model: _Model, verbose: bool = True) -> _Model:
     In `fit`, a callback may convert the model between two steps. A layer with dropout keeps its seed generator, and
     drops other elements with its seeds than before; the report says so.
 
+    With `fuse_loss=True`, a compiled functional model whose output is that of a `Dense` layer or of a reversed
+    `ReversibleEmbedding`, such as KerasHub's causal language models, makes no logits in the steps of `fit`,
+    `train_on_batch`, `evaluate` and `test_on_batch`: its SparseCategoricalCrossentropy of logits is computed from the
+    last hidden states by `fusedops.tf.linear_cross_entropy`, with a soft cap, and weighted, masked and reduced as
+    before. If you call the model, and in `predict` and `generate`, it returns logits as ever. The logits are computed,
+    and the report says why, for another loss; for metrics, which read them: KerasHub's models are compiled with one by
+    default, and without it by `weighted_metrics=[]`; for a head that is quantized or more than a product and a cap; and
+    for a class with a step of its own. Each step asks again: a model that is compiled anew, with metrics or with a loss
+    of Keras's, has its logits. A model that is saved and loaded has them until it is converted.
+
     A converted model is saved under the names of fusedops's classes: `import fusedops.tf.keras` before
     `keras.saving.load_model`. To load the file with Keras alone, `revert` the model before `save`.
 
@@ -42,6 +52,8 @@ def convert(model: _Model, verbose: bool = True) -> _Model:
         model: a Keras 3 model or layer.
         verbose: whether to print what was replaced, what was not, and why. What was not has its share of the model's
             parameters beside it.
+        fuse_loss: whether the loss of a language model is computed without its logits. The report says what that
+            saves.
 
     Returns:
         The same model. If nothing in it could be converted, there is a warning.
@@ -49,23 +61,31 @@ def convert(model: _Model, verbose: bool = True) -> _Model:
     Raises:
         TypeError: it is not a Keras model or layer.
     """
-    reported(model).publish("fusedops.tf.keras.convert", verbose)
+    reported(model, fuse_loss).publish("fusedops.tf.keras.convert", verbose)
     return model
 
 
-def reported(model: keras.layers.Layer) -> conversion.Report:
+def reported(model: keras.layers.Layer, fuse_loss: bool = False) -> conversion.Report:
     """As `convert`, and what it would print, as an object."""
     layers = _layers("convert", model)
     losses = _losses(layers)
-    report = conversion.Report(RULES, model.name)
+    rules = Layers(fuse_loss)
+    report = conversion.Report(rules, model.name)
     try:
         hub.learn_activations()
     except (ImportError, AttributeError) as error:
         report.notes.append(f"this version of KerasHub has other activation functions: {error}")
-    conversion.convert([*layers, *losses, *_optimizers(layers)], RULES, report)
+    # A loss comes before its model, which asks for ours.
+    conversion.convert([*losses, *_optimizers(layers), *layers], rules, report)
     if _resolve_xla(layers):
         report.notes.append(f"XLA is turned off for this model: {xla.fault}")
     report.notes += traces.forget(layers)
+    trained = list(filter(fused_loss.has_loss, _compiled(layers)))
+    report.notes += filter(None, (fused_loss.note(each, fuse_loss) for each in trained))
+    if fuse_loss and not trained:
+        report.notes.append(
+            "fuse_loss=True changes a model that is compiled with a loss: compile it, and convert it again"
+        )
     if report.has_replaced(keras.layers.Dropout):
         report.notes.append(conversion.OTHER_MASKS)
     return report

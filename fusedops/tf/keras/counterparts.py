@@ -1,4 +1,4 @@
-"""Which class a layer, a loss or an optimizer of a known class becomes, and which it was."""
+"""Which class a layer, a loss, an optimizer or a model becomes, and which it was."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from fusedops import conversion
-from fusedops.tf.keras import hub, internals, optimizers
+from fusedops.tf.keras import fused_loss, hub, internals, optimizers
 from fusedops.tf.keras.attention import GroupQueryAttention, MultiHeadAttention
 from fusedops.tf.keras.dense import Dense, EinsumDense
 from fusedops.tf.keras.dropout import Dropout
@@ -33,10 +33,15 @@ _OF_KERAS: dict[type, type] = {
 _OURS = (FusedLayer, SparseCategoricalCrossentropy, optimizers.FusedOptimizer)
 
 
-class _Layers(conversion.Rules):
+class Layers(conversion.Rules):
+    """Those of every model, and with `fuse_loss` the compiled models themselves."""
+
     noun = "layers"
     own = _OF_KERAS
     library = "KerasHub"
+
+    def __init__(self, fuse_loss: bool = False) -> None:
+        self._fuse_loss = fuse_loss
 
     def is_ours(self, thing: Any) -> bool:
         return isinstance(thing, _OURS)
@@ -44,13 +49,25 @@ class _Layers(conversion.Rules):
     def is_known(self, kind: type) -> bool:
         return kind in _OF_KERAS or hub.is_known(kind)
 
+    def has_counterpart(self, kind: type) -> bool:
+        return self.is_known(kind) or (self._fuse_loss and issubclass(kind, internals.Functional))
+
     def counterpart(self, kind: type) -> type:
+        if issubclass(kind, keras.Model):
+            return fused_loss.counterpart(kind)
         return _OF_KERAS.get(kind) or hub.counterpart(kind)
 
     def original(self, kind: type) -> type | None:
+        if issubclass(kind, fused_loss.WithoutLogits):
+            return kind.original
         if not issubclass(kind, _OURS):
             return None
         return next((base for base in kind.__mro__ if self.is_known(base) and self.counterpart(base) is kind), None)
+
+    def kept(self, thing: Any) -> str | None:
+        if self._fuse_loss and isinstance(thing, keras.Model):
+            return fused_loss.unfused(thing)
+        return super().kept(thing)
 
     def become(self, thing: Any, kind: type) -> None:
         internals.become(thing, kind)
@@ -73,4 +90,4 @@ class _Layers(conversion.Rules):
         return isinstance(thing, keras.layers.Layer)  # a loss is none
 
 
-RULES = _Layers()
+RULES = Layers()

@@ -13,15 +13,19 @@ from fusedops.tf.keras import versions
 try:
     from keras.src.backend import AutocastScope, get_keras_mask, set_keras_mask
     from keras.src.losses.loss import reduce_weighted_values
+    from keras.src.models.functional import Functional
 except ImportError as error:
     raise versions.unknown(error) from error
 
 __all__ = [
     "AutocastScope",
+    "Functional",
     "become",
     "get_keras_mask",
     "has_layers",
     "layers",
+    "made_by",
+    "metrics_of",
     "parameters",
     "reduce_weighted_values",
     "set_keras_mask",
@@ -42,6 +46,20 @@ def parameters(thing: Any) -> int:
     if not isinstance(thing, keras.layers.Layer):
         return 0
     return sum(prod(variable.shape) for variable in getattr(thing, "_trainable_variables", ()))
+
+
+def made_by(tensor: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The layer or operation whose call made a symbolic tensor, and the arguments of the call."""
+    operation, call, _ = tensor._keras_history
+    arguments = operation._inbound_nodes[call].arguments
+    return operation, arguments.args, arguments.kwargs
+
+
+def metrics_of(model: keras.Model) -> list[Any]:
+    """The metrics that a model is compiled with: `compile` without any leaves those of an earlier `compile`."""
+    compiled = model._compile_metrics
+    given = [] if compiled is None else [compiled._user_metrics, compiled._user_weighted_metrics]
+    return [metric for metric in keras.tree.flatten(given) if metric is not None]
 
 
 def become(thing: Any, kind: type) -> None:

@@ -12,6 +12,7 @@ import fusedops.tf as fo
 from fusedops.tf import xla
 from fusedops.tf.keras.internals import get_keras_mask, reduce_weighted_values, set_keras_mask
 from fusedops.tf.keras.layer import FLOATING, register
+from fusedops.tf.keras.logits import Logits
 
 _NO_CLASS = -(2**63)  # an ignore_index that no label has
 
@@ -48,13 +49,16 @@ class SparseCategoricalCrossentropy(keras.losses.SparseCategoricalCrossentropy):
         """Why Keras's own code computes this loss, for these tensors if they are given; None if the kernel does."""
         if not self.from_logits:
             return "from_logits is not set"
-        if xla.fault and not tf.executing_eagerly():
+        if (
+            xla.fault and not tf.executing_eagerly() and not isinstance(y_pred, Logits)
+        ):  # their model says that to Keras
             return "XLA does not know the operators"
         return None if y_pred is None else self._unfused(y_true, y_pred)
 
     def _unfused(self, y_true: Any, y_pred: Any) -> str | None:
         """Why the kernel does not take the tensors or the axis, if so."""
-        if not (tf.is_tensor(y_true) and tf.is_tensor(y_pred)) or y_pred.dtype not in FLOATING:
+        are_tensors = tf.is_tensor(y_true) and (tf.is_tensor(y_pred) or isinstance(y_pred, Logits))
+        if not are_tensors or y_pred.dtype not in FLOATING:
             return "these are no tensors of labels and logits"
         if hasattr(y_pred, "_keras_logits"):
             return "y_pred came out of a softmax"  # Keras warns, and uses the logits before it
@@ -68,7 +72,8 @@ class SparseCategoricalCrossentropy(keras.losses.SparseCategoricalCrossentropy):
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tf.Tensor:
         y_true, y_pred = _tensor(y_true), _tensor(y_pred)
         if self.why_not(y_true, y_pred):
-            return super().__call__(y_true, y_pred, sample_weight)
+            logits = y_pred.computed() if isinstance(y_pred, Logits) else y_pred
+            return super().__call__(y_true, logits, sample_weight)
         with keras.name_scope(self.name):
             losses = self.call(y_true, y_pred)
             masks = [mask for mask in map(get_keras_mask, (y_pred, losses)) if mask is not None]
@@ -78,13 +83,16 @@ class SparseCategoricalCrossentropy(keras.losses.SparseCategoricalCrossentropy):
     def call(self, y_true: Any, y_pred: Any) -> tf.Tensor:
         if self.why_not(y_true, y_pred):
             return super().call(y_true, y_pred)
-        logits = tf.cast(y_pred, tf.float64) if self.dtype == "float64" else y_pred
         labels = tf.squeeze(y_true, -1) if y_true.shape.rank == y_pred.shape.rank else y_true
         labels = tf.cast(labels, tf.int64)  # on a GPU, TensorFlow compares int32 on the host
-        if self.ignore_class is None:
-            return fo.cross_entropy(logits, labels, ignore_index=_NO_CLASS, reduction="none")
-        losses = fo.cross_entropy(logits, labels, ignore_index=int(self.ignore_class), reduction="none")
-        set_keras_mask(losses, tf.not_equal(labels, tf.cast(self.ignore_class, labels.dtype)))
+        ignored = _NO_CLASS if self.ignore_class is None else int(self.ignore_class)
+        if isinstance(y_pred, Logits):
+            losses = y_pred.losses(labels, ignored)
+        else:
+            logits = tf.cast(y_pred, tf.float64) if self.dtype == "float64" else y_pred
+            losses = fo.cross_entropy(logits, labels, ignore_index=ignored, reduction="none")
+        if self.ignore_class is not None:
+            set_keras_mask(losses, tf.not_equal(labels, tf.cast(self.ignore_class, labels.dtype)))
         return losses
 
 
@@ -93,7 +101,7 @@ def _is_column(y_true: tf.Tensor, rank: int) -> bool:
 
 
 def _tensor(value: Any) -> Any:
-    """An array as a tensor; nested structures unchanged."""
-    if tf.is_tensor(value) or isinstance(value, (list, tuple, dict)):
+    """An array as a tensor; nested structures, and logits that are not computed, unchanged."""
+    if tf.is_tensor(value) or isinstance(value, (list, tuple, dict, Logits)):
         return value
     return keras.ops.convert_to_tensor(value)

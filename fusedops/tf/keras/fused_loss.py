@@ -1,0 +1,117 @@
+"""The loss of a language model without its logits: `convert(model, fuse_loss=True)`.
+
+In the steps of `fit` and `evaluate` the model returns `Logits`, of which the loss alone knows what they stand for.
+Keras's own step passes them on, and its own code weights and sums the losses. Everywhere else the model is as it was.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
+
+import keras
+
+from fusedops.tf.keras.internals import Functional, metrics_of
+from fusedops.tf.keras.layer import FusedLayer
+from fusedops.tf.keras.logits import Head, Logits
+from fusedops.tf.keras.losses import SparseCategoricalCrossentropy
+
+_KNOWN = ("call", "compute_loss", "compute_metrics", "test_step", "train_step")  # what a step calls, of the model
+_METRICS = "its metrics read the logits; compile it with metrics=[] and weighted_metrics=[] to leave them out"
+
+_stepping: ContextVar[keras.Model | None] = ContextVar("_stepping", default=None)  # the model whose step this is
+_trunks: WeakKeyDictionary[keras.Model, keras.Model] = WeakKeyDictionary()  # models without their heads
+
+
+class WithoutLogits(FusedLayer):
+    """Comes before the class of a functional model among the bases of its counterpart."""
+
+    original: ClassVar[type]
+
+    def why_not(self, inputs: Any = None) -> str | None:
+        return unfused(self)
+
+    def train_step(self, data: Any) -> Any:
+        with _step_of(self):
+            return super().train_step(data)
+
+    def test_step(self, data: Any) -> Any:
+        with _step_of(self):
+            return super().test_step(data)
+
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any) -> Any:
+        if _stepping.get() is not self or self.why_not():
+            return super().call(inputs, training=training, mask=mask, **kwargs)
+        head = Head.of(self.outputs[0])
+        if self not in _trunks:
+            _trunks[self] = keras.Model(self.input, head.states, name=self.name)
+        return Logits(head, _trunks[self].call(inputs, training=training, mask=mask, **kwargs))
+
+    def __reduce__(self) -> Any:
+        load, saved = super().__reduce__()
+        return getattr(self.original, load.__name__), saved
+
+
+@contextmanager
+def _step_of(model: Any) -> Iterator[None]:
+    token = _stepping.set(model)
+    try:
+        yield
+    finally:
+        _stepping.reset(token)
+
+
+@functools.cache
+def counterpart(kind: type) -> type:
+    """What stands in for the class of a model. Keras saves it as that class, so that the model loads as it was."""
+    named = {name: getattr(kind, name) for name in ("__doc__", "__module__", "__qualname__")}
+    made = type(kind.__name__, (WithoutLogits, kind), {**named, "original": kind, "mixin": WithoutLogits})
+    saved_as = keras.saving.get_registered_name(kind)
+    package, registered, name = saved_as.rpartition(">")
+    if registered:
+        keras.saving.register_keras_serializable(package, name)(made)
+        keras.saving.get_custom_objects()[saved_as] = kind
+    return made
+
+
+def has_loss(model: keras.Model) -> bool:
+    return model.compiled and getattr(model, "loss", None) is not None
+
+
+def unfused(model: keras.Model) -> str | None:
+    """Why the logits of a model are computed in its steps; None: a counterpart leaves them out; "": it has no loss."""
+    if not has_loss(model):
+        return ""
+    if not isinstance(model, Functional):
+        return "it is no functional model"
+    kind = model.original if isinstance(model, WithoutLogits) else type(model)
+    own = [name for name in _KNOWN if getattr(kind, name) is not getattr(Functional, name)]
+    if own:
+        return f"its class has another {own[0]} than Keras's"
+    losses = keras.tree.flatten(model.loss)
+    if len(losses) != 1 or type(losses[0]) is not SparseCategoricalCrossentropy or not losses[0].from_logits:
+        return "its loss is no SparseCategoricalCrossentropy(from_logits=True)"
+    if model.activity_regularizer is not None or model._remat_mode is not None:
+        return "it has an activity regularizer or a RematScope"
+    if len(model.outputs) != 1:
+        return f"it has {len(model.outputs)} outputs"
+    return Head.of(model.outputs[0]).why_not() or (_METRICS if metrics_of(model) else None)
+
+
+def note(model: keras.Model, asked: bool) -> str | None:
+    """What a report says of the logits of a model with a loss, if anything; `asked` for a loss without them."""
+    reason = unfused(model)
+    if reason not in (None, _METRICS):
+        return None
+    head = Head.of(model.outputs[0])
+    saving = f"{2 * head.classes * head.dtype.size / 1000:,.0f} kB a token"
+    if isinstance(model, WithoutLogits) and not reason:
+        return f"{model.name!r} makes no logits in training, which saves {saving}"
+    if asked or len(model.outputs[0].shape) < 3:  # a classifier has few logits
+        return None
+    condition = ", if it is compiled without metrics" if reason else ""
+    return f"fuse_loss=True would leave out the logits of {model.name!r} in training: {saving}{condition}"

@@ -1,0 +1,141 @@
+"""Logits that are not computed, but for their loss: the states and the head that would make logits of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+import fusedops.tf as fo
+from fusedops.conversion import full_name
+from fusedops.tf.keras.dense import Dense
+from fusedops.tf.keras.internals import AutocastScope, get_keras_mask, made_by, set_keras_mask
+
+_REVERSIBLE = (  # KerasHub's is a class of its own; Keras before 3.13 has none
+    "keras.src.layers.core.reversible_embedding.ReversibleEmbedding",
+    "keras_hub.src.layers.modeling.reversible_embedding.ReversibleEmbedding",
+)
+_NEEDED = ("embeddings", "input_dim", "logit_soft_cap", "reverse_dtype", "tie_weights")  # of such a layer
+
+
+@dataclass(frozen=True)
+class Head:
+    """What makes the output of a functional model.
+
+    Attributes:
+        layer: the layer or the operation.
+        states: the symbolic tensor that it gets.
+        options: the other arguments of the call.
+        softcap: c > 0, if c · tanh(y / c) of the layer's y is the output.
+    """
+
+    layer: Any
+    states: Any
+    options: dict[str, Any]
+    softcap: float
+
+    @classmethod
+    def of(cls, output: Any) -> Head:
+        logits, softcap = _uncapped(output)
+        layer, arguments, options = made_by(logits)
+        return cls(layer, arguments[0] if arguments else None, options, softcap)
+
+    @property
+    def _is_reversed(self) -> bool:
+        return full_name(type(self.layer)) in _REVERSIBLE and bool(self.options.get("reverse"))
+
+    def why_not(self) -> str | None:
+        """Why a model with this head computes its logits; None: they are a product with a matrix."""
+        layer = self.layer
+        if not (self._is_reversed or type(layer) in (keras.layers.Dense, Dense)):
+            return f"its head is a {full_name(type(layer))}"
+        if self._is_reversed and (missing := [name for name in _NEEDED if not hasattr(layer, name)]):
+            return f"its head, in this version, has no attribute {missing[0]}"
+        if layer.quantization_mode:
+            return f"its head is quantized to {layer.quantization_mode}"
+        if layer.activity_regularizer is not None:
+            return "its head has an activity regularizer"
+        if not self._is_reversed:
+            return None if layer.activation is keras.activations.linear else "its head has an activation"
+        return "its logits are capped twice" if self.softcap and layer.logit_soft_cap else None
+
+    @property
+    def classes(self) -> int:
+        return int(self.layer.input_dim if self._is_reversed else self.layer.units)
+
+    @property
+    def dtype(self) -> tf.DType:
+        """Of the logits."""
+        return tf.as_dtype((self._is_reversed and self.layer.reverse_dtype) or self.layer.compute_dtype)
+
+    def logits(self, states: tf.Tensor) -> tf.Tensor:
+        """The output for these states, computed."""
+        logits = self.layer(states, **self.options)
+        return self.softcap * keras.ops.tanh(logits / self.softcap) if self.softcap else logits
+
+    def mask(self, states: tf.Tensor) -> tf.Tensor | None:
+        """What Keras would have for the mask of the output."""
+        passes_on = self.layer.supports_masking and not self.softcap
+        return self.layer.compute_mask(states, get_keras_mask(states)) if passes_on else None
+
+    def losses(self, states: tf.Tensor, labels: tf.Tensor, ignore_index: int) -> tf.Tensor:
+        """The cross-entropy of each row of the output."""
+        layer, bias, softcap, transposed = self.layer, None, self.softcap, False
+        with AutocastScope(layer.compute_dtype):  # as when the layer is called
+            if not self._is_reversed:
+                weight, bias = layer.kernel, layer.bias
+            else:
+                softcap, transposed = softcap or layer.logit_soft_cap or 0.0, layer.tie_weights
+                weight = layer.embeddings if transposed else layer.reverse_embeddings
+            weight, bias = (None if x is None else keras.ops.convert_to_tensor(x) for x in (weight, bias))
+        return fo.linear_cross_entropy(
+            tf.cast(states, self.dtype),
+            tf.cast(weight, self.dtype),
+            labels,
+            None if bias is None else tf.cast(bias, self.dtype),
+            ignore_index=ignore_index,
+            reduction="none",
+            softcap=softcap,
+            transpose_weight=transposed,
+        )
+
+
+class Logits:
+    """Stands where logits would be, for `SparseCategoricalCrossentropy`. To anything else it is no tensor."""
+
+    def __init__(self, head: Head, states: tf.Tensor) -> None:
+        self.head, self.states = head, states
+        set_keras_mask(self, head.mask(states))
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        return self.states.shape[:-1].concatenate(self.head.classes)
+
+    @property
+    def dtype(self) -> tf.DType:
+        return self.head.dtype
+
+    def computed(self) -> tf.Tensor:
+        return self.head.logits(self.states)
+
+    def losses(self, labels: tf.Tensor, ignore_index: int) -> tf.Tensor:
+        return self.head.losses(self.states, labels, ignore_index)
+
+
+def _uncapped(output: Any) -> tuple[Any, float]:
+    """y and c of an output c · tanh(y / c), as in Gemma 4; or the output itself, and 0."""
+    tensor, caps = output, []
+    for names in (("Multiply",), ("Tanh",), ("Divide", "TrueDivide")):
+        operation, arguments, _ = made_by(tensor)
+        if type(operation).__name__ not in names:
+            return output, 0.0
+        if "Multiply" in names and not isinstance(arguments[0], keras.KerasTensor):  # of c and a tensor
+            arguments = arguments[::-1]
+        tensor, *others = arguments
+        caps += others
+        if not isinstance(tensor, keras.KerasTensor):
+            return output, 0.0
+    is_cap = len(caps) == 2 and all(isinstance(cap, (int, float)) for cap in caps) and caps[0] == caps[1] > 0
+    return (tensor, float(caps[0])) if is_cap else (output, 0.0)

@@ -1,0 +1,508 @@
+"""`fusedops.tf.keras.convert(model, fuse_loss=True)`: language models that make no logits in training."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import pickle
+
+import numpy as np
+import pytest
+
+from tests.helpers.accuracy import assert_as_accurate, assert_losses_overlap
+from tests.helpers.keras_models import policy, twin, values
+from tests.helpers.numerics import assert_same_bits
+
+VOCABULARY, LENGTH, HIDDEN, BATCH = 37, 6, 16, 4
+LLAMA = {
+    "vocabulary_size": VOCABULARY,
+    "hidden_dim": HIDDEN,
+    "intermediate_dim": 24,
+    "num_layers": 1,
+    "num_query_heads": 2,
+    "num_key_value_heads": 1,
+}
+GEMMA = {**LLAMA, "head_dim": 8, "intermediate_dim": 48}
+GPT2 = {
+    "vocabulary_size": VOCABULARY,
+    "hidden_dim": HIDDEN,
+    "intermediate_dim": 24,
+    "num_layers": 1,
+    "num_heads": 2,
+    "dropout": 0.0,
+    "max_sequence_length": LENGTH,
+}
+FAMILIES = {  # heads of their own and tied ones, with a soft cap
+    "llama": ("Llama", LLAMA),
+    "gemma2": ("Gemma", {**GEMMA, "final_logit_soft_cap": 2.0}),
+    "gpt2": ("GPT2", GPT2),
+    "mistral": ("Mistral", LLAMA),
+    "phi3": ("Phi3", LLAMA),
+    "qwen": ("Qwen", {**LLAMA, "tie_word_embeddings": True}),
+    "qwen3": ("Qwen3", {**LLAMA, "head_dim": 8}),
+}
+
+
+def dense(keras, **options):
+    """With a head of Keras's own, which has a bias, and the mask of an embedding."""
+    tokens = keras.Input((LENGTH,), dtype="int32")
+    x = keras.layers.Embedding(VOCABULARY, HIDDEN, mask_zero=True)(tokens)
+    x = keras.layers.LayerNormalization()(keras.layers.Dense(HIDDEN, activation="gelu")(x))
+    head = keras.layers.Dense(VOCABULARY, bias_initializer="normal", **options)
+    return keras.Model(tokens, head(x), name="dense")
+
+
+def in_float32(keras):
+    """With a head of another dtype than the rest may have."""
+    return dense(keras, dtype="float32")
+
+
+def tied(keras):
+    """With a head that computes in another dtype than its layer may have."""
+    if not hasattr(keras.layers, "ReversibleEmbedding"):
+        pytest.skip("this Keras has no ReversibleEmbedding")
+    tokens = keras.Input((LENGTH,), dtype="int32")
+    embedding = keras.layers.ReversibleEmbedding(VOCABULARY, HIDDEN, reverse_dtype="float32", logit_soft_cap=2.0)
+    return keras.Model(tokens, embedding(keras.layers.LayerNormalization()(embedding(tokens)), reverse=True))
+
+
+def capped(keras, cap=2.0, **options):
+    """As Gemma 4 caps its logits."""
+    model = dense(keras, **options)
+    return keras.Model(model.input, cap * keras.ops.tanh(model.output / cap), name="capped")
+
+
+OWN = {"dense": dense, "in_float32": in_float32, "tied": tied, "capped": capped}
+
+
+def compiled(keras, model, loss=None, **options):
+    loss = loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    options = {"weighted_metrics": [], "jit_compile": False, **options}
+    model.compile(options.pop("optimizer", None) or keras.optimizers.SGD(0.5), loss, **options)
+    return model
+
+
+def hub_model(family):
+    if importlib.util.find_spec("keras_hub") is None:
+        pytest.skip("keras_hub is not installed")
+    import keras_hub
+
+    name, config = FAMILIES[family]
+    backbone = getattr(keras_hub.models, f"{name}Backbone")(**config)
+    return getattr(keras_hub.models, f"{name}CausalLM")(backbone=backbone, preprocessor=None, name="language")
+
+
+def builder(keras, family):
+    return lambda: OWN[family](keras) if family in OWN else hub_model(family)
+
+
+@pytest.fixture
+def model(keras):
+    return compiled(keras, dense(keras))
+
+
+@pytest.fixture
+def llama(keras):
+    return compiled(keras, hub_model("llama"))
+
+
+def batch(random, model):
+    """Inputs, labels and the weight of each label."""
+    tokens = random.integers(0, VOCABULARY, (BATCH, LENGTH))
+    inputs = {"token_ids": tokens, "padding_mask": np.ones((BATCH, LENGTH), "int32")}
+    labels = random.integers(0, VOCABULARY, (BATCH, LENGTH))
+    weights = random.random((BATCH, LENGTH)).astype("float32")
+    return inputs if isinstance(model.input, dict) else tokens, labels, weights
+
+
+def recorder(keras):
+    """An optimizer that keeps the gradients and changes nothing."""
+
+    class Recorder(keras.optimizers.Optimizer):
+        def apply_gradients(self, pairs, loss=None):
+            self.seen = [gradient for gradient, _ in pairs]
+
+    return Recorder(1.0)
+
+
+def loss_and_gradients(keras, model, data, convert=None, **options):
+    optimizer = recorder(keras)
+    compiled(keras, model, optimizer=optimizer, run_eagerly=True, **options)
+    if convert:
+        convert(model)
+    logs = model.train_step(tuple(map(as_tensors(keras), data)))
+    return values([logs["loss"], *optimizer.seen])
+
+
+def as_tensors(keras):
+    return lambda data: keras.tree.map_structure(keras.ops.convert_to_tensor, data)
+
+
+def heads_called(monkeypatch, model):
+    """The outputs that the layer with the logits makes from now on."""
+    calls = []
+    layer = model.outputs[0]._keras_history.operation
+    call = layer.call
+
+    def recording(x, *args, **options):
+        y = call(x, *args, **options)
+        if y.shape[-1] == VOCABULARY:
+            calls.append(y)
+        return y
+
+    monkeypatch.setattr(layer, "call", recording)
+    return calls
+
+
+@pytest.mark.parametrize("name", ["float32", "mixed_bfloat16", "float64"])
+@pytest.mark.parametrize("family", [*OWN, *FAMILIES])
+def test_loss_and_gradients(keras, fk, family, name, random, monkeypatch):
+    """As accurate as with logits: those of float64 tell."""
+    build = builder(keras, family)
+    with policy(keras, name):
+        model = build()
+    exact, data = twin(keras, build, model), batch(random, model)
+    of_float64 = keras.losses.SparseCategoricalCrossentropy(from_logits=True, dtype="float64")
+    truth = loss_and_gradients(keras, exact, data, loss=of_float64)
+    loss = of_float64 if name == "float64" else None
+    plain = loss_and_gradients(keras, model, data, lambda model: fk.convert(model, verbose=False), loss=loss)
+    calls = heads_called(monkeypatch, model)
+    got = loss_and_gradients(
+        keras, model, data, lambda model: fk.convert(model, verbose=False, fuse_loss=True), loss=loss
+    )
+    assert not calls
+    # TensorFlow's gelu in float64 divides by a root of 2 of float32.
+    assert_as_accurate(got, plain, truth, "float32" if name == "float64" else model.compute_dtype)
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "options"),
+    [
+        ("dense", "float32", {"run_eagerly": True}),
+        ("dense", "mixed_float16", {}),  # whose loss is scaled
+        ("dense", "mixed_bfloat16", {"jit_compile": True}),
+        ("gemma2", "float32", {"steps_per_execution": 2}),
+        pytest.param("gemma2", "mixed_bfloat16", {"jit_compile": True}, marks=pytest.mark.slow),
+    ],
+)
+def test_fit_and_evaluate(keras, fk, family, name, options, random, monkeypatch):
+    from fusedops.tf import xla
+
+    if options.get("jit_compile") and xla.fault:
+        pytest.skip(xla.fault)
+    with policy(keras, name):
+        model = builder(keras, family)()
+    x, y, sample_weight = batch(random, model)
+    before, losses = model.get_weights(), {}
+    for fuse_loss in (False, True):
+        model.set_weights(before)
+        compiled(keras, model, **options)
+        fk.convert(model, verbose=False, fuse_loss=fuse_loss)
+        calls = heads_called(monkeypatch, model)
+        run = model.fit(x, y, batch_size=2, epochs=3, sample_weight=sample_weight, shuffle=False, verbose=0)
+        losses[fuse_loss] = [*run.history["loss"], model.evaluate(x, y, sample_weight=sample_weight, verbose=0)]
+        assert bool(calls) is not fuse_loss
+        assert model.jit_compile is options.get("jit_compile", False)
+    assert losses[True][-1] < losses[True][0]
+    assert_losses_overlap(losses[True], losses[False], model.compute_dtype, steps=6)
+
+
+def test_no_tensor_has_the_size_of_the_logits(keras, fk, tf_backend, llama, random):
+    tf = tf_backend.tf
+    data = tuple(map(as_tensors(keras), batch(random, llama)))
+
+    def logits():
+        graph = tf.function(llama.train_step).get_concrete_function(data).graph
+        inner = [function.graph for function in getattr(graph, "_functions", {}).values() if hasattr(function, "graph")]
+        shapes = [y.shape for each in (graph, *inner) for op in each.get_operations() for y in op.outputs]
+        return [shape for shape in shapes if shape.rank and shape.num_elements() == BATCH * LENGTH * VOCABULARY]
+
+    fk.convert(llama, verbose=False)
+    assert logits()
+    fk.convert(llama, verbose=False, fuse_loss=True)
+    assert not logits()
+
+
+def test_without_the_library_for_xla(keras, fk, model, random, monkeypatch, capsys):
+    """Keras compiles no step, and the loss is ours in graphs, too."""
+    from fusedops.tf import xla
+
+    x, y, _ = batch(random, model)
+    compiled(keras, model, jit_compile=True)
+    monkeypatch.setattr(xla, "fault", "the library is stale")
+    fk.convert(model, fuse_loss=True)
+    assert "XLA is turned off for this model: the library is stale" in capsys.readouterr().out
+    calls = heads_called(monkeypatch, model)
+    assert model.train_on_batch(x, y) and not calls
+
+
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum", "mean_with_sample_weight"])
+@pytest.mark.parametrize("ignore_class", [None, 3])
+@pytest.mark.parametrize("weighted", ["not", "rows", "labels"])
+@pytest.mark.parametrize("column", [False, True])
+def test_weights_masks_and_reductions(keras, fk, model, reduction, ignore_class, weighted, column, random):
+    """With the mask of the embedding in each case."""
+    x, y, weights = batch(random, model)
+    x[1, -2:] = 0  # masked
+    y[0, 2:4] = 3
+    sample_weight = {"not": None, "rows": weights[:, :1], "labels": weights}[weighted]
+    if column:
+        y = y[..., None]
+    loss = keras.losses.SparseCategoricalCrossentropy(True, ignore_class=ignore_class, reduction=reduction)
+    found = []
+    for fuse_loss in (False, True):
+        compiled(keras, model, loss=copy.copy(loss), run_eagerly=True)
+        fk.convert(model, verbose=False, fuse_loss=fuse_loss)
+        found.append(model.test_on_batch(x, y, sample_weight))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
+
+
+def test_losses_that_layers_add(keras, fk, random):
+    tokens = keras.Input((LENGTH,), dtype="int32")
+    x = keras.layers.Embedding(VOCABULARY, HIDDEN, embeddings_regularizer="l2")(tokens)
+    x = keras.layers.Dense(HIDDEN, activity_regularizer="l2")(x)
+    model = keras.Model(tokens, keras.layers.Dense(VOCABULARY, kernel_regularizer="l2")(x))
+    data = batch(random, model)
+    plain = loss_and_gradients(keras, model, data, lambda model: fk.convert(model, verbose=False))
+    got = loss_and_gradients(keras, model, data, lambda model: fk.convert(model, verbose=False, fuse_loss=True))
+    assert len(model.losses) == 3 and hasattr(type(model), "original")
+    for ours, theirs in zip(got, plain, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("container", ["list", "dict"])
+def test_losses_with_weights_in_containers(keras, fk, model, container, random):
+    x, y, _ = batch(random, model)
+    found = []
+    for fuse_loss in (False, True):
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        name = model.output_names[0]
+        loss, weights = ([loss], [0.25]) if container == "list" else ({name: loss}, {name: 0.25})
+        compiled(keras, model, loss=loss, loss_weights=weights)
+        fk.convert(model, verbose=False, fuse_loss=fuse_loss)
+        found.append(model.test_on_batch(x, y))
+    assert hasattr(type(model), "original")
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
+
+
+def test_everything_else_has_logits(keras, fk, llama, random):
+    """Calls, also in training, predictions and generated tokens."""
+    x, _, _ = batch(random, llama)
+    prompts = {**x, "padding_mask": np.repeat([[1, 1, 0, 0, 0, 0]], BATCH, 0)}
+
+    def found():
+        generated = llama.generate(prompts, stop_token_ids=None)["token_ids"]
+        return values([llama(x), llama(x, training=True), llama.predict(x, verbose=0), generated])
+
+    compiled(keras, llama, sampler="greedy")
+    fk.convert(llama, verbose=False)
+    expected = found()
+    fk.convert(llama, verbose=False, fuse_loss=True)
+    assert type(llama) is not type(llama).original
+    for got, right in zip(found(), expected, strict=True):
+        assert_same_bits(got, right)
+
+
+def test_the_report(keras, fk, llama, capsys):
+    def report(**options):
+        fk.convert(llama, **options)
+        return capsys.readouterr().out
+
+    assert "fuse_loss=True would leave out the logits of 'language' in training: 0 kB a token" in report()
+    text = report(fuse_loss=True)
+    assert "1 LlamaCausalLM -> fusedops.tf.keras.fused_loss.WithoutLogits" in text
+    assert "'language' makes no logits in training, which saves 0 kB a token" in text
+    assert "'language' makes no logits in training" in report()  # it stays as it is until `revert`
+    kind = type(llama).original
+    assert type(fk.revert(llama)) is kind
+    llama.compile(weighted_metrics="auto")  # as KerasHub does unless it is told not to
+    assert "in training: 0 kB a token, if it is compiled without metrics" in report()
+    text = report(fuse_loss=True)
+    assert "kept LlamaCausalLM 'language': its metrics read the logits" in text
+    assert "LlamaBackbone" not in text and "would" not in text and type(llama) is kind
+
+
+def own_step(keras):
+    class Model(keras.Model):
+        def train_step(self, data):
+            return super().train_step(data)
+
+    model = dense(keras)
+    return Model(model.input, model.output)
+
+
+def subclassed(keras):
+    class Model(keras.Model):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def call(self, x):
+            return self.inner(x)
+
+    return Model(dense(keras))
+
+
+def changed(keras, change):
+    model = dense(keras)
+    change(model.layers[-1])
+    return model
+
+
+REASONS = {
+    "it is no functional model": subclassed,
+    "its class has another train_step than Keras's": own_step,
+    "it has 2 outputs": lambda keras: keras.Model((model := dense(keras)).input, [model.output, model.output]),
+    "its head is a keras.src.layers.activations.softmax.Softmax": lambda keras: keras.Model(
+        (model := dense(keras)).input, keras.layers.Softmax()(model.output)
+    ),
+    "its head is a keras.src.ops.numpy.GetItem": lambda keras: keras.Model(
+        (model := dense(keras)).input, model.output[:, 1:]
+    ),
+    "its head is a keras.src.layers.core.embedding.Embedding": lambda keras: keras.Model(
+        (model := dense(keras)).input, model.layers[1].output
+    ),
+    "its head is a keras.src.ops.numpy.Multiply": lambda keras: keras.Model(  # a cap of another number
+        (model := dense(keras)).input, 3.0 * keras.ops.tanh(model.output / 2.0)
+    ),
+    "its head has an activation": lambda keras: dense(keras, activation="relu"),
+    "its head has an activity regularizer": lambda keras: dense(keras, activity_regularizer="l2"),
+    "its head is quantized to int8": lambda keras: changed(keras, lambda head: head.quantize("int8")),
+}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_why_a_model_keeps_its_logits(keras, fk, reason, capsys):
+    model = compiled(keras, REASONS[reason](keras))
+    kind = type(model)
+    fk.convert(model, fuse_loss=True)
+    assert f"kept {kind.__name__} {model.name!r}: {reason}" in capsys.readouterr().out
+    assert type(model) is kind
+
+
+def test_rematerialized_or_another_loss(keras, fk, capsys):
+    with keras.RematScope("full"):
+        model = dense(keras)
+    for options, reason in (
+        ({}, "it has an activity regularizer or a RematScope"),
+        ({"loss": "sparse_categorical_crossentropy"}, "its loss is no SparseCategoricalCrossentropy(from_logits=True)"),
+        ({"loss": keras.losses.SparseCategoricalCrossentropy()}, "its loss is no SparseCategoricalCrossentropy"),
+        ({"loss": lambda y, logits: logits[..., 0]}, "its loss is no SparseCategoricalCrossentropy"),
+    ):
+        fk.convert(compiled(keras, model, **options), fuse_loss=True)
+        assert f"kept Functional 'dense': {reason}" in capsys.readouterr().out
+
+
+def test_not_compiled_yet(keras, fk, capsys):
+    model = dense(keras)
+    fk.convert(model, fuse_loss=True)
+    assert "compiled with a loss: compile it, and convert it again" in capsys.readouterr().out
+    fk.convert(compiled(keras, model), fuse_loss=True)
+    assert "'dense' makes no logits in training" in capsys.readouterr().out
+
+
+def test_what_changes_after_the_conversion(keras, fk, model, random, monkeypatch, capsys):
+    """Metrics, another loss, a quantized head: the logits are there, for as long as it is so."""
+    x, y, _ = batch(random, model)
+    fk.convert(model, verbose=False, fuse_loss=True)
+    calls = heads_called(monkeypatch, model)
+    compiled(keras, model, weighted_metrics=["accuracy"])
+    fk.convert(model)
+    assert "kept Functional 'dense': its metrics read the logits" in capsys.readouterr().out
+    assert "accuracy" in model.train_on_batch(x, y, return_dict=True) and calls
+    calls.clear()
+    compiled(keras, model)
+    assert model.train_on_batch(x, y) and calls  # by Keras's loss
+    fk.convert(model, verbose=False)
+    calls.clear()
+    assert model.train_on_batch(x, y) and not calls
+    monkeypatch.undo()
+    model.layers[-1].quantize("int8")
+    compiled(keras, model, run_eagerly=True)
+    fk.convert(model, verbose=False)
+    assert np.isfinite(model.test_on_batch(x, y))
+
+
+def test_lora_of_the_head(keras, fk, tf_backend, llama, random):
+    """Is a part of the matrix, and is trained alone."""
+    data = batch(random, llama)
+    head = llama.backbone.token_embedding
+    head.enable_lora(2)
+    head.lora_embeddings_b.assign(random.normal(size=head.lora_embeddings_b.shape))
+    plain = loss_and_gradients(keras, llama, data)
+    got = loss_and_gradients(keras, llama, data, lambda model: fk.convert(model, verbose=False, fuse_loss=True))
+    for ours, theirs in zip(got, plain, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5 * np.abs(theirs).max())
+
+
+def test_labels_of_another_rank_need_the_logits(keras, fk, model, random, monkeypatch):
+    x, y, _ = batch(random, model)
+    found = []
+    for fuse_loss in (False, True):
+        compiled(keras, model, run_eagerly=True)
+        fk.convert(model, verbose=False, fuse_loss=fuse_loss)
+        loss = model.loss
+        monkeypatch.setattr(type(loss), "_unfused", lambda self, y_true, y_pred: "for a test")
+        found.append(model.test_on_batch(x, y))
+        monkeypatch.undo()
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
+
+
+def test_saved_loaded_and_copied(keras, fk, model, random, tmp_path):
+    """As a model of the class that it had, which has its logits until it is converted."""
+    x, y, _ = batch(random, model)
+    fk.convert(model, verbose=False)
+    config = model.get_config()
+    fk.convert(model, verbose=False, fuse_loss=True)
+    assert model.get_config() == config
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    again = pickle.loads(pickle.dumps(model))
+    for each in (loaded, again, copy.deepcopy(model)):
+        assert type(each) is type(model).original
+        assert_same_bits(values(each(x))[0], values(model(x))[0])
+        fk.convert(each, verbose=False, fuse_loss=True)
+        assert type(each) is type(model)
+        np.testing.assert_allclose(each.test_on_batch(x, y), model.test_on_batch(x, y), rtol=1e-6)
+    clone = compiled(keras, keras.models.clone_model(model))
+    assert np.isfinite(clone.train_on_batch(x, y))
+
+
+def test_a_registered_class_is_saved_under_its_name(keras, fk, random, tmp_path):
+    @keras.saving.register_keras_serializable("mine")
+    class Mine(keras.Model):
+        pass
+
+    model = dense(keras)
+    model = compiled(keras, Mine(model.input, model.output))
+    fk.convert(model, verbose=False, fuse_loss=True)
+    assert type(model) is not Mine and isinstance(model, Mine)
+    model.save(tmp_path / "model.keras")
+    assert type(keras.saving.load_model(tmp_path / "model.keras")) is Mine
+
+
+def test_a_model_of_keras_hub_is_saved(keras, fk, llama, random, tmp_path):
+    x, _, _ = batch(random, llama)
+    fk.convert(llama, verbose=False, fuse_loss=True)
+    llama.save(tmp_path / "model.keras")
+    llama.save_to_preset(tmp_path / "preset")
+    kind = type(llama).original
+    for loaded in (keras.saving.load_model(tmp_path / "model.keras"), kind.from_preset(str(tmp_path / "preset"))):
+        assert type(loaded) is kind
+        np.testing.assert_allclose(loaded(x), llama(x), rtol=1e-5, atol=1e-5)
+    assert type(type(llama).from_config(llama.get_config())(x)) is type(llama(x))
+
+
+def test_a_callback_converts(keras, fk, model, random, monkeypatch):
+    x, y, _ = batch(random, model)
+    calls = heads_called(monkeypatch, model)
+    made = []
+
+    def convert(epoch, logs):
+        made.append(len(calls))
+        calls.clear()
+        fk.convert(model, verbose=False, fuse_loss=True)
+
+    callback = keras.callbacks.LambdaCallback(on_epoch_end=convert)
+    model.fit(x, y, epochs=3, verbose=0, callbacks=[callback])
+    assert made[0] and made[1:] == [0, 0]
