@@ -47,12 +47,12 @@ def convert(model: _Model, verbose: bool = True, *, functions: bool = False, fus
     that of a norm, a gated or dense MLP, an attention with rotary embedding, a residual block or a model with a loss in
     the catalogue `fusedops.torch.conversion.hf.forms`, which is that of Hugging Face's transformers and of models that
     copy it; `Linear` with a million weights or more whose inputs or outputs are no multiple of 8, such as the head of
-    an odd vocabulary, in 16 bits on a GPU, in code that is not compiled; and `Sequential`, with its subclasses that keep
-    its `forward`, where a `Linear` and an activation behind it are one `linear`: each call looks at the modules as they
-    are then. The names of the class, its attributes and variables may differ, and so may comments and annotations;
+    an odd vocabulary, in 16 bits on a GPU, in code that is not compiled; and `Sequential`, with its subclasses that
+    keep its `forward`, where a `Linear` and an activation behind it are one `linear`: each call looks at the modules as
+    they are then. The names of the class, its attributes and variables may differ, and so may comments and annotations;
     operations, constants, dtypes and their order may not. A class that differs in one place is kept, and the line is
-    printed if most of its code is that of a form. So is a class without a source file, and a subclass of any other known
-    class that has no `forward` of its own, because it may compute something else.
+    printed if most of its code is that of a form. So is a class without a source file, and a subclass of any other
+    known class that has no `forward` of its own, because it may compute something else.
 
     A model of transformers whose config says `sdpa` or `eager` gets `fusedops.torch.attention`, by a name in that
     config instead of a class, and smaller masks, where all of its attentions fit the kernel. Models that share the
