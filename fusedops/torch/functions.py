@@ -1033,7 +1033,7 @@ def linear(
     """act(x Wᵀ + bias): a linear layer with its activation, in one pass.
 
     Bias and activation are applied to the sums before they are rounded. Strided rows of x and transposed or strided
-    weights are read in place: nothing is copied.
+    weights are read in place, as in `matmul`.
 
     Args:
         x: [..., in], float64, float32, float16 or bfloat16.
@@ -1151,7 +1151,8 @@ def linear_cross_entropy(
 def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
     """a @ b; each matrix may be transposed.
 
-    Transposed matrices and strided rows are read in place: nothing is copied.
+    Transposed matrices and strided rows are read in place. Only 16-bit matrices on a GPU whose rows do not begin at
+    multiples of 16 bytes are copied, into the operator's workspace, at most 128 MiB of each at a time.
 
     Args:
         a: [..., M, K], or [..., K, M] with `transpose_a`; float64, float32, float16 or bfloat16.
@@ -1163,7 +1164,8 @@ def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool
         [..., M, N], of a's dtype. 16-bit inputs are summed in float32 over all of K and rounded once. float32 is
         computed in float32, without TF32. The order of the sums follows from sizes, layouts and alignment alone: the
         same call gives the same bits, but a row may have other last bits among more rows, for which another order is
-        faster. On GPUs of compute capability 9.0, up to 64 rows of 16 bits by an aligned matrix share one order.
+        faster. On GPUs of compute capability 9.0, up to 64 rows of 16 bits by an aligned matrix of a
+        multiple of 8 columns share one order.
 
     Gradient:
         da = dy @ bᵀ and db = aᵀ @ dy, for matrices that are not transposed. The gradient of one b for a batch of a is

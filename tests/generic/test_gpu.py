@@ -86,6 +86,19 @@ def test_attention_of_more_than_2_31_elements(whole_gpu, features, softcap, rand
         assert_repeats(torch, got, period)
 
 
+def test_a_product_of_more_than_2_31_misaligned_elements(whole_gpu, random):
+    """Rows over and over, copied in parts."""
+    torch = whole_gpu.torch
+    few = whole_gpu.tensor(random.standard_normal((1001, 32_769)), "bfloat16")
+    b = whole_gpu.tensor(random.standard_normal((32_769, 8)), "bfloat16")
+    exact = few.double() @ b.double()
+    limit = 0.505 * 2**-7 * exact.abs() + 32_769 * 2**-24 * (few.double().abs() @ b.double().abs())
+    copies = LARGE // few.numel() + 1
+    got = whole_gpu.functions.matmul(few.repeat(copies, 1), b).view(copies, 1001, 8)
+    assert ((got.double() - exact).abs() <= limit).all()
+    assert torch.isfinite(got).all()
+
+
 @pytest.mark.parametrize(
     "spec", [spec for spec in SPECIFICATIONS if spec.least_rank == 0 and spec.rows_are_independent], ids=str
 )

@@ -109,17 +109,19 @@ def test_parts_of_wider_matrices(torch_gpu, size, random):
 
 # One row, a few, one tile, several; a depth that is split; more of a, and of a and b, than is copied at a time.
 MISALIGNED = [(1, 1003, 1005), (9, 520, 1005), (65, 67, 4097), (257, 1003, 770), (1001, 333, 1005), (700, 3001, 1003)]
-MISALIGNED += [(1, 70_001, 1005), (4000, 72, 16_389), (3900, 4001, 16_389)]
+MISALIGNED += [(1, 70_001, 1005), (12_000, 72, 16_389), (8300, 8400, 16_389), (264, 72, 300_001)]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("size", MISALIGNED, ids=str)
 @pytest.mark.parametrize("odd", ["ab", "a", "b"])
 def test_misaligned_lines(torch_gpu, dtype, size, odd, random):
-    """Copies whose lines are aligned, of one matrix or of both, take little memory."""
+    """Copies whose lines are aligned, of one matrix or of both, in parts if they are large."""
     torch, fo = torch_gpu.torch, torch_gpu.functions
     m, n, k = size
     seed = int(random.integers(2**30))
+    lines = {"a": m, "b": n}
+    copied = sum(min(lines[name] * (k + 63 & ~63) * 2, 2**26) for name in odd)  # at least
 
     def matrix(name, rows, columns):
         stride = columns | 1 if name in odd else columns + 7 & ~7
@@ -132,7 +134,8 @@ def test_misaligned_lines(torch_gpu, dtype, size, odd, random):
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
             got = fo.matmul(a, b)
-            assert torch.cuda.max_memory_allocated() - before <= got.nbytes * 8 + 2 * 2**27 + 2**20
+            taken = torch.cuda.max_memory_allocated() - before - got.nbytes
+            assert copied <= taken <= 2 * 2**27 + 2**25  # and sums of parts of k
             a64, b64 = a.double(), b.double()
             exact = a64 @ b64
             limit = a64.abs_() @ b64.abs_()
@@ -155,16 +158,42 @@ def test_misaligned_lines_with_an_epilogue(torch_gpu, random):
     assert ((dbias.double() - (z > 0).sum(0)).abs() <= 2**-8 * 4100 + (z.abs() <= limit).sum(0)).all()
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_misaligned_batches(torch_gpu, shared, random):
-    fo = torch_gpu.functions
-    a = torch_gpu.tensor(random.standard_normal((3, 130, 515)), "bfloat16")
-    b = torch_gpu.tensor(random.standard_normal((515, 69) if shared else (3, 515, 69)), "bfloat16")
-    for left, rows in ((a, a), (a.transpose(1, 2).contiguous().transpose(1, 2), a)):
-        for right in (b, b.transpose(-1, -2).contiguous().transpose(-1, -2)):
-            exact = rows.double() @ b.double()
-            limit = 0.505 * 2**-7 * exact.abs() + 515 * 2**-24 * (rows.double().abs() @ b.double().abs())
-            assert ((fo.matmul(left, right).double() - exact).abs() <= limit).all()
+@pytest.mark.parametrize("shape", [(3, 130, 515, 69), (70, 1001, 1003, 64)], ids=str)
+@pytest.mark.parametrize("shared", ["", "a", "b"])
+def test_misaligned_batches(torch_gpu, shape, shared, random):
+    """Of the larger ones some matrices are copied at a time; one that all share is copied once."""
+    torch, fo = torch_gpu.torch, torch_gpu.functions
+    batch, m, k, n = shape
+    a, b = (torch.randn(batch, *size, device="cuda").bfloat16() for size in ((m, k), (k, n)))
+    if shared == "a":
+        a = a[:1].expand(batch, m, k)
+    if shared == "b":
+        b = b[0]
+    exact = a.double() @ b.double()
+    limit = 0.505 * 2**-7 * exact.abs() + k * 2**-24 * (a.double().abs() @ b.double().abs()) + 1e-30
+    turned = [(x.mT.contiguous().mT, x) if x.stride(0) or x.dim() == 2 else (x, x) for x in (a, b)]
+    for left in turned[0]:
+        for right in turned[1]:
+            got = fo.matmul(left, right)
+            assert ((got.double() - exact).abs() <= limit).all()
+            assert torch.equal(got, fo.matmul(left, right))
+
+
+@pytest.mark.parametrize("case", ["most of a", "nothing"])
+def test_copies_beside_what_is_read_in_place(torch_gpu, case):
+    """TMA reads most of a, and b is copied; or b's rows are aligned but for where it begins, and nothing is copied."""
+    torch, fo = torch_gpu.torch, torch_gpu.functions
+
+    def rows(count, stride, columns, offset=0):
+        return torch.randn(count * stride + offset, device="cuda").bfloat16()[offset:].view(count, stride)[:, :columns]
+
+    if case == "nothing":
+        a, b = rows(130, 1001, 1000), rows(1000, 1008, 1003, offset=1)
+    else:
+        a, b = rows(1000, 50_264, 50_257).t(), rows(1000, 73, 73)
+    exact = a.double() @ b.double()
+    limit = 0.505 * 2**-7 * exact.abs() + 1000 * 2**-24 * (a.double().abs() @ b.double().abs()) + 1e-30
+    assert ((fo.matmul(a, b).double() - exact).abs() <= limit).all()
 
 
 def test_backward_alone_in_its_thread(torch_gpu):

@@ -159,6 +159,8 @@ def test_a_head_of_unaligned_rows(torch_backend, torch, fo, inputs, outputs, bia
         "1 Linear -> fusedops.torch.conversion.linear.UnalignedLinear, of 16 bits on a GPU" in capsys.readouterr().out
     )
     assert type(model[0]) is torch.nn.Linear
+    few = torch.randn(1, inputs).bfloat16()
+    assert (model[1].why_not(few) is None) == (torch_backend.device == "cuda" and inputs % 8 == 0)
     reason = model[1].why_not(x)
     assert (reason is None) if torch_backend.device == "cuda" else (reason == "torch's own product serves as well")
     assert_as_accurate(step(model, fo.cross_entropy, x), theirs, exact, "bfloat16")

@@ -239,8 +239,9 @@ Status LossProducts::run_dbias(int64_t column, int64_t columns) const {
 size_t LossProducts::workspace() const {
   size_t most = 0;
   (void)linear.each_columns([&](int64_t column, int64_t columns) {
-    if (need_dx) most = std::max(most, dx(column, columns).workspace());
-    if (need_dweight) most = std::max(most, dweight(column, columns).workspace());
+    const bool on_gpu = call_.context.cuda;  // products on a CPU need none
+    if (need_dx && on_gpu) most = std::max(most, dx(column, columns).workspace());
+    if (need_dweight && on_gpu) most = std::max(most, dweight(column, columns).workspace());
     if (need_dbias) most = std::max(most, with_dbias(column, columns, [](SubCall& sum) { return sum.workspace(); }));
     return Status();
   });

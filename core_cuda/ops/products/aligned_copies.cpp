@@ -16,59 +16,66 @@ constexpr int64_t kStepDepth = 32;
 constexpr double kAlignedInOne = 600e3, kBytesReadInOne = 3600, kRest = 8000;
 constexpr double kLaunch = 3000, kBytesCopiedInOne = 1750;
 
-// The most that a copy may take: larger ones are made in parts, one after the other in the same memory.
-constexpr int64_t kMostBytes = 128 << 20, kLeastLines = 256;
+// The most that a copy may take: larger ones are made in parts, one after the other in the same memory. A part has so
+// many lines at least, and a matrix of a batch is not divided.
+constexpr int64_t kMostBytes = 128 << 20, kLeastLines = 64;
 
 bool has_misaligned_lines(const Matmul::Matrix& matrix, int64_t batch) {
   return matrix.stride % kPack || (batch > 1 && matrix.batch_stride % kPack);
 }
 
 // Whether TMA reads all but some of the elements that lie side by side: see ReadByTma in matmul.cu.
-bool leaves_a_rest(bool lie_side_by_side, int64_t elements, int64_t batch) {
+bool tma_leaves_some(bool lie_side_by_side, int64_t elements, int64_t batch) {
   return batch == 1 && lie_side_by_side && elements % kPack;
 }
 
 }  // namespace
 
 AlignedCopies::AlignedCopies(const Matmul& product)
-    : rows(product.m),
+    : matrices(product.batch),
+      rows(product.m),
       columns(product.n),
-      a_matrices(product.a.batch_stride ? product.batch : 1),
-      b_matrices(product.b.batch_stride ? product.batch : 1),
+      a_is_shared(product.batch > 1 && product.a.batch_stride == 0),
+      b_is_shared(product.batch > 1 && product.b.batch_stride == 0),
       stride((product.k + kLine - 1) / kLine * kLine) {
   const double operations = 2.0 * double(product.batch) * double(product.m) * double(product.n) * double(product.k);
   if (size_of(product.dtype) != 2 || product.is_wide || operations == 0) return;
   const bool is_misaligned_a = has_misaligned_lines(product.a, product.batch);
   const bool is_misaligned_b = has_misaligned_lines(product.b, product.batch);
-  const bool is_misaligned = is_misaligned_a || is_misaligned_b;
+  is_misaligned = is_misaligned_a || is_misaligned_b;
 
   const double bytes_of_one = double(product.k) * 2;
-  const double bytes_a = double(a_matrices * product.m) * bytes_of_one;
-  const double bytes_b = double(b_matrices * product.n) * bytes_of_one;
-  // Whether a copy takes less time than what TMA leaves over, which reads all of the other matrix.
-  const auto saves_a_rest = [&](double bytes, double bytes_of_other) {
+  const double bytes_a = double((a_is_shared ? 1 : product.batch) * product.m) * bytes_of_one;
+  const double bytes_b = double((b_is_shared ? 1 : product.batch) * product.n) * bytes_of_one;
+  // Than the product of what TMA leaves, which reads all of the other matrix.
+  const auto copy_takes_less = [&](double bytes, double bytes_of_other) {
     return (is_misaligned ? 0 : kLaunch) + bytes / kBytesCopiedInOne < kRest + bytes_of_other / kBytesInOne;
   };
   of_a = is_misaligned_a ||
-         (leaves_a_rest(product.a.transposed, product.m, product.batch) && saves_a_rest(bytes_a, bytes_b));
+         (tma_leaves_some(product.a.transposed, product.m, product.batch) && copy_takes_less(bytes_a, bytes_b));
   of_b = is_misaligned_b ||
-         (leaves_a_rest(!product.b.transposed, product.n, product.batch) && saves_a_rest(bytes_b, bytes_a));
+         (tma_leaves_some(!product.b.transposed, product.n, product.batch) && copy_takes_less(bytes_b, bytes_a));
 
-  const int64_t most_lines = kMostBytes / int64_t(bytes_of_line()) / kLeastLines * kLeastLines;
-  if (product.batch == 1 && most_lines > 0) {
-    if (of_a) rows = std::min(rows, most_lines);
-    if (of_b) columns = std::min(columns, most_lines);
+  const int64_t most_lines = kMostBytes / int64_t(bytes_of_line());
+  if (product.batch > 1) {
+    if (of_a && !a_is_shared) matrices = std::min(matrices, most_lines / product.m);
+    if (of_b && !b_is_shared) matrices = std::min(matrices, most_lines / product.n);
+  } else {
+    const int64_t lines = most_lines / kLeastLines * kLeastLines;
+    if (of_a) rows = std::min(rows, lines);
+    if (of_b) columns = std::min(columns, lines);
   }
-  const bool is_small = std::max(bytes_of_a(), bytes_of_b()) <= size_t(kMostBytes);
+  const bool has_room = matrices > 0 && rows > 0 && columns > 0 && bytes_of_a() <= size_t(kMostBytes) &&
+                        bytes_of_b() <= size_t(kMostBytes);
 
   const double steps = double(product.k) / double(std::max(product.splits, int64_t(1)) * kStepDepth);
   const double as_it_is = std::max({operations / kOperationsInOne, steps * kStep, (bytes_a + bytes_b) / kBytesInOne});
   // Each part of b meets all of a.
-  const double times = rows < product.m ? double((product.n + columns - 1) / columns) : 1;
+  const double times = rows < product.m ? double((product.n + columns - 1) / std::max(columns, int64_t(1))) : 1;
   const double copied = (of_a ? times * bytes_a : 0) + (of_b ? bytes_b : 0);
   const double of_copies =
       kLaunch + copied / kBytesCopiedInOne + operations / kAlignedInOne + (bytes_a + bytes_b) / kBytesReadInOne;
-  if (!is_small || (is_misaligned && as_it_is < of_copies)) of_a = of_b = false;
+  if (!has_room || (is_misaligned && as_it_is < of_copies)) of_a = of_b = false;
 }
 
 }  // namespace fusedops

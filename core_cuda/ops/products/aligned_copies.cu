@@ -26,7 +26,7 @@ struct CopyCall {
 // A matrix whose rows are its lines: a thread copies two packs.
 constexpr int kPacksOfThread = 2, kPacksOfBlock = kThreads * kPacksOfThread;
 
-__device__ void copy_lines(const CopyCall& call, int64_t block) {
+__device__ void copy_packs(const CopyCall& call, int64_t block) {
   UnalignedPack<T> packs[kPacksOfThread];
   T* to[kPacksOfThread];
 #pragma unroll
@@ -97,7 +97,7 @@ __device__ void transpose_tile(const CopyCall& call, int64_t block, T* tile) {
 }
 
 __global__ void __launch_bounds__(kThreads)
-    copy_rows_kernel(const __grid_constant__ CopyCall first, const __grid_constant__ CopyCall second) {
+    copy_lines_kernel(const __grid_constant__ CopyCall first, const __grid_constant__ CopyCall second) {
   begin_kernel();
   __shared__ __align__(16) T tile[kTile * kPitch];
   const bool is_first = blockIdx.x < first.blocks;
@@ -106,10 +106,10 @@ __global__ void __launch_bounds__(kThreads)
   if (call.transposed)
     transpose_tile(call, block, tile);
   else
-    copy_lines(call, block);
+    copy_packs(call, block);
 }
 
-CopyCall call_of(const RowCopy& copy) {
+CopyCall call_of(const LineCopy& copy) {
   CopyCall call = {static_cast<const T*>(copy.from.data),
                    copy.from.stride,
                    copy.from.batch_stride,
@@ -138,9 +138,9 @@ CopyCall call_of(const RowCopy& copy) {
 
 }  // namespace
 
-Status copy_rows(const RowCopy& first, const RowCopy& second, const Context& context) {
+Status copy_lines(const LineCopy& first, const LineCopy& second, const Context& context) {
   const CopyCall one = call_of(first), other = call_of(second);
-  return launch(context, copy_rows_kernel, one.blocks + other.blocks, kThreads, one, other);
+  return launch(context, copy_lines_kernel, one.blocks + other.blocks, kThreads, one, other);
 }
 
 }  // namespace fusedops::cuda

@@ -113,36 +113,66 @@ Status multiply_in_place(const Matmul& product, void* workspace, const Context& 
   }
 }
 
+// These matrices of the batch.
+Matmul matrices_of(const Matmul& product, int64_t first, int64_t count) {
+  const int64_t size = size_of(product.dtype);
+  const auto from = [&](const Matmul::Matrix& matrix) {
+    Matmul::Matrix part = matrix;
+    part.data = static_cast<const char*>(matrix.data) + first * matrix.batch_stride * size;
+    return part;
+  };
+  Matmul part = product;
+  part.a = from(product.a);
+  part.b = from(product.b);
+  part.c = static_cast<char*>(product.c) + first * product.m * product.c_stride * size;
+  part.batch = count;
+  return part;
+}
+
 // The product of copies: see aligned_copies.h. The workspace begins with them.
 Status multiply_copies(const Matmul& product, const AlignedCopies& copies, void* workspace, const Context& context) {
-  char* const copy_of_a = static_cast<char*>(workspace);
-  char* const copy_of_b = copy_of_a + copies.bytes_of_a();
-  char* const rest = copy_of_b + copies.bytes_of_b();
+  char* const memory_of_a = static_cast<char*>(workspace);
+  char* const memory_of_b = memory_of_a + copies.bytes_of_a();
+  char* const rest = memory_of_b + copies.bytes_of_b();
   // Exchanges a matrix for its copy.
-  const auto take_copy = [&](Matmul::Matrix& matrix, int64_t batch, int64_t lines, void* to) {
-    const RowCopy copy = {matrix, batch, lines, product.k, to, copies.stride};
-    matrix = {to, false, copies.stride, batch > 1 ? lines * copies.stride : 0};
+  const auto take_copy = [&](Matmul::Matrix& matrix, bool is_shared, int64_t batch, int64_t lines, void* to) {
+    const LineCopy copy = {matrix, is_shared ? 1 : batch, lines, product.k, to, copies.stride};
+    matrix = {to, false, copies.stride, is_shared || batch == 1 ? 0 : lines * copies.stride};
     return copy;
   };
-  for (int64_t column = 0; column < product.n; column += copies.columns) {
-    const int64_t columns = std::min(copies.columns, product.n - column);
-    for (int64_t row = 0; row < product.m; row += copies.rows) {
-      const int64_t rows = std::min(copies.rows, product.m - row);
-      Matmul part = part_of(product, row, rows, column, columns);
-      RowCopy of_a, of_b;
-      if (copies.of_a) of_a = take_copy(part.a, copies.a_matrices, rows, copy_of_a);
-      if (copies.of_b) {
-        Matmul::Matrix b = part.b.turned();
-        of_b = take_copy(b, copies.b_matrices, columns, copy_of_b);
-        part.b = b.turned();
+  for (int64_t first = 0; first < product.batch; first += copies.matrices) {
+    const Matmul some = matrices_of(product, first, std::min(copies.matrices, product.batch - first));
+    for (int64_t column = 0; column < product.n; column += copies.columns) {
+      const int64_t columns = std::min(copies.columns, product.n - column);
+      for (int64_t row = 0; row < product.m; row += copies.rows) {
+        const int64_t rows = std::min(copies.rows, product.m - row);
+        Matmul part = part_of(some, row, rows, column, columns);
+        LineCopy copy_a, copy_b;
+        if (copies.of_a) copy_a = take_copy(part.a, copies.a_is_shared, some.batch, rows, memory_of_a);
+        if (copies.of_b) {
+          Matmul::Matrix b = part.b.turned();
+          copy_b = take_copy(b, copies.b_is_shared, some.batch, columns, memory_of_b);
+          part.b = b.turned();
+        }
+        // What is there from the part before.
+        if ((column > 0 && rows == product.m) || (first > 0 && copies.a_is_shared)) copy_a = {};
+        if (row > 0 || (first > 0 && copies.b_is_shared)) copy_b = {};
+        FUSEDOPS_TRY(copy_lines(copy_a, copy_b, context));
+        FUSEDOPS_TRY(multiply_in_place(part, rest, context));
       }
-      if (column > 0 && rows == product.m) of_a = {};  // it is there
-      if (row > 0) of_b = {};
-      FUSEDOPS_TRY(copy_rows(of_a, of_b, context));
-      FUSEDOPS_TRY(multiply_in_place(part, rest, context));
     }
   }
   return {};
+}
+
+// Whether the product works on these copies: a matrix that is read as it lies must be aligned, and TMA leaves nothing
+// of a matrix where there is none.
+Status takes(const AlignedCopies& copies, const Matmul& product, bool* result) {
+  const auto is_ready = [](bool is_copied, const Matmul::Matrix& matrix) {
+    return is_copied || is_aligned(matrix.data);
+  };
+  *result = copies.any() && is_ready(copies.of_a, product.a) && is_ready(copies.of_b, product.b);
+  return *result && !copies.is_misaligned ? has_sm90(result) : Status();
 }
 
 }  // namespace
@@ -161,9 +191,9 @@ Status multiply_cuda(const Matmul& product, void* workspace, const Context& cont
                        "cudaMemset2DAsync");
   }
   const AlignedCopies copies(product);
-  if (copies.any() && (copies.of_a || cuda::is_aligned(product.a.data)) &&
-      (copies.of_b || cuda::is_aligned(product.b.data)))
-    return cuda::multiply_copies(product, copies, workspace, context);
+  bool is_copied = false;
+  FUSEDOPS_TRY(cuda::takes(copies, product, &is_copied));
+  if (is_copied) return cuda::multiply_copies(product, copies, workspace, context);
   return cuda::multiply_in_place(product, workspace, context);
 }
 

@@ -99,7 +99,7 @@ Matrix MatmulBackward::stacked(const Call& call, Matrix matrix, int64_t batch, i
   void* to = call.workspace ? static_cast<char*>(call.workspace) + gathered_bytes : nullptr;
   gathers[gathered++] = matrix.transposed ? Gather{matrix.data, to, cols, batch, stride, batch_stride, rows * size}
                                           : Gather{matrix.data, to, batch, rows, batch_stride, stride, cols * size};
-  constexpr int64_t kAlignment = 16;
+  constexpr int64_t kAlignment = 128;  // a line of the L2 cache
   gathered_bytes += (batch * rows * cols * size + kAlignment - 1) / kAlignment * kAlignment;
   return {to, matrix.transposed, matrix.transposed ? batch * rows : cols, 0};
 }

@@ -14,6 +14,7 @@ from fusedops.torch import nn
 from fusedops.torch.nn.linear import product_dtype
 
 _FEWEST_WEIGHTS = 2**20  # of fewer, either takes little time
+_FEWEST_ROWS = 8
 _SERVED = "torch's own product serves as well"
 
 
@@ -32,4 +33,11 @@ class UnalignedLinear(nn.Linear):
         x = inputs[0]
         if torch.compiler.is_compiling():  # the compiler's product of padded rows takes less time than ours
             return "torch.compile pads its rows"
-        return super().why_not(x) if x.is_cuda and product_dtype(x).itemsize == 2 else _SERVED
+        if not x.is_cuda or product_dtype(x).itemsize != 2 or (self.in_features % 8 and _has_few_rows(x)):
+            return _SERVED
+        return super().why_not(x)
+
+
+def _has_few_rows(x: Tensor) -> bool:
+    """Whether cuBLAS reads a weight with misaligned rows in less time than we copy it."""
+    return x.dim() < 2 or x.shape[:-1].numel() < _FEWEST_ROWS
