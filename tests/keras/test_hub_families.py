@@ -410,8 +410,10 @@ def test_where_a_cache_of_smollm3_is_updated(fk, hub, index, random):
 LOAD = """
 import json, sys
 import keras
+import tensorflow as tf
 import fusedops.tf.keras
 
+tf.config.experimental.enable_tensor_float_32_execution(False)
 names = [name for name in keras.saving.get_custom_objects() if name.startswith("fusedops.hub")]
 assert "keras_hub" not in sys.modules
 model = keras.models.load_model(sys.argv[1])

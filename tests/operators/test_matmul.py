@@ -119,13 +119,13 @@ def test_misaligned_lines(torch_gpu, dtype, size, odd, random):
     """Copies whose lines are aligned, of one matrix or of both, in parts if they are large."""
     torch, fo = torch_gpu.torch, torch_gpu.functions
     m, n, k = size
-    seed = int(random.integers(2**30))
+    seeds = {name: int(random.integers(2**30)) for name in "ab"}
     lines = {"a": m, "b": n}
     copied = sum(min(lines[name] * (k + 63 & ~63) * 2, 2**26) for name in odd)  # at least
 
     def matrix(name, rows, columns):
         stride = columns | 1 if name in odd else columns + 7 & ~7
-        generator = torch.Generator("cuda").manual_seed(seed)
+        generator = torch.Generator("cuda").manual_seed(seeds[name])
         whole = torch.randn(rows, stride, device="cuda", generator=generator)
         return whole.to(getattr(torch, dtype))[:, :columns]
 
