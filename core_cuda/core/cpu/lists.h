@@ -7,6 +7,7 @@
 
 #include "core/common/lists.h"
 #include "core/cpu/elementwise.h"
+#include "core/cpu/widest.h"
 #include "core/declaration/operator.h"
 
 namespace fusedops::cpu {
@@ -66,9 +67,11 @@ Status update_lists(const Context& context, const Update& update, const ListView
         if (function.skipped) return;
         const View* views[kListsOf<Update>];
         for (int k = 0; k < kListsOf<Update>; ++k) views[k] = &lists[k][place];
-        for (int64_t at = from; at < to; at += kBlock)
-          update_block<Update>(function, views, at, std::min(kBlock, to - at),
-                               std::make_index_sequence<kListsOf<Update>>());
+        run_widest([&] {
+          for (int64_t at = from; at < to; at += kBlock)
+            update_block<Update>(function, views, at, std::min(kBlock, to - at),
+                                 std::make_index_sequence<kListsOf<Update>>());
+        });
       });
   });
   return {};
