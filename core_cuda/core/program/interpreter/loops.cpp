@@ -3,7 +3,7 @@
 #include <array>
 #include <utility>
 
-#include "core/cpu/row_blocks.h"
+#include "core/cpu/widest.h"
 #include "core/program/functions.h"
 
 namespace fusedops::program::interpreter {
@@ -65,7 +65,7 @@ void loop(const A* a, const A* b, const A* c, A* to, int64_t n) {
   }
 }
 
-// As in core/cpu/row_blocks.h.
+// As core/cpu/widest.h says.
 template <class A, Op kOp, int kPattern>
 void widest_loop(const A* a, const A* b, const A* c, A* to, int64_t n) {
   fusedops::cpu::run_widest([=] { loop<A, kOp, kPattern>(a, b, c, to, n); });
