@@ -390,6 +390,14 @@ def test_why_a_model_keeps_its_logits(keras, fk, reason, capsys):
     assert type(model) is kind
 
 
+@pytest.mark.parametrize("fuse_loss", [False, True])
+def test_a_layer_called_with_keywords(keras, fk, model, fuse_loss):
+    """Every report asks for the head, whether or not the loss is to be fused."""
+    squared = keras.Model(model.input, keras.layers.Multiply()(inputs=[model.output, model.output]))
+    fk.convert(compiled(keras, squared), fuse_loss=fuse_loss)
+    assert not hasattr(type(squared), "original")
+
+
 def test_rematerialized_or_another_loss(keras, fk, capsys):
     with keras.RematScope("full"):
         model = dense(keras)
