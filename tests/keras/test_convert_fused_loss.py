@@ -398,6 +398,18 @@ def test_a_layer_called_with_keywords(keras, fk, model, fuse_loss):
     assert not hasattr(type(squared), "original")
 
 
+def test_a_layer_named_like_an_operation(keras, fk, model, capsys):
+    """Is no part of a soft cap."""
+
+    class Tanh(keras.layers.Layer):
+        def call(self, x):
+            return 0.5 * x
+
+    halved = keras.Model(model.input, 2.0 * Tanh()(model.output / 2.0))
+    fk.convert(compiled(keras, halved), fuse_loss=True)
+    assert "its head is a keras.src.ops.numpy.Multiply" in capsys.readouterr().out
+
+
 def test_rematerialized_or_another_loss(keras, fk, capsys):
     with keras.RematScope("full"):
         model = dense(keras)

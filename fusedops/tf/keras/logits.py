@@ -129,7 +129,8 @@ def _uncapped(output: Any) -> tuple[Any, float]:
     tensor, caps = output, []
     for names in (("Multiply",), ("Tanh",), ("Divide", "TrueDivide")):
         operation, arguments, _ = made_by(tensor)
-        if type(operation).__name__ not in names or not arguments:  # it may have been called with keywords
+        is_known = full_name(type(operation)) in [f"keras.src.ops.numpy.{name}" for name in names]
+        if not is_known or not arguments:  # it may have been called with keywords
             return output, 0.0
         if "Multiply" in names and not isinstance(arguments[0], keras.KerasTensor):  # of c and a tensor
             arguments = arguments[::-1]
