@@ -295,6 +295,24 @@ def test_losses_with_weights_in_containers(keras, fk, model, container, random):
     np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("within", [lambda each: {"logits": each}, lambda each: [each]], ids=["dict", "list"])
+def test_outputs_in_containers(keras, fk, model, within, random, monkeypatch):
+    """Keras looks for the losses and labels where the model has its outputs."""
+    x, y, _ = batch(random, model)
+    model = keras.Model(model.input, within(model.output))
+    before, found = model.get_weights(), []
+    for fuse_loss in (False, True):
+        model.set_weights(before)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        compiled(keras, model, loss=within(loss))
+        fk.convert(model, verbose=False, fuse_loss=fuse_loss)
+        calls = heads_called(monkeypatch, model)
+        history = model.fit(x, within(y), batch_size=2, epochs=2, shuffle=False, verbose=0).history["loss"]
+        found.append([*history, model.evaluate(x, within(y), verbose=0)])
+        assert bool(calls) is not fuse_loss
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
+
+
 def test_everything_else_has_logits(keras, fk, llama, random):
     """Calls, also in training, predictions and generated tokens."""
     x, _, _ = batch(random, llama)

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 import keras
 
-from fusedops.tf.keras.internals import Functional, metrics_of
+from fusedops.tf.keras.internals import Functional, metrics_of, unpack_singleton
 from fusedops.tf.keras.layer import FusedLayer
 from fusedops.tf.keras.logits import Head, Logits
 from fusedops.tf.keras.losses import SparseCategoricalCrossentropy
@@ -49,7 +49,8 @@ class WithoutLogits(FusedLayer):
         head = Head.of(self.outputs[0])
         if self not in _trunks:
             _trunks[self] = keras.Model(self.input, head.states, name=self.name)
-        return Logits(head, _trunks[self].call(inputs, training=training, mask=mask, **kwargs))
+        logits = Logits(head, _trunks[self].call(inputs, training=training, mask=mask, **kwargs))
+        return unpack_singleton(keras.tree.pack_sequence_as(self.output, [logits]))  # as Keras packs its outputs
 
     def __reduce__(self) -> Any:
         load, saved = super().__reduce__()
