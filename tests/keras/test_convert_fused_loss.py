@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import gc
 import importlib.util
 import pickle
+import weakref
 
+import h5py
 import numpy as np
 import pytest
 
@@ -494,6 +497,35 @@ def test_labels_of_another_rank_need_the_logits(keras, fk, model, random, monkey
         found.append(model.test_on_batch(x, y))
         monkeypatch.undo()
     np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("fuse_loss", [False, True])
+def test_a_model_is_freed(keras, fk, fuse_loss, random):
+    """Also one that another model was built around."""
+    model = compiled(keras, dense(keras), run_eagerly=True)
+    around = keras.Model(model.input, keras.layers.Softmax()(model(model.input)))
+    x, y, _ = batch(random, model)
+    fk.convert(model, verbose=False, fuse_loss=fuse_loss)
+    model.train_on_batch(x, y)
+    alive = weakref.ref(model)
+    del model, around
+    keras.backend.clear_session()
+    gc.collect()
+    assert alive() is None
+
+
+def test_what_is_saved_is_as_without(keras, fk, model, random, tmp_path):
+    """The part of the model without its head, which its steps call, is not in the file."""
+    x, y, _ = batch(random, model)
+    saved = []
+    for fuse_loss in (False, True):
+        fk.convert(model, verbose=False, fuse_loss=fuse_loss)
+        model.train_on_batch(x, y)
+        model.save_weights(tmp_path / "model.weights.h5")
+        with h5py.File(tmp_path / "model.weights.h5") as file:
+            saved.append([])
+            file.visit(saved[-1].append)
+    assert saved[0] == saved[1]
 
 
 def test_saved_loaded_and_copied(keras, fk, model, random, tmp_path):

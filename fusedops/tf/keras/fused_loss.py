@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ClassVar
-from weakref import WeakKeyDictionary
 
 import keras
 
@@ -24,7 +23,6 @@ _KNOWN = ("call", "compute_loss", "compute_metrics", "test_step", "train_step") 
 _METRICS = "its metrics read the logits; compile it with metrics=[] and weighted_metrics=[] to leave them out"
 
 _stepping: ContextVar[keras.Model | None] = ContextVar("_stepping", default=None)  # the model whose step this is
-_trunks: WeakKeyDictionary[keras.Model, keras.Model] = WeakKeyDictionary()  # models without their heads
 
 
 class WithoutLogits(FusedLayer):
@@ -47,10 +45,19 @@ class WithoutLogits(FusedLayer):
         if _stepping.get() is not self or self.why_not():
             return super().call(inputs, training=training, mask=mask, **kwargs)
         head = Head.of(self.outputs[0])
-        if self not in _trunks:
-            _trunks[self] = keras.Model(self.input, head.states, name=self.name)
-        logits = Logits(head, _trunks[self].call(inputs, training=training, mask=mask, **kwargs))
+        logits = Logits(head, self._trunk(head)(inputs, training=training, mask=mask, **kwargs))
         return unpack_singleton(keras.tree.pack_sequence_as(self.output, [logits]))  # as Keras packs its outputs
+
+    def _trunk(self, head: Head) -> Any:
+        """The call of the model without its head.
+
+        The model alone holds it: its graph leads to the models around this one, and to this one by them, so that in a
+        global table it would keep its own key. Keras neither tracks nor saves it: it is set past Keras, and a method.
+        """
+        if "_call_of_trunk" not in vars(self):
+            trunk = keras.Model(self.input, head.states, name=self.name)
+            object.__setattr__(self, "_call_of_trunk", trunk.call)
+        return vars(self)["_call_of_trunk"]
 
     def __reduce__(self) -> Any:
         load, saved = super().__reduce__()
