@@ -362,6 +362,22 @@ def own_step(keras):
     return Model(model.input, model.output)
 
 
+def own_call(keras):
+    class Model(keras.Model):
+        def __call__(self, *args, **options):
+            return 2.0 * super().__call__(*args, **options)
+
+    model = dense(keras)
+    return Model(model.input, model.output)
+
+
+def patched(keras, name):
+    """On the model itself."""
+    model = dense(keras)
+    setattr(model, name, lambda *args, **options: {"loss": keras.ops.zeros(())})
+    return model
+
+
 def subclassed(keras):
     class Model(keras.Model):
         def __init__(self, inner):
@@ -382,7 +398,10 @@ def changed(keras, change):
 
 REASONS = {
     "it is no functional model": subclassed,
-    "its class has another train_step than Keras's": own_step,
+    "it has another train_step than Keras's": own_step,
+    "it has another __call__ than Keras's": own_call,
+    "it has another compute_loss than Keras's": lambda keras: patched(keras, "compute_loss"),
+    "it has another test_step than Keras's": lambda keras: patched(keras, "test_step"),
     "it has 2 outputs": lambda keras: keras.Model((model := dense(keras)).input, [model.output, model.output]),
     "its head is a keras.src.layers.activations.softmax.Softmax": lambda keras: keras.Model(
         (model := dense(keras)).input, keras.layers.Softmax()(model.output)
@@ -453,7 +472,7 @@ def test_not_compiled_yet(keras, fk, capsys):
 
 
 def test_what_changes_after_the_conversion(keras, fk, model, random, monkeypatch, capsys):
-    """Metrics, another loss, a quantized head: the logits are there, for as long as it is so."""
+    """Metrics, another loss, a method, a quantized head: the logits are there, for as long as it is so."""
     x, y, _ = batch(random, model)
     fk.convert(model, verbose=False, fuse_loss=True)
     calls = heads_called(monkeypatch, model)
@@ -467,6 +486,11 @@ def test_what_changes_after_the_conversion(keras, fk, model, random, monkeypatch
     fk.convert(model, verbose=False)
     calls.clear()
     assert model.train_on_batch(x, y) and not calls
+    compiled(keras, model)
+    fk.convert(model, verbose=False)
+    model.compute_loss = lambda x, y, y_pred, *args, **options: keras.ops.mean(y_pred)
+    assert model.train_on_batch(x, y) and calls
+    del model.compute_loss
     monkeypatch.undo()
     model.layers[-1].quantize("int8")
     compiled(keras, model, run_eagerly=True)

@@ -19,7 +19,9 @@ from fusedops.tf.keras.layer import FusedLayer
 from fusedops.tf.keras.logits import Head, Logits
 from fusedops.tf.keras.losses import SparseCategoricalCrossentropy
 
-_KNOWN = ("call", "compute_loss", "compute_metrics", "test_step", "train_step")  # what a step calls, of the model
+# What a step calls of the model.
+_KNOWN = ("__call__", "call", "compute_loss", "compute_metrics", "test_step", "train_step")
+_OF_HUB = ("keras_hub.src.utils.pipeline_model", "__call__")  # refuses strings, and calls Keras's
 _METRICS = "its metrics read the logits; compile it with metrics=[] and weighted_metrics=[] to leave them out"
 
 _stepping: ContextVar[keras.Model | None] = ContextVar("_stepping", default=None)  # the model whose step this is
@@ -97,9 +99,9 @@ def unfused(model: keras.Model) -> str | None:
     if not isinstance(model, Functional):
         return "it is no functional model"
     kind = model.original if isinstance(model, WithoutLogits) else type(model)
-    own = [name for name in _KNOWN if getattr(kind, name) is not getattr(Functional, name)]
+    own = next((name for name in _KNOWN if name in vars(model) or _is_own(kind, name)), None)
     if own:
-        return f"its class has another {own[0]} than Keras's"
+        return f"it has another {own} than Keras's"
     losses = keras.tree.flatten(model.loss)
     if len(losses) != 1 or type(losses[0]) is not SparseCategoricalCrossentropy or not losses[0].from_logits:
         return "its loss is no SparseCategoricalCrossentropy(from_logits=True)"
@@ -108,6 +110,12 @@ def unfused(model: keras.Model) -> str | None:
     if len(model.outputs) != 1:
         return f"it has {len(model.outputs)} outputs"
     return Head.of(model.outputs[0]).why_not() or (_METRICS if metrics_of(model) else None)
+
+
+def _is_own(kind: type, name: str) -> bool:
+    """Whether the method of a model's class may do something else than Keras's."""
+    method = getattr(kind, name)
+    return method is not getattr(Functional, name) and (getattr(method, "__module__", None), name) != _OF_HUB
 
 
 def note(model: keras.Model, asked: bool) -> str | None:
