@@ -415,6 +415,9 @@ REASONS = {
     "its head is a keras.src.ops.numpy.Multiply": lambda keras: keras.Model(  # a cap of another number
         (model := dense(keras)).input, 3.0 * keras.ops.tanh(model.output / 2.0)
     ),
+    "its head is called with keywords": lambda keras: keras.Model(
+        (model := dense(keras)).input, model.layers[-1](inputs=model.layers[-2].output)
+    ),
     "its head has an activation": lambda keras: dense(keras, activation="relu"),
     "its head has an activity regularizer": lambda keras: dense(keras, activity_regularizer="l2"),
     "its head is quantized to int8": lambda keras: changed(keras, lambda head: head.quantize("int8")),

@@ -26,7 +26,7 @@ class Head:
 
     Attributes:
         layer: the layer or the operation.
-        states: the symbolic tensor that it gets.
+        states: the symbolic tensor that it gets, if it is the first positional argument.
         options: the other arguments of the call.
         softcap: c > 0, if c · tanh(y / c) of the layer's y is the output.
     """
@@ -53,6 +53,8 @@ class Head:
             return f"its head is a {full_name(type(layer))}"
         if self._is_reversed and (missing := [name for name in _NEEDED if not hasattr(layer, name)]):
             return f"its head, in this version, has no attribute {missing[0]}"
+        if not isinstance(self.states, keras.KerasTensor):
+            return "its head is called with keywords"
         if layer.quantization_mode:
             return f"its head is quantized to {layer.quantization_mode}"
         if layer.activity_regularizer is not None:
