@@ -334,6 +334,42 @@ def test_everything_else_has_logits(keras, fk, llama, random):
         assert_same_bits(got, right)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"run_eagerly": True},
+        {},
+        {"steps_per_execution": 2},
+        {"jit_compile": True},
+    ],
+    ids=["eagerly", "graph", "steps", "xla"],
+)
+def test_an_optimizer_that_calls_the_model(keras, fk, model, options, random, monkeypatch):
+    """As one that looks for the gradient elsewhere. Only the first call in each step is for the loss."""
+    from fusedops.tf import xla
+
+    if options.get("jit_compile") and xla.fault:
+        pytest.skip(xla.fault)
+    x, y, _ = batch(random, model)
+    tokens = keras.ops.convert_to_tensor(x)
+    norm = keras.Variable(0.0)
+
+    class Calling(keras.optimizers.SGD):
+        def apply_gradients(self, pairs, loss=None):
+            norm.assign_add(keras.ops.sum(keras.ops.square(model(tokens))))
+            super().apply_gradients(pairs)
+
+    before, found = model.get_weights(), []
+    for fuse_loss in (False, True):
+        model.set_weights(before)
+        norm.assign(0.0)
+        compiled(keras, model, optimizer=Calling(0.5), **options)
+        fk.convert(model, verbose=False, fuse_loss=fuse_loss)
+        found.append([*model.fit(x, y, batch_size=2, epochs=2, shuffle=False, verbose=0).history["loss"], float(norm)])
+    assert hasattr(type(model), "original") and found[0][-1] > 0
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-4)
+
+
 def test_the_report(keras, fk, llama, capsys):
     def report(**options):
         fk.convert(llama, **options)

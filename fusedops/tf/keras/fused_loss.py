@@ -24,7 +24,8 @@ _KNOWN = ("__call__", "call", "compute_loss", "compute_metrics", "test_step", "t
 _OF_HUB = ("keras_hub.src.utils.pipeline_model", "__call__")  # refuses strings, and calls Keras's
 _METRICS = "its metrics read the logits; compile it with metrics=[] and weighted_metrics=[] to leave them out"
 
-_stepping: ContextVar[keras.Model | None] = ContextVar("_stepping", default=None)  # the model whose step this is
+# The model whose step this is, until its first call.
+_stepping: ContextVar[keras.Model | None] = ContextVar("_stepping", default=None)
 
 
 class WithoutLogits(FusedLayer):
@@ -44,7 +45,10 @@ class WithoutLogits(FusedLayer):
             return super().test_step(data)
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any) -> Any:
-        if _stepping.get() is not self or self.why_not():
+        is_step = _stepping.get() is self
+        if is_step:  # whose first call is the one for the loss: an optimizer may call the model, and expects a tensor
+            _stepping.set(None)
+        if not is_step or self.why_not():
             return super().call(inputs, training=training, mask=mask, **kwargs)
         head = Head.of(self.outputs[0])
         logits = Logits(head, self._trunk(head)(inputs, training=training, mask=mask, **kwargs))
