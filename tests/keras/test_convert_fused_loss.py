@@ -432,7 +432,17 @@ def changed(keras, change):
     return model
 
 
+def without_subclasses(keras):
+    class Model(keras.Model):
+        def __init_subclass__(cls, *, of, **options):
+            super().__init_subclass__(**options)
+
+    model = dense(keras)
+    return Model(model.input, model.output)
+
+
 REASONS = {
+    "its class takes no subclass (TypeError: ": without_subclasses,
     "it is no functional model": subclassed,
     "it has another train_step than Keras's": own_step,
     "it has another __call__ than Keras's": own_call,

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import keras
 
+from fusedops.conversion import subclass
 from fusedops.tf.keras.internals import Functional, metrics_of, unpack_singleton
 from fusedops.tf.keras.layer import FusedLayer
 from fusedops.tf.keras.logits import Head, Logits
@@ -81,9 +82,13 @@ def _step_of(model: Any) -> Iterator[None]:
 
 @functools.cache
 def counterpart(kind: type) -> type:
-    """What stands in for the class of a model. Keras saves it as that class, so that the model loads as it was."""
+    """What stands in for the class of a model. Keras saves it as that class, so that the model loads as it was.
+
+    Raises:
+        UnknownClass: the class takes no subclass.
+    """
     named = {name: getattr(kind, name) for name in ("__doc__", "__module__", "__qualname__")}
-    made = type(kind.__name__, (WithoutLogits, kind), {**named, "original": kind, "mixin": WithoutLogits})
+    made = subclass(WithoutLogits, kind, {**named, "original": kind, "mixin": WithoutLogits})
     saved_as = keras.saving.get_registered_name(kind)
     package, registered, name = saved_as.rpartition(">")
     if registered:
