@@ -560,16 +560,31 @@ def test_lora_of_the_head(keras, fk, tf_backend, llama, random):
 
 
 def test_labels_of_another_rank_need_the_logits(keras, fk, model, random, monkeypatch):
+    """Keras squeezes them, where it can."""
     x, y, _ = batch(random, model)
     found = []
     for fuse_loss in (False, True):
         compiled(keras, model, run_eagerly=True)
         fk.convert(model, verbose=False, fuse_loss=fuse_loss)
-        loss = model.loss
-        monkeypatch.setattr(type(loss), "_unfused", lambda self, y_true, y_pred: "for a test")
-        found.append(model.test_on_batch(x, y))
-        monkeypatch.undo()
+        calls = heads_called(monkeypatch, model)
+        found.append(model.test_on_batch(x, y[..., None, None]))
+        assert calls
+    assert hasattr(type(model), "original")
     np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(BATCH,), (BATCH, LENGTH, 2)])
+def test_labels_that_keras_refuses(keras, fk, model, shape, random):
+    """With its own words: it gets the logits for that."""
+    x, _, _ = batch(random, model)
+    refusals = []
+    for fuse_loss in (False, True):
+        compiled(keras, model, run_eagerly=True)
+        fk.convert(model, verbose=False, fuse_loss=fuse_loss)
+        with pytest.raises(ValueError) as refusal:
+            model.test_on_batch(x, np.zeros(shape, "int64"))
+        refusals.append(str(refusal.value))
+    assert refusals[1] == refusals[0]
 
 
 @pytest.mark.parametrize("fuse_loss", [False, True])
