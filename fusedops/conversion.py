@@ -20,6 +20,18 @@ def full_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
+def subclass(mixin: type, kind: type, members: dict[str, Any]) -> type:
+    """A class with the name of `kind`, of both, the mixin before it.
+
+    Raises:
+        UnknownClass: the class takes no subclass.
+    """
+    try:
+        return type(kind)(kind.__name__, (mixin, kind), members)
+    except Exception as error:  # of its metaclass or its __init_subclass__, which may want anything
+        raise UnknownClass(f"its class takes no subclass ({type(error).__name__}: {error})") from error
+
+
 class Rules(ABC):
     """What the things of a model are, modules or layers and losses, and what they become."""
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import gc
 import importlib.util
 import pickle
+import weakref
 
+import h5py
 import numpy as np
 import pytest
 
@@ -295,6 +298,24 @@ def test_losses_with_weights_in_containers(keras, fk, model, container, random):
     np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("within", [lambda each: {"logits": each}, lambda each: [each]], ids=["dict", "list"])
+def test_outputs_in_containers(keras, fk, model, within, random, monkeypatch):
+    """Keras looks for the losses and labels where the model has its outputs."""
+    x, y, _ = batch(random, model)
+    model = keras.Model(model.input, within(model.output))
+    before, found = model.get_weights(), []
+    for fuse_loss in (False, True):
+        model.set_weights(before)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        compiled(keras, model, loss=within(loss))
+        fk.convert(model, verbose=False, fuse_loss=fuse_loss)
+        calls = heads_called(monkeypatch, model)
+        history = model.fit(x, within(y), batch_size=2, epochs=2, shuffle=False, verbose=0).history["loss"]
+        found.append([*history, model.evaluate(x, within(y), verbose=0)])
+        assert bool(calls) is not fuse_loss
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
+
+
 def test_everything_else_has_logits(keras, fk, llama, random):
     """Calls, also in training, predictions and generated tokens."""
     x, _, _ = batch(random, llama)
@@ -311,6 +332,42 @@ def test_everything_else_has_logits(keras, fk, llama, random):
     assert type(llama) is not type(llama).original
     for got, right in zip(found(), expected, strict=True):
         assert_same_bits(got, right)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"run_eagerly": True},
+        {},
+        {"steps_per_execution": 2},
+        {"jit_compile": True},
+    ],
+    ids=["eagerly", "graph", "steps", "xla"],
+)
+def test_an_optimizer_that_calls_the_model(keras, fk, model, options, random, monkeypatch):
+    """As one that looks for the gradient elsewhere. Only the first call in each step is for the loss."""
+    from fusedops.tf import xla
+
+    if options.get("jit_compile") and xla.fault:
+        pytest.skip(xla.fault)
+    x, y, _ = batch(random, model)
+    tokens = keras.ops.convert_to_tensor(x)
+    norm = keras.Variable(0.0)
+
+    class Calling(keras.optimizers.SGD):
+        def apply_gradients(self, pairs, loss=None):
+            norm.assign_add(keras.ops.sum(keras.ops.square(model(tokens))))
+            super().apply_gradients(pairs)
+
+    before, found = model.get_weights(), []
+    for fuse_loss in (False, True):
+        model.set_weights(before)
+        norm.assign(0.0)
+        compiled(keras, model, optimizer=Calling(0.5), **options)
+        fk.convert(model, verbose=False, fuse_loss=fuse_loss)
+        found.append([*model.fit(x, y, batch_size=2, epochs=2, shuffle=False, verbose=0).history["loss"], float(norm)])
+    assert hasattr(type(model), "original") and found[0][-1] > 0
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-4)
 
 
 def test_the_report(keras, fk, llama, capsys):
@@ -341,6 +398,22 @@ def own_step(keras):
     return Model(model.input, model.output)
 
 
+def own_call(keras):
+    class Model(keras.Model):
+        def __call__(self, *args, **options):
+            return 2.0 * super().__call__(*args, **options)
+
+    model = dense(keras)
+    return Model(model.input, model.output)
+
+
+def patched(keras, name):
+    """On the model itself."""
+    model = dense(keras)
+    setattr(model, name, lambda *args, **options: {"loss": keras.ops.zeros(())})
+    return model
+
+
 def subclassed(keras):
     class Model(keras.Model):
         def __init__(self, inner):
@@ -359,9 +432,22 @@ def changed(keras, change):
     return model
 
 
+def without_subclasses(keras):
+    class Model(keras.Model):
+        def __init_subclass__(cls, *, of, **options):
+            super().__init_subclass__(**options)
+
+    model = dense(keras)
+    return Model(model.input, model.output)
+
+
 REASONS = {
+    "its class takes no subclass (TypeError: ": without_subclasses,
     "it is no functional model": subclassed,
-    "its class has another train_step than Keras's": own_step,
+    "it has another train_step than Keras's": own_step,
+    "it has another __call__ than Keras's": own_call,
+    "it has another compute_loss than Keras's": lambda keras: patched(keras, "compute_loss"),
+    "it has another test_step than Keras's": lambda keras: patched(keras, "test_step"),
     "it has 2 outputs": lambda keras: keras.Model((model := dense(keras)).input, [model.output, model.output]),
     "its head is a keras.src.layers.activations.softmax.Softmax": lambda keras: keras.Model(
         (model := dense(keras)).input, keras.layers.Softmax()(model.output)
@@ -374,6 +460,9 @@ REASONS = {
     ),
     "its head is a keras.src.ops.numpy.Multiply": lambda keras: keras.Model(  # a cap of another number
         (model := dense(keras)).input, 3.0 * keras.ops.tanh(model.output / 2.0)
+    ),
+    "its head is called with keywords": lambda keras: keras.Model(
+        (model := dense(keras)).input, model.layers[-1](inputs=model.layers[-2].output)
     ),
     "its head has an activation": lambda keras: dense(keras, activation="relu"),
     "its head has an activity regularizer": lambda keras: dense(keras, activity_regularizer="l2"),
@@ -388,6 +477,26 @@ def test_why_a_model_keeps_its_logits(keras, fk, reason, capsys):
     fk.convert(model, fuse_loss=True)
     assert f"kept {kind.__name__} {model.name!r}: {reason}" in capsys.readouterr().out
     assert type(model) is kind
+
+
+@pytest.mark.parametrize("fuse_loss", [False, True])
+def test_a_layer_called_with_keywords(keras, fk, model, fuse_loss):
+    """Every report asks for the head, whether or not the loss is to be fused."""
+    squared = keras.Model(model.input, keras.layers.Multiply()(inputs=[model.output, model.output]))
+    fk.convert(compiled(keras, squared), fuse_loss=fuse_loss)
+    assert not hasattr(type(squared), "original")
+
+
+def test_a_layer_named_like_an_operation(keras, fk, model, capsys):
+    """Is no part of a soft cap."""
+
+    class Tanh(keras.layers.Layer):
+        def call(self, x):
+            return 0.5 * x
+
+    halved = keras.Model(model.input, 2.0 * Tanh()(model.output / 2.0))
+    fk.convert(compiled(keras, halved), fuse_loss=True)
+    assert "its head is a keras.src.ops.numpy.Multiply" in capsys.readouterr().out
 
 
 def test_rematerialized_or_another_loss(keras, fk, capsys):
@@ -412,7 +521,7 @@ def test_not_compiled_yet(keras, fk, capsys):
 
 
 def test_what_changes_after_the_conversion(keras, fk, model, random, monkeypatch, capsys):
-    """Metrics, another loss, a quantized head: the logits are there, for as long as it is so."""
+    """Metrics, another loss, a method, a quantized head: the logits are there, for as long as it is so."""
     x, y, _ = batch(random, model)
     fk.convert(model, verbose=False, fuse_loss=True)
     calls = heads_called(monkeypatch, model)
@@ -426,6 +535,11 @@ def test_what_changes_after_the_conversion(keras, fk, model, random, monkeypatch
     fk.convert(model, verbose=False)
     calls.clear()
     assert model.train_on_batch(x, y) and not calls
+    compiled(keras, model)
+    fk.convert(model, verbose=False)
+    model.compute_loss = lambda x, y, y_pred, *args, **options: keras.ops.mean(y_pred)
+    assert model.train_on_batch(x, y) and calls
+    del model.compute_loss
     monkeypatch.undo()
     model.layers[-1].quantize("int8")
     compiled(keras, model, run_eagerly=True)
@@ -446,16 +560,60 @@ def test_lora_of_the_head(keras, fk, tf_backend, llama, random):
 
 
 def test_labels_of_another_rank_need_the_logits(keras, fk, model, random, monkeypatch):
+    """Keras squeezes them, where it can."""
     x, y, _ = batch(random, model)
     found = []
     for fuse_loss in (False, True):
         compiled(keras, model, run_eagerly=True)
         fk.convert(model, verbose=False, fuse_loss=fuse_loss)
-        loss = model.loss
-        monkeypatch.setattr(type(loss), "_unfused", lambda self, y_true, y_pred: "for a test")
-        found.append(model.test_on_batch(x, y))
-        monkeypatch.undo()
+        calls = heads_called(monkeypatch, model)
+        found.append(model.test_on_batch(x, y[..., None, None]))
+        assert calls
+    assert hasattr(type(model), "original")
     np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(BATCH,), (BATCH, LENGTH, 2)])
+def test_labels_that_keras_refuses(keras, fk, model, shape, random):
+    """With its own words: it gets the logits for that."""
+    x, _, _ = batch(random, model)
+    refusals = []
+    for fuse_loss in (False, True):
+        compiled(keras, model, run_eagerly=True)
+        fk.convert(model, verbose=False, fuse_loss=fuse_loss)
+        with pytest.raises(ValueError) as refusal:
+            model.test_on_batch(x, np.zeros(shape, "int64"))
+        refusals.append(str(refusal.value))
+    assert refusals[1] == refusals[0]
+
+
+@pytest.mark.parametrize("fuse_loss", [False, True])
+def test_a_model_is_freed(keras, fk, fuse_loss, random):
+    """Also one that another model was built around."""
+    model = compiled(keras, dense(keras), run_eagerly=True)
+    around = keras.Model(model.input, keras.layers.Softmax()(model(model.input)))
+    x, y, _ = batch(random, model)
+    fk.convert(model, verbose=False, fuse_loss=fuse_loss)
+    model.train_on_batch(x, y)
+    alive = weakref.ref(model)
+    del model, around
+    keras.backend.clear_session()
+    gc.collect()
+    assert alive() is None
+
+
+def test_what_is_saved_is_as_without(keras, fk, model, random, tmp_path):
+    """The part of the model without its head, which its steps call, is not in the file."""
+    x, y, _ = batch(random, model)
+    saved = []
+    for fuse_loss in (False, True):
+        fk.convert(model, verbose=False, fuse_loss=fuse_loss)
+        model.train_on_batch(x, y)
+        model.save_weights(tmp_path / "model.weights.h5")
+        with h5py.File(tmp_path / "model.weights.h5") as file:
+            saved.append([])
+            file.visit(saved[-1].append)
+    assert saved[0] == saved[1]
 
 
 def test_saved_loaded_and_copied(keras, fk, model, random, tmp_path):

@@ -42,7 +42,7 @@ def convert(model: _Model, verbose: bool = True, *, fuse_loss: bool = False) -> 
     before. If you call the model, and in `predict` and `generate`, it returns logits as ever. The logits are computed,
     and the report says why, for another loss; for metrics, which read them: KerasHub's models are compiled with one by
     default, and without it by `weighted_metrics=[]`; for a head that is quantized or more than a product and a cap; and
-    for a class with a step of its own. Each step asks again: a model that is compiled anew, with metrics or with a loss
+    for a model with a step of its own. Each step asks again: a model that is compiled anew, with metrics or with a loss
     of Keras's, has its logits. A model that is saved and loaded has them until it is converted.
 
     A converted model is saved under the names of fusedops's classes: `import fusedops.tf.keras` before

@@ -11,20 +11,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ClassVar
-from weakref import WeakKeyDictionary
 
 import keras
 
-from fusedops.tf.keras.internals import Functional, metrics_of
+from fusedops.conversion import subclass
+from fusedops.tf.keras.internals import Functional, metrics_of, unpack_singleton
 from fusedops.tf.keras.layer import FusedLayer
 from fusedops.tf.keras.logits import Head, Logits
 from fusedops.tf.keras.losses import SparseCategoricalCrossentropy
 
-_KNOWN = ("call", "compute_loss", "compute_metrics", "test_step", "train_step")  # what a step calls, of the model
+# What a step calls of the model.
+_KNOWN = ("__call__", "call", "compute_loss", "compute_metrics", "test_step", "train_step")
+_OF_HUB = ("keras_hub.src.utils.pipeline_model", "__call__")  # refuses strings, and calls Keras's
 _METRICS = "its metrics read the logits; compile it with metrics=[] and weighted_metrics=[] to leave them out"
 
-_stepping: ContextVar[keras.Model | None] = ContextVar("_stepping", default=None)  # the model whose step this is
-_trunks: WeakKeyDictionary[keras.Model, keras.Model] = WeakKeyDictionary()  # models without their heads
+# The model whose step this is, until its first call.
+_stepping: ContextVar[keras.Model | None] = ContextVar("_stepping", default=None)
 
 
 class WithoutLogits(FusedLayer):
@@ -44,12 +46,25 @@ class WithoutLogits(FusedLayer):
             return super().test_step(data)
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any) -> Any:
-        if _stepping.get() is not self or self.why_not():
+        is_step = _stepping.get() is self
+        if is_step:  # whose first call is the one for the loss: an optimizer may call the model, and expects a tensor
+            _stepping.set(None)
+        if not is_step or self.why_not():
             return super().call(inputs, training=training, mask=mask, **kwargs)
         head = Head.of(self.outputs[0])
-        if self not in _trunks:
-            _trunks[self] = keras.Model(self.input, head.states, name=self.name)
-        return Logits(head, _trunks[self].call(inputs, training=training, mask=mask, **kwargs))
+        logits = Logits(head, self._trunk(head)(inputs, training=training, mask=mask, **kwargs))
+        return unpack_singleton(keras.tree.pack_sequence_as(self.output, [logits]))  # as Keras packs its outputs
+
+    def _trunk(self, head: Head) -> Any:
+        """The call of the model without its head.
+
+        The model alone holds it: its graph leads to the models around this one, and to this one by them, so that in a
+        global table it would keep its own key. Keras neither tracks nor saves it: it is set past Keras, and a method.
+        """
+        if "_call_of_trunk" not in vars(self):
+            trunk = keras.Model(self.input, head.states, name=self.name)
+            object.__setattr__(self, "_call_of_trunk", trunk.call)
+        return vars(self)["_call_of_trunk"]
 
     def __reduce__(self) -> Any:
         load, saved = super().__reduce__()
@@ -67,9 +82,13 @@ def _step_of(model: Any) -> Iterator[None]:
 
 @functools.cache
 def counterpart(kind: type) -> type:
-    """What stands in for the class of a model. Keras saves it as that class, so that the model loads as it was."""
+    """What stands in for the class of a model. Keras saves it as that class, so that the model loads as it was.
+
+    Raises:
+        UnknownClass: the class takes no subclass.
+    """
     named = {name: getattr(kind, name) for name in ("__doc__", "__module__", "__qualname__")}
-    made = type(kind.__name__, (WithoutLogits, kind), {**named, "original": kind, "mixin": WithoutLogits})
+    made = subclass(WithoutLogits, kind, {**named, "original": kind, "mixin": WithoutLogits})
     saved_as = keras.saving.get_registered_name(kind)
     package, registered, name = saved_as.rpartition(">")
     if registered:
@@ -89,9 +108,9 @@ def unfused(model: keras.Model) -> str | None:
     if not isinstance(model, Functional):
         return "it is no functional model"
     kind = model.original if isinstance(model, WithoutLogits) else type(model)
-    own = [name for name in _KNOWN if getattr(kind, name) is not getattr(Functional, name)]
+    own = next((name for name in _KNOWN if name in vars(model) or _is_own(kind, name)), None)
     if own:
-        return f"its class has another {own[0]} than Keras's"
+        return f"it has another {own} than Keras's"
     losses = keras.tree.flatten(model.loss)
     if len(losses) != 1 or type(losses[0]) is not SparseCategoricalCrossentropy or not losses[0].from_logits:
         return "its loss is no SparseCategoricalCrossentropy(from_logits=True)"
@@ -100,6 +119,12 @@ def unfused(model: keras.Model) -> str | None:
     if len(model.outputs) != 1:
         return f"it has {len(model.outputs)} outputs"
     return Head.of(model.outputs[0]).why_not() or (_METRICS if metrics_of(model) else None)
+
+
+def _is_own(kind: type, name: str) -> bool:
+    """Whether the method of a model's class may do something else than Keras's."""
+    method = getattr(kind, name)
+    return method is not getattr(Functional, name) and (getattr(method, "__module__", None), name) != _OF_HUB
 
 
 def note(model: keras.Model, asked: bool) -> str | None:

@@ -13,7 +13,7 @@ from fusedops.tf.keras import versions
 try:
     from keras.src.backend import AutocastScope, get_keras_mask, set_keras_mask
     from keras.src.losses.loss import reduce_weighted_values
-    from keras.src.models.functional import Functional
+    from keras.src.models.functional import Functional, unpack_singleton
 except ImportError as error:
     raise versions.unknown(error) from error
 
@@ -29,6 +29,7 @@ __all__ = [
     "parameters",
     "reduce_weighted_values",
     "set_keras_mask",
+    "unpack_singleton",
 ]
 
 

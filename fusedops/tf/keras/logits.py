@@ -26,7 +26,7 @@ class Head:
 
     Attributes:
         layer: the layer or the operation.
-        states: the symbolic tensor that it gets.
+        states: the symbolic tensor that it gets, if it is the first positional argument.
         options: the other arguments of the call.
         softcap: c > 0, if c · tanh(y / c) of the layer's y is the output.
     """
@@ -53,6 +53,8 @@ class Head:
             return f"its head is a {full_name(type(layer))}"
         if self._is_reversed and (missing := [name for name in _NEEDED if not hasattr(layer, name)]):
             return f"its head, in this version, has no attribute {missing[0]}"
+        if not isinstance(self.states, keras.KerasTensor):
+            return "its head is called with keywords"
         if layer.quantization_mode:
             return f"its head is quantized to {layer.quantization_mode}"
         if layer.activity_regularizer is not None:
@@ -129,7 +131,8 @@ def _uncapped(output: Any) -> tuple[Any, float]:
     tensor, caps = output, []
     for names in (("Multiply",), ("Tanh",), ("Divide", "TrueDivide")):
         operation, arguments, _ = made_by(tensor)
-        if type(operation).__name__ not in names:
+        is_known = full_name(type(operation)) in [f"keras.src.ops.numpy.{name}" for name in names]
+        if not is_known or not arguments:  # it may have been called with keywords
             return output, 0.0
         if "Multiply" in names and not isinstance(arguments[0], keras.KerasTensor):  # of c and a tensor
             arguments = arguments[::-1]

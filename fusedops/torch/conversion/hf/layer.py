@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from fusedops.conversion import UnknownClass
+from fusedops.conversion import UnknownClass, subclass
 from fusedops.torch.conversion.hf.code import with_parameters
 from fusedops.torch.nn.layer import FusedLayer, is_mixed
 
@@ -58,10 +58,7 @@ class HFLayer(FusedLayer, torch.nn.Module if TYPE_CHECKING else object):  # type
         if hasattr(cls, "forward"):  # by whose names of its parameters it may be called
             members["forward"] = with_parameters(cls.forward, inspect.unwrap(kind.forward))  # type: ignore[attr-defined]
         members |= cls.members(kind)
-        try:
-            return type(kind)(kind.__name__, (cls, kind), members)
-        except Exception as error:  # of its metaclass or its __init_subclass__, which may want anything
-            raise UnknownClass(f"its class takes no subclass ({type(error).__name__}: {error})") from error
+        return subclass(cls, kind, members)
 
     @classmethod
     def members(cls, kind: type) -> dict[str, Any]:
