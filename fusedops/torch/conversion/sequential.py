@@ -18,6 +18,7 @@ from fusedops.torch.conversion.hf.dense import activated, unfused_dense
 from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer, without_state
 from fusedops.torch.internals import is_watched
 from fusedops.torch.nn.layer import FusedLayer
+from fusedops.torch.recording import is_traced, may_need_gradient
 
 
 def is_sequential(kind: type) -> bool:
@@ -86,8 +87,9 @@ def _keeps_more(product: torch.nn.Linear, activation: Any, x: Any) -> bool:
     """Whether the operator keeps a tensor for the backward which torch does not; also of an x that is no tensor."""
     if not isinstance(x, Tensor):
         return True
-    has_gradient = torch.is_grad_enabled() and (x.requires_grad or product.weight.requires_grad)
-    return has_gradient and fused_name(activation) in _OF_THE_RESULT
+    if fused_name(activation) not in _OF_THE_RESULT:
+        return False
+    return is_traced() or may_need_gradient(x, product.weight, product.bias)
 
 
 def _is_pair(product: Any, activation: Any) -> bool:
