@@ -5,22 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.helpers.numerics import numbers
+from tests.helpers.torch_functions import operators
 from tests.helpers.torch_references import ACTIVATIONS
 
 
 @pytest.fixture
 def x(torch_backend, random):
     return torch_backend.from_numpy(numbers((4, 6, 8), random)).float()
-
-
-def operators(y):
-    """The operators whose backward is called for a result."""
-    names, nodes = set(), [y.grad_fn]
-    while nodes:
-        node = nodes.pop()
-        names.add(node.name())
-        nodes += [next for next, _ in node.next_functions if next is not None]
-    return {name for name in names if name.startswith("Fusedops")}
 
 
 @pytest.mark.parametrize("of_input", ["float64", "float32", "bfloat16"])

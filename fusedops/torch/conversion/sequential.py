@@ -18,6 +18,7 @@ from fusedops.torch.conversion.hf.dense import activated, unfused_dense
 from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer, without_state
 from fusedops.torch.internals import is_watched
 from fusedops.torch.nn.layer import FusedLayer
+from fusedops.torch.nn.linear import is_plain_linear
 from fusedops.torch.recording import is_traced, may_need_gradient
 
 
@@ -74,9 +75,13 @@ class Sequential(HFLayer):
 def meant(modules: Any) -> Iterator[tuple[Any, Any]]:
     """Each linear layer, or what somebody has put in its place, and the activation behind it."""
     for product, activation in pairwise(modules):
-        is_product = hasattr(product, "out_features") and not isinstance(product, FusedLayer)
-        if is_product and is_activation(activation) and fused_name(activation) != "identity":
+        if _is_product(product) and is_activation(activation) and fused_name(activation) != "identity":
             yield product, activation
+
+
+def _is_product(module: Any) -> bool:
+    """What somebody has put in the place of a linear layer mostly has its sizes."""
+    return is_plain_linear(module) or (hasattr(module, "out_features") and not isinstance(module, FusedLayer))
 
 
 # Torch computes their gradient from the result, which the next module keeps, too; ours follows from the sums.
@@ -94,4 +99,4 @@ def _keeps_more(product: torch.nn.Linear, activation: Any, x: Any) -> bool:
 
 def _is_pair(product: Any, activation: Any) -> bool:
     """Whether they are of the classes that the operator stands for."""
-    return type(product) is torch.nn.Linear and fused_name(activation) not in (None, "identity")
+    return is_plain_linear(product) and fused_name(activation) not in (None, "identity")

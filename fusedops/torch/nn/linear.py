@@ -57,10 +57,17 @@ def _cast(x: Tensor) -> torch.dtype | None:
     return None if x.dtype is torch.float64 else autocast_dtype(x.device.type)
 
 
+def is_plain_linear(module: Any) -> bool:
+    """Whether an operator may compute its x Wᵀ + bias: a subclass, or what an adapter or a quantizer has put in its
+    place, may compute something else. The class that `convert` gives a layer computes the same, and says so."""
+    kind = type(module)
+    return kind is nn.Linear or "is_torchs_linear" in kind.__dict__
+
+
 def unfused_part(layer: nn.Module, name: str) -> str | None:
     """Why a linear layer within another is called, if so: somebody has replaced it, or would notice that it is not."""
     part = getattr(layer, name)
-    if type(part) is not nn.Linear:
+    if not is_plain_linear(part):
         return f"{name} is a {type(part).__module__}.{type(part).__qualname__}"
     return f"{name} has a hook or a forward of its own" if is_watched(part) else None
 
