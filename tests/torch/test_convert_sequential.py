@@ -412,6 +412,24 @@ def test_copies(fo, kind):
         assert type(fo.revert(each)) is kind
 
 
+class Counted(nn.Sequential):
+    """Says itself how it is copied."""
+
+    def __init__(self, n):
+        super().__init__(nn.Linear(n, n), nn.GELU())
+        self.n = n
+
+    def __reduce__(self):
+        return (Counted, (self.n,))
+
+
+def test_a_reduce_of_its_own(fo, capsys):
+    model = fo.convert(nn.ModuleList([Counted(3), nn.LayerNorm(3)]))
+    assert "kept Counted '0': its class has a __reduce__ of its own" in capsys.readouterr().out
+    for each in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert type(each[0]) is Counted and each[0].n == 3
+
+
 def test_hooks_of_the_container(fo):
     model, calls = mlp(), []
     model.register_forward_hook(lambda *_: calls.append("after"))

@@ -5,7 +5,6 @@ Which modules these are is looked up in every call: each may be replaced, and ma
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from fusedops.torch.conversion.hf.activations import fused_name, has_watchers, is_activation, unfused_activation
 from fusedops.torch.conversion.hf.dense import activated, unfused_dense
-from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer, without_state
+from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, OfOneClass
 from fusedops.torch.internals import is_watched
 from fusedops.torch.nn.layer import FusedLayer
 from fusedops.torch.nn.linear import is_plain_linear
@@ -31,17 +30,9 @@ def is_sequential(kind: type) -> bool:
     return kind.forward is torch.nn.Sequential.forward
 
 
-@functools.cache
-def counterpart(kind: type) -> type:
-    """A class like this one, which `is_sequential`.
+class Sequential(OfOneClass):
+    """A module of a class that `is_sequential`."""
 
-    Raises:
-        UnknownClass: it takes no subclass.
-    """
-    return Sequential.over(kind, like="", names={}, options={})
-
-
-class Sequential(HFLayer):
     def unfused(self) -> str | None:
         reasons = [unfused_dense(product) or unfused_activation(activation) for product, activation in meant(self)]
         return None if None in reasons else next(iter(reasons), ONLY_ALIKE)
@@ -66,10 +57,6 @@ class Sequential(HFLayer):
             else:
                 input = module(input)
         return input
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        _, (kind,), *state = super().__reduce_ex__(protocol)
-        return (without_state, (kind, counterpart), *state)
 
 
 def meant(modules: Any) -> Iterator[tuple[Any, Any]]:
