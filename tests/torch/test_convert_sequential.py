@@ -131,6 +131,37 @@ def test_nothing_more_is_kept_for_the_backward(fo, seen, activation, capsys):
     assert seen == [("linear", activation)] * 2
 
 
+@pytest.mark.parametrize("learned", ["weight", "bias", "neither"])
+def test_nothing_more_is_kept_beside_frozen_parameters(fo, seen, learned, capsys):
+    """Torch keeps the input for the gradient of the weight alone."""
+    model, x = nn.Sequential(nn.Linear(12, 24), nn.GELU()), torch.randn(3, 12, requires_grad=True)
+    for name, parameter in model[0].named_parameters():
+        parameter.requires_grad_(name == learned)
+    sizes = []
+    for convert in (False, True):
+        if convert:
+            fo.convert(model)
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda y, kept=kept: kept.append(y.shape) or y, lambda y: y):
+            model(x)
+        sizes.append(sum(shape.numel() for shape in kept if shape[0] == 3))
+    assert sizes[1] == sizes[0]
+    printed = capsys.readouterr().out
+    assert ("where no gradient is recorded" in printed) == ("kept GELU" in printed) == (learned != "weight")
+    assert seen == [("linear", "gelu")] * (learned == "weight")
+    with torch.no_grad():
+        model(x)
+    assert seen[-1] == ("linear", "gelu")
+
+
+def test_the_report_says_which_activations_are_computed(fo, capsys):
+    """In every call: ReLU runs by itself in training."""
+    fo.convert(nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 8), nn.GELU()))
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[1] == f"     1 Sequential -> {MIXIN}"
+    assert [line for line in printed if "kept" in line] == ["  kept ReLU '1': torch's own kernel serves as well"]
+
+
 @pytest.mark.parametrize("shape", [(12,), (1, 12), (0, 12), (2, 0, 12)], ids=str)
 def test_few_rows_and_none(fo, seen, shape):
     model, x = mlp(), torch.randn(shape)
@@ -360,7 +391,7 @@ def test_report(fo, capsys):
     fo.convert(model)
     printed = capsys.readouterr().out.splitlines()
     assert printed[:4] == [
-        "fusedops: 2 of 22 modules of 'ModuleDict' replaced",
+        "fusedops: 2 of 23 modules of 'ModuleDict' replaced",
         f"     1 Chain      -> {MIXIN}",
         f"     1 Sequential -> {MIXIN}",
         f"     1 Sequential -> {MIXIN}, where no hook is on its linear layers and activations",
@@ -372,11 +403,12 @@ def test_report(fo, capsys):
         "  kept Sequential 'set': its forward is an attribute of its own",
         f"  kept Sequential 'adapted': its product is a {__name__}.Adapter",
         "  kept SiLU 'set.1': torch's own kernel serves as well",
+        "  kept Sigmoid 'watched.1': torch's own kernel serves as well",
     ]
     kinds = {name: type(module) for name, module in model.items()}
     assert [name for name, kind in kinds.items() if "original" in vars(kind)] == ["converted", "subclass", "watched"]
     fo.convert(model)
-    assert "0 of 22 modules of 'ModuleDict' replaced, 2 are fusedops's already" in capsys.readouterr().out
+    assert "0 of 23 modules of 'ModuleDict' replaced, 2 are fusedops's already" in capsys.readouterr().out
     fo.revert(model)
     assert {type(module) for module in model.values()} == {nn.Sequential, Chain, Doubled}
 

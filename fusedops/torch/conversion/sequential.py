@@ -38,14 +38,15 @@ class Sequential(OfOneClass):
         return None if None in reasons else next(iter(reasons), ONLY_ALIKE)
 
     def computed(self) -> list[Any]:
-        return [activation for product, activation in meant(self) if _is_pair(product, activation)]
+        """Those that are in every call."""
+        return [pair[1] for pair in meant(self) if _is_pair(*pair) and not _keeps_more_for_a_gradient(*pair)]
 
     def condition(self) -> str:
-        """What must change for any pair to be fused, if so."""
+        """Where any pair is fused, if not in every call."""
         pairs = [pair for pair in meant(self) if _is_pair(*pair)]
         if all(is_watched(product) or has_watchers(activation) for product, activation in pairs):
             return "where no hook is on its linear layers and activations"
-        return "where no gradient is recorded" if all(fused_name(x) in _OF_THE_RESULT for _, x in pairs) else ""
+        return "where no gradient is recorded" if all(_keeps_more_for_a_gradient(*pair) for pair in pairs) else ""
 
     def forward(self, input: Any) -> Any:
         modules: Any = self
@@ -75,13 +76,19 @@ def _is_product(module: Any) -> bool:
 _OF_THE_RESULT = ("relu", "sigmoid", "tanh")
 
 
+def _keeps_more_for_a_gradient(product: torch.nn.Linear, activation: Any) -> bool:
+    """Whether the operator keeps a tensor for the backward which torch does not: the sums, or the input, which torch
+    needs for the gradient of the weight alone."""
+    return fused_name(activation) in _OF_THE_RESULT or not product.weight.requires_grad
+
+
 def _keeps_more(product: torch.nn.Linear, activation: Any, x: Any) -> bool:
-    """Whether the operator keeps a tensor for the backward which torch does not; also of an x that is no tensor."""
+    """Whether it does so in a call; also of an x that is no tensor."""
     if not isinstance(x, Tensor):
         return True
-    if fused_name(activation) not in _OF_THE_RESULT:
-        return False
-    return is_traced() or may_need_gradient(x, product.weight, product.bias)
+    if is_traced():  # the tracer checks that it finds the same graph without gradients
+        return fused_name(activation) in _OF_THE_RESULT
+    return may_need_gradient(x, product.weight, product.bias) and _keeps_more_for_a_gradient(product, activation)
 
 
 def _is_pair(product: Any, activation: Any) -> bool:
