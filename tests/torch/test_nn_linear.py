@@ -85,6 +85,32 @@ def test_weights_that_are_no_plain_tensors_are_left_to_torch(torch, fnn, x):
     assert layer.why_not(x) == "the weight is int8"
 
 
+@pytest.mark.parametrize("base", ["Tensor", "Parameter"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_weight_with_a_product_of_its_own(torch, fnn, x, base, compiled):
+    """A subclass that says what F.linear is; one that says nothing is a tensor as others are."""
+
+    class Silent({"Tensor": torch.Tensor, "Parameter": torch.nn.Parameter}[base]):
+        pass
+
+    class Tripled(Silent):
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            with torch._C.DisableTorchFunctionSubclass():
+                result = function(*args, **(kwargs or {}))
+            return 3 * result if function is torch.nn.functional.linear else result
+
+    layer = fnn.Linear(8, 5, bias=False, activation="silu", device=x.device)
+    plain = layer.weight.detach()
+    del layer.weight
+    for kind, reason in ((Silent, None), (Tripled, "the weight is a Tripled")):
+        layer.weight = plain.as_subclass(kind)
+        assert layer.why_not(x) == reason
+        got = torch.compile(layer, backend="eager")(x) if compiled else layer(x)
+        scale = 3 if reason else 1
+        torch.testing.assert_close(got.as_subclass(torch.Tensor), ACTIVATIONS["silu"](scale * (x @ plain.T)))
+
+
 def test_a_loss_that_is_left_to_torch(torch, fnn, x):
     """Of a head with a hook, or of probabilities: the same, of logits."""
     target = torch.arange(24, device=x.device).reshape(4, 6) % 5

@@ -26,6 +26,8 @@ from fusedops.torch.nn.layer import (
     unfused_pass,
 )
 
+_PLAIN = (nn.Parameter, Tensor)
+
 
 def unfused_weight(x: Any, weight: Any) -> str | None:
     """Why the kernels do not multiply by this weight, if so, an x that `unfused_input` has nothing against."""
@@ -33,9 +35,23 @@ def unfused_weight(x: Any, weight: Any) -> str | None:
         return None
     if reason := unfused_input(weight, "weight"):
         return reason
-    if hasattr(weight, "__tensor_flatten__"):  # a subclass around other tensors, such as a quantized weight
+    if type(weight) not in _PLAIN and _is_special(weight):
         return f"the weight is a {type(weight).__name__}"
     return None if weight.dtype is x.dtype or _cast(x) is not None else of_two_dtypes(x, weight)
+
+
+def _functions(kind: Any) -> Any:
+    """What computes torch's functions of tensors of this class."""
+    method = kind.__torch_function__
+    return getattr(method, "__func__", method)
+
+
+_OF_PLAIN = tuple(map(_functions, _PLAIN))
+
+
+def _is_special(weight: Tensor) -> bool:
+    """Whether it is around other tensors, such as a quantized weight, or may have an F.linear of its own."""
+    return hasattr(weight, "__tensor_flatten__") or _functions(type(weight)) not in _OF_PLAIN
 
 
 def unfused_product(x: Any, weight: Any) -> str | None:
@@ -87,9 +103,6 @@ def takes_product(dense: Any, x: Tensor) -> bool:
         if is_small_on_gpu(x, operations, _FEWEST_COMPILED):
             return False
     return unfused_product(x, weight) is None and not is_watched(dense)
-
-
-_PLAIN = (nn.Parameter, Tensor)
 
 
 def takes_plain_product(weight: Any, x: Tensor) -> bool:
