@@ -246,7 +246,7 @@ class Adapter(nn.Module):
 
     def __init__(self, base):
         super().__init__()
-        self.base, self.out_features = base, base.out_features
+        self.base, self.in_features, self.out_features = base, base.in_features, base.out_features
 
     def forward(self, x):
         return self.base(x) + 1
@@ -411,6 +411,17 @@ def test_report(fo, capsys):
     assert "0 of 23 modules of 'ModuleDict' replaced, 2 are fusedops's already" in capsys.readouterr().out
     fo.revert(model)
     assert {type(module) for module in model.values()} == {nn.Sequential, Chain, Doubled}
+
+
+def test_modules_that_nobody_takes_for_a_linear_layer(fo, capsys):
+    class Unsized(nn.Module):
+        @property
+        def out_features(self):
+            raise RuntimeError("not yet")
+
+    with pytest.warns(UserWarning, match="nothing was converted"):
+        fo.convert(nn.ModuleList([nn.Sequential(each, nn.ReLU()) for each in (Unsized(), nn.Bilinear(3, 3, 3))]))
+    assert "kept Sequential" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", [nn.Sequential, Chain])

@@ -67,9 +67,12 @@ def meant(modules: Any) -> Iterator[tuple[Any, Any]]:
             yield product, activation
 
 
+_SIZES = {"in_features", "out_features"}
+
+
 def _is_product(module: Any) -> bool:
-    """What somebody has put in the place of a linear layer mostly has its sizes."""
-    return is_plain_linear(module) or (hasattr(module, "out_features") and not isinstance(module, FusedLayer))
+    """What somebody has put in the place of a linear layer mostly has its sizes, as attributes of its own."""
+    return is_plain_linear(module) or (vars(module).keys() >= _SIZES and not isinstance(module, FusedLayer))
 
 
 # Torch computes their gradient from the result, which the next module keeps, too; ours follows from the sums.
