@@ -91,7 +91,7 @@ def _keeps_more(product: torch.nn.Linear, activation: Any, x: Any) -> bool:
         return True
     if is_traced():  # the tracer checks that it finds the same graph without gradients
         return fused_name(activation) in _OF_THE_RESULT
-    return may_need_gradient(x, product.weight, product.bias) and _keeps_more_for_a_gradient(product, activation)
+    return _keeps_more_for_a_gradient(product, activation) and may_need_gradient(x, product.weight, product.bias)
 
 
 def _is_pair(product: Any, activation: Any) -> bool:
