@@ -11,13 +11,13 @@ from fusedops.torch import internals
 
 
 def may_need_gradient(*tensors: Any) -> bool:
-    """Of reverse mode. Forward mode, which asks for nothing that was kept, does without.
+    """Of reverse mode. Forward mode, which asks for nothing that was kept, does without."""
+    return torch.is_grad_enabled() and any(map(_requires_grad, tensors)) and not is_traced()
 
-    What TorchScript's tracer records runs with gradients and without, whatever is on here.
-    """
-    if not torch.is_grad_enabled() or not any(map(_requires_grad, tensors)):
-        return False
-    return torch.compiler.is_compiling() or internals.tracing_state() is None
+
+def is_traced() -> bool:
+    """Whether TorchScript's tracer records: what it has recorded runs both with gradients and without."""
+    return not torch.compiler.is_compiling() and internals.tracing_state() is not None
 
 
 def _requires_grad(x: Any) -> bool:

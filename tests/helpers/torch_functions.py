@@ -89,6 +89,16 @@ def function_and_leaves(backend, spec, sample, wanted=None):
     return function_of(backend, spec, sample, inputs, names), tuple(inputs[name] for name in names)
 
 
+def operators(y):
+    """The operators whose backward is called for a result."""
+    names, nodes = set(), [y.grad_fn]
+    while nodes:
+        node = nodes.pop()
+        names.add(node.name())
+        nodes += [next for next, _ in node.next_functions if next is not None]
+    return {name for name in names if name.startswith("Fusedops")}
+
+
 def recorded_calls(backend, spec, random, dtype="float64") -> dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]]:
     """A call of every operator that the forward, backward and double backward reach, with all arguments."""
     from torch.utils._python_dispatch import TorchDispatchMode

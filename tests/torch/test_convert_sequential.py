@@ -131,6 +131,37 @@ def test_nothing_more_is_kept_for_the_backward(fo, seen, activation, capsys):
     assert seen == [("linear", activation)] * 2
 
 
+@pytest.mark.parametrize("learned", ["weight", "bias", "neither"])
+def test_nothing_more_is_kept_beside_frozen_parameters(fo, seen, learned, capsys):
+    """Torch keeps the input for the gradient of the weight alone."""
+    model, x = nn.Sequential(nn.Linear(12, 24), nn.GELU()), torch.randn(3, 12, requires_grad=True)
+    for name, parameter in model[0].named_parameters():
+        parameter.requires_grad_(name == learned)
+    sizes = []
+    for convert in (False, True):
+        if convert:
+            fo.convert(model)
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda y, kept=kept: kept.append(y.shape) or y, lambda y: y):
+            model(x)
+        sizes.append(sum(shape.numel() for shape in kept if shape[0] == 3))
+    assert sizes[1] == sizes[0]
+    printed = capsys.readouterr().out
+    assert ("where no gradient is recorded" in printed) == ("kept GELU" in printed) == (learned != "weight")
+    assert seen == [("linear", "gelu")] * (learned == "weight")
+    with torch.no_grad():
+        model(x)
+    assert seen[-1] == ("linear", "gelu")
+
+
+def test_the_report_says_which_activations_are_computed(fo, capsys):
+    """In every call: ReLU runs by itself in training."""
+    fo.convert(nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 8), nn.GELU()))
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[1] == f"     1 Sequential -> {MIXIN}"
+    assert [line for line in printed if "kept" in line] == ["  kept ReLU '1': torch's own kernel serves as well"]
+
+
 @pytest.mark.parametrize("shape", [(12,), (1, 12), (0, 12), (2, 0, 12)], ids=str)
 def test_few_rows_and_none(fo, seen, shape):
     model, x = mlp(), torch.randn(shape)
@@ -215,7 +246,7 @@ class Adapter(nn.Module):
 
     def __init__(self, base):
         super().__init__()
-        self.base, self.out_features = base, base.out_features
+        self.base, self.in_features, self.out_features = base, base.in_features, base.out_features
 
     def forward(self, x):
         return self.base(x) + 1
@@ -360,7 +391,7 @@ def test_report(fo, capsys):
     fo.convert(model)
     printed = capsys.readouterr().out.splitlines()
     assert printed[:4] == [
-        "fusedops: 2 of 22 modules of 'ModuleDict' replaced",
+        "fusedops: 2 of 23 modules of 'ModuleDict' replaced",
         f"     1 Chain      -> {MIXIN}",
         f"     1 Sequential -> {MIXIN}",
         f"     1 Sequential -> {MIXIN}, where no hook is on its linear layers and activations",
@@ -372,13 +403,25 @@ def test_report(fo, capsys):
         "  kept Sequential 'set': its forward is an attribute of its own",
         f"  kept Sequential 'adapted': its product is a {__name__}.Adapter",
         "  kept SiLU 'set.1': torch's own kernel serves as well",
+        "  kept Sigmoid 'watched.1': torch's own kernel serves as well",
     ]
     kinds = {name: type(module) for name, module in model.items()}
     assert [name for name, kind in kinds.items() if "original" in vars(kind)] == ["converted", "subclass", "watched"]
     fo.convert(model)
-    assert "0 of 22 modules of 'ModuleDict' replaced, 2 are fusedops's already" in capsys.readouterr().out
+    assert "0 of 23 modules of 'ModuleDict' replaced, 2 are fusedops's already" in capsys.readouterr().out
     fo.revert(model)
     assert {type(module) for module in model.values()} == {nn.Sequential, Chain, Doubled}
+
+
+def test_modules_that_nobody_takes_for_a_linear_layer(fo, capsys):
+    class Unsized(nn.Module):
+        @property
+        def out_features(self):
+            raise RuntimeError("not yet")
+
+    with pytest.warns(UserWarning, match="nothing was converted"):
+        fo.convert(nn.ModuleList([nn.Sequential(each, nn.ReLU()) for each in (Unsized(), nn.Bilinear(3, 3, 3))]))
+    assert "kept Sequential" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", [nn.Sequential, Chain])
@@ -410,6 +453,24 @@ def test_copies(fo, kind):
         assert type(each) is type(model) is not kind
         assert torch.equal(each(x), model(x))
         assert type(fo.revert(each)) is kind
+
+
+class Counted(nn.Sequential):
+    """Says itself how it is copied."""
+
+    def __init__(self, n):
+        super().__init__(nn.Linear(n, n), nn.GELU())
+        self.n = n
+
+    def __reduce__(self):
+        return (Counted, (self.n,))
+
+
+def test_a_reduce_of_its_own(fo, capsys):
+    model = fo.convert(nn.ModuleList([Counted(3), nn.LayerNorm(3)]))
+    assert "kept Counted '0': its class has a __reduce__ of its own" in capsys.readouterr().out
+    for each in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert type(each[0]) is Counted and each[0].n == 3
 
 
 def test_hooks_of_the_container(fo):
@@ -450,14 +511,18 @@ def test_autocast(torch_backend, fo, seen):
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")
-def test_recorded(fo):
-    """torch.fx goes through it, as through torch's own; what TorchScript has traced has gradients, too."""
-    model, x = fo.convert(mlp(), verbose=False), torch.randn(6, 12)
+@pytest.mark.parametrize("activation", ["gelu", *OF_THE_RESULT])
+def test_recorded(fo, activation):
+    """torch.fx goes through it, as through torch's own; what TorchScript has traced has gradients, too.
+
+    The tracer checks its graph by another one, made without gradients.
+    """
+    model, x = fo.convert(mlp(ACTIVATIONS[activation]), verbose=False), torch.randn(6, 12)
     expected = results(model, x)
     symbolic = torch.fx.symbolic_trace(model)
     assert [node.target for node in symbolic.graph.nodes if node.op == "call_module"] == [*"01234"]
     traced = torch.jit.trace(model, x)
-    assert str(traced.inlined_graph).count("fusedops::linear") == 2
+    assert str(traced.inlined_graph).count("fusedops::linear") == 1 + (activation not in OF_THE_RESULT)
     for recorded in (symbolic, traced):
         torch.testing.assert_close(results(recorded, x), expected)
 

@@ -189,6 +189,11 @@ def test_labels(torch_backend, torch, fnn, dtype, random):
     torch.testing.assert_close(found, torch.nn.CrossEntropyLoss()(logits, labels))
 
 
+def test_logits_that_are_no_tensor(torch, fnn):
+    with pytest.raises(TypeError, match="cross_entropy"):
+        fnn.CrossEntropyLoss()([1.0, 2.0], torch.tensor(1))
+
+
 def test_classes_side_by_side_are_read_in_place(torch_cpu):
     """As the operator sees them: rows, without a copy."""
     torch, fo = torch_cpu.torch, torch_cpu.functions

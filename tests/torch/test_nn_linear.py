@@ -5,22 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.helpers.numerics import numbers
+from tests.helpers.torch_functions import operators
 from tests.helpers.torch_references import ACTIVATIONS
 
 
 @pytest.fixture
 def x(torch_backend, random):
     return torch_backend.from_numpy(numbers((4, 6, 8), random)).float()
-
-
-def operators(y):
-    """The operators whose backward is called for a result."""
-    names, nodes = set(), [y.grad_fn]
-    while nodes:
-        node = nodes.pop()
-        names.add(node.name())
-        nodes += [next for next, _ in node.next_functions if next is not None]
-    return {name for name in names if name.startswith("Fusedops")}
 
 
 @pytest.mark.parametrize("of_input", ["float64", "float32", "bfloat16"])
@@ -92,6 +83,32 @@ def test_weights_that_are_no_plain_tensors_are_left_to_torch(torch, fnn, x):
     torch.testing.assert_close(layer(x).a, expected)
     layer.weight = torch.nn.Parameter(plain.to(torch.int8), requires_grad=False)
     assert layer.why_not(x) == "the weight is int8"
+
+
+@pytest.mark.parametrize("base", ["Tensor", "Parameter"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_weight_with_a_product_of_its_own(torch, fnn, x, base, compiled):
+    """A subclass that says what F.linear is; one that says nothing is a tensor as others are."""
+
+    class Silent({"Tensor": torch.Tensor, "Parameter": torch.nn.Parameter}[base]):
+        pass
+
+    class Tripled(Silent):
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            with torch._C.DisableTorchFunctionSubclass():
+                result = function(*args, **(kwargs or {}))
+            return 3 * result if function is torch.nn.functional.linear else result
+
+    layer = fnn.Linear(8, 5, bias=False, activation="silu", device=x.device)
+    plain = layer.weight.detach()
+    del layer.weight
+    for kind, reason in ((Silent, None), (Tripled, "the weight is a Tripled")):
+        layer.weight = plain.as_subclass(kind)
+        assert layer.why_not(x) == reason
+        got = torch.compile(layer, backend="eager")(x) if compiled else layer(x)
+        scale = 3 if reason else 1
+        torch.testing.assert_close(got.as_subclass(torch.Tensor), ACTIVATIONS["silu"](scale * (x @ plain.T)))
 
 
 def test_a_loss_that_is_left_to_torch(torch, fnn, x):

@@ -73,9 +73,9 @@ class Modules(conversion.Rules):
         if kind in self.own:
             return self.own[kind]
         if sequential.is_sequential(kind):
-            return sequential.counterpart(kind)
+            return sequential.Sequential.of(kind)
         if not self.is_known(kind):
-            return functions.counterpart(kind)
+            return functions.OwnForward.of(kind)
         found = self._look_up(kind)
         is_language_model = isinstance(found, hf.Match) and found.mixin == hf.LANGUAGE_MODEL
         without_logits = hf.without_logits(kind) if self._fuse_loss and is_language_model else None

@@ -19,7 +19,7 @@ from torch.nn import functional
 from fusedops.conversion import UnknownClass
 from fusedops.torch.conversion.functional import KERNELS
 from fusedops.torch.conversion.hf.code import steps, with_global
-from fusedops.torch.conversion.hf.layer import HFLayer, without_state
+from fusedops.torch.conversion.hf.layer import OfOneClass
 
 
 def _like(module: ModuleType, **members: Any) -> ModuleType:
@@ -35,8 +35,8 @@ _NN = _like(torch.nn, functional=_FUNCTIONAL)
 _OURS: dict[Any, Any] = {functional: _FUNCTIONAL, torch.nn: _NN, torch: _like(torch, nn=_NN), **KERNELS}
 
 
-class OwnForward(HFLayer):
-    """A module of any class, with fusedops's functions in the code of its `forward`."""
+class OwnForward(OfOneClass):
+    """A module of any class that `called` has found functions in, with fusedops's in the code of its `forward`."""
 
     functions: ClassVar[tuple[str, ...]]  # their names
 
@@ -47,10 +47,6 @@ class OwnForward(HFLayer):
             forward = with_global(forward, name, _OURS[forward.__globals__[name]])
         return {"forward": forward, "functions": called(kind)}
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        _, (kind,), *state = super().__reduce_ex__(protocol)
-        return (without_state, (kind, counterpart), *state)
-
 
 def called(kind: type) -> tuple[str, ...]:
     """The functions in the `forward` of a class that fusedops has kernels for; none in those of torch's own classes."""
@@ -58,16 +54,6 @@ def called(kind: type) -> tuple[str, ...]:
     if str(kind.__module__).partition(".")[0] == "torch" or not isinstance(forward, FunctionType):
         return ()
     return tuple(sorted({function.__name__ for _, function in _called(forward)}))
-
-
-@functools.cache
-def counterpart(kind: type) -> type:
-    """A class like this one, which `called` has found functions in.
-
-    Raises:
-        UnknownClass: its code cannot have globals of its own.
-    """
-    return OwnForward.over(kind, like="", names={}, options={})
 
 
 def _forward(kind: type) -> FunctionType:

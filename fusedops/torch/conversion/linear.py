@@ -25,6 +25,8 @@ def is_aligned(layer: torch.nn.Linear) -> bool:
 
 
 class UnalignedLinear(nn.Linear):
+    is_torchs_linear = True  # for `is_plain_linear`
+
     def why_not(self, *inputs: Any) -> str | None:
         if is_aligned(self):
             return _SERVED if inputs else ""

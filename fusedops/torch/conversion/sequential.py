@@ -5,7 +5,6 @@ Which modules these are is looked up in every call: each may be replaced, and ma
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -15,9 +14,11 @@ from torch import Tensor
 
 from fusedops.torch.conversion.hf.activations import fused_name, has_watchers, is_activation, unfused_activation
 from fusedops.torch.conversion.hf.dense import activated, unfused_dense
-from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer, without_state
+from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, OfOneClass
 from fusedops.torch.internals import is_watched
 from fusedops.torch.nn.layer import FusedLayer
+from fusedops.torch.nn.linear import is_plain_linear
+from fusedops.torch.recording import is_traced, may_need_gradient
 
 
 def is_sequential(kind: type) -> bool:
@@ -29,30 +30,23 @@ def is_sequential(kind: type) -> bool:
     return kind.forward is torch.nn.Sequential.forward
 
 
-@functools.cache
-def counterpart(kind: type) -> type:
-    """A class like this one, which `is_sequential`.
+class Sequential(OfOneClass):
+    """A module of a class that `is_sequential`."""
 
-    Raises:
-        UnknownClass: it takes no subclass.
-    """
-    return Sequential.over(kind, like="", names={}, options={})
-
-
-class Sequential(HFLayer):
     def unfused(self) -> str | None:
         reasons = [unfused_dense(product) or unfused_activation(activation) for product, activation in meant(self)]
         return None if None in reasons else next(iter(reasons), ONLY_ALIKE)
 
     def computed(self) -> list[Any]:
-        return [activation for product, activation in meant(self) if _is_pair(product, activation)]
+        """Those that are in every call."""
+        return [pair[1] for pair in meant(self) if _is_pair(*pair) and not _keeps_more_for_a_gradient(*pair)]
 
     def condition(self) -> str:
-        """What must change for any pair to be fused, if so."""
+        """Where any pair is fused, if not in every call."""
         pairs = [pair for pair in meant(self) if _is_pair(*pair)]
         if all(is_watched(product) or has_watchers(activation) for product, activation in pairs):
             return "where no hook is on its linear layers and activations"
-        return "where no gradient is recorded" if all(fused_name(x) in _OF_THE_RESULT for _, x in pairs) else ""
+        return "where no gradient is recorded" if all(_keeps_more_for_a_gradient(*pair) for pair in pairs) else ""
 
     def forward(self, input: Any) -> Any:
         modules: Any = self
@@ -65,31 +59,41 @@ class Sequential(HFLayer):
                 input = module(input)
         return input
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        _, (kind,), *state = super().__reduce_ex__(protocol)
-        return (without_state, (kind, counterpart), *state)
-
 
 def meant(modules: Any) -> Iterator[tuple[Any, Any]]:
     """Each linear layer, or what somebody has put in its place, and the activation behind it."""
     for product, activation in pairwise(modules):
-        is_product = hasattr(product, "out_features") and not isinstance(product, FusedLayer)
-        if is_product and is_activation(activation) and fused_name(activation) != "identity":
+        if _is_product(product) and is_activation(activation) and fused_name(activation) != "identity":
             yield product, activation
+
+
+_SIZES = {"in_features", "out_features"}
+
+
+def _is_product(module: Any) -> bool:
+    """What somebody has put in the place of a linear layer mostly has its sizes, as attributes of its own."""
+    return is_plain_linear(module) or (vars(module).keys() >= _SIZES and not isinstance(module, FusedLayer))
 
 
 # Torch computes their gradient from the result, which the next module keeps, too; ours follows from the sums.
 _OF_THE_RESULT = ("relu", "sigmoid", "tanh")
 
 
+def _keeps_more_for_a_gradient(product: torch.nn.Linear, activation: Any) -> bool:
+    """Whether the operator keeps a tensor for the backward which torch does not: the sums, or the input, which torch
+    needs for the gradient of the weight alone."""
+    return fused_name(activation) in _OF_THE_RESULT or not product.weight.requires_grad
+
+
 def _keeps_more(product: torch.nn.Linear, activation: Any, x: Any) -> bool:
-    """Whether the operator keeps a tensor for the backward which torch does not; also of an x that is no tensor."""
+    """Whether it does so in a call; also of an x that is no tensor."""
     if not isinstance(x, Tensor):
         return True
-    has_gradient = torch.is_grad_enabled() and (x.requires_grad or product.weight.requires_grad)
-    return has_gradient and fused_name(activation) in _OF_THE_RESULT
+    if is_traced():  # the tracer checks that it finds the same graph without gradients
+        return fused_name(activation) in _OF_THE_RESULT
+    return _keeps_more_for_a_gradient(product, activation) and may_need_gradient(x, product.weight, product.bias)
 
 
 def _is_pair(product: Any, activation: Any) -> bool:
     """Whether they are of the classes that the operator stands for."""
-    return type(product) is torch.nn.Linear and fused_name(activation) not in (None, "identity")
+    return is_plain_linear(product) and fused_name(activation) not in (None, "identity")

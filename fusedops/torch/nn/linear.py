@@ -26,6 +26,8 @@ from fusedops.torch.nn.layer import (
     unfused_pass,
 )
 
+_PLAIN = (nn.Parameter, Tensor)
+
 
 def unfused_weight(x: Any, weight: Any) -> str | None:
     """Why the kernels do not multiply by this weight, if so, an x that `unfused_input` has nothing against."""
@@ -33,9 +35,23 @@ def unfused_weight(x: Any, weight: Any) -> str | None:
         return None
     if reason := unfused_input(weight, "weight"):
         return reason
-    if hasattr(weight, "__tensor_flatten__"):  # a subclass around other tensors, such as a quantized weight
+    if type(weight) not in _PLAIN and _is_special(weight):
         return f"the weight is a {type(weight).__name__}"
     return None if weight.dtype is x.dtype or _cast(x) is not None else of_two_dtypes(x, weight)
+
+
+def _functions(kind: Any) -> Any:
+    """What computes torch's functions of tensors of this class."""
+    method = kind.__torch_function__
+    return getattr(method, "__func__", method)
+
+
+_OF_PLAIN = tuple(map(_functions, _PLAIN))
+
+
+def _is_special(weight: Tensor) -> bool:
+    """Whether it is around other tensors, such as a quantized weight, or may have an F.linear of its own."""
+    return hasattr(weight, "__tensor_flatten__") or _functions(type(weight)) not in _OF_PLAIN
 
 
 def unfused_product(x: Any, weight: Any) -> str | None:
@@ -57,10 +73,17 @@ def _cast(x: Tensor) -> torch.dtype | None:
     return None if x.dtype is torch.float64 else autocast_dtype(x.device.type)
 
 
+def is_plain_linear(module: Any) -> bool:
+    """Whether an operator may compute its x Wᵀ + bias: a subclass, or what an adapter or a quantizer has put in its
+    place, may compute something else. The class that `convert` gives a layer computes the same, and says so."""
+    kind = type(module)
+    return kind is nn.Linear or "is_torchs_linear" in kind.__dict__
+
+
 def unfused_part(layer: nn.Module, name: str) -> str | None:
     """Why a linear layer within another is called, if so: somebody has replaced it, or would notice that it is not."""
     part = getattr(layer, name)
-    if type(part) is not nn.Linear:
+    if not is_plain_linear(part):
         return f"{name} is a {type(part).__module__}.{type(part).__qualname__}"
     return f"{name} has a hook or a forward of its own" if is_watched(part) else None
 
@@ -80,9 +103,6 @@ def takes_product(dense: Any, x: Tensor) -> bool:
         if is_small_on_gpu(x, operations, _FEWEST_COMPILED):
             return False
     return unfused_product(x, weight) is None and not is_watched(dense)
-
-
-_PLAIN = (nn.Parameter, Tensor)
 
 
 def takes_plain_product(weight: Any, x: Tensor) -> bool:

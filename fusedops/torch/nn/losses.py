@@ -10,7 +10,15 @@ from torch.types import Device
 
 import fusedops.torch as fo
 from fusedops.functions.common import Reduction
-from fusedops.torch.nn.layer import FusedLayer, as_original, name, options, padded_by_compiler, unfused_input
+from fusedops.torch.nn.layer import (
+    FusedLayer,
+    as_original,
+    name,
+    options,
+    padded_by_compiler,
+    unfused_input,
+    widened,
+)
 from fusedops.torch.nn.linear import unfused_part, unfused_weight
 
 
@@ -46,19 +54,21 @@ class CrossEntropyLoss(FusedLayer, nn.CrossEntropyLoss):
     reduction: Reduction
 
     def why_not(self, *inputs: Any) -> str | None:
+        return self._unfused(*inputs) or (_padded(inputs[0]) if inputs else None)
+
+    def _unfused(self, *inputs: Any) -> str | None:
         if self.weight is not None:
             return "weight is set"
-        if not inputs:
-            return None
-        logits, *target = inputs
-        return unfused_input(logits) or unfused_target(*target) or padded_by_compiler(logits, min(logits.dim() - 1, 1))
+        return unfused_input(inputs[0]) or unfused_target(*inputs[1:]) if inputs else None
 
     def extra_repr(self) -> str:
         return options(self, ignore_index=-100, reduction="mean", label_smoothing=0.0)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        if self.why_not(input, target):
+        if self._unfused(input, target):
             return self.otherwise(super().forward, input, target)
+        if _padded(input):  # the result is the kernel's: the compiler computes the cast with the loss
+            return super().forward(widened(input), target.long())
         try:
             return of_classes(input, target, self.ignore_index, self.label_smoothing, self.reduction)
         except RuntimeError as error:
@@ -173,6 +183,10 @@ def of_classes(
     return fo.cross_entropy(
         logits, target, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction
     )
+
+
+def _padded(logits: Any) -> str | None:
+    return padded_by_compiler(logits, min(logits.dim() - 1, 1)) if isinstance(logits, Tensor) else None
 
 
 def unfused_target(target: Any = None) -> str | None:

@@ -13,7 +13,7 @@ from fusedops.torch.conversion.hf.activations import fused_name, has_watchers, i
 from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer, stays_half
 from fusedops.torch.internals import is_watched
 from fusedops.torch.nn.layer import REFUSED, is_plain, parameter, unfused_input, unfused_pass
-from fusedops.torch.nn.linear import takes_plain_product, takes_product
+from fusedops.torch.nn.linear import is_plain_linear, takes_plain_product, takes_product
 
 _CONV1D = "transformers.pytorch_utils.Conv1D"  # a Linear whose weight is transposed
 
@@ -46,7 +46,7 @@ def activated(activation: Any, dense: Any, x: torch.Tensor) -> torch.Tensor:
     """act(dense(x)); the kernel computes it all, or bias and activation, if it can and if no hook or subclass is in the
     way."""
     name = fused_name(activation)
-    if name is not None and type(dense) is torch.nn.Linear and is_plain(x):
+    if name is not None and is_plain_linear(dense) and is_plain(x):
         weight, bias = parameter(dense, "weight"), parameter(dense, "bias")
         is_seen = is_watched(dense) or has_watchers(activation)
         if not is_seen and takes_plain_product(weight, x):
@@ -68,8 +68,8 @@ def activated(activation: Any, dense: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def unfused_dense(dense: torch.nn.Module) -> str | None:
-    """A subclass, or the replacement of an adapter or a quantizer, may compute something else."""
-    if type(dense) is not torch.nn.Linear and not _is_conv1d(dense):
+    """Why a product is not ours, whatever it is called with."""
+    if not is_plain_linear(dense) and not _is_conv1d(dense):
         return f"its product is a {type(dense).__module__}.{type(dense).__name__}"
     return None
 

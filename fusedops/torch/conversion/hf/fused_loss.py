@@ -33,10 +33,9 @@ from fusedops.functions.common import Reduction
 from fusedops.torch.conversion import source
 from fusedops.torch.conversion.hf.internals import can_return_tuple
 from fusedops.torch.conversion.hf.loss import LanguageModel, causal_loss, of_items, shifted, undecorated
-from fusedops.torch.conversion.linear import UnalignedLinear
 from fusedops.torch.internals import is_watched
 from fusedops.torch.nn.layer import unfused_input
-from fusedops.torch.nn.linear import unfused_weight
+from fusedops.torch.nn.linear import is_plain_linear, unfused_weight
 
 _STATES = "_states"  # the variable that is added
 
@@ -131,8 +130,8 @@ def note(model: LanguageModel, asked: bool) -> str | None:
 
 
 def unfused_head(head: Any) -> str | None:
-    """Why the logits of a model with this head are computed: an adapter or a quantizer may have replaced it."""
-    if type(head) not in (torch.nn.Linear, UnalignedLinear):
+    """Why the logits of a model with this head are computed."""
+    if not is_plain_linear(head):
         return f"its head is a {type(head).__module__}.{type(head).__qualname__}"
     return "its head has a hook" if is_watched(head) else None
 

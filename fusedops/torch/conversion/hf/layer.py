@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -43,8 +44,11 @@ class HFLayer(FusedLayer, torch.nn.Module if TYPE_CHECKING else object):  # type
             options: attributes of the counterpart, of the form's.
 
         Raises:
-            UnknownClass: the class is not what the mixin expects, or takes no subclass.
+            UnknownClass: the class is not what the mixin expects, takes no subclass, or says itself how to make another
+                of its instances, which would not be one of ours.
         """
+        if any(getattr(kind, name) is not getattr(object, name) for name in ("__reduce__", "__reduce_ex__")):
+            raise UnknownClass("its class has a __reduce__ of its own")
         members: dict[str, Any] = {
             "__module__": kind.__module__,
             "__qualname__": kind.__qualname__,
@@ -128,10 +132,28 @@ def _blank(kind: type) -> Any:
         return object.__new__(kind)
 
 
-def without_state(kind: type, counterpart: Callable[[type], type]) -> Any:
+class OfOneClass(HFLayer):
+    """The base of those whose class is not known from a form: a counterpart is that of one class alone."""
+
+    @classmethod
+    @functools.cache
+    def of(cls, kind: type) -> type:
+        """The counterpart of a class.
+
+        Raises:
+            UnknownClass: as `over`.
+        """
+        return cls.over(kind, like="", names={}, options={})
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        _, (kind,), *state = super().__reduce_ex__(protocol)
+        return (_without_state, (kind, self.mixin), *state)
+
+
+def _without_state(kind: type, mixin: type[OfOneClass]) -> Any:
     """A module to be unpickled, of a class's counterpart; of the class itself where it is another than it was."""
     try:
-        return object.__new__(counterpart(kind))
+        return object.__new__(mixin.of(kind))
     except UnknownClass:
         return object.__new__(kind)
 

@@ -13,7 +13,7 @@ from fusedops.torch.conversion.hf.activations import fused_name, has_watchers, i
 from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer
 from fusedops.torch.internals import is_watched, shape
 from fusedops.torch.nn.layer import REFUSED, is_plain, parameter, unfused_input, unfused_pass
-from fusedops.torch.nn.linear import takes_plain_product, takes_product
+from fusedops.torch.nn.linear import is_plain_linear, takes_plain_product, takes_product
 
 
 class _Gated(HFLayer):
@@ -114,7 +114,7 @@ def gated_halves(activation: Any, packed: torch.Tensor) -> torch.Tensor:
 
 def gated_product(activation: Any, gate: Any, up: Any, x: torch.Tensor) -> torch.Tensor:
     """act(gate(x)) · up(x), with both products if the kernel can and if no hook or subclass is in the way."""
-    name, plain = fused_name(activation), type(gate) is type(up) is torch.nn.Linear
+    name, plain = fused_name(activation), is_plain_linear(gate) and is_plain_linear(up)
     if name is not None and plain and is_plain(x):
         first, second = parameter(gate, "weight"), parameter(up, "weight")
         is_seen = is_watched(gate) or is_watched(up) or has_watchers(activation)

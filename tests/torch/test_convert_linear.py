@@ -1,0 +1,69 @@
+"""fusedops.torch.convert of linear layers whose rows are not aligned: they are fused as others are."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.helpers.hugging_face import FAMILIES
+from tests.helpers.torch_functions import operators
+
+UNALIGNED = "fusedops.torch.conversion.linear.UnalignedLinear"
+
+
+@pytest.fixture
+def torch(torch_backend, monkeypatch):
+    """Layers of any size become ours, as large ones do."""
+    from fusedops.torch.conversion import linear
+
+    monkeypatch.setattr(linear, "_FEWEST_WEIGHTS", 0)
+    return torch_backend.torch
+
+
+@pytest.fixture
+def tokens(torch_backend, torch):
+    return torch.arange(12, device=torch_backend.device)[None]
+
+
+@pytest.mark.parametrize("name, fused", [("bert", "Linear"), ("llama", "GatedLinear")])
+def test_transformers(torch_backend, torch, transformers, tokens, name, fused, capsys):
+    model = FAMILIES[name].build("float64", torch_backend.device, intermediate_size=93)
+    plain = model(tokens).logits
+    torch_backend.functions.convert(model)
+    report = capsys.readouterr().out
+    assert UNALIGNED in report and "its product is" not in report
+    got = model(tokens).logits
+    torch.testing.assert_close(got, plain, rtol=0, atol=1e-5)  # transformers' norms compute in float32
+    assert f"Fusedops{fused}Backward" in operators(got)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_sequential(torch_backend, torch, fo, compiled, capsys):
+    model = torch.nn.Sequential(torch.nn.Linear(12, 23), torch.nn.GELU()).to(torch_backend.device)
+    x = torch.randn(4, 12, device=torch_backend.device)
+    plain = model(x)
+    fo.convert(model)
+    assert UNALIGNED in capsys.readouterr().out and type(model) is not torch.nn.Sequential
+    got = torch.compile(model, fullgraph=True, backend="eager")(x) if compiled else model(x)
+    torch.testing.assert_close(got, plain)
+    assert operators(got) == {"FusedopsLinearBackward"}
+    fo.revert(model)
+    assert [type(each) for each in (model, *model)] == [torch.nn.Sequential, torch.nn.Linear, torch.nn.GELU]
+
+
+@pytest.mark.parametrize("name", ["GatedLinear", "LinearCrossEntropyLoss"])
+def test_layers_of_ours(torch_backend, torch, fo, name):
+    """A linear layer within one of them, which is converted with a model around it."""
+    layer = getattr(fo.nn, name)(12, 23).to(torch_backend.device)
+    fo.convert(torch.nn.ModuleList([layer]), verbose=False)
+    assert {type(child).__name__ for child in layer.children()} == {"UnalignedLinear"}
+    assert layer.why_not() is None
+
+
+def test_a_class_made_of_it_is_another(torch, fo):
+    """As by parametrizations."""
+    model = fo.convert(torch.nn.Sequential(torch.nn.Linear(12, 23), torch.nn.SiLU()), verbose=False)
+    torch.nn.utils.parametrizations.weight_norm(model[0])
+    x = torch.randn(4, 12)
+    got = model(x)
+    torch.testing.assert_close(got, torch.nn.functional.silu(model[0](x)))
+    assert not operators(got)
