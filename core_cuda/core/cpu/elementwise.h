@@ -9,6 +9,7 @@
 #include "core/common/elementwise.h"
 #include "core/common/numeric.h"
 #include "core/cpu/random_words.h"
+#include "core/cpu/widest.h"
 #include "core/declaration/operator.h"
 
 namespace fusedops::cpu {
@@ -16,9 +17,31 @@ namespace fusedops::cpu {
 // 16-bit types pass through float buffers of this many elements, which stay in the first-level cache.
 inline constexpr int64_t kBlock = 1024;
 
+#ifdef FUSEDOPS_AVX512
+// As many elements as whole vectors have: their number.
+[[FUSEDOPS_AVX512]] inline int64_t widen_vectors(const f16* from, float* to, int64_t n) {
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16)
+    _mm512_storeu_ps(to + i, _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i))));
+  return i;
+}
+
+[[FUSEDOPS_AVX512]] inline int64_t narrow_vectors(const float* from, f16* to, int64_t n) {
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16)
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i),
+                        _mm512_cvtps_ph(_mm512_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
+  return i;
+}
+#endif
+
 template <class T>
 void widen(const T* from, float* to, int64_t n) {
   int64_t i = 0;
+#ifdef FUSEDOPS_AVX512
+  if constexpr (std::is_same_v<T, f16>)
+    if (has_avx512()) i = widen_vectors(from, to, n);
+#endif
 #ifdef __F16C__
   if constexpr (std::is_same_v<T, f16>)
     for (; i + 8 <= n; i += 8)
@@ -30,6 +53,10 @@ void widen(const T* from, float* to, int64_t n) {
 template <class T>
 void narrow(const float* from, T* to, int64_t n) {
   int64_t i = 0;
+#ifdef FUSEDOPS_AVX512
+  if constexpr (std::is_same_v<T, f16>)
+    if (has_avx512()) i = narrow_vectors(from, to, n);
+#endif
 #ifdef __F16C__
   if constexpr (std::is_same_v<T, f16>)
     for (; i + 8 <= n; i += 8)

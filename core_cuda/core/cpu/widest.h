@@ -3,20 +3,29 @@
 
 namespace fusedops::cpu {
 
+// What a build for x86-64-v3 may have beside it: functions with this attribute, for processors that have AVX-512.
+#if defined(__x86_64__) && defined(__AVX2__)
+#define FUSEDOPS_AVX512 gnu::target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")
+
+inline bool has_avx512() {
+  static const bool has =
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  return has;
+}
+#endif
+
 // Runs function(), compiled once more for the widest vectors of x86 processors: arithmetic, where it is the limit,
 // takes 0.6 of the time. The bits are the same.
-#if defined(__x86_64__) && defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(FUSEDOPS_AVX512) && !defined(__AVX512F__)
 template <class Function>
-[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"), gnu::flatten, gnu::noinline]]
+[[FUSEDOPS_AVX512, gnu::flatten, gnu::noinline]]
 void run_avx512(Function& function) {
   function();
 }
 
 template <class Function>
 void run_widest(Function function) {
-  static const bool wide =
-      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (wide)
+  if (has_avx512())
     run_avx512(function);
   else
     function();
