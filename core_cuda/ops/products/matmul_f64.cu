@@ -53,8 +53,8 @@ struct Mma64 {
 using LargeTile64 = BlockTile<64, 128, 16, 64, 32, 3, 2, true>;
 using SmallTile64 = BlockTile<64, 64, 16, 32, 32, 4, 2, true>;
 
-// All tiles give the same bits. Small ones read shared memory more often. Some GPUs have no room for two large blocks on
-// a multiprocessor, but all of compute capability 8.0 and 9.0 have room for two small ones. Those without room for
+// All tiles give the same bits. Small ones read shared memory more often. Some GPUs have no room for two large blocks
+// on a multiprocessor, but all of compute capability 8.0 and 9.0 have room for two small ones. Those without room for
 // either do float64 at a small fraction of their float32 speed.
 bool takes_small_tiles(const Matmul& product) {
   constexpr double kTimeOfSmall = 1.07;    // for the same part of c
