@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 
 import numpy as np
 import pytest
@@ -79,6 +80,8 @@ def test_modules_are_called_by_the_same_names(torch_cpu, family):
 def test_training_goes_on_as_before(torch_backend, models, family, random):
     """50 steps; the one model is converted after a few, with the optimizer that it has. Nothing is dropped, since a
     converted model drops other elements."""
+    from tests.helpers.torch_training import losses_of_steps
+
     torch, batches = torch_backend.torch, [models.batch(random, torch_backend.device) for _ in range(5)]
 
     def losses(convert):
@@ -86,20 +89,10 @@ def test_training_goes_on_as_before(torch_backend, models, family, random):
         for module in model.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0
-        optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
-        found = []
-        for step in range(50):
-            if convert and step == 5:
-                torch_backend.functions.convert(model, verbose=False)
-            loss = model(**batches[step % len(batches)]).loss
-            found.append(loss.item())
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        return found
+        return losses_of_steps(model, lambda step: model(**batches[step % len(batches)]).loss, 50, 1e-3, convert)
 
-    plain = losses(convert=False)
-    assert_losses_overlap(losses(convert=True), plain, "float32", steps=50)
+    plain = losses(convert=None)
+    assert_losses_overlap(losses(partial(torch_backend.functions.convert, verbose=False)), plain, "float32", steps=50)
     assert plain[-1] < plain[0] - 1
 
 

@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 from collections import OrderedDict
+from functools import partial
 
 import pytest
 
@@ -17,6 +18,8 @@ pytest.importorskip("fusedops.torch")
 import torch
 from torch import nn
 from torch.nn.utils import prune
+
+from tests.helpers.torch_training import losses_of_steps
 
 MIXIN = "fusedops.torch.conversion.sequential.Sequential"
 ACTIVATIONS = {
@@ -210,21 +213,11 @@ def test_training_goes_on_as_before(fo, kind):
     def losses(convert):
         torch.manual_seed(0)
         model = kind(nn.Linear(12, 24), nn.GELU(), nn.Linear(24, 1)).double()
-        optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
         x = torch.randn(32, 12, dtype=torch.float64)
-        found = []
-        for step in range(30):
-            if convert and step == 5:
-                fo.convert(model, verbose=False)
-            loss = (model(x)[:, 0] - x.sum(-1)).square().mean()
-            found.append(loss.item())
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        return found
+        return losses_of_steps(model, lambda _: (model(x)[:, 0] - x.sum(-1)).square().mean(), 30, 1e-2, convert)
 
-    plain = losses(convert=False)
-    torch.testing.assert_close(losses(convert=True), plain, rtol=30 * 2**-40, atol=0)
+    plain = losses(convert=None)
+    torch.testing.assert_close(losses(partial(fo.convert, verbose=False)), plain, rtol=30 * 2**-40, atol=0)
     assert plain[-1] < plain[0] / 2
 
 
