@@ -1164,8 +1164,8 @@ def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool
         [..., M, N], of a's dtype. 16-bit inputs are summed in float32 over all of K and rounded once. float32 is
         computed in float32, without TF32. The order of the sums follows from sizes, layouts and alignment alone: the
         same call gives the same bits, but a row may have other last bits among more rows, for which another order is
-        faster. On GPUs of compute capability 9.0, up to 64 rows of 16 bits by an aligned matrix of a
-        multiple of 8 columns share one order.
+        faster. On GPUs of compute capability 9.0, up to 64 rows of 16 bits by an aligned matrix, whose columns are a
+        multiple of 8, share one order.
 
     Gradient:
         da = dy @ bᵀ and db = aᵀ @ dy, for matrices that are not transposed. The gradient of one b for a batch of a is

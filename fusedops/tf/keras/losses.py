@@ -49,9 +49,8 @@ class SparseCategoricalCrossentropy(keras.losses.SparseCategoricalCrossentropy):
         """Why Keras's own code computes this loss, for these tensors if they are given; None if the kernel does."""
         if not self.from_logits:
             return "from_logits is not set"
-        if (
-            xla.fault and not tf.executing_eagerly() and not isinstance(y_pred, Logits)
-        ):  # their model says that to Keras
+        # A model that makes no logits says so itself, by supports_jit.
+        if xla.fault and not tf.executing_eagerly() and not isinstance(y_pred, Logits):
             return "XLA does not know the operators"
         return None if y_pred is None else self._unfused(y_true, y_pred)
 
