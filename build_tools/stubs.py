@@ -28,6 +28,7 @@ PACKAGE = Path(functions.__file__).parents[1]
 _OWN = {
     "torch": {
         "Tensor": "from torch import Tensor",
+        "Variable": "from torch import Tensor as Variable",
         "ops": "from fusedops.torch.operators import OPERATORS as ops",
         "renamed": "from fusedops.torch.errors import renamed",
         "may_need_gradient": "from fusedops.torch.recording import may_need_gradient",
@@ -37,6 +38,7 @@ _OWN = {
     "tf": {
         "Tensor": "from fusedops.tf.tensors import Tensor",
         "TensorLike": "from fusedops.tf.tensors import TensorLike",
+        "Variable": "from fusedops.tf.tensors import Variable",
         "ops": "from fusedops.tf.operators import OPERATORS as ops",
         "own": "from fusedops.tf import expressions as own",
         "may_need_gradient": "from fusedops.tf.recording import may_need_gradient",

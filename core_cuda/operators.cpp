@@ -17,6 +17,7 @@
 #include "ops/optimizers/adamw.h"
 #include "ops/optimizers/global_norm.h"
 #include "ops/optimizers/sgd.h"
+#include "ops/products/accumulate_matmul.h"
 #include "ops/products/gated_linear.h"
 #include "ops/products/linear.h"
 #include "ops/products/matmul.h"
@@ -27,6 +28,7 @@ namespace fusedops {
 
 std::span<const Operator* const> built_in_operators() {
   static const Operator* const table[] = {
+      &accumulate_matmul(),
       &add(),
       &add_layer_norm(),
       &add_rms_norm(),

@@ -169,10 +169,37 @@ class Copies {
 // An update of a tensor whose elements share memory has no meaning.
 Status check_expanded(const Input& input, const Operator& op, const View& view) {
   for (int d = 0; d < view.rank; ++d)
-    if (view.sizes[d] > 1 && view.strides[d] == 0)
+    if (view.sizes[d] > 1 && view.strides[d] == 0 && view.numel() > 0)
       return Status::error(
           "fusedops.", op.name, ": ", input.name,
           " must have an element of memory for each of its own, to be updated; got an expanded tensor");
+  return {};
+}
+
+// The bytes from the first element of a view up to behind its last one.
+std::pair<const char*, const char*> range_of(const View& view) {
+  int64_t last = 0;
+  for (int d = 0; d < view.rank; ++d) last += (view.sizes[d] - 1) * view.strides[d];
+  const char* const begin = static_cast<const char*>(view.data);
+  return {begin, view.numel() == 0 ? begin : begin + (last + 1) * size_of(view.dtype)};
+}
+
+// A kernel that updates a tensor must read no part of it by another name. (What does not lie as a kernel wants it is
+// copied before. Lists are not looked at: one tensor of an optimizer's is not another.)
+Status check_shared(const Operator& op, const Arguments& arguments) {
+  for (size_t i = 0; i < op.inputs.size(); ++i) {
+    const Input& updated = op.inputs[i];
+    if (!updated.updated || updated.kind == Kind::list || !has_layout(arguments.views[i], updated.layout)) continue;
+    const auto [begin, end] = range_of(arguments.views[i]);
+    for (size_t j = 0; j < op.inputs.size(); ++j) {
+      if (j == i || !arguments.inputs[j]) continue;
+      const auto [other_begin, other_end] = range_of(arguments.views[j]);
+      if (begin < other_end && other_begin < end)
+        return Status::error("fusedops.", op.name, ": ", updated.name,
+                             " must have memory of its own, to be updated; got ", "memory that ", op.inputs[j].name,
+                             " shares");
+    }
+  }
   return {};
 }
 
@@ -187,6 +214,7 @@ void call(const Operator& op, StableIValue* stack) {
   TorchRule rule(op, arguments);
   require(rule.infer());
   require_device(op, arguments, device);
+  require(check_shared(op, arguments));
 
   Call call(op);
   Copies copies(device);

@@ -9,9 +9,19 @@ from __future__ import annotations
 from inspect import isfunction
 from typing import Any
 
-from fusedops.functions import activations, attention, elementwise, loss, normalization, own, products, rotary
+from fusedops.functions import (
+    accumulation,
+    activations,
+    attention,
+    elementwise,
+    loss,
+    normalization,
+    own,
+    products,
+    rotary,
+)
 
-_FAMILIES = (activations, attention, elementwise, loss, normalization, own, products, rotary)
+_FAMILIES = (accumulation, activations, attention, elementwise, loss, normalization, own, products, rotary)
 PUBLIC: tuple[Any, ...] = tuple(
     sorted(
         (
@@ -24,5 +34,6 @@ PUBLIC: tuple[Any, ...] = tuple(
     )
 )
 __all__ = [function.__name__ for function in PUBLIC]
-# Those that take tensors; the others make functions.
-OF_TENSORS = [function.__name__ for function in PUBLIC if function.__module__ != own.__name__]
+# Those that make tensors of tensors; the others make functions, or are called for their effect.
+_OTHERS = {own.__name__, accumulation.__name__}
+OF_TENSORS = [function.__name__ for function in PUBLIC if function.__module__ not in _OTHERS]

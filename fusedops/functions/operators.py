@@ -16,6 +16,9 @@ class Operators(Protocol):
     or `.cuda`, which core_cuda/ops/<family>/<operator>.cpp names. docs/architecture.md draws it.
     """
 
+    def accumulate_matmul(
+        self, total: Tensor, a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool = False
+    ) -> None: ...
     def add(self, x: Tensor, y: Tensor) -> Tensor: ...
     def add_layer_norm(
         self, x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, *, eps: float = 1e-05

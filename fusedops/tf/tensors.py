@@ -15,4 +15,12 @@ class MakesTensor(Protocol):
     def __tf_tensor__(self, dtype: Any = None, name: Any = None) -> Any: ...
 
 
+class HasVariable(Protocol):
+    """What Keras has around a variable of TensorFlow's."""
+
+    @property
+    def value(self) -> Any: ...
+
+
 TensorLike: TypeAlias = tf.Tensor | tf.Variable | np.ndarray[Any, Any] | MakesTensor
+Variable: TypeAlias = tf.Variable | HasVariable

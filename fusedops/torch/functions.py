@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
+from torch import Tensor as Variable
 
 from fusedops.checks import optional_count, optional_number
 from fusedops.expressions.function import Elementwise
@@ -17,6 +18,7 @@ from fusedops.torch.randomness import seed_of
 from fusedops.torch.recording import may_need_gradient
 
 __all__ = [
+    "accumulate_matmul",
     "add",
     "add_layer_norm",
     "add_rms_norm",
@@ -49,6 +51,49 @@ __all__ = [
     "softmax",
     "swiglu",
 ]
+
+
+def accumulate_matmul(
+    total: Variable, a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool = False
+) -> None:
+    """total = total + a @ b, in place; each matrix may be transposed.
+
+    So the gradient of a weight, dyᵀ @ x, is summed up over the parts of a batch: of 16-bit matrices in float32, and
+    rounded at no time to 16 bits. total is read and written once, by the kernel that has the sums.
+
+    Args:
+        total: [..., M, N], float64 if a is, else float32. In PyTorch a tensor, in TensorFlow a variable of its own or
+            of Keras's. It is updated.
+        a: [..., M, K], or [..., K, M] with `transpose_a`; float64, float32, float16 or bfloat16.
+        b: [..., K, N], or [..., N, K] with `transpose_b`; of a's dtype. Its leading dimensions are a's, or it has none.
+        transpose_a: whether a's last two dimensions are exchanged.
+        transpose_b: whether b's last two dimensions are exchanged.
+
+    Returns:
+        Nothing. The order of the sums follows from sizes, layouts and alignment alone, as in `matmul`.
+
+    Gradient:
+        None. In PyTorch, neither total nor the matrices may require one, unless the call is under torch.no_grad() or in
+        a backward.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
+            dtype. total is then as before.
+        TypeError (TensorFlow): total is not a variable.
+
+    PyTorch:
+        >>> total = torch.ones(1, 1)
+        >>> fo.accumulate_matmul(total, torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [4.0]]))
+        >>> total
+        tensor([[12.]])
+
+    TensorFlow:
+        >>> total = tf.Variable(tf.ones([1, 1]))
+        >>> fo.accumulate_matmul(total, tf.constant([[1.0, 2.0]]), tf.constant([[3.0], [4.0]]))
+        >>> total.numpy()
+        array([[12.]], dtype=float32)
+    """
+    ops.accumulate_matmul(total, a, b, transpose_a=transpose_a, transpose_b=transpose_b)
 
 
 def add(x: Tensor, y: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tests.helpers.frameworks import Backend
-from tests.helpers.numerics import numpy_dtype, reference_dtype
+from tests.helpers.numerics import compute_dtype, numpy_dtype, reference_dtype
 
 Array = np.ndarray
 Lists = Mapping[str, Sequence[Array]]
@@ -38,6 +38,7 @@ class Update:
 
     name: str
     updated: tuple[str, ...] = ()  # lists
+    single: tuple[str, ...] = ()  # lists of one tensor, which is given alone
     one_result = False
 
     def calls(self, dtype: str, random: np.random.Generator) -> list[Call]:
@@ -60,7 +61,7 @@ def arrays(shapes: Any, dtype: str, random: np.random.Generator) -> list[Array]:
 
 def _in_torch(update: Update, backend: Any, call: Call, way: str) -> dict[str, list[Array]]:
     lists = {name: [backend.from_numpy(x) for x in given] for name, given in call.lists.items()}
-    result = raw(update, backend, way)(*lists.values(), *_scalars(backend, call), **call.options)
+    result = raw(update, backend, way)(*leading(update, lists), *_scalars(backend, call), **call.options)
     return _found(update, backend, lists, result)
 
 
@@ -71,8 +72,13 @@ def _in_tensorflow(update: Update, backend: Any, call: Call, way: str) -> dict[s
     function = raw(update, backend, "eager")
     if way != "eager":
         function = backend.tf.function(function, jit_compile=way == "xla")
-    result = function(*lists.values(), *_scalars(backend, call), **call.options)
+    result = function(*leading(update, lists), *_scalars(backend, call), **call.options)
     return _found(update, backend, lists, result)
+
+
+def leading(update: Update, lists: Mapping[str, Sequence[Any]]) -> list[Any]:
+    """The operator's first arguments."""
+    return [tensors[0] if name in update.single else tensors for name, tensors in lists.items()]
 
 
 def raw(update: Update, backend: Any, way: str) -> Any:
@@ -235,5 +241,36 @@ class GlobalNorm(Update):
         return {"result": [(norm, norm, 80)]}  # 64 items of a thread one after the other, then trees
 
 
-UPDATES = (Adamw(), Sgd(), GlobalNorm())
+class AccumulateMatmul(Update):
+    name = "accumulate_matmul"
+    updated = ("total",)
+    single = ("total", "a", "b")
+
+    def calls(self, dtype, random):
+        for shape_a, shape_b, options in (
+            ((5, 7), (7, 9), {}),
+            ((64, 72), (64, 80), {"transpose_a": True}),
+            ((130, 24), (17, 24), {"transpose_b": True}),
+            ((2, 24, 3), (2, 8, 24), {"transpose_a": True, "transpose_b": True}),
+            ((3, 4, 5), (5, 6), {}),
+            ((1, 700), (700, 1), {}),
+            ((4, 0), (0, 3), {}),
+            ((0, 4), (4, 3), {}),
+        ):
+            a, b = arrays((shape_a, shape_b), dtype, random)
+            shape = self._product(a, b, options).shape
+            yield Call({"total": arrays([shape], compute_dtype(dtype), random), "a": [a], "b": [b]}, options=options)
+
+    def _product(self, a, b, options):
+        turned = (x.swapaxes(-1, -2) if options.get(f"transpose_{name}") else x for name, x in (("a", a), ("b", b)))
+        return np.matmul(*turned)
+
+    def reference(self, lists, scalars, options):
+        (total,), (a,), (b,) = lists.values()
+        depth = a.shape[-2 if options.get("transpose_a") else -1]
+        magnitude = np.abs(total) + self._product(np.abs(a), np.abs(b), options)
+        return {"total": [(total + self._product(a, b, options), magnitude, depth + 2)]}
+
+
+UPDATES = (Adamw(), Sgd(), GlobalNorm(), AccumulateMatmul())
 OPERATORS = frozenset(update.name for update in UPDATES)

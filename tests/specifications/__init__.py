@@ -20,6 +20,7 @@ BUILT_IN = tuple(spec for spec in SPECIFICATIONS if spec.name not in EXPRESSIONS
 
 # Public function -> its signature.
 SIGNATURES = {
+    "accumulate_matmul": "(total, a, b, *, transpose_a=False, transpose_b=False)",
     "elementwise": "(expression, *, inputs=None, name=None)",
     **float8.SIGNATURES,
     **{

@@ -215,7 +215,7 @@ Matmul LossProducts::dx_product(int64_t column, int64_t columns, void* to) const
 
 Matmul LossProducts::dx(int64_t column, int64_t columns) const {
   if (linear.is_one_block()) return whole_dx();
-  return dx_product(column, columns, dx_sums ? dx_sums : dx_).to_sums(/*add=*/column > 0);
+  return dx_product(column, columns, dx_sums ? dx_sums : dx_).to_sums(/*add=*/column > 0).without_workspace();
 }
 
 // A call of bias_act_backward for the sum of dz over the rows.

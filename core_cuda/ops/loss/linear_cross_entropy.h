@@ -128,7 +128,7 @@ struct LinearLogits {
   Matmul product(const LogitBlock<T>& block) const {
     Matmul sums(dtype, 1, block.rows, block.columns, depth, x.from(block.row, 0, dtype),
                 weight.from(0, block.column, dtype), block.sums);
-    return sums.to_sums(/*add=*/false);
+    return sums.to_sums(/*add=*/false).without_workspace();
   }
 
   int64_t block_bytes() const { return block_rows * std::min(block_columns, classes) * size_of(compute_dtype(dtype)); }

@@ -5,8 +5,8 @@
 // read by fast copies as often as there are tiles. A matrix with aligned lines that TMA cannot read whole is copied,
 // too, where that takes less time than a product of what is left.
 //
-// Not copied: what sums in float32 are made of (Matmul::is_wide), single matrices of a batch and lines that are too
-// large, as aligned_copies.cpp says.
+// Not copied: matrices of a product without a workspace, single ones of a batch and lines that are too large, as
+// aligned_copies.cpp says.
 #pragma once
 
 #include "ops/products/matmul.h"

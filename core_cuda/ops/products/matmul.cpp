@@ -142,11 +142,13 @@ bool Matmul::Matrix::stack(int64_t batch, int64_t rows, int64_t cols) {
 }
 
 Matmul Matmul::of(const Call& call) {
-  const View &a = *call.inputs[input_of(kMatmul, "a")], &b = *call.inputs[input_of(kMatmul, "b")];
-  const View& c = call.outputs[output_of(kMatmul, "c")];
-  const bool transpose_a = call.attributes[attribute_of<bool>(kMatmul, "transpose_a")];
-  const bool transpose_b = call.attributes[attribute_of<bool>(kMatmul, "transpose_b")];
-  return {c.dtype,
+  return of(*call.inputs[input_of(kMatmul, "a")], *call.inputs[input_of(kMatmul, "b")],
+            call.attributes[attribute_of<bool>(kMatmul, "transpose_a")],
+            call.attributes[attribute_of<bool>(kMatmul, "transpose_b")], call.outputs[output_of(kMatmul, "c")]);
+}
+
+Matmul Matmul::of(const View& a, const View& b, bool transpose_a, bool transpose_b, const View& c) {
+  return {a.dtype,
           batch_of(c),
           rows_of(c),
           cols_of(c),
@@ -170,6 +172,11 @@ Matmul::Matmul(DType dtype, int64_t batch, int64_t m, int64_t n, int64_t k, Matr
 Matmul& Matmul::to_sums(bool add) {
   is_wide = true;
   adds = add;
+  return *this;
+}
+
+Matmul& Matmul::without_workspace() {
+  has_workspace = false;
   splits = 0;
   return *this;
 }

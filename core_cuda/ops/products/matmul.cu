@@ -66,7 +66,8 @@ struct ReadByTma {
     constexpr int64_t kLeast = 64;  // of fewer, the other kernels take less time than two more launches
     Matmul part = product;
     part.m = m, part.n = n;
-    return (m < product.m || n < product.n) && m >= kLeast && n >= kLeast && tma_reads(part);
+    const bool is_taken = product.is_wide ? tma_takes(part) : tma_reads(part);
+    return (m < product.m || n < product.n) && m >= kLeast && n >= kLeast && is_taken;
   }
 };
 
@@ -82,7 +83,7 @@ Status multiply_in_place(const Matmul& product, void* workspace, const Context& 
     const auto few = FewTilesChoice::of(product);
     return run_sm90(product, product_kernel(product, few, has_large_tiles(product)), few, workspace, context);
   }
-  if (is_sm90 && product.batch == 1 && !product.is_wide && product.epilogue.is_empty()) {
+  if (is_sm90 && product.batch == 1 && product.epilogue.is_empty()) {
     const ReadByTma most(product);
     if (most.is_most_of(product)) {
       const int64_t m = most.m, n = most.n, rows = product.m - m, columns = product.n - n;
@@ -115,16 +116,15 @@ Status multiply_in_place(const Matmul& product, void* workspace, const Context& 
 
 // These matrices of the batch.
 Matmul matrices_of(const Matmul& product, int64_t first, int64_t count) {
-  const int64_t size = size_of(product.dtype);
   const auto from = [&](const Matmul::Matrix& matrix) {
     Matmul::Matrix part = matrix;
-    part.data = static_cast<const char*>(matrix.data) + first * matrix.batch_stride * size;
+    part.data = static_cast<const char*>(matrix.data) + first * matrix.batch_stride * size_of(product.dtype);
     return part;
   };
   Matmul part = product;
   part.a = from(product.a);
   part.b = from(product.b);
-  part.c = static_cast<char*>(product.c) + first * product.m * product.c_stride * size;
+  part.c = static_cast<char*>(product.c) + first * product.m * product.c_stride * size_of(product.c_dtype());
   part.batch = count;
   return part;
 }

@@ -48,10 +48,14 @@ struct Matmul {
   };
 
   static Matmul of(const Call& call);  // of the operator matmul
+  static Matmul of(const View& a, const View& b, bool transpose_a, bool transpose_b, const View& c);
   Matmul(DType dtype, int64_t batch, int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, void* c);
 
   // c becomes the sums themselves, or is increased by them: in the compute type, without an epilogue.
   Matmul& to_sums(bool add);
+
+  // For a caller without a workspace: neither splits of k nor copies.
+  Matmul& without_workspace();
 
   size_t workspace() const;  // bytes that the CUDA kernels need for the products of the splits
   DType c_dtype() const { return is_wide ? compute_dtype(dtype) : dtype; }
@@ -62,7 +66,7 @@ struct Matmul {
   Matrix a, b;
   void* c;
   int64_t c_stride;  // between rows; n for a product with an epilogue
-  bool is_wide = false, adds = false;
+  bool is_wide = false, adds = false, has_workspace = true;
   Epilogue epilogue = {};  // of a single product, not of a batch
 };
 

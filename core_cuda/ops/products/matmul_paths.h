@@ -33,7 +33,7 @@ Status finish_sums(const Matmul& product, const void* partials, int64_t splits, 
 Status matmul_f16_sm90(const Matmul& product, const Context& context);
 Status matmul_bf16_sm90(const Matmul& product, const Context& context);
 
-// The same for a product whose c is the sums; a is not transposed.
+// The same for a product whose c is the sums.
 Status sums_sm90(const Matmul& product, const Context& context);
 
 // Compute capability 9.x and a single product whose a and b TMA can read: see matmul_tiles.h.

@@ -16,8 +16,8 @@ Status matmul_bf16_sm90(const Matmul& product, const Context& context) {
 }
 
 Status sums_sm90(const Matmul& product, const Context& context) {
-  return product.dtype == DType::f16 ? sums_sm90<cutlass::half_t>(product, context)
-                                     : sums_sm90<cutlass::bfloat16_t>(product, context);
+  return product.dtype == DType::f16 ? matmul_sm90<cutlass::half_t, float>(product, context)
+                                     : matmul_sm90<cutlass::bfloat16_t, float>(product, context);
 }
 
 Status split_sums_sm90(const Matmul& part, const Context& context) {

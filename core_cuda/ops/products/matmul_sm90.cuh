@@ -121,11 +121,4 @@ Status matmul_sm90(const Matmul& product, const Context& context) {
                               : launch_sm90<T, RowMajor, RowMajor, Out, Tiles>(product, context);
 }
 
-// The sums; a's rows are of unit stride.
-template <class T>
-Status sums_sm90(const Matmul& product, const Context& context) {
-  return product.b.transposed ? launch_sm90<T, RowMajor, ColumnMajor, float>(product, context)
-                              : launch_sm90<T, RowMajor, RowMajor, float>(product, context);
-}
-
 }  // namespace fusedops::cuda

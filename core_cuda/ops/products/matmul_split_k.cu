@@ -1,17 +1,17 @@
 // Split-K, for a product with few elements and a long k, such as that of a few rows with a weight, or the gradient of a
 // small weight over many rows: k is cut into splits, so that there are enough blocks to occupy the GPU. The product of
 // each split is one matrix of a batch, in the type of the sums; a second kernel adds them in a fixed order, rounds once
-// and writes c. Limit: reading a and b, or the tensor cores of the few blocks that there are.
+// and writes c, or adds them to c. Limit: reading a and b, or the tensor cores of the few blocks that there are.
 #include "ops/products/epilogue.cuh"
 #include "ops/products/matmul_paths.h"
 
 namespace fusedops::cuda {
 namespace {
 
-// Element i of c from its sum over the splits.
-template <class T>
+// Element i of c from its sum over the splits. T: of the product; C: of c.
+template <class T, class C>
 __global__ void __launch_bounds__(kThreads)
-    sum_splits_kernel(const compute_t<T>* partials, int64_t splits, int64_t count, T* c, int64_t c_stride,
+    sum_splits_kernel(const compute_t<T>* partials, int64_t splits, int64_t count, C* c, int64_t c_stride, bool adds,
                       const ElementEpilogue<T> epilogue, const Divisor columns) {
   begin_kernel();
   const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
@@ -21,15 +21,22 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t split = 0; split < splits; ++split) sum += partials[split * count + i];
   const auto [row, column] = columns.divide(i);
   const int64_t at = row * c_stride + column;
-  c[at] = from_compute<T>(epilogue.finish(sum, at, column));
+  sum = epilogue.finish(sum, at, column);
+  c[at] = from_compute<C>(adds ? sum + to_compute(c[at]) : sum);
+}
+
+template <class T, class C>
+Status sum_splits(const Matmul& product, const void* partials, int64_t splits, const Context& context) {
+  const int64_t count = product.m * product.n;
+  return launch(context, sum_splits_kernel<T, C>, (count + kThreads - 1) / kThreads, kThreads,
+                static_cast<const compute_t<T>*>(partials), splits, count, static_cast<C*>(product.c), product.c_stride,
+                product.adds, ElementEpilogue<T>(product.epilogue), Divisor(product.n));
 }
 
 template <class T>
 Status sum_splits(const Matmul& product, const void* partials, int64_t splits, const Context& context) {
-  const int64_t count = product.m * product.n;
-  return launch(context, sum_splits_kernel<T>, (count + kThreads - 1) / kThreads, kThreads,
-                static_cast<const compute_t<T>*>(partials), splits, count, static_cast<T*>(product.c), product.c_stride,
-                ElementEpilogue<T>(product.epilogue), Divisor(product.n));
+  return product.is_wide ? sum_splits<T, compute_t<T>>(product, partials, splits, context)
+                         : sum_splits<T, T>(product, partials, splits, context);
 }
 
 template <class T>
@@ -58,6 +65,7 @@ Status run(const Matmul& product, compute_t<T>* partials, const Context& context
   part.epilogue = {};
   part.c = partials;
   part.c_stride = product.n;
+  part.adds = false;
   part.k = depth;
   part.batch = whole;
   part.a.batch_stride = depth * (product.a.transposed ? product.a.stride : 1);

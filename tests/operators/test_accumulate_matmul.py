@@ -1,0 +1,171 @@
+"""accumulate_matmul: every kernel that its products may take, what it leaves alone, and what it refuses."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from tests.helpers.numerics import assert_accurate, assert_same_bits, compute_dtype, numpy_dtype
+from tests.helpers.updates import UPDATES, Call
+
+UPDATE = next(update for update in UPDATES if update.name == "accumulate_matmul")
+
+SIZES = (  # M, N, K
+    (512, 1024, 96),  # tiles that fill a GPU
+    (256, 136, 4096),  # a few, and splits
+    (129, 65, 600),  # rows that TMA cannot read
+    (328, 64, 48),  # a few, and a short sum
+    (1032, 2049, 64),  # the total's rows are not aligned
+    (8, 8, 20_000),
+)
+
+
+def call(m, n, k, dtype, transposes, random):
+    a, b = (random.normal(size=size).astype(numpy_dtype(dtype)) for size in ((m, k), (k, n)))
+    if transposes[0]:
+        a = np.ascontiguousarray(a.T)
+    if transposes[1]:
+        b = np.ascontiguousarray(b.T)
+    total = random.normal(size=(m, n)).astype(compute_dtype(dtype))
+    return Call(
+        {"total": [total], "a": [a], "b": [b]}, options={"transpose_a": transposes[0], "transpose_b": transposes[1]}
+    )
+
+
+@pytest.mark.parametrize("transposes", [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_sizes(both_backends, size, transposes, dtype, random):
+    """Against float64, the same bits in both frameworks, and twice."""
+    given = call(*size, dtype, transposes, random)
+    exact = {name: [x.astype("float64") for x in arrays] for name, arrays in given.lists.items()}
+    ((value, magnitude, roundings),) = UPDATE.reference(exact, {}, given.options)["total"]
+    found = [UPDATE.run(backend, given)["total"][0] for backend in (*both_backends, both_backends[0])]
+    # float64's reference is as exact as the kernel: its own roundings count, too.
+    assert_accurate(found[0], value, magnitude, (2 if dtype == "float64" else 1) * roundings)
+    for other in found[1:]:
+        assert_same_bits(other, found[0])
+
+
+def test_what_is_added_is_not_rounded(any_backend, random):
+    """Products of bfloat16 that are lost when they are rounded, or summed up in 16 bits."""
+    total, a, b = np.ones((1, 1)), np.full((1, 4), 2.0**-8), np.full((4, 1), 2.0**-8)
+    dtype = numpy_dtype("bfloat16")
+    given = Call({"total": [total.astype("float32")], "a": [a.astype(dtype)], "b": [b.astype(dtype)]})
+    for _ in range(3):
+        (got,) = UPDATE.run(any_backend, given)["total"]
+        given = given.changed("total", [got])
+    assert got.item() == 1 + 3 * 4 * 2.0**-16
+
+
+def test_nan_and_infinity(any_backend, dtype):
+    inf, nan = np.inf, np.nan
+    total = np.array([[0, inf, nan, 1]]).T
+    a = np.array([[inf, -inf, 1, nan]]).T
+    wide, narrow = compute_dtype(dtype), numpy_dtype(dtype)
+    given = Call({"total": [total.astype(wide)], "a": [a.astype(narrow)], "b": [np.ones((1, 1)).astype(narrow)]})
+    np.testing.assert_array_equal(UPDATE.run(any_backend, given)["total"][0], [[inf], [nan], [nan], [nan]])
+
+
+def test_parts_of_a_larger_total(torch_backend, dtype, random):
+    """Rows and columns of it, which keep what is between them; strided and misaligned matrices."""
+    torch, given = torch_backend.torch, call(40, 24, 64, dtype, (True, False), random)
+    expected = UPDATE.run(torch_backend, given)["total"][0]
+    total, a, b = (torch_backend.from_numpy(arrays[0]) for arrays in given.lists.values())
+
+    def spread(x):
+        larger = torch.full((x.shape[0], x.shape[1] + 3), 5.0, dtype=x.dtype, device=x.device)
+        larger[:, 1:-2] = x
+        return larger
+
+    larger = spread(total)
+    torch_backend.functions.accumulate_matmul(larger[:, 1:-2], a, b, transpose_a=True)
+    assert_same_bits(torch_backend.to_numpy(larger[:, 1:-2]), expected)
+    assert (larger[:, 0] == 5).all() and (larger[:, -2:] == 5).all()
+    torch_backend.functions.accumulate_matmul(total, spread(a)[:, 1:-2], spread(b)[:, 1:-2], transpose_a=True)
+    # Misaligned matrices may be summed up in another order.
+    exact = {name: [x.astype("float64") for x in arrays] for name, arrays in given.lists.items()}
+    ((value, magnitude, roundings),) = UPDATE.reference(exact, {}, given.options)["total"]
+    assert_accurate(torch_backend.to_numpy(total), value, magnitude, 2 * roundings)
+
+
+REFUSED = (
+    ((2, 3), "float32", (2, 4), (5, 3), "b must have 4 rows to multiply a of shape [2, 4]; got shape [5, 3]"),
+    ((2, 2), "float32", (2, 4), (4, 3), "total must have the shape of the product, [2, 3]; got [2, 2]"),
+    ((3,), "float32", (1, 4), (4, 3), "total must have the shape of the product, [1, 3]; got [3]"),
+    ((2, 3), "float64", (2, 4), (4, 3), "total must be float32; got float64"),
+    ((2, 3), "bfloat16", (2, 4), (4, 3), "total must be float32; got bfloat16"),
+)
+
+
+@pytest.mark.parametrize("shape, of_total, shape_a, shape_b, sentence", REFUSED)
+def test_refused(any_backend, shape, of_total, shape_a, shape_b, sentence):
+    lists = {"total": [np.ones(shape, numpy_dtype(of_total))]}
+    lists |= {"a": [np.ones(shape_a, "float32")], "b": [np.ones(shape_b, "float32")]}
+    with pytest.raises(any_backend.errors, match=re.escape(f"fusedops.accumulate_matmul: {sentence}")):
+        UPDATE.run(any_backend, Call(lists))
+
+
+def test_shared_memory(torch_backend):
+    """A kernel would read what it has written."""
+    torch, accumulate = torch_backend.torch, torch_backend.functions.accumulate_matmul
+    x = torch.ones(8, 8, device=torch_backend.device)
+    for other in (x, x[2:, :6].mT.contiguous().mT, x.mT, x[:8]):
+        total = x.clone() if other.data_ptr() != x.data_ptr() else x
+        a = other if other.shape == (8, 8) else x
+        if total is x:
+            with pytest.raises(RuntimeError, match="total must have memory of its own, to be updated; got memory that"):
+                accumulate(total, a, x.clone())
+            with pytest.raises(RuntimeError, match="got memory that b shares"):
+                accumulate(total, x.clone(), a)
+        else:
+            accumulate(total, a, x)
+    assert (x == 1).all()
+    accumulate(x[:, :2], x[:, 2:4].mT.contiguous().mT[:8], torch.ones(2, 2, device=x.device))  # columns: copied before
+    assert (x[:, :2] == 3).all() and (x[:, 2:] == 1).all()
+
+
+def test_a_constant_is_no_total(tf_backend):
+    one = tf_backend.tf.ones([1, 1])
+    with pytest.raises(TypeError, match=r"total is updated, and must be a tf\.Variable; got EagerTensor"):
+        tf_backend.functions.accumulate_matmul(one, one, one)
+
+
+def test_keras_variable(tf_backend):
+    import keras
+
+    with tf_backend.place:
+        total = keras.Variable(np.ones((1, 1), "float32"))
+        one = tf_backend.tf.ones([1, 1])
+        tf_backend.functions.accumulate_matmul(total, one, one)
+    assert total.numpy().item() == 2
+
+
+def test_gradient_of_a_function(tf_backend):
+    """The documented way: a custom gradient adds to a variable, in a function too."""
+    tf, fo = tf_backend.tf, tf_backend.functions
+    with tf_backend.place:
+        weight, total = tf.Variable(tf.ones([3, 2])), tf.Variable(tf.zeros([3, 2]))
+        x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+
+        @tf.custom_gradient
+        def layer(x, weight):
+            def backward(dy):
+                fo.accumulate_matmul(total, dy, x, transpose_a=True)
+                return fo.matmul(dy, weight), None
+
+            return fo.linear(x, weight), backward
+
+        def step():
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                loss = tf.reduce_sum(layer(x, weight.read_value()) ** 2)
+            return tape.gradient(loss, x)
+
+        for way in (step, tf.function(step)):
+            total.assign(tf.zeros([3, 2]))
+            for count in (1, 2):
+                way()
+                expected = count * 2 * np.array([[3.0, 7.0]] * 3) @ np.array([[1.0, 2.0], [3.0, 4.0]])
+                np.testing.assert_allclose(total.numpy(), expected)
