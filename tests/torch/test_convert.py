@@ -155,9 +155,7 @@ def test_a_head_of_unaligned_rows(torch_backend, torch, fo, inputs, outputs, bia
     exact = step(copy.deepcopy(model).double(), torch.nn.functional.cross_entropy, x.double())
     theirs = step(model, torch.nn.functional.cross_entropy, x)
     fo.convert(model)
-    assert (
-        "1 Linear -> fusedops.torch.conversion.linear.UnalignedLinear, of 16 bits on a GPU" in capsys.readouterr().out
-    )
+    assert "1 Linear -> fusedops.torch.conversion.linear.PlainLinear, of 16 bits on a GPU" in capsys.readouterr().out
     assert type(model[0]) is torch.nn.Linear
     few = torch.randn(1, inputs).bfloat16()
     assert (model[1].why_not(few) is None) == (torch_backend.device == "cuda" and inputs % 8 == 0)

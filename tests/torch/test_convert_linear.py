@@ -7,7 +7,7 @@ import pytest
 from tests.helpers.hugging_face import FAMILIES
 from tests.helpers.torch_functions import operators
 
-UNALIGNED = "fusedops.torch.conversion.linear.UnalignedLinear"
+PLAIN = "fusedops.torch.conversion.linear.PlainLinear"
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_transformers(torch_backend, torch, transformers, tokens, name, fused, c
     plain = model(tokens).logits
     torch_backend.functions.convert(model)
     report = capsys.readouterr().out
-    assert UNALIGNED in report and "its product is" not in report
+    assert PLAIN in report and "its product is" not in report
     got = model(tokens).logits
     torch.testing.assert_close(got, plain, rtol=0, atol=1e-5)  # transformers' norms compute in float32
     assert f"Fusedops{fused}Backward" in operators(got)
@@ -42,7 +42,7 @@ def test_sequential(torch_backend, torch, fo, compiled, capsys):
     x = torch.randn(4, 12, device=torch_backend.device)
     plain = model(x)
     fo.convert(model)
-    assert UNALIGNED in capsys.readouterr().out and type(model) is not torch.nn.Sequential
+    assert PLAIN in capsys.readouterr().out and type(model) is not torch.nn.Sequential
     got = torch.compile(model, fullgraph=True, backend="eager")(x) if compiled else model(x)
     torch.testing.assert_close(got, plain)
     assert operators(got) == {"FusedopsLinearBackward"}
@@ -55,7 +55,7 @@ def test_layers_of_ours(torch_backend, torch, fo, name):
     """A linear layer within one of them, which is converted with a model around it."""
     layer = getattr(fo.nn, name)(12, 23).to(torch_backend.device)
     fo.convert(torch.nn.ModuleList([layer]), verbose=False)
-    assert {type(child).__name__ for child in layer.children()} == {"UnalignedLinear"}
+    assert {type(child).__name__ for child in layer.children()} == {"PlainLinear"}
     assert layer.why_not() is None
 
 

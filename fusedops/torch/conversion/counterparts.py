@@ -15,7 +15,7 @@ from fusedops.torch import nn
 from fusedops.torch.conversion import functions, hf, sequential, transformer
 from fusedops.torch.conversion.functions import called
 from fusedops.torch.conversion.hf.layer import HFLayer
-from fusedops.torch.conversion.linear import UnalignedLinear, is_aligned
+from fusedops.torch.conversion.linear import PlainLinear, is_served
 from fusedops.torch.nn.layer import FusedLayer
 
 _OF_TORCH: dict[type, type] = {
@@ -29,7 +29,7 @@ _OF_TORCH: dict[type, type] = {
     torch.nn.TransformerEncoderLayer: transformer.TransformerEncoderLayer,
 }
 # Few of these are converted; the report mentions neither the others nor subclasses.
-_LINEAR: dict[type, type] = {torch.nn.Linear: UnalignedLinear}
+_LINEAR: dict[type, type] = {torch.nn.Linear: PlainLinear}
 _ORIGINALS = {counterpart: kind for kind, counterpart in (_OF_TORCH | _LINEAR).items()}
 
 _SERVED = "torch's own kernel serves as well"
@@ -94,8 +94,8 @@ class Modules(conversion.Rules):
         return super().becomes(thing) + (f" (as {like})" if like not in ("", type(thing).__name__) else "")
 
     def condition(self, thing: Any) -> str:
-        if isinstance(thing, UnalignedLinear):
-            return "of 16 bits on a GPU, in code that is not compiled"
+        if isinstance(thing, PlainLinear):
+            return thing.condition
         if isinstance(thing, sequential.Sequential):
             return thing.condition()
         if isinstance(thing, torch.nn.MultiheadAttention):
@@ -116,7 +116,7 @@ class Modules(conversion.Rules):
 
     def fixed(self, thing: Any) -> str | None:
         kind = type(thing)
-        if kind in _LINEAR and is_aligned(thing):
+        if kind in _LINEAR and is_served(thing):
             return None
         if sequential.is_sequential(kind) and not any(sequential.meant(thing)):
             return None

@@ -1,6 +1,8 @@
-"""torch.nn.Linear whose numbers of inputs and outputs are not both multiples of 8, such as a head of 50 257 classes.
+"""torch.nn.Linear, where torch's own product does not serve as well.
 
-Rows of 16 bits then begin at any address, for which cuBLAS has slow kernels only.
+One reason are numbers of inputs and outputs that are not both multiples of 8, such as a head of 50 257 classes: rows of
+16 bits then begin at any address, for which cuBLAS has slow kernels only. The other is a weight with a `main_grad`, to
+which the product adds the gradient.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fusedops.torch import nn
+from fusedops.torch.internals import has_main_grad
 from fusedops.torch.nn.linear import product_dtype
 
 _FEWEST_WEIGHTS = 2**20  # of fewer, either takes little time
@@ -18,19 +21,28 @@ _FEWEST_ROWS = 8
 _SERVED = "torch's own product serves as well"
 
 
-def is_aligned(layer: torch.nn.Linear) -> bool:
-    """Whether torch's own product is fast."""
+def is_served(layer: torch.nn.Linear) -> bool:
+    """Whether torch's own product serves as well."""
+    return _is_aligned(layer) and not has_main_grad(layer.weight)
+
+
+def _is_aligned(layer: torch.nn.Linear) -> bool:
     inputs, outputs = layer.in_features, layer.out_features
     return (inputs % 8 == 0 and outputs % 8 == 0) or inputs * outputs < _FEWEST_WEIGHTS
 
 
-class UnalignedLinear(nn.Linear):
+class PlainLinear(nn.Linear):
     is_torchs_linear = True  # for `is_plain_linear`
 
+    @property
+    def condition(self) -> str:
+        """Where the kernel computes it."""
+        return "" if has_main_grad(self.weight) else "of 16 bits on a GPU, in code that is not compiled"
+
     def why_not(self, *inputs: Any) -> str | None:
-        if is_aligned(self):
+        if is_served(self):
             return _SERVED if inputs else ""
-        if not inputs or not isinstance(inputs[0], Tensor):
+        if not inputs or not isinstance(inputs[0], Tensor) or has_main_grad(self.weight):
             return super().why_not(*inputs)
         x = inputs[0]
         if torch.compiler.is_compiling():  # the compiler's product of padded rows takes less time than ours

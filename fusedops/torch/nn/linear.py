@@ -13,7 +13,8 @@ from torch.types import Device
 import fusedops.torch as fo
 from fusedops.functions.common import Activation
 from fusedops.torch.autocast import autocast_dtype
-from fusedops.torch.internals import is_any_autocast_enabled, is_watched
+from fusedops.torch.internals import has_main_grad, is_any_autocast_enabled, is_watched
+from fusedops.torch.nn import main_grad
 from fusedops.torch.nn.layer import (
     FusedLayer,
     as_original,
@@ -58,7 +59,7 @@ def unfused_product(x: Any, weight: Any) -> str | None:
     """The same, and why torch's own code computes x Wᵀ although the kernels could."""
     if reason := unfused_weight(x, weight):
         return reason
-    if not isinstance(x, Tensor) or not x.is_cpu or product_dtype(x).itemsize > 2:
+    if not isinstance(x, Tensor) or not x.is_cpu or product_dtype(x).itemsize > 2 or has_main_grad(weight):
         return None
     return f"on a CPU, torch's own products of {name(product_dtype(x))} are faster"
 
@@ -85,6 +86,8 @@ def unfused_part(layer: nn.Module, name: str) -> str | None:
     part = getattr(layer, name)
     if not is_plain_linear(part):
         return f"{name} is a {type(part).__module__}.{type(part).__qualname__}"
+    if has_main_grad(part.weight):
+        return f"{name} adds its weight's gradient to main_grad"
     return f"{name} has a hook or a forward of its own" if is_watched(part) else None
 
 
@@ -154,10 +157,17 @@ class Linear(FusedLayer, nn.Linear):
 
     Raises:
         RuntimeError: the input has the wrong shape or dtype.
-        ValueError: `activation` is not one of those above.
+        ValueError: `activation` is not one of those above, or `main_grad` has another shape or dtype than below.
 
-    torch's own code handles 16 bits on a CPU, where its products are faster, all other dtypes, devices and layouts, and
-    weights that are quantized or distributed.
+    Gradient:
+        Where the weight has an attribute `main_grad`, as Megatron-LM and Transformer Engine give it, the backward adds
+        the weight's gradient to it, and `weight.grad` stays as it is: [out_features, in_features], float32, or float64
+        for a layer of float64. The product that makes the gradient adds its sums, without rounding them to 16 bits. If
+        the weight also has an attribute `grad_added_to_main_grad`, it becomes True, and hooks on the weight get a
+        tensor without values. Then there is no double backward, and torch.compile breaks its graph at the layer.
+
+    torch's own code handles 16 bits on a CPU, where its products are faster, unless the weight has a main_grad; all
+    other dtypes, devices and layouts; and weights that are quantized or distributed, whose gradient is in `grad`.
 
     Example:
         >>> layer = fnn.Linear(2, 1, activation="relu")
@@ -191,6 +201,8 @@ class Linear(FusedLayer, nn.Linear):
         if self.why_not(input):
             return self.otherwise(self._of_torch, input)
         try:
+            if main_grad.is_added(self.weight):
+                return main_grad.linear(input, self.weight, self.bias, self.activation, product_dtype(input))
             return fo.linear(input, self.weight, self.bias, self.activation)
         except RuntimeError as error:
             return as_original(error, self._of_torch, input)

@@ -1,0 +1,167 @@
+"""Layers whose weight's gradient is added to weight.main_grad: Linear, and torch's own after `convert`."""
+
+from __future__ import annotations
+
+import copy
+import re
+
+import pytest
+
+from tests.helpers.hugging_face import FAMILIES
+from tests.helpers.torch_functions import operators
+
+
+@pytest.fixture
+def torch(torch_backend):
+    return torch_backend.torch
+
+
+def give_main_grads(torch, model):
+    """As Megatron-LM does, to the weights of linear layers."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear):
+            wide = torch.promote_types(module.weight.dtype, torch.float32)
+            module.weight.main_grad = torch.zeros_like(module.weight, dtype=wide)
+    return model
+
+
+def summed(torch, layer, batches):
+    """The gradients of all parameters, summed up by autograd in the layer's dtype."""
+    layer.zero_grad()
+    for x in batches:
+        layer(x).square().sum().backward()
+    return [p.grad for p in layer.parameters()]
+
+
+@pytest.mark.parametrize("activation", ["identity", "relu", "gelu"])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(16, 24), (3, 5, 24), (24,), (0, 24)], ids=str)
+def test_linear(torch_backend, torch, fo, dtype, activation, bias, shape):
+    kind = {"device": torch_backend.device, "dtype": getattr(torch, dtype)}
+    layer = fo.nn.Linear(24, 40, bias=bias, activation=activation, **kind)
+    exact = copy.deepcopy(layer).double()
+    batches = [torch.randn(shape, **kind) for _ in range(3)]
+    expected = summed(torch, exact, [x.double() for x in batches])
+    give_main_grads(torch, layer)
+    found = summed(torch, layer, batches)
+    assert layer.weight.grad is None and found[0] is None
+    tolerance = {"float64": 1e-12, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}[dtype]
+    limit = tolerance * max(1, float(expected[0].abs().max())) if expected[0].numel() else 0
+    torch.testing.assert_close(layer.weight.main_grad.double(), expected[0], rtol=tolerance, atol=limit)
+    if bias:
+        torch.testing.assert_close(found[1].double(), expected[1], rtol=tolerance, atol=limit)
+
+
+def test_gradient_of_the_input(torch_backend, torch, fo):
+    layer = give_main_grads(torch, fo.nn.Linear(6, 5, activation="gelu", device=torch_backend.device).double())
+    x = torch.randn(4, 6, dtype=torch.float64, device=torch_backend.device, requires_grad=True)
+    assert torch.autograd.gradcheck(layer, x)
+    with pytest.raises(RuntimeError, match="a weight with a main_grad has no double backward"):
+        torch.autograd.grad(layer(x).sum(), x, create_graph=True)
+
+
+def test_small_gradients_are_not_lost(torch_backend, torch, fo):
+    """Sums of bfloat16 stop at 256 times what is added."""
+    layer = fo.nn.Linear(8, 8, bias=False, device=torch_backend.device, dtype=torch.bfloat16)
+    give_main_grads(torch, layer)
+    x = torch.ones(1, 8, device=torch_backend.device, dtype=torch.bfloat16)
+    for _ in range(1000):
+        layer(x).sum().backward()
+    assert (layer.weight.main_grad == 1000).all()
+
+
+def test_autocast(torch_backend, torch, fo):
+    layer = give_main_grads(torch, fo.nn.Linear(8, 16, device=torch_backend.device))
+    x = torch.randn(4, 8, device=torch_backend.device, requires_grad=True)
+    with torch.autocast(torch_backend.device, torch.bfloat16):
+        y = layer(x)
+    assert y.dtype is torch.bfloat16
+    y.float().sum().backward()
+    expected = torch.ones(16, 4, device=torch_backend.device) @ x.detach().bfloat16().float()
+    torch.testing.assert_close(layer.weight.main_grad, expected)
+    assert (x.grad.dtype, layer.bias.grad.dtype) == (torch.float32, torch.float32)
+
+
+def test_without_a_gradient(torch_backend, torch, fo):
+    layer = give_main_grads(torch, fo.nn.Linear(8, 16, device=torch_backend.device))
+    x = torch.randn(4, 8, device=torch_backend.device, requires_grad=True)
+    with torch.no_grad():
+        assert not layer(x).requires_grad
+    layer.weight.requires_grad_(False)
+    layer(x).sum().backward()
+    assert x.grad is not None and (layer.weight.main_grad == 0).all()
+
+
+def test_programs_that_want_to_be_told(torch_backend, torch, fo):
+    """Megatron-LM's hook on a weight is called when its gradient is there, and asks where it is."""
+    layer, seen = give_main_grads(torch, fo.nn.Linear(8, 16, device=torch_backend.device)), []
+    layer.weight.grad_added_to_main_grad = False
+    layer.weight.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad_added_to_main_grad))
+    x = torch.randn(4, 8, device=torch_backend.device)
+    layer(x).sum().backward()
+    assert seen == [True] and layer.weight.grad.shape == (16, 8)
+    torch.testing.assert_close(layer.weight.main_grad, torch.ones(16, 1, device=x.device) @ x.sum(0)[None])
+
+
+@pytest.mark.parametrize(
+    "main_grad, sentence",
+    [
+        (lambda torch, weight: torch.zeros(8, 8), "float32 and shape [16, 8]; got torch.float32 and shape [8, 8]"),
+        (lambda torch, weight: weight.bfloat16(), "float32 and shape [16, 8]; got torch.bfloat16 and shape [16, 8]"),
+        (lambda torch, weight: 0, "a tensor of float32 and shape [16, 8]; got int"),
+    ],
+)
+def test_refused(torch_backend, torch, fo, main_grad, sentence):
+    layer = fo.nn.Linear(8, 16, device=torch_backend.device)
+    layer.weight.main_grad = main_grad(torch, layer.weight.detach())
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        layer(torch.randn(4, 8, device=torch_backend.device))
+
+
+@pytest.mark.parametrize("name", ["llama", "bert", "phi3"])
+def test_convert(torch_backend, torch, fo, transformers, name):
+    """All products of a model, among them those that other layers would compute with what is behind them."""
+    model = FAMILIES[name].build("float64", torch_backend.device)
+    inputs = {"input_ids": torch.arange(12, device=torch_backend.device)[None]}
+    model(**inputs).logits.square().sum().backward()
+    expected = {key: p.grad for key, p in model.named_parameters()}
+    model.zero_grad()
+    fo.convert(give_main_grads(torch, model), verbose=False)
+    for _ in range(2):
+        model(**inputs).logits.square().sum().backward()
+    weights = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Linear)}
+    tied = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
+    assert weights
+    for key, p in model.named_parameters():
+        if expected[key] is None:
+            continue
+        found = p.main_grad if id(p) in weights else p.grad
+        if id(p) in weights & tied:
+            found = p.main_grad + p.grad
+        scale = float(expected[key].abs().max())
+        assert torch.allclose(found, 2 * expected[key], rtol=1e-4, atol=1e-5 * scale + 1e-9), key
+        assert id(p) not in weights - tied or p.grad is None, key
+
+
+def test_convert_without_main_grads(torch_backend, torch, fo, capsys):
+    layer = torch.nn.Linear(8, 16, device=torch_backend.device)
+    model = torch.nn.Sequential(layer, torch.nn.LayerNorm(16, device=torch_backend.device))
+    fo.convert(model)
+    assert type(layer) is torch.nn.Linear
+    layer.weight.main_grad = torch.zeros_like(layer.weight)
+    fo.convert(model)
+    assert "1 Linear -> fusedops.torch.conversion.linear.PlainLinear" in capsys.readouterr().out
+    got = model(torch.randn(4, 8, device=torch_backend.device))
+    got.sum().backward()
+    assert layer.weight.grad is None
+    fo.revert(model)
+    assert type(layer) is torch.nn.Linear and operators(layer(torch.randn(4, 8, device=torch_backend.device))) == set()
+
+
+def test_compiled(torch_backend, torch, fo):
+    layer = give_main_grads(torch, fo.nn.Linear(8, 16, activation="gelu", device=torch_backend.device))
+    x = torch.randn(4, 8, device=torch_backend.device)
+    layer(x).sum().backward()
+    expected = layer.weight.main_grad.clone()
+    torch.compile(lambda x: layer(x) * 2, backend="eager")(x).sum().backward()
+    torch.testing.assert_close(layer.weight.main_grad, 3 * expected)
