@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -62,6 +63,9 @@ def _torch_linear_cross_entropy(torch: Any) -> Function:
 
 
 def _quack_linear_cross_entropy(quack: Any) -> Function:
+    # It knows a kernel by all that its code refers to, among which is the DSL's logger: with DSL 4.7 it does not import
+    # without this.
+    setattr(logging.Logger, "__quack_semantic_key__", lambda logger: logger.name)  # noqa: B010
     # Imported by the call: where this module does not fit the CUTLASS DSL that is there, the others still do.
     module = f"{quack.__name__}.linear_cross_entropy"
     return lambda x, weight, labels: import_module(module).chunked_linear_cross_entropy(x, weight, labels)

@@ -11,6 +11,7 @@ from tests.helpers.frameworks import installed
 def kernels_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """In compiled code, too: the tensors of tests are small, and stand for large ones."""
     if installed("torch"):
-        from fusedops.torch.nn import layer
+        from fusedops.torch.nn import layer, linear
 
         monkeypatch.setattr(layer, "_FEWEST_COMPILED", 0)
+        monkeypatch.setattr(linear, "_FEWEST_COMPILED", 0)
