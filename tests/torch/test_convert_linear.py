@@ -59,6 +59,21 @@ def test_layers_of_ours(torch_backend, torch, fo, name):
     assert layer.why_not() is None
 
 
+def test_the_compiler_sees_the_same(torch, fo):
+    """The inputs of a graph in the same order: it decides for which products of the backward rows are padded."""
+    model, graphs = torch.nn.Linear(12, 23), []
+
+    def backend(graph, _):
+        graphs.append([node.name for node in graph.graph.nodes])
+        return graph.forward
+
+    for _ in range(2):
+        torch.compile(lambda x: model(x).sin(), backend=backend)(torch.randn(4, 12))
+        torch.compiler.reset()
+        fo.convert(model, verbose=False)
+    assert type(model) is not torch.nn.Linear and len(graphs) == 2 and graphs[0] == graphs[1]
+
+
 def test_a_class_made_of_it_is_another(torch, fo):
     """As by parametrizations."""
     model = fo.convert(torch.nn.Sequential(torch.nn.Linear(12, 23), torch.nn.SiLU()), verbose=False)
