@@ -132,6 +132,20 @@ def test_a_constant_is_no_total(tf_backend):
         tf_backend.functions.accumulate_matmul(one, one, one)
 
 
+@pytest.mark.parametrize("way", ["eager", "graph", "xla"])
+def test_a_variable_that_is_also_read(tf_backend, way):
+    """A read tensor shares the variable's memory until the update."""
+    tf, accumulate = tf_backend.tf, tf_backend.functions.accumulate_matmul
+    with tf_backend.place:
+        total = tf.Variable(tf.ones([2, 2]))
+
+        def square():
+            accumulate(total, total, total.read_value())
+
+        (square if way == "eager" else tf.function(square, jit_compile=way == "xla"))()
+    np.testing.assert_array_equal(total.numpy(), np.full((2, 2), 3))
+
+
 def test_keras_variable(tf_backend):
     import keras
 
