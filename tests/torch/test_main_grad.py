@@ -118,6 +118,32 @@ def test_refused(torch_backend, torch, fo, main_grad, sentence):
         layer(torch.randn(4, 8, device=torch_backend.device))
 
 
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_checkpoints(torch_backend, torch, fo, use_reentrant):
+    """What they unpack for the backward are other tensors."""
+    layer = give_main_grads(torch, fo.nn.Linear(8, 16, activation="gelu", device=torch_backend.device))
+    x = torch.randn(4, 8, device=torch_backend.device, requires_grad=True)
+    layer(x).sum().backward()
+    expected = layer.weight.main_grad.clone()
+    torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=use_reentrant).sum().backward()
+    assert torch.equal(layer.weight.main_grad, 2 * expected)
+
+
+def test_programs_without_effects(torch_backend, torch, fo):
+    """torch.func's and torch.jit's: their gradients are in grad, or what they return."""
+    layer = give_main_grads(torch, fo.nn.Linear(8, 16, device=torch_backend.device))
+    x = torch.randn(4, 8, device=torch_backend.device)
+    expected = torch.ones(16, 1, device=x.device) @ x.sum(0)[None]
+    parameters = {name: p.detach() for name, p in layer.named_parameters()}
+    found = torch.func.grad(lambda p: torch.func.functional_call(layer, p, (x,)).sum())(parameters)
+    torch.testing.assert_close(found["weight"], expected)
+    torch.testing.assert_close(torch.func.grad(lambda x: layer(x).sum())(x), layer.weight.sum(0).expand(4, 8))
+    traced = torch.jit.trace(layer, x)
+    traced(x).sum().backward()
+    torch.testing.assert_close(layer.weight.grad, expected)
+    assert (layer.weight.main_grad == 0).all()
+
+
 @pytest.mark.parametrize("name", ["llama", "bert", "phi3"])
 def test_convert(torch_backend, torch, fo, transformers, name):
     """All products of a model, among them those that other layers would compute with what is behind them."""

@@ -164,7 +164,8 @@ class Linear(FusedLayer, nn.Linear):
         the weight's gradient to it, and `weight.grad` stays as it is: [out_features, in_features], float32, or float64
         for a layer of float64. The product that makes the gradient adds its sums, without rounding them to 16 bits. If
         the weight also has an attribute `grad_added_to_main_grad`, it becomes True, and hooks on the weight get a
-        tensor without values. Then there is no double backward, and torch.compile breaks its graph at the layer.
+        tensor without values. Then there is no double backward, and torch.compile breaks its graph at the layer. In
+        torch.func and torch.jit.trace, whose programs have no such effects, the gradient is torch's.
 
     torch's own code handles 16 bits on a CPU, where its products are faster, unless the weight has a main_grad; all
     other dtypes, devices and layouts; and weights that are quantized or distributed, whose gradient is in `grad`.

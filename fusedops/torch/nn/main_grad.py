@@ -12,14 +12,17 @@ from torch import Tensor
 
 import fusedops.torch as fo
 from fusedops.functions.common import Activation
-from fusedops.torch.internals import has_main_grad
+from fusedops.torch.internals import are_transforms_active, has_main_grad, tracing_state
 
 _ops = torch.ops.fusedops
 
 
 def is_added(weight: Any) -> bool:
-    """Whether a gradient of this weight is wanted, and goes to its main_grad."""
-    return has_main_grad(weight) and weight.requires_grad and torch.is_grad_enabled()
+    """Whether a gradient of this weight is wanted, and goes to its main_grad: not where torch.jit.trace or torch.func
+    looks, whose programs have no such effects."""
+    if not has_main_grad(weight) or not weight.requires_grad or not torch.is_grad_enabled():
+        return False
+    return tracing_state() is None and not are_transforms_active()
 
 
 @torch.compiler.disable  # the compiler has no backward that changes a tensor which the forward does not return
@@ -40,14 +43,16 @@ class _Linear(torch.autograd.Function):
         has_slope = activation != "identity"
         y, z = _ops.linear(x, cast, bias, activation, True, has_slope)
         ctx.activation = activation
-        ctx.save_for_backward(x, weight, cast, bias, z if has_slope else None)
+        ctx.weight = weight  # itself, with its attributes: what checkpoints and offloading unpack is another tensor
+        ctx.save_for_backward(x, cast, bias, z if has_slope else None)
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise RuntimeError("fusedops.torch.nn.Linear: a weight with a main_grad has no double backward")
-        x, weight, cast, bias, z = ctx.saved_tensors
+        x, cast, bias, z = ctx.saved_tensors
+        weight = ctx.weight
         need_dx, _, need_dbias, _ = ctx.needs_input_grad
         dz, dx, dbias = dy, None, None
         if z is not None or need_dbias:
