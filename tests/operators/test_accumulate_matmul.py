@@ -90,6 +90,19 @@ def test_parts_of_a_larger_total(torch_backend, dtype, random):
     assert_accurate(torch_backend.to_numpy(total), value, magnitude, 2 * roundings)
 
 
+@pytest.mark.parametrize("size", SIZES[:3], ids=str)
+def test_a_total_at_any_address(torch_backend, size, dtype, random):
+    torch, given = torch_backend.torch, call(*size, dtype, (True, False), random)
+    total, a, b = (torch_backend.from_numpy(arrays[0]) for arrays in given.lists.values())
+    memory = torch.full((total.numel() + 2,), 5.0, dtype=total.dtype, device=total.device)
+    misaligned = memory[1:-1].view_as(total).copy_(total)
+    torch_backend.functions.accumulate_matmul(misaligned, a, b, transpose_a=True)
+    exact = {name: [x.astype("float64") for x in arrays] for name, arrays in given.lists.items()}
+    ((value, magnitude, roundings),) = UPDATE.reference(exact, {}, given.options)["total"]
+    assert_accurate(torch_backend.to_numpy(misaligned), value, magnitude, 2 * roundings)
+    assert memory[0] == 5 and memory[-1] == 5
+
+
 REFUSED = (
     ((2, 3), "float32", (2, 4), (5, 3), "b must have 4 rows to multiply a of shape [2, 4]; got shape [5, 3]"),
     ((2, 2), "float32", (2, 4), (4, 3), "total must have the shape of the product, [2, 3]; got [2, 2]"),
