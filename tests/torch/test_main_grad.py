@@ -169,6 +169,22 @@ def test_convert(torch_backend, torch, fo, transformers, name):
         assert id(p) not in weights - tied or p.grad is None, key
 
 
+def test_a_fused_loss(torch_backend, torch, fo, transformers, capsys):
+    """The head itself adds its gradient, so that it is called."""
+    model = FAMILIES["llama"].build("float64", torch_backend.device)
+    tokens = torch.arange(12, device=torch_backend.device)[None]
+    model(tokens, labels=tokens).loss.backward()
+    expected = model.lm_head.weight.grad.clone()
+    model.zero_grad()
+    fo.convert(give_main_grads(torch, model), fuse_loss=True)
+    assert "its head adds its weight's gradient to main_grad" in capsys.readouterr().out
+    got = model(tokens, labels=tokens)
+    got.loss.backward()
+    assert got.logits is not None
+    scale = float(expected.abs().max())  # transformers' norms compute in float32
+    torch.testing.assert_close(model.lm_head.weight.main_grad, expected, rtol=0, atol=1e-5 * scale)
+
+
 def test_convert_without_main_grads(torch_backend, torch, fo, capsys):
     layer = torch.nn.Linear(8, 16, device=torch_backend.device)
     model = torch.nn.Sequential(layer, torch.nn.LayerNorm(16, device=torch_backend.device))
