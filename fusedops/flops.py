@@ -33,6 +33,11 @@ def _matmul(a: Shape, b: Shape, transpose_a: bool, transpose_b: bool) -> int:
     return 2 * prod(a) * columns
 
 
+@flops("accumulate_matmul")
+def _accumulate_matmul(a: Shape, b: Shape, transpose_a: bool, transpose_b: bool, **_: Any) -> int:
+    return _matmul(a, b, transpose_a, transpose_b)
+
+
 @flops("matmul_backward")
 def _matmul_backward(
     dc: Shape, a: Shape | None, b: Shape, transpose_a: bool, transpose_b: bool, need_da: bool, need_db: bool

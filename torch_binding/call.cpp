@@ -2,7 +2,10 @@
 
 #include <torch/csrc/stable/accelerator.h>
 
+#include <algorithm>
+#include <array>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "allocation.h"
@@ -167,12 +170,20 @@ class Copies {
 };
 
 // An update of a tensor whose elements share memory has no meaning.
-Status check_expanded(const Input& input, const Operator& op, const View& view) {
-  for (int d = 0; d < view.rank; ++d)
-    if (view.sizes[d] > 1 && view.strides[d] == 0 && view.numel() > 0)
+Status check_distinct(const Input& input, const Operator& op, const View& view) {
+  if (view.numel() == 0) return {};
+  std::array<std::pair<int64_t, int64_t>, kMaxRank> dims;  // strides and sizes, from the least stride on
+  for (int d = 0; d < view.rank; ++d) dims[d] = {view.sizes[d] > 1 ? view.strides[d] : 0, view.sizes[d]};
+  std::sort(dims.begin(), dims.begin() + view.rank);
+  int64_t extent = 1;  // of the dimensions before
+  for (int d = 0; d < view.rank; ++d) {
+    const auto [stride, size] = dims[d];
+    if (size > 1 && stride < extent)
       return Status::error(
           "fusedops.", op.name, ": ", input.name,
-          " must have an element of memory for each of its own, to be updated; got an expanded tensor");
+          " must have an element of memory for each of its own, to be updated; got elements that share memory");
+    extent += (size - 1) * stride;
+  }
   return {};
 }
 
@@ -185,19 +196,20 @@ std::pair<const char*, const char*> range_of(const View& view) {
 }
 
 // A kernel that updates a tensor must read no part of it by another name. (What does not lie as a kernel wants it is
-// copied before. Lists are not looked at: one tensor of an optimizer's is not another.)
+// copied before. Lists are not looked at: one tensor of an optimizer's is not another. Columns of one matrix that lie
+// beside each other are refused, too: their ranges overlap.)
 Status check_shared(const Operator& op, const Arguments& arguments) {
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     const Input& updated = op.inputs[i];
     if (!updated.updated || updated.kind == Kind::list || !has_layout(arguments.views[i], updated.layout)) continue;
     const auto [begin, end] = range_of(arguments.views[i]);
     for (size_t j = 0; j < op.inputs.size(); ++j) {
-      if (j == i || !arguments.inputs[j]) continue;
+      if (j == i || !arguments.inputs[j] || !has_layout(arguments.views[j], op.inputs[j].layout)) continue;
       const auto [other_begin, other_end] = range_of(arguments.views[j]);
       if (begin < other_end && other_begin < end)
         return Status::error("fusedops.", op.name, ": ", updated.name,
-                             " must have memory of its own, to be updated; got ", "memory that ", op.inputs[j].name,
-                             " shares");
+                             " must have memory of its own, to be updated; got memory within the range of ",
+                             op.inputs[j].name, "'s");
     }
   }
   return {};
@@ -227,7 +239,7 @@ void call(const Operator& op, StableIValue* stack) {
     Tensor* const tensors = is_list ? arguments.items.tensors.data() + arguments.first[i] : &arguments.inputs[i];
     View* const views = is_list ? arguments.items.views.data() + arguments.first[i] : &arguments.views[i];
     for (int64_t item = 0; item < count; ++item) {
-      if (input.updated) require(check_expanded(input, op, views[item]));
+      if (input.updated) require(check_distinct(input, op, views[item]));
       copies.make_readable(input, tensors[item], &views[item]);
     }
     call.inputs[i] = views;

@@ -206,7 +206,8 @@ def _handle(operator: Operator, input: Input, value: Any) -> tuple[tf.Tensor, tf
 
 
 def _variable(operator: Operator, input: Input, item: int, value: Any) -> Any:
-    found = value if isinstance(value, tf.Variable) else getattr(value, "value", None)  # of Keras's own
+    # Of Keras's own, whose public `value` is a cast copy where a layer of mixed precision is called.
+    found = value if isinstance(value, tf.Variable) else getattr(value, "_value", None)
     if not isinstance(found, tf.Variable):
         got = type(value).__name__
         name = checks.named(input, item)

@@ -58,8 +58,8 @@ def accumulate_matmul(
 ) -> None:
     """total = total + a @ b, in place; each matrix may be transposed.
 
-    So the gradient of a weight, dyᵀ @ x, is summed up over the parts of a batch: of 16-bit matrices in float32, and
-    rounded at no time to 16 bits. total is read and written once, by the kernel that has the sums.
+    This sums the gradient of a weight, dyᵀ @ x, over the parts of a batch: of 16-bit matrices in float32, never rounded
+    to 16 bits. The K products of an element are summed before they are added to total.
 
     Args:
         total: [..., M, N], float64 if a is, else float32. In PyTorch a tensor, in TensorFlow a variable of its own or

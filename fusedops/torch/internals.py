@@ -110,20 +110,14 @@ def shape(x: torch.Tensor) -> torch.Size:
 
 
 def is_watched(module: torch.nn.Module) -> bool:
-    """Whether somebody would notice that the module is not called: by hooks, by a forward that they set, or by the
-    gradient of its weight, which the module itself adds to weight.main_grad.
+    """Whether somebody would notice that the module is not called: by hooks, or by a forward that they set.
 
     Hooks may be the module's or those of all modules.
     """
     own = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    if own or "forward" in module.__dict__ or has_main_grad(module._parameters.get("weight")):
+    if own or "forward" in module.__dict__:
         return True
     return bool(_has_any_global_hook())  # type: ignore[no-untyped-call]
-
-
-def has_main_grad(weight: Any) -> bool:
-    """Whether the gradient of a linear layer's weight is to be added to `weight.main_grad`: see nn/main_grad.py."""
-    return getattr(weight, "main_grad", None) is not None
 
 
 @contextmanager

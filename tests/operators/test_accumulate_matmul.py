@@ -13,7 +13,8 @@ from tests.helpers.updates import UPDATES, Call
 UPDATE = next(update for update in UPDATES if update.name == "accumulate_matmul")
 
 SIZES = (  # M, N, K
-    (512, 1024, 96),  # tiles that fill a GPU
+    (1408, 1536, 96),  # tiles that fill a GPU
+    (512, 1024, 96),
     (256, 136, 4096),  # a few, and splits
     (129, 65, 600),  # rows that TMA cannot read
     (328, 64, 48),  # a few, and a short sum
@@ -57,6 +58,26 @@ def test_what_is_added_is_not_rounded(any_backend, random):
         (got,) = UPDATE.run(any_backend, given)["total"]
         given = given.changed("total", [got])
     assert got.item() == 1 + 3 * 4 * 2.0**-16
+
+
+def test_a_large_total(any_backend):
+    """The products are summed before they are added: each part of 256 would be lost."""
+    wide, narrow = np.full((1, 3), 2.0**26, "float32"), numpy_dtype("bfloat16")
+    a, b = np.full((1, 2560), 3 / 256).astype(narrow), np.ones((2560, 3), narrow)
+    (got,) = UPDATE.run(any_backend, Call({"total": [wide], "a": [a], "b": [b]}))["total"]
+    np.testing.assert_array_equal(got, wide + 32)  # 30, rounded to a multiple of 8
+
+
+def test_rows_of_a_wider_matrix(torch_backend, dtype, random):
+    """Rows that are read transposed, whose number is no multiple of 8: TMA leaves some of them."""
+    given = call(1032, 1024, 264, dtype, (True, False), random)
+    rows = 1027
+    total, a, b = (torch_backend.from_numpy(arrays[0]) for arrays in given.lists.values())
+    torch_backend.functions.accumulate_matmul(total[:rows], a[:, :rows], b, transpose_a=True)
+    exact = {name: [x.astype("float64") for x in arrays] for name, arrays in given.lists.items()}
+    ((value, magnitude, roundings),) = UPDATE.reference(exact, {}, given.options)["total"]
+    assert_accurate(torch_backend.to_numpy(total[:rows]), value[:rows], magnitude[:rows], 2 * roundings)
+    assert_same_bits(torch_backend.to_numpy(total[rows:]), given.lists["total"][0][rows:])
 
 
 def test_nan_and_infinity(any_backend, dtype):
@@ -103,6 +124,26 @@ def test_a_total_at_any_address(torch_backend, size, dtype, random):
     assert memory[0] == 5 and memory[-1] == 5
 
 
+def test_more_than_2_31_elements(torch_gpu):
+    """Of the total, and of the matrices that are multiplied: rows at both ends and around 2^31."""
+    torch, accumulate = torch_gpu.torch, torch_gpu.functions.accumulate_matmul
+    depth, columns = 64, 8192
+    rows = 2**31 // columns + 136
+    a, b = (torch.randn(depth, size, device="cuda", dtype=torch.bfloat16) for size in (rows, columns))
+    total = torch.ones(rows, columns, device="cuda")
+    accumulate(total, a, b, transpose_a=True)
+    for middle in (64, 2**31 // columns, rows - 64):
+        part = slice(middle - 64, middle + 64)
+        expected = 1 + a[:, part].double().mT @ b.double()
+        torch.testing.assert_close(total[part].double(), expected, rtol=0, atol=1e-4)
+    del total
+
+    total = torch.ones(1024, 8, device="cuda")
+    deep = torch.ones(2**31 // 1024 + 1000, 1024, device="cuda", dtype=torch.bfloat16)
+    accumulate(total, deep, deep[:, :8], transpose_a=True)
+    assert (total == 1 + len(deep)).all()
+
+
 REFUSED = (
     ((2, 3), "float32", (2, 4), (5, 3), "b must have 4 rows to multiply a of shape [2, 4]; got shape [5, 3]"),
     ((2, 2), "float32", (2, 4), (4, 3), "total must have the shape of the product, [2, 3]; got [2, 2]"),
@@ -120,23 +161,42 @@ def test_refused(any_backend, shape, of_total, shape_a, shape_b, sentence):
         UPDATE.run(any_backend, Call(lists))
 
 
-def test_shared_memory(torch_backend):
+def test_memory_that_is_also_read(torch_backend):
     """A kernel would read what it has written."""
     torch, accumulate = torch_backend.torch, torch_backend.functions.accumulate_matmul
-    x = torch.ones(8, 8, device=torch_backend.device)
-    for other in (x, x[2:, :6].mT.contiguous().mT, x.mT, x[:8]):
-        total = x.clone() if other.data_ptr() != x.data_ptr() else x
-        a = other if other.shape == (8, 8) else x
-        if total is x:
-            with pytest.raises(RuntimeError, match="total must have memory of its own, to be updated; got memory that"):
-                accumulate(total, a, x.clone())
-            with pytest.raises(RuntimeError, match="got memory that b shares"):
-                accumulate(total, x.clone(), a)
-        else:
-            accumulate(total, a, x)
-    assert (x == 1).all()
-    accumulate(x[:, :2], x[:, 2:4].mT.contiguous().mT[:8], torch.ones(2, 2, device=x.device))  # columns: copied before
-    assert (x[:, :2] == 3).all() and (x[:, 2:] == 1).all()
+    rows = torch.ones(12, 8, device=torch_backend.device)
+    total, part, one = rows[:8], rows[4:], torch.ones(8, 8, device=torch_backend.device)
+    for other in (part, part.mT, total):
+        for operands, name in (((other, one), "a"), ((one, other), "b")):
+            with pytest.raises(RuntimeError, match=f"to be updated; got memory within the range of {name}'s"):
+                accumulate(total, *operands)
+    assert (rows == 1).all()
+    accumulate(total, rows[8:, :4].mT[:, :1].expand(4, 4).repeat(2, 1)[:, :4], one[:4])  # copied before
+    accumulate(rows[:4], rows[4:8, :4], one[:4])  # other rows of the same tensor
+    assert (rows[:4] == 1 + 4 + 4 * 5).all() and (rows[4:8] == 1 + 4).all() and (rows[8:] == 1).all()
+
+
+@pytest.mark.parametrize("strides", [(0, 1), (2, 1), (1, 3)], ids=str)
+def test_elements_that_share_memory(torch_backend, strides):
+    torch = torch_backend.torch
+    total = torch.zeros(32, device=torch_backend.device).as_strided((4, 4), strides)
+    one = torch.ones(4, 4, device=torch_backend.device)
+    with pytest.raises(RuntimeError, match="total must have an element of memory for each of its own"):
+        torch_backend.functions.accumulate_matmul(total, one, one)
+    assert (total == 0).all()
+
+
+def test_autograd_notices(torch_backend):
+    """A tensor that requires a gradient is refused, and a saved one is known to have changed."""
+    torch, accumulate = torch_backend.torch, torch_backend.functions.accumulate_matmul
+    total, one = (torch.ones(2, 2, device=torch_backend.device) for _ in range(2))
+    for arguments in ([total.clone().requires_grad_(), one, one], [total, one.clone().requires_grad_(), one]):
+        with pytest.raises(RuntimeError, match="accumulate_matmul"):
+            accumulate(*arguments)
+    y = total * one.clone().requires_grad_()
+    accumulate(total, one, one)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
 
 
 def test_a_constant_is_no_total(tf_backend):
@@ -166,7 +226,14 @@ def test_keras_variable(tf_backend):
         total = keras.Variable(np.ones((1, 1), "float32"))
         one = tf_backend.tf.ones([1, 1])
         tf_backend.functions.accumulate_matmul(total, one, one)
-    assert total.numpy().item() == 2
+        layer = keras.layers.Lambda(lambda x: accumulate_in(x), dtype="mixed_bfloat16")
+
+        def accumulate_in(x):
+            tf_backend.functions.accumulate_matmul(total, one, one)
+            return x
+
+        layer(one)
+    assert total.numpy().item() == 3
 
 
 def test_gradient_of_a_function(tf_backend):

@@ -99,16 +99,17 @@ def test_programs_that_want_to_be_told(torch_backend, torch, fo):
     layer.weight.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad_added_to_main_grad))
     x = torch.randn(4, 8, device=torch_backend.device)
     layer(x).sum().backward()
-    assert seen == [True] and layer.weight.grad.shape == (16, 8)
+    assert seen == [True] and (layer.weight.grad == 0).all()
     torch.testing.assert_close(layer.weight.main_grad, torch.ones(16, 1, device=x.device) @ x.sum(0)[None])
 
 
 @pytest.mark.parametrize(
     "main_grad, sentence",
     [
-        (lambda torch, weight: torch.zeros(8, 8), "float32 and shape [16, 8]; got torch.float32 and shape [8, 8]"),
-        (lambda torch, weight: weight.bfloat16(), "float32 and shape [16, 8]; got torch.bfloat16 and shape [16, 8]"),
-        (lambda torch, weight: 0, "a tensor of float32 and shape [16, 8]; got int"),
+        (lambda torch, weight: weight.new_zeros(8, 8), "got of float32 and shape [8, 8] on"),
+        (lambda torch, weight: weight.new_zeros(16, 8, device="meta"), "got of float32 and shape [16, 8] on meta"),
+        (lambda torch, weight: weight.new_zeros(16, 8, requires_grad=True), "with requires_grad=True"),
+        (lambda torch, weight: weight.new_zeros(16, 8).to_sparse(), "one of layout torch.sparse_coo"),
     ],
 )
 def test_refused(torch_backend, torch, fo, main_grad, sentence):
@@ -116,6 +117,50 @@ def test_refused(torch_backend, torch, fo, main_grad, sentence):
     layer.weight.main_grad = main_grad(torch, layer.weight.detach())
     with pytest.raises(ValueError, match=re.escape(sentence)):
         layer(torch.randn(4, 8, device=torch_backend.device))
+
+
+@pytest.mark.parametrize("total", [0, "bfloat16"])
+def test_what_is_left_to_the_program(torch_backend, torch, fo, total):
+    """A main_grad of 16 bits, as Megatron-LM has it without float32 sums."""
+    layer = fo.nn.Linear(8, 16, device=torch_backend.device)
+    layer.weight.main_grad = total if total == 0 else torch.zeros_like(layer.weight, dtype=getattr(torch, total))
+    layer(torch.ones(4, 8, device=torch_backend.device)).sum().backward()
+    assert (layer.weight.grad == 4).all()
+    assert total == 0 or (layer.weight.main_grad == 0).all()
+
+
+def test_gradients_that_are_not_accumulated(torch_backend, torch, fo):
+    """main_grad changes where grad would."""
+    layer = give_main_grads(torch, fo.nn.Linear(8, 16, device=torch_backend.device))
+    weight, bias = layer.weight, layer.bias
+    x = torch.ones(4, 8, device=torch_backend.device, requires_grad=True)
+    torch.autograd.grad(layer(x).sum(), x)
+    layer(x).sum().backward(inputs=[x, bias])
+    (dweight,) = torch.autograd.grad(layer(x).sum(), weight)
+    assert (dweight == 4).all() and (weight.main_grad == 0).all() and weight.grad is None
+    layer(x).sum().backward(inputs=[weight])
+    assert (weight.main_grad == 4).all() and weight.grad is None
+
+
+def test_a_tied_weight(torch_backend, torch, fo):
+    """Its embedding's gradient is in grad, also where hooks want to be told."""
+    layer = give_main_grads(torch, fo.nn.Linear(8, 16, bias=False, device=torch_backend.device))
+    layer.weight.grad_added_to_main_grad = False
+    tokens = torch.arange(4, device=torch_backend.device)
+    with torch.autograd.detect_anomaly(check_nan=True):
+        layer(torch.nn.functional.embedding(tokens, layer.weight)).sum().backward()
+    expected = torch.zeros_like(layer.weight)
+    expected[:4] = layer.weight.detach().sum(0)
+    torch.testing.assert_close(layer.weight.grad, expected)
+
+
+def test_norms_are_fused(torch_backend, torch, fo):
+    """Megatron-LM gives all parameters a main_grad."""
+    norm = fo.nn.RMSNorm(8, device=torch_backend.device)
+    norm.weight.main_grad = torch.zeros_like(norm.weight)
+    from fusedops.torch.internals import is_watched
+
+    assert not is_watched(norm)
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
@@ -177,7 +222,7 @@ def test_a_fused_loss(torch_backend, torch, fo, transformers, capsys):
     expected = model.lm_head.weight.grad.clone()
     model.zero_grad()
     fo.convert(give_main_grads(torch, model), fuse_loss=True)
-    assert "its head adds its weight's gradient to main_grad" in capsys.readouterr().out
+    assert "its head has a weight whose gradient goes to main_grad" in capsys.readouterr().out
     got = model(tokens, labels=tokens)
     got.loss.backward()
     assert got.logits is not None

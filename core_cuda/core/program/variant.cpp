@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <bit>
 
+#include "core/common/ceil_div.h"
+
 namespace fusedops::program {
 namespace {
 
 constexpr int kMostHeld = 4;
 
 constexpr int64_t kEnoughBlocks = 1024;  // for all multiprocessors of the largest GPU
-
-int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
@@ -26,7 +26,7 @@ class Planner {
   void plan() {
     v_.dtype = call_.inputs[first_tensor(call_.op)]->dtype;
     pack_ = static_cast<int64_t>(16 / size_of(v_.dtype));
-    packs_ = ceil_divide(g_.cols, pack_);
+    packs_ = ceil_div(g_.cols, pack_);
     v_.dims = static_cast<uint16_t>(g_.dims);
     read_inputs();
     if (needs_whole_rows())
@@ -78,12 +78,12 @@ class Planner {
     if (packs_ <= 32) {
       share(256, static_cast<int>(std::bit_ceil(static_cast<uint64_t>(packs_))), 1);
     } else if (packs_ <= 32 * kMostHeld) {
-      share(256, 32, static_cast<int>(ceil_divide(packs_, 32)));
+      share(256, 32, static_cast<int>(ceil_div(packs_, 32)));
     } else {
       const bool sums = has_sums(Access::column);
       int threads = 128;
       while (threads < 1024 && packs_ > (sums && threads < 256 ? 2 : kMostHeld) * threads) threads *= 2;
-      const int64_t held = ceil_divide(packs_, threads);
+      const int64_t held = ceil_div(packs_, threads);
       v_.chunked = held > kMostHeld;
       share(threads, threads, static_cast<int>(v_.chunked ? 2 : held));
     }
@@ -93,7 +93,7 @@ class Planner {
   void share_columns() {
     const int across = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(std::clamp<int64_t>(packs_, 1, 256))));
     share(256, across, g_.rows == 1 && has_sums(Access::single) ? kMostHeld : 1);
-    plan_.tiles = ceil_divide(packs_, int64_t(v_.across) * v_.held);
+    plan_.tiles = ceil_div(packs_, int64_t(v_.across) * v_.held);
   }
 
   void share(int threads, int across, int held) {
@@ -128,21 +128,21 @@ class Planner {
 
   // Sums over rows stay in registers for as many rows as still leave enough blocks.
   void share_slabs() {
-    const int64_t groups = v_.threads / v_.across, turns = ceil_divide(g_.rows, groups);
+    const int64_t groups = v_.threads / v_.across, turns = ceil_div(g_.rows, groups);
     const bool sums = std::any_of(plan_.rest, plan_.rest + program_.results.size(), [](Plan::Rest rest) {
       return rest == Plan::Rest::slabs || rest == Plan::Rest::partials;
     });
     const bool rows_of_blocks = v_.across > 32 && needs_whole_rows();  // fewer of them fill a multiprocessor
     int64_t per_slab = 1;
     if (sums)
-      per_slab = ceil_divide(turns * plan_.tiles, kEnoughBlocks * 256 / (rows_of_blocks ? 2 * v_.threads : v_.threads));
+      per_slab = ceil_div(turns * plan_.tiles, kEnoughBlocks * 256 / (rows_of_blocks ? 2 * v_.threads : v_.threads));
     else if (program_.reductions.empty())
       per_slab = std::clamp<int64_t>(turns * plan_.tiles / (8 * kEnoughBlocks), 1, 4);
     plan_.rows_per_slab = std::max<int64_t>(per_slab, 1) * groups;
     v_.several = per_slab > 1;
     v_.tiled = plan_.tiles > 1;
     v_.single_row = g_.rows == 1;
-    plan_.slabs = ceil_divide(g_.rows, plan_.rows_per_slab);
+    plan_.slabs = ceil_div(g_.rows, plan_.rows_per_slab);
   }
 
   void find_late_inputs() {

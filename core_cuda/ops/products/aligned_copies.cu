@@ -1,4 +1,5 @@
 // Limit: memory, which is read and written once. Both copies are one launch.
+#include "core/common/ceil_div.h"
 #include "core/cuda/async_copy.cuh"
 #include "core/cuda/divisor.cuh"
 #include "core/cuda/launch.cuh"
@@ -10,8 +11,6 @@ namespace {
 
 using T = bf16;  // any type of 16 bits
 constexpr int kPack = kPackSize<T>;
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 struct CopyCall {
   const T* from;

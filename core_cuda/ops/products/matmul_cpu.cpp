@@ -21,6 +21,7 @@
 #include <new>
 
 #include "core/common/activations.h"
+#include "core/common/ceil_div.h"
 #include "core/cpu/sum.h"
 #include "ops/products/matmul.h"
 
@@ -39,12 +40,10 @@ constexpr int64_t kTilesAtOnce = 4;  // that share a packed b, and the memory fo
 constexpr int64_t kLinesAtOnce = 64, kVectorKc = 1024;  // of a product with a vector
 static_assert(kKc <= cpu::kBlock && kVectorKc <= cpu::kBlock && kLinesAtOnce <= cpu::kBlock);
 
-constexpr int64_t blocks(int64_t size, int64_t block) { return (size + block - 1) / block; }
-
 // Splits evenly into whole panels: 130 rows become 72 + 58 rather than 120 + 10.
 int64_t balanced(int64_t size, int64_t most, int64_t panel) {
-  const int64_t panels = blocks(size, panel);
-  return blocks(panels, blocks(panels, most / panel)) * panel;
+  const int64_t panels = ceil_div(size, panel);
+  return ceil_div(panels, ceil_div(panels, most / panel)) * panel;
 }
 
 // ---- Epilogue ----
@@ -118,10 +117,10 @@ class Product {
         mc_(balanced(call.m, kMc, kernel_.mr)),
         nc_(kNc),
         kc_(std::min(call.k, kKc)),
-        row_tiles_(blocks(call.m, mc_)) {
-    while (nc_ > kMinNc && call.batch * row_tiles_ * blocks(call.n, nc_) < kManyTiles) nc_ /= 2;
+        row_tiles_(ceil_div(call.m, mc_)) {
+    while (nc_ > kMinNc && call.batch * row_tiles_ * ceil_div(call.n, nc_) < kManyTiles) nc_ /= 2;
     nc_ = balanced(call.n, nc_, kernel_.nr);
-    col_tiles_ = blocks(call.n, nc_);
+    col_tiles_ = ceil_div(call.n, nc_);
   }
 
   int64_t items() const { return call_.batch * row_tiles_ * col_tiles_; }
@@ -155,11 +154,12 @@ class Product {
     void operator()(A* memory) const { ::operator delete(memory, kAlignment); }
   };
 
-  // Whether sums are kept apart from c until they are rounded.
-  bool rounds() const { return !std::is_same_v<T, A> && !call_.is_wide; }
+  // Whether sums are kept apart from c until they are whole: c is rounded, or each block would be rounded into what c
+  // has already.
+  bool are_apart() const { return (!std::is_same_v<T, A> && !call_.is_wide) || (call_.adds && call_.k > kc_); }
 
   A* allocate() const {
-    const int64_t sums = rounds() ? std::min(kTilesAtOnce, row_tiles_) * mc_ * nc_ : 0;
+    const int64_t sums = are_apart() ? std::min(kTilesAtOnce, row_tiles_) * mc_ * nc_ : 0;
     const size_t bytes = (mc_ * kc_ + kc_ * nc_ + sums) * sizeof(A);
     return static_cast<A*>(::operator new(bytes, kAlignment, std::nothrow));
   }
@@ -167,11 +167,21 @@ class Product {
   // `at`: the first element of c.
   void multiply_tiles(const Lines<T>& a, int64_t rows, const Lines<T>& b, int64_t cols, int64_t at, A* memory) const {
     A *packed_a = memory, *packed_b = packed_a + mc_ * kc_, *buffer = packed_b + kc_ * nc_;
-    A* const sums = rounds() ? buffer : static_cast<A*>(call_.c) + at;
-    const int64_t stride = rounds() ? nc_ : call_.c_stride;
+    A* const sums = are_apart() ? buffer : static_cast<A*>(call_.c) + at;
+    const int64_t stride = are_apart() ? nc_ : call_.c_stride;
     sum_blocks(a, rows, b, cols, sums, stride, packed_a, packed_b);
-    if (!rounds() && call_.epilogue.is_empty()) return;
-    for (int64_t i = 0; i < rows; ++i) finish<T>(call_, at + i * call_.c_stride, cols, sums + i * stride);
+    if (!are_apart() && call_.epilogue.is_empty()) return;
+    for (int64_t i = 0; i < rows; ++i) {
+      const int64_t row = at + i * call_.c_stride;
+      if (call_.adds)
+        add(sums + i * stride, static_cast<A*>(call_.c) + row, cols);
+      else
+        finish<T>(call_, row, cols, sums + i * stride);
+    }
+  }
+
+  static void add(const A* from, A* to, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) to[i] += from[i];
   }
 
   void sum_blocks(const Lines<T>& a, int64_t rows, const Lines<T>& b, int64_t cols, A* sums, int64_t stride,
@@ -183,7 +193,7 @@ class Product {
         const int64_t block_rows = std::min(mc_, rows - i);
         cpu::pack(a.from(i, p), block_rows, k, packed_a, kernel_.mr);
         cpu::multiply_panels(kernel_, block_rows, cols, k, packed_a, packed_b, sums + i * stride, stride,
-                             p > 0 || call_.adds);
+                             p > 0 || (call_.adds && !are_apart()));
       }
     }
   }
@@ -205,7 +215,7 @@ class VectorProduct {
       : call_(call),
         one_column_(call.n == 1),
         count_(one_column_ ? call.m : call.n),
-        groups_(blocks(count_, kLinesAtOnce)) {}
+        groups_(ceil_div(count_, kLinesAtOnce)) {}
 
   int64_t items() const { return call_.batch * groups_; }
 

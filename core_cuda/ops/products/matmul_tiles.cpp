@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/common/ceil_div.h"
+
 namespace fusedops::cuda {
 namespace {
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Up to this many rows, the matrix is read as fast as memory allows, whatever else there is.
 constexpr int64_t kFewRows = 64;

@@ -1,8 +1,8 @@
 """torch.nn.Linear, where torch's own product does not serve as well.
 
-One reason are numbers of inputs and outputs that are not both multiples of 8, such as a head of 50 257 classes: rows of
-16 bits then begin at any address, for which cuBLAS has slow kernels only. The other is a weight with a `main_grad`, to
-which the product adds the gradient.
+One reason is that the numbers of inputs and outputs are not both multiples of 8, as in a head of 50 257 classes: rows
+of 16 bits then begin at any address, for which cuBLAS has slow kernels only. The other is a weight with a `main_grad`,
+to which the product adds the gradient.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from fusedops.torch import nn
-from fusedops.torch.internals import has_main_grad
 from fusedops.torch.nn.linear import product_dtype
+from fusedops.torch.nn.main_grad import has_main_grad, is_added
 
 _FEWEST_WEIGHTS = 2**20  # of fewer, either takes little time
 _FEWEST_ROWS = 8
@@ -41,9 +41,9 @@ class PlainLinear(nn.Linear):
         return "" if has_main_grad(self.weight) else "of 16 bits on a GPU, in code that is not compiled"
 
     def why_not(self, *inputs: Any) -> str | None:
-        if is_served(self):
+        if _is_aligned(self) and not (is_added if inputs else has_main_grad)(self.weight):
             return _SERVED if inputs else ""
-        if not inputs or not isinstance(inputs[0], Tensor) or has_main_grad(self.weight):
+        if not inputs or not isinstance(inputs[0], Tensor) or is_added(self.weight):
             return super().why_not(*inputs)
         x = inputs[0]
         if torch.compiler.is_compiling():  # the compiler's product of padded rows takes less time than ours
@@ -56,7 +56,7 @@ class PlainLinear(nn.Linear):
         # In compiled code nothing is asked of the input: a graph has its inputs in the order in which they are looked
         # at, and behind it the products of their gradients, whose order seems to decide which rows are padded. The
         # gradient of Whisper's head, whose weight came behind its input, took 1.2 ms in place of 0.35.
-        if torch.compiler.is_compiling() and not has_main_grad(self.weight):
+        if torch.compiler.is_compiling() and not is_added(self.weight):
             return functional.linear(input, self.weight, self.bias)
         return super().forward(input)
 

@@ -15,9 +15,8 @@ from torch import Tensor
 from fusedops.torch.conversion.hf.activations import fused_name, has_watchers, is_activation, unfused_activation
 from fusedops.torch.conversion.hf.dense import activated, unfused_dense
 from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, OfOneClass
-from fusedops.torch.internals import is_watched
 from fusedops.torch.nn.layer import FusedLayer
-from fusedops.torch.nn.linear import is_plain_linear
+from fusedops.torch.nn.linear import is_plain_linear, reason_to_call
 from fusedops.torch.recording import is_traced, may_need_gradient
 
 
@@ -44,8 +43,8 @@ class Sequential(OfOneClass):
     def condition(self) -> str:
         """Where any pair is fused, if not in every call."""
         pairs = [pair for pair in meant(self) if _is_pair(*pair)]
-        if all(is_watched(product) or has_watchers(activation) for product, activation in pairs):
-            return "where no hook is on its linear layers and activations"
+        if all(reason_to_call(product) or has_watchers(activation) for product, activation in pairs):
+            return "where its linear layers and activations have no hook, and no weight has a main_grad"
         return "where no gradient is recorded" if all(_keeps_more_for_a_gradient(*pair) for pair in pairs) else ""
 
     def forward(self, input: Any) -> Any:

@@ -13,7 +13,7 @@ from torch.types import Device
 import fusedops.torch as fo
 from fusedops.functions.common import Activation
 from fusedops.torch.autocast import autocast_dtype
-from fusedops.torch.internals import has_main_grad, is_any_autocast_enabled, is_watched
+from fusedops.torch.internals import is_any_autocast_enabled, is_watched
 from fusedops.torch.nn import main_grad
 from fusedops.torch.nn.layer import (
     FusedLayer,
@@ -59,7 +59,7 @@ def unfused_product(x: Any, weight: Any) -> str | None:
     """The same, and why torch's own code computes x Wᵀ although the kernels could."""
     if reason := unfused_weight(x, weight):
         return reason
-    if not isinstance(x, Tensor) or not x.is_cpu or product_dtype(x).itemsize > 2 or has_main_grad(weight):
+    if not isinstance(x, Tensor) or not x.is_cpu or product_dtype(x).itemsize > 2 or main_grad.is_added(weight):
         return None
     return f"on a CPU, torch's own products of {name(product_dtype(x))} are faster"
 
@@ -86,9 +86,14 @@ def unfused_part(layer: nn.Module, name: str) -> str | None:
     part = getattr(layer, name)
     if not is_plain_linear(part):
         return f"{name} is a {type(part).__module__}.{type(part).__qualname__}"
-    if has_main_grad(part.weight):
-        return f"{name} adds its weight's gradient to main_grad"
-    return f"{name} has a hook or a forward of its own" if is_watched(part) else None
+    return f"{name} {reason}" if (reason := reason_to_call(part)) else None
+
+
+def reason_to_call(dense: nn.Module) -> str | None:
+    """Why a linear layer must be called, if so, rather than its weight be read."""
+    if main_grad.has_main_grad(dense._parameters.get("weight")):
+        return "has a weight whose gradient goes to main_grad"
+    return "has a hook or a forward of its own" if is_watched(dense) else None
 
 
 # Operations: of fewer, torch's product and a pass over it take the GPU less. The host, which is what small models wait
@@ -105,7 +110,7 @@ def takes_product(dense: Any, x: Tensor) -> bool:
         operations = 2 * x.shape.numel() * weight.shape[0]
         if is_small_on_gpu(x, operations, _FEWEST_COMPILED):
             return False
-    return unfused_product(x, weight) is None and not is_watched(dense)
+    return unfused_product(x, weight) is None and not reason_to_call(dense)
 
 
 def takes_plain_product(weight: Any, x: Tensor) -> bool:
@@ -157,15 +162,16 @@ class Linear(FusedLayer, nn.Linear):
 
     Raises:
         RuntimeError: the input has the wrong shape or dtype.
-        ValueError: `activation` is not one of those above, or `main_grad` has another shape or dtype than below.
+        ValueError: `activation` is not one of those above, or `main_grad` has another shape or device than the weight.
 
     Gradient:
-        Where the weight has an attribute `main_grad`, as Megatron-LM and Transformer Engine give it, the backward adds
-        the weight's gradient to it, and `weight.grad` stays as it is: [out_features, in_features], float32, or float64
-        for a layer of float64. The product that makes the gradient adds its sums, without rounding them to 16 bits. If
-        the weight also has an attribute `grad_added_to_main_grad`, it becomes True, and hooks on the weight get a
-        tensor without values. Then there is no double backward, and torch.compile breaks its graph at the layer. In
-        torch.func and torch.jit.trace, whose programs have no such effects, the gradient is torch's.
+        Where the weight has an attribute `main_grad`, as Megatron-LM and Transformer Engine give it, in float32, or in
+        float64 for a layer of float64, a backward that would add to `weight.grad` adds to it instead. The product that
+        makes the gradient adds its sums, without rounding them to 16 bits. Tensor hooks of the weight are called with
+        None. If the weight also has an attribute `grad_added_to_main_grad`, it becomes True; hooks and `weight.grad`
+        then get zeros. There is no double backward, forward mode or batched backward of such a layer; torch.compile
+        breaks its graph there, and refuses with `fullgraph=True`. torch.func and torch.jit.trace, whose programs have
+        no such effects, and torch.autograd.grad with respect to the weight have torch's gradient.
 
     torch's own code handles 16 bits on a CPU, where its products are faster, unless the weight has a main_grad; all
     other dtypes, devices and layouts; and weights that are quantized or distributed, whose gradient is in `grad`.

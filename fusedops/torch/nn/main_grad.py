@@ -12,13 +12,20 @@ from torch import Tensor
 
 import fusedops.torch as fo
 from fusedops.functions.common import Activation
-from fusedops.torch.internals import are_transforms_active, has_main_grad, tracing_state
+from fusedops.torch.internals import are_transforms_active, tracing_state
 
 _ops = torch.ops.fusedops
 
 
+def has_main_grad(weight: Any) -> bool:
+    """Whether the gradient of a linear layer's weight is to be added to `weight.main_grad`: one of another dtype than
+    the sums have is left to the program, with the gradient in grad."""
+    total = getattr(weight, "main_grad", None)
+    return isinstance(total, Tensor) and total.dtype is _dtype_of_sums(weight)
+
+
 def is_added(weight: Any) -> bool:
-    """Whether a gradient of this weight is wanted, and goes to its main_grad: not where torch.jit.trace or torch.func
+    """Whether a gradient of this weight is recorded, and goes to its main_grad: not where torch.jit.trace or torch.func
     looks, whose programs have no such effects."""
     if not has_main_grad(weight) or not weight.requires_grad or not torch.is_grad_enabled():
         return False
@@ -28,11 +35,7 @@ def is_added(weight: Any) -> bool:
 @torch.compiler.disable  # the compiler has no backward that changes a tensor which the forward does not return
 def linear(x: Tensor, weight: Any, bias: Tensor | None, activation: Activation, dtype: torch.dtype) -> Tensor:
     """fusedops.torch.linear in this dtype, of a weight whose gradient `is_added`."""
-    total, wanted = weight.main_grad, torch.float64 if dtype is torch.float64 else torch.float32
-    if not isinstance(total, Tensor) or total.dtype is not wanted or total.shape != weight.shape:
-        expected = f"a tensor of {str(wanted).removeprefix('torch.')} and shape {list(weight.shape)}"
-        got = f"{total.dtype} and shape {list(total.shape)}" if isinstance(total, Tensor) else type(total).__name__
-        raise ValueError(f"fusedops.torch.nn.Linear: weight.main_grad must be {expected}; got {got}")
+    _checked_total(weight)
     return _Linear.apply(x.to(dtype), weight, None if bias is None else bias.to(dtype), activation)
 
 
@@ -52,7 +55,6 @@ class _Linear(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise RuntimeError("fusedops.torch.nn.Linear: a weight with a main_grad has no double backward")
         x, cast, bias, z = ctx.saved_tensors
-        weight = ctx.weight
         need_dx, _, need_dbias, _ = ctx.needs_input_grad
         dz, dx, dbias = dy, None, None
         if z is not None or need_dbias:
@@ -60,20 +62,56 @@ class _Linear(torch.autograd.Function):
                 dy, dy if z is None else z, bias, ctx.activation, z is not None, need_dbias
             )
             dz = dy if z is None else found
-        fo.accumulate_matmul(weight.main_grad, _matrix(dz), _matrix(x), transpose_a=True)
+        dweight = _add(ctx, _matrix(dz), _matrix(x))
         if need_dx:
             dx = _ops.matmul(dz, cast, False, False)
-        return dx, _stand_in(weight), dbias if need_dbias else None, None
+        return dx, dweight, dbias if need_dbias else None, None
+
+
+def _add(ctx: Any, dz: Tensor, x: Tensor) -> Tensor | None:
+    """Adds dzᵀ x to main_grad, if the backward is one that would add to the weight's grad.
+
+    Returns what autograd gets as the weight's gradient: nothing, or zeros for a program that wants to be told that
+    main_grad has it, and whose hooks need a gradient to be called; or the gradient, where torch.autograd.grad asks for
+    it.
+    """
+    weight, (node, _) = ctx.weight, ctx.next_functions[1]
+    try:
+        is_wanted = torch._C._will_engine_execute_node(node)
+    except RuntimeError:  # of a leaf whose gradient is returned, not accumulated
+        return _ops.matmul(dz, x, True, False)
+    if not is_wanted:
+        return None
+    fo.accumulate_matmul(_checked_total(weight), dz, x, transpose_a=True)
+    if not hasattr(weight, "grad_added_to_main_grad"):
+        return None
+    weight.grad_added_to_main_grad = True
+    return torch.zeros_like(weight)
 
 
 def _matrix(x: Tensor) -> Tensor:
     return x[None] if x.dim() == 1 else x.flatten(0, -2)
 
 
-def _stand_in(weight: Any) -> Tensor | None:
-    """What autograd gets as the weight's gradient: nothing, or, for a program that wants to be told that main_grad has
-    it and whose hooks need a gradient to be called, one without values."""
-    if not hasattr(weight, "grad_added_to_main_grad"):
-        return None
-    weight.grad_added_to_main_grad = True
-    return torch.empty_like(weight)
+def _dtype_of_sums(weight: Tensor) -> torch.dtype:
+    return torch.float64 if weight.dtype is torch.float64 else torch.float32
+
+
+def _checked_total(weight: Any) -> Tensor:
+    """main_grad, before anything is added: with several layers, an error behind the first would leave it changed."""
+    total = weight.main_grad
+    if not isinstance(total, Tensor):
+        got = type(total).__name__
+    elif total.requires_grad or total.layout is not torch.strided:
+        got = f"one of layout {total.layout} with requires_grad={total.requires_grad}"
+    elif (total.dtype, total.shape, total.device) == (_dtype_of_sums(weight), weight.shape, weight.device):
+        return total
+    else:
+        got = _described(total.dtype, total.shape, total.device)
+    expected = _described(_dtype_of_sums(weight), weight.shape, weight.device)
+    expected = f"a strided tensor without requires_grad, {expected}"
+    raise ValueError(f"fusedops.torch.nn.Linear: weight.main_grad must be {expected}; got {got}")
+
+
+def _described(dtype: torch.dtype, shape: torch.Size, device: torch.device) -> str:
+    return f"of {str(dtype).removeprefix('torch.')} and shape {list(shape)} on {device}"

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
+#include "core/common/ceil_div.h"
+
 namespace fusedops::program::interpreter {
 namespace {
 
 constexpr int64_t kShortRow = 48;
 constexpr int64_t kHeldRow = 8 * kTile;
-
-int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 Sum sum_of(const Result& result, const Walk& walk) {
   if (walk.access == Access::full) return Sum::none;
@@ -79,12 +79,12 @@ Reach Pass::reach_of(const Walk& walk, const Geometry& geometry) const {
 void Pass::choose_tiles() {
   constexpr int64_t kSlabs = 128, kLeast = 8, kMost = 64, kLongRow = 32 * kTile, kFewRows = 32;
   tile_rows = cols >= kTile ? 1 : std::min(kTile / cols, folded);
-  blocks = ceil_divide(cols, kTile);
-  tiles = ceil_divide(folded, tile_rows);
+  blocks = ceil_div(cols, kTile);
+  tiles = ceil_div(folded, tile_rows);
   bool columns = false;
   for (size_t i = 0; i < op.program.results.size(); ++i) columns |= (wanted >> i & 1) && results[i].sum == Sum::columns;
-  slab_tiles = columns ? std::clamp(ceil_divide(kept * tiles, kSlabs), kLeast, kMost) : 1;
-  slabs = ceil_divide(tiles, slab_tiles);
+  slab_tiles = columns ? std::clamp(ceil_div(kept * tiles, kSlabs), kLeast, kMost) : 1;
+  slabs = ceil_div(tiles, slab_tiles);
   stagewise = cols >= kLongRow && rows < kFewRows;
 }
 

@@ -11,9 +11,8 @@ import fusedops.torch as fo
 from fusedops.conversion import full_name
 from fusedops.torch.conversion.hf.activations import fused_name, has_watchers, is_activation, unfused_activation
 from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer, stays_half
-from fusedops.torch.internals import is_watched
 from fusedops.torch.nn.layer import REFUSED, is_plain, parameter, unfused_input, unfused_pass
-from fusedops.torch.nn.linear import is_plain_linear, takes_plain_product, takes_product
+from fusedops.torch.nn.linear import is_plain_linear, reason_to_call, takes_plain_product, takes_product
 
 _CONV1D = "transformers.pytorch_utils.Conv1D"  # a Linear whose weight is transposed
 
@@ -48,13 +47,13 @@ def activated(activation: Any, dense: Any, x: torch.Tensor) -> torch.Tensor:
     name = fused_name(activation)
     if name is not None and is_plain_linear(dense) and is_plain(x):
         weight, bias = parameter(dense, "weight"), parameter(dense, "bias")
-        is_seen = is_watched(dense) or has_watchers(activation)
+        is_seen = reason_to_call(dense) or has_watchers(activation)
         if not is_seen and takes_plain_product(weight, x):
             try:
                 return fo.linear(x, weight, bias, name, transpose_weight=True)
             except REFUSED:
                 pass  # for a reason that is looked for below
-    if name is None or unfused_dense(dense) or is_watched(dense) or has_watchers(activation) or unfused_input(x):
+    if name is None or unfused_dense(dense) or reason_to_call(dense) or has_watchers(activation) or unfused_input(x):
         return activation(dense(x))
     if takes_product(dense, x):
         return fo.linear(x, dense.weight, dense.bias, name, transpose_weight=not _is_conv1d(dense))

@@ -33,9 +33,8 @@ from fusedops.functions.common import Reduction
 from fusedops.torch.conversion import source
 from fusedops.torch.conversion.hf.internals import can_return_tuple
 from fusedops.torch.conversion.hf.loss import LanguageModel, causal_loss, of_items, shifted, undecorated
-from fusedops.torch.internals import has_main_grad, is_watched
 from fusedops.torch.nn.layer import unfused_input
-from fusedops.torch.nn.linear import is_plain_linear, unfused_weight
+from fusedops.torch.nn.linear import is_plain_linear, reason_to_call, unfused_weight
 
 _STATES = "_states"  # the variable that is added
 
@@ -133,9 +132,7 @@ def unfused_head(head: Any) -> str | None:
     """Why the logits of a model with this head are computed."""
     if not is_plain_linear(head):
         return f"its head is a {type(head).__module__}.{type(head).__qualname__}"
-    if has_main_grad(head.weight):
-        return "its head adds its weight's gradient to main_grad"
-    return "its head has a hook" if is_watched(head) else None
+    return f"its head {reason}" if (reason := reason_to_call(head)) else None
 
 
 def _rewritten_of(kind: type) -> tuple[str, FunctionType]:

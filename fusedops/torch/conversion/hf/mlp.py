@@ -11,9 +11,9 @@ import fusedops.torch as fo
 from fusedops.torch.conversion.hf import internals
 from fusedops.torch.conversion.hf.activations import fused_name, has_watchers, is_activation, unfused_activation
 from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer
-from fusedops.torch.internals import is_watched, shape
+from fusedops.torch.internals import shape
 from fusedops.torch.nn.layer import REFUSED, is_plain, parameter, unfused_input, unfused_pass
-from fusedops.torch.nn.linear import is_plain_linear, takes_plain_product, takes_product
+from fusedops.torch.nn.linear import is_plain_linear, reason_to_call, takes_plain_product, takes_product
 
 
 class _Gated(HFLayer):
@@ -117,7 +117,7 @@ def gated_product(activation: Any, gate: Any, up: Any, x: torch.Tensor) -> torch
     name, plain = fused_name(activation), is_plain_linear(gate) and is_plain_linear(up)
     if name is not None and plain and is_plain(x):
         first, second = parameter(gate, "weight"), parameter(up, "weight")
-        is_seen = is_watched(gate) or is_watched(up) or has_watchers(activation)
+        is_seen = reason_to_call(gate) or reason_to_call(up) or has_watchers(activation)
         if not is_seen and takes_plain_product(first, x) and takes_plain_product(second, x):
             try:
                 return fo.gated_linear(x, first, second, parameter(gate, "bias"), parameter(up, "bias"), name)
