@@ -250,6 +250,7 @@ def test_the_second_gpu(torch_gpu, spec, dtype, random):
     torch = torch_gpu.torch
     if torch.cuda.device_count() < 2:
         pytest.skip("GPU: one only")
+    torch.cuda.set_device(0)  # TensorFlow, if it has begun in this process, leaves the last one current
     sample = spec.sample((33, 1025), random)
     inputs = torch_gpu.tensors(sample, dtype)
     moved = {name: x.to("cuda:1") if name in sample.tensors else x for name, x in inputs.items()}

@@ -144,6 +144,27 @@ def test_more_than_2_31_elements(torch_gpu):
     assert (total == 1 + len(deep)).all()
 
 
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_the_second_gpu(torch_gpu, tf_gpu, size, dtype, random):
+    """The tensors' own GPU, whichever is current; its bits are the first one's."""
+    torch, tf = torch_gpu.torch, tf_gpu.tf
+    if torch.cuda.device_count() < 2:
+        pytest.skip("GPU: one only")
+    torch.cuda.set_device(0)  # TensorFlow, if it has begun in this process, leaves the last one current
+    given = call(*size, dtype, (True, False), random)
+    expected = UPDATE.run(torch_gpu, given)["total"][0]
+    tensors = [torch_gpu.from_numpy(arrays[0]).to("cuda:1") for arrays in given.lists.values()]
+    torch_gpu.functions.accumulate_matmul(*tensors, transpose_a=True)
+    assert torch.cuda.current_device() == 0
+    assert_same_bits(torch_gpu.to_numpy(tensors[0]), expected)
+    with tf.device("/GPU:1"):
+        total, a, b = (tf.identity(tf_gpu.from_numpy(arrays[0])) for arrays in given.lists.values())
+        total = tf.Variable(total)
+        tf_gpu.functions.accumulate_matmul(total, a, b, transpose_a=True)
+    assert total.device.endswith("GPU:1")
+    assert_same_bits(tf_gpu.to_numpy(total), expected)
+
+
 REFUSED = (
     ((2, 3), "float32", (2, 4), (5, 3), "b must have 4 rows to multiply a of shape [2, 4]; got shape [5, 3]"),
     ((2, 2), "float32", (2, 4), (4, 3), "total must have the shape of the product, [2, 3]; got [2, 2]"),
