@@ -67,8 +67,12 @@ def test_values_and_gradients(tf_backend, case, policy, random):
     exact_inputs = tensors(case, tf_backend, "float64", random)
     inputs = tf_backend.tf.nest.map_structure(lambda x: tf_backend.tf.cast(x, dtype), exact_inputs)
     got = value_and_gradients(tf_backend, layer, inputs)
-    dtypes = [array.dtype for array in value_and_gradients(tf_backend, keras_layer, inputs)]
-    assert [array.dtype for array in got] == dtypes
+    of_keras = value_and_gradients(tf_backend, keras_layer, inputs)
+    assert [array.dtype for array in got] == [array.dtype for array in of_keras]
+    if layer.why_not() and case.on_gpus:  # Keras's code, whose products of bfloat16 are inexact on CPUs without AVX-512
+        for value, expected in zip(got, of_keras, strict=True):
+            assert_same_bits(value, expected)
+        return
     terms = max(case.shape[-1], int(np.prod(case.shape[:-1])))  # of the longest sum
     for i, (value, exact) in enumerate(
         zip(got, value_and_gradients(tf_backend, exact_layer, exact_inputs), strict=True)
@@ -379,6 +383,8 @@ def test_under_xla(tf_backend, case, policy, random):
         pytest.skip("the XLA kernels are not loaded")
     tf = tf_backend.tf
     layer = built(case, tf_backend, policy, random)[0]
+    if layer.why_not() and case.on_gpus:
+        pytest.skip("Keras's own code, whose products of bfloat16 are inexact on CPUs without AVX-512")
     inputs = tensors(case, tf_backend, layer.compute_dtype, random)
     if case.arguments.get("activation") == "relu":  # in quarters no product is so near 0 that it is rounded across it
         layer.set_weights([np.rint(4 * weight) / 4 for weight in layer.get_weights()])
