@@ -28,14 +28,10 @@ def flops(operator: str) -> Callable[[Formula], Formula]:
 
 
 @flops("matmul")
-def _matmul(a: Shape, b: Shape, transpose_a: bool, transpose_b: bool) -> int:
+@flops("accumulate_matmul")
+def _matmul(a: Shape, b: Shape, transpose_a: bool, transpose_b: bool, **_: Any) -> int:
     columns = b[-2] if transpose_b else b[-1]
     return 2 * prod(a) * columns
-
-
-@flops("accumulate_matmul")
-def _accumulate_matmul(a: Shape, b: Shape, transpose_a: bool, transpose_b: bool, **_: Any) -> int:
-    return _matmul(a, b, transpose_a, transpose_b)
 
 
 @flops("matmul_backward")

@@ -171,7 +171,7 @@ class Copies {
 
 // An update of a tensor whose elements share memory has no meaning.
 Status check_distinct(const Input& input, const Operator& op, const View& view) {
-  if (view.numel() == 0) return {};
+  if (view.numel() == 0 || has_layout(view, Layout::contiguous)) return {};
   std::array<std::pair<int64_t, int64_t>, kMaxRank> dims;  // strides and sizes, from the least stride on
   for (int d = 0; d < view.rank; ++d) dims[d] = {view.sizes[d] > 1 ? view.strides[d] : 0, view.sizes[d]};
   std::sort(dims.begin(), dims.begin() + view.rank);
