@@ -7,9 +7,10 @@ from typing import Any
 from setuptools import build_meta
 from setuptools.build_meta import *  # noqa: F403
 
-from build_tools.build import find_cuda, find_frameworks
+from build_tools.build import find_frameworks
 from build_tools.environment import show_site_packages
 from fusedops.building import cuda
+from fusedops.building.core import Cuda
 from fusedops.building.options import BuildError, Options
 
 
@@ -17,8 +18,8 @@ def _cutlass() -> list[str]:
     # Asked for only where it is needed and missing: the wheel has headers to offer, and heavy dependencies.
     show_site_packages()
     try:
-        # What nothing can be built for is said here, before pip downloads the requirements.
-        find_cuda(Options.from_environment(), find_frameworks([]))
+        find_frameworks([])  # raises before pip downloads the requirements
+        Cuda.find(Options.from_environment(), cuda.gpus_here)
     except cuda.NoCutlassError:
         return [cuda.CUTLASS]
     except cuda.NoCudaError:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from fusedops.building.cuda import NoCudaError, Toolkit
 from fusedops.building.options import BuildError, Options
 
-WITHOUT_A_GPU = "9.0+PTX"
+NO_GPU = (
+    "no GPU was found (to compile for GPUs elsewhere, set their compute capability: FUSEDOPS_CUDA_ARCHS=9.0 make build)"
+)
 OLDEST = 8
 # Names that TORCH_CUDA_ARCH_LIST may hold, as torch.utils.cpp_extension knows them.
 NAMED = {
@@ -51,17 +53,14 @@ class Choice:
     left_out: str = ""  # what cannot be compiled for, though it was found, and where
 
 
-def choose(options: Options, toolkit: Toolkit, gpus: Callable[[], Sequence[str]], unneeded: str | None) -> Choice:
-    """Those asked for ("8.0;9.0+PTX", "90"), else those of `gpus`, else 9.0 with PTX.
+def choose(options: Options, toolkit: Toolkit, gpus: Callable[[], Sequence[str]]) -> Choice:
+    """The architectures that a variable lists ("8.0;9.0+PTX", "90"), else those of `gpus`.
 
-    What FUSEDOPS_CUDA_ARCHS asks for is compiled, or is an error. TORCH_CUDA_ARCH_LIST was mostly set for others, and
-    GPUs are what they are: of these, what cannot be compiled for is left out.
-
-    Args:
-        unneeded: why nobody needs kernels where none are asked for and there are no GPUs; None if somebody may.
+    An entry of FUSEDOPS_CUDA_ARCHS that nvcc cannot compile for is an error. Such an entry of TORCH_CUDA_ARCH_LIST,
+    which is mostly set for other packages, or such a GPU is left out.
 
     Raises:
-        NoCudaError: nothing is left, or nobody needs kernels.
+        NoCudaError: No architecture remains.
     """
     if options.architectures:
         found, problems = _read(options.architectures, toolkit)
@@ -75,9 +74,7 @@ def choose(options: Options, toolkit: Toolkit, gpus: Callable[[], Sequence[str]]
     else:
         source, text = "the GPUs here", " ".join(gpus())
     if not text:
-        if unneeded:
-            raise NoCudaError(unneeded)
-        return Choice(_read(WITHOUT_A_GPU, toolkit)[0])
+        raise NoCudaError(NO_GPU)
     found, problems = _read(text, toolkit)
     if not found:
         raise NoCudaError(f"nothing is left of {source} without {', '.join(problems)}")

@@ -35,10 +35,10 @@ class Cuda:
     left_out: str = ""  # see Choice
 
     @staticmethod
-    def find(options: Options, gpus: Callable[[], Sequence[str]], unneeded: str | None) -> Cuda:
-        """Raises NoCudaError if something is missing, or not needed: see `choose`."""
+    def find(options: Options, gpus: Callable[[], Sequence[str]]) -> Cuda:
+        """Raises NoCudaError if a tool or a GPU to compile for is missing: see `choose`."""
         toolkit = find_toolkit(options)
-        choice = choose(options, toolkit, gpus, unneeded)
+        choice = choose(options, toolkit, gpus)
         return Cuda(toolkit, choice.architectures, find_cutlass(), choice.left_out)
 
     @property

@@ -157,7 +157,7 @@ def _gpus(library: Library) -> _Gpus | None:
         return None
     try:
         toolkit = find_toolkit(library.options)
-        choice = choose(library.options, toolkit, _gpus_here, unneeded="there is no GPU")
+        choice = choose(library.options, toolkit, _gpus_here)
     except NoCudaError:
         return None
     return _Gpus(toolkit, choice.architectures)

@@ -20,7 +20,7 @@ from tests.helpers.running import ROOT
 
 def test_architectures_of_a_wheel():
     options = replace(Options.from_environment(), architectures=wheel.ARCHITECTURES)
-    found = choose(options, Toolkit(ROOT, "13.0", ROOT), gpus=list, unneeded=None).architectures
+    found = choose(options, Toolkit(ROOT, "13.0", ROOT), gpus=list).architectures
     assert [str(a) for a in found] == ["8.0", "8.6", "8.9", "9.0", "10.0", "12.0+PTX"]
 
 
@@ -51,7 +51,7 @@ def test_pip_is_told_at_once_that_nothing_can_be_built(monkeypatch, hook, instal
 def test_cutlass_is_required_where_kernels_are_compiled(monkeypatch, hook, found, required):
     monkeypatch.setattr(backend, "show_site_packages", lambda: None)
     monkeypatch.setattr(backend, "find_frameworks", lambda wanted: {"torch": "2.13.0"})
-    monkeypatch.setattr(backend, "find_cuda", Mock(side_effect=found))
+    monkeypatch.setattr(backend.Cuda, "find", Mock(side_effect=found))
     for name in ("wheel", "editable"):
         monkeypatch.setattr(backend.build_meta, f"get_requires_for_build_{name}", lambda settings: [])
     assert hook() == required
