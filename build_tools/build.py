@@ -7,7 +7,7 @@ import shutil
 from functools import partial
 from pathlib import Path
 
-from build_tools.environment import show_site_packages, without_cuda
+from build_tools.environment import show_site_packages
 from build_tools.tf_library import add_tf
 from build_tools.torch_autograd import build_autograd
 from build_tools.torch_extension import add_torch
@@ -16,6 +16,7 @@ from fusedops.building.cuda import NoCudaError, gpus_here
 from fusedops.building.facts import remove_facts, write_facts
 from fusedops.building.ninja import NinjaFile, alone
 from fusedops.building.options import BuildError, Options
+from fusedops.building.progress import progress
 from fusedops.loading import FRAMEWORKS, Framework, at_least
 
 ADD = {"torch": add_torch, "tf": add_tf}
@@ -39,21 +40,27 @@ def _build(wanted: list[str], destination: Path) -> dict[str, str]:
     versions = find_frameworks(wanted)
     cuda, reason = None, None
     try:
-        cuda = find_cuda(options, versions)
+        cuda = Cuda.find(options, gpus_here)
     except NoCudaError as error:
         reason = str(error)
-    print(announcement(cuda, reason), flush=True)
+    say = partial(print, flush=True)
+    say(announcement(cuda, reason))
     # Builds of both types are put into one place.
-    with alone(options.folder.parent, partial(print, flush=True)):
+    with alone(options.folder.parent, say):
         ninja = NinjaFile(options.folder)
         objects = add_core(ninja, options, cuda)
         libraries = {
             name: ADD[name](ninja, options, version, objects, cuda and cuda.toolkit)
             for name, version in versions.items()
         }
-        ninja.run(options.jobs)
-        if "torch" in libraries:
-            libraries["torch"] += build_autograd(ninja, options, libraries["torch"][0])
+        with progress(say, verbose=True) as show:
+            warnings = ninja.run(options.jobs, show=show)
+            if "torch" in libraries:
+                libraries["torch"] += build_autograd(ninja, options, libraries["torch"][0], show)
+        if warnings:
+            log = options.folder / "warnings.log"
+            log.write_text(f"{warnings}\n")
+            say(f"fusedops: warnings of the compilers are in {log}")
         for name, version in versions.items():
             folder = destination / "fusedops" / name
             _install(libraries[name], folder)
@@ -92,18 +99,6 @@ def find_frameworks(wanted: list[str]) -> dict[str, str]:
             "hide what is installed from a build: add --no-build-isolation)"
         )
     return versions
-
-
-def find_cuda(options: Options, versions: dict[str, str]) -> Cuda:
-    """What kernels for the GPU are compiled with, which takes minutes; or NoCudaError. Without a GPU here they are
-    compiled for others, unless none of the frameworks could use them."""
-    unneeded = None
-    if all(without_cuda(FRAMEWORKS[name]) for name in versions):
-        names = " and ".join(f"{FRAMEWORKS[name].title} {version}" for name, version in versions.items())
-        unneeded = (
-            f"no GPU was found, and {names} could use none (FUSEDOPS_CUDA_ARCHS=9.0 builds for GPUs all the same)"
-        )
-    return Cuda.find(options, gpus_here, unneeded)
 
 
 def _install(libraries: list[Path], folder: Path) -> None:

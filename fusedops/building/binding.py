@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fusedops.building.ninja import path_with_ninja
-from fusedops.building.options import Options
+from fusedops.building.options import Options, cached
 
 BINDING = Path("torch_binding")
 STABLE_ABI = "0x020a000000000000"  # torch 2.10
@@ -26,7 +26,7 @@ def variables(options: Options, folder: Path) -> dict[str, str]:
     """What torch's tools find ninja and the compiler by. A program stands for all that CXX says: some versions of torch
     take CXX for one word, and put a ccache before it, others end a word at every space. It is made in `folder`."""
     program = folder / "fusedops-c++"
-    program.write_text(f'#!/bin/sh\nexec {shlex.join(options.cxx)} "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(cached(options.cxx))} "$@"\n')
     program.chmod(0o755)
     path = f"{folder.resolve()}{os.pathsep}{path_with_ninja()}"
     return {"CXX": program.name, "PATH": path, "TORCH_NO_COMPILER_WRAPPER": "1"}

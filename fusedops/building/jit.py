@@ -23,9 +23,9 @@ from fusedops.building.autograd import AUTOGRAD, add_autograd
 from fusedops.building.core import CORE, Cuda, add_core, announcement
 from fusedops.building.cuda import NoCudaError, NoCutlassError
 from fusedops.building.facts import remove_facts, write_facts
-from fusedops.building.ninja import NinjaFile, Show, alone
+from fusedops.building.ninja import NinjaFile, alone
 from fusedops.building.options import BuildError, Options
-from fusedops.building.progress import progress
+from fusedops.building.progress import Show, progress, silent
 from fusedops.version import VERSION
 
 PACKAGE = "fusedops.torch"
@@ -111,7 +111,7 @@ def _wanted() -> tuple[Options, Cuda | None, str | None]:
 
     options = Options.from_environment(cpu_flags="-march=native")
     try:
-        return options, Cuda.find(options, gpus, unneeded="torch sees no GPU"), None
+        return options, Cuda.find(options, gpus), None
     except NoCutlassError as error:
         raise BuildError(f"{error}; CUDA=0 builds for the CPU only") from None
     except NoCudaError as error:
@@ -163,16 +163,20 @@ def _build(cache: Path, sources: Path, options: Options, cuda: Cuda | None, show
     objects = add_core(ninja, options, cuda)
     steps = 0
 
-    def show_core(done: int, of_core: int, what: str) -> None:
+    def show_core(done: int, of_core: int, begun: str, running: Sequence[str] = ()) -> None:
         nonlocal steps
         steps = of_core
-        show(done, steps + 2, what)
+        show(done, steps + 2, begun, running)
+
+    def show_rest(done: int, begun: str) -> None:
+        show(steps + done, steps + 2, begun, [begun])
 
     ninja.run(options.jobs, show=show_core)
+    show_rest(0, f"{LIBRARY} by torch.utils.cpp_extension")
     _link(cache, options, objects, cuda)
-    show(steps + 1, steps + 2, f"{LIBRARY} by torch.utils.cpp_extension")
+    show_rest(1, "autograd in C++, if torch's headers fit")
     autograd = _add_autograd(cache, options)
-    show(steps + 2, steps + 2, "autograd in C++" if autograd else "no autograd in C++: torch's headers do not fit")
+    show(steps + 2, steps + 2, "")
     return [cache / LIBRARY, *autograd]
 
 
@@ -183,7 +187,7 @@ def _add_autograd(cache: Path, options: Options) -> list[Path]:
     ninja = NinjaFile(options.folder / AUTOGRAD, cache)
     library = add_autograd(ninja, options, Path(torch.__file__).parent, Path(LIBRARY))
     try:
-        ninja.run(options.jobs, show=lambda *step: None)
+        ninja.run(options.jobs, show=silent)
     except BuildError:
         return []
     return [cache / library]

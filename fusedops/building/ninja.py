@@ -5,17 +5,20 @@ from __future__ import annotations
 import fcntl
 import importlib
 import os
+import pty
 import re
 import shlex
 import shutil
+import struct
 import subprocess
+import termios
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 
-from fusedops.building.options import BuildError
-
-Show = Callable[[int, int, str], None]  # steps done, steps in all, the last one
+from fusedops.building.options import BuildError, cached
+from fusedops.building.progress import Show
 
 
 def _path(path: Path | str) -> str:
@@ -41,8 +44,9 @@ class NinjaFile:
         return sorted(path.relative_to(self.root) for path in (self.root / folder).rglob(pattern))
 
     def rule(self, name: str, arguments: Iterable[Path | str], *, description: str, headers: bool = False) -> None:
-        """`headers`: the compiler writes which headers were read, and ninja compiles again when one of them changes."""
-        arguments = [*arguments, "-MMD", "-MF", "$out.d"] if headers else arguments
+        """`headers`: a compiler's rule. The compiler writes a list of the headers that it reads, and ninja compiles
+        again when one of them changes. ccache or sccache is used if installed."""
+        arguments = cached([*map(str, arguments), "-MMD", "-MF", "$out.d"]) if headers else arguments
         text = command(arguments).replace("'$$out.d'", "$out.d")
         self._text += f"\nrule {name}\n  command = {text}\n  description = {description}\n"
         if headers:
@@ -60,29 +64,67 @@ class NinjaFile:
         (self.root / path).write_text(self._text)
         return path
 
-    def run(self, jobs: int, *arguments: str, show: Show | None = None) -> None:
-        """`show`: what is told of every step; without it ninja prints them itself."""
+    def run(self, jobs: int, *arguments: str, show: Show) -> str:
+        """Builds what is stale, and returns the output of the compilers, such as warnings.
+
+        Raises:
+            BuildError: A compiler failed; with its output.
+        """
         words = [find_ninja(), "-f", str(self.write()), "-j", str(jobs), *arguments]
         # torch's own build runs "ninja" by that name.
-        environment = {**os.environ, "PATH": path_with_ninja(), "NINJA_STATUS": "[%f/%t] "}
-        if show:
-            _run_shown(words, self.root, environment, show)
-        elif subprocess.run(words, cwd=self.root, env=environment, close_fds=False).returncode:
-            raise BuildError("the build failed; the first error is above")
+        environment = {**os.environ, "PATH": path_with_ninja(), "NINJA_STATUS": "[%s/%f/%t] ", "TERM": "xterm"}
+        running, said = list[str](), list[str]()
+        with (
+            _terminal() as (screen, output),
+            subprocess.Popen(
+                words, cwd=self.root, env=environment, stdout=screen, stderr=screen, close_fds=False
+            ) as ninja,
+        ):
+            os.close(screen)
+            for line in output:
+                step = re.match(r"\[(\d+)/(\d+)/(\d+)\] (.*)", line)
+                if not step:
+                    if not line.startswith("ninja: "):  # such as "no work to do"
+                        said.append(line)
+                    continue
+                begun, done, steps, what = int(step[1]), int(step[2]), int(step[3]), step[4]
+                if begun > done + len(running):
+                    running.append(what)
+                    show(done, steps, what, running)
+                elif what in running:
+                    running.remove(what)
+                    show(done, steps, "", running)
+        text = "\n".join(said).strip("\n")
+        if ninja.returncode:
+            raise BuildError(f"the compiler failed in {self.root.resolve()}\n{text}")
+        return text
 
 
-def _run_shown(words: list[str], folder: Path, environment: dict[str, str], show: Show) -> None:
-    said = ""
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "close_fds": False}
-    with subprocess.Popen(words, cwd=folder, env=environment, text=True, errors="replace", **streams) as ninja:  # type: ignore[call-overload]
-        for line in ninja.stdout:
-            step = re.match(r"\[(\d+)/(\d+)\] (.*)", line)
-            if step:
-                show(int(step[1]), int(step[2]), step[3])
-            else:
-                said += line
-    if ninja.returncode:
-        raise BuildError(f"the compiler failed in {folder}\n{said}")
+@contextmanager
+def _terminal() -> Iterator[tuple[int, Iterator[str]]]:
+    """A pseudo-terminal, and the lines that are written to it. Ninja announces the beginning of a step only there."""
+    reader, screen = pty.openpty()
+    # Ninja cuts its lines at the width.
+    fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 10_000, 0, 0))
+    with open(reader, "rb", buffering=0) as stream:
+        yield screen, _lines(stream)
+
+
+def _lines(stream: FileIO) -> Iterator[str]:
+    """The lines, without terminal control sequences; a carriage return ends one too."""
+    rest = b""
+    while True:
+        try:
+            read = stream.read(65536)
+        except OSError:  # Linux's end of file
+            read = b""
+        *lines, rest = re.split(rb"[\r\n]+", rest + (read or b""))
+        for line in lines if read else [*lines, rest]:
+            text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", line.decode(errors="replace"))
+            if text:
+                yield text
+        if not read:
+            return
 
 
 def find_ninja() -> str:

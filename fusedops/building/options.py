@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import shlex
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-LAUNCHERS = ("ccache", "sccache", "distcc", "icecc")  # what may stand before a compiler in CXX
+COMPILER_CACHES = ("ccache", "sccache")
+LAUNCHERS = (*COMPILER_CACHES, "distcc", "icecc")  # programs that may precede a compiler in CXX
 
 TORCH_HEADERS = "FUSEDOPS_TORCH_HEADERS"
 
@@ -79,6 +81,14 @@ class Options:
             "-fvisibility=hidden",
             "-fvisibility-inlines-hidden",
         ]
+
+
+def cached(command: list[str]) -> list[str]:
+    """The command of a compiler behind ccache or sccache, if one is installed and the command has no launcher yet."""
+    if Path(command[0]).name in LAUNCHERS:
+        return command
+    found = next(filter(None, map(shutil.which, COMPILER_CACHES)), None)
+    return [found, *command] if found else command
 
 
 def _switch(name: str, default: str) -> bool:

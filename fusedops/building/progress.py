@@ -1,38 +1,74 @@
-"""What long work shows, such as a build at run time: a bar where rich and a terminal are there, otherwise lines.
+"""Progress of long work, such as a build: a bar if rich and a terminal are available, otherwise lines.
 
-A line is such as "[12/40] …".
+A line is printed when a step begins: "[12/40] nvcc core_cuda/ops/attention/softmax.cu".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
-from fusedops.building.ninja import Show
+
+class Show(Protocol):
+    """Shows that `done` of `steps` have ended and `running` have not; `begun`, if not empty, has just begun."""
+
+    def __call__(self, done: int, steps: int, begun: str, running: Sequence[str] = (), /) -> None: ...
+
+
+def silent(done: int, steps: int, begun: str, running: Sequence[str] = ()) -> None:
+    """A Show that shows nothing."""
 
 
 @contextmanager
 def progress(say: Callable[[str], None], verbose: bool, still: bool = False) -> Iterator[Show]:
-    """The function that is told of every step. A bar that is `still` is drawn then alone, and by no thread that would
-    disturb what is measured."""
+    """The function to call when a step begins or ends. A `still` bar is drawn only then, without a thread that would
+    disturb measurements."""
     bar = _bar(still) if verbose else None
     if bar is None:
-        yield lambda done, steps, what: say(f"[{done}/{steps}] {what}")
+
+        def line(done: int, steps: int, begun: str, running: Sequence[str] = ()) -> None:
+            if begun:
+                say(f"[{done + len(running)}/{steps}] {begun}")
+
+        yield line
         return
-    with bar:
-        task = bar.add_task("")
-        yield lambda done, steps, what: bar.update(task, completed=done, total=steps, description=what, refresh=still)
+    task = bar.add_task("")
+
+    def redraw(done: int, steps: int, begun: str, running: Sequence[str] = ()) -> None:
+        text = ", ".join(Path(step).name for step in running) or begun
+        bar.update(task, completed=done, total=steps, description=text, refresh=still)
+        bar.start()  # not before: no bar is drawn where nothing is stale
+
+    try:
+        yield redraw
+    finally:
+        bar.stop()
 
 
 def _bar(still: bool) -> Any:
     try:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+        from rich.table import Column
     except ImportError:
         return None
     if not Console().is_terminal:
         return None
     return Progress(
-        BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"), auto_refresh=not still
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
+        expand=True,
+        auto_refresh=not still,
     )

@@ -17,11 +17,13 @@ import fusedops
 from build_tools import build, torch_autograd
 from fusedops import loading
 from fusedops.building import core, cuda
+from fusedops.building import options as options_module
 from fusedops.building.architectures import Architecture, choose
 from fusedops.building.core import Cuda, add_core, announcement
 from fusedops.building.cuda import NoCudaError
 from fusedops.building.ninja import NinjaFile
 from fusedops.building.options import BuildError, Options
+from fusedops.building.progress import silent
 from tests.helpers.running import ROOT, copy_without_libraries, python
 
 RUN = {
@@ -388,10 +390,10 @@ TOOLKIT = cuda.Toolkit(ROOT, "13.0", ROOT, frozenset({"75", "80", "86", "87", "9
 
 @pytest.fixture
 def chosen(monkeypatch):
-    def chosen(gpus=(), unneeded=None, **variables):
+    def chosen(gpus=(), **variables):
         for variable in ("FUSEDOPS_CUDA_ARCHS", "TORCH_CUDA_ARCH_LIST"):
             monkeypatch.setenv(variable, variables.get(variable, ""))
-        return choose(Options.from_environment(), TOOLKIT, lambda: list(gpus), unneeded)
+        return choose(Options.from_environment(), TOOLKIT, lambda: list(gpus))
 
     return chosen
 
@@ -460,11 +462,9 @@ def test_old_gpus_are_left_out(chosen):
 
 def test_gpus_are_asked_for_nothing_else(chosen):
     assert [str(a) for a in chosen(TORCH_CUDA_ARCH_LIST="native", gpus=["8.6"]).architectures] == ["8.6"]
-    assert [str(a) for a in chosen().architectures] == ["9.0+PTX"]
-    assert [str(a) for a in chosen(gpus=["8.6"], unneeded="no use").architectures] == ["8.6"]
-    assert [str(a) for a in chosen(FUSEDOPS_CUDA_ARCHS="9.0", unneeded="no use").architectures] == ["9.0"]
-    with pytest.raises(NoCudaError, match="no use"):
-        chosen(unneeded="no use")
+    assert [str(a) for a in chosen(FUSEDOPS_CUDA_ARCHS="9.0", gpus=["8.6"]).architectures] == ["9.0"]
+    with pytest.raises(NoCudaError, match="no GPU was found"):
+        chosen()
 
 
 def test_what_is_left_out_is_announced(chosen):
@@ -476,47 +476,17 @@ def test_what_is_left_out_is_announced(chosen):
     ]
 
 
-PYTORCH = ("torch", "version.py", "cuda: str | None = {}")
-TENSORFLOW = ("tensorflow", "python/platform/build_info.py", "build_info = {{'is_cuda_build': {}}}")
-
-
-@pytest.mark.parametrize(
-    "torch, tensorflow, compiled",
-    [
-        ("None", None, False),
-        ("'13.0'", None, True),
-        (None, "False", False),
-        (None, "True", True),
-        ("None", "False", False),
-        ("None", "True", True),
-        ("None; del cuda", None, True),
-    ],
-)
-def test_kernels_that_no_framework_could_use_are_left_out(tmp_path, monkeypatch, torch, tensorflow, compiled):
-    """Without a GPU and without having been asked for."""
-    versions = {}
-    monkeypatch.syspath_prepend(tmp_path)
-    for name, answer, (module, file, text) in (("torch", torch, PYTORCH), ("tf", tensorflow, TENSORFLOW)):
-        monkeypatch.delitem(sys.modules, module, raising=False)
-        (tmp_path / module / file).parent.mkdir(parents=True)
-        (tmp_path / module / "__init__.py").write_text("raise Exception('it is not imported')")
-        if answer:
-            (tmp_path / module / file).write_text(text.format(answer))
-            versions[name] = "2.21.0"
-    monkeypatch.setattr(build, "gpus_here", list)
-    monkeypatch.setattr(core, "find_toolkit", lambda options: TOOLKIT)
-    monkeypatch.setattr(core, "find_cutlass", lambda: None)
+def test_the_reason_for_a_build_without_kernels_names_the_command(monkeypatch, tmp_path):
+    """Without a GPU, kernels are compiled only if a variable asks for them."""
     for variable in ("FUSEDOPS_CUDA_ARCHS", "TORCH_CUDA_ARCH_LIST"):
         monkeypatch.delenv(variable, raising=False)
-    if compiled:
-        assert build.find_cuda(Options.from_environment(), versions).architectures
-    else:
-        with pytest.raises(
-            NoCudaError, match=r"no GPU was found, and .* 2\.21\.0 could use none \(FUSEDOPS_CUDA_ARCHS=9\.0"
-        ):
-            build.find_cuda(Options.from_environment(), versions)
+    monkeypatch.setattr(core, "find_toolkit", lambda options: TOOLKIT)
+    monkeypatch.setattr(core, "find_cutlass", lambda: None)
+    with pytest.raises(NoCudaError, match=r"^no GPU was found \(.*: FUSEDOPS_CUDA_ARCHS=9\.0 make build\)$") as error:
+        Cuda.find(Options.from_environment(), list)
+    assert announcement(None, str(error.value)).endswith(str(error.value))
     monkeypatch.setenv("FUSEDOPS_CUDA_ARCHS", "9.0")
-    assert build.find_cuda(Options.from_environment(), versions).architectures
+    assert Cuda.find(Options.from_environment(), list).architectures
 
 
 @pytest.mark.parametrize(
@@ -533,6 +503,7 @@ def test_kernels_that_no_framework_could_use_are_left_out(tmp_path, monkeypatch,
 )
 def test_the_compiler_that_nvcc_calls(tmp_path, monkeypatch, cxx, words, compiler, flags):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(options_module.shutil, "which", lambda name: None)
     Path("a folder").mkdir()
     Path("a folder/g++").touch()
     monkeypatch.setenv("CXX", cxx)
@@ -545,6 +516,55 @@ def test_the_compiler_that_nvcc_calls(tmp_path, monkeypatch, cxx, words, compile
     assert command[command.index("-ccbin") + 1] == compiler
     given = command[command.index("-Xcompiler") + 1].split(",")
     assert given[: len(flags)] == flags and set(flags).isdisjoint(given[len(flags) :])
+
+
+@pytest.mark.parametrize(
+    "installed, command, expected",
+    [
+        ((), ["g++"], ["g++"]),
+        (("ccache",), ["g++", "-m64"], ["/bin/ccache", "g++", "-m64"]),
+        (("sccache",), ["nvcc"], ["/bin/sccache", "nvcc"]),
+        (("ccache", "sccache"), ["nvcc"], ["/bin/ccache", "nvcc"]),
+        (("ccache",), ["sccache", "g++"], ["sccache", "g++"]),
+        (("ccache",), ["/usr/bin/distcc", "g++"], ["/usr/bin/distcc", "g++"]),
+    ],
+)
+def test_a_compiler_cache_is_used_if_installed(tmp_path, monkeypatch, installed, command, expected):
+    monkeypatch.setattr(options_module.shutil, "which", lambda name: f"/bin/{name}" if name in installed else None)
+    assert options_module.cached(command) == expected
+    ninja = NinjaFile(Path("build"), tmp_path)
+    ninja.rule("compile", command, description="c++", headers=True)
+    ninja.rule("link", command, description="link")
+    commands = re.findall(r"command = (.*)", (tmp_path / ninja.write()).read_text())
+    assert commands[0].startswith(" ".join(expected)) and commands[1] == " ".join(command)
+
+
+def test_a_step_is_shown_when_it_begins_and_when_it_ends(tmp_path):
+    """While the first of two steps runs, it is shown as running; compilers' output is returned and not shown."""
+    ninja = NinjaFile(Path("build"), tmp_path)
+    ninja.rule("make", ["sh", "-c", 'echo a warning; cp "$0" "$1"', "$in", "$out"], description="make $out")
+    (tmp_path / "source").touch()
+    first = ninja.build(Path("first"), "make", [Path("source")])
+    ninja.build(Path("second"), "make", [first])
+    shown = []
+    warnings = ninja.run(1, show=lambda *step: shown.append((*step[:3], list(step[3]))))
+    assert shown == [
+        (0, 2, "make first", ["make first"]),
+        (1, 2, "", []),
+        (1, 2, "make second", ["make second"]),
+        (2, 2, "", []),
+    ]
+    assert warnings.splitlines() == ["a warning", "a warning"]
+    assert ninja.run(1, show=lambda *step: shown.append(step)) == "" and len(shown) == 4
+
+
+def test_the_output_of_a_compiler_that_fails(tmp_path):
+    ninja = NinjaFile(Path("build"), tmp_path)
+    ninja.rule("make", ["sh", "-c", "echo the error; exit 1"], description="make $out")
+    (tmp_path / "source").touch()
+    ninja.build(Path("first"), "make", [Path("source")])
+    with pytest.raises(BuildError, match=rf"(?s)^the compiler failed in {re.escape(str(tmp_path))}\n.*\nthe error$"):
+        ninja.run(1, show=silent)
 
 
 def test_architecture_flags():
@@ -595,7 +615,7 @@ def autograd_of(tmp_path, monkeypatch):
         monkeypatch.setattr(torch_autograd, "_installed", lambda: torches[0])
         ninja = NinjaFile(options.folder)
         given = dataclasses.replace(options, torch_headers=tuple(torches[1:]))
-        return [library.name for library in torch_autograd.build_autograd(ninja, given, Path("_C.abi3.so"))]
+        return [library.name for library in torch_autograd.build_autograd(ninja, given, Path("_C.abi3.so"), silent)]
 
     return build_for
 
@@ -608,10 +628,10 @@ def test_autograd_is_built_for_every_torch_whose_headers_are_given(autograd_of):
 def test_autograd_that_does_not_compile_is_left_out(autograd_of, capfd):
     text = "#include <version.h>\nstatic_assert(VERSION < 2.14);"
     assert autograd_of(text, "2.16", "2.13") == ["_autograd.torch2.13.so"]
-    assert "fusedops: _autograd.torch2.16.so is left out; the first error is above" in capfd.readouterr().out
+    assert "fusedops: _autograd.torch2.16.so is left out: the compiler failed in " in capfd.readouterr().out
 
 
-def test_what_a_change_builds_again(tmp_path, monkeypatch, capfd):
+def test_what_a_change_builds_again(tmp_path, monkeypatch):
     folder = tmp_path / "with a space"
     shutil.copytree(ROOT / "core_cuda", folder / "core_cuda")
     monkeypatch.chdir(folder)
@@ -621,17 +641,19 @@ def test_what_a_change_builds_again(tmp_path, monkeypatch, capfd):
     def ninja(options, *arguments):
         file = NinjaFile(options.folder)
         add_core(file, options, None)
-        file.run(1, *arguments, target)
-        return capfd.readouterr().out
+        begun = []
+        file.run(1, *arguments, target, show=lambda done, steps, what, running: begun.append(what))
+        return [what for what in begun if what]
 
-    assert "view.cpp" in ninja(options)
-    assert "no work to do" in ninja(options, "-n")
+    compiled = ["c++ core_cuda/core/declaration/view.cpp"]
+    assert ninja(options) == compiled
+    assert ninja(options, "-n") == []
 
     os.utime("core_cuda/core/declaration/rule.h")
     os.utime("core_cuda/core/declaration/dtype.h")
-    assert "view.cpp" in ninja(options, "-n"), "a header that it includes was touched"
-    assert "view.cpp" in ninja(options)
+    assert ninja(options, "-n") == compiled, "a header that it includes was touched"
+    assert ninja(options) == compiled
     os.utime("core_cuda/core/cpu/elementwise.h")
-    assert "no work to do" in ninja(options, "-n"), "a header that it does not include was touched"
+    assert ninja(options, "-n") == [], "a header that it does not include was touched"
 
-    assert "view.cpp" in ninja(dataclasses.replace(options, cpu_flags="-mtune=generic"), "-n"), "a flag changed"
+    assert ninja(dataclasses.replace(options, cpu_flags="-mtune=generic"), "-n") == compiled, "a flag changed"
