@@ -15,7 +15,8 @@ ELEMENTWISE = (
     *("sigmoid", "erf", "cdf", "pdf", "abs", "floor", "sign"),
 )
 ROWS = ("row_sum", "row_mean", "row_max", "row_min")  # over the last dimension, which stays with one element
-OPERATIONS = ("input", "constant", "reduced", *ELEMENTWISE)  # of a program, by the core's numbers
+FUSED = ("fma", "fms", "fnma")  # a * b + c, a * b - c and c - a * b, rounded once
+OPERATIONS = ("input", "constant", "reduced", *ELEMENTWISE, *FUSED)  # program::Op of the core, in its order
 
 _SYMMETRIC = {"add", "mul", "min", "max", "eq", "ne"}
 

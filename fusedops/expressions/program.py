@@ -2,6 +2,9 @@
 
 A stage has the terms of the reductions that depend on those of earlier stages alone; the last one has the results. It
 computes again what it needs of earlier ones, but for reductions: nothing else is kept between two passes over a row.
+
+The rounding of a value is decided here, once for the whole program, and the engines follow it. A value that two stages
+compute thus has the same bits in both, and an element equals the maximum that it gave.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import builtins
 import hashlib
 import keyword
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -65,34 +69,64 @@ class Program:
 
 def program(results: Sequence[Node]) -> Program:
     """Of a graph of primitives."""
-    rows = sorted((node for node in needed(results) if node.op in ROWS), key=lambda node: (node.depth, node.index))
+    nodes = needed(results)
+    rows = sorted((node for node in nodes if node.op in ROWS), key=lambda node: (node.depth, node.index))
     numbers = {node: number for number, node in enumerate(rows)}
+    products = _fused_products(nodes, results)
     stages = max((node.depth for node in rows), default=0)
     code, reductions = list[tuple[Instruction, ...]](), list[Reduction]()
     for stage in range(stages):
         here = [node for node in rows if node.depth == stage + 1]
-        instructions, places = _stage([node.operands[0] for node in here], numbers)
+        instructions, places = _stage([node.operands[0] for node in here], numbers, products)
         code.append(instructions)
         reductions += [Reduction(ROWS.index(node.op), stage, places[node.operands[0]]) for node in here]
-    instructions, places = _stage(results, numbers)
+    instructions, places = _stage(results, numbers, products)
     return Program((*code, instructions), tuple(reductions), tuple(places[node] for node in results))
 
 
-def _stage(wanted: Sequence[Node], numbers: dict[Node, int]) -> tuple[tuple[Instruction, ...], dict[Node, int]]:
+def _fused_products(nodes: Sequence[Node], results: Sequence[Node]) -> dict[Node, Node]:
+    """The product that each fused sum or difference absorbs: one that nothing else in the program reads."""
+    readers = Counter(results)
+    for node in nodes:
+        readers.update(node.operands)
+    products = dict[Node, Node]()
+    for node in nodes:
+        if node.op in ("add", "sub"):
+            alone = [operand for operand in node.operands if operand.op == "mul" and readers[operand] == 1]
+            if alone:
+                products[node] = alone[0]
+    return products
+
+
+def _stage(
+    wanted: Sequence[Node], numbers: dict[Node, int], products: dict[Node, Node]
+) -> tuple[tuple[Instruction, ...], dict[Node, int]]:
+    absorbed = set(products.values())
     places: dict[Node, int] = {}
     code: list[Instruction] = []
     for node in needed(wanted, within_stage=True):
+        if node in absorbed:
+            continue
         if node.op == "input":
             instruction = Instruction(_NUMBERS["input"], node.place)
         elif node.op == "constant":
             instruction = Instruction(_NUMBERS["constant"], value=node.value)
         elif node.op in ROWS:
             instruction = Instruction(_NUMBERS["reduced"], numbers[node])
+        elif node in products:
+            instruction = _fused(node, products[node], places)
         else:
             instruction = Instruction(_NUMBERS[node.op], *(places[operand] for operand in node.operands))
         places[node] = len(code)
         code.append(instruction)
     return tuple(code), places
+
+
+def _fused(node: Node, product: Node, places: dict[Node, int]) -> Instruction:
+    first, second = node.operands
+    other = second if first is product else first
+    op = "fma" if node.op == "add" else "fms" if first is product else "fnma"
+    return Instruction(_NUMBERS[op], *(places[operand] for operand in (*product.operands, other)))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
 
 _KINDS = ("kSum", "kMean", "kMax", "kMin")
 _COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+_FUSED = {"fma": "fma_({a}, {b}, {c})", "fms": "fma_({a}, {b}, -{c})", "fnma": "fma_(-{a}, {b}, {c})"}
 _TWO = ("add", "sub", "mul", "div", "min", "max", "pow")
 _INPUTS = "const A (&x)[kInputs], const A (&r)[kReductions + 1]"
 
@@ -49,57 +49,21 @@ def source(definition: Definition) -> str:
 
 
 def _body(code: Sequence[Instruction], targets: Sequence[tuple[str, int]], indent: int) -> list[str]:
-    ops = [OPERATIONS[instruction.op] for instruction in code]
-    fused = _fused(code, ops, [value for _, value in targets])
     lines, names = list[str](), list[str]()
-    for place, (instruction, op) in enumerate(zip(code, ops, strict=True)):
-        operands = [instruction.a, instruction.b, instruction.c]
+    for instruction in code:
+        op = OPERATIONS[instruction.op]
         if op == "input":
             names.append(f"x[{instruction.a}]")
         elif op == "reduced":
             names.append(f"r[{instruction.a}]")
         elif op == "constant":
             names.append(_constant(instruction.value))
-        elif place in fused.values():
-            names.append("")  # part of a sum
         else:
-            text = _operation(op, [names[operand] for operand in operands])
-            if place in fused:
-                factors = code[fused[place]]
-                text = _fused_operation(op, names[factors.a], names[factors.b], operands, fused[place], names)
+            text = _operation(op, [names[operand] for operand in (instruction.a, instruction.b, instruction.c)])
             names.append(f"v{len(lines)}")
             lines.append(f"const A {names[-1]} = {text};")
     lines += [f"{target} = {names[value]};" for target, value in targets]
     return [" " * indent + line for line in lines]
-
-
-def _fused(code: Sequence[Instruction], ops: Sequence[str], results: Sequence[int]) -> dict[int, int]:
-    """The sums and differences that are rounded once together with a product that nothing else reads."""
-    reads = Counter(results)
-    for instruction, op in zip(code, ops, strict=True):
-        reads.update((instruction.a, instruction.b, instruction.c)[: _count(op)])
-    found = {}
-    for place, (instruction, op) in enumerate(zip(code, ops, strict=True)):
-        if op in ("add", "sub"):
-            for operand in (instruction.a, instruction.b):
-                if ops[operand] == "mul" and reads[operand] == 1:
-                    found[place] = operand
-                    break
-    return found
-
-
-def _fused_operation(op: str, a: str, b: str, operands: Sequence[int], product: int, names: Sequence[str]) -> str:
-    first, second = operands[:2]
-    if op == "add":
-        return f"fma_({a}, {b}, {names[second if first == product else first]})"
-    return f"fma_({a}, {b}, -{names[second]})" if first == product else f"fma_(-{a}, {b}, {names[first]})"
-
-
-def _count(op: str) -> int:
-    """Of operands."""
-    if op in ("input", "constant", "reduced"):
-        return 0
-    return 3 if op == "where" else 2 if op in (*_TWO, *_COMPARISONS) else 1
 
 
 def _operation(op: str, operands: Sequence[str]) -> str:
@@ -110,6 +74,8 @@ def _operation(op: str, operands: Sequence[str]) -> str:
         return f"A({a} {_COMPARISONS[op]} {b})"
     if op == "where":
         return f"where_({a}, {b}, {c})"
+    if op in _FUSED:
+        return _FUSED[op].format(a=a, b=b, c=c)
     return f"{op}_({a}, {b})" if op in _TWO else f"{op}_({a})"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fusedops.expressions import Definition
-from fusedops.expressions.graph import COMPARISONS, OPERATIONS
+from fusedops.expressions.graph import COMPARISONS, FUSED, OPERATIONS
 
 Array = np.ndarray[Any, Any]
 
@@ -27,6 +27,9 @@ def sigmoid(x: Any) -> Any:
 
 OPERATORS: dict[str, Callable[..., Any]] = {
     "neg": np.negative,
+    "fma": lambda a, b, c: a * b + c,
+    "fms": lambda a, b, c: a * b - c,
+    "fnma": lambda a, b, c: c - a * b,
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
@@ -66,7 +69,6 @@ def _evaluate(definition: Definition, arrays: Sequence[Any]) -> list[Array]:
     for stage, code in enumerate(program.stages):
         values = []
         for instruction in code:
-            operands = (instruction.a, instruction.b, instruction.c)
             op = OPERATIONS[instruction.op]
             if op == "input":
                 values.append(full[instruction.a])
@@ -75,10 +77,9 @@ def _evaluate(definition: Definition, arrays: Sequence[Any]) -> list[Array]:
             elif op == "reduced":
                 values.append(reduced[instruction.a])
             else:
-                operator = OPERATORS[op]
-                count = operator.nin if isinstance(operator, np.ufunc) else _operands(op)
-                assert all(place < len(values) for place in operands[:count])
-                values.append(operator(*(values[place] for place in operands[:count])))
+                operands = (instruction.a, instruction.b, instruction.c)[: operand_count(op)]
+                assert all(place < len(values) for place in operands)
+                values.append(OPERATORS[op](*(values[place] for place in operands)))
         for number, reduction in enumerate(program.reductions):
             if reduction.stage == stage:
                 terms = np.broadcast_to(values[reduction.value], shape)
@@ -92,8 +93,11 @@ def _evaluate(definition: Definition, arrays: Sequence[Any]) -> list[Array]:
     return results
 
 
-def _operands(op: str) -> int:
-    return 3 if op == "where" else 2 if op in COMPARISONS else 1
+def operand_count(op: str) -> int:
+    operator = OPERATORS[op]
+    if isinstance(operator, np.ufunc):
+        return operator.nin
+    return 3 if op in ("where", *FUSED) else 2 if op in COMPARISONS else 1
 
 
 def sum_to(value: Array, shape: tuple[int, ...]) -> Array:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fusedops.expressions import Definition
-from fusedops.expressions.graph import OPERATIONS
+from fusedops.expressions.graph import FUSED, OPERATIONS
 from tests.helpers.activations import bell, erf, logistic, normal
 from tests.helpers.specification import Array, pairwise
 
@@ -97,6 +97,10 @@ def operation(op: str, operands: list[Value]) -> Value:
     if op in ("add", "sub"):
         y = a + b if op == "add" else a - b
         return y, da + db + np.abs(y)
+    if op in FUSED:  # as two operations: a CPU may have no fused one
+        product = operation("mul", operands)
+        sides = [(c, dc), product] if op == "fnma" else [product, (c, dc)]
+        return operation("add" if op == "fma" else "sub", [*sides, product])
     if op == "mul":
         return a * b, passed(b, da) + passed(a, db) + np.abs(a * b)
     if op == "div":

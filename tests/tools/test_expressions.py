@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import pickle
+import re
 import shutil
 import subprocess
 import textwrap
@@ -14,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fusedops.expressions import Expression, packed
-from fusedops.expressions.graph import OPERATIONS
+from fusedops.expressions.graph import FUSED, OPERATIONS
 from fusedops.expressions.program import NUMBER, OPTIONAL, TENSOR
-from tests.helpers.expressions import evaluate, numeric_gradients, reference
+from fusedops.sources import folder
+from tests.helpers.expressions import evaluate, numeric_gradients, operand_count, reference
 
 RMS_NORM = "x * rsqrt(mean(x * x) + 1e-6) * w"
 SOFTMAX = "exp(x - max(x)) / sum(exp(x - max(x)))"
@@ -158,6 +161,51 @@ def test_stages():
     assert len(forward.program.stages) == 1 and not forward.program.reductions
     last = Expression("s * mean(x)").definition((True, False)).program
     assert len(last.stages) == 2 and [OPERATIONS[i.op] for i in last.stages[1]] == ["input", "reduced", "mul"]
+
+
+def test_operations_are_those_of_the_core():
+    """By their numbers, which are their places in either list."""
+    header = (folder("core_cuda") / "core_cuda/core/program/program.h").read_text()
+    enumeration = re.search(r"enum class Op : int32_t \{(.*?)\};", header, re.DOTALL)
+    assert tuple(re.findall(r"^ *(\w+),", enumeration[1], re.MULTILINE)) == OPERATIONS
+
+
+@given(text=st.recursive(LEAVES, grown, max_leaves=6), seed=st.integers(0, 3))
+def test_a_value_has_one_form_in_all_stages(text, seed):
+    """A product and a sum are rounded together in each stage that computes them, or in none."""
+    product = ("x * w", "x * b", "w * s", "x * x")[seed]
+    _, row = defined(f"p = {product}; q = p + {text}; return q * p - max(q), q - min(q) * sum(q * x), p")
+    for _ in range(3):
+        forms: dict[str, str] = {}
+        for written, form in values(row.program):
+            assert forms.setdefault(written, form) == form
+        row = row.backward()
+
+
+def values(program):
+    """Each value of each stage: as separate operations, and as the program has it."""
+    for code in program.stages:
+        found = []
+        for i in code:
+            op = OPERATIONS[i.op]
+            if op in ("input", "constant", "reduced"):
+                leaf = digest(op, [str(i.a), str(i.value)])
+                found.append((leaf, leaf))
+            else:
+                written, form = zip(*(found[place] for place in (i.a, i.b, i.c)[: operand_count(op)]), strict=True)
+                found.append((separate(op, written), digest(op, form)))
+        yield from found
+
+
+def separate(op, operands):
+    if op in FUSED:
+        product, other = separate("mul", operands[:2]), operands[2]
+        return separate("add" if op == "fma" else "sub", [other, product] if op == "fnma" else [product, other])
+    return digest(op, sorted(operands) if op == "add" else operands)
+
+
+def digest(op, operands):
+    return hashlib.sha256(f"{op}({', '.join(operands)})".encode()).hexdigest()[:16]
 
 
 @pytest.mark.parametrize(

@@ -117,8 +117,9 @@ Status compile(const std::string& source, int architecture, int driver, std::str
         "fusedops: an expression on a GPU is compiled by NVRTC, and no libnvrtc.so was found that fits the driver, of "
         "CUDA ",
         std::to_string(driver / 1000), "; run: pip install nvidia-cuda-nvrtc");
+  // Without contraction: a value that two stages compute must have the same bits in both.
   const std::vector<std::string> options = {"--gpu-architecture=sm_" + std::to_string(architecture), "--std=c++20",
-                                            "--device-as-default-execution-space"};
+                                            "--device-as-default-execution-space", "--fmad=false"};
   std::string key = "NVRTC " + std::to_string(library->major) + "." + std::to_string(library->minor) + "\n";
   for (const std::string& option : options) key += option + "\n";
   for (const std::string& text : setting().texts) key += text;

@@ -155,17 +155,15 @@ FUSEDOPS_HD float floor_(float x) {
 }
 #endif
 
-// Each rounds by itself. Left to the compiler, which products and sums become one operation would differ from one
-// variant of a kernel to the next, and with it the bits.
+// Each operation rounds by itself: the program decides which product and sum are fused. The compiler's choice would
+// differ between variants and stages of a kernel, and with it the bits.
 #ifdef __CUDA_ARCH__
 FUSEDOPS_HD float add_(float a, float b) { return __fadd_rn(a, b); }
 FUSEDOPS_HD float sub_(float a, float b) { return __fsub_rn(a, b); }
 FUSEDOPS_HD float mul_(float a, float b) { return __fmul_rn(a, b); }
-FUSEDOPS_HD float fma_(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 FUSEDOPS_HD double add_(double a, double b) { return __dadd_rn(a, b); }
 FUSEDOPS_HD double sub_(double a, double b) { return __dsub_rn(a, b); }
 FUSEDOPS_HD double mul_(double a, double b) { return __dmul_rn(a, b); }
-FUSEDOPS_HD double fma_(double a, double b, double c) { return __fma_rn(a, b, c); }
 #endif
 
 template <class A>

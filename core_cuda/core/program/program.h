@@ -52,6 +52,9 @@ enum class Op : int32_t {
   abs,
   floor,
   sign,
+  fma,   // a * b + c, rounded once
+  fms,   // a * b - c
+  fnma,  // c - a * b
 };
 
 struct Instruction {

@@ -25,10 +25,9 @@ struct Pair {
 };
 
 constexpr Pair kPairs[] = {
-    {Op::mul, Op::mul, 0, kMulMul}, {Op::mul, Op::mul, 1, kMulMul}, {Op::add, Op::mul, 0, kMulAdd},
-    {Op::add, Op::mul, 1, kMulAdd}, {Op::sub, Op::mul, 0, kMulSub}, {Op::sub, Op::mul, 1, kSubProduct},
-    {Op::mul, Op::add, 0, kAddMul}, {Op::mul, Op::add, 1, kAddMul}, {Op::mul, Op::sub, 0, kSubMul},
-    {Op::mul, Op::sub, 1, kSubMul}, {Op::add, Op::add, 0, kAddAdd}, {Op::add, Op::add, 1, kAddAdd},
+    {Op::mul, Op::mul, 0, kMulMul}, {Op::mul, Op::mul, 1, kMulMul}, {Op::mul, Op::add, 0, kAddMul},
+    {Op::mul, Op::add, 1, kAddMul}, {Op::mul, Op::sub, 0, kSubMul}, {Op::mul, Op::sub, 1, kSubMul},
+    {Op::add, Op::add, 0, kAddAdd}, {Op::add, Op::add, 1, kAddAdd},
 };
 
 }  // namespace

@@ -43,10 +43,10 @@ A result_of(A a, A b, A c) {
   if constexpr (kOp == Op::abs) return abs_(a);
   if constexpr (kOp == Op::floor) return floor_(a);
   if constexpr (kOp == Op::sign) return sign_(a);
+  if constexpr (kOp == Op::fma) return a * b + c;
+  if constexpr (kOp == Op::fms) return a * b - c;
+  if constexpr (kOp == Op::fnma) return c - a * b;
   if constexpr (kOp == kMulMul) return a * b * c;
-  if constexpr (kOp == kMulAdd) return a * b + c;
-  if constexpr (kOp == kMulSub) return a * b - c;
-  if constexpr (kOp == kSubProduct) return c - a * b;
   if constexpr (kOp == kAddMul) return (a + b) * c;
   if constexpr (kOp == kSubMul) return (a - b) * c;
   if constexpr (kOp == kAddAdd) return a + b + c;

@@ -14,16 +14,13 @@ template <class A>
 using Loop = void (*)(const A* a, const A* b, const A* c, A* to, int64_t n);
 
 // Two operations in one, of which a program knows nothing: see fuse.h.
-constexpr Op further_op(int number) { return static_cast<Op>(static_cast<int32_t>(Op::sign) + 1 + number); }
-inline constexpr Op kMulMul = further_op(0);      // a * b * c
-inline constexpr Op kMulAdd = further_op(1);      // a * b + c
-inline constexpr Op kMulSub = further_op(2);      // a * b - c
-inline constexpr Op kSubProduct = further_op(3);  // c - a * b
-inline constexpr Op kAddMul = further_op(4);      // (a + b) * c
-inline constexpr Op kSubMul = further_op(5);      // (a - b) * c
-inline constexpr Op kAddAdd = further_op(6);      // a + b + c
-inline constexpr int kOperations = static_cast<int>(further_op(7));
-inline constexpr Op kProduct = further_op(7);  // a * b as the terms of a sum, which are computed as they are added
+constexpr Op further_op(int number) { return static_cast<Op>(static_cast<int32_t>(Op::fnma) + 1 + number); }
+inline constexpr Op kMulMul = further_op(0);  // a * b * c
+inline constexpr Op kAddMul = further_op(1);  // (a + b) * c
+inline constexpr Op kSubMul = further_op(2);  // (a - b) * c
+inline constexpr Op kAddAdd = further_op(3);  // a + b + c
+inline constexpr int kOperations = static_cast<int>(further_op(4));
+inline constexpr Op kProduct = further_op(4);  // a * b as the terms of a sum, which are computed as they are added
 
 inline constexpr int kPatterns = 8;  // bit i: operand i is one number
 
@@ -35,7 +32,7 @@ const Loop<A>* loops();
 
 constexpr int operands_of(Op op) {
   if (op <= Op::reduced) return 0;
-  if (op == Op::where || (op >= kMulMul && op <= kAddAdd)) return 3;
+  if (op == Op::where || (op >= Op::fma && op <= kAddAdd)) return 3;
   const bool two = (op >= Op::add && op <= Op::ne) || op == Op::min || op == Op::max || op == kProduct;
   return two ? 2 : 1;
 }
