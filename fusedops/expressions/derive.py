@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from fusedops.expressions.expand import gelu_tanh_argument, gelu_tanh_argument_slope
 from fusedops.expressions.graph import COMPARISONS, Graph, Node, needed
-from fusedops.expressions.terms import Term, divided, product, row, total
+from fusedops.expressions.terms import Term, divided, guarded, product, row, total
 
 _CONSTANT = (*COMPARISONS, "floor", "sign")  # wherever they have a slope, it is zero
 
@@ -81,34 +82,27 @@ def _pow(g: Graph, y: Node, v: Term) -> tuple[Term | None, ...]:
     by_a = product(g, product(g, v, b), g.apply("pow", a, g.apply("sub", b, one)))
     if b.op == "constant":
         return by_a, None
-    by_a = _chosen(g, g.apply("eq", b, zero), None, by_a)
+    by_a = guarded(g, by_a, g.apply("ne", b, zero))
     by_b = product(g, product(g, v, y), g.apply("log", a))
+    if a.op == "constant" and a.value:
+        return by_a, by_b
     flat = g.apply("mul", g.apply("eq", a, zero), g.apply("ge", b, zero))  # 0 ** b, as for every b beside it
-    return by_a, _chosen(g, flat, None, by_b)
+    return by_a, guarded(g, by_b, flat, holds=False)
 
 
 def _where(g: Graph, y: Node, v: Term) -> tuple[Term | None, ...]:
     condition = y.operands[0]
-    return None, _chosen(g, condition, v, None), _chosen(g, condition, None, v)
-
-
-def _chosen(g: Graph, condition: Node, yes: Term | None, no: Term | None) -> Term:
-    """One of the terms, or zero: what is not chosen may be NaN."""
-    zero = g.constant(0)
-    if yes:
-        return Term(yes.scale, g.apply("where", condition, yes.node, zero))
-    assert no
-    return Term(no.scale, g.apply("where", condition, zero, no.node))
+    return None, guarded(g, v, condition), guarded(g, v, condition, holds=False)
 
 
 def _largest(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
     """Of max and min: half for each where both are equal, all for both where one is NaN."""
     a, b = y.operands
     half = g.apply("mul", g.constant(0.5), v.node)
-    shared = Term(v.scale, g.apply("where", g.apply("eq", a, b), half, v.node))
+    shared = replace(v, node=g.apply("where", g.apply("eq", a, b), half, v.node))
     less, more = g.apply("lt", a, b), g.apply("lt", b, a)
     not_a, not_b = (less, more) if y.op == "max" else (more, less)
-    return _chosen(g, not_a, None, shared), _chosen(g, not_b, None, shared)
+    return guarded(g, shared, not_a, holds=False), guarded(g, shared, not_b, holds=False)
 
 
 def _row_sum(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
@@ -120,10 +114,13 @@ def _row_mean(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
 
 
 def _row_largest(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
-    """Shared by all elements that are the largest, or the smallest."""
-    where = g.apply("eq", y.operands[0], y)
-    share = divided(g, row(g, "row_sum", v), g.apply("row_sum", where))
-    return (_chosen(g, where, share, None),)
+    """Shared by all elements that are the largest, or the smallest; NaN for the whole row if that is NaN."""
+    (a,) = y.operands
+    ties = g.apply("row_sum", g.apply("eq", a, y))
+    count = g.apply("where", g.apply("eq", y, y), ties, g.constant(math.nan))
+    share = divided(g, row(g, "row_sum", v), count)
+    beyond = g.apply("lt", a, y) if y.op == "row_max" else g.apply("lt", y, a)
+    return (guarded(g, share, beyond, holds=False),)
 
 
 def _rsqrt(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
