@@ -58,15 +58,15 @@ class Graph:
             value = folding.fold(op, *(operand.value for operand in operands))
             if value is not None:
                 return self.constant(value)
-        return simplify.simplified(self, op, operands) or self._intern(op, operands)
-
-    def _intern(self, op: str, operands: tuple[Node, ...]) -> Node:
+        row = op in ROWS
+        uniform = row or all(operand.uniform for operand in operands)
+        depth = max(operand.depth for operand in operands) + row
+        simple = simplify.simplified(self, op, operands)
+        if simple and _extent(simple.uniform, simple.depth) == _extent(uniform, depth):
+            return simple
         places = [operand.index for operand in operands]
         key = (op, *(sorted(places) if op in _SYMMETRIC else places))
         if key not in self._known:
-            row = op in ROWS
-            uniform = row or all(operand.uniform for operand in operands)
-            depth = max(operand.depth for operand in operands) + row
             self._known[key] = self._add(op, operands, uniform=uniform, depth=depth)
         return self._known[key]
 
@@ -82,6 +82,11 @@ class Graph:
         node = Node(len(self.nodes), op, operands, value, place, uniform, depth)
         self.nodes.append(node)
         return node
+
+
+def _extent(uniform: bool, depth: int) -> str:
+    """What a value has one number for. It decides the shape of a result, so that no simplification may change it."""
+    return "element" if not uniform else "row" if depth else "call"
 
 
 def needed(nodes: Iterable[Node], within_stage: bool = False) -> list[Node]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -95,17 +94,17 @@ def _pow(g: Graph, a: Node, b: Node) -> Node | None:
 def _where(g: Graph, c: Node, a: Node, b: Node) -> Node | None:
     if a is b:
         return a
-    if c.op == "constant" and not math.isnan(c.value):
-        return a if c.value else b
+    if c.op == "constant":
+        return a if c.value else b  # NaN is not zero
+    if c.op in ("eq", "ne"):
+        for zero, condition in (c.operands, c.operands[::-1]):
+            if _is(zero, 0):
+                return g.apply("where", condition, *((a, b) if c.op == "ne" else (b, a)))
     return None
 
 
 def _same(g: Graph, a: Node, b: Node) -> Node | None:
     return a if a is b else None
-
-
-def _row(g: Graph, a: Node) -> Node | None:
-    return a if a.uniform else None
 
 
 def _row_sum(g: Graph, a: Node) -> Node | None:
@@ -124,7 +123,4 @@ _RULES: dict[str, Callable[..., Node | None]] = {
     "min": _same,
     "max": _same,
     "row_sum": _row_sum,
-    "row_mean": _row,
-    "row_max": _row,
-    "row_min": _row,
 }

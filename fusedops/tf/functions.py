@@ -947,13 +947,16 @@ def elementwise(expression: str, *, inputs: Sequence[str] | None = None, name: s
         A function that takes the inputs by position: tensors, or numbers for some of them. The first tensor says the
         dtype; others have the same, or float32 beside a first one of 16 bits. The result has this dtype and the shape
         to which all inputs broadcast; one that is made of reductions and numbers alone has a last dimension of size 1.
-        Reductions, too, are over the rows of that shape. The function's `source` is the kernel in C++, its `derivative`
-        an expression.
+        Reductions, too, are over the rows of that shape; of no elements, sum is 0, mean NaN, max -inf and min inf. An
+        input takes part in the shape even if no value depends on it. The function's `source` is the kernel in C++, its
+        `derivative` an expression.
 
     Gradient:
         The derivative of the expression, made symbolically, to any order. Gradients of inputs that were broadcast are
-        sums in a fixed order. At ties, max and min of two share the gradient; those of a row share it among all. abs,
-        relu, sign and floor have slope 0 at a jump or kink. `where` selects gradients, and has none for the condition.
+        sums in a fixed order. At ties, max and min of two share the gradient; those of a row share it among all. A row
+        whose max or min is NaN has gradient NaN. abs, relu, sign and floor have slope 0 at a jump or kink. `where`
+        selects gradients: the branch that is not taken has none, even if its slope is infinite or NaN, nor has the
+        condition.
 
     Raises:
         ValueError: the expression is not one; the message shows the place. A name is not allowed.

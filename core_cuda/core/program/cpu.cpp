@@ -161,7 +161,7 @@ void clear(const Call& call, uint32_t asked) {
 
 size_t cpu_workspace(const Call& call) {
   Geometry geometry;
-  if (!Geometry::of(call, &geometry).ok() || geometry.rows * geometry.cols == 0) return 0;  // cpu() says why
+  if (!Geometry::of(call, &geometry).ok() || !geometry.has_work(program_of(call.op))) return 0;  // cpu() says why
   size_t bytes = 0;
   for_passes(call, geometry, asked_results(call),
              [&](Pass& pass) { bytes = std::max(bytes, pass.place(geometry, nullptr)); });
@@ -177,7 +177,7 @@ Status cpu(const Call& call) {
   Geometry geometry;
   FUSEDOPS_TRY(Geometry::of(call, &geometry));
   const uint32_t asked = asked_results(call);
-  if (geometry.rows * geometry.cols == 0) {
+  if (!geometry.has_work(program_of(call.op))) {
     clear(call, asked);
     return {};
   }

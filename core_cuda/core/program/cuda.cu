@@ -222,7 +222,7 @@ Status clear(const Call& call) {
 Status cuda(const Call& call) {
   Plan plan;
   FUSEDOPS_TRY(Plan::make(call, &plan));
-  if (plan.geometry.rows == 0 || plan.geometry.cols == 0) return clear(call);
+  if (!plan.geometry.has_work(program_of(call.op))) return clear(call);
   Compiled compiled;
   FUSEDOPS_TRY(find_compiled(call.op, plan.variant, &compiled));
   FUSEDOPS_TRY(launch(call, plan, compiled));

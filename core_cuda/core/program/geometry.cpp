@@ -1,5 +1,7 @@
 #include "core/program/geometry.h"
 
+#include <algorithm>
+
 namespace fusedops::program {
 namespace {
 
@@ -63,6 +65,11 @@ Walk walk_of(const Group* groups, int dims, uint32_t bit) {
 }
 
 }  // namespace
+
+bool Geometry::has_work(const Program& program) const {
+  if (rows == 0 || cols > 0) return rows > 0;
+  return std::ranges::any_of(program.results, [](const Result& result) { return result.like == kLikeRows; });
+}
 
 Status Geometry::of(const Call& call, Geometry* geometry) {
   Group groups[kMaxRank];

@@ -33,6 +33,9 @@ struct Geometry {
     return result.like == kLikeAll ? all : all_rows;
   }
 
+  // True if the call computes something. In rows of no elements, only results that have one element per row are.
+  bool has_work(const Program& program) const;
+
   static Status of(const Call& call, Geometry* geometry);
 };
 

@@ -385,9 +385,10 @@ class Kernel {
           for_each<0, kOutputs>([&](auto o) {
             constexpr Access kAccess = V::kOutput[o.value];
             results[o.value][j] = y[o.value];
-            if (V::kWhole ? there > 0 : j < there) {
-              if constexpr (kAccess == Access::row)
-                row_sum[o.value] = V::kOfRows[o.value] ? y[o.value] : add_(row_sum[o.value], y[o.value]);
+            if constexpr (kAccess == Access::row && V::kOfRows[o.value]) {
+              row_sum[o.value] = y[o.value];  // also in a row of no elements
+            } else if (V::kWhole ? there > 0 : j < there) {
+              if constexpr (kAccess == Access::row) row_sum[o.value] = add_(row_sum[o.value], y[o.value]);
               if constexpr (kAccess == Access::column)
                 column_sum_[o.value][held][j] = add_(column_sum_[o.value][held][j], y[o.value]);
               if constexpr (kAccess == Access::single) sum_[o.value] = add_(sum_[o.value], y[o.value]);

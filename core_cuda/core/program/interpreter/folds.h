@@ -55,6 +55,12 @@ A fold_of(Fold fold, const A* values, int64_t n) {
   return sum_of(values, n);
 }
 
+// The reduction of no values, before finished().
+inline double neutral(Fold fold) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  return fold == Fold::max ? -kInfinity : fold == Fold::min ? kInfinity : 0;
+}
+
 // Of n values that are the same.
 inline double fold_of_equal(Fold fold, double value, int64_t n) {
   return fold == Fold::max || fold == Fold::min ? value : value * static_cast<double>(n);

@@ -11,8 +11,8 @@ constexpr int64_t kShortRow = 48;
 constexpr int64_t kHeldRow = 8 * kTile;
 
 Sum sum_of(const Result& result, const Walk& walk) {
+  if (result.like == kLikeRows) return Sum::row_value;
   if (walk.access == Access::full) return Sum::none;
-  if (result.like == kLikeRows) return Sum::first;
   if (walk.access == Access::single) return Sum::total;
   return walk.along_columns ? Sum::columns : Sum::rows;
 }
@@ -78,8 +78,9 @@ Reach Pass::reach_of(const Walk& walk, const Geometry& geometry) const {
 
 void Pass::choose_tiles() {
   constexpr int64_t kSlabs = 128, kLeast = 8, kMost = 64, kLongRow = 32 * kTile, kFewRows = 32;
-  tile_rows = cols >= kTile ? 1 : std::min(kTile / cols, folded);
-  blocks = ceil_div(cols, kTile);
+  const int64_t width = std::max<int64_t>(cols, 1);  // a row of no elements has a block as well
+  tile_rows = width >= kTile ? 1 : std::min(kTile / width, folded);
+  blocks = ceil_div(width, kTile);
   tiles = ceil_div(folded, tile_rows);
   bool columns = false;
   for (size_t i = 0; i < op.program.results.size(); ++i) columns |= (wanted >> i & 1) && results[i].sum == Sum::columns;

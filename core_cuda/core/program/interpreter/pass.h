@@ -60,7 +60,7 @@ enum class Sum : uint8_t {
   columns,  // over rows
   rows,     // over columns, and over rows for some results
   total,
-  first,  // none: it is the same for all of a row, and taken from its first element
+  row_value,  // none: the result has one element per row
 };
 
 struct PassResult {

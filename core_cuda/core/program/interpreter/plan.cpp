@@ -40,7 +40,7 @@ struct Needed {
 class StageWriter {
  public:
   StageWriter(const Program& program, const Traits& traits, const Needed& needed, int number, Plan& plan)
-      : traits_(traits), plan_(plan), values_(program.stages[number].size()) {
+      : program_(program), traits_(traits), plan_(plan), values_(program.stages[number].size()) {
     StageCode code{program.stages[number], needed.code[number], std::vector<Level>(values_.size())};
     for (size_t i = 0; i < values_.size(); ++i) {
       code.levels[i] = level_of(code.instructions[i], code.levels);
@@ -98,9 +98,9 @@ class StageWriter {
     return level == Level::element || (level == Level::row && traits_.short_rows);
   }
 
-  // Whether a sink does: all but a fold of what is the same for all of a row.
-  static bool read_as_elements(const Step& sink, Level level) {
-    return sink.what == Do::give || level == Level::element;
+  // True if a sink reads elements. Folds and results of one element per row read a value of the row as it is.
+  bool read_as_elements(const Step& sink, Level level) const {
+    return level == Level::element || (sink.what == Do::give && program_.results[sink.which].like != kLikeRows);
   }
 
   void count_uses() {
@@ -233,6 +233,7 @@ class StageWriter {
   int elements() const { return elements_; }
 
  private:
+  const Program& program_;
   const Traits& traits_;
   Plan& plan_;
   Stage stage_;

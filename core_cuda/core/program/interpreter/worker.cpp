@@ -163,7 +163,9 @@ void Worker<A>::begin_block(int64_t block) {
 template <class A>
 void Worker<A>::run_stage(const Stage& stage) {
   run_steps(stage.of_level[1], rows_);
-  run_steps(stage.of_level[2], elements());
+  if (width_ > 0) return run_steps(stage.of_level[2], elements());
+  for (const int reduction : stage.reductions)  // rows of no elements
+    std::fill_n(totals_ + reduction * pass_.tile_rows, rows_, neutral(pass_.op.program.reductions[reduction].fold));
 }
 
 template <class A>
@@ -346,15 +348,18 @@ void Worker<A>::give(const Step& step) {
     case Sum::total:
       partials[tile_ * pass_.blocks + block_] = sum_of(values, elements());
       return;
-    case Sum::first:
+    case Sum::row_value: {
       if (block_ > 0) return;
+      const Level level = step.levels[0];
+      const int64_t stride = level == Level::element ? width_ : level == Level::row;
       with_type<A>(pass_.call.outputs[step.which].dtype, [&](auto tag) {
         using T = typename decltype(tag)::type;
         T* const data = static_cast<T*>(pass_.call.outputs[step.which].data);
         to.reach.for_rows(row_, rows_,
-                          [&](int64_t i, int64_t offset) { data[offset] = from_compute<T>(values[i * width_]); });
+                          [&](int64_t i, int64_t offset) { data[offset] = from_compute<T>(values[i * stride]); });
       });
       return;
+    }
     case Sum::rows:
       if (partials) {
         for (int64_t i = 0; i < rows_; ++i)
