@@ -72,7 +72,8 @@ def evaluated(definition: Definition, arrays: Sequence[Any]) -> list[Value]:
                 rows.append(row(reduction.kind, x, error))
     results = []
     for result in definition.results:
-        y, error = (np.broadcast_to(part, shape) for part in values[result.value])
+        shown = (*shape[:-1], 1) if result.of_rows else shape
+        y, error = (np.broadcast_to(part, shown) for part in values[result.value])
         like = None if result.like is None else np.shape(arrays[result.like])
         results.append((y, error) if like is None else summed(y, error, like))
     return results
@@ -128,7 +129,7 @@ def row(kind: int, x: Array, error: Array) -> Value:
     """Over the last dimension, which stays."""
     y = ROWS[kind](x, axis=-1, keepdims=True, **({"initial": -np.inf if kind == 2 else np.inf} if kind > 1 else {}))
     if kind > 1:
-        return y, error.max(axis=-1, keepdims=True, initial=0)
+        return y, np.where(np.isfinite(x), error, 0).max(axis=-1, keepdims=True, initial=0)
     size = (error + pairwise(x.shape[-1]) * np.abs(x)).sum(-1, keepdims=True)
     return (y, size) if kind == 0 else (y, size / max(x.shape[-1], 1) + np.abs(y))
 
