@@ -85,7 +85,8 @@ class Graph:
 
 
 def _extent(uniform: bool, depth: int) -> str:
-    """What a value has one number for. It decides the shape of a result, so that no simplification may change it."""
+    """A value has one number for each element, row or call. It follows from the text and decides the shape of a result,
+    so that no simplification may change it."""
     return "element" if not uniform else "row" if depth else "call"
 
 

@@ -132,7 +132,7 @@ def total(graph: Graph, a: Term, b: Term) -> Term:
 
 
 def _sum(graph: Graph, a: Term, b: Term) -> Term:
-    """Without a guard."""
+    """The sum of the terms without their guards."""
     if a.node is b.node:
         return Term(a.scale + b.scale, a.node)
     if a.scale == b.scale:
@@ -145,7 +145,7 @@ def _sum(graph: Graph, a: Term, b: Term) -> Term:
 
 
 def _scaled(graph: Graph, term: Term) -> Node:
-    """Without the guard."""
+    """The term's value without its guard."""
     return graph.apply("mul", graph.constant(term.scale), term.node)
 
 
