@@ -119,7 +119,8 @@ def reference(text: str, names: Sequence[str], of_rows: Sequence[bool] = ()) -> 
     def call(*arrays: Any) -> list[Array]:
         shape = np.broadcast_shapes(*map(np.shape, arrays))
         scope.update(_reductions(shape))
-        results = scope["function"](*(np.broadcast_to(a, shape) for a in arrays))
+        with np.errstate(all="ignore"):
+            results = scope["function"](*(np.broadcast_to(a, shape) for a in arrays))
         results = results if isinstance(results, tuple) else (results,)
         full = [np.broadcast_to(result, shape) * 1.0 for result in results]
         return [y[..., :1] if row else y for y, row in itertools.zip_longest(full, of_rows, fillvalue=False)]

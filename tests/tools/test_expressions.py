@@ -138,6 +138,9 @@ SMOOTH += [
 SMOOTH += ["max({0})", "sqrt(1 + {0} ** 2)", "mean(({0}) * x)", "(2 + sin({0})) ** 1.5", "abs({0} + 3)"]
 PAIRS = ["({0} + {1})", "({0} - {1})", "({0} * {1})", "{0} / (2 + sin({1}))", "where({0} < {1}, {0}, x * {1})"]
 PAIRS += ["min({0}, {1} + 0.01)", "max({0}, {1} + 0.01)", "(1.5 + sin({0})) ** tanh({1})"]
+# Branches that are not taken, with values and slopes that are NaN.
+PAIRS += ["where({0} > 99, log({0} - 99), {1})", "where({1} < 99, {0}, sqrt({1} - 99))"]
+PAIRS += ["where({0} > 99, {0} / sum(relu({1} - 99)), {1})"]
 
 
 def grown(inner):
