@@ -23,13 +23,16 @@ def _register(operator: Operator) -> None:
     def convert(call: Any) -> Any:
         """An input of `call` is stacked along a new first dimension, or the same for all."""
         names = [x.name for x in operator.inputs if x.kind != "optional" or call.get_attr(f"N_{x.name}") == 1]
+        all_ranks = [_rank(call.input(i)) for i in range(len(names))]
         rows = [i for i, name in enumerate(names) if name not in shared]
-        ranks = {_rank(call.input(i)) for i in rows}
-        foldable = operator.batched and len(ranks) == 1 and min(ranks) >= 0
+        ranks = {all_ranks[i] for i in rows}
+        # A further dimension can make inputs valid that a single call refuses, such as a mask of one rank more. Where
+        # all ranks are known, the rule has checked those of a single call when it was traced.
+        foldable = operator.batched and len(ranks) == 1 and min(all_ranks) >= 0
         foldable = foldable and not any(call.input(i).is_stacked for i in range(len(names)) if i not in rows)
         # A scalar of more dimensions, which some rows broadcast, would meet the stacked one.
-        of_scalars = [_rank(call.input(i)) for i, name in enumerate(names) if name in scalars]
-        if not foldable or not all(0 <= rank <= max(ranks) for rank in of_scalars):
+        of_scalars = [all_ranks[i] for i, name in enumerate(names) if name in scalars]
+        if not foldable or not all(rank <= max(ranks) for rank in of_scalars):
             return converted_by_loop(call)
         call.stack_inputs(rows)
         dtypes = [output.dtype for output in call.outputs]
@@ -39,7 +42,7 @@ def _register(operator: Operator) -> None:
 
 
 def _rank(input: Any) -> int:
-    """That of one call's, or less than 0 where it is not known."""
+    """The rank of an input of a single call, or less than 0 if it is not known."""
     rank = input.t.shape.rank
     return -1 if rank is None else int(rank - input.is_stacked)
 

@@ -10,6 +10,7 @@ import torch
 from fusedops.declarations import Operator
 from fusedops.torch import internals
 from fusedops.torch.library import SIGNATURES, Signature, for_each, overload
+from fusedops.torch.shapes import Shaped, infer
 
 
 def _padded(x: torch.Tensor, dim: int) -> torch.Tensor:
@@ -19,15 +20,31 @@ def _padded(x: torch.Tensor, dim: int) -> torch.Tensor:
     return torch.cat([x, x.new_zeros(shape)], dim)
 
 
+def _single(x: torch.Tensor | None, dim: int | None) -> Shaped | None:
+    """The dtype and shape of an input in one of the mapped calls."""
+    if x is None:
+        return None
+    shape = list(x.shape)
+    if dim is not None:
+        del shape[dim]
+    return Shaped(x.dtype, shape)
+
+
 def _rule(signature: Signature, op: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
-    """How `op(*inputs, *rest)` maps over a dimension of some of its inputs."""
+    """The function that maps `op(*inputs, *rest)` over a dimension of some of its inputs."""
 
-    shared = {i for i, x in enumerate(signature.declaration.inputs) if x.kind == "scalar" or x.parameter}
-    attributes = [x.name for x in signature.declaration.attributes]
-    needs = [f"need_{x.name}" for x in signature.declaration.outputs]
+    declaration = signature.declaration
+    shared = {i for i, x in enumerate(declaration.inputs) if x.kind == "scalar" or x.parameter}
 
-    def fold(size: int, dims: Sequence[int | None], inputs: Sequence[Any], rest: Sequence[Any]) -> tuple[Any, Any]:
-        """One call with the mapped dimension first, where the operator treats leading dimensions alike."""
+    def fold(
+        size: int, dims: Sequence[int | None], inputs: Sequence[Any], single: Sequence[Any], rest: Sequence[Any]
+    ) -> tuple[Any, Any]:
+        """One call with the mapped dimension first, where the operator treats leading dimensions alike.
+
+        A further dimension can make inputs valid that a single call refuses, such as rows of scalars. So the rule
+        checks the inputs of a single call first.
+        """
+        outputs = infer(signature, (*single, *rest))
         moved = [
             x if i in shared or x is None else x.expand(size, *x.shape) if d is None else x.movedim(d, 0)
             for i, (x, d) in enumerate(zip(inputs, dims, strict=True))
@@ -35,9 +52,9 @@ def _rule(signature: Signature, op: Callable[..., Any]) -> Callable[..., tuple[A
         results = op(*moved, *rest)
         if isinstance(results, torch.Tensor):
             return results, 0
-        given = dict(zip(attributes, signature.attributes(tuple(rest)), strict=True))
-        # An output that is not needed has no elements and one dimension, however many calls there are.
-        return results, tuple(0 if given.get(need, True) else None for need in needs)
+        # An output that is not needed is empty and has one dimension, with and without a mapped one.
+        places = (0 if y.dim() > len(shape) else None for y, (_, shape) in zip(results, outputs, strict=True))
+        return results, tuple(places)
 
     def loop(size: int, dims: Sequence[int | None], inputs: Sequence[Any], rest: Sequence[Any]) -> tuple[Any, Any]:
         if size == 0:  # shapes and dtypes are those of a call on zeros, of which nothing is kept
@@ -55,15 +72,15 @@ def _rule(signature: Signature, op: Callable[..., Any]) -> Callable[..., tuple[A
     def rule(info: Any, dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
         inputs, rest = signature.padded(arguments), arguments[signature.inputs :]
         dims = signature.padded(dims)
-        ranks = {
-            x.dim() - (d is not None)
-            for i, (x, d) in enumerate(zip(inputs, dims, strict=True))
-            if i not in shared and x is not None
-        }
-        foldable = signature.declaration.batched and len(ranks) == 1 and all(dims[i] is None for i in shared)
+        single = [_single(x, d) for x, d in zip(inputs, dims, strict=True)]
+        ranks = [None if x is None else len(x.shape) for x in single]
+        mapped = {rank for i, rank in enumerate(ranks) if i not in shared and rank is not None}
+        foldable = declaration.batched and len(mapped) == 1 and all(dims[i] is None for i in shared)
         # A scalar of more dimensions, which some rows broadcast, would meet the mapped one.
-        foldable = foldable and all(inputs[i] is None or inputs[i].dim() <= max(ranks) for i in signature.scalars)
-        return (fold if foldable else loop)(info.batch_size, dims, inputs, rest)
+        foldable = foldable and all((ranks[i] or 0) <= max(mapped) for i in signature.scalars)
+        if foldable:
+            return fold(info.batch_size, dims, inputs, single, rest)
+        return loop(info.batch_size, dims, inputs, rest)
 
     return rule
 

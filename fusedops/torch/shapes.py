@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,8 +17,19 @@ from fusedops.torch.library import CORE, DTYPES, LIBRARY, SIGNATURES, Signature,
 LIBRARY.fusedops_infer.restype = ctypes.c_char_p
 
 
-def infer(signature: Signature, arguments: tuple[Any, ...]) -> list[tuple[torch.dtype, list[Any]]]:
-    """The dtype and shape of every output, by the core's rule, over sizes that may be symbols."""
+@dataclass(frozen=True)
+class Shaped:
+    """A dtype and a shape, for `infer` in place of a tensor."""
+
+    dtype: torch.dtype
+    shape: Sequence[Any]
+
+
+def infer(signature: Signature, arguments: Sequence[Any]) -> list[tuple[torch.dtype, list[Any]]]:
+    """The dtype and shape of every output, by the core's rule, over sizes that may be symbols.
+
+    Raises RuntimeError with the rule's sentence if it refuses the inputs.
+    """
     symbols: list[Any] = []
 
     def token(size: Any) -> int:
@@ -43,11 +55,11 @@ def infer(signature: Signature, arguments: tuple[Any, ...]) -> list[tuple[torch.
         tokens.append(len(tensors))
         for tensor in tensors:
             place = DTYPES.index(tensor.dtype) if tensor.dtype in DTYPES else len(DTYPES)
-            tokens += [place, tensor.dim(), *map(token, tensor.shape)]
+            tokens += [place, len(tensor.shape), *map(token, tensor.shape)]
     texts = [
         attribute.spelled(value).encode()
         for attribute, value in zip(
-            declaration.attributes, signature.attributes(arguments[signature.inputs :]), strict=True
+            declaration.attributes, signature.attributes(tuple(arguments[signature.inputs :])), strict=True
         )
     ]
     # For as many outputs of as many dimensions as there can be, and two words for each symbol of the inputs.

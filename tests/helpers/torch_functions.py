@@ -145,5 +145,5 @@ def total(function):
     return summed
 
 
-def close(torch, got, expected):
-    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+def close(torch, got, expected, equal_nan=False):
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12, equal_nan=equal_nan)

@@ -1,0 +1,69 @@
+"""Calls to be mapped, for both frameworks: a call on tensors, and the tensors of which each mapped call gets a slice.
+
+The slices are along the first dimension, and the other tensors are shared. So a mapped call has a smaller rank than the
+call on the whole tensors, and some have shapes that the operator refuses. All sizes of a drawn call are equal, where
+its specification leaves a choice: a dimension that meets a wrong one fits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from tests.helpers.checks import small_samples
+from tests.helpers.specification import Sample, Specification
+
+SIZE = 3
+MOST_SELECTED = 3  # tensors of which all selections are mapped; of more, one, all, and all but one
+MOST_ELEMENTS = 1500
+
+
+def equal_sizes(
+    spec: Specification, random: np.random.Generator, drawn: int = 4, highest_rank: int = 3
+) -> Iterator[Sample]:
+    """Calls of each rank: one with the default options, and some with any options, masks and absent inputs."""
+    for rank in range(max(1, spec.least_rank), highest_rank + 1):
+        shape = (SIZE,) * rank
+        yield spec.sample(shape, random)
+        for _ in range(drawn):
+            yield spec.draw(shape, random)
+
+
+def with_more_tensors(spec: Specification, random: np.random.Generator) -> Iterator[Sample]:
+    """Calls with optional inputs, such as masks of every rank."""
+    usual = spec.sample((SIZE,) * max(1, spec.least_rank), random).tensors
+    for sample in spec.more_samples(random):
+        is_small = sum(sample.inputs[name].size for name in sample.tensors) <= MOST_ELEMENTS
+        if is_small and not set(sample.tensors) <= set(usual):
+            yield sample
+
+
+def samples(spec: Specification, random: np.random.Generator) -> Iterator[Sample]:
+    yield from equal_sizes(spec, random)
+    yield from small_samples(spec, random)
+    yield from with_more_tensors(spec, random)
+
+
+def selections(sample: Sample, levels: int = 1) -> Iterator[tuple[str, ...]]:
+    """The tensors to be mapped at once: their first `levels` dimensions have the same sizes."""
+    sizes: dict[tuple[int, ...], list[str]] = {}
+    for name in sample.tensors:
+        shape = np.shape(sample.inputs[name])
+        if len(shape) >= levels and 0 not in shape[:levels]:
+            sizes.setdefault(shape[:levels], []).append(name)
+    for names in sizes.values():
+        most = len(names)
+        counts = range(1, most + 1) if most <= MOST_SELECTED else (1, most - 1, most)
+        for count in counts:
+            yield from itertools.combinations(names, count)
+
+
+def sentence(error: Exception) -> str:
+    """The core's sentence in an error, without what a framework says around it. Any other error is raised again."""
+    found = re.search(r"fusedops\.\w+: .*?; got .*?(?= for '\{\{node| \[Op:|\n|$)", str(error))
+    if not found:
+        raise error
+    return found[0]
