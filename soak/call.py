@@ -10,7 +10,7 @@ import numpy as np
 
 from soak import layout
 from soak.layout import Tensor
-from soak.plan import Plan, more_samples
+from soak.plan import MAPPED, Plan, more_samples
 from tests.helpers.checks import tuples
 from tests.helpers.numerics import LONGEST, compute_dtype, half_ulp, inaccurate, rounded
 from tests.helpers.specification import Sample, Specification, pick
@@ -133,11 +133,11 @@ class _Builder:
         self.random = np.random.default_rng([plan.seed, plan.number, 1])
         sample = self._sample()
         self.options = sample.options
-        vmapped = plan.way == "vmap"
+        self.is_mapped = plan.way in MAPPED
         free = tuple(name for name in sample.tensors if name not in OFFSETS)
         some = tuple(name for name in free if pick(self.random, True, False)) or free
-        self.mapped = some if vmapped else ()
-        self.copies = COPIES if vmapped else 1
+        self.mapped = some if self.is_mapped else ()
+        self.copies = COPIES if self.is_mapped else 1
         self.inputs = {
             name: self._input(name, x) if isinstance(x, np.ndarray) else x for name, x in sample.inputs.items()
         }
@@ -146,7 +146,7 @@ class _Builder:
             self.wanted = tuple(name for name in self.wanted if pick(self.random, True, False)) or self.wanted
         self.longest = LONGEST if plan.dtype == "float64" else np.float64
         arguments = [self._arguments(i) for i in range(self.copies)]
-        self.arguments = arguments[0]
+        self.all_arguments, self.arguments = arguments, arguments[0]
         self.roundings, self.storage = zip(
             *((self.spec.roundings(**x), self.spec.storage_roundings(**x)) for x in arguments), strict=True
         )
@@ -155,7 +155,8 @@ class _Builder:
         self.others: dict[str, Tensor] = {}
 
     def call(self) -> Call:
-        way = self.plan.way if self.wanted or self.plan.way == "vmap" else "forward"
+        without_gradients = "vmap" if self.is_mapped else "forward"
+        way = self.plan.way if self.wanted else without_gradients
         outputs = [
             self._expected(name, exact, size, name, self._dtype_of_output(name))
             for name, exact, size in zip(self.spec.outputs, self.exact, self.magnitudes, strict=True)
@@ -221,7 +222,7 @@ class _Builder:
         return {**{name: x[copy] if name in self.mapped else x for name, x in values.items()}, **self.options}
 
     def _stacked(self, copies: list[tuple[Any, ...]]) -> list[np.ndarray]:
-        if self.plan.way != "vmap":
+        if not self.is_mapped:
             return [np.asarray(x) for x in copies[0]]
         return [np.stack(outputs) for outputs in zip(*copies, strict=True)]
 
@@ -231,19 +232,21 @@ class _Builder:
     def _expected(self, label: str, exact: Any, magnitude: Any, key: str, dtype: str) -> Expected:
         exact, roundings = np.asarray(exact), self.roundings[0][key]
         storage = [counts.get(key, 0) for counts in self.storage]
-        is_stacked = self.plan.way == "vmap"
-        counts = np.stack([np.broadcast_to(x, exact.shape[1:]) for x in storage]) if is_stacked else storage[0]
+        counts = np.stack([np.broadcast_to(x, exact.shape[1:]) for x in storage]) if self.is_mapped else storage[0]
         if any(isinstance(x, Tensor) and x.repeats for x in (*self.inputs.values(), *self.others.values())):
             roundings = roundings**2  # equal terms of a sum round alike: as many errors as terms, instead of the root
         return Expected(label, dtype, exact.shape, exact, magnitude, roundings, (counts, self.plan.dtype))
 
     def _gradients(self, upstream: Sequence[str]) -> list[Expected]:
+        """Those of each mapped call, also with respect to inputs that the calls share."""
         dys = [self._values(self.others[name]) for name in upstream]
-        exact = self.spec.gradients(*dys, **self.arguments)
-        size = self.spec.gradient_magnitude(*dys, **self.arguments)
+        of_calls = [([dy[i] for dy in dys] if self.is_mapped else dys, x) for i, x in enumerate(self.all_arguments)]
+        exact = [self.spec.gradients(*dy, **x) for dy, x in of_calls]
+        size = [self.spec.gradient_magnitude(*dy, **x) for dy, x in of_calls]
+        of_names = [[tuple(found[name] for name in self.wanted) for found in each] for each in (exact, size)]
         return [
-            self._expected(f"gradient of {name}", exact[name], size[name], f"d{name}", self.inputs[name].dtype)
-            for name in self.wanted
+            self._expected(f"gradient of {name}", exact, size, f"d{name}", self.inputs[name].dtype)
+            for name, exact, size in zip(self.wanted, *map(self._stacked, of_names), strict=True)
         ]
 
     def _jvp(self, outputs: list[Expected]) -> tuple[list[Expected], Along]:

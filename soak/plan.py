@@ -29,16 +29,18 @@ WAYS: Mapping[str, Mapping[str, int]] = {
         "vjp": 60,
         "jvp": 30,
         "double backward": 40,
-        "vmap": 50,
+        "vmap": 30,
+        "vmap of gradients": 20,
         "threads": 30,
         "compiled": 10,
     },
     "tf": {
         "forward": 310,
-        "backward": 600,
+        "backward": 599,
         "jvp": 4,
         "double backward": 30,
         "vmap": 1,
+        "vmap of gradients": 1,
         "threads": 25,
         "graph": 20,
         "XLA": 10,
@@ -47,7 +49,8 @@ WAYS: Mapping[str, Mapping[str, int]] = {
 COMPILED = ("compiled", "graph", "XLA")  # of one dtype, one set of options, one number of threads: compiled once
 # What keeps all that it traces or compiles: TensorFlow's forward mode, a function for every operator and shape.
 KEEPING = (*(("torch", way) for way in COMPILED), *(("tf", way) for way in (*COMPILED, "jvp")))
-SMALL = ("jvp", "double backward", "vmap")
+MAPPED = ("vmap", "vmap of gradients")
+SMALL = ("jvp", "double backward", *MAPPED)
 # Elements of the first large input at most -> of how many thousandths of the calls.
 SIZES = {60: 500, 600: 475, 6_000: 22, 100_000: 3}
 

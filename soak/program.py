@@ -42,6 +42,7 @@ def run_code(call: Call, framework: str, way: str) -> str:
             directions=", ".join(f"v{name}" for name in call.wanted),
             mapped=", ".join(call.mapped),
             dims=", ".join("0" if name in call.mapped else "None" for name in tensors),
+            upstream_dims=", ".join("0" for _ in call.upstream),
             device=tf_side.PLACES[call.plan.device],
         )
     )

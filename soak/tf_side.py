@@ -41,6 +41,14 @@ with tf.device("{device}"), tf.GradientTape() as outer:
     "vmap": """\
 with tf.device("{device}"):
     return tf.vectorized_map(lambda mapped: (lambda {mapped}: f({tensors}))(*mapped), ({mapped},))""",
+    "vmap of gradients": """\
+def once({mapped}, {upstream}):
+    with tf.GradientTape() as tape:
+        tape.watch([{wanted}])
+        outs = f({tensors})
+    return *outs, *tape.gradient(outs, [{wanted}], [{upstream}])
+with tf.device("{device}"):
+    return tf.vectorized_map(lambda slices: once(*slices), ({mapped}, {upstream},))""",
     "threads": _BACKWARD,
 }
 FUNCTIONS = {

@@ -35,6 +35,11 @@ return *outs, *tangents""",
 first = torch.autograd.grad(f({tensors}), [{wanted}], [{upstream}], create_graph=True)
 return torch.autograd.grad(first, [{wanted}, {upstream}], [{directions}], materialize_grads=True)""",
     "vmap": "return torch.vmap(f, ({dims},))({tensors})",
+    "vmap of gradients": """\
+def once({tensors}, {upstream}):
+    outs, pull_back = torch.func.vjp(lambda {wanted}: f({tensors}), {wanted})
+    return *outs, *pull_back(({upstream},))
+return torch.vmap(once, ({dims}, {upstream_dims}))({tensors}, {upstream})""",
     "threads": _BACKWARD,
 }
 FUNCTIONS = {"compiled": "torch.compile({f}, dynamic=True)"}
