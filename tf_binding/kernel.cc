@@ -1,5 +1,7 @@
 // One kernel class for every declared operator, on the CPU and on the GPU. A build without CUDA kernels says so when
 // one is called: unregistered, it would be copied to the CPU and back in silence.
+#include <new>
+
 #include "attributes.h"
 #include "dense.h"
 #include "registration.h"
@@ -207,12 +209,15 @@ class Kernel : public tensorflow::OpKernel {
       OP_REQUIRES_OK(construction, read_count(*construction, rule, i, &counts_[i]));
   }
 
-  void Compute(tensorflow::OpKernelContext* context) override {
-    Execution execution(op_, attributes_, counts_, cuda_, context);
-    OP_REQUIRES_OK(context, execution.run());
-  }
+  void Compute(tensorflow::OpKernelContext* context) override { OP_REQUIRES_OK(context, execute(context)); }
 
  private:
+  absl::Status execute(tensorflow::OpKernelContext* context) const try {
+    return Execution(op_, attributes_, counts_, cuda_, context).run();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(out_of_memory(op_));
+  }
+
   const Operator& op_;
   const bool cuda_;
   Value attributes_[kMaxAttributes];

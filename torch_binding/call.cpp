@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -217,7 +219,7 @@ Status check_shared(const Operator& op, const Arguments& arguments) {
 
 }  // namespace
 
-void call(const Operator& op, StableIValue* stack) {
+void call(const Operator& op, StableIValue* stack) try {
   Arguments arguments(op, stack);
   const Device device = arguments.first_device(op);
   std::optional<torch::stable::accelerator::DeviceGuard> guard;
@@ -262,6 +264,8 @@ void call(const Operator& op, StableIValue* stack) {
   require(run(op, call));
   copies.copy_back();
   for (size_t i = 0; i < op.outputs.size(); ++i) stack[i] = torch::stable::detail::from(outputs[i].release());
+} catch (const std::bad_alloc&) {
+  throw std::runtime_error(out_of_memory(op));
 }
 
 }  // namespace fusedops::torch_binding

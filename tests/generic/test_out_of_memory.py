@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.helpers.frameworks import Torch
+from tests.helpers.running import ROOT, run_program
 from tests.helpers.specification import Specification
 
 ROWS = 2**44  # more memory than a machine has, even if each row is a byte
@@ -91,3 +96,32 @@ def test_tensorflow(tf_backend):
             with pytest.raises(tf.errors.ResourceExhaustedError, match="allocat"):
                 call(a, b)
         assert matmul(a[:2], b[:, :3]).shape == (2, 3)
+
+
+@pytest.fixture(scope="module")
+def failing_new(tmp_path_factory) -> Path:
+    """A library that lets one allocation in C++ fail."""
+    compiler = shutil.which("g++")
+    if not compiler:
+        pytest.skip("g++ is not installed")
+    library = tmp_path_factory.mktemp("new") / "libfailing_new.so"
+    source = ROOT / "tests/helpers/failing_new.cpp"
+    subprocess.run([compiler, "-std=c++17", "-O1", "-shared", "-fPIC", "-o", library, source], check=True)
+    return library
+
+
+@pytest.mark.slow
+def test_scratch(any_backend, failing_new):
+    """Each allocation of the core and the binding fails once. That call raises the framework's error, and the next one
+    has the right bits."""
+    done = run_program(
+        "out_of_memory.py",
+        any_backend.framework,
+        any_backend.device,
+        device=any_backend.device,
+        LD_PRELOAD=str(failing_new),
+    )
+    assert done.returncode == 0, done.stderr
+    failed = json.loads(done.stdout.splitlines()[-1])
+    if any_backend.device == "cpu":  # scratch memory of products, attention and expressions
+        assert {name.split()[0] for name, count in failed.items() if count} >= {"matmul", "attention", "norm"}

@@ -1,4 +1,5 @@
 // What XLA runs for the custom call: the operator that the call names, on XLA's buffers.
+#include <new>
 #include <string>
 #include <vector>
 
@@ -132,7 +133,11 @@ ffi::Error execute(const Context& context, ffi::RemainingArgs operands, ffi::Rem
   if (!name) return name.error();
   const Operator* op = find_operator(*name);
   if (!op) return ffi::Error::Internal("fusedops: no operator is named " + std::string(*name));
-  return Execution(*op, context).run(operands, results, dictionary);
+  try {
+    return Execution(*op, context).run(operands, results, dictionary);
+  } catch (const std::bad_alloc&) {
+    return ffi::Error(ffi::ErrorCode::kResourceExhausted, out_of_memory(*op));
+  }
 }
 
 ffi::Error execute_on_host(ffi::ThreadPool pool, ffi::RemainingArgs operands, ffi::RemainingRets results,

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <new>
 
 #include "tsl/platform/denormal.h"
 #include "xla/ffi/api/ffi.h"
@@ -55,7 +56,11 @@ void parallel_for(void* pool, int64_t count, int64_t cost, Context::Body body, v
 
   const auto loop = std::make_shared<Loop>(count, ranges, body, closure);
   const int64_t helpers = std::min(ranges, threads.num_threads()) - 1;
-  for (int64_t i = 0; i < helpers; ++i) threads.Schedule([loop] { loop->run_ranges(); });
+  try {
+    for (int64_t i = 0; i < helpers; ++i) threads.Schedule([loop] { loop->run_ranges(); });
+  } catch (const std::bad_alloc&) {
+    // Threads that are scheduled already read the caller's stack: the loop goes on with them.
+  }
   loop->run_ranges();
   loop->wait();
 }

@@ -58,6 +58,11 @@ Status run(const Operator& op, const Call& call) {
   return Status::error("fusedops: ", op.name, " was called on a GPU, and ", kNoKernel);
 }
 
+std::string out_of_memory(const Operator& op) {
+  return std::string("fusedops.") + op.name +
+         ": CPU out of memory. The call could not allocate its scratch memory; give it smaller tensors";
+}
+
 bool parse(Type type, std::string_view text, Value* value) {
   switch (type) {
     case Type::f64:

@@ -96,8 +96,11 @@ inline bool is_differentiable(const Operator& op) { return !op.rounds_to_8_bits 
 // these functions of the first; PyTorch's binding hides them.
 #define FUSEDOPS_EXPORT __attribute__((visibility("default")))
 
-// Runs the operator's kernel for the device of the call.
+// Runs the operator's kernel for the device of the call. Like `workspace`, it may throw std::bad_alloc.
 FUSEDOPS_EXPORT Status run(const Operator& op, const Call& call);
+
+// The sentence of the framework's error that a binding makes of std::bad_alloc.
+FUSEDOPS_EXPORT std::string out_of_memory(const Operator& op);
 
 // The one table that the adaptors walk. It grows: rows are added, and stay where they are.
 FUSEDOPS_EXPORT std::span<const Operator* const> operators();

@@ -1,4 +1,4 @@
-// What a core function returns instead of throwing: nothing, or one full sentence for the user.
+// A core function returns a Status: nothing, or one full sentence for the user. It throws only std::bad_alloc.
 #pragma once
 
 #include <string>

@@ -82,7 +82,7 @@ class Backward {
     return 200 + of_rows * keys * features * 5 / 2 / kMultiplyAdds;
   }
 
-  [[nodiscard]] bool compute(int64_t begin, int64_t end) const {
+  void compute(int64_t begin, int64_t end) const {
     const int64_t rows = parts_ == Parts::of_queries ? kChunk : rounded_up(int64_t(call_.queries) * call_.group, kTile);
     const int64_t of_dq = parts_ == Parts::of_keys ? 0 : rows * dim_, of_keys = parts_ != Parts::of_queries;
     Memory<A> memory;
@@ -104,12 +104,11 @@ class Backward {
                              of_keys * keys_ * dim_v_n_};
     int64_t pieces[std::size(sizes)];
     for (size_t i = 0; i < std::size(sizes); ++i) pieces[i] = memory.piece(sizes[i]);
-    if (!memory.allocate()) return false;
+    memory.allocate();
     auto piece = [&, i = 0]() mutable { return memory[pieces[i++]]; };
     const Buffers to{piece(), piece(), piece(), piece(), piece(), piece(), piece(), piece(),
                      piece(), piece(), piece(), piece(), piece(), piece(), piece(), piece()};
     for (int64_t i = begin; i < end; ++i) compute_item(i, to);
-    return true;
   }
 
  private:
@@ -293,12 +292,15 @@ class Backward {
 Status attention_backward_cpu(const Call& arguments) {
   const Attention call = Attention::of(arguments);
   FUSEDOPS_TRY(cpu::check_sequences(call, arguments.op.name));
-  return dispatch(call.dtype, [&](auto tag) -> Status {
+  return dispatch(call.dtype, [&](auto tag) {
     using Tasks = cpu::Backward<typename decltype(tag)::type>;
-    if (call.sequences * call.key_heads >= cpu::kManyGroups)
-      return cpu::run_tasks(Tasks(call, Tasks::Parts::all), arguments);
-    FUSEDOPS_TRY(cpu::run_tasks(Tasks(call, Tasks::Parts::of_keys), arguments));
-    return cpu::run_tasks(Tasks(call, Tasks::Parts::of_queries), arguments);
+    if (call.sequences * call.key_heads >= cpu::kManyGroups) {
+      cpu::run_tasks(Tasks(call, Tasks::Parts::all), arguments);
+    } else {
+      cpu::run_tasks(Tasks(call, Tasks::Parts::of_keys), arguments);
+      cpu::run_tasks(Tasks(call, Tasks::Parts::of_queries), arguments);
+    }
+    return Status();
   });
 }
 

@@ -74,17 +74,16 @@ class Forward {
     return 100 + rows * call_.keys * (call_.dim + call_.dim_v + 16) / kMultiplyAdds;
   }
 
-  [[nodiscard]] bool compute(int64_t begin, int64_t end) const {
+  void compute(int64_t begin, int64_t end) const {
     Memory<A> memory;
     const int64_t keys = rounded_up(kKeys, kernel_.mr);
     const Pieces at{memory.piece(kRows * call_.dim), memory.piece(kRows * dim_v_), memory.piece(keys * call_.dim),
                     memory.piece(dim_v_ * kKeys), memory.piece(keys * kernel_.nr)};
-    if (!memory.allocate()) return false;
+    memory.allocate();
     const Buffers buffers{memory[at.q], memory[at.y], memory[at.k], memory[at.v], memory[at.scores]};
     for (int64_t i = begin; i < end; ++i)
       chunks_.visit(
           i, [&](const HeadGroup& group, int64_t first, int64_t last) { compute_rows(group, first, last, buffers); });
-    return true;
   }
 
  private:
@@ -220,7 +219,8 @@ Status attention_cpu(const Call& arguments) {
   const Attention call = Attention::of(arguments);
   FUSEDOPS_TRY(cpu::check_sequences(call, arguments.op.name));
   return dispatch(call.dtype, [&](auto tag) {
-    return cpu::run_tasks(cpu::Forward<typename decltype(tag)::type>(call), arguments);
+    cpu::run_tasks(cpu::Forward<typename decltype(tag)::type>(call), arguments);
+    return Status();
   });
 }
 

@@ -8,17 +8,15 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <limits>
-#include <memory>
-#include <new>
 
 #include "core/common/exp.h"
 #include "core/common/formulas.h"
 #include "core/cpu/elementwise.h"
 #include "core/cpu/random_words.h"
 #include "core/cpu/row_blocks.h"
+#include "core/cpu/scratch.h"
 #include "ops/attention/attention.h"
 #include "ops/products/matmul_cpu.h"
 
@@ -229,19 +227,12 @@ class Chunks {
   const int64_t rows_;
 };
 
-struct Free {
-  void operator()(void* memory) const { ::operator delete(memory, std::align_val_t{64}); }
-};
-
 // Memory of a task, handed out piece by piece.
 template <class A>
 class Memory {
  public:
-  // Asks for it, once all pieces are known; false if there is none.
-  bool allocate() {
-    memory_.reset(static_cast<A*>(::operator new(size_ * sizeof(A), std::align_val_t{64}, std::nothrow)));
-    return memory_ != nullptr;
-  }
+  // Called once all pieces are known.
+  void allocate() { memory_ = scratch<A>(size_); }
 
   int64_t piece(int64_t size) {
     const int64_t begin = size_;
@@ -253,17 +244,13 @@ class Memory {
 
  private:
   int64_t size_ = 0;
-  std::unique_ptr<A, Free> memory_;
+  Scratch<A> memory_;
 };
 
-// A framework's thread must not see an exception, so that a task returns whether it could allocate its memory.
 template <class Tasks>
-Status run_tasks(const Tasks& tasks, const Call& call) {
-  std::atomic<bool> complete = true;
-  call.context.parallel_for(tasks.items(), tasks.nanoseconds_per_item(), [&](int64_t begin, int64_t end) {
-    if (!tasks.compute(begin, end)) complete = false;
-  });
-  return complete ? Status() : Status::error("fusedops: no memory left for the blocks of ", call.op.name);
+void run_tasks(const Tasks& tasks, const Call& call) {
+  call.context.parallel_for(tasks.items(), tasks.nanoseconds_per_item(),
+                            [&](int64_t begin, int64_t end) { tasks.compute(begin, end); });
 }
 
 // Lengths and offsets that are out of range: an error that names the first.

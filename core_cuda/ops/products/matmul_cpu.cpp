@@ -16,12 +16,9 @@
 // own, which follows from the shape too.
 #include "ops/products/matmul_cpu.h"
 
-#include <atomic>
-#include <memory>
-#include <new>
-
 #include "core/common/activations.h"
 #include "core/common/ceil_div.h"
+#include "core/cpu/scratch.h"
 #include "core/cpu/sum.h"
 #include "ops/products/matmul.h"
 
@@ -131,9 +128,8 @@ class Product {
   }
 
   // Tiles are numbered down the columns of c, so that those of one task share the packed b.
-  [[nodiscard]] bool compute(int64_t begin, int64_t end) const {
-    const std::unique_ptr<A, Free> memory(allocate());
-    if (!memory) return false;
+  void compute(int64_t begin, int64_t end) const {
+    const cpu::Scratch<A> memory = allocate();
     while (begin < end) {
       const int64_t row_tile = begin % row_tiles_, col_tile = begin / row_tiles_ % col_tiles_;
       const int64_t batch = begin / row_tiles_ / col_tiles_;
@@ -144,24 +140,16 @@ class Product {
                      (batch * call_.m + row) * call_.c_stride + col, memory.get());
       begin += count;
     }
-    return true;
   }
 
  private:
-  static constexpr std::align_val_t kAlignment{64};
-
-  struct Free {
-    void operator()(A* memory) const { ::operator delete(memory, kAlignment); }
-  };
-
   // Whether sums are kept apart from c until they are whole: c is rounded, or each block would be rounded into what c
   // has already.
   bool are_apart() const { return (!std::is_same_v<T, A> && !call_.is_wide) || (call_.adds && call_.k > kc_); }
 
-  A* allocate() const {
+  cpu::Scratch<A> allocate() const {
     const int64_t sums = are_apart() ? std::min(kTilesAtOnce, row_tiles_) * mc_ * nc_ : 0;
-    const size_t bytes = (mc_ * kc_ + kc_ * nc_ + sums) * sizeof(A);
-    return static_cast<A*>(::operator new(bytes, kAlignment, std::nothrow));
+    return cpu::scratch<A>(mc_ * kc_ + kc_ * nc_ + sums);
   }
 
   // `at`: the first element of c.
@@ -221,14 +209,13 @@ class VectorProduct {
 
   int64_t nanoseconds_per_item() const { return 30 + std::min(count_, kLinesAtOnce) * call_.k / 8; }
 
-  [[nodiscard]] bool compute(int64_t begin, int64_t end) const {
+  void compute(int64_t begin, int64_t end) const {
     for (int64_t item = begin; item < end; ++item) {
       const int64_t batch = item / groups_, first = item % groups_ * kLinesAtOnce;
       const Lines<T> rows = rows_of_a<T>(call_, batch), cols = cols_of_b<T>(call_, batch);
       multiply(one_column_ ? rows.from(first, 0) : cols.from(first, 0), one_column_ ? cols : rows,
                std::min(kLinesAtOnce, count_ - first), batch * count_ + first);
     }
-    return true;
   }
 
  private:
@@ -272,14 +259,10 @@ class VectorProduct {
   int64_t count_, groups_;
 };
 
-// A framework's thread must not see an exception, so that a task returns whether it could allocate its memory.
 template <class AnyProduct>
-Status run(const AnyProduct& product, const Context& context) {
-  std::atomic<bool> complete = true;
-  context.parallel_for(product.items(), product.nanoseconds_per_item(), [&](int64_t begin, int64_t end) {
-    if (!product.compute(begin, end)) complete = false;
-  });
-  return complete ? Status() : Status::error("fusedops: no memory left to pack the matrices of matmul");
+void run(const AnyProduct& product, const Context& context) {
+  context.parallel_for(product.items(), product.nanoseconds_per_item(),
+                       [&](int64_t begin, int64_t end) { product.compute(begin, end); });
 }
 
 }  // namespace
@@ -298,13 +281,14 @@ Status multiply_cpu(const Matmul& product, const Context& context) {
   }
   return dispatch(product.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    if (product.k == 0) {
-      finish_zeros<T>(product);
-      return Status();
-    }
     const bool is_vector = product.m == 1 || (product.n == 1 && product.c_stride == 1);
-    if (is_vector && !product.is_wide) return run(VectorProduct<T>(product), context);
-    return run(Product<T>(product), context);
+    if (product.k == 0)
+      finish_zeros<T>(product);
+    else if (is_vector && !product.is_wide)
+      run(VectorProduct<T>(product), context);
+    else
+      run(Product<T>(product), context);
+    return Status();
   });
 }
 

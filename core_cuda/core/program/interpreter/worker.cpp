@@ -1,7 +1,6 @@
 #include "core/program/interpreter/worker.h"
 
-#include <memory>
-
+#include "core/cpu/scratch.h"
 #include "core/program/interpreter/elements.h"
 #include "core/program/interpreter/folds.h"
 
@@ -15,16 +14,14 @@ constexpr int64_t kPlace = kTile + 32;
 int64_t row_place(const Pass& pass) { return (pass.tile_rows + 15) / 16 * 16; }
 
 // Memory that a thread keeps for its next call.
-char* scratch(size_t bytes) {
-  thread_local std::unique_ptr<char[]> memory;
+char* kept_scratch(size_t bytes) {
+  thread_local fusedops::cpu::Scratch<char> memory;
   thread_local size_t size = 0;
-  constexpr size_t kAlignment = 64;
-  if (bytes + kAlignment > size) {
-    size = bytes + kAlignment;
-    memory.reset(new char[size]);
+  if (bytes > size) {
+    memory = fusedops::cpu::scratch<char>(static_cast<int64_t>(bytes));
+    size = bytes;
   }
-  const auto address = reinterpret_cast<uintptr_t>(memory.get());
-  return memory.get() + (kAlignment - address % kAlignment);
+  return memory.get();
 }
 
 }  // namespace
@@ -47,7 +44,8 @@ Worker<A>::Worker(const Pass& pass) : pass_(pass), plan_(*pass.plan) {
   const size_t of_call = rounded(calls * sizeof(A)), of_rows = rounded(rows * row_place(pass) * sizeof(A));
   const size_t of_elements = ((elements + sums) * kPlace + held * held_size) * sizeof(A);
   const size_t of_places = rounded(places * sizeof(A*));
-  char* memory = scratch(of_call + of_rows + of_elements + of_places + reductions * pass.tile_rows * sizeof(double));
+  char* memory =
+      kept_scratch(of_call + of_rows + of_elements + of_places + reductions * pass.tile_rows * sizeof(double));
   const auto take = [&](size_t bytes) {
     char* const at = memory;
     memory += bytes;

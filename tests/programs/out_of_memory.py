@@ -1,0 +1,100 @@
+"""Run by tests/generic/test_out_of_memory.py with tests/helpers/failing_new.cpp in LD_PRELOAD: calls every operator,
+forward and backward, while one allocation of the core or the binding fails, each in turn. Prints by specification how
+many calls raised an error, as JSON. Arguments: framework, device."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tests.helpers.frameworks import backend
+from tests.specifications import SPECIFICATIONS
+
+FRAMEWORK, DEVICE = sys.argv[1:]
+BACKEND = backend(FRAMEWORK, DEVICE)
+LIBRARIES = {"torch": b"fusedops/torch/_C", "tf": b"fusedops/tf/_"}[FRAMEWORK]
+SHAPE = (64, 2, 96)  # enough for several threads
+
+NEW = ctypes.CDLL(os.environ["LD_PRELOAD"])
+NEW.fail_allocation.argtypes = [ctypes.c_char_p, ctypes.c_long]
+NEW.stop_failing.restype = ctypes.c_long
+
+
+def attempt(call: Callable[[], Any], number: int) -> tuple[Any, Exception | None, int]:
+    """What the call returns or raises if this allocation fails, and how many allocations there were. It runs in a new
+    thread, which has no scratch memory from calls before."""
+    outputs, raised, count = None, None, 0
+
+    def run() -> None:
+        nonlocal outputs, raised, count
+        NEW.fail_allocation(LIBRARIES, number)
+        try:
+            outputs = call()
+        except Exception as error:
+            raised = error
+        finally:
+            count = NEW.stop_failing()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return outputs, raised, count
+
+
+def check_error(error: Exception) -> None:
+    if FRAMEWORK == "torch":
+        assert type(error) is RuntimeError, repr(error)
+    else:
+        assert isinstance(error, BACKEND.tf.errors.ResourceExhaustedError), repr(error)
+    assert "CPU out of memory. " in str(error), error
+
+
+def bits(outputs: Any) -> list[bytes]:
+    return [BACKEND.to_numpy(y).tobytes() for y in outputs]
+
+
+def errors(call: Callable[[], Any]) -> int:
+    """How many calls raised the framework's error. The other ones must be right, those after an error too."""
+    expected, failed, number, count = bits(call()), 0, 0, 1
+    while number < count:
+        outputs, raised, count = attempt(call, number)
+        if raised:
+            check_error(raised)
+            failed += 1
+        else:
+            assert bits(outputs) == expected
+        assert bits(call()) == expected
+        number += 1
+    return failed
+
+
+def calls(spec: Any) -> dict[str, Callable[[], Any]]:
+    sample = spec.sample(SHAPE, np.random.default_rng(0))
+    inputs, wanted = BACKEND.tensors(sample, "bfloat16"), spec.differentiable(sample)
+
+    def eager() -> Any:
+        outputs, gradients = BACKEND.gradients(spec.name, inputs, sample.options, wanted)
+        return [*outputs, *gradients.values()]
+
+    if FRAMEWORK == "torch":
+        return {"eager": eager}
+    names = list(sample.tensors)
+
+    @BACKEND.tf.function(jit_compile=True)
+    def compiled(*tensors: Any) -> Any:
+        given = inputs | dict(zip(names, tensors, strict=True))
+        return BACKEND.call(spec.name, given, sample.options)
+
+    return {"eager": eager, "XLA": lambda: compiled(*[inputs[name] for name in names])}
+
+
+with BACKEND.place:
+    failed = {f"{spec} {way}": errors(call) for spec in SPECIFICATIONS for way, call in calls(spec).items()}
+print(json.dumps(failed))
