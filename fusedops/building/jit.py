@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+from fusedops import cache as caches
 from fusedops import loading
 from fusedops.building import binding, core
 from fusedops.building.autograd import AUTOGRAD, add_autograd
@@ -43,6 +44,7 @@ def load(verbose: bool = True) -> ModuleType:
     They are compiled for this CPU and, if nvcc is found, for the GPUs that torch sees, which takes minutes. The library
     stays in torch's cache of extensions ($TORCH_EXTENSIONS_DIR or ~/.cache/torch_extensions), in a folder of its own
     for every version of fusedops and torch, CPU, GPU and set of options. It may be deleted at any time.
+    It is created with mode 0700, and refused if another user owns it, unless that is root, or can write to it.
 
     Afterwards, `import fusedops.torch` works for the rest of the process. Later processes call `load` again, which then
     only loads. If several processes call it at once, one compiles and the others wait.
@@ -62,7 +64,7 @@ def load(verbose: bool = True) -> ModuleType:
 
     Raises:
         ImportError: PyTorch is missing or too old.
-        RuntimeError: a tool is missing, or the compiler failed; with its output.
+        RuntimeError: a tool is missing, or the compiler failed, with its output; or another user can change the folder.
     """
 
     def say(text: str) -> None:
@@ -89,13 +91,20 @@ def _built(version: str, say: Callable[[str], None], verbose: bool) -> Path:
     options, cuda, reason = _wanted()
     sources = _sources()
     cache = _cache() / f"fusedops_{VERSION}_torch_{version}_{_key(sources, options, cuda)}"
+    files = (cache / FRAMEWORK.files[0], cache / loading.autograd_file(version))
+    refused = caches.fault(cache, *files, variable="TORCH_EXTENSIONS_DIR")
+    if refused:
+        raise BuildError(refused)
     if loading.fault(FRAMEWORK, folder=cache):
+        caches.create(cache)
         say(announcement(cuda, reason))
         say(f"fusedops: in {cache}")
         with alone(cache, say), progress(say, verbose) as show:
             if loading.fault(FRAMEWORK, folder=cache):  # another process may have built it meanwhile
                 remove_facts(cache)
                 made = _build(cache, sources, options, cuda, show)
+                for file in made:
+                    file.chmod(0o700)
                 write_facts(cache, made, version=version, options=options, cuda=cuda, reason=reason)
     say(f"fusedops: loading {cache / LIBRARY}")
     return cache
@@ -135,22 +144,11 @@ def _key(sources: Path, options: Options, cuda: Cuda | None) -> str:
     for folder in folders:
         for file in sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"):
             key.update(f"{file.relative_to(folder)}\0".encode() + file.read_bytes())
-    asked = [options.build_type, options.cpu_flags, *options.cxx]
+    asked = [options.build_type, options.cpu_flags, *options.cxx, options.processor]
     if cuda:
         asked += [cuda.toolkit.version, cuda.cutlass.version, *map(str, cuda.architectures)]
-    if "native" in options.cpu_flags:
-        asked.append(_cpu())
     key.update("\0".join(asked).encode())
     return key.hexdigest()[:12]
-
-
-def _cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """What -march=native goes by. A home directory may be shared by machines with several CPUs."""
-    try:
-        lines = cpuinfo.read_text().partition("\n\n")[0].splitlines()
-    except OSError:
-        return ""
-    return "\n".join(line for line in lines if line.startswith(("model", "flags", "CPU", "Features")))
 
 
 def _build(cache: Path, sources: Path, options: Options, cuda: Cuda | None, show: Show) -> list[Path]:

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from fusedops import cache
 from fusedops.building import includes
 from fusedops.building.architectures import Architecture, choose
 from fusedops.building.binding import CUDART_NEEDS
@@ -57,7 +58,7 @@ def read(sources: Sequence[Path]) -> Library:
         (str(path.relative_to(core)), path.read_bytes()) for path in (*headers, *(core / x for x in FOR_LIBRARIES))
     ]
     key = hashlib.sha256()
-    for word in (*options.cxx, *cpp(options, with_kernels=False), str(len(sources))):
+    for word in (*cpp(options, with_kernels=False), options.processor, str(len(sources))):
         key.update(word.encode() + b"\0")
     for name, text in (*found.texts, *of_core):
         key.update(f"{name}\0{len(text)}\0".encode() + text)
@@ -73,8 +74,7 @@ def compiled(library: Library) -> Iterator[Path]:
     """The compiled library: a file that need not last longer than the context."""
     gpus = _gpus(library)
     version = _version(library.options)
-    cache = _cache()
-    folder = cache / library.key if cache else None
+    folder = _folder(library)
     if not version:
         yield _without_compiler(library, folder)
         return
@@ -93,6 +93,7 @@ def compiled(library: Library) -> Iterator[Path]:
                     if read(library.sources).key != library.key:  # or another library would be kept in its place
                         raise BuildError("a source was changed while it was compiled; load it again")
                     made.write_bytes(_sealed(made.read_bytes(), folder / name))
+                    made.chmod(0o700)
                     os.replace(made, folder / name)
         yield folder / name
         return
@@ -110,17 +111,21 @@ def _without_compiler(library: Library, folder: Path | None) -> Path:
     raise BuildError(f"the compiler {compiler} was not found, or does not run; install g++ 11 or newer, or set CXX")
 
 
-def _cache() -> Path | None:
-    """Beside the kernels that the core compiles: core/program/kernel_cache.cpp."""
-    for variable, below in (("FUSEDOPS_CACHE_DIR", ""), ("XDG_CACHE_HOME", "fusedops"), ("HOME", ".cache/fusedops")):
-        if os.environ.get(variable):
-            return Path(os.environ[variable], below, "libraries").absolute()
-    return None
+def _folder(library: Library) -> Path | None:
+    """Where it is kept, beside the kernels of expressions, or a BuildError if others can write there."""
+    whole = cache.folder()
+    if whole is None:
+        return None
+    folder = whole / "libraries" / library.key
+    refused = cache.fault(whole, folder.parent, folder, *folder.glob("*.so"))
+    if refused:
+        raise BuildError(refused)
+    return folder
 
 
 def _can_write(folder: Path) -> bool:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        cache.create(folder)
         with tempfile.TemporaryFile(dir=folder), open(folder / "fusedops.lock", "a"):
             return True
     except OSError:

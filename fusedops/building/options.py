@@ -68,6 +68,13 @@ class Options:
         return self.cxx[launched], self.cxx[launched + 1 :]
 
     @property
+    def processor(self) -> str:
+        """The processor's model and instructions, if the flags ask for those of this machine, as -march=native does.
+        Machines with several processors may share a cache of compiled code."""
+        is_native = any(word.endswith("=native") for word in (*self.cxx, *shlex.split(self.cpu_flags)))
+        return _processor() if is_native else ""
+
+    @property
     def host_flags(self) -> list[str]:
         """The flags of everything that runs on the CPU. An inline function of a core header may be compiled in the
         core, in a .cu and in a binding; the linker keeps one of them: all must have the same code."""
@@ -89,6 +96,14 @@ def cached(command: list[str]) -> list[str]:
         return command
     found = next(filter(None, map(shutil.which, COMPILER_CACHES)), None)
     return [found, *command] if found else command
+
+
+def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    try:
+        lines = cpuinfo.read_text().partition("\n\n")[0].splitlines()
+    except OSError:
+        return ""
+    return "\n".join(line for line in lines if line.startswith(("model", "flags", "CPU", "Features")))
 
 
 def _switch(name: str, default: str) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from fusedops import cache
 from fusedops.sources import folder
 
 _HEADERS = (
@@ -35,7 +37,24 @@ def use(library: ctypes.CDLL) -> None:
         ctypes.c_int32(len(libraries)),
         (_Text * len(texts))(*texts),
         ctypes.c_int32(len(texts)),
+        os.fsencode(_cache()) if libraries else b"",
     )
+
+
+def _cache() -> str:
+    """The folder where kernels are kept; empty if there is none that is safe."""
+    folder = cache.folder()
+    if folder is None:
+        return ""
+    try:
+        cache.create(folder)
+    except OSError:
+        return ""
+    refused = cache.fault(folder)
+    if refused is None:
+        return str(folder)
+    warnings.warn(f"fusedops: kernels are compiled again by every process: {refused}", stacklevel=2)
+    return ""
 
 
 def _libraries() -> Iterator[Path]:

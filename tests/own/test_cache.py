@@ -4,20 +4,27 @@ what it is asked for, and takes no time."""
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from fusedops import cache
 from fusedops.building import library as building
+from fusedops.building import options
 from fusedops.building.core import CORE, FOR_LIBRARIES
 from fusedops.building.options import BuildError
+from fusedops.expressions import compiler
+from tests.helpers.own_operators import need_compiler
 from tests.helpers.running import ROOT, copy_without_libraries, python
 
 COMPILER = """#!/bin/sh
-[ "$1" = --version ] && cat '{folder}/version' && exit
+case "$*" in *--version) cat '{folder}/version'; exit;; esac
 echo "$*" >> '{folder}/log'
 {more}
 while [ "$1" != -o ]; do shift; done
@@ -111,6 +118,129 @@ def test_flags_and_the_compiler_count(place, monkeypatch):
     (place.folder / "version").write_text("2")
     files.append(place.load()[0])
     assert len(set(files)) == 4
+
+
+@pytest.mark.parametrize("variable", ["FUSEDOPS_CPU_FLAGS", "CXX"])
+def test_the_processor_counts_if_flags_ask_for_it(place, monkeypatch, variable):
+    """Machines that share a cache may have other ones."""
+    loads = []
+    for flags in ("-march=native", "-mtune=native", "-O1"):
+        monkeypatch.setenv(variable, flags if variable == "FUSEDOPS_CPU_FLAGS" else f"{place.folder / 'c++'} {flags}")
+        for processor in ("fast", "slow", "fast"):
+            monkeypatch.setattr(options, "_processor", lambda processor=processor: processor)
+            loads.append(place.load())
+    files, calls = zip(*loads, strict=True)
+    assert calls == (COMPILED, COMPILED, 0) * 2 + (COMPILED, 0, 0)
+    assert len(set(files)) == 5
+
+
+def test_what_is_created_is_the_user_s_alone(place):
+    before = os.umask(0)
+    try:
+        file, _ = place.load()
+    finally:
+        os.umask(before)
+    folders = [folder for folder in file.parents if folder.is_relative_to(place.cache)]
+    assert len(folders) == 3
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (file, *folders)} == {0o700}
+
+
+def of_another_user(path, monkeypatch):
+    if os.geteuid() == 0:
+        os.chown(path, 12345, -1)
+    else:
+        user = os.geteuid() + 1
+        monkeypatch.setattr(os, "geteuid", lambda: user)
+
+
+@pytest.mark.parametrize("level", range(4), ids=["file", "its folder", "libraries", "the cache"])
+@pytest.mark.parametrize("change", ["group", "others", "owner"])
+def test_what_another_user_can_change_is_refused(place, monkeypatch, level, change):
+    """Neither loaded nor compiled, with a compiler or without; as soon as the advice is taken, it is loaded."""
+    file, _ = place.load()
+    path = (file, *file.parents)[level]
+    if change == "owner":
+        of_another_user(path, monkeypatch)
+        sentence = r"belong to this user or to root, since .*\. Set FUSEDOPS_CACHE_DIR to a folder of your own$"
+        path = path if os.geteuid() == 0 else place.cache
+    else:
+        path.chmod(0o720 if change == "group" else 0o702)
+        sentence = r"be writable by its owner alone, since .*; got mode 07[02][02]\. Run: (chmod -R go-w '.*')$"
+    for has_compiler in (True, False):
+        if not has_compiler:
+            (place.folder / "c++").rename(place.folder / "c++ elsewhere")
+        with pytest.raises(BuildError) as raised:
+            place.load()
+        found = re.match(f"{re.escape(str(path))} must {sentence}", str(raised.value))
+        assert found, raised.value
+        assert (place.folder / "log").read_text() == ""
+    if change != "owner":
+        subprocess.run(found[1], shell=True, check=True)
+        assert place.load() == (file, 0)
+
+
+def test_what_belongs_to_root_is_loaded(place, monkeypatch):
+    """A cache for all users of a machine."""
+    file, _ = place.load()
+    if os.geteuid() == 0:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    else:
+        whole = Path.stat
+        monkeypatch.setattr(Path, "stat", lambda path: SimpleNamespace(st_uid=0, st_mode=whole(path).st_mode))
+    assert cache.fault(place.cache, *file.parents[:2], file) is None
+
+
+def test_kernels_are_not_kept_where_others_can_write(tmp_path, monkeypatch):
+    """They are compiled again by every process, which a warning says."""
+    folder = tmp_path / "new" / "cache"
+    monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(folder))
+    assert compiler._cache() == str(folder)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (folder, folder.parent)} == {0o700}
+    folder.chmod(0o702)
+    with pytest.warns(UserWarning, match=rf"^fusedops: kernels are compiled again by every process: {folder} must be "):
+        assert compiler._cache() == ""
+    (tmp_path / "a file").touch()
+    monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(tmp_path / "a file" / "below"))
+    assert compiler._cache() == ""
+
+
+FIND = """
+#include <cstdio>
+#include "core/program/kernel_cache.h"
+int main(int, char** arguments) {
+  using namespace fusedops::program;
+  if (arguments[2][0] == 'k') keep_kernel(arguments[1], "a key", "the code");
+  std::printf("%s", find_kernel(arguments[1], "a key").c_str());
+}
+"""
+
+
+def test_a_kernel_that_another_user_could_have_written_is_not_found(tmp_path):
+    """The core's own code, without a GPU."""
+    need_compiler()
+    (tmp_path / "find.cpp").write_text(FIND)
+    sources = [tmp_path / "find.cpp", ROOT / CORE / "core/program/kernel_cache.cpp"]
+    command = ["g++", "-std=c++20", f"-I{ROOT / CORE}", "-o", tmp_path / "find", *sources]
+    subprocess.run(command, check=True)
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+
+    def run(what):
+        return subprocess.run([tmp_path / "find", folder, what], capture_output=True, text=True, check=True).stdout
+
+    def file():
+        (path,) = folder.iterdir()
+        return path
+
+    assert run("find") == ""
+    assert run("keep") == "the code"
+    for change in ("mode", "owner") if os.geteuid() == 0 else ("mode",):
+        assert stat.S_IMODE(file().stat().st_mode) == 0o600
+        assert run("find") == "the code"
+        file().chmod(0o620) if change == "mode" else os.chown(file(), 12345, -1)
+        assert run("find") == ""
+        assert run("keep") == "the code"  # in its place
+        assert file().stat().st_uid == os.geteuid()
 
 
 def test_the_headers_of_the_core_count(place, monkeypatch):

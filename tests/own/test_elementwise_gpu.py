@@ -85,6 +85,27 @@ def test_a_damaged_file_is_compiled_again(runs, damage):
 
 
 @pytest.mark.slow
+def test_what_another_user_can_change_is_not_loaded(runs):
+    """A file is compiled again and replaced; a folder is neither read nor written."""
+    expected = runs.run()
+    assert stat.S_IMODE(runs.folder.stat().st_mode) == 0o700
+    before = {file: file.stat().st_ino for file in runs.folder.iterdir()}
+    for file in before:
+        file.chmod(0o602)
+    assert runs.run() == expected
+    assert all(file.stat().st_ino != node for file, node in before.items())
+    assert {stat.S_IMODE(file.stat().st_mode) for file in before} == {0o600}
+    for file in before:
+        file.unlink()
+    runs.folder.chmod(0o702)
+    process = runs.start()
+    out, error = process.communicate(timeout=300)
+    assert out == expected
+    assert f"kernels are compiled again by every process: {runs.folder} must be writable by its owner alone" in error
+    assert runs.files() == {}
+
+
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written(runs):
     expected = runs.run()
     if os.geteuid() != 0:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from fusedops import loading
-from fusedops.building import jit
+from fusedops.building import jit, options
 from fusedops.building.progress import progress
 from tests.helpers.running import copy_without_libraries, python
 
@@ -289,6 +289,19 @@ def test_a_compiler_that_fails(load):
     assert "FAILED" in done.stderr
 
 
+def test_a_cache_that_others_can_write(tmp_path, monkeypatch):
+    """It is refused before anything in it is looked at."""
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    monkeypatch.setattr(jit, "_key", lambda *arguments: "key")
+    folder = tmp_path / f"fusedops_{jit.VERSION}_torch_2.99_key"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(
+        jit.BuildError, match=rf"^{folder} must be writable by its owner alone, .*; got mode 0777\. Run: "
+    ):
+        jit._built("2.99", print, verbose=True)
+
+
 def test_no_ninja(load):
     code = "import sys; sys.modules['ninja'] = None\n" + REFUSED
     done = load(code, PATH="/nowhere")
@@ -352,5 +365,5 @@ def test_objects_are_named_apart():
 def test_the_cpu_that_native_stands_for(tmp_path):
     file = tmp_path / "cpuinfo"
     file.write_text("processor\t: 0\nmodel name\t: Fast\nflags\t: fma\nMHz\t: 1\n\nprocessor\t: 1\nflags\t: fma\n")
-    assert jit._cpu(file) == "model name\t: Fast\nflags\t: fma"
-    assert jit._cpu(Path("/nowhere")) == ""
+    assert options._processor(file) == "model name\t: Fast\nflags\t: fma"
+    assert options._processor(Path("/nowhere")) == ""

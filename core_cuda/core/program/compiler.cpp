@@ -14,6 +14,7 @@ namespace {
 struct Setting {
   std::vector<std::string> libraries;
   std::vector<std::string> names, texts;  // of headers
+  std::string cache;                      // the folder of kernel_cache.h
 };
 
 std::mutex mutex;
@@ -124,7 +125,7 @@ Status compile(const std::string& source, int architecture, int driver, std::str
   for (const std::string& option : options) key += option + "\n";
   for (const std::string& text : setting().texts) key += text;
   key += source;
-  const std::string folder = kernel_cache_folder();
+  const std::string& folder = setting().cache;
   *code = find_kernel(folder, key);
   if (!code->empty()) return {};
   FUSEDOPS_TRY(run(*library, source, options, code));
@@ -135,10 +136,11 @@ Status compile(const std::string& source, int architecture, int driver, std::str
 }  // namespace fusedops::program
 
 void fusedops_use_compiler(const char* const* libraries, int32_t library_count, const FusedopsText* headers,
-                           int32_t header_count) {
+                           int32_t header_count, const char* cache) {
   const std::lock_guard lock(fusedops::program::mutex);
   auto& setting = fusedops::program::setting();
   setting.libraries.assign(libraries, libraries + library_count);
+  setting.cache = cache;
   setting.names.clear();
   setting.texts.clear();
   for (int32_t i = 0; i < header_count; ++i) {

@@ -13,9 +13,10 @@ struct FusedopsText {
   const char* text;
 };
 
-// Tells where NVRTC may be, and gives the headers that kernels are made of: plain C, for the Python package.
+// Sets the paths where NVRTC may be, the headers that kernels are made of, and the folder where kernels are kept, empty
+// for none: plain C, for the Python package.
 FUSEDOPS_EXPORT void fusedops_use_compiler(const char* const* libraries, int32_t library_count,
-                                           const FusedopsText* headers, int32_t header_count);
+                                           const FusedopsText* headers, int32_t header_count, const char* cache);
 }
 
 namespace fusedops::program {

@@ -1,13 +1,15 @@
 #include "core/program/kernel_cache.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string_view>
+#include <utility>
 
 namespace fusedops::program {
 namespace {
@@ -31,24 +33,49 @@ std::filesystem::path file(const std::string& folder, const std::string& key) {
   return std::filesystem::path(folder) / (hash(key) + ".cubin");
 }
 
-const char* set(const char* variable) {
-  const char* const value = std::getenv(variable);
-  return value && *value ? value : nullptr;
+class Descriptor {
+ public:
+  explicit Descriptor(int number) : number_(number) {}
+  Descriptor(const Descriptor&) = delete;
+  ~Descriptor() { close(); }
+
+  int get() const { return number_; }
+
+  bool close() {
+    const int number = std::exchange(number_, -1);
+    return number >= 0 && ::close(number) == 0;
+  }
+
+ private:
+  int number_;
+};
+
+// True if only this user or root can have written the file, as fault() of fusedops/cache.py has it.
+bool is_trusted(const struct stat& facts) {
+  return (facts.st_uid == geteuid() || facts.st_uid == 0) && !(facts.st_mode & (S_IWGRP | S_IWOTH));
+}
+
+// The contents of a trusted file; empty if there is none.
+std::string read_trusted(const std::filesystem::path& path) {
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat facts;
+  if (file.get() < 0 || fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode) || !is_trusted(facts)) return "";
+  std::string text(static_cast<size_t>(facts.st_size), '\0');
+  size_t size = 0;
+  while (size < text.size()) {
+    const ssize_t count = read(file.get(), text.data() + size, text.size() - size);
+    if (count <= 0) break;
+    size += static_cast<size_t>(count);
+  }
+  text.resize(size);
+  return text;
 }
 
 }  // namespace
 
-std::string kernel_cache_folder() {
-  if (const char* own = set("FUSEDOPS_CACHE_DIR")) return own;
-  if (const char* all = set("XDG_CACHE_HOME")) return std::string(all) + "/fusedops";
-  if (const char* home = set("HOME")) return std::string(home) + "/.cache/fusedops";
-  return "";
-}
-
 std::string find_kernel(const std::string& folder, const std::string& key) {
   if (folder.empty()) return "";
-  std::ifstream stream(file(folder, key), std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  const std::string text = read_trusted(file(folder, key));
   // The length of the header depends on the code's size: the code begins behind the key.
   const size_t at = text.find(key);
   if (at == text.npos) return "";
@@ -58,20 +85,19 @@ std::string find_kernel(const std::string& folder, const std::string& key) {
 
 void keep_kernel(const std::string& folder, const std::string& key, const std::string& code) {
   if (folder.empty()) return;
-  std::error_code ignored;
-  std::filesystem::create_directories(folder, ignored);
   // Written under another name first: a reader sees all of a file or none.
   std::string temporary = folder + "/writing-XXXXXX";
-  const int descriptor = mkstemp(temporary.data());
-  if (descriptor < 0) return;
+  Descriptor descriptor(mkstemp(temporary.data()));  // which no other user may read or write
+  if (descriptor.get() < 0) return;
   const std::string text = header(key, code) + code;
   size_t written = 0;
   while (written < text.size()) {
-    const ssize_t count = write(descriptor, text.data() + written, text.size() - written);
+    const ssize_t count = write(descriptor.get(), text.data() + written, text.size() - written);
     if (count <= 0) break;
     written += static_cast<size_t>(count);
   }
-  const bool complete = close(descriptor) == 0 && written == text.size();
+  const bool complete = descriptor.close() && written == text.size();
+  std::error_code ignored;
   if (complete) std::filesystem::rename(temporary, file(folder, key), ignored);
   if (!complete || ignored) std::filesystem::remove(temporary, ignored);
 }
