@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import inspect
 import keyword
 import os
@@ -92,8 +93,9 @@ class Loader:
         FUSEDOPS_CUDA_ARCHS names. Without nvcc or a GPU the .cu files are left out: CUDA kernels must be declared as
         FUSEDOPS_CUDA_KERNEL. It is kept in `libraries` below $FUSEDOPS_CACHE_DIR, $XDG_CACHE_HOME/fusedops or
         ~/.cache/fusedops, and compiled again when a source, a header that one includes by a name in quotes, the
-        headers of fusedops, the flags or the compiler are other ones. If several processes load it at once, one
-        compiles and the others wait. It may be deleted at any time.
+        headers of fusedops, the flags or the compiler are other ones, or the processor under -march=native. If several
+        processes load it at once, one compiles and the others wait. It may be deleted at any time. Folders are created
+        with mode 0700. One that another user owns, unless it is root, or can write to is refused.
 
         It needs a C++20 compiler, and none for what was compiled before. It honours the variables of `make build`: CXX,
         CUDA, DEBUG, MAX_JOBS, FUSEDOPS_CUDA_ARCHS and FUSEDOPS_CPU_FLAGS.
@@ -105,7 +107,8 @@ class Loader:
             gradients: formulas for operators that declare no derivative, such as the second derivative of an operator
                 that declares its first: by the operator's name, a function `formula(f, c, *dy)` that returns the
                 gradients of inputs by name. fusedops/gradients/__init__.py says what `f` and `c` are. With a pair such
-                as `(formula, ("dy", "x"))`, only these inputs and outputs are kept for it, otherwise all.
+                as `(formula, ("dy", "x"))`, only these inputs and outputs are kept for it, otherwise all. If it returns
+                the gradient of an input that there is not, the backward raises ValueError.
 
         Returns:
             A module with a function for each operator, which takes inputs by position and attributes by name. Saved
@@ -114,7 +117,8 @@ class Loader:
         Raises:
             ValueError, TypeError: an argument, a declaration, or the name of an operator that there is already.
             FileNotFoundError: there is no such source.
-            RuntimeError: the compiler is missing, or has failed; with what it says.
+            RuntimeError: the compiler is missing, or has failed, with what it says; or another user can change the
+                cache.
         """
         _check_name(name)
         try:
@@ -237,6 +241,10 @@ def _files(sources: Any) -> list[Path]:
 def _checked(rows: Sequence[Operator], gradients: Any) -> dict[str, Gradient]:
     """The formulas that a user has given, with what they read: everything, unless they say what."""
     by_name = {row.name: row for row in rows}
+
+    def error(name: str, expected: str, got: str) -> ValueError:
+        return _error(f"the gradient of {name}", expected, got)
+
     if not isinstance(gradients, Mapping):
         raise TypeError(f"fusedops.load: gradients must be a dict; got {type(gradients).__name__}")
     checked = {}
@@ -246,13 +254,48 @@ def _checked(rows: Sequence[Operator], gradients: Any) -> dict[str, Gradient]:
         row = by_name[name]
         if row.derivative:
             raise _error("gradients", "be of operators that declare no derivative", name)
+        if not row.differentiable:
+            raise _error("gradients", "be of operators without lists, mutated inputs and results in 8 bits", name)
         tensors = (*(x.name for x in row.inputs), *(y.name for y in row.outputs))
         formula, saves = value if isinstance(value, tuple) and len(value) == 2 else (value, tensors)
         if not callable(formula):
             raise TypeError(f"fusedops.load: the gradient of {name} must be a function; got {type(formula).__name__}")
-        if isinstance(saves, str) or not set(saves).issubset(tensors):
-            raise _error(f"the gradient of {name}", f"read inputs and outputs, {', '.join(tensors)}", repr(saves))
-        checked[name] = Gradient(formula, tuple(saves))
+        if not isinstance(saves, (list, tuple)) or not all(saved in tensors for saved in saves):
+            raise error(name, f"read inputs and outputs, {', '.join(tensors)}", repr(saves))
+        upstream = [f"d{y.name}" for y in row.outputs]
+        if not _takes(formula, 2 + len(upstream)):
+            raise error(name, f"take the arguments f, c, {', '.join(upstream)}", str(inspect.signature(formula)))
+        checked[name] = Gradient(_naming_inputs(row, formula), tuple(saves))
+    return checked
+
+
+def _takes(function: Callable[..., Any], count: int) -> bool:
+    """True if a function takes this many positional arguments, or does not tell."""
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:  # a function in C may have no signature
+        pass
+    return True
+
+
+def _naming_inputs(row: Operator, formula: Formula) -> Formula:
+    """The formula, which must return gradients by the names of inputs: a name that nothing reads would be no gradient.
+    Only its call tells."""
+    names = [x.name for x in row.inputs]
+    sentence = f"fusedops.load: the gradient of {row.name} must return a dict from names of inputs, {', '.join(names)}"
+
+    @functools.wraps(formula)
+    def checked(f: Any, c: Any, *dy: Any) -> Mapping[str, Any]:
+        gradients = formula(f, c, *dy)
+        if not isinstance(gradients, Mapping):
+            raise TypeError(f"{sentence}; got {type(gradients).__name__}")
+        for name in gradients:
+            if name not in names:
+                raise ValueError(f"{sentence}; got {name!r}")
+        return gradients
+
     return checked
 
 
@@ -266,4 +309,5 @@ def _check_same(before: Mapping[str, Gradient], given: Mapping[str, Gradient]) -
 
 def _content(gradient: Gradient) -> tuple[Any, ...]:
     """A notebook defines the same function once more."""
-    return gradient.saves, getattr(gradient.formula, "__code__", gradient.formula)
+    formula = gradient.formula.__wrapped__  # type: ignore[attr-defined]
+    return gradient.saves, getattr(formula, "__code__", formula)

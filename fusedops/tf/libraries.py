@@ -9,32 +9,36 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-import tensorflow as tf
-
 from fusedops import libraries
 from fusedops.declarations import Operator
 from fusedops.libraries import Gradients, Loader, Sources
-from fusedops.tf import library, text
+from fusedops.tf import library, naming, text
 from fusedops.tf.operators import OPERATORS
 
 
 def _public(row: Operator, operator: Callable[..., Any]) -> Callable[..., Any]:
-    """With the parameter `name` that all of TensorFlow's functions have, unless the operator has one itself."""
+    """Takes Keras's symbolic tensors, and the parameter `name` of TensorFlow's functions unless the operator has an
+    attribute of that name."""
     function = libraries.public(row, operator)
     signature = inspect.signature(function)
-    if "name" in signature.parameters:
-        return text.unconverted(function)
+    takes_name = "name" not in signature.parameters
 
     @functools.wraps(function)
-    def named(*inputs: Any, name: str | None = None, **attributes: Any) -> Any:
+    def public(*inputs: Any, **attributes: Any) -> Any:
+        name = attributes.pop("name", None) if takes_name else None
         if name is None:
-            return function(*inputs, **attributes)
-        with tf.name_scope(name):
-            return function(*inputs, **attributes)
+            try:
+                return function(*inputs, **attributes)
+            except TypeError:  # as in functions.py
+                if not naming.are_symbolic(*inputs, *attributes.values()):
+                    raise
+            return naming.call_symbolic(public, None, *inputs, **attributes)
+        return naming.named(name, public, *inputs, **attributes)
 
     parameter = inspect.Parameter("name", inspect.Parameter.KEYWORD_ONLY, default=None)
-    named.__signature__ = signature.replace(parameters=[*signature.parameters.values(), parameter])  # type: ignore[attr-defined]
-    return text.unconverted(named)
+    added = [parameter] if takes_name else []
+    public.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *added])  # type: ignore[attr-defined]
+    return text.unconverted(public)
 
 
 _LOADER = Loader("fusedops.tf", ctypes.CDLL(str(library.LIBRARY)), library.add, OPERATORS, _public)

@@ -23,13 +23,13 @@ def are_symbolic(*arguments: Any) -> bool:
     return symbolic.are_given(arguments)
 
 
-def call_symbolic(function: Callable[..., Any], name: str | None, *arguments: Any, **options: Any) -> Any:
+def call_symbolic(function: Callable[..., Any], name: str | None, /, *arguments: Any, **options: Any) -> Any:
     from fusedops.tf import symbolic
 
-    return symbolic.call(function.__name__, name, arguments, options)
+    return symbolic.call(function, name, arguments, options)
 
 
-def named(name: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+def named(name: str, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:
     """The function's call, with a name for the operations that it adds to a graph."""
     if are_symbolic(*arguments, *options.values()):
         return call_symbolic(function, name, *arguments, **options)

@@ -6,7 +6,8 @@ This imports Keras, and is imported where Keras is already. TensorFlow itself im
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -65,16 +66,38 @@ class Expression(_Operation):
         return self.elementwise(*args, **kwargs)
 
 
+@keras.saving.register_keras_serializable(package="fusedops.tf")
+class LibraryFunction(_Operation):
+    """Calls a function of a library that `load` has returned. Keras saves the constructor's arguments."""
+
+    def __init__(self, library: str, function: str, name: str | None = None) -> None:
+        super().__init__(name=name)
+        module = sys.modules.get(f"fusedops.tf.{library}")
+        if not hasattr(module, function):
+            sentence = f"a model calls {function} of the library {library}, which this process has not loaded"
+            raise ValueError(f"fusedops.tf: {sentence}; call fusedops.tf.load({library!r}, ...) before")
+        self.loaded = getattr(module, function)
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        return self.loaded(*args, **kwargs)
+
+
 def are_given(arguments: Sequence[Any]) -> bool:
     """Whether a symbolic tensor is among them."""
     return any(map(_is_symbol, keras.tree.flatten(arguments)))
 
 
-def call(function: str, name: str | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What the call of a public function will return: symbolic tensors, of an operation of this name."""
+def call(function: Callable[..., Any], name: str | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Returns the symbolic results of a call of a public function or one of a library, from an operation of this
+    name."""
     import fusedops.tf.keras  # noqa: F401  it says what is wrong with a Keras that cannot run the functions
 
-    return _OPERATIONS[function](name=name).symbolic_call(*args, **kwargs)
+    operation: _Operation
+    if getattr(functions, function.__name__, None) is function:
+        operation = _OPERATIONS[function.__name__](name=name)
+    else:
+        operation = LibraryFunction(function.__module__.rpartition(".")[2], function.__name__, name=name)
+    return operation.symbolic_call(*args, **kwargs)
 
 
 def call_expression(given: Sequence[Any], values: Sequence[Any]) -> Any:

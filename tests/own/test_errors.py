@@ -178,6 +178,17 @@ def formula(f, c, dy):
         ({TAKEN: 3}, TypeError, f"the gradient of {TAKEN} must be a function; got int"),
         ({TAKEN: (formula, "xz")}, ValueError, f"the gradient of {TAKEN} must read inputs and outputs, x, y; got 'xz'"),
         ({TAKEN: (formula, [3])}, ValueError, f"the gradient of {TAKEN} must read inputs and outputs, x, y; got [3]"),
+        ({TAKEN: (formula, 3)}, ValueError, f"the gradient of {TAKEN} must read inputs and outputs, x, y; got 3"),
+        (
+            {TAKEN: (formula, [["x"]])},
+            ValueError,
+            f"the gradient of {TAKEN} must read inputs and outputs, x, y; got [['x']]",
+        ),
+        (
+            {TAKEN: lambda f, dy: {}},
+            ValueError,
+            f"the gradient of {TAKEN} must take the arguments f, c, dy; got (f, dy)",
+        ),
     ],
 )
 def test_gradients(package, source, gradients, kind, sentence):

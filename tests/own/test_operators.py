@@ -9,6 +9,7 @@ import pytest
 
 from fusedops.building import library as building
 from tests.conftest import require
+from tests.helpers.frameworks import FRAMEWORKS
 from tests.helpers.own_operators import need_compiler, shared_cache, write_guide
 from tests.helpers.running import run_program
 
@@ -38,6 +39,13 @@ def test_in_torch(device, cache, tmp_path, autograd):
 def test_in_tensorflow(device, cache, tmp_path):
     require("tf", device)
     check("own_tf.py", cache, tmp_path, device)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_mistakes_of_an_author(cache, tmp_path, framework):
+    """They end in a sentence, or in nothing, and never end the process."""
+    require(framework, "cpu")
+    check("own_mistakes.py", cache, tmp_path, "cpu", framework)
 
 
 @pytest.mark.slow

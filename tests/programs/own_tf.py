@@ -70,6 +70,39 @@ def graphs():
 
 
 @check
+def keras_models():
+    """Functional models call the operators; a model's config names the library, which must be loaded before."""
+    if DEVICE == "cuda":
+        return  # scaled has no kernel
+    import keras
+
+    x, bias = random(3, 5, dtype=tf.float32), random(3, 5, dtype=tf.float32, seed=1)
+    symbol, other = keras.Input((5,)), keras.Input((5,))
+    y = mine.scaled(guide.square(symbol), other, factor=0.5, name="half")
+    z = mine.scaled(guide.square(y))
+    assert isinstance(y, keras.KerasTensor) and y.shape == (None, 5) and y.dtype == "float32"
+    model = keras.Model([symbol, other], [y, z])
+    expected = mine.scaled(guide.square(x), bias, factor=0.5)
+    for each in (model, keras.models.model_from_json(model.to_json()), keras.models.clone_model(model)):
+        assert any(operation.name == "half" for operation in each.operations)
+        for found, wanted in zip(each([x, bias]), (expected, mine.scaled(guide.square(expected))), strict=True):
+            tf.debugging.assert_equal(found, wanted)
+    tf.debugging.assert_equal(keras.Model(symbol, mine.scaled(symbol, bias))(x), mine.scaled(x, bias))
+    config = model.to_json().replace('"library": "mine"', '"library": "nowhere"')
+    for call, sentence in (
+        (lambda: keras.models.model_from_json(config), "call fusedops.tf.load('nowhere', ...) before"),
+        (lambda: mine.scaled(symbol, factor="half"), "fusedops.scaled: factor must be a number"),
+        (lambda: mine.scaled(symbol, keras.Input((4,))), "fusedops.scaled: bias must have x's shape"),
+    ):
+        try:
+            call()
+        except (TypeError, ValueError) as error:
+            assert sentence in str(error), error
+        else:
+            raise AssertionError(sentence)
+
+
+@check
 def vectorized():
     x = random(4, 5)
     close(tf.vectorized_map(guide.square, x), x * x)

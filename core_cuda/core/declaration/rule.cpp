@@ -73,7 +73,12 @@ Status Rule::infer() {
   FUSEDOPS_TRY(known_choices());
   for (size_t i = 0; i < op.inputs.size(); ++i)
     if (op.inputs[i].kind == Kind::list) FUSEDOPS_TRY(summarize(static_cast<int>(i)));
-  return op.rule(*this);
+  FUSEDOPS_TRY(op.rule(*this));
+  for (size_t i = 0; i < op.outputs.size(); ++i)
+    if (outputs[i].dtype == DType::other)
+      return Status::error("fusedops.", op.name, ": its rule must set the shape and dtype of the output ",
+                           op.outputs[i].name, "; got no dtype");
+  return {};
 }
 
 Status Rule::floating(int input) const {
