@@ -9,6 +9,7 @@ from hypothesis.extra.numpy import array_shapes
 
 from tests.helpers.checks import check_backward, check_forward
 from tests.helpers.numerics import LONGEST
+from tests.helpers.specification import Sample
 
 # Around vectors (4, 8), a warp (32), the CPU engine's blocks (1024), CUDA tiles (4096) and 16-bit counts (65536).
 SIZES = (1, 2, 3, 7, 8, 9, 31, 33, 255, 257, 1023, 1024, 1025, 4095, 4097, 65535, 65537)
@@ -49,6 +50,32 @@ def test_empty(any_backend, spec, shape, random):
     for name in set(spec.parameters) & set(gradients):
         got = any_backend.to_numpy(gradients[name])
         np.testing.assert_array_equal(got, np.zeros_like(arguments[name]))
+
+
+def with_zero(sample, size):
+    """The sample with 0 in place of every dimension of this size."""
+    inputs = {
+        name: np.zeros([0 if n == size else n for n in x.shape], x.dtype) if isinstance(x, np.ndarray) else x
+        for name, x in sample.inputs.items()
+    }
+    return Sample(inputs, sample.options)
+
+
+def test_each_dimension_may_be_zero(any_backend, spec, random):
+    """Features, heads and keys, too: the call has results and gradients of the right shapes, or raises a sentence."""
+    for sample in (spec.sample((2, 3, 5, 8), random), *spec.more_samples(random)):
+        for size in sorted({n for name in sample.tensors for n in np.shape(sample.inputs[name])}):
+            empty = with_zero(sample, size)
+            inputs, wanted = any_backend.tensors(empty, "float32"), spec.differentiable(empty)
+            try:
+                outputs, gradients = any_backend.gradients(spec.name, inputs, empty.options, wanted)
+            except any_backend.errors as error:
+                assert "fusedops." in str(error), error
+                continue
+            for name in wanted:
+                gradient = any_backend.to_numpy(gradients[name])
+                assert gradient.shape == np.shape(empty.inputs[name])
+                assert not (gradient.any() and all(0 in y.shape for y in outputs))
 
 
 @hypothesis.given(
