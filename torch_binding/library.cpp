@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "call.h"
+#include "negative.h"
 #include "schema.h"
 
 namespace fusedops::torch_binding {
@@ -17,13 +18,14 @@ namespace {
 using torch::stable::detail::StableLibrary;
 
 // A boxed kernel carries no data of its own, so that each place in the table needs a function of its own.
-template <size_t kPlace>
+template <auto kCall, size_t kPlace>
 void kernel_at(StableIValue* stack, uint64_t, uint64_t) {
-  call(*operators()[kPlace], stack);
+  kCall(*operators()[kPlace], stack);
 }
 
+template <auto kCall>
 constexpr auto kKernels = []<size_t... kPlace>(std::index_sequence<kPlace...>) {
-  return std::array{&kernel_at<kPlace>...};
+  return std::array{&kernel_at<kCall, kPlace>...};
 }(std::make_index_sequence<kMostOperators>());
 
 class Registration {
@@ -34,7 +36,8 @@ class Registration {
       const Operator& op = *operators()[registered_];
       for (const std::string& name : {std::string(op.name), std::string("_") + op.name}) {
         definitions_.def(schema(op, name).c_str());
-        for (StableLibrary* library : {&cpu_, &cuda_}) library->impl(name.c_str(), kKernels.at(registered_));
+        for (StableLibrary* library : {&cpu_, &cuda_}) library->impl(name.c_str(), kKernels<&call>.at(registered_));
+        if (has_negative_kernel(op)) negative_.impl(name.c_str(), kKernels<&call_negative>.at(registered_));
       }
     }
   }
@@ -45,6 +48,7 @@ class Registration {
   StableLibrary definitions_{StableLibrary::Kind::FRAGMENT, "fusedops", nullptr, __FILE__, __LINE__};
   StableLibrary cpu_{StableLibrary::Kind::IMPL, "fusedops", "CPU", __FILE__, __LINE__};
   StableLibrary cuda_{StableLibrary::Kind::IMPL, "fusedops", "CUDA", __FILE__, __LINE__};
+  StableLibrary negative_{StableLibrary::Kind::IMPL, "fusedops", "Negative", __FILE__, __LINE__};
 };
 
 // Never destroyed: torch's threads may outlive static objects.

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tests.helpers.checks import check_backward, check_forward
-from tests.helpers.numerics import assert_same_bits
+from tests.helpers.numerics import assert_accurate, assert_same_bits
 from tests.helpers.rows import BY_ROWS, rows
 from tests.helpers.torch_layouts import (
     LAYOUTS,
     compact,
+    expanded,
     misaligned,
     rows_spaced_by_one,
     spaced_batches,
     spaced_rows,
 )
+from tests.helpers.updates import UPDATES, leading, raw, wide
 from tests.specifications import BUILT_IN
 
 
@@ -81,6 +84,23 @@ def test_layout_backward(torch_backend, spec, layout, random):
             assert_same_bits(torch_backend.to_numpy(got[name]), torch_backend.to_numpy(expected[name]), name)
         else:
             torch.testing.assert_close(got[name], expected[name], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("way", ["eager", "inference", "compiled"])
+@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout is not expanded], ids=lambda x: x.__name__)
+@pytest.mark.parametrize("update", UPDATES, ids=lambda update: update.name)
+def test_layout_of_updates(torch_backend, update, layout, way, random):
+    """Every input has the layout; updated elements that share memory are refused."""
+    call = next(iter(update.calls("float32", random)))
+    exact = update.reference(wide(call.lists, "float32"), call.scalars, call.options)
+    with torch_backend.torch.inference_mode(way == "inference"):
+        lists = {name: [layout(torch_backend.from_numpy(x)) for x in given] for name, given in call.lists.items()}
+        scalars = [None if x is None else torch_backend.from_numpy(np.asarray(x)) for x in call.scalars.values()]
+        result = raw(update, torch_backend, way)(*leading(update, lists), *scalars, **call.options)
+    found = {**lists, "result": [result]}
+    for name, expected in exact.items():
+        for got, (value, magnitude, roundings) in zip(found[name], expected, strict=True):
+            assert_accurate(torch_backend.to_numpy(got), value, magnitude, roundings, name)
 
 
 @pytest.mark.parametrize("spaced", [spaced_rows, spaced_batches], ids=lambda layout: layout.__name__)
