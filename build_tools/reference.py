@@ -46,7 +46,7 @@ The frameworks differ in this:
 | arguments | tensors on one device | tensors and what `tf.convert_to_tensor` takes; a last argument, `name=None` |
 | an invalid tensor raises | `RuntimeError` | `tf.errors.InvalidArgumentError`, or `ValueError` while tracing |
 | bare operator | `torch.ops.fusedops.rms_norm` | `FusedopsRmsNorm`, from the library at `fusedops.tf.library_path()` |
-| autocast | products and attention compute in the autocast dtype, the others in the dtype of x | none |
+| autocast | products and attention in its dtype, the others in that of x or, if they refuse a mix, the widest | none |
 | symbolic tensors | of `torch.compile` and `torch.export` | of `tf.function` and of Keras's functional models |"""
 
 # Of a docstring, such as "Args:": a line that ends in a colon, and what is indented below it.

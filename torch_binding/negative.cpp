@@ -66,18 +66,18 @@ void call_negative(const Operator& op, StableIValue* stack) {
   std::vector<std::vector<Tensor>> inputs;  // all are owned before anything may throw
   for (size_t i = 0; i < op.inputs.size(); ++i) inputs.push_back(take(op.inputs[i].kind, stack[i]));
 
-  std::vector<std::pair<Tensor, Tensor>> updated;  // tensors with what is updated in their place
+  std::vector<std::pair<Tensor, Tensor>> mutated;  // mutated tensors, each with its copy
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     for (Tensor& tensor : inputs[i]) {
       Tensor copy = resolved(tensor);
       std::swap(tensor, copy);
-      if (op.inputs[i].updated) updated.emplace_back(std::move(copy), shared(tensor));
+      if (op.inputs[i].updated) mutated.emplace_back(std::move(copy), shared(tensor));
     }
   }
 
   for (size_t i = 0; i < op.inputs.size(); ++i) stack[i] = give(op.inputs[i].kind, std::move(inputs[i]));
   dispatch(std::string("fusedops::") + op.name, stack);
-  for (const auto& [tensor, copy] : updated)  // torch leaves a tensor alone that is its own copy
+  for (const auto& [tensor, copy] : mutated)  // torch leaves a tensor alone that is its own copy
     require(aoti_torch_copy_(tensor.get(), copy.get(), /*non_blocking=*/0), "copy a tensor");
 }
 

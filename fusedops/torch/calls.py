@@ -25,6 +25,7 @@ import torch
 from fusedops import checks
 from fusedops.declarations import Attribute, Input, Operator
 from fusedops.torch import internals
+from fusedops.torch.autocast import autocast, takes
 
 # What the functions speak of besides what they are given.
 _TYPES = ("bool", "float", "int", "list", "str", "tuple")
@@ -38,6 +39,12 @@ def _input_test(x: Input) -> str:
         return f"type({x.name}) is list"  # of what, the dispatcher looks itself
     test = f"isinstance({x.name}, Tensor)"
     return f"({x.name} is None or {test})" if x.kind == "optional" else test
+
+
+def _dtype(x: Input) -> str:
+    """The dtype of an input that has passed its test, or None if there is no tensor."""
+    absent = {"scalar": f"type({x.name}) is float", "optional": f"{x.name} is None"}.get(x.kind)
+    return f"None if {absent} else {x.name}.dtype" if absent else f"{x.name}.dtype"
 
 
 def _default_test(attribute: Attribute) -> str:
@@ -62,7 +69,11 @@ def _source(operator: Operator) -> str:
         *map(_input_test, operator.inputs),
         *map(checks.plain_attribute, operator.attributes),
     ]
-    tests += ["not is_any_autocast_enabled()"] * operator.autocast
+    if operator.autocast:
+        tests.append("not is_any_autocast_enabled()")
+    elif autocast(operator) is not None:
+        dtypes = "".join(f"{_dtype(x)}, " for x in operator.inputs)
+        tests.append(f"(not is_any_autocast_enabled() or takes({operator.name!r}, ({dtypes})))")
     arguments = [f"None if type({x}) is float else {x}" if x in numbers else x for x in names]
     arguments += [f"{x} if type({x}) is float else 0.0" for x in numbers]
     call = f"return operator({', '.join(arguments + attributes)})"
@@ -97,6 +108,7 @@ def spelled_out(
         "copysign": math.copysign,
         "is_compiling": torch.compiler.is_compiling,
         "is_any_autocast_enabled": internals.is_any_autocast_enabled,
+        "takes": takes,
         "operator": operator,
         "checked": checked,
         "explain": explain,

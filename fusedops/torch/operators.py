@@ -51,7 +51,7 @@ _IN_CPP = autograd_library.fault is None
 def _functions(signature: Signature) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """The function that users and layers call, and the one that formulas call."""
     declaration, scalars = signature.declaration, signature.scalars
-    name, casts = declaration.name, declaration.autocast
+    name, cast_inputs = declaration.name, autocast(declaration)
     public = overload(name)
     operator, bare = internals.in_cpp(public), internals.in_cpp(overload(f"_{name}"))
     shortest = operator if _IN_CPP else bare
@@ -62,8 +62,8 @@ def _functions(signature: Signature) -> tuple[Callable[..., Any], Callable[..., 
 
     def call(*inputs: Any, **attributes: Any) -> Any:
         tensors, rest = arranged(inputs, attributes)
-        if casts and _is_any_autocast_enabled():
-            tensors = autocast(tensors)
+        if cast_inputs is not None and _is_any_autocast_enabled():
+            tensors = cast_inputs(tensors)
         if _is_compiling():
             check_dense(declaration, tensors)
             return public(*tensors, *rest)
@@ -101,7 +101,7 @@ def _functions(signature: Signature) -> tuple[Callable[..., Any], Callable[..., 
 
     call.__name__ = call.__qualname__ = name
     of_user = spelled_out(declaration, operator, call, explained) if _IN_CPP else call
-    return of_user, call if casts else call_of_formula
+    return of_user, call if declaration.autocast else call_of_formula
 
 
 def _plain_function(signature: Signature) -> Callable[..., Any]:

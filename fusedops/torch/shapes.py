@@ -15,6 +15,7 @@ from fusedops.torch import internals
 from fusedops.torch.library import CORE, DTYPES, LIBRARY, SIGNATURES, Signature, for_each
 
 LIBRARY.fusedops_infer.restype = ctypes.c_char_p
+_UNKNOWN_RANK = -1
 
 
 @dataclass(frozen=True)
@@ -54,26 +55,11 @@ def infer(signature: Signature, arguments: Sequence[Any]) -> list[tuple[torch.dt
         tensors = _items(given)
         tokens.append(len(tensors))
         for tensor in tensors:
-            place = DTYPES.index(tensor.dtype) if tensor.dtype in DTYPES else len(DTYPES)
-            tokens += [place, len(tensor.shape), *map(token, tensor.shape)]
-    texts = [
-        attribute.spelled(value).encode()
-        for attribute, value in zip(
-            declaration.attributes, signature.attributes(tuple(arguments[signature.inputs :])), strict=True
-        )
-    ]
-    # For as many outputs of as many dimensions as there can be, and two words for each symbol of the inputs.
-    result = (ctypes.c_int64 * (4096 + 2 * len(symbols)))()
-    refused = LIBRARY.fusedops_infer(
-        declaration.name.encode(),
-        (ctypes.c_int64 * len(tokens))(*tokens),
-        (ctypes.c_char_p * max(1, len(texts)))(*texts),
-        result,
-        ctypes.c_int64(len(result)),
-    )
-    if refused is not None:
-        raise RuntimeError(refused.decode())
-    words = iter(result)
+            tokens += [_place(tensor.dtype), len(tensor.shape), *map(token, tensor.shape)]
+    answer = _answer(declaration, tokens, signature.attributes(tuple(arguments[signature.inputs :])), 2 * len(symbols))
+    if isinstance(answer, bytes):
+        raise RuntimeError(answer.decode())
+    words = iter(answer)
     for _ in range(next(words)):
         left, right = size(next(words)), size(next(words))
         internals.check(left == right)  # type: ignore[no-untyped-call]  # it becomes a guard
@@ -82,6 +68,38 @@ def infer(signature: Signature, arguments: Sequence[Any]) -> list[tuple[torch.dt
         dtype, rank = DTYPES[next(words)], next(words)
         outputs.append((dtype, [size(next(words)) for _ in range(rank)]))
     return outputs
+
+
+def takes_dtypes(name: str, dtypes: Sequence[torch.dtype | None]) -> bool:
+    """True if the rule of an operator without lists takes inputs of these dtypes, whatever their shapes.
+
+    None stands for an absent input. The attributes have their defaults.
+    """
+    declaration = SIGNATURES[name].declaration
+    tokens: list[int] = []
+    for dtype in dtypes:
+        tokens += [0] if dtype is None else [1, _place(dtype), _UNKNOWN_RANK]
+    return not isinstance(_answer(declaration, tokens, [a.default for a in declaration.attributes]), bytes)
+
+
+def _place(dtype: torch.dtype) -> int:
+    """The core's number of a dtype."""
+    return DTYPES.index(dtype) if dtype in DTYPES else len(DTYPES)
+
+
+def _answer(declaration: Operator, tokens: list[int], attributes: Sequence[Any], more: int = 0) -> Any:
+    """The words of the rule's result, or as bytes the sentence with which it refuses the inputs."""
+    texts = [a.spelled(value).encode() for a, value in zip(declaration.attributes, attributes, strict=True)]
+    # There is room for as many outputs of as many dimensions as there can be, and for `more` words.
+    result = (ctypes.c_int64 * (4096 + more))()
+    refused = LIBRARY.fusedops_infer(
+        declaration.name.encode(),
+        (ctypes.c_int64 * len(tokens))(*tokens),
+        (ctypes.c_char_p * max(1, len(texts)))(*texts),
+        result,
+        ctypes.c_int64(len(result)),
+    )
+    return result if refused is None else refused
 
 
 def _register_fake(row: Operator) -> None:

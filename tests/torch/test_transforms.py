@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+
+import numpy as np
 import pytest
 
 from tests.helpers.checks import small_samples, tuples
 from tests.helpers.torch_functions import close, function_and_leaves, prepared, total
-from tests.specifications import SPECIFICATIONS
+from tests.specifications import BUILT_IN, SPECIFICATIONS
 
 AUTOCAST = [spec for spec in SPECIFICATIONS if spec.autocast]
 NO_AUTOCAST = [spec for spec in SPECIFICATIONS if not spec.autocast]
+PROMOTED = [spec for spec in NO_AUTOCAST if len(spec.sample((3, 5), np.random.default_rng(0)).floating) > 1]
+PAIRS = (("float32", "bfloat16"), ("bfloat16", "float32"), ("bfloat16", "float16"), ("float64", "float32"))
 
 
 def stacked(torch, calls):
@@ -255,6 +260,74 @@ def test_autocast_mixes_dtypes_but_keeps_float64(torch_backend, spec, random):
         torch.equal(x, y) for x, y in zip(mixed, torch_backend.call(spec.name, narrow, sample.options), strict=True)
     )
     assert all(x.dtype == torch.float64 for x in double)
+
+
+def mixes(torch_backend, sample, pairs):
+    """The sample's inputs in pairs of dtypes, each floating input once in the first and the others in the second."""
+    for first, second in pairs:
+        one, others = (torch_backend.tensors(sample, dtype) for dtype in (first, second))
+        yield from ({**others, name: one[name]} for name in sample.floating)
+
+
+def promoted(torch, spec, sample, inputs):
+    """The inputs as autocast promotes them: declared parameters and numbers do not widen the others."""
+    shared = spec.shared if spec in BUILT_IN else ()  # an expression declares none
+    widening = [name for name in sample.floating if name not in shared]
+    widest = functools.reduce(torch.promote_types, (inputs[name].dtype for name in widening))
+    wide = {name: inputs[name].to(torch.promote_types(inputs[name].dtype, widest)) for name in sample.floating}
+    return {**inputs, **wide}
+
+
+@pytest.mark.parametrize("spec", PROMOTED, ids=str)
+@pytest.mark.parametrize("way", ["eager", "compiled", "disabled", "other device"])
+def test_autocast_promotes_what_is_refused(torch_backend, spec, way, random):
+    """Values and gradients are those of promoted inputs; dtypes that are taken without autocast stay as they are."""
+    torch = torch_backend.torch
+    sample = spec.sample((3, 5), random)
+    names = spec.differentiable(sample)
+    other = "cpu" if torch_backend.device == "cuda" else "cuda"
+
+    def outputs_and_gradients(inputs, is_traced=False):
+        inputs = torch_backend.leaves(inputs, names)
+
+        def function(*given):
+            return torch_backend.call(spec.name, {**inputs, **dict(zip(names, given, strict=True))}, sample.options)
+
+        outputs = (torch_backend.traced(function) if is_traced else function)(*(inputs[name] for name in names))
+        total = sum(output.float().sum() for output in outputs if output.is_floating_point())
+        return outputs, torch.autograd.grad(total, [inputs[name] for name in names])
+
+    def is_taken(inputs):
+        try:
+            torch_backend.call(spec.name, inputs, sample.options)
+        except RuntimeError as refused:
+            assert "dtype" in str(refused)
+            return False
+        return True
+
+    refused = 0
+    for inputs in mixes(torch_backend, sample, PAIRS[:2] if way == "compiled" else PAIRS):
+        expected = inputs if is_taken(inputs) else promoted(torch, spec, sample, inputs)
+        refused += expected is not inputs
+        if way == "other device":
+            torch.set_autocast_enabled(other, True)  # torch.autocast looks for the device
+            try:
+                assert is_taken(inputs) == (expected is inputs)
+            finally:
+                torch.set_autocast_enabled(other, False)
+            continue
+        with torch.autocast(torch_backend.device, torch.bfloat16, enabled=way != "disabled"):
+            if not is_taken(inputs):
+                assert way == "disabled" or not is_taken(expected)
+                continue
+            assert way != "disabled" or expected is inputs
+            got, gradients = outputs_and_gradients(inputs, way == "compiled")
+        wide, wide_gradients = outputs_and_gradients(expected)
+        for x, y in zip(got, wide, strict=True):
+            assert x.dtype == y.dtype and torch.equal(x, y)
+        for name, x, y in zip(names, gradients, wide_gradients, strict=True):
+            assert x.dtype == inputs[name].dtype and torch.equal(x, y.to(x.dtype))
+    assert refused
 
 
 def test_inputs_are_neither_changed_nor_returned(torch_backend, spec, dtype, random):

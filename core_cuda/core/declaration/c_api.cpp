@@ -92,6 +92,8 @@ class SymbolicRule : public Rule {
   const int64_t* read(const int64_t* words, Shape* shape) const {
     shape->dtype = static_cast<DType>(*words++);
     shape->rank = static_cast<int>(*words++);
+    shape->ranked = shape->rank >= 0;
+    if (!shape->ranked) return words;
     std::copy_n(words, std::min(shape->rank, kMaxRank), shape->dims);
     return words + shape->rank;
   }
@@ -145,11 +147,10 @@ extern "C" FUSEDOPS_EXPORT const char* fusedops_add_operators(const void* librar
   return status.ok() ? nullptr : said(status.sentence());
 }
 
-// Runs a shape rule. `inputs` holds for each input how many tensors it is, and of each dtype, rank, dims (negative: a
-// symbol). `attributes` are texts, in the order of the declaration. `result` receives: the number of equalities and
-// their pairs, then for each output dtype, rank, dims; symbols as
-// kHalfSymbol says. Returns null, or a sentence
-// that lasts until the thread's next.
+// Runs a shape rule. `inputs` holds the number of tensors of each input, and for each tensor its dtype, rank (negative:
+// unknown) and dims (negative: a symbol). `attributes` are texts, in the order of the declaration. `result` receives
+// the number of equalities and their pairs, then for each output its dtype, rank and dims, with symbols as kHalfSymbol
+// says. Returns null, or a sentence that lasts until the thread's next.
 extern "C" FUSEDOPS_EXPORT const char* fusedops_infer(const char* name, const int64_t* inputs,
                                                       const char* const* attributes, int64_t* result,
                                                       int64_t result_capacity) {
@@ -181,8 +182,9 @@ extern "C" FUSEDOPS_EXPORT const char* fusedops_infer(const char* name, const in
   for (const auto& [a, b] : rule.equalities) answer.insert(answer.end(), {a, b});
   for (size_t i = 0; i < op->outputs.size(); ++i) {
     const Shape& shape = rule.outputs[i];
-    answer.insert(answer.end(), {static_cast<int64_t>(shape.dtype), shape.rank});
-    answer.insert(answer.end(), shape.dims, shape.dims + shape.rank);
+    const int rank = shape.ranked ? shape.rank : -1;
+    answer.insert(answer.end(), {static_cast<int64_t>(shape.dtype), rank});
+    answer.insert(answer.end(), shape.dims, shape.dims + std::max(rank, 0));
   }
   if (static_cast<int64_t>(answer.size()) > result_capacity) return said("fusedops: too many dimensions to infer");
   std::copy(answer.begin(), answer.end(), result);
