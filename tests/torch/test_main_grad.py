@@ -40,14 +40,18 @@ def test_linear(torch_backend, torch, fo, dtype, activation, bias, shape):
     kind = {"device": torch_backend.device, "dtype": getattr(torch, dtype)}
     layer = fo.nn.Linear(24, 40, bias=bias, activation=activation, **kind)
     exact = copy.deepcopy(layer).double()
-    batches = [torch.randn(shape, **kind) for _ in range(3)]
-    expected = summed(torch, exact, [x.double() for x in batches])
+    batches = [torch.randn(shape, **kind, requires_grad=True) for _ in range(3)]
+    wide = [x.detach().double().requires_grad_() for x in batches]
+    expected = summed(torch, exact, wide)
     give_main_grads(torch, layer)
     found = summed(torch, layer, batches)
     assert layer.weight.grad is None and found[0] is None
     tolerance = {"float64": 1e-12, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}[dtype]
     limit = tolerance * max(1, float(expected[0].abs().max())) if expected[0].numel() else 0
     torch.testing.assert_close(layer.weight.main_grad.double(), expected[0], rtol=tolerance, atol=limit)
+    for x, y in zip(batches, wide, strict=True):
+        limit_of_x = tolerance * max([1.0, *y.grad.abs().flatten().tolist()])
+        torch.testing.assert_close(x.grad.double(), y.grad, rtol=tolerance, atol=limit_of_x)
     if bias:
         torch.testing.assert_close(found[1].double(), expected[1], rtol=tolerance, atol=limit)
 
@@ -117,6 +121,51 @@ def test_refused(torch_backend, torch, fo, main_grad, sentence):
     layer.weight.main_grad = main_grad(torch, layer.weight.detach())
     with pytest.raises(ValueError, match=re.escape(sentence)):
         layer(torch.randn(4, 8, device=torch_backend.device))
+
+
+@pytest.mark.parametrize("x", [(4, 8), (8,)], ids=str)
+def test_a_main_grad_that_is_removed(torch_backend, torch, fo, x):
+    """The backward says so, whether the forward was of a matrix or a vector."""
+    layer = give_main_grads(torch, fo.nn.Linear(8, 16, device=torch_backend.device))
+    y = layer(torch.randn(x, device=torch_backend.device, requires_grad=True))
+    total = layer.weight.main_grad
+    del layer.weight.main_grad
+    with pytest.raises(ValueError, match=r"nn\.Linear: weight\.main_grad must be a strided .* got none; keep the one"):
+        y.sum().backward()
+    assert (total == 0).all() and layer.weight.grad is None
+
+
+@pytest.mark.parametrize("uses", [1, 2])
+def test_streams(torch_gpu, uses):
+    """backward() waits for forwards on other streams, and their writes for each other, as for grad."""
+    torch, fo = torch_gpu.torch, torch_gpu.functions
+    layer = give_main_grads(torch, fo.nn.Linear(1024, 1024, bias=False, device="cuda"))
+    x = torch.ones(2048, 1024, device="cuda")
+    older = layer(x)  # keeps the weight's node of autograd, which belongs to the default stream
+    older.sum().backward(retain_graph=True)
+    streams = [torch.cuda.Stream() for _ in range(uses)]
+
+    def slow(gradient):
+        torch.cuda._sleep(200_000_000)
+        return gradient
+
+    for repeat in range(3):
+        torch.cuda.synchronize()
+        layer.weight.main_grad.zero_()
+        losses = []
+        for stream in streams:
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                y = layer(x)
+                y.register_hook(slow)
+                losses.append(y.sum())
+        for stream in streams:
+            torch.cuda.current_stream().wait_stream(stream)
+        sum(losses).backward()
+        seen = layer.weight.main_grad.clone()
+        torch.cuda.synchronize()
+        assert (seen == uses * 2048).all(), repeat
+        assert torch.equal(seen, layer.weight.main_grad)
 
 
 @pytest.mark.parametrize("total", [0, "bfloat16"])

@@ -5,16 +5,19 @@ Megatron-LM and Transformer Engine have the same attribute, which their optimize
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 import fusedops.torch as fo
 from fusedops.functions.common import Activation
 from fusedops.torch.internals import are_transforms_active, tracing_state
 
 _ops = torch.ops.fusedops
+_last_writes: Any = WeakIdKeyDictionary()  # the stream of each weight's last write to main_grad in this backward
 
 
 def has_main_grad(weight: Any) -> bool:
@@ -62,9 +65,10 @@ class _Linear(torch.autograd.Function):
                 dy, dy if z is None else z, bias, ctx.activation, z is not None, need_dbias
             )
             dz = dy if z is None else found
-        dweight = _add(ctx, _matrix(dz), _matrix(x))
+        dz = _matrix(dz)
         if need_dx:
-            dx = _ops.matmul(dz, cast, False, False)
+            dx = _ops.matmul(dz, cast, False, False).view_as(x)
+        dweight = _add(ctx, dz, _matrix(x))  # last, so that main_grad is unchanged if anything else raises
         return dx, dweight, dbias if need_dbias else None, None
 
 
@@ -82,11 +86,38 @@ def _add(ctx: Any, dz: Tensor, x: Tensor) -> Tensor | None:
         return _ops.matmul(dz, x, True, False)
     if not is_wanted:
         return None
-    fo.accumulate_matmul(_checked_total(weight), dz, x, transpose_a=True)
+    _accumulate(weight, _checked_total(weight), dz, x)
     if not hasattr(weight, "grad_added_to_main_grad"):
         return None
     weight.grad_added_to_main_grad = True
     return torch.zeros_like(weight)
+
+
+def _accumulate(weight: Any, total: Tensor, dz: Tensor, x: Tensor) -> None:
+    """total += dzᵀ x, ordered among CUDA streams as the engine orders the accumulation of grad.
+
+    A node runs on its forward's stream, and the engine synchronizes streams for returned gradients only. So this waits
+    for the backward's earlier writes on other streams, and the stream that called backward() waits for each write.
+    """
+    if not total.is_cuda:
+        fo.accumulate_matmul(total, dz, x, transpose_a=True)
+        return
+    stream = torch.cuda.current_stream(total.device)
+    last = _last_writes.get(weight, stream)
+    if last != stream:
+        stream.wait_stream(last)
+    fo.accumulate_matmul(total, dz, x, transpose_a=True)
+    _last_writes[weight] = stream
+    # The engine calls back at the end of the backward, with the streams current where backward() was called.
+    torch.autograd.Variable._execution_engine.queue_callback(functools.partial(_finish, weight, stream))
+
+
+def _finish(weight: Any, stream: torch.cuda.Stream) -> None:
+    caller = torch.cuda.current_stream(stream.device)
+    if caller != stream:
+        caller.wait_stream(stream)
+    if _last_writes.get(weight) == stream:
+        del _last_writes[weight]  # the next backward follows the caller's stream; a captured one may wait for no other
 
 
 def _matrix(x: Tensor) -> Tensor:
@@ -99,8 +130,10 @@ def _dtype_of_sums(weight: Tensor) -> torch.dtype:
 
 def _checked_total(weight: Any) -> Tensor:
     """main_grad, before anything is added: with several layers, an error behind the first would leave it changed."""
-    total = weight.main_grad
-    if not isinstance(total, Tensor):
+    total = getattr(weight, "main_grad", None)
+    if total is None:
+        got = "none; keep the one of the forward until the backward has ended"
+    elif not isinstance(total, Tensor):
         got = type(total).__name__
     elif total.requires_grad or total.layout is not torch.strided:
         got = f"one of layout {total.layout} with requires_grad={total.requires_grad}"
