@@ -33,6 +33,7 @@ _OWN = {
         "renamed": "from fusedops.torch.errors import renamed",
         "may_need_gradient": "from fusedops.torch.recording import may_need_gradient",
         "seed_of": "from fusedops.torch.randomness import seed_of",
+        "check_whole_sequences": "from fusedops.torch.sequences import check_whole_sequences",
         "own": "from fusedops.torch import expressions as own",
     },
     "tf": {
@@ -43,6 +44,7 @@ _OWN = {
         "own": "from fusedops.tf import expressions as own",
         "may_need_gradient": "from fusedops.tf.recording import may_need_gradient",
         "seed_of": "from fusedops.tf.randomness import seed_of",
+        "check_whole_sequences": "from fusedops.tf.sequences import check_whole_sequences",
         **{name: f"from fusedops.tf.naming import {name}" for name in ("are_symbolic", "call_symbolic", "named")},
     },
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusedops.checks import optional_count, optional_number
-from fusedops.functions.common import Tensor, ops, renamed, seed_of
+from fusedops.functions.common import Tensor, check_whole_sequences, ops, renamed, seed_of
 
 
 def attention(
@@ -64,7 +64,7 @@ def attention(
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
             dtype, or a number is out of range. On a CPU also: a length is not in [0, S]. A GPU cannot raise: there, it
-            counts as 0 or S.
+            counts as 0 or S. In PyTorch also: the call is inside torch's context_parallel, which shards sequences.
 
     PyTorch:
         Under autocast q, k and v are cast to its dtype first, unless they are float64. `scale`, `window`, `softcap`
@@ -81,6 +81,7 @@ def attention(
 
     Source: Dao, "FlashAttention-2: Faster attention with better parallelism and work partitioning", 2023.
     """
+    check_whole_sequences("attention")
     scales, windowed = optional_number("attention", "scale", scale), optional_count("attention", "window", window)
     if dropout == 0:
         y, _ = ops.attention(
@@ -147,7 +148,8 @@ def attention_varlen(
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
             dtype, or a number is out of range. On a CPU also: offsets do not ascend from 0 to the number of positions.
-            A GPU cannot raise: there, nothing outside of the tensors is read or written.
+            A GPU cannot raise: there, nothing outside of the tensors is read or written. In PyTorch also: the call is
+            inside torch's context_parallel, which shards sequences.
 
     PyTorch:
         Under autocast q, k and v are cast to its dtype first, unless they are float64.
@@ -164,6 +166,7 @@ def attention_varlen(
 
     Source: Dao, "FlashAttention-2: Faster attention with better parallelism and work partitioning", 2023.
     """
+    check_whole_sequences("attention_varlen")
     scales = optional_number("attention_varlen", "scale", scale)
     windowed = optional_count("attention_varlen", "window", window)
     y, _ = ops.attention_varlen(

@@ -23,6 +23,11 @@ def seed_of(function: str, seed: Tensor | Sequence[int] | None, x: Tensor) -> Te
     raise NotImplementedError  # a framework's
 
 
+def check_whole_sequences(function: str) -> None:
+    """Raises an error where the framework's own attention would see positions that are on other processes."""
+    raise NotImplementedError  # a framework's
+
+
 def dtype_name(dtype: Any) -> str:
     """Of a framework's dtype, or of one that is a name already."""
     if isinstance(dtype, str):

@@ -13,6 +13,7 @@ from fusedops.tf.naming import are_symbolic, call_symbolic, named
 from fusedops.tf.operators import OPERATORS as ops
 from fusedops.tf.randomness import seed_of
 from fusedops.tf.recording import may_need_gradient
+from fusedops.tf.sequences import check_whole_sequences
 from fusedops.tf.tensors import Tensor, TensorLike, Variable
 
 __all__ = [
@@ -411,7 +412,7 @@ def attention(
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
             dtype, or a number is out of range. On a CPU also: a length is not in [0, S]. A GPU cannot raise: there, it
-            counts as 0 or S.
+            counts as 0 or S. In PyTorch also: the call is inside torch's context_parallel, which shards sequences.
 
     PyTorch:
         Under autocast q, k and v are cast to its dtype first, unless they are float64. `scale`, `window`, `softcap`
@@ -446,6 +447,7 @@ def attention(
             seq_dim=seq_dim,
         )
     try:
+        check_whole_sequences("attention")
         scales, windowed = optional_number("attention", "scale", scale), optional_count("attention", "window", window)
         if dropout == 0:
             y, _ = ops.attention(
@@ -532,7 +534,8 @@ def attention_varlen(
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
             dtype, or a number is out of range. On a CPU also: offsets do not ascend from 0 to the number of positions.
-            A GPU cannot raise: there, nothing outside of the tensors is read or written.
+            A GPU cannot raise: there, nothing outside of the tensors is read or written. In PyTorch also: the call is
+            inside torch's context_parallel, which shards sequences.
 
     PyTorch:
         Under autocast q, k and v are cast to its dtype first, unless they are float64.
@@ -564,6 +567,7 @@ def attention_varlen(
             softcap=softcap,
         )
     try:
+        check_whole_sequences("attention_varlen")
         scales = optional_number("attention_varlen", "scale", scale)
         windowed = optional_count("attention_varlen", "window", window)
         y, _ = ops.attention_varlen(
