@@ -37,12 +37,12 @@ _LAZY = {"keras": "fusedops.tf.keras", "load": "fusedops.tf.libraries"}
 if not TYPE_CHECKING:  # a checker would take any name for one of these
     __getattr__ = lazy.members(__name__, _LAZY)
 
-__all__ = ["library_path"]
+__all__ = ["library_path", "load"]
 __all__ += functions.__all__
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_LAZY, "ops"])
+    return sorted({*__all__, *_LAZY, "ops"})
 
 
 if has_keras():

@@ -44,9 +44,9 @@ _LAZY = {
 if not TYPE_CHECKING:  # a checker would take any name for one of these
     __getattr__ = lazy.members(__name__, _LAZY)
 
-__all__: list[str] = []
+__all__ = ["convert", "explain", "load", "revert"]
 __all__ += functions.__all__
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_LAZY, "ops"])
+    return sorted({*__all__, *_LAZY, "ops"})

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import fusedops
-from build_tools import stubs
+from build_tools import reference, stubs
 from fusedops import lazy
 from fusedops.functions import common
 from tests.helpers.activations import ACTIVATIONS
@@ -85,6 +85,50 @@ def test_annotations_at_run_time(package):
     for layer in layers(package):
         typing.get_type_hints(layer)
         inspect.signature(layer, eval_str=True)
+
+
+OURS = {"master_weights", "max_grad_norm"}  # arguments of optimizers that the framework's own do not have
+
+
+def optimizers(package):
+    module = package.optim if package.__name__ == "fusedops.torch" else package.keras.optimizers
+    return [getattr(module, name) for name in module.__all__]
+
+
+def test_constructors_name_their_arguments(package):
+    """Keras alone has a **kwargs, whose names its own layer looks at."""
+    in_torch = package.__name__ == "fusedops.torch"
+    for kind in [*filter(inspect.isclass, layers(package)), *optimizers(package)]:
+        kinds = {parameter.kind for parameter in inspect.signature(kind).parameters.values()}
+        assert inspect.Parameter.VAR_POSITIONAL not in kinds, kind
+        assert not in_torch or inspect.Parameter.VAR_KEYWORD not in kinds, kind
+
+
+def test_optimizers_have_the_arguments_of_the_frameworks(package):
+    for kind in optimizers(package):
+        own = dict(inspect.signature(kind).parameters)
+        (base,) = [each for each in kind.__bases__ if each.__name__ == kind.__name__]
+        expected = inspect.signature(base).parameters
+        assert own.keys() - expected.keys() <= OURS and expected.keys() <= own.keys(), kind
+        for name, parameter in expected.items():
+            assert (own[name].kind, own[name].default) == (parameter.kind, parameter.default), (kind, name)
+        positional = [name for name, x in own.items() if x.kind is x.POSITIONAL_OR_KEYWORD]
+        assert positional == [name for name, x in expected.items() if x.kind is x.POSITIONAL_OR_KEYWORD], kind
+        with pytest.raises((TypeError, ValueError), match="foo"):
+            kind([], foo=3) if package.__name__ == "fusedops.torch" else kind(foo=3)
+
+
+def test_all(package):
+    """Every documented function of the package, and no module."""
+    modules = {name for name in public(package) if inspect.ismodule(getattr(package, name))}
+    assert set(package.__all__) == public(package) - modules - {"ops"}
+    titles = re.findall(r"^### (.+)$", reference.PAGE.read_text(), re.M)
+    documented = {title.removeprefix(f"{package.__name__}.") for title in titles}
+    assert {title for title in documented if "." not in title} <= {*package.__all__}
+    assert {*package.__all__} <= documented
+    imported = {}
+    exec(f"from {package.__name__} import *", imported)
+    assert {*package.__all__} <= imported.keys()
 
 
 def test_dir(package):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -91,6 +92,17 @@ class AddRMSNormalization(_AddNormalization, RMSNormalization):
         (array([[0.8485, 1.1314]], dtype=float32), array([[3., 4.]], dtype=float32))
     """
 
+    def __init__(
+        self,
+        axis: int | Sequence[int] = -1,
+        epsilon: float = 1e-6,
+        *,
+        dropout: float = 0.0,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(axis=axis, epsilon=epsilon, dropout=dropout, seed=seed, **kwargs)
+
     _fused = RMSNormalization.fused_add  # type: ignore[assignment]
 
 
@@ -117,5 +129,38 @@ class AddLayerNormalization(_AddNormalization, LayerNormalization):
         >>> y.numpy().round(4), s.numpy()
         (array([[-1.,  1.]], dtype=float32), array([[3., 4.]], dtype=float32))
     """
+
+    def __init__(
+        self,
+        axis: int | Sequence[int] = -1,
+        epsilon: float = 1e-3,
+        center: bool = True,
+        scale: bool = True,
+        beta_initializer: Any = "zeros",
+        gamma_initializer: Any = "ones",
+        beta_regularizer: Any = None,
+        gamma_regularizer: Any = None,
+        beta_constraint: Any = None,
+        gamma_constraint: Any = None,
+        *,
+        dropout: float = 0.0,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            axis=axis,
+            epsilon=epsilon,
+            center=center,
+            scale=scale,
+            beta_initializer=beta_initializer,
+            gamma_initializer=gamma_initializer,
+            beta_regularizer=beta_regularizer,
+            gamma_regularizer=gamma_regularizer,
+            beta_constraint=beta_constraint,
+            gamma_constraint=gamma_constraint,
+            dropout=dropout,
+            seed=seed,
+            **kwargs,
+        )
 
     _fused = LayerNormalization.fused_add  # type: ignore[assignment]

@@ -38,6 +38,9 @@ class SwiGLU(FusedLayer, nn.Module):
     Source: Shazeer, "GLU variants improve transformer", 2020.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+
     def forward(self, gate: Tensor, up: Tensor | None = None) -> Tensor:
         return fo.swiglu(gate, up)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.optim.optimizer import ParamsT
 
 from fusedops.torch.operators import OPERATORS
 from fusedops.torch.optim.fused import FusedOptimizer, Group, Update, local
@@ -181,6 +182,41 @@ class Adam(_AdamStep, torch.optim.Adam):
         [0.5, 1.5]
     """
 
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | torch.Tensor = 1e-3,
+        betas: tuple[float | torch.Tensor, float | torch.Tensor] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        amsgrad: bool = False,
+        *,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+        decoupled_weight_decay: bool = False,
+        master_weights: bool = False,
+        max_grad_norm: float | None = None,
+    ) -> None:
+        super().__init__(
+            params,
+            lr,
+            betas,
+            eps,
+            weight_decay,
+            amsgrad,
+            foreach=foreach,
+            maximize=maximize,
+            capturable=capturable,
+            differentiable=differentiable,
+            fused=fused,
+            decoupled_weight_decay=decoupled_weight_decay,
+            master_weights=master_weights,
+            max_grad_norm=max_grad_norm,
+        )
+
 
 class AdamW(_AdamStep, torch.optim.AdamW):
     """torch.optim.AdamW, with all parameters updated in one pass.
@@ -202,11 +238,10 @@ class AdamW(_AdamStep, torch.optim.AdamW):
     on other devices than CPUs and CUDA GPUs; and all where torch.compile traces the step.
 
     Args:
-        *args: params, lr, betas, eps, weight_decay, ...: those of torch.optim.AdamW, in its order.
+        params, lr, betas, eps, weight_decay, ...: those of torch.optim.AdamW, in its order.
         master_weights: Whether parameters of 16 bits have float32 copies that are updated in their place.
         max_grad_norm: The norm to which the gradients of all parameters together are clipped, as by
             torch.nn.utils.clip_grad_norm_, which costs one more read of them; None: they are not.
-        **kwargs: the same by name.
 
     Raises:
         ValueError: `master_weights` with what torch's own code computes.
@@ -222,3 +257,36 @@ class AdamW(_AdamStep, torch.optim.AdamW):
         >>> weight.tolist()
         [0.5, 1.5]
     """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | torch.Tensor = 1e-3,
+        betas: tuple[float | torch.Tensor, float | torch.Tensor] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        *,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+        master_weights: bool = False,
+        max_grad_norm: float | None = None,
+    ) -> None:
+        super().__init__(
+            params,
+            lr,
+            betas,
+            eps,
+            weight_decay,
+            amsgrad,
+            foreach=foreach,
+            maximize=maximize,
+            capturable=capturable,
+            differentiable=differentiable,
+            fused=fused,
+            master_weights=master_weights,
+            max_grad_norm=max_grad_norm,
+        )

@@ -7,6 +7,7 @@ from itertools import compress
 from typing import Any
 
 import torch
+from torch.optim.optimizer import ParamsT
 
 from fusedops.torch.operators import OPERATORS
 from fusedops.torch.optim.fused import FusedOptimizer, Group, Update
@@ -28,6 +29,35 @@ class SGD(FusedOptimizer, torch.optim.SGD):
         >>> weight.tolist()
         [0.5, 1.0]
     """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | torch.Tensor = 1e-3,
+        momentum: float = 0,
+        dampening: float = 0,
+        weight_decay: float | torch.Tensor = 0,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        differentiable: bool = False,
+        fused: bool | None = None,
+        max_grad_norm: float | None = None,
+    ) -> None:
+        super().__init__(
+            params,
+            lr,
+            momentum,
+            dampening,
+            weight_decay,
+            nesterov,
+            maximize=maximize,
+            foreach=foreach,
+            differentiable=differentiable,
+            fused=fused,
+            max_grad_norm=max_grad_norm,
+        )
 
     def is_covered(self, group: Group) -> bool:
         return not isinstance(group["weight_decay"], torch.Tensor) and not group["differentiable"]

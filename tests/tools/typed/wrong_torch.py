@@ -38,3 +38,5 @@ fnn.RMSNorm(4)(x, x)  # error: [call-arg]
 fnn.AddRMSNorm(4)(x)  # error: [call-arg]
 fnn.Softmax(-1)(x, causal=True)  # error: [call-arg]
 misspelt(x)
+fo.optim.AdamW([x], foo=3)  # error: [call-arg]
+fo.optim.SGD([x], lr="fast")  # error: [arg-type]
