@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.helpers.checks import check_backward, check_forward
+from tests.helpers.checks import check_backward, check_forward, tuples
 from tests.helpers.numerics import assert_accurate, assert_same_bits
 from tests.helpers.rows import BY_ROWS, rows
+from tests.helpers.torch_functions import leaves, tensor_function
 from tests.helpers.torch_layouts import (
     LAYOUTS,
     compact,
     expanded,
     misaligned,
+    negated,
     rows_spaced_by_one,
     spaced_batches,
     spaced_rows,
@@ -84,6 +86,22 @@ def test_layout_backward(torch_backend, spec, layout, random):
             assert_same_bits(torch_backend.to_numpy(got[name]), torch_backend.to_numpy(expected[name]), name)
         else:
             torch.testing.assert_close(got[name], expected[name], rtol=1e-5, atol=1e-5)
+
+
+def test_negative_bit_when_compiled(torch_backend, spec, random):
+    """Of inputs and upstream gradients; the values are those of eager code without the bit."""
+    torch = torch_backend.torch
+    sample = spec.sample((3, 6), random)
+    function, tensors = tensor_function(torch_backend, spec, sample, torch_backend.tensors(sample, "float32"))
+
+    def results(function, layout):
+        inputs = leaves(spec, sample, tensors)
+        outputs = tuples(function(*(layout(x) for x in inputs)))
+        upstream = [layout(torch.full_like(y, 0.75)) for y in outputs]
+        return (*outputs, *torch.autograd.grad(outputs, [x for x in inputs if x.requires_grad], upstream))
+
+    expected = results(function, lambda x: x)
+    torch.testing.assert_close(results(torch_backend.traced(function), negated), expected)
 
 
 @pytest.mark.parametrize("way", ["eager", "inference", "compiled"])
