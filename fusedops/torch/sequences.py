@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import FunctionType
+
 import torch
 from torch.nn import functional
 
@@ -14,7 +16,9 @@ def check_whole_sequences(function: str) -> None:
     if attention is _ATTENTION:
         return
     # context_parallel replaces the function by one of its own module, which has moved between versions of torch.
-    if str(attention.__module__).startswith("torch.distributed.tensor.experimental."):
+    if isinstance(attention, FunctionType) and attention.__module__.startswith(
+        "torch.distributed.tensor.experimental."
+    ):
         raise RuntimeError(
             f"fusedops.{function}: q, k and v must hold whole sequences; got shards of torch's context_parallel: call "
             "torch.nn.functional.scaled_dot_product_attention there, and fusedops.torch.revert(model) if converted"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 
@@ -93,9 +94,12 @@ def test_context_parallel_of_a_converted_model(torch_backend, fo, transformers, 
     check_refused_inside(sharded, [("llama", lambda: model(tokens))])
 
 
-def test_another_attention_of_a_program(torch_backend, fo, monkeypatch):
-    """A function that a program puts in the place of torch's attention shards nothing."""
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("other", [lambda *_: None, functools.partial(print)], ids=["function", "partial"])
+def test_another_attention_of_a_program(torch_backend, fo, monkeypatch, other, compiled):
+    """What a program puts in the place of torch's attention shards nothing."""
     torch = torch_backend.torch
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", lambda *args, **options: None)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", other)
     x = torch.randn(1, 4, 2, 8, device=torch_backend.device)
-    assert fo.attention(x, x, x).shape == x.shape
+    attention = torch_backend.traced(fo.attention) if compiled else fo.attention
+    assert attention(x, x, x).shape == x.shape
