@@ -27,11 +27,21 @@ class Output:
 
 
 @dataclass(frozen=True)
+class Bounds:
+    """The range of a number: `Bounds` in core_cuda/core/declaration/signature.h. The core checks it."""
+
+    least: float
+    most: float
+    is_open: bool  # `most` itself is outside
+
+
+@dataclass(frozen=True)
 class Attribute:
     name: str
     type: str  # "float", "int", "bool", "str" or "floats"
     default: Any
     choices: tuple[str, ...] = ()  # all that a "str" may be; empty: anything
+    bounds: Bounds | None = None  # of a number, or of each of "floats"; None: any number
 
     def read(self, text: str) -> Any:
         """The value that is spelled so."""
@@ -134,8 +144,9 @@ def _step(inputs: list[str | None], gradients: list[dict[str, str]], **rest: Any
     return Step(inputs=tuple(inputs), gradients=tuple(GradientOf(**item) for item in gradients), **rest)
 
 
-def _attribute(name: str, type: str, default: str, choices: list[str]) -> Attribute:
-    return Attribute(name, type, _READ[type](default), tuple(choices))
+def _attribute(name: str, type: str, default: str, choices: list[str], bounds: dict[str, Any] | None) -> Attribute:
+    range = None if bounds is None else Bounds(float(bounds["least"]), float(bounds["most"]), bounds["is_open"])
+    return Attribute(name, type, _READ[type](default), tuple(choices), range)
 
 
 _READ: dict[str, Callable[[str], Any]] = {

@@ -11,6 +11,8 @@
 
 namespace fusedops {
 
+inline constexpr Attribute kRateAttribute{.name = "rate", .value = "0.5", .bounds = kBelowOne};
+
 // A formula of elements that draw: see elementwise.h.
 struct Dropout {
   Dropout() = default;

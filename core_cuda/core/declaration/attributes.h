@@ -28,6 +28,8 @@ class Attributes {
   const std::string& operator[](AttributePlace<std::string> at) const { return values_[at.place].string; }
   const std::vector<double>& operator[](AttributePlace<std::vector<double>> at) const { return values_[at.place].f64s; }
 
+  const Value& at(int place) const { return values_[place]; }
+
  private:
   const Value* values_;
 };

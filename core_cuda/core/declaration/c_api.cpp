@@ -8,6 +8,7 @@
 #include "core/declaration/check.h"
 #include "core/declaration/library.h"
 #include "core/declaration/names.h"
+#include "core/declaration/numbers.h"
 #include "core/declaration/operator.h"
 #include "core/declaration/said.h"
 
@@ -29,6 +30,12 @@ std::string json_list(const Items& items, F&& item_text) {
   return text + "]";
 }
 
+// Numbers are texts: JSON knows no infinity.
+std::string json(const Bounds& bounds) {
+  return "{\"least\": " + quoted(spelled(bounds.least)) + ", \"most\": " + quoted(spelled(bounds.most)) +
+         ", \"is_open\": " + (bounds.is_open ? "true" : "false") + "}";
+}
+
 std::string json(const Operator& op) {
   static constexpr const char* kKinds[] = {"tensor", "optional", "scalar", "list"};
   static constexpr const char* kTypes[] = {"float", "int", "bool", "str", "floats"};
@@ -44,7 +51,8 @@ std::string json(const Operator& op) {
   const auto attribute = [](const Attribute& a) {
     return "{\"name\": " + quoted(a.name) + ", \"type\": " + quoted(kTypes[int(a.type)]) +
            ", \"default\": " + quoted(a.value) +
-           ", \"choices\": " + json_list(a.choices, [](std::string_view choice) { return quoted(choice); }) + "}";
+           ", \"choices\": " + json_list(a.choices, [](std::string_view choice) { return quoted(choice); }) +
+           ", \"bounds\": " + (a.bounds ? json(*a.bounds) : "null") + "}";
   };
   const auto gradient = [](const Step::Gradient& g) {
     return "{\"input\": " + quoted(g.input) + ", \"source\": " + quoted(g.source) + "}";

@@ -105,6 +105,12 @@ class Check {
     Value value;
     bool good = plain && parse(attribute.type, text, &value) && std::isfinite(value.f64);
     for (const double number : value.f64s) good = good && std::isfinite(number);
+    if (attribute.bounds) {
+      const auto is_within = [&](double number) { return attribute.bounds->contain(number); };
+      const bool is_number = attribute.type == Type::f64 || attribute.type == Type::i64;
+      if (is_number) good = good && is_within(attribute.type == Type::f64 ? value.f64 : double(value.i64));
+      good = good && std::all_of(value.f64s.begin(), value.f64s.end(), is_within);
+    }
     if (!attribute.choices.empty())
       good = good && std::find(attribute.choices.begin(), attribute.choices.end(), text) != attribute.choices.end();
     return good ? Status() : error("the default of ", attribute.name, " must be a value that it can have; got ", text);

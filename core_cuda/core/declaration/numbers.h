@@ -1,4 +1,4 @@
-// The error sentence of an attribute that is a number.
+// The error sentence of an attribute whose value is refused.
 #pragma once
 
 #include <charconv>
@@ -13,8 +13,18 @@ inline std::string spelled(double number) {
   return {text, std::to_chars(text, text + sizeof(text), number).ptr};
 }
 
+// The bounds of an attribute, in words.
+inline std::string in_words(const Attribute& attribute) {
+  const auto [least, most, is_open] = *attribute.bounds;
+  const std::string from = spelled(least), to = spelled(most);
+  if (most == kLargestFinite) return least == -most ? "a finite number" : "a finite number, at least " + from;
+  if (most > kLargestFinite) return "at least " + from;
+  if (attribute.type == Type::i64 && most == least + 1) return from + " or " + to;
+  return "in [" + from + ", " + to + (is_open ? ")" : "]");
+}
+
 // fusedops.<op>: <attribute> must be <expected>; got <got>
-inline Status must_be(const Rule& rule, const char* attribute, const char* expected, const std::string& got) {
+inline Status must_be(const Rule& rule, const char* attribute, const std::string& expected, const std::string& got) {
   return Status::error("fusedops.", rule.op.name, ": ", attribute, " must be ", expected, "; got ", got);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/declaration/numbers.h"
 #include "core/declaration/operator.h"
 
 namespace fusedops {
@@ -56,21 +57,49 @@ Status Rule::check_rank(int input, int rank, int64_t item) const {
 
 void Rule::read(int, int64_t, Shape*) {}
 
-Status Rule::known_choices() const {
+namespace {
+
+Status check_choice(const Rule& rule, const Attribute& attribute, const std::string& got) {
+  if (attribute.choices.empty() || std::ranges::find(attribute.choices, got) != attribute.choices.end()) return {};
+  std::string names;
+  for (const std::string_view choice : attribute.choices) names.append(names.empty() ? "" : ", ").append(choice);
+  return must_be(rule, attribute.name, "one of " + names, "'" + got + "'");
+}
+
+Status check_bounds(const Rule& rule, const Attribute& attribute, const Value& got) {
+  if (!attribute.bounds) return {};
+  const Bounds& bounds = *attribute.bounds;
+  switch (attribute.type) {
+    case Type::f64:
+      return bounds.contain(got.f64) ? Status() : must_be(rule, attribute.name, in_words(attribute), spelled(got.f64));
+    case Type::i64:
+      return bounds.contain(static_cast<double>(got.i64))
+                 ? Status()
+                 : must_be(rule, attribute.name, in_words(attribute), std::to_string(got.i64));
+    case Type::f64s:
+      for (const double number : got.f64s)
+        if (!bounds.contain(number)) return must_be(rule, attribute.name, in_words(attribute), spelled(number));
+      return {};
+    default:
+      return {};
+  }
+}
+
+}  // namespace
+
+Status Rule::check_attributes() const {
   for (size_t i = 0; i < op.attributes.size(); ++i) {
-    const auto [name, type, value, choices] = op.attributes[i];
-    if (choices.empty()) continue;
-    const std::string& got = attributes[AttributePlace<std::string>{static_cast<int>(i)}];
-    if (std::ranges::find(choices, got) != choices.end()) continue;
-    std::string names;
-    for (const std::string_view choice : choices) names.append(names.empty() ? "" : ", ").append(choice);
-    return Status::error("fusedops.", op.name, ": ", name, " must be one of ", names, "; got '", got, "'");
+    const Attribute& attribute = op.attributes[i];
+    if (attribute.choices.empty() && !attribute.bounds) continue;
+    const Value& got = attributes.at(static_cast<int>(i));
+    FUSEDOPS_TRY(check_choice(*this, attribute, got.string));
+    FUSEDOPS_TRY(check_bounds(*this, attribute, got));
   }
   return {};
 }
 
 Status Rule::infer() {
-  FUSEDOPS_TRY(known_choices());
+  FUSEDOPS_TRY(check_attributes());
   for (size_t i = 0; i < op.inputs.size(); ++i)
     if (op.inputs[i].kind == Kind::list) FUSEDOPS_TRY(summarize(static_cast<int>(i)));
   FUSEDOPS_TRY(op.rule(*this));

@@ -95,8 +95,8 @@ class Rule {
   const char* input_name(int input) const;
 
  private:
-  Status known_choices() const;  // of the attributes
-  Status summarize(int list);    // its dtype, which all tensors must have
+  Status check_attributes() const;  // their choices and bounds
+  Status summarize(int list);       // its dtype, which all tensors must have
   Status same_count(int input, int like) const;
   bool same_shape(Shape& a, Shape& b);  // refines what is known of a
 };

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -64,11 +66,27 @@ inline constexpr Type kTypeOf<std::string> = Type::string;
 template <>
 inline constexpr Type kTypeOf<std::vector<double>> = Type::f64s;
 
+// The range of a number. NaN is in no range.
+struct Bounds {
+  double least, most;
+  bool is_open = false;  // true: `most` itself is outside
+
+  constexpr bool contain(double x) const { return least <= x && (is_open ? x < most : x <= most); }
+};
+
+inline constexpr double kLargestFinite = std::numeric_limits<double>::max();
+inline constexpr Bounds kFinite{-kLargestFinite, kLargestFinite};
+inline constexpr Bounds kFiniteNotNegative{0, kLargestFinite};
+inline constexpr Bounds kNotNegative{0, std::numeric_limits<double>::infinity()};
+inline constexpr Bounds kUnitInterval{0, 1};
+inline constexpr Bounds kBelowOne{0, 1, /*is_open=*/true};
+
 struct Attribute {
   const char* name = nullptr;
   Type type = Type::f64;
   const char* value = nullptr;                     // the default, as parse() reads it
   std::span<const std::string_view> choices = {};  // all that a string may be; empty: anything
+  std::optional<Bounds> bounds = {};               // of a number, or of each number of a list; none: any number
 };
 
 // A vector that a constant can hold.

@@ -91,25 +91,22 @@ class AttentionRule {
     FUSEDOPS_TRY(rule_.floating(at_.q));
     FUSEDOPS_TRY(rule_.same_dtype(at_.k, at_.q));
     FUSEDOPS_TRY(rule_.same_dtype(at_.v, at_.q));
-    FUSEDOPS_TRY(find_positions());
+    find_positions();
     for (const int input : {at_.q, at_.k, at_.v}) FUSEDOPS_TRY(check_rank(input));
     for (const int input : {at_.q, at_.k, at_.v}) FUSEDOPS_TRY(check_sizes(input));
     FUSEDOPS_TRY(check_k());
     FUSEDOPS_TRY(check_v());
-    FUSEDOPS_TRY(check_numbers());
-    if (at_.drops()) FUSEDOPS_TRY(can_drop(rule_, at_.seed, at_.rate));
+    FUSEDOPS_TRY(check_scale());
+    if (at_.drops()) FUSEDOPS_TRY(check_seed(rule_, at_.seed));
     if (at_.packed()) return check_offsets();
     FUSEDOPS_TRY(check_mask());
     return check_lengths();
   }
 
   // The places of positions and heads, counted from the last dimension.
-  Status find_positions() {
+  void find_positions() {
     positions_ = at_.packed() ? -3 : static_cast<int>(rule_.attributes[at_.seq_dim]);
     heads_ = -5 - positions_;
-    if (positions_ == -3 || positions_ == -2) return {};
-    return Status::error("fusedops.", rule_.op.name, ": seq_dim must be -3 or -2; got ",
-                         std::to_string(rule_.attributes[at_.seq_dim]));
   }
 
   Status check_rank(int input) const {
@@ -175,16 +172,9 @@ class AttentionRule {
                       rule_.show(v_));
   }
 
-  Status check_numbers() const {
-    const std::vector<double>& scale = rule_.attributes[at_.scale];
-    if (scale.size() > 1 || (scale.size() == 1 && !std::isfinite(scale[0])))
-      return must_be(rule_, "scale", "a finite number",
-                     scale.size() == 1 ? spelled(scale[0]) : std::to_string(scale.size()) + " numbers");
-    if (const int64_t window = rule_.attributes[at_.window]; window < 0)
-      return must_be(rule_, "window", "at least 1", std::to_string(window));
-    if (const double cap = rule_.attributes[at_.softcap]; !(cap >= 0) || !std::isfinite(cap))
-      return must_be(rule_, "softcap", "a finite number, at least 0", spelled(cap));
-    return {};
+  Status check_scale() const {
+    const size_t count = rule_.attributes[at_.scale].size();
+    return count <= 1 ? Status() : must_be(rule_, "scale", "one number or none", std::to_string(count) + " numbers");
   }
 
   Status check_mask() {

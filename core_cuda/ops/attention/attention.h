@@ -19,15 +19,20 @@
 namespace fusedops {
 
 // The scale is one number, or none: 1 / sqrt(D). A window or a soft cap of 0 stands for none.
-inline constexpr AttributeList kVarlenOptions{{"causal", Type::boolean, "false"},
-                                              {"scale", Type::f64s, "[]"},
-                                              {"window", Type::i64, "0"},
-                                              {"softcap", Type::f64, "0.0"}};
+inline constexpr AttributeList kVarlenOptions{
+    {"causal", Type::boolean, "false"},
+    {.name = "scale", .type = Type::f64s, .value = "[]", .bounds = kFinite},
+    {.name = "window", .type = Type::i64, .value = "0", .bounds = kNotNegative},
+    {.name = "softcap", .value = "0.0", .bounds = kFiniteNotNegative}};
 inline constexpr AttributeList kAttentionOptions{
-    kVarlenOptions[0], kVarlenOptions[1], kVarlenOptions[2], kVarlenOptions[3], {"seq_dim", Type::i64, "-3"}};
+    kVarlenOptions[0],
+    kVarlenOptions[1],
+    kVarlenOptions[2],
+    kVarlenOptions[3],
+    {.name = "seq_dim", .type = Type::i64, .value = "-3", .bounds = Bounds{-3, -2}}};
 inline constexpr AttributeList kDropoutAttentionOptions{kAttentionOptions[0], kAttentionOptions[1],
                                                         kAttentionOptions[2], kAttentionOptions[3],
-                                                        kAttentionOptions[4], {"rate", Type::f64, "0.5"}};
+                                                        kAttentionOptions[4], kRateAttribute};
 
 inline constexpr int64_t kMostFeatures = 256;         // D and Dv
 inline constexpr int64_t kMostPositions = 1ll << 30;  // T and S: positions, and their sums, are of 32 bits

@@ -17,7 +17,7 @@ inline constexpr Signature kSoftmax{
     .name = "softmax",
     .inputs = {{"x", Kind::tensor, Layout::rows}, {"mask", Kind::optional, Layout::contiguous, /*parameter=*/true}},
     .outputs = {{"y", "x"}},
-    .attributes = {{"scale", Type::f64, "1.0"}, {"causal", Type::boolean, "false"}},
+    .attributes = {{.name = "scale", .value = "1.0", .bounds = kFinite}, {"causal", Type::boolean, "false"}},
 };
 
 const Operator& softmax();
@@ -27,7 +27,7 @@ inline constexpr Signature kSoftmaxBackward{
     .name = "softmax_backward",
     .inputs = {{"dy", Kind::tensor, Layout::rows}, {"y", Kind::tensor, Layout::rows}},
     .outputs = {{"dx", "y"}},
-    .attributes = {{"scale", Type::f64, "1.0"}},
+    .attributes = {{.name = "scale", .value = "1.0", .bounds = kFinite}},
 };
 
 const Operator& softmax_backward();

@@ -1,18 +1,15 @@
 #include "ops/elementwise/dropout.h"
 
 #include "core/cpu/elementwise.h"
-#include "core/declaration/numbers.h"
 
 namespace fusedops {
 
-Status can_drop(Rule& rule, int seed, AttributePlace<double> rate) {
+Status check_seed(Rule& rule, int seed) {
   Shape& shape = rule.inputs[seed];
   if (shape.dtype != DType::i64) return rule.must(seed, "be int64", name_of(shape.dtype));
   if (shape.ranked && (shape.rank != 1 || !rule.same(shape.dims[0], 2)))
     return rule.must(seed, "have shape [2], a key and an offset", rule.show(shape));
-  const double value = rule.attributes[rate];
-  if (value >= 0 && value < 1) return {};
-  return must_be(rule, "rate", "in [0, 1)", spelled(value));
+  return {};
 }
 
 namespace {
@@ -22,7 +19,7 @@ Status rule(Rule& rule) {
   constexpr int kX = input_of(kOp, "x"), kResidual = find_input(kOp, "residual");
   FUSEDOPS_TRY(rule.floating(kX));
   if constexpr (kResidual != kNowhere) FUSEDOPS_TRY(rule.same_as(kResidual, kX));
-  FUSEDOPS_TRY(can_drop(rule, input_of(kOp, "seed"), attribute_of<double>(kOp, "rate")));
+  FUSEDOPS_TRY(check_seed(rule, input_of(kOp, "seed")));
   rule.outputs[output_of(kOp, "y")] = rule.inputs[kX];
   return {};
 }

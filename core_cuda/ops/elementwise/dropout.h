@@ -13,7 +13,7 @@ inline constexpr Signature kDropout{
     .name = "dropout",
     .inputs = {{"x"}, {.name = "seed", .parameter = true}},
     .outputs = {{"y", "x"}},
-    .attributes = {{"rate", Type::f64, "0.5"}},
+    .attributes = {kRateAttribute},
 };
 
 const Operator& dropout();
@@ -24,7 +24,7 @@ inline constexpr Signature kDropoutAdd{
     .name = "dropout_add",
     .inputs = {{"x"}, {"residual"}, {.name = "seed", .parameter = true}},
     .outputs = {{"y", "x"}},
-    .attributes = {{"rate", Type::f64, "0.5"}},
+    .attributes = {kRateAttribute},
 };
 
 const Operator& dropout_add();
@@ -36,7 +36,7 @@ Dropout dropout_of(const Call& call) {
   return Dropout(call, input_of(kOp, "seed"), call.attributes[attribute_of<double>(kOp, "rate")]);
 }
 
-// The checks of seed and rate.
-Status can_drop(Rule& rule, int seed, AttributePlace<double> rate);
+// Checks a seed.
+Status check_seed(Rule& rule, int seed);
 
 }  // namespace fusedops

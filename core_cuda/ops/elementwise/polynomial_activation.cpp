@@ -1,6 +1,7 @@
 #include "ops/elementwise/polynomial_activation.h"
 
 #include "core/cpu/elementwise.h"
+#include "core/declaration/numbers.h"
 
 namespace fusedops {
 
@@ -17,7 +18,7 @@ template <const Signature& kOp>
 Status few_coefficients(const Rule& rule) {
   const size_t count = coefficients_of<kOp>(rule.attributes).size();
   if (count >= 1 && count <= kMostCoefficients) return {};
-  return Status::error("fusedops.", rule.op.name, ": coefficients must be 1 to 8 numbers; got ", std::to_string(count));
+  return must_be(rule, "coefficients", "1 to 8 numbers", std::to_string(count));
 }
 
 Status forward_rule(Rule& rule) {

@@ -7,7 +7,7 @@ namespace fusedops {
 
 inline constexpr AttributeList kCrossEntropyOptions = {
     {"ignore_index", Type::i64, "-100"},
-    {"label_smoothing", Type::f64, "0.0"},
+    {.name = "label_smoothing", .value = "0.0", .bounds = kUnitInterval},
     {"reduction", Type::string, "mean", kReductions},
 };
 

@@ -1,8 +1,5 @@
 #include "ops/loss/linear_cross_entropy.h"
 
-#include <cmath>
-
-#include "core/declaration/numbers.h"
 #include "ops/activations/bias_act.h"
 #include "ops/loss/linear_cross_entropy_loops.h"
 #include "ops/loss/losses_cpu.h"
@@ -21,10 +18,7 @@ constexpr auto kNeedDbias = attribute_of<bool>(kLinearCrossEntropyBackward, "nee
 
 Status check_linear(Rule& rule, const LinearPlaces& at) {
   Shape logits;
-  FUSEDOPS_TRY(linear_rule(rule, at.x, at.weight, at.bias, rule.attributes[at.transpose_weight], &logits));
-  const double cap = rule.attributes[at.softcap];
-  if (cap >= 0 && std::isfinite(cap)) return {};
-  return must_be(rule, "softcap", "a finite number, at least 0", spelled(cap));
+  return linear_rule(rule, at.x, at.weight, at.bias, rule.attributes[at.transpose_weight], &logits);
 }
 
 Status forward_rule(Rule& rule) {

@@ -23,9 +23,9 @@ inline constexpr Signature kLinearCrossEntropy{
                {.name = "bias", .kind = Kind::optional, .parameter = true}},
     .outputs = {{"loss", "compute(x)"}, {"lse", "compute(x)", /*saved=*/true}, {"count", "compute(x)", /*saved=*/true}},
     .attributes = {{"ignore_index", Type::i64, "-100"},
-                   {"label_smoothing", Type::f64, "0.0"},
+                   {.name = "label_smoothing", .value = "0.0", .bounds = kUnitInterval},
                    {"reduction", Type::string, "mean", kReductions},
-                   {"softcap", Type::f64, "0.0"},
+                   {.name = "softcap", .value = "0.0", .bounds = kFiniteNotNegative},
                    {"transpose_weight", Type::boolean, "true"}},
 };
 
@@ -44,9 +44,9 @@ inline constexpr Signature kLinearCrossEntropyBackward{
                {.name = "count"}},
     .outputs = {{"dx", "x"}, {"dweight", "weight"}, {"dbias", "bias"}},
     .attributes = {{"ignore_index", Type::i64, "-100"},
-                   {"label_smoothing", Type::f64, "0.0"},
+                   {.name = "label_smoothing", .value = "0.0", .bounds = kUnitInterval},
                    {"reduction", Type::string, "mean", kReductions},
-                   {"softcap", Type::f64, "0.0"},
+                   {.name = "softcap", .value = "0.0", .bounds = kFiniteNotNegative},
                    {"transpose_weight", Type::boolean, "true"},
                    {"need_dx", Type::boolean, "true"},
                    {"need_dweight", Type::boolean, "true"},

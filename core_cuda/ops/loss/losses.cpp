@@ -1,16 +1,8 @@
 // The rules of losses.h.
 #include "ops/loss/losses.h"
 
-#include "core/declaration/numbers.h"
-
 namespace fusedops {
 namespace {
-
-Status check_smoothing(const Rule& rule, const LossPlaces& at) {
-  const double smoothing = rule.attributes[at.label_smoothing];
-  if (smoothing >= 0 && smoothing <= 1) return {};
-  return must_be(rule, "label_smoothing", "in [0, 1]", spelled(smoothing));
-}
 
 Status check_labels(Rule& rule, const LossPlaces& at, int rows_of) {
   Shape &got = rule.inputs[at.labels], &of_rows = rule.inputs[rows_of];
@@ -61,8 +53,7 @@ Status check_number(const Rule& rule, int input, DType dtype) {
 
 Status check_arguments(Rule& rule, const LossPlaces& at, int rows_of) {
   FUSEDOPS_TRY(rule.has_rows(rows_of));
-  FUSEDOPS_TRY(check_labels(rule, at, rows_of));
-  return check_smoothing(rule, at);
+  return check_labels(rule, at, rows_of);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // Ba, Kiros and Hinton, "Layer Normalization", 2016.
 #pragma once
 
+#include "core/common/dropout.h"
 #include "core/common/float8.h"
 #include "core/declaration/operator.h"
 
@@ -13,7 +14,7 @@ inline constexpr Signature kLayerNorm{
                {.name = "weight", .kind = Kind::optional, .parameter = true},
                {.name = "bias", .kind = Kind::optional, .parameter = true}},
     .outputs = {{"y", "x"}, {"mean", "compute(x)", true}, {"rstd", "compute(x)", true}},
-    .attributes = {{"eps", Type::f64, "1e-5"}},
+    .attributes = {{.name = "eps", .value = "1e-5", .bounds = kNotNegative}},
 };
 
 const Operator& layer_norm();
@@ -27,7 +28,7 @@ inline constexpr Signature kLayerNormFloat8{
                {.name = "bias", .kind = Kind::optional, .parameter = true},
                kGivenScale},
     .outputs = {kFloat8Result, kScalesResult},
-    .attributes = {{"eps", Type::f64, "1e-5"}, kScalingAttribute, kFloat8Attribute},
+    .attributes = {{.name = "eps", .value = "1e-5", .bounds = kNotNegative}, kScalingAttribute, kFloat8Attribute},
 };
 
 const Operator& layer_norm_float8();
@@ -41,7 +42,7 @@ inline constexpr Signature kAddLayerNorm{
                {.name = "weight", .kind = Kind::optional, .parameter = true},
                {.name = "bias", .kind = Kind::optional, .parameter = true}},
     .outputs = {{"y", "x"}, {"s", "x"}, {"mean", "compute(x)", true}, {"rstd", "compute(x)", true}},
-    .attributes = {{"eps", Type::f64, "1e-5"}},
+    .attributes = {{.name = "eps", .value = "1e-5", .bounds = kNotNegative}},
 };
 
 const Operator& add_layer_norm();
@@ -56,7 +57,7 @@ inline constexpr Signature kDropoutAddLayerNorm{
                {.name = "weight", .kind = Kind::optional, .parameter = true},
                {.name = "bias", .kind = Kind::optional, .parameter = true}},
     .outputs = {{"y", "x"}, {"s", "x"}, {"mean", "compute(x)", true}, {"rstd", "compute(x)", true}},
-    .attributes = {{"eps", Type::f64, "1e-5"}, {"rate", Type::f64, "0.5"}},
+    .attributes = {{.name = "eps", .value = "1e-5", .bounds = kNotNegative}, kRateAttribute},
 };
 
 const Operator& dropout_add_layer_norm();
@@ -94,7 +95,7 @@ inline constexpr Signature kDropoutAddLayerNormBackward{
                {"ds", Kind::optional, Layout::rows},
                {.name = "seed", .parameter = true}},
     .outputs = {{"dx", "s"}, {"dresidual", "s"}, {"dweight", "weight"}, {"dbias", "bias"}},
-    .attributes = {{"rate", Type::f64, "0.5"},
+    .attributes = {kRateAttribute,
                    {"need_dx", Type::boolean, "true"},
                    {"need_dresidual", Type::boolean, "true"},
                    {"need_dweight", Type::boolean, "true"},

@@ -10,7 +10,7 @@ Status norm_forward_rule(Rule& rule, const NormForwardPlaces& at) {
   FUSEDOPS_TRY(rule.has_rows(at.x));  // again, with what the residual says of x
   FUSEDOPS_TRY(rule.per_column(at.weight, at.x));
   if (at.bias != kNowhere) FUSEDOPS_TRY(rule.per_column(at.bias, at.x));
-  if (at.seed != kNowhere) FUSEDOPS_TRY(can_drop(rule, at.seed, at.rate));
+  if (at.seed != kNowhere) FUSEDOPS_TRY(check_seed(rule, at.seed));
 
   const Shape &x = rule.inputs[at.x], statistic = rule.row_shape(at.x, compute_dtype(x.dtype));
   rule.outputs[at.y] = x;
@@ -29,7 +29,7 @@ Status norm_backward_rule(Rule& rule, const NormBackwardPlaces& at) {
   if (at.mean != kNowhere) FUSEDOPS_TRY(rule.per_row(at.mean, at.x));
   FUSEDOPS_TRY(rule.per_row(at.rstd, at.x));
   if (rule.inputs[at.ds].present) FUSEDOPS_TRY(rule.same_as(at.ds, at.x));
-  if (at.seed != kNowhere) FUSEDOPS_TRY(can_drop(rule, at.seed, at.rate));
+  if (at.seed != kNowhere) FUSEDOPS_TRY(check_seed(rule, at.seed));
 
   const Shape& x = rule.inputs[at.x];
   const auto gradient = [&](const Shape& input, AttributePlace<bool> need) {

@@ -2,6 +2,7 @@
 // Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
 #pragma once
 
+#include "core/common/dropout.h"
 #include "core/common/float8.h"
 #include "core/declaration/operator.h"
 
@@ -11,7 +12,8 @@ inline constexpr Signature kRmsNorm{
     .name = "rms_norm",
     .inputs = {{"x", Kind::tensor, Layout::rows}, {.name = "weight", .kind = Kind::optional, .parameter = true}},
     .outputs = {{"y", "x"}, {"rstd", "compute(x)", true}},
-    .attributes = {{"eps", Type::f64, "1e-6"}, {"weight_offset", Type::f64, "0.0"}},
+    .attributes = {{.name = "eps", .value = "1e-6", .bounds = kNotNegative},
+                   {.name = "weight_offset", .value = "0.0", .bounds = kFinite}},
 };
 
 const Operator& rms_norm();
@@ -24,7 +26,8 @@ inline constexpr Signature kAddRmsNorm{
                {"residual", Kind::tensor, Layout::rows},
                {.name = "weight", .kind = Kind::optional, .parameter = true}},
     .outputs = {{"y", "x"}, {"s", "x"}, {"rstd", "compute(x)", true}},
-    .attributes = {{"eps", Type::f64, "1e-6"}, {"weight_offset", Type::f64, "0.0"}},
+    .attributes = {{.name = "eps", .value = "1e-6", .bounds = kNotNegative},
+                   {.name = "weight_offset", .value = "0.0", .bounds = kFinite}},
 };
 
 const Operator& add_rms_norm();
@@ -37,8 +40,8 @@ inline constexpr Signature kRmsNormFloat8{
                {.name = "weight", .kind = Kind::optional, .parameter = true},
                kGivenScale},
     .outputs = {kFloat8Result, kScalesResult},
-    .attributes = {{"eps", Type::f64, "1e-6"},
-                   {"weight_offset", Type::f64, "0.0"},
+    .attributes = {{.name = "eps", .value = "1e-6", .bounds = kNotNegative},
+                   {.name = "weight_offset", .value = "0.0", .bounds = kFinite},
                    kScalingAttribute,
                    kFloat8Attribute},
 };
@@ -53,8 +56,8 @@ inline constexpr Signature kAddRmsNormFloat8{
                {.name = "weight", .kind = Kind::optional, .parameter = true},
                kGivenScale},
     .outputs = {kFloat8Result, kScalesResult, {"s", "x"}},
-    .attributes = {{"eps", Type::f64, "1e-6"},
-                   {"weight_offset", Type::f64, "0.0"},
+    .attributes = {{.name = "eps", .value = "1e-6", .bounds = kNotNegative},
+                   {.name = "weight_offset", .value = "0.0", .bounds = kFinite},
                    kScalingAttribute,
                    kFloat8Attribute},
 };
@@ -70,7 +73,9 @@ inline constexpr Signature kDropoutAddRmsNorm{
                {.name = "seed", .parameter = true},
                {.name = "weight", .kind = Kind::optional, .parameter = true}},
     .outputs = {{"y", "x"}, {"s", "x"}, {"rstd", "compute(x)", true}},
-    .attributes = {{"eps", Type::f64, "1e-6"}, {"weight_offset", Type::f64, "0.0"}, {"rate", Type::f64, "0.5"}},
+    .attributes = {{.name = "eps", .value = "1e-6", .bounds = kNotNegative},
+                   {.name = "weight_offset", .value = "0.0", .bounds = kFinite},
+                   kRateAttribute},
 };
 
 const Operator& dropout_add_rms_norm();
@@ -86,7 +91,7 @@ inline constexpr Signature kRmsNormBackward{
                {"rstd"},
                {"ds", Kind::optional, Layout::rows}},
     .outputs = {{"dx", "x"}, {"dweight", "weight"}},
-    .attributes = {{"weight_offset", Type::f64, "0.0"},
+    .attributes = {{.name = "weight_offset", .value = "0.0", .bounds = kFinite},
                    {"need_dx", Type::boolean, "true"},
                    {"need_dweight", Type::boolean, "true"}},
 };
@@ -104,8 +109,8 @@ inline constexpr Signature kDropoutAddRmsNormBackward{
                {"ds", Kind::optional, Layout::rows},
                {.name = "seed", .parameter = true}},
     .outputs = {{"dx", "s"}, {"dresidual", "s"}, {"dweight", "weight"}},
-    .attributes = {{"weight_offset", Type::f64, "0.0"},
-                   {"rate", Type::f64, "0.5"},
+    .attributes = {{.name = "weight_offset", .value = "0.0", .bounds = kFinite},
+                   kRateAttribute,
                    {"need_dx", Type::boolean, "true"},
                    {"need_dresidual", Type::boolean, "true"},
                    {"need_dweight", Type::boolean, "true"}},

@@ -1,0 +1,170 @@
+"""Every number that a declaration bounds is checked against its bounds, for all operators, in both frameworks."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.specifications import BUILT_IN, is_of_an_expression
+
+# Numbers that may be anything: those that a formula multiplies element by element, and a label.
+UNBOUNDED = {("polynomial_activation", "coefficients"), ("cross_entropy", "ignore_index")}
+
+
+LARGEST, TINY = sys.float_info.max, sys.float_info.min
+
+
+def table(backend: Any) -> dict[str, Any]:
+    if backend.framework == "torch":
+        from fusedops.torch.library import TABLE
+    else:
+        from fusedops.tf.library import TABLE
+    return {name: row for name, row in TABLE.items() if not is_of_an_expression(name)}
+
+
+def bounded(backend: Any) -> Iterator[tuple[Any, Any]]:
+    for row in table(backend).values():
+        yield from ((row, attribute) for attribute in row.attributes if attribute.bounds)
+
+
+def outside(attribute: Any) -> list[Any]:
+    """Just below and just above, and what is no number."""
+    least, most = attribute.bounds.least, attribute.bounds.most
+    if attribute.type == "int":
+        return [int(x) for x in (least - 1, most + 1) if math.isfinite(x)]
+    found = [math.nan, -math.inf]
+    if least > -LARGEST:  # not a subnormal number, which is 0 to TensorFlow's threads
+        found.append(-TINY if least == 0 else math.nextafter(least, -math.inf))
+    if most < LARGEST:
+        found.append(most if attribute.bounds.is_open else math.nextafter(most, math.inf))
+    return found + [math.inf] * math.isfinite(most)
+
+
+def inside(attribute: Any) -> list[Any]:
+    least, most = attribute.bounds.least, attribute.bounds.most
+    if attribute.type == "int":
+        return [int(x) for x in (least, most) if math.isfinite(x)]
+    return [least, math.nextafter(most, -math.inf) if attribute.bounds.is_open else most]
+
+
+def refusal(backend: Any, row: Any, attribute: Any, value: Any) -> str | None:
+    """What a call with this number and tensors of ones says of the number. The numbers are checked first."""
+    ones = backend.from_numpy(np.ones((2, 2, 2), np.float32))
+    number = backend.from_numpy(np.ones((), np.float32))
+    variable = backend.tf.Variable(ones) if backend.framework == "tf" else ones
+    given = {"tensor": ones, "optional": None, "scalar": number, "list": [ones]}
+
+    def argument(x: Any) -> Any:
+        if x.updated:
+            return [variable] if x.kind == "list" else variable
+        return given[x.kind]
+
+    options = {attribute.name: [value] if attribute.type == "floats" else value}
+    try:
+        getattr(backend.functions.ops, row.name)(*map(argument, row.inputs), **options)
+    except backend.errors as error:
+        found = re.search(rf"fusedops\.{row.name}: {attribute.name} must be .+; got \S+", str(error))
+        return found[0] if found else None
+    return None
+
+
+def expected(attribute: Any) -> str:
+    least, most, is_open = attribute.bounds.least, attribute.bounds.most, attribute.bounds.is_open
+    if (least, most) == (-LARGEST, LARGEST):
+        return "a finite number"
+    if most == LARGEST:
+        return f"a finite number, at least {least:g}"
+    if most == math.inf:
+        return f"at least {least:g}"
+    if attribute.type == "int":
+        return f"{least:g} or {most:g}"
+    return f"in [{least:g}, {most:g}{')' if is_open else ']'}"
+
+
+def test_every_bound_is_checked(any_backend):
+    """One sentence of each operator, those of gradients and of optimizers among them; none at a bound."""
+    count = 0
+    for row, attribute in bounded(any_backend):
+        for value in outside(attribute):
+            sentence = refusal(any_backend, row, attribute, value)
+            assert sentence, (row.name, attribute.name, value)
+            got = sentence.split("; got ")[1].rstrip("\"')")
+            assert sentence.startswith(f"fusedops.{row.name}: {attribute.name} must be {expected(attribute)}; got ")
+            assert np.array_equal(float(got), float(value), equal_nan=True), sentence
+            count += 1
+        for value in inside(attribute):
+            assert not refusal(any_backend, row, attribute, value), (row.name, attribute.name, value)
+    assert count > 100
+
+
+def test_every_number_has_bounds_or_needs_none(any_backend):
+    without = {
+        (row.name.removeprefix("linear_").removesuffix("_backward"), attribute.name)
+        for row in table(any_backend).values()
+        for attribute in row.attributes
+        if attribute.type in ("float", "int", "floats") and not attribute.bounds
+    }
+    assert without == {*UNBOUNDED, ("rope", "seq_dim")}  # counted from either end: what it may be follows from x
+
+
+NUMBERS = ("eps", "weight_offset", "scale", "softcap", "window", "seq_dim", "dropout", "rate", "label_smoothing")
+CASES = [
+    pytest.param(spec, name, id=f"{spec.name}-{name}")
+    for spec in BUILT_IN
+    for name in re.findall(r"\w+", spec.signature)
+    if name in NUMBERS and (spec.name, name) != ("rope", "seq_dim")
+]
+
+
+def attribute_of(backend: Any, spec: Any, option: str) -> Any:
+    """The bounded attribute that an option of a public function becomes."""
+    rows = [table(backend)[name] for name in spec.operators]
+    name = "rate" if option == "dropout" else option
+    return next(attribute for row in rows for attribute in row.attributes if attribute.name == name)
+
+
+def test_every_bounded_option_is_a_case(any_backend):
+    cases = {(case.values[0].name, case.values[1]) for case in CASES}
+    names = {name: spec for spec in BUILT_IN for name in spec.operators}
+    found = {(names[row.name].name, attribute.name) for row, attribute in bounded(any_backend) if row.name in names}
+    in_functions = {(name, "dropout") for name, option in cases if option == "dropout"}
+    assert found == cases - in_functions | {(name, "rate") for name, _ in in_functions}
+
+
+@pytest.mark.parametrize(("operator", "option"), CASES)
+def test_options_of_functions(any_backend, operator, option, random):
+    """Refused out of bounds, eager and traced, and computed at a bound. A window counts from 1, since None stands for
+    none."""
+    attribute = attribute_of(any_backend, operator, option)
+    values, good = outside(attribute), inside(attribute)
+    if option == "window":
+        values, good = [0, -1], [1]
+    if option == "seq_dim":
+        good = [-3]  # the layout of the sample
+    sample = operator.sample((2, 4), random)
+    inputs = any_backend.tensors(sample, "float32")
+    given = {name: x for name, x in inputs.items() if name != option}
+    tensors = {name: x for name, x in given.items() if any_backend.is_tensor(x)}
+
+    def call(value: Any) -> Any:
+        def function(*arrays: Any) -> Any:
+            others = {**given, **dict(zip(tensors, arrays, strict=True))}
+            options = {**sample.options, **({} if option in inputs else {option: value})}
+            named = {name: value if name == option else others[name] for name in inputs}
+            return any_backend.call(operator.name, named, options)
+
+        return function
+
+    names = {option, attribute.name}  # a compiler knows the operator's
+    for value in values:
+        for run in (call(value), any_backend.traced(call(value))):
+            with pytest.raises(any_backend.errors, match=rf"fusedops\.\w+: ({'|'.join(names)}) must be .+; got "):
+                run(*tensors.values())
+    for value in good:
+        call(value)(*tensors.values())
