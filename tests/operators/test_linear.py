@@ -34,6 +34,48 @@ def test_what_was_not_kept_is_computed_again(torch_backend, name, keep, dtype, r
         assert_same_bits(torch_backend.to_numpy(got), torch_backend.to_numpy(right))
 
 
+def columns_near_zero(backend, name, dtype, random, rows, depth, columns):
+    """Inputs whose sums and biases nearly cancel: a sum that is rounded before the bias is added has another sign."""
+    inputs = inputs_of(backend, name, dtype, random, rows, depth, columns)
+    x, weight, *_ = (backend.to_numpy(each).astype(np.float64) for each in inputs.values())
+    near = -(x[:1] @ weight.T)[0] * (1 + random.choice([0, 1e-3, -1e-3, 1e-2], size=columns))
+    if name == "linear":
+        return {**inputs, "bias": backend.tensor(near, dtype)}
+    inputs["up_weight"] = backend.tensor(np.zeros((columns, depth)), dtype)  # the second factor is 1
+    return {**inputs, "gate_bias": backend.tensor(near, dtype), "up_bias": backend.tensor(np.ones(columns), dtype)}
+
+
+def result_and_gradient(backend, call, inputs, name):
+    """Of a sum of the result, with respect to one input."""
+    if backend.framework == "torch":
+        inputs = backend.leaves(inputs, (name,))
+        y, *saved = call(*inputs.values())
+        (gradient,) = backend.torch.autograd.grad(y.sum(), inputs[name])
+    else:
+        with backend.tf.GradientTape() as tape:
+            tape.watch(inputs[name])
+            y, *saved = call(*inputs.values())
+        gradient = tape.gradient(y, inputs[name])
+    return [backend.to_numpy(each).astype(np.float64) for each in (y, gradient, *saved)]
+
+
+@pytest.mark.parametrize("name", ["linear", "gated_linear"])
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("shape", [(1, 33, 1 << 16), (9, 64, 4096), (64, 64, 1024), (200, 128, 64 * 70)], ids=str)
+def test_the_slope_is_that_of_the_activated_value(any_backend, name, keep, shape, dtype, random):
+    """The gradient of relu is 1 exactly where its result is positive: the sum over the rows of a bias's gradient counts
+    these. Few and many rows have kernels of their own; what was not saved is computed again."""
+    rows = shape[0]
+    inputs = columns_near_zero(any_backend, name, dtype, random, *shape)
+    call = functools.partial(getattr(any_backend.functions.ops, name), activation="relu", keep=keep)
+    y, gradient, *saved = result_and_gradient(any_backend, call, inputs, "bias" if name == "linear" else "gate_bias")
+    assert 0 < np.count_nonzero(y) < y.size
+    assert rows <= 256  # counts that bfloat16 has
+    np.testing.assert_array_equal(gradient, np.count_nonzero(y, axis=0))
+    if keep:
+        np.testing.assert_array_equal(y, np.maximum(saved[0], 0))
+
+
 @pytest.mark.parametrize("name", ["linear", "gated_linear"])
 def test_nothing_is_kept_without_need(torch_cpu, name, random):
     torch, fo = torch_cpu.torch, torch_cpu.functions

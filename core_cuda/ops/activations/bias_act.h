@@ -86,8 +86,8 @@ struct BiasActBackward {
   int64_t rows, size;
   const T *dy, *x;
   int64_t dy_stride, x_stride;
-  Parameter bias;
-  T* dx;  // null: not needed
+  Parameter bias;  // without data: x holds it already, as z of linear does
+  T* dx;           // null: not needed
   bool need_dbias;
   View dbias;
   Slabs slabs;             // of rows, for dbias
@@ -114,13 +114,14 @@ BiasActBackward<T>::BiasActBackward(const Call& call)
       dx(call.attributes[attribute_of<bool>(kBiasActBackward, "need_dx")]
              ? call.output<T>(output_of(kBiasActBackward, "dx"))
              : nullptr),
-      need_dbias(bias.data && call.attributes[attribute_of<bool>(kBiasActBackward, "need_dbias")]),
+      need_dbias(call.inputs[input_of(kBiasActBackward, "bias")] &&
+                 call.attributes[attribute_of<bool>(kBiasActBackward, "need_dbias")]),
       dbias(call.outputs[output_of(kBiasActBackward, "dbias")]),
       partials(static_cast<compute_t<T>*>(call.workspace)) {
   const Rows dy_rows = as_rows(*call.inputs[input_of(kBiasActBackward, "dy")]);
   const Rows x_rows = as_rows(*call.inputs[input_of(kBiasActBackward, "x")]);
   rows = x_rows.count, size = x_rows.size, dy_stride = dy_rows.stride, x_stride = x_rows.stride;
-  if (!bias.data) join_rows(rows, size, {dy_stride, x_stride});
+  if (!bias.data && !need_dbias) join_rows(rows, size, {dy_stride, x_stride});
   slabs = slabs_of(rows);
 }
 

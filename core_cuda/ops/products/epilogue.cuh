@@ -22,8 +22,8 @@ struct ElementEpilogue {
 
   // The value of element i of c, which is in this column, from its sum.
   __device__ compute_t<T> finish(compute_t<T> sum, int64_t i, int64_t column) const {
-    if (z) z[i] = from_compute<T>(sum);
     if (bias) sum += to_compute(bias[column]);
+    if (z) z[i] = from_compute<T>(sum);
     return activations::dispatch(activation, [&](auto chosen) { return decltype(chosen)::at(sum).value; });
   }
 };

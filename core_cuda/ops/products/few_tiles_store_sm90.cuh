@@ -133,12 +133,12 @@ __device__ void finish_tile(const float* all, const FewTilesPlace<S>& place) {
           for (int j = 0; j < kPack; ++j)
             if (column + j < call.n) to[at + j] = pack.values[j];
       };
+      if (call.epilogue.bias)
+#pragma unroll
+        for (int j = 0; j < kPack; ++j) sums[j] += bias[j];
       if (call.epilogue.z) store(call.epilogue.z);
 #pragma unroll
-      for (int j = 0; j < kPack; ++j) {
-        if (call.epilogue.bias) sums[j] += bias[j];
-        sums[j] = decltype(chosen)::at(sums[j]).value;
-      }
+      for (int j = 0; j < kPack; ++j) sums[j] = decltype(chosen)::at(sums[j]).value;
       store(call.c);
     }
   });

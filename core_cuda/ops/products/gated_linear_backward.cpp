@@ -1,7 +1,8 @@
-// The calls of other operators that gated_linear's backward consists of: linear twice, if gate and up were not kept;
+// The calls of other operators that gated_linear's backward consists of: gated_linear, if gate and up were not saved;
 // gated_act_backward; for each weight its product, for each bias the sum over the rows; and the sum of both parts of
 // dx.
 #include <algorithm>
+#include <utility>
 
 #include "core/declaration/sub_call.h"
 #include "ops/activations/bias_act.h"
@@ -42,6 +43,12 @@ constexpr Names kUp = {input_of(kGatedLinearBackward, "up_weight"),
                        attribute_of<bool>(kGatedLinearBackward, "need_dup_weight"),
                        attribute_of<bool>(kGatedLinearBackward, "need_dup_bias")};
 
+// The weights and biases as inputs of the forward, and as those of the backward.
+constexpr std::pair<int, int> kForwardInputs[] = {{input_of(kGatedLinear, "gate_weight"), kGate.weight},
+                                                  {input_of(kGatedLinear, "up_weight"), kUp.weight},
+                                                  {input_of(kGatedLinear, "gate_bias"), kGate.bias},
+                                                  {input_of(kGatedLinear, "up_bias"), kUp.bias}};
+
 Status backward_rule(Rule& rule) {
   const DType dtype = rule.inputs[kX].dtype;
   for (const Names& part : {kGate, kUp}) {
@@ -61,32 +68,28 @@ struct Part {
   Part(const Call& call, const Names& names, const MatrixView& x, const MatrixView& dy)
       : sums(dy.view.dtype, dy.sizes[0], dy.sizes[1], dy.sizes[1]),
         gradient(dy.view.dtype, dy.sizes[0], dy.sizes[1], dy.sizes[1]),
-        forward(linear(), call),
         bias(bias_act_backward(), call),
         products(matmul_backward(), call) {
     const View *weight = call.inputs[names.weight], *kept = call.inputs[names.sums];
     const bool transpose = call.attributes[kTransposeWeight];
-    has_forward = dy.bytes() > 0 && (!kept || kept->numel() == 0);
+    is_saved = dy.bytes() == 0 || (kept && kept->numel() > 0);
     has_bias = call.inputs[names.bias] && call.attributes[names.need_dbias];
     need_dx = call.attributes[kNeedDx], need_dweight = call.attributes[names.need_dweight];
-    if (!has_forward) sums.view.data = kept ? kept->data : nullptr;
+    sums.view.data = kept ? kept->data : nullptr;
 
-    set_affine(forward, x, weight, call.inputs[names.bias], transpose);
     set_products(products, gradient, x, weight, transpose, need_dx, need_dweight);
     products.call.outputs[output_of(kMatmulBackward, "db")] = call.outputs[names.dweight];
 
     set_row_sum(bias, gradient, call.inputs[names.bias], call.outputs[names.dbias]);
   }
 
-  void place(Memory& memory) {
-    if (has_forward) memory.take(sums);
+  void place(Memory& memory, bool is_saved) {
+    if (!is_saved) memory.take(sums);
     memory.take(gradient);
-    forward.call.outputs[output_of(kLinear, "y")] = sums.view;
   }
 
   size_t workspace() const {
-    return std::max({has_forward ? forward.workspace() : 0, has_bias ? bias.workspace() : 0,
-                     need_dx || need_dweight ? products.workspace() : 0});
+    return std::max(has_bias ? bias.workspace() : 0, need_dx || need_dweight ? products.workspace() : 0);
   }
 
   Status run(void* workspace) {
@@ -95,8 +98,8 @@ struct Part {
   }
 
   MatrixView sums, gradient;
-  SubCall forward, bias, products;
-  bool has_forward, has_bias, need_dx, need_dweight;
+  SubCall bias, products;
+  bool is_saved, has_bias, need_dx, need_dweight;
 };
 
 class Calls {
@@ -109,13 +112,25 @@ class Calls {
         other_(x_.view.dtype, x_.sizes[0], x_.sizes[1], x_.sizes[1]),
         gate_(call, kGate, x_, dy_),
         up_(call, kUp, x_, dy_),
+        forward_(gated_linear(), call),
         act_(gated_act_backward(), call),
         add_(add(), call) {
-    gate_.place(memory_);
-    up_.place(memory_);
+    has_forward_ = !gate_.is_saved || !up_.is_saved;
+    gate_.place(memory_, !has_forward_);
+    up_.place(memory_, !has_forward_);
     if (gate_.need_dx) memory_.take(other_);
     gate_.products.call.outputs[output_of(kMatmulBackward, "da")] = dx_.view;
     up_.products.call.outputs[output_of(kMatmulBackward, "da")] = other_.view;
+
+    // The call of the forward, by the same kernel: gate and up have the same bits. y goes where dgate will be.
+    forward_.call.inputs[input_of(kGatedLinear, "x")] = &x_.view;
+    for (const auto& [to, from] : kForwardInputs) forward_.call.inputs[to] = call.inputs[from];
+    forward_.call.outputs[output_of(kGatedLinear, "y")] = gate_.gradient.view;
+    forward_.call.outputs[output_of(kGatedLinear, "gate")] = gate_.sums.view;
+    forward_.call.outputs[output_of(kGatedLinear, "up")] = up_.sums.view;
+    forward_.set(attribute_of<std::string>(kGatedLinear, "activation"), call.attributes[kActivation]);
+    forward_.set(attribute_of<bool>(kGatedLinear, "transpose_weight"), call.attributes[kTransposeWeight]);
+    forward_.set(attribute_of<bool>(kGatedLinear, "keep"), true);
 
     act_.call.inputs[input_of(kGatedActBackward, "dy")] = &dy_.view;
     act_.call.inputs[input_of(kGatedActBackward, "gate")] = &gate_.sums.view;
@@ -132,13 +147,13 @@ class Calls {
   }
 
   size_t workspace() const {
-    return memory_.taken() + std::max({gate_.workspace(), up_.workspace(), act_.workspace()});
+    return memory_.taken() +
+           std::max({has_forward_ ? forward_.workspace() : 0, gate_.workspace(), up_.workspace(), act_.workspace()});
   }
 
   Status run() {
     void* const workspace = memory_.rest();
-    if (gate_.has_forward) FUSEDOPS_TRY(gate_.forward.run(workspace));
-    if (up_.has_forward) FUSEDOPS_TRY(up_.forward.run(workspace));
+    if (has_forward_) FUSEDOPS_TRY(forward_.run(workspace));
     FUSEDOPS_TRY(act_.run(workspace));
     FUSEDOPS_TRY(gate_.run(workspace));
     FUSEDOPS_TRY(up_.run(workspace));
@@ -149,7 +164,8 @@ class Calls {
   Memory memory_;
   MatrixView x_, dy_, dx_, other_;
   Part gate_, up_;
-  SubCall act_, add_;
+  SubCall forward_, act_, add_;
+  bool has_forward_;
 };
 
 size_t backward_workspace(const Call& call) { return Calls(call, nullptr).workspace(); }

@@ -1,5 +1,6 @@
-// linear: y = act(x W^T + bias), a product with an epilogue. With z = x W^T, its gradient is that of bias_act at z, dz,
-// then that of the product: dx = dz W and dW = dz^T x.
+// linear: y = act(z) with z = x W^T + bias, a product with an epilogue. Its gradient is dz = dy * act'(z), then that of
+// the product: dx = dz W and dW = dz^T x. z is saved with the bias, rounded once, so that the slope is that of the
+// value that the forward activated.
 #pragma once
 
 #include "core/common/activations.h"
@@ -10,7 +11,7 @@
 namespace fusedops {
 
 // W is [out, in], or [in, out] if transpose_weight is false. z is empty unless keep is true and the activation has a
-// slope of its own; the backward then computes it again.
+// slope of its own; the backward then calls linear again.
 inline constexpr Signature kLinear{
     .name = "linear",
     .inputs = {{.name = "x", .layout = Layout::rows_apart},

@@ -1,5 +1,5 @@
-// The calls of other operators that linear's backward consists of, on the CPU and on a GPU alike: matmul, if z was not
-// kept; bias_act_backward, which gives dz and dbias in one pass; matmul_backward.
+// The calls of other operators that linear's backward consists of, on the CPU and on a GPU alike: linear, if z was not
+// saved; bias_act_backward, which gives dz and dbias in one pass; matmul_backward.
 #include <algorithm>
 
 #include "core/declaration/sub_call.h"
@@ -42,7 +42,8 @@ class Calls {
         dy_(MatrixView::of_rows(*call.inputs[kDy])),
         z_(dy_.view.dtype, dy_.sizes[0], dy_.sizes[1], dy_.sizes[1]),
         dz_(dy_.view.dtype, dy_.sizes[0], dy_.sizes[1], dy_.sizes[1]),
-        product_(matmul(), call),
+        bias_(call.inputs[kBias] ? *call.inputs[kBias] : View()),
+        forward_(linear(), call),
         act_(bias_act_backward(), call),
         backward_(matmul_backward(), call) {
     const std::string& activation = call.attributes[kActivation];
@@ -51,23 +52,27 @@ class Calls {
     const bool need_dx = call.attributes[kNeedDx], need_dweight = call.attributes[kNeedDweight];
     const bool need_dbias = call.inputs[kBias] && call.attributes[kNeedDbias];
     has_act_ = has_slope || need_dbias;
-    has_product_ = has_slope && dy_.bytes() > 0 && (!kept || kept->numel() == 0);
+    has_forward_ = has_slope && dy_.bytes() > 0 && (!kept || kept->numel() == 0);
     has_backward_ = need_dx || need_dweight;
     const bool need_dz = has_slope && has_backward_;
-    if (has_product_)
+    if (has_forward_)
       memory_.take(z_);
     else
       z_.view.data = kept ? kept->data : nullptr;
-    if (need_dz) memory_.take(dz_);
+    if (need_dz || has_forward_) memory_.take(dz_);
 
-    product_.call.inputs[input_of(kMatmul, "a")] = &x_.view;
-    product_.call.inputs[input_of(kMatmul, "b")] = weight;
-    product_.call.outputs[output_of(kMatmul, "c")] = z_.view;
-    product_.set(attribute_of<bool>(kMatmul, "transpose_b"), transpose);
+    // The call of the forward, by the same kernel: z has the same bits. y goes where dz will be.
+    set_affine(forward_, x_, weight, call.inputs[kBias], transpose);
+    forward_.set(attribute_of<std::string>(kLinear, "activation"), activation);
+    forward_.set(attribute_of<bool>(kLinear, "keep"), true);
+    forward_.call.outputs[output_of(kLinear, "y")] = dz_.view;
+    forward_.call.outputs[output_of(kLinear, "z")] = z_.view;
+
+    bias_.data = nullptr;  // z has it already
 
     act_.call.inputs[input_of(kBiasActBackward, "dy")] = &dy_.view;
     act_.call.inputs[input_of(kBiasActBackward, "x")] = has_slope ? &z_.view : &dy_.view;  // the identity does not ask
-    act_.call.inputs[input_of(kBiasActBackward, "bias")] = call.inputs[kBias];
+    act_.call.inputs[input_of(kBiasActBackward, "bias")] = call.inputs[kBias] ? &bias_ : nullptr;
     act_.call.outputs[output_of(kBiasActBackward, "dx")] = dz_.view;
     act_.call.outputs[output_of(kBiasActBackward, "dbias")] = call.outputs[kDbias];
     act_.set(attribute_of<std::string>(kBiasActBackward, "activation"), activation);
@@ -80,12 +85,12 @@ class Calls {
   }
 
   size_t workspace() const {
-    return memory_.taken() + std::max({has_product_ ? product_.workspace() : 0, has_act_ ? act_.workspace() : 0,
+    return memory_.taken() + std::max({has_forward_ ? forward_.workspace() : 0, has_act_ ? act_.workspace() : 0,
                                        has_backward_ ? backward_.workspace() : 0});
   }
 
   Status run() {
-    if (has_product_) FUSEDOPS_TRY(product_.run(memory_.rest()));
+    if (has_forward_) FUSEDOPS_TRY(forward_.run(memory_.rest()));
     if (has_act_) FUSEDOPS_TRY(act_.run(memory_.rest()));
     return has_backward_ ? backward_.run(memory_.rest()) : Status();
   }
@@ -93,8 +98,9 @@ class Calls {
  private:
   Memory memory_;
   MatrixView x_, dy_, z_, dz_;
-  SubCall product_, act_, backward_;
-  bool has_product_, has_act_, has_backward_;
+  View bias_;
+  SubCall forward_, act_, backward_;
+  bool has_forward_, has_act_, has_backward_;
 };
 
 size_t backward_workspace(const Call& call) { return Calls(call, nullptr).workspace(); }

@@ -31,7 +31,7 @@ struct Activate {
   }
 };
 
-// c = activation(sum + bias), and z, the sums: the tree of CUTLASS's epilogue visitors.
+// c = activation(z) with z = sum + bias, which is stored too if it is wanted: the tree of CUTLASS's epilogue visitors.
 template <class T>
 struct LinearFusion {
   static constexpr auto kRounding = cutlass::FloatRoundStyle::round_to_nearest;
@@ -47,7 +47,7 @@ struct LinearFusion {
   using Act = cutlass::epilogue::fusion::Sm90Compute<Activate, T, float, kRounding>;
   template <class... Nodes>
   using Tree = cutlass::epilogue::fusion::Sm90EVT<Nodes...>;
-  using Callbacks = Tree<Act, Tree<Add, Tree<StoreZ, cutlass::epilogue::fusion::Sm90AccFetch>, Bias>>;
+  using Callbacks = Tree<Act, Tree<StoreZ, Tree<Add, cutlass::epilogue::fusion::Sm90AccFetch, Bias>>>;
 };
 
 template <class T>
@@ -76,7 +76,7 @@ Status launch_linear_sm90(const Matmul& product, const Context& context) {
       {int(product.m), int(product.n), int(product.k), 1},
       {static_cast<const T*>(product.a.data), sm90_stride<typename Kernel::StrideA>(product.a.stride, 0),
        static_cast<const T*>(product.b.data), sm90_stride<typename Kernel::StrideB>(product.b.stride, 0)},
-      {{{{{}, {static_cast<T*>(epilogue.z), stride_c}}, {static_cast<const T*>(epilogue.bias), no_bias, {}}, {}},
+      {{{{{}, {static_cast<const T*>(epilogue.bias), no_bias, {}}, {}}, {static_cast<T*>(epilogue.z), stride_c}},
         {epilogue.activation}},
        nullptr,
        {},

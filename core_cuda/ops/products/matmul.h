@@ -23,7 +23,7 @@ Status product_rule(Rule& rule, int a, int b, bool transpose_a, bool transpose_b
 struct Epilogue {
   const void* bias = nullptr;  // [n], of the product's dtype
   int activation = 0;          // its index in activations::kNames: 0 is the identity
-  void* z = nullptr;           // the sums alone, rounded, laid out as c; null: not wanted
+  void* z = nullptr;           // sum + bias, rounded, laid out as c; null: not wanted
 
   bool is_empty() const { return !bias && !activation && !z; }
 };

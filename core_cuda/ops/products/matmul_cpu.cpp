@@ -65,12 +65,12 @@ void write(const A* from, T* to, int64_t n) {
 template <class T, class A = compute_t<T>>
 void finish(const Matmul& call, int64_t at, int64_t n, A* sums) {
   const Epilogue& epilogue = call.epilogue;
-  if (epilogue.z) write(sums, static_cast<T*>(epilogue.z) + at, n);
   if (const T* bias = static_cast<const T*>(epilogue.bias))
     for (int64_t i = 0, column = at % call.c_stride; i < n; ++i) {
       sums[i] += to_compute(bias[column]);
       if (++column == call.n) column = 0;
     }
+  if (epilogue.z) write(sums, static_cast<T*>(epilogue.z) + at, n);
   if (epilogue.activation) activate(epilogue.activation, sums, n);
   T* const c = static_cast<T*>(call.c) + at;
   if (static_cast<void*>(c) != sums) write(sums, c, n);

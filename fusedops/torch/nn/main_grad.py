@@ -61,8 +61,9 @@ class _Linear(torch.autograd.Function):
         need_dx, _, need_dbias, _ = ctx.needs_input_grad
         dz, dx, dbias = dy, None, None
         if z is not None or need_dbias:
+            added = None if bias is None else torch.full_like(bias, -0.0)  # nothing: z contains the bias
             found, dbias = _ops.bias_act_backward(
-                dy, dy if z is None else z, bias, ctx.activation, z is not None, need_dbias
+                dy, dy if z is None else z, added, ctx.activation, z is not None, need_dbias
             )
             dz = dy if z is None else found
         dz = _matrix(dz)
