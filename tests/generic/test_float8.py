@@ -110,8 +110,43 @@ def test_scales(any_backend, dtype, kind, scaling, random):
         y, scales = quantized(any_backend, x, dtype, scaling=scaling, kind=kind)
         expected = scales_of(x, scaling, kind, wide)
         assert_same_bits(scales, expected, f"{shape}")
-        inverse = np.dtype(wide).type(1) / spread(expected, shape, scaling)
-        np.testing.assert_array_equal(bytes_of(y), codes((x.astype(wide) * inverse).astype(np.float64), kind))
+        np.testing.assert_array_equal(bytes_of(y), codes(quotients(x, spread(expected, shape, scaling)), kind))
+
+
+def quotients(values, scales):
+    """With enough bits that none is rounded to the middle of two numbers of 8 bits, unless it is there."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
+        return values.astype(np.longdouble) / scales.astype(np.longdouble)
+
+
+def near_middles(kind, scale, dtype):
+    """Values whose quotients are as near the middles of two numbers of 8 bits as any of dtype, or at them."""
+    known = numbers(kind)
+    middles = np.concatenate([(known[1:] + known[:-1]) / 2, known])
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        exact = (middles * np.longdouble(scale)).astype(numpy_dtype(dtype))
+        steps = [np.nextafter(exact, exact.dtype.type(way)) for way in (np.inf, 0)]
+    return np.concatenate([x.astype(np.float64) for x in (exact, *steps)])
+
+
+@formats
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_quotients_are_rounded_once(any_backend, dtype, kind, scaling, random):
+    """By given scales of any kind: zero, subnormal, negative, beyond the inverse of every number, not finite."""
+    wide = np.dtype(compute_dtype(dtype))
+    info = np.finfo(wide)
+    special = [0.1, 1e-39, 0.0, -0.3, 1.0, 0.5, 3.0, info.max, info.tiny, info.smallest_subnormal, np.inf, np.nan]
+    scales = np.concatenate([special, random.uniform(1, 2, size=20), 10.0 ** random.uniform(-30, 30, size=20)])
+    scales = scales.astype(wide)
+    rows = [near_middles(kind, scale, dtype) for scale in scales]
+    values = np.stack([np.concatenate([row, -row, [0.0, -0.0, np.inf, -np.inf, np.nan]]) for row in rows])
+    values = values[:, random.permutation(values.shape[1])][:, :256]
+    for x, given in [(values, scales[:, None])] if scaling != "tensor" else zip(values, scales, strict=True):
+        shape = (len(scales), 2) if scaling == "block" else np.shape(given)
+        scale = np.ascontiguousarray(np.broadcast_to(given, shape))
+        y, _ = quantized(any_backend, x, dtype, scale=scale, scaling=scaling, kind=kind)
+        of_each = spread(scale, x.shape, scaling)
+        np.testing.assert_array_equal(bytes_of(y), codes(quotients(x, of_each), kind))
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)

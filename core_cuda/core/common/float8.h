@@ -13,6 +13,7 @@
 #include <limits>
 #include <string_view>
 
+#include "core/common/formulas.h"
 #include "core/common/numeric.h"
 #include "core/common/rows.h"
 
@@ -45,6 +46,24 @@ FUSEDOPS_HD float to_odd(double x) {
   return std::bit_cast<float>((std::bit_cast<uint32_t>(nearest) - (is_above ? 1u : 0u)) | 1u);
 }
 FUSEDOPS_HD float to_odd(float x) { return x; }
+
+// x / scale, odd if it is not exact: a quotient that was rounded to nearest may have become the middle of two numbers
+// of 8 bits, which it is not. The sign of the remainder says to which side the quotient was rounded.
+template <class A>
+FUSEDOPS_HD A odd_quotient(A x, A scale) {
+  using Bits = std::conditional_t<sizeof(A) == 8, uint64_t, uint32_t>;
+  constexpr Bits kMagnitude = Bits(-1) >> 1, kInfinity = std::bit_cast<Bits>(std::numeric_limits<A>::infinity());
+  constexpr A kSmall = sizeof(A) == 8 ? A(0x1p-500) : A(0x1p-60);  // of a smaller x the remainder might underflow
+  const A up = activations::choose(activations::magnitude(x) < kSmall, 1 / kSmall, A(1));
+  x *= up, scale *= up;
+  const A quotient = x / scale, remainder = activations::multiply_add(-quotient, scale, x);
+  const Bits bits = std::bit_cast<Bits>(quotient);
+  // A remainder that is NaN, that of an infinite scale, says nothing: such a quotient is exact.
+  const Bits is_finite = (bits & kMagnitude) < kInfinity;
+  const Bits is_rounded = is_finite & (Bits(remainder < 0) | Bits(remainder > 0));
+  const Bits is_above = is_rounded & Bits((remainder > 0) == (x < 0));
+  return std::bit_cast<A>((bits - is_above) | is_rounded);
+}
 
 // In a form that compilers vectorize. GPUs from 8.9 on have an instruction: core/cuda/float8.cuh.
 template <class Format>

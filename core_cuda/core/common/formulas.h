@@ -53,6 +53,10 @@ FUSEDOPS_HD float reciprocal(float x) {
 #endif
 }
 
+// a * b + c, rounded once.
+FUSEDOPS_HD double multiply_add(double a, double b, double c) { return fma(a, b, c); }
+FUSEDOPS_HD float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
+
 FUSEDOPS_HD double magnitude(double x) { return fabs(x); }
 FUSEDOPS_HD float magnitude(float x) { return fabsf(x); }
 

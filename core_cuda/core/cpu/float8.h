@@ -33,9 +33,9 @@ void raise_to(A* largest, A value) {
 }
 
 template <class Format, class A>
-void narrow_to(const A* values, A inverse, int64_t n, uint8_t* to) {
+void narrow_to(const A* values, A scale, int64_t n, uint8_t* to) {
 #pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) to[i] = float8_from<Format>(to_odd(values[i] * inverse));
+  for (int64_t i = 0; i < n; ++i) to[i] = float8_from<Format>(to_odd(odd_quotient(values[i], scale)));
 }
 
 // Rounds a row. values(start, n, to) computes n <= kBlock of its values from `start` on; it is asked again where the
@@ -51,10 +51,9 @@ void quantize_row(const Float8Result<A>& out, int64_t row, Values values) {
     }
   };
   const auto round = [&](int64_t start, int64_t n, A scale) {
-    const A inverse = A(1) / scale;
     const A* from = buffer + start % kBlock;
     uint8_t* to = out.y + row * out.columns + start;
-    out.is_e5m2 ? narrow_to<E5m2>(from, inverse, n, to) : narrow_to<E4m3>(from, inverse, n, to);
+    out.is_e5m2 ? narrow_to<E5m2>(from, scale, n, to) : narrow_to<E4m3>(from, scale, n, to);
   };
   if (out.scaling == Scaling::block) {
     each_block([&](int64_t start, int64_t n) {

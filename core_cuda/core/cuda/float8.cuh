@@ -104,17 +104,59 @@ __device__ uint32_t four_float8s(const float (&x)[4]) {
 #endif
 }
 
+// Rarely called: inlined, it would be most of a kernel's code.
+__device__ __noinline__ inline float4 odd_quotients(float4 x, float scale) {
+  return {odd_quotient(x.x, scale), odd_quotient(x.y, scale), odd_quotient(x.z, scale), odd_quotient(x.w, scale)};
+}
+
+// A scale and its inverse. A product with the inverse is about the quotient; a true division of each value would be
+// most of what there is to compute.
+template <class A>
+struct Scale {
+  A scale, inverse;
+
+  __device__ explicit Scale(A scale) : scale(scale), inverse(1 / scale) {}
+
+  // True if a product, rounded to 8 bits, may differ from the rounded quotient: it is near the middle of two numbers of
+  // 8 bits, which has up to 5 significant bits, or not finite. Inverse and product err by up to 5 ulps. Below the least
+  // middle everything becomes zero.
+  static __device__ bool is_doubtful(float product) {
+    constexpr uint32_t kAhead = 8, kMiddle = 1u << 19, kLeast = uint32_t(127 - 18) << 23;
+    const uint32_t bits = __float_as_uint(product);
+    return ((bits + kAhead) & (kMiddle - 1)) <= 2 * kAhead && (bits & 0x7fffffff) >= kLeast;
+  }
+
+  // The quotients of four values, which round to 8 bits as the exact ones.
+  __device__ void divide(const float (&values)[4], float (&quotients)[4]) const {
+    bool is_any_doubtful = false;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      quotients[i] = values[i] * inverse;
+      is_any_doubtful |= is_doubtful(quotients[i]);
+    }
+    if (!is_any_doubtful) return;
+    const float4 exact = odd_quotients({values[0], values[1], values[2], values[3]}, scale);
+    quotients[0] = exact.x, quotients[1] = exact.y, quotients[2] = exact.z, quotients[3] = exact.w;
+  }
+  __device__ void divide(const double (&values)[4], float (&quotients)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) quotients[i] = to_odd(odd_quotient(values[i], scale));
+  }
+};
+
 template <bool kAligned, bool kIsE5m2, class A, int kPack>
-__device__ void store_float8s(const A (&values)[kPack], A inverse, uint8_t* to, int64_t count) {
+__device__ void store_float8s(const A (&values)[kPack], const Scale<A>& scale, uint8_t* to, int64_t count) {
   struct alignas(kPack) {
     uint32_t words[(kPack + 3) / 4];
   } pack;
 #pragma unroll
   for (int i = 0; i < kPack; i += 4) {
-    float scaled[4] = {};
+    A four[4] = {};
+    float quotients[4];
 #pragma unroll
-    for (int k = 0; k < 4 && i + k < kPack; ++k) scaled[k] = to_odd(values[i + k] * inverse);
-    pack.words[i / 4] = four_float8s<kIsE5m2>(scaled);
+    for (int k = 0; k < 4 && i + k < kPack; ++k) four[k] = values[i + k];
+    scale.divide(four, quotients);
+    pack.words[i / 4] = four_float8s<kIsE5m2>(quotients);
   }
   if constexpr (kAligned) {
     if (count > 0) *reinterpret_cast<decltype(pack)*>(to) = pack;
@@ -125,21 +167,21 @@ __device__ void store_float8s(const A (&values)[kPack], A inverse, uint8_t* to, 
   }
 }
 
-// The inverses of the scales of blocks, for each of the thread's packs.
+// The scales of blocks, for each of the thread's packs.
 template <bool kAligned, class T, class A, int kPacks, int kPack, class Index>
-__device__ void block_inverses(const Float8Result<A>& out, int64_t row, const A (&values)[kPacks][kPack],
-                               const PackPlaces<Index>& at, A (&scratch)[32], A (&inverses)[kPacks]) {
+__device__ void block_scales(const Float8Result<A>& out, int64_t row, const A (&values)[kPacks][kPack],
+                             const PackPlaces<Index>& at, A (&scratch)[32], A (&scales)[kPacks]) {
   constexpr int kGroup = kScaleThreads<T>;
   const int lane = threadIdx.x % 32;
   // For pack p of this thread, or of the neighbours that share its scale.
-  const auto inverse_of = [&](int p, A largest, bool writes) {
+  const auto scale_of = [&](int p, A largest, bool writes) {
     const int64_t block = at.column(p) / kScaleBlock, place = row * scale_blocks(out.columns) + block;
     const bool is_there = block * kScaleBlock < at.end;
     A scale = 1;
     if (!out.given) scale = out.scale_of(largest);
     if (out.given && is_there) scale = out.given[place];
     if (!out.given && is_there && writes) out.scales[place] = scale;
-    return A(1) / scale;
+    return scale;
   };
   A largest[kPacks] = {};
   if (!out.given) {
@@ -151,11 +193,11 @@ __device__ void block_inverses(const Float8Result<A>& out, int64_t row, const A 
     for (int p = 0; p < kPacks; ++p) {
       __syncthreads();  // the scratch of the pack before
       const A of_group = among_threads<kGroup>(kGroup, largest[p], scratch, [](A a, A b) { return larger(a, b); });
-      inverses[p] = inverse_of(p, of_group, threadIdx.x % kGroup == 0);
+      scales[p] = scale_of(p, of_group, threadIdx.x % kGroup == 0);
     }
   } else {
     // With each of the first exchanges a thread gives half of its packs away, so that kPacks neighbours take one each,
-    // with its one division. They tell each other the inverses.
+    // with its one division. They tell each other the scales.
     int mine = 0;
 #pragma unroll
     for (int half = kPacks / 2, offset = 1; half > 0; half /= 2, offset *= 2) {
@@ -170,13 +212,13 @@ __device__ void block_inverses(const Float8Result<A>& out, int64_t row, const A 
 #pragma unroll
     for (int offset = kPacks; offset < kGroup; offset *= 2)
       largest[0] = larger(largest[0], exchanged(largest[0], offset));
-    const A inverse = inverse_of(mine, largest[0], lane % kGroup < kPacks);
+    const A scale = scale_of(mine, largest[0], lane % kGroup < kPacks);
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       int owner = 0;
 #pragma unroll
       for (int half = kPacks / 2, offset = 1; half > 0; half /= 2, offset *= 2) owner += p & half ? offset : 0;
-      inverses[p] = __shfl_sync(0xffffffff, inverse, (lane & -kPacks) + owner);
+      scales[p] = __shfl_sync(0xffffffff, scale, (lane & -kPacks) + owner);
     }
   }
 }
@@ -209,20 +251,16 @@ __device__ void quantize_row(const Float8Result<A>& out, const RowThread<kThread
     if (blockIdx.x == 0 && threadIdx.x == 0) *out.scales = scale;
   }
 
-  const A inverse = A(1) / scale;
+  const Scale<A> of_row(scale);
   uint8_t* row = out.y + me.row * out.columns;
   each_tile([&]<int kPacks, int kPack>(const A(&values)[kPacks][kPack], const auto& at) {
-    A inverses[kPacks];
-    if (of_block) {
-      block_inverses<kAligned, T>(out, me.row, values, at, scratch, inverses);
-    } else {
-#pragma unroll
-      for (int p = 0; p < kPacks; ++p) inverses[p] = inverse;
-    }
+    A scales[kPacks];
+    if (of_block) block_scales<kAligned, T>(out, me.row, values, at, scratch, scales);
     const auto store = [&](auto is_e5m2) {
 #pragma unroll
       for (int p = 0; p < kPacks; ++p)
-        store_float8s<kAligned, decltype(is_e5m2)::value>(values[p], inverses[p], row + at.column(p), at.count(p));
+        store_float8s<kAligned, decltype(is_e5m2)::value>(values[p], of_block ? Scale<A>(scales[p]) : of_row,
+                                                          row + at.column(p), at.count(p));
     };
     if (out.is_e5m2)
       store(std::true_type());
