@@ -175,6 +175,71 @@ def test_offsets_out_of_range(any_backend, offsets, sentence, name, random):
         any_backend.call("attention_varlen", tensors)
 
 
+# Of 7 positions.
+OUT_OF_ORDER = {
+    "short": [0, 3, 6],
+    "late": [2, 3, 7],
+    "inside": [2, 3, 5],
+    "beyond": [0, 3, 9],
+    "negative": [-4, 3, 7],
+    "falling": [0, 5, 2, 7],
+    "falling-to-the-end": [1, 6, 2],
+    "no-rows": [4, 4, 4],
+    "no-sequences": [3],
+}
+
+
+def with_poisoned_memory(backend, shapes):
+    """Frees tensors of NaN that are as large as the results: the allocator gives their memory to these."""
+    poison = [backend.tensor(np.full(shape, np.nan), dtype) for shape, dtype in shapes for _ in range(4)]
+    for tensor in poison:
+        backend.to_numpy(tensor)  # it is there
+
+
+@pytest.mark.parametrize("name", OUT_OF_ORDER)
+@pytest.mark.parametrize("sides", ["q", "k", "qk"])
+@pytest.mark.parametrize(
+    ("features", "options"),
+    [(64, {}), (64, {"causal": True}), (128, {}), (192, {}), (256, {}), (20, {}), (64, {"softcap": 5.0})],
+    ids=str,
+)
+def test_offsets_out_of_order_on_a_gpu(any_gpu, name, sides, features, options, dtype, random):
+    """Each offset counts as the largest up to it, within the positions: every row is that of the first sequence that
+    has it, with the bits of a call in order. Rows that no sequence has are zeros, as are their gradients. The kernels
+    for 9.0, those for 8.0 and those without tensor cores."""
+    tile = 40  # so that sequences have several tiles
+    size = 7 * tile
+    inputs = {key: any_gpu.tensor(normal(random, size, 2 if key == "q" else 1, features), dtype) for key in "qkv"}
+    dy = any_gpu.tensor(normal(random, size, 2, features), dtype)
+    bad = np.array(OUT_OF_ORDER[name]) * tile
+    good = np.linspace(0, 7, len(bad)).astype(int) * tile if len(bad) > 1 else np.array([0])
+    given = {side: (bad if side in sides else good).astype(np.int32) for side in "qk"}
+    in_order = {side: np.maximum.accumulate(np.clip(x, 0, size)) for side, x in given.items()}
+
+    def run(inputs, dy, offsets):
+        tensors = {
+            **inputs,
+            **{f"offsets_{side}": any_gpu.from_numpy(x.astype(np.int32)) for side, x in offsets.items()},
+        }
+        (y,), gradients = any_gpu.gradients("attention_varlen", tensors, options, ("q", "k", "v"), (dy,))
+        return [any_gpu.to_numpy(x) for x in (y, *gradients.values())]
+
+    shapes = [(tuple(x.shape), dtype) for x in (*inputs.values(), dy)] + [((2, size), "float32")]
+    with_poisoned_memory(any_gpu, shapes)
+    found = run(inputs, dy, given)
+    rows = {side: slice(x[0], x[-1]) for side, x in in_order.items()}
+    for result, side in zip(found, "qqkk", strict=True):
+        outside = np.ones(size, bool)
+        outside[rows[side]] = False
+        assert not np.any(result[outside].astype(np.float64))
+    if not all(x.stop > x.start for x in rows.values()):
+        return
+    parts = {key: x[rows["q" if key == "q" else "k"]] for key, x in inputs.items()}
+    expected = run(parts, dy[rows["q"]], {side: x - x[0] for side, x in in_order.items()})
+    for result, right, side in zip(found, expected, "qqkk", strict=True):
+        assert_same_bits(result[rows[side]], right)
+
+
 def test_few_head_groups_have_the_bits_of_many(any_backend, random):
     """The backward of one head group is divided into other tasks than that of many."""
     one = {name: normal(random, 1, 300, 1, 16) for name in "qkv"}

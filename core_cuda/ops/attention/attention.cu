@@ -47,21 +47,27 @@ Status run_backward(const Attention& call, void* workspace, const Context& conte
   return (f16 ? attention_mma_backward_f16 : attention_mma_backward_bf16)(call, workspace, context);
 }
 
+using Run = Status (*)(const Attention&, void* workspace, const Context&);
+
+Status run(const Call& call, Run kernels) {
+  Attention attention = Attention::of(call);
+  if (!attention.offsets_q) return kernels(attention, call.workspace, call.context);
+  const PackedOffsets offsets(attention, call.workspace);
+  FUSEDOPS_TRY(put_in_order(attention, offsets, call.context));
+  if (attention.sequences == 0) return {};
+  attention.offsets_q = offsets.q, attention.offsets_k = offsets.k;
+  return kernels(attention, static_cast<char*>(call.workspace) + offsets.size, call.context);
+}
+
 }  // namespace
 }  // namespace cuda
 
-Status attention_cuda(const Call& call) { return cuda::run_forward(Attention::of(call), call.workspace, call.context); }
+Status attention_cuda(const Call& call) { return cuda::run(call, cuda::run_forward); }
 
-Status attention_varlen_cuda(const Call& call) {
-  return cuda::run_forward(Attention::of(call), call.workspace, call.context);
-}
+Status attention_varlen_cuda(const Call& call) { return cuda::run(call, cuda::run_forward); }
 
-Status attention_backward_cuda(const Call& call) {
-  return cuda::run_backward(Attention::of(call), call.workspace, call.context);
-}
+Status attention_backward_cuda(const Call& call) { return cuda::run(call, cuda::run_backward); }
 
-Status attention_varlen_backward_cuda(const Call& call) {
-  return cuda::run_backward(Attention::of(call), call.workspace, call.context);
-}
+Status attention_varlen_backward_cuda(const Call& call) { return cuda::run(call, cuda::run_backward); }
 
 }  // namespace fusedops

@@ -198,9 +198,8 @@ struct Attention {
 
   FUSEDOPS_HD Sequence sequence(int64_t b) const {
     if (offsets_q) {
-      const Range own_queries = packed(offsets_q, b, packed_queries), own_keys = packed(offsets_k, b, packed_keys);
-      const int keys = own_keys.end - own_keys.begin;
-      return {own_queries.begin, own_keys.begin, own_queries.end - own_queries.begin, keys, keys};
+      const int keys = offsets_k[b + 1] - offsets_k[b];
+      return {offsets_q[b], offsets_k[b], offsets_q[b + 1] - offsets_q[b], keys, keys};
     }
     return {0, 0, queries, keys, kept(b)};
   }
@@ -235,22 +234,16 @@ struct Attention {
   bool has_mask;
   const void* lengths;  // null: all keys are kept
   bool lengths_are_64;
-  const int32_t *offsets_q, *offsets_k;  // null: not packed
+  const int32_t *offsets_q, *offsets_k;  // null: not packed. Ascending: the CPU refuses others, a GPU replaces them
   int packed_queries, packed_keys;
 
  private:
-  // Lengths and offsets may be any numbers: on a GPU nobody has looked at them.
+  // Lengths may be any numbers: on a GPU nothing has checked them.
   FUSEDOPS_HD int kept(int64_t b) const {
     if (!lengths) return keys;
     const int64_t length =
         lengths_are_64 ? static_cast<const int64_t*>(lengths)[b] : static_cast<const int32_t*>(lengths)[b];
     return length < 0 ? 0 : length < keys ? static_cast<int>(length) : keys;
-  }
-
-  FUSEDOPS_HD static Range packed(const int32_t* offsets, int64_t b, int size) {
-    const auto within = [=](int offset) { return offset < 0 ? 0 : offset < size ? offset : size; };
-    const int begin = within(offsets[b]), end = within(offsets[b + 1]);
-    return {begin, end < begin ? begin : end};
   }
 };
 

@@ -43,11 +43,6 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int j = 0; j < kPackSize<T>; ++j) sum += element(a, j) * element(b, j);
     }
-    // Rows between packed sequences belong to none.
-    if (call.offsets_q && sums.dq) {
-      T* const dq = call.dq.row<T>(row.sequence, row.position, row.head);
-      for (int i = lane; i < call.dim; i += kLanes) dq[i] = T{};
-    }
   }
 #pragma unroll
   for (int offset = kLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);

@@ -137,7 +137,7 @@ __forceinline__ __device__ void convert(const From& from, To& to) {
 template <class T, int kDepth>
 using LeftOperand = cute::Layout<cute::Shape<cute::Shape<cute::_2, cute::_2, cute::_2>, cute::_1, Int<kDepth / 16>>>;
 
-// Tiles of positions, in sequences that may be packed. Of packed ones nobody has read the offsets yet: tile i of
+// Tiles of positions, in sequences that may be packed. The host does not know the offsets of packed ones: tile i of
 // sequence b stands at offsets[b] / kSize + b + i, which leaves room for each sequence's last tile.
 template <int kSize>
 struct Slots {
@@ -159,14 +159,21 @@ struct Slots {
     return offsets ? offsets[b] / kSize + b + tile : b * tiles + tile;
   }
 
-  // The sequence whose tiles have a slot of packed ones: the last that begins at or before it.
-  __device__ int sequence(int slot) const {
+  struct Tile {
+    int sequence, tile;  // a tile beyond the sequence's end has no positions
+  };
+
+  // The tile of a slot. Of packed ones it is in the last sequence that begins at or before it. A slot before all of
+  // them, of positions that no sequence has, gets a tile without positions.
+  __device__ Tile at(int64_t slot) const {
+    if (!offsets) return {static_cast<int>(slot / tiles), static_cast<int>(slot % tiles)};
     int begin = 0, end = static_cast<int>(sequences);  // it is in there
     while (end - begin > 1) {
       const int middle = (begin + end) / 2;
       (offsets[middle] / kSize + middle <= slot ? begin : end) = middle;
     }
-    return begin;
+    const int tile = static_cast<int>(slot - this->slot(begin, 0));
+    return {begin, tile < 0 ? tiles : tile};
   }
 };
 
@@ -210,8 +217,8 @@ class Order {
     const bool turned = to_and_fro_ && (last_section_ - section) % 2;
     const int tile = last_first_ != turned ? slots_.tiles - 1 - place : place;
     if (!slots_.offsets) return {b, head, tile};
-    b = slots_.sequence(tile);
-    return {b, head, tile - static_cast<int>(slots_.slot(b, 0))};
+    const auto found = slots_.at(tile);
+    return {found.sequence, head, found.tile};
   }
 
  private:
@@ -221,28 +228,6 @@ class Order {
   int per_section_, full_sections_, last_section_;
   bool last_first_, to_and_fro_;
 };
-
-// Whether packed sequences are what they must be: their offsets ascend from 0 to the number of positions. A whole block
-// asks. On a GPU nobody else has looked: where they are not, results are NaN.
-__device__ inline bool are_packed(const int32_t* offsets, int64_t sequences, int positions) {
-  bool good = true;
-  for (int64_t b = threadIdx.x; b <= sequences; b += blockDim.x)
-    good &= b == 0 ? offsets[0] == 0 : offsets[b - 1] <= offsets[b] && offsets[b] <= positions;
-  good &= offsets[sequences] == positions;
-  return __syncthreads_and(good);
-}
-
-__device__ inline bool is_packed_well(const Attention& call) {
-  return !call.offsets_q || (are_packed(call.offsets_q, call.sequences, call.packed_queries) &&
-                             are_packed(call.offsets_k, call.sequences, call.packed_keys));
-}
-
-// Contiguous rows of a result of packed sequences become NaN: all blocks together.
-template <class T>
-__device__ void fill_with_nan(void* data, int64_t size) {
-  for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < size; i += int64_t(gridDim.x) * blockDim.x)
-    static_cast<T*>(data)[i] = T(NAN);
-}
 
 // The rows of a warp's accumulator, times a factor each, to global memory. They pass through a tile in shared memory,
 // from which neighbouring threads take neighbouring 16 bytes; a warp's 16 rows of it are its own. `rows` and `columns`

@@ -555,7 +555,6 @@ struct Backward {
     cutlass::arch::fence_barrier_init();
     __syncthreads();
     begin_kernel();
-    if (!is_packed_well(parameters.call)) return;  // the last kernel writes NaN
     const Work work = uniform(Backward::work(parameters, blockIdx.x));
     if (work.keys.is_empty()) return;
     if (produces) {
@@ -599,7 +598,6 @@ struct Backward {
   static __device__ void prepare(const Parameters& parameters) {
     const Attention& call = parameters.call;
     begin_kernel();
-    if (!is_packed_well(call)) return;
     const int64_t row = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / kLanes;
     const int lane = threadIdx.x % kLanes;
     if (row >= parameters.workspace.slots * kM) return;
@@ -609,9 +607,8 @@ struct Backward {
       for (int64_t i = row; i < parameters.workspace.key_slots; i += parameters.workspace.slots * kM)
         parameters.workspace.key_turns[i] = 0;
     if (row % kM == 0 && lane == 0) parameters.workspace.turns[row / kM] = 0;
-    const int64_t b =
-        call.offsets_q ? parameters.slots.sequence(static_cast<int>(slot)) : slot / parameters.slots.tiles;
-    const int query = static_cast<int>((slot - parameters.slots.slot(b, 0)) * kM + row % kM);
+    const auto [b, tile] = parameters.slots.at(slot);
+    const int query = static_cast<int>(tile * kM + row % kM);
     const Sequence sequence = call.sequence(b);
     float lse = INFINITY, delta = 0;
     if (query < sequence.queries) {
@@ -640,17 +637,9 @@ struct Backward {
   static __device__ void finish(const Parameters& parameters) {
     const Attention& call = parameters.call;
     begin_kernel();
-    if (!is_packed_well(call)) {
-      fill_with_nan<T>(call.dq.data, int64_t(call.packed_queries) * call.heads * call.dim);
-      fill_with_nan<T>(call.dk.data, int64_t(call.packed_keys) * call.key_heads * call.dim);
-      fill_with_nan<T>(call.dv.data, int64_t(call.packed_keys) * call.key_heads * call.dim_v);
-      return;
-    }
     const int64_t slots = parameters.slots.count(), slot = blockIdx.x % slots;
     const int head = static_cast<int>(blockIdx.x / slots);
-    const int64_t b =
-        call.offsets_q ? parameters.slots.sequence(static_cast<int>(slot)) : slot / parameters.slots.tiles;
-    const int tile = static_cast<int>(slot - parameters.slots.slot(b, 0));
+    const auto [b, tile] = parameters.slots.at(slot);
     const Sequence sequence = call.sequence(b);
     const int begin = tile * kM, end = begin + kM < sequence.queries ? begin + kM : sequence.queries;
     if (begin >= end) return;

@@ -478,11 +478,6 @@ struct Forward {
     cutlass::arch::fence_barrier_init();
     __syncthreads();
     begin_kernel();
-    if (!is_packed_well(parameters.call)) {
-      fill_with_nan<T>(parameters.call.y.data,
-                       int64_t(parameters.call.packed_queries) * parameters.call.heads * parameters.call.dim_v);
-      return;
-    }
     if (produces) {
       cutlass::arch::warpgroup_reg_dealloc<kProducerRegisters>();
       if (threadIdx.x < 32) produce(parameters, shared, k_ring, v_ring);

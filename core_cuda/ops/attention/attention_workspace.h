@@ -8,6 +8,19 @@
 
 namespace fusedops::cuda {
 
+// Of packed sequences: the offsets that the kernels read, in front of everything else. See put_in_order().
+struct PackedOffsets {
+  PackedOffsets(const Attention& call, void* workspace)
+      : count(call.offsets_q ? call.sequences + 1 : 0),
+        q(static_cast<int32_t*>(workspace)),
+        k(q + count),
+        size((2 * count * sizeof(int32_t) + 127) / 128 * 128) {}
+
+  int64_t count;
+  int32_t *q, *k;
+  size_t size;  // bytes of both
+};
+
 // Of the backward. A row is a query of a head: see Attention::row.
 struct BackwardSums {
   BackwardSums(const Attention& call, void* workspace) : rows(call.rows()), pitch(pitch_of(call)) {
@@ -33,7 +46,7 @@ struct BackwardSums {
     return dim <= 64 ? 64 : dim <= 128 ? 128 : 256;
   }
 
-  // The row of dq of a sequence's first query. Sequences never share a tile, if their offsets are in order.
+  // The row of dq of a sequence's first query. Sequences never share a tile, since their offsets ascend.
   FUSEDOPS_HD static int64_t dq_row(const Attention& call, int64_t b, const Sequence& sequence, int head) {
     const int64_t tile = call.offsets_q ? head * tiles_of_head(call) + sequence.first_query / kTile + b
                                         : (b * call.heads + head) * tiles_of_head(call);
@@ -168,10 +181,11 @@ inline size_t mask_bytes(const Attention& call) {
 
 // Bytes that the operators ask for, on any device.
 inline size_t attention_workspace(const Attention& call) {
-  return is_split(call) ? Splits(call, nullptr).size : mask_bytes(call);
+  return PackedOffsets(call, nullptr).size + (is_split(call) ? Splits(call, nullptr).size : mask_bytes(call));
 }
 inline size_t attention_backward_workspace(const Attention& call) {
-  return std::max(BackwardSums(call, nullptr).size, BackwardSlots(call).bytes() + mask_bytes(call));
+  return PackedOffsets(call, nullptr).size +
+         std::max(BackwardSums(call, nullptr).size, BackwardSlots(call).bytes() + mask_bytes(call));
 }
 
 }  // namespace fusedops::cuda
