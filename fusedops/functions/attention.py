@@ -148,8 +148,9 @@ def attention_varlen(
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
             dtype, or a number is out of range. On a CPU also: offsets do not ascend from 0 to the number of positions.
-            A GPU cannot raise: there, nothing outside of the tensors is read or written. In PyTorch also: the call is
-            inside torch's context_parallel, which shards sequences.
+            A GPU cannot raise: there, each offset counts as the largest up to it, within [0, N] or [0, M]. A position
+            then belongs to the first sequence that has it, and results and gradients are zeros where no sequence is.
+            In PyTorch also: the call is inside torch's context_parallel, which shards sequences.
 
     PyTorch:
         Under autocast q, k and v are cast to its dtype first, unless they are float64.
@@ -197,7 +198,7 @@ def softmax(x: Tensor, *, scale: float = 1.0, mask: Tensor | None = None, causal
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
+            dtype, or `scale` is not finite.
 
     PyTorch:
         `scale` is a constant of compiled code: torch.compile compiles again for each value.

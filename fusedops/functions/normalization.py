@@ -15,7 +15,7 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, *, eps: float = 1e-6, weig
     Args:
         x: [..., columns], float64, float32, float16 or bfloat16. Rows may be strided: they are read in place.
         weight: [columns], of x's dtype, or float32 beside a 16-bit x; None means a factor of 1.
-        eps: added to the mean of squares, in the compute dtype.
+        eps: at least 0; added to the mean of squares, in the compute dtype.
         weight_offset: added to the weight in the compute dtype; 1 for weights that are stored as the difference from 1,
             as in Gemma. Unused without a weight.
 
@@ -28,7 +28,7 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, *, eps: float = 1e-6, weig
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
+            dtype, or a number is out of range.
 
     PyTorch:
         `eps` is a constant of compiled code: torch.compile compiles again for each value.
@@ -64,7 +64,7 @@ def add_rms_norm(
         x: [..., columns], float64, float32, float16 or bfloat16. Rows may be strided: they are read in place.
         residual: x's shape and dtype.
         weight: [columns], of x's dtype, or float32 beside a 16-bit x; None means a factor of 1.
-        eps: added to the mean of squares, in the compute dtype.
+        eps: at least 0; added to the mean of squares, in the compute dtype.
         weight_offset: added to the weight in the compute dtype; 1 for weights that are stored as the difference from 1,
             as in Gemma. Unused without a weight.
         dropout: the probability with which an element of x is dropped, from 0 to below 1.
@@ -79,7 +79,7 @@ def add_rms_norm(
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype, or the probability is out of range.
+            dtype, or a number is out of range.
 
     PyTorch:
         `eps` and `dropout` are constants of compiled code: torch.compile compiles again for each value.
@@ -136,7 +136,7 @@ def rms_norm_float8(
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
+            dtype, or a number is out of range.
         RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
         ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
 
@@ -190,7 +190,7 @@ def add_rms_norm_float8(
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
+            dtype, or a number is out of range.
         RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
         ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
 
@@ -223,7 +223,7 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
         x: [..., columns], float64, float32, float16 or bfloat16. Rows may be strided: they are read in place.
         weight: [columns], of x's dtype, or float32 beside a 16-bit x; None means a factor of 1.
         bias: [columns], of x's dtype, or float32 beside a 16-bit x; None adds nothing.
-        eps: added to the variance, in the compute dtype.
+        eps: at least 0; added to the variance, in the compute dtype.
 
     Returns:
         A tensor of x's shape and dtype. 16-bit inputs are computed and summed in float32 and rounded once.
@@ -234,7 +234,7 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
+            dtype, or a number is out of range.
 
     PyTorch:
         `eps` is a constant of compiled code: torch.compile compiles again for each value.
@@ -281,7 +281,7 @@ def layer_norm_float8(
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
+            dtype, or a number is out of range.
         RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
         ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
 
@@ -321,7 +321,7 @@ def add_layer_norm(
         residual: x's shape and dtype.
         weight: [columns], of x's dtype, or float32 beside a 16-bit x; None means a factor of 1.
         bias: [columns], of x's dtype, or float32 beside a 16-bit x; None adds nothing.
-        eps: added to the variance, in the compute dtype.
+        eps: at least 0; added to the variance, in the compute dtype.
         dropout: the probability with which an element of x is dropped, from 0 to below 1.
         seed: as in `dropout`, which drops the same with it. Unused if `dropout` is 0.
 
@@ -334,7 +334,7 @@ def add_layer_norm(
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype, or the probability is out of range.
+            dtype, or a number is out of range.
 
     PyTorch:
         `eps` and `dropout` are constants of compiled code: torch.compile compiles again for each value.

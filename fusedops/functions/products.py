@@ -70,9 +70,10 @@ def linear(
         computed in float32, without TF32. The order of the sums is `matmul`'s.
 
     Gradient:
-        With z = x Wᵀ and dz = dy · act'(z + bias): dx = dz W, dW = dzᵀ x, and dbias is the sum of dz over all rows.
-        z and dz are rounded to x's dtype. z is kept for the backward only if a gradient is wanted when `linear` is
-        called, and not at all for the identity; otherwise the backward computes it again.
+        With z = x Wᵀ + bias and dz = dy · act'(z): dx = dz W, dW = dzᵀ x, and dbias is the sum of dz over all rows.
+        z and dz are rounded to x's dtype, once: where relu's result is positive, its slope is 1. z is saved for the
+        backward only if a gradient is wanted when `linear` is called, and not at all for the identity; otherwise the
+        backward computes it again, with the same bits.
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
@@ -126,8 +127,8 @@ def gated_linear(
     Gradient:
         With the factors g and u before the activation: dg = dy · u · act'(g) and du = dy · act(g), rounded to x's
         dtype; dx = dg Wg + du Wu, dWg = dgᵀ x, dWu = duᵀ x, and the biases' gradients are the sums of dg and du over
-        all rows. g and u are kept for the backward, rounded, only if a gradient is wanted when `gated_linear` is
-        called; otherwise the backward computes them again.
+        all rows. g and u are saved for the backward, rounded, only if a gradient is wanted when `gated_linear` is
+        called; otherwise the backward computes them again, with the same bits.
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or

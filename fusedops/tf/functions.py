@@ -13,7 +13,6 @@ from fusedops.tf.naming import are_symbolic, call_symbolic, named
 from fusedops.tf.operators import OPERATORS as ops
 from fusedops.tf.randomness import seed_of
 from fusedops.tf.recording import may_need_gradient
-from fusedops.tf.sequences import check_whole_sequences
 from fusedops.tf.tensors import Tensor, TensorLike, Variable
 
 __all__ = [
@@ -150,7 +149,7 @@ def add_layer_norm(
         residual: x's shape and dtype.
         weight: [columns], of x's dtype, or float32 beside a 16-bit x; None means a factor of 1.
         bias: [columns], of x's dtype, or float32 beside a 16-bit x; None adds nothing.
-        eps: added to the variance, in the compute dtype.
+        eps: at least 0; added to the variance, in the compute dtype.
         dropout: the probability with which an element of x is dropped, from 0 to below 1.
         seed: as in `dropout`, which drops the same with it. Unused if `dropout` is 0.
 
@@ -163,7 +162,7 @@ def add_layer_norm(
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype, or the probability is out of range.
+            dtype, or a number is out of range.
 
     PyTorch:
         `eps` and `dropout` are constants of compiled code: torch.compile compiles again for each value.
@@ -215,7 +214,7 @@ def add_rms_norm(
         x: [..., columns], float64, float32, float16 or bfloat16. Rows may be strided: they are read in place.
         residual: x's shape and dtype.
         weight: [columns], of x's dtype, or float32 beside a 16-bit x; None means a factor of 1.
-        eps: added to the mean of squares, in the compute dtype.
+        eps: at least 0; added to the mean of squares, in the compute dtype.
         weight_offset: added to the weight in the compute dtype; 1 for weights that are stored as the difference from 1,
             as in Gemma. Unused without a weight.
         dropout: the probability with which an element of x is dropped, from 0 to below 1.
@@ -230,7 +229,7 @@ def add_rms_norm(
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype, or the probability is out of range.
+            dtype, or a number is out of range.
 
     PyTorch:
         `eps` and `dropout` are constants of compiled code: torch.compile compiles again for each value.
@@ -301,7 +300,7 @@ def add_rms_norm_float8(
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
+            dtype, or a number is out of range.
         RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
         ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
 
@@ -412,7 +411,7 @@ def attention(
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
             dtype, or a number is out of range. On a CPU also: a length is not in [0, S]. A GPU cannot raise: there, it
-            counts as 0 or S. In PyTorch also: the call is inside torch's context_parallel, which shards sequences.
+            counts as 0 or S.
 
     PyTorch:
         Under autocast q, k and v are cast to its dtype first, unless they are float64. `scale`, `window`, `softcap`
@@ -447,7 +446,6 @@ def attention(
             seq_dim=seq_dim,
         )
     try:
-        check_whole_sequences("attention")
         scales, windowed = optional_number("attention", "scale", scale), optional_count("attention", "window", window)
         if dropout == 0:
             y, _ = ops.attention(
@@ -534,8 +532,8 @@ def attention_varlen(
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
             dtype, or a number is out of range. On a CPU also: offsets do not ascend from 0 to the number of positions.
-            A GPU cannot raise: there, nothing outside of the tensors is read or written. In PyTorch also: the call is
-            inside torch's context_parallel, which shards sequences.
+            A GPU cannot raise: there, each offset counts as the largest up to it, within [0, N] or [0, M]. A position
+            then belongs to the first sequence that has it, and results and gradients are zeros where no sequence is.
 
     PyTorch:
         Under autocast q, k and v are cast to its dtype first, unless they are float64.
@@ -567,7 +565,6 @@ def attention_varlen(
             softcap=softcap,
         )
     try:
-        check_whole_sequences("attention_varlen")
         scales = optional_number("attention_varlen", "scale", scale)
         windowed = optional_count("attention_varlen", "window", window)
         y, _ = ops.attention_varlen(
@@ -951,16 +948,13 @@ def elementwise(expression: str, *, inputs: Sequence[str] | None = None, name: s
         A function that takes the inputs by position: tensors, or numbers for some of them. The first tensor says the
         dtype; others have the same, or float32 beside a first one of 16 bits. The result has this dtype and the shape
         to which all inputs broadcast; one that is made of reductions and numbers alone has a last dimension of size 1.
-        Reductions, too, are over the rows of that shape; of no elements, sum is 0, mean NaN, max -inf and min inf. An
-        input takes part in the shape even if no value depends on it. The function's `source` is the kernel in C++, its
-        `derivative` an expression.
+        Reductions, too, are over the rows of that shape. The function's `source` is the kernel in C++, its `derivative`
+        an expression.
 
     Gradient:
         The derivative of the expression, made symbolically, to any order. Gradients of inputs that were broadcast are
-        sums in a fixed order. At ties, max and min of two share the gradient; those of a row share it among all. A row
-        whose max or min is NaN has gradient NaN. abs, relu, sign and floor have slope 0 at a jump or kink. `where`
-        selects gradients: the branch that is not taken has none, even if its slope is infinite or NaN, nor has the
-        condition.
+        sums in a fixed order. At ties, max and min of two share the gradient; those of a row share it among all. abs,
+        relu, sign and floor have slope 0 at a jump or kink. `where` selects gradients, and has none for the condition.
 
     Raises:
         ValueError: the expression is not one; the message shows the place. A name is not allowed.
@@ -1126,8 +1120,8 @@ def gated_linear(
     Gradient:
         With the factors g and u before the activation: dg = dy · u · act'(g) and du = dy · act(g), rounded to x's
         dtype; dx = dg Wg + du Wu, dWg = dgᵀ x, dWu = duᵀ x, and the biases' gradients are the sums of dg and du over
-        all rows. g and u are kept for the backward, rounded, only if a gradient is wanted when `gated_linear` is
-        called; otherwise the backward computes them again.
+        all rows. g and u are saved for the backward, rounded, only if a gradient is wanted when `gated_linear` is
+        called; otherwise the backward computes them again, with the same bits.
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
@@ -1244,7 +1238,7 @@ def layer_norm(
         x: [..., columns], float64, float32, float16 or bfloat16. Rows may be strided: they are read in place.
         weight: [columns], of x's dtype, or float32 beside a 16-bit x; None means a factor of 1.
         bias: [columns], of x's dtype, or float32 beside a 16-bit x; None adds nothing.
-        eps: added to the variance, in the compute dtype.
+        eps: at least 0; added to the variance, in the compute dtype.
 
     Returns:
         A tensor of x's shape and dtype. 16-bit inputs are computed and summed in float32 and rounded once.
@@ -1255,7 +1249,7 @@ def layer_norm(
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
+            dtype, or a number is out of range.
 
     PyTorch:
         `eps` is a constant of compiled code: torch.compile compiles again for each value.
@@ -1310,7 +1304,7 @@ def layer_norm_float8(
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
+            dtype, or a number is out of range.
         RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
         ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
 
@@ -1364,9 +1358,10 @@ def linear(
         computed in float32, without TF32. The order of the sums is `matmul`'s.
 
     Gradient:
-        With z = x Wᵀ and dz = dy · act'(z + bias): dx = dz W, dW = dzᵀ x, and dbias is the sum of dz over all rows.
-        z and dz are rounded to x's dtype. z is kept for the backward only if a gradient is wanted when `linear` is
-        called, and not at all for the identity; otherwise the backward computes it again.
+        With z = x Wᵀ + bias and dz = dy · act'(z): dx = dz W, dW = dzᵀ x, and dbias is the sum of dz over all rows.
+        z and dz are rounded to x's dtype, once: where relu's result is positive, its slope is 1. z is saved for the
+        backward only if a gradient is wanted when `linear` is called, and not at all for the identity; otherwise the
+        backward computes it again, with the same bits.
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
@@ -1684,7 +1679,7 @@ def rms_norm(
     Args:
         x: [..., columns], float64, float32, float16 or bfloat16. Rows may be strided: they are read in place.
         weight: [columns], of x's dtype, or float32 beside a 16-bit x; None means a factor of 1.
-        eps: added to the mean of squares, in the compute dtype.
+        eps: at least 0; added to the mean of squares, in the compute dtype.
         weight_offset: added to the weight in the compute dtype; 1 for weights that are stored as the difference from 1,
             as in Gemma. Unused without a weight.
 
@@ -1697,7 +1692,7 @@ def rms_norm(
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
+            dtype, or a number is out of range.
 
     PyTorch:
         `eps` is a constant of compiled code: torch.compile compiles again for each value.
@@ -1752,7 +1747,7 @@ def rms_norm_float8(
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
+            dtype, or a number is out of range.
         RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
         ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
 
@@ -1917,7 +1912,7 @@ def softmax(
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
+            dtype, or `scale` is not finite.
 
     PyTorch:
         `scale` is a constant of compiled code: torch.compile compiles again for each value.
