@@ -13,6 +13,7 @@ from tests.specifications import is_of_an_expression
 
 ADAMW = UPDATES[0]
 WAYS = {"torch": ("eager", "compiled"), "tf": ("eager", "graph", "xla")}
+WEIGHTED = [update for update in UPDATES if hasattr(update, "weighted_means")]
 all_updates = pytest.mark.parametrize("update", UPDATES, ids=lambda update: update.name)
 
 
@@ -21,6 +22,16 @@ def same_bits(found, expected):
     for name, tensors in found.items():
         for i, (got, wanted) in enumerate(zip(tensors, expected[name], strict=True)):
             assert_same_bits(got, wanted, f"{name}[{i}]")
+
+
+def assert_values(update, backend, call, dtype):
+    """Results of a call are within the derived tolerance of the reference."""
+    exact = update.reference(wide(call.lists, dtype), call.scalars, call.options)
+    found = update.run(backend, call)
+    assert found.keys() == exact.keys()
+    for name, tensors in found.items():
+        for got, (value, magnitude, roundings) in zip(tensors, exact[name], strict=True):
+            assert_accurate(got, value, magnitude, roundings, f"{name} {call.options}")
 
 
 def test_every_operator_is_here(torch_cpu):
@@ -33,35 +44,40 @@ def test_every_operator_is_here(torch_cpu):
 @all_updates
 def test_values(any_backend, update, dtype, random):
     for call in update.calls(dtype, random):
-        exact = update.reference(wide(call.lists, dtype), call.scalars, call.options)
-        found = update.run(any_backend, call)
-        assert found.keys() == exact.keys()
-        for name, tensors in found.items():
-            for got, (value, magnitude, roundings) in zip(tensors, exact[name], strict=True):
-                assert_accurate(got, value, magnitude, roundings, f"{name} {call.options}")
+        assert_values(update, any_backend, call, dtype)
+
+
+@pytest.mark.parametrize("update", WEIGHTED, ids=lambda update: update.name)
+def test_weighted_means(any_backend, update, dtype, random):
+    """Moving averages and weight decay are right at both ends of their weights."""
+    for call in update.weighted_means(dtype, random):
+        assert_values(update, any_backend, call, dtype)
 
 
 @pytest.mark.parametrize("decoupled", [True, False])
 @pytest.mark.parametrize("decay", [0.0, 0.5])
 @pytest.mark.parametrize("amsgrad", [False, True])
-def test_infinities_and_nan(any_backend, dtype, decoupled, decay, amsgrad):
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.25, 0.25), (0.0, 0.0)])
+def test_infinities_and_nan(any_backend, dtype, decoupled, decay, amsgrad, betas):
     """As the formulas give them, with a decay that is a factor: none is hidden, and no NaN is invented."""
     inf, nan = np.inf, np.nan
-    values = {"params": [inf, -inf, 2, 2, nan, 2, inf], "grads": [1, 1, inf, nan, 1, 0, 0]}
-    values |= {"exp_avgs": [1, 1, 1, 1, 1, 0, 0], "exp_avg_sqs": [1, 1, 1, 1, 1, inf, 0]}
+    values = {"params": [inf, -inf, 2, 2, nan, 2, inf, 2, 2, 2], "grads": [1, 1, inf, nan, 1, 0, 0, 1, inf, inf]}
+    values |= {"exp_avgs": [1, 1, 1, 1, 1, 0, 0, inf, inf, -inf], "exp_avg_sqs": [1, 1, 1, 1, 1, inf, 0, 1, inf, 1]}
     lists = {name: [np.asarray(x).astype(numpy_dtype(dtype))] for name, x in values.items()}
     scalars = {"lr": np.float32(0.125), "step": np.float32(0), "grad_scale": None, "found_inf": None, "clip": None}
-    options = {"decoupled": decoupled, "weight_decay": decay}
-    largest = np.asarray([0, 2, 1, inf, 1, 1, nan])
+    beta1, beta2 = betas
+    options = {"decoupled": decoupled, "weight_decay": decay, "beta1": beta1, "beta2": beta2}
+    largest = np.asarray([0, 2, 1, inf, 1, 1, nan, 1, 1, 1])
     max_exp_avg_sqs = [largest.astype(numpy_dtype(dtype))] if amsgrad else []
     call = Call({**lists, "max_exp_avg_sqs": max_exp_avg_sqs, "steps": [], "masters": []}, scalars, options)
     found = ADAMW.run(any_backend, call)
     p, g, m, v = (np.asarray(x, "float64") for x in values.values())
     with np.errstate(invalid="ignore"):
         g = g if decoupled or not decay else g + decay * p
-        m, v = m + 0.1 * (g - m), 0.999 * v + 0.001 * g * g
+        m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
         largest = np.maximum(largest, v) if amsgrad else v
-        p = p * (1 - 0.125 * decay if decoupled else 1) - 1.25 * m / (np.sqrt(largest) / np.sqrt(0.001) + 1e-8)
+        size = 0.125 / (1 - beta1) / (np.sqrt(largest) / np.sqrt(1 - beta2) + 1e-8)
+        p = p * (1 - 0.125 * decay if decoupled else 1) - size * m
     for name, expected in (("params", p), ("exp_avgs", m), ("exp_avg_sqs", v)):
         got = found[name][0].astype("float64")
         for kind in (np.isnan, np.isposinf, np.isneginf):

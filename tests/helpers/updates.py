@@ -6,7 +6,7 @@ Each has no derivative and no public function, so that the suites of the others 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -44,6 +44,9 @@ class Update:
     def calls(self, dtype: str, random: np.random.Generator) -> list[Call]:
         raise NotImplementedError
 
+    # weighted_means(dtype, random), if the operator has weights: calls with weights from 0 to nearly 1, and terms whose
+    # sizes differ by 10^7. A formula that cancels at either end has no correct digit.
+
     def reference(self, lists: Lists, scalars: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
         """Of every updated list, and of the result: the values, what their errors are relative to, and how often they
         are rounded in the compute dtype. The arrays are in the dtype to compute in."""
@@ -53,6 +56,20 @@ class Update:
         """The updated lists after the call, or the result. `way`: how it is called."""
         run = _in_torch if backend.framework == "torch" else _in_tensorflow
         return run(self, backend, call, way)
+
+
+WEIGHTS = (0.0, 1e-9, 0.001, 0.3, 0.5, 0.9, 0.999, 1 - 1e-6)
+
+
+def sizes(dtype: str) -> Iterable[tuple[float, float]]:
+    """Sizes of a moving average and of the gradient that is added to it. The dtype's range has their squares."""
+    large = 30.0 if dtype == "float16" else 1e4
+    return ((large, large * 1e-7), (large * 1e-7, large), (1.0, 1.0))
+
+
+def geometric(beta: Any, terms: int) -> Any:
+    """1 - beta^terms, without the difference."""
+    return (1 - beta) * sum(beta**k for k in range(terms))
 
 
 def arrays(shapes: Any, dtype: str, random: np.random.Generator) -> list[Array]:
@@ -127,6 +144,22 @@ class Adamw(Update):
             yield from (some, self._with_largest(some, random))
             yield from (with_masters, self._with_largest(with_masters, random))
 
+    def weighted_means(self, dtype, random):
+        states = {dtype, "float32"} if numpy_dtype(dtype).itemsize == 2 else {dtype}
+        scalars = {"lr": 0.5, "step": np.float32(3), "grad_scale": None, "found_inf": None, "clip": None}
+        cases = itertools.product(WEIGHTS, WEIGHTS, sizes(dtype), (False, True), sorted(states))
+        for beta1, beta2, (before, now), amsgrad, state in cases:
+            p, g, m, v = random.normal(size=(4, 33))
+            values = {"params": p, "grads": now * g, "exp_avgs": before * m, "exp_avg_sqs": (before * v) ** 2}
+            kinds = {"params": dtype, "grads": dtype, "exp_avgs": state, "exp_avg_sqs": state}
+            lists = {name: [x.astype(numpy_dtype(kinds[name]))] for name, x in values.items()}
+            lists |= {"max_exp_avg_sqs": [], "steps": [], "masters": []}
+            call = Call(lists, scalars, {"beta1": beta1, "beta2": beta2})
+            yield self._with_largest(call, random) if amsgrad else call
+        for rest in WEIGHTS:  # of a parameter, after its weight decay and a small update
+            call = Call({**lists, **{name: [x * 0 for x in lists[name]] for name in ("grads", "exp_avgs")}}, scalars)
+            yield replace(call, options={"weight_decay": 2 * (1 - rest)})
+
     def _with_largest(self, call, random):
         """For AMSGrad: of some elements the largest second moment comes later, of others it was before."""
         seconds = call.lists["exp_avg_sqs"]
@@ -144,7 +177,8 @@ class Adamw(Update):
     def reference(self, lists, scalars, options):
         options = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01, **options}
         decoupled, hat = options.get("decoupled", True), options.get("epsilon_hat", False)
-        beta1, beta2, decay = options["beta1"], options["beta2"], options["weight_decay"]
+        kind = lists["params"][0].dtype.type
+        beta1, beta2, decay = (kind(options[name]) for name in ("beta1", "beta2", "weight_decay"))
         skipped, lr = bool(scalars["found_inf"]), float(scalars["lr"])
         found: dict[str, Any] = {name: [] for name in self.updated}
         for i, (p, g, m, v) in enumerate(zip(*itertools.islice(lists.values(), 4), strict=True)):
@@ -153,27 +187,29 @@ class Adamw(Update):
             start = masters[i] if masters else p
             g = g * (scalars["clip"] or 1) / (np.squeeze(scalars["grad_scale"]) if scalars["grad_scale"] else 1)
             g = (-g if options.get("maximize") else g) + (0 if decoupled else decay * start)
-            new_m, new_v = m + (1 - beta1) * (g - m), beta2 * v + (1 - beta2) * g * g
-            left1, root2 = 1 - beta1 ** (before + 1), np.sqrt(1 - beta2 ** (before + 1))
+            left1, root2 = geometric(beta1, int(before) + 1), np.sqrt(geometric(beta2, int(before) + 1))
+            new_m, new_v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
             new_largest = np.maximum(largest[i], new_v) if largest else new_v
             size = lr / left1 / (np.sqrt(new_largest) / root2 + options["eps"] / (root2 if hat else 1))
             kept = start * (1 - lr * decay) if decoupled else start
             new = kept - size * new_m
             # A gradient with its decay is a sum; so is m, which may cancel where its terms do not.
-            parts = np.abs(m) + np.abs(g) + (0 if decoupled else np.abs(decay * start))
+            parts = np.abs(g) + (0 if decoupled else np.abs(decay * start))
+            both = beta1 * np.abs(m) + (1 - beta1) * parts
+            # float64's bias corrections have roundings of their own: of a logarithm, its multiple, an exponential.
             values = {
-                "params": (new, np.abs(kept) + size * parts),
-                "exp_avgs": (new_m, parts),
-                "exp_avg_sqs": (new_v, new_v + (1 - beta2) * parts**2),
-                "max_exp_avg_sqs": (new_largest, new_largest + (1 - beta2) * parts**2),
-                "steps": (before + 1, before + 1),
-                "masters": (new, np.abs(kept) + size * parts),
+                "params": (new, np.abs(kept) + size * both, 24),
+                "exp_avgs": (new_m, both, 6),
+                "exp_avg_sqs": (new_v, new_v + (1 - beta2) * parts**2, 12),
+                "max_exp_avg_sqs": (new_largest, new_largest + (1 - beta2) * parts**2, 12),
+                "steps": (before + 1, before + 1, 1),
+                "masters": (new, np.abs(kept) + size * both, 24),
             }
             old = {"params": p, "exp_avgs": m, "exp_avg_sqs": v}
             optional = {"max_exp_avg_sqs": largest, "steps": steps, "masters": masters}
             old |= {name: given[i] for name, given in optional.items() if given}
             for name, x in old.items():
-                found[name].append((x, x, 0) if skipped else (*values[name], 12))
+                found[name].append((x, x, 0) if skipped else values[name])
         return found
 
 
@@ -200,20 +236,32 @@ class Sgd(Update):
         if numpy_dtype(dtype).itemsize == 2:
             yield replace(some.changed("momentums", arrays(SHAPES, "float32", random)), options=options[0])
 
+    def weighted_means(self, dtype, random):
+        scalars = {"lr": 0.5, "grad_scale": None, "found_inf": None, "clip": None}
+        for momentum, rest, (before, now) in itertools.product(WEIGHTS, WEIGHTS, sizes(dtype)):
+            p, g, b = random.normal(size=(3, 33))
+            values = {"params": p, "grads": now * g, "momentums": before * b}
+            lists = {name: [x.astype(numpy_dtype(dtype))] for name, x in values.items()}
+            yield Call(lists, scalars, {"momentum": momentum, "dampening": 1 - rest})
+        for rest in WEIGHTS:  # of a parameter, after its weight decay and a small update
+            call = Call({"params": lists["params"], "grads": [x * 0 for x in lists["grads"]], "momentums": []}, scalars)
+            yield replace(call, options={"weight_decay": 2 * (1 - rest), "decoupled": True})
+
     def reference(self, lists, scalars, options):
-        mu, decay, lr = options.get("momentum", 0), options.get("weight_decay", 0), float(scalars["lr"])
+        kind, lr = lists["params"][0].dtype.type, float(scalars["lr"])
+        mu, decay, dampening = (kind(options.get(name, 0)) for name in ("momentum", "weight_decay", "dampening"))
         decoupled, velocity = options.get("decoupled", False), options.get("velocity", False)
         found: dict[str, Any] = {"params": [], "momentums": []}
         for i, (p, g) in enumerate(zip(lists["params"], lists["grads"], strict=True)):
             g = g * (scalars["clip"] or 1) / (np.squeeze(scalars["grad_scale"]) if scalars["grad_scale"] else 1)
             g = (-g if options.get("maximize") else g) + (0 if decoupled else decay * p)
-            parts = np.abs(g) + np.abs(decay * p)
+            parts = np.abs(g) + (0 if decoupled else np.abs(decay * p))
             kept = p * (1 - lr * decay) if decoupled else p
             if not lists["momentums"]:
                 found["params"].append((kept - lr * g, np.abs(kept) + lr * parts, 8))
                 continue
             b = lists["momentums"][i]
-            share = -lr if velocity else 1 if options.get("first") else 1 - options.get("dampening", 0)
+            share = -lr if velocity else 1 if options.get("first") else 1 - dampening
             new = share * g + (0 if options.get("first") else mu * b)
             both = np.abs(mu * b) + abs(share) * parts
             direction = (mu * new + (share if velocity else 1) * g) if options.get("nesterov") else new

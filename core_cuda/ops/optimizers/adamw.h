@@ -3,7 +3,7 @@
 //
 //   g = grad · clip / grad_scale, negated to maximize
 //   decoupled: p = p - lr · weight_decay · p, else g = g + weight_decay · p
-//   m = m + (1 - beta1) · (g - m);  v = v + (1 - beta2) · (g² - v);  t = step + 1
+//   m = beta1 · m + (1 - beta1) · g;  v = beta2 · v + (1 - beta2) · g²;  t = step + 1
 //   p = p - lr / (1 - beta1^t) · m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
 //
 // With max_exp_avg_sqs, AMSGrad (Reddi et al., "On the Convergence of Adam and Beyond", 2018): these become max(v), and
@@ -45,9 +45,15 @@ inline constexpr Signature kAdamw{.name = "adamw",
 // What holds for all elements of a parameter.
 template <class C>
 struct AdamwFactors {
-  C decay, size, scale, eps, gradient;
+  WeightedMean<C> decay;
+  C size, scale, eps, gradient;
   bool skipped;
 };
+
+// 1 - beta^n, which cancels if beta is near 1.
+FUSEDOPS_HD double one_minus_power(double beta, double n) {
+  return beta > 0.5 ? -expm1(n * log(beta)) : 1 - pow(beta, n);
+}
 
 struct AdamwOptions {
   StepScalars scalars;
@@ -68,9 +74,13 @@ struct AdamwOptions {
   FUSEDOPS_HD AdamwFactors<compute_t<T>> factors(double taken) const {
     using C = compute_t<T>;
     const double lr = scalars.lr.get<T>();
-    const double left1 = 1 - pow(beta1, taken + 1), root2 = sqrt(1 - pow(beta2, taken + 1));
-    return {C(decoupled ? lr * weight_decay : 0), C(lr / left1),       C(1 / root2), C(epsilon_hat ? eps / root2 : eps),
-            scalars.gradient_factor<T>(),         scalars.skipped<T>()};
+    const double left1 = one_minus_power(beta1, taken + 1), root2 = sqrt(one_minus_power(beta2, taken + 1));
+    return {decay_of<C>(lr, decoupled ? weight_decay : 0),
+            C(lr / left1),
+            C(1 / root2),
+            C(epsilon_hat ? eps / root2 : eps),
+            scalars.gradient_factor<T>(),
+            scalars.skipped<T>()};
   }
 };
 
@@ -84,16 +94,17 @@ FUSEDOPS_HD C maximum(C a, C b) {
 template <class C, bool kAmsgrad>
 struct AdamwFunction {
   AdamwFactors<C> factors;
-  C rest1, rest2, added_decay;  // rest: 1 - beta, which float32 has more exactly than beta
+  WeightedMean<C> first, second;  // moments
+  C added_decay;
   bool skipped;
 
   // Without AMSGrad, v itself is `largest`.
   FUSEDOPS_HD C updated(C p, C g, C& m, C& v, C& largest) const {
     g *= factors.gradient;
     if (added_decay != 0) g = multiply_add(added_decay, p, g);  // or an infinite p times 0 would be NaN
-    p = multiply_add(-factors.decay, finite(p), p);
-    m = multiply_add(rest1, g - m, m);
-    v = multiply_add(rest2, multiply_add(g, g, -finite(v)), v);
+    p = factors.decay(p, 0);
+    m = first(m, g);
+    v = second(v, g * g);
     largest = maximum(largest, v);
     return multiply_add(-factors.size, m / multiply_add(std::sqrt(largest), factors.scale, factors.eps), p);
   }
@@ -122,18 +133,19 @@ struct AdamwUpdate {
 
   const AdamwFactors<C>* factors;  // of each place, or of all
   bool one_for_all;
-  C rest1, rest2, added_decay;
+  WeightedMean<C> first, second;
+  C added_decay;
 
   AdamwUpdate(const Call& call, const AdamwOptions& options)
       : factors(static_cast<const AdamwFactors<C>*>(call.workspace)),
         one_for_all(call.inputs[input_of(kAdamw, "step")]),
-        rest1(static_cast<C>(1 - options.beta1)),
-        rest2(static_cast<C>(1 - options.beta2)),
+        first(options.beta1, 1 - options.beta1),
+        second(options.beta2, 1 - options.beta2),
         added_decay(static_cast<C>(options.decoupled ? 0 : options.weight_decay)) {}
 
   FUSEDOPS_HD AdamwFunction<C, kAmsgrad> prepared(int64_t place) const {
     const AdamwFactors<C> found = factors[one_for_all ? 0 : place];
-    return {found, rest1, rest2, added_decay, found.skipped};
+    return {found, first, second, added_decay, found.skipped};
   }
 };
 

@@ -2,7 +2,10 @@
 // so that no step waits for the host; and rules.
 #pragma once
 
+#include <bit>
+#include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "core/common/lists.h"
 #include "core/common/numeric.h"
@@ -33,6 +36,35 @@ FUSEDOPS_HD C finite(C x) {
   constexpr C kLargest = std::numeric_limits<C>::max();
   x = x > kLargest ? kLargest : x;
   return x < -kLargest ? -kLargest : x;
+}
+
+// The weighted mean of two numbers, such as a moving average: weight_before · before + weight_now · now, where the
+// weights add up to 1. It starts from the number with the larger weight, as torch.lerp does: v + (1 - beta) · (g² - v)
+// cancels if beta is near 0, and g² + beta · (v - g²) if beta is near 1. An infinite start stays infinite.
+template <class C>
+struct WeightedMean {
+  using Bits = std::conditional_t<sizeof(C) == 8, uint64_t, uint32_t>;
+
+  C smaller;       // of the weights
+  Bits exchanged;  // all ones: `now` is the start. As a mask, since compilers do not vectorize a choice by a bool.
+
+  WeightedMean() = default;
+  FUSEDOPS_HD WeightedMean(double weight_before, double weight_now)
+      : smaller(static_cast<C>(weight_now <= weight_before ? weight_now : weight_before)),
+        exchanged(weight_now <= weight_before ? 0 : ~Bits(0)) {}
+
+  FUSEDOPS_HD C operator()(C before, C now) const {
+    const Bits both = (std::bit_cast<Bits>(before) ^ std::bit_cast<Bits>(now)) & exchanged;
+    const C start = std::bit_cast<C>(std::bit_cast<Bits>(before) ^ both);
+    const C end = std::bit_cast<C>(std::bit_cast<Bits>(now) ^ both);
+    return multiply_add(smaller, end - finite(start), start);
+  }
+};
+
+// p · (1 - rate · weight_decay) as a mean of p and 0, which does not cancel where the product is near 1.
+template <class C>
+FUSEDOPS_HD WeightedMean<C> decay_of(double rate, double weight_decay) {
+  return {1 - rate * weight_decay, rate * weight_decay};
 }
 
 inline Scalar scalar_or(const Call& call, int input, double otherwise) {

@@ -37,15 +37,16 @@ inline constexpr Signature kSgd{.name = "sgd",
 
 template <class C>
 struct SgdFunction {
-  C lr, decay, added_decay, gradient;  // factors
-  C momentum, share;                   // of the new gradient: 1 - dampening
+  WeightedMean<C> decay;
+  C lr, added_decay, gradient;  // factors
+  C momentum, share;            // of the new gradient: 1 - dampening
   bool nesterov, first, velocity, skipped;
 
   // The gradient with its decay. Decays p.
   FUSEDOPS_HD C decayed(C& p, C g) const {
     g *= gradient;
     if (added_decay != 0) g = multiply_add(added_decay, p, g);  // or an infinite p times 0 would be NaN
-    p = multiply_add(-decay, finite(p), p);
+    p = decay(p, 0);
     return g;
   }
 
@@ -87,8 +88,8 @@ struct SgdUpdate {
 
   FUSEDOPS_HD SgdFunction<C> prepared(int64_t) const {
     const C lr = scalars.lr.get<P>();
-    return {lr,
-            static_cast<C>(decoupled ? lr * weight_decay : 0),
+    return {decay_of<C>(lr, decoupled ? weight_decay : 0),
+            lr,
             static_cast<C>(decoupled ? 0 : weight_decay),
             scalars.gradient_factor<P>(),
             momentum,
