@@ -1,12 +1,102 @@
-"""The optimizers of both packages."""
+"""The optimizers of both packages: every option in every way to take a step, and the same bits in both."""
 
 from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
 
 import numpy as np
 import pytest
 
+from tests.conftest import require
 from tests.helpers.numerics import assert_same_bits, numpy_dtype
+from tests.helpers.optimizers import TRAININGS, assert_as_good
 from tests.helpers.updates import arrays
+
+OURS = {"torch": "fusedops.torch.optim", "tf": "fusedops.tf.keras.optimizers"}
+THEIRS = {"torch": "torch.optim", "tf": "keras.optimizers"}
+
+
+def cases(framework):
+    """An optimizer and an option of it."""
+    options = [(kind, option) for kind, some in TRAININGS[framework][1].items() for option in some]
+    return pytest.mark.parametrize(("kind", "option"), options, ids=str)
+
+
+def ways(framework):
+    names = [way for way in TRAININGS[framework][0].ways if way != "eager"]
+    return pytest.mark.parametrize("way", [pytest.param(x, marks=[pytest.mark.slow] * (x == "xla")) for x in names])
+
+
+# Keras's, of the option for it.
+no_gradients = pytest.mark.filterwarnings("ignore:Gradients do not exist")
+
+
+def train(backend, modules, kind, arguments, dtype, way="eager"):
+    training, _ = TRAININGS[backend.framework]
+    return training(backend, importlib.import_module(modules[backend.framework]), kind, arguments, dtype, way).run()
+
+
+def references(backend, kind, option):
+    """What the framework's own optimizer gives, in float32 and in float64."""
+    return [train(backend, THEIRS, kind, option.all, dtype) for dtype in ("float32", "float64")]
+
+
+def assert_option(backend, kind, option):
+    """The option gives what it gives in the framework's own optimizer, and the result without it is another."""
+    theirs, exact = references(backend, kind, option)
+    assert_as_good(train(backend, OURS, kind, option.all, option.dtype), theirs, exact, "float32")
+    without = train(backend, OURS, kind, option.without, option.dtype)
+    if len(without) == len(exact):  # moving averages are further results
+        with pytest.raises(AssertionError) if option.has_effect else contextlib.nullcontext():
+            assert_as_good(without, theirs, exact, "float32")
+
+
+@cases("torch")
+def test_options_in_torch(torch_backend, kind, option):
+    assert_option(torch_backend, kind, option)
+
+
+@cases("tf")
+@no_gradients
+def test_options_in_keras(tf_backend, keras, kind, option):
+    assert_option(tf_backend, kind, option)
+
+
+@cases("torch")
+@ways("torch")
+def test_ways_in_torch(torch_backend, kind, option, way):
+    """However a step is taken, an option has the same bits."""
+    if way == "captured" and torch_backend.device == "cpu":
+        pytest.skip("GPU: none")
+    if way == "captured" and not option.is_captured:
+        pytest.skip("CUDA graphs have no such step")
+    expected = train(torch_backend, OURS, kind, option.all, option.dtype)
+    for x, y in zip(train(torch_backend, OURS, kind, option.all, option.dtype, way), expected, strict=True):
+        assert_same_bits(x, y)
+
+
+@cases("tf")
+@ways("tf")
+@no_gradients
+def test_ways_in_keras(tf_backend, keras, kind, option, way):
+    """However a step is taken, an option gives what it gives in Keras's own optimizer."""
+    found = train(tf_backend, OURS, kind, option.all, option.dtype, way)
+    assert_as_good(found, *references(tf_backend, kind, option), "float32")
+
+
+@pytest.mark.parametrize("framework", TRAININGS)
+def test_every_argument_is_an_option(framework):
+    """Each argument of the frameworks' constructors, and of ours, is among the options."""
+    require(framework, "cpu")
+    for kind, options in TRAININGS[framework][1].items():
+        given = {name for option in options for name in option.all.keys() | option.all.get("_second", {}).keys()}
+        modules = (importlib.import_module(some[framework]) for some in (OURS, THEIRS))
+        constructors = [getattr(module, kind).__init__ for module in modules]
+        found = {name for one in constructors for name in inspect.signature(one).parameters}
+        assert found - given <= {"self", "params", "args", "kwargs", "name"}, kind
+
 
 SHAPES = ((33,), (), (5, 7), (2050,))
 

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from tests.helpers.numerics import assert_same_bits
+from tests.helpers.numerics import assert_accurate, assert_same_bits
 
 SHAPES = ((33,), (), (5, 7), (2050,))
 # Keras rounds the betas to float32 where it corrects the bias, in float64 as well: these float32 has.
@@ -245,3 +245,32 @@ def test_gradients_that_are_cast(keras, optimizers):
         module.SGD(0.5).apply([np.ones(2, "float16"), np.ones(2, "int32"), [1.0, 1.0]], weights)
         found.append([w.numpy().tolist() for w in weights])
     assert found[0] == found[1] == [[0.5, 1.5]] * 3
+
+
+@pytest.mark.parametrize("betas", [(0, 0.5), (0.5, 0), (0, 0)])
+@pytest.mark.parametrize("given", ["numbers", "tensors", "sparse"])
+@pytest.mark.parametrize("kind", ["AdamW", "Adam"])
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_moments_that_do_not_cancel(keras, optimizers, betas, given, kind, amsgrad):
+    """Small gradients after large ones, in the kernel and without it, against the formula in float64."""
+    import tensorflow as tf
+
+    random = np.random.default_rng(0)
+    start = random.normal(size=(5, 3)).astype("float32")
+    variable = keras.Variable(start)
+    beta_1, beta_2 = map(tf.constant, map(float, betas)) if given == "tensors" else betas
+    optimizer = getattr(optimizers, kind)(0.5, beta_1=beta_1, beta_2=beta_2, weight_decay=0.0, amsgrad=amsgrad)
+    p, m, v, largest, parts, magnitude = start.astype("float64"), 0.0, 0.0, 0.0, 0.0, np.abs(start).astype("float64")
+    for step, size in enumerate((1e4, 1e-3, 1e4, 1e-3), 1):
+        g = (size * random.normal(size=(5, 3))).astype("float32")
+        x = tf.IndexedSlices(tf.constant(g), tf.range(5), tf.constant([5, 3])) if given == "sparse" else tf.constant(g)
+        optimizer.apply([x], [variable])
+        g = g.astype("float64")
+        m, v = betas[0] * m + (1 - betas[0]) * g, betas[1] * v + (1 - betas[1]) * g**2
+        largest = np.maximum(largest, v) if amsgrad else v
+        parts = betas[0] * parts + (1 - betas[0]) * np.abs(g)
+        corrected = 0.5 * np.sqrt(1 - betas[1] ** step) / (1 - betas[0] ** step)
+        update = corrected * m / (np.sqrt(largest) + 1e-7)
+        p, magnitude = p - update, magnitude + np.abs(update)
+        assert_accurate(optimizer._momentums[0].numpy(), m, parts, 6 * step)
+        assert_accurate(variable.numpy(), p, magnitude, 24 * step)  # as tests.helpers.updates counts a step's

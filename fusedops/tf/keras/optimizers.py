@@ -7,6 +7,7 @@ state. `AdamW` says what they have in common.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -26,7 +27,7 @@ class FusedOptimizer(keras.optimizers.Optimizer if TYPE_CHECKING else object):  
     """
 
     def why_not(self) -> str | None:
-        """Why Keras's own code updates the variables; None if the kernel does."""
+        """Why TensorFlow's operators update the variables; None if the kernel does."""
         return None
 
     @property
@@ -70,9 +71,13 @@ class FusedOptimizer(keras.optimizers.Optimizer if TYPE_CHECKING else object):  
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> Any:
         if self.why_not() is not None or not _is_taken(gradient, variable):
-            return super().update_step(gradient, variable, learning_rate)
+            return self._plain_step(gradient, variable, learning_rate)
         self._update_some([(gradient, variable)], learning_rate, None, decay=0.0)  # Keras has applied both
         return None
+
+    def _plain_step(self, gradient: Any, variable: Any, learning_rate: Any) -> Any:
+        """The update without the kernel, in TensorFlow's operators."""
+        return super().update_step(gradient, variable, learning_rate)
 
     def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
         if not self._takes_all():
@@ -89,14 +94,14 @@ class FusedOptimizer(keras.optimizers.Optimizer if TYPE_CHECKING else object):  
                 others.append((gradient, given))
         for gradient, given in others:  # first, since TensorFlow may refuse their indices
             super()._apply_weight_decay([given])
-            super().update_step(gradient, given, learning_rate)
+            self._plain_step(gradient, given, learning_rate)
         for (_, _, decays), pairs in groups.items():
             clip = getattr(grads, "clip", None)
             self._update_some(pairs, learning_rate, clip, float(self.weight_decay) if decays else 0.0)
 
     def _clip_gradients(self, grads: Any) -> Any:
         """The gradients as they are, where only their global norm is clipped: the update multiplies them."""
-        plain = self._takes_all() and self.global_clipnorm and not self.clipnorm
+        plain = self._takes_all() and (self.global_clipnorm or 0) > 0 and not (self.clipnorm or 0) > 0
         if not plain or not all(isinstance(x, tf.Tensor) and x.dtype in FLOATING for x in grads):
             return super()._clip_gradients(grads)
         by_dtype: dict[Any, list[tf.Tensor]] = {}
@@ -151,11 +156,44 @@ def _is_taken(gradient: Any, variable: Any) -> bool:
     return not isinstance(gradient, tf.IndexedSlices) and tf.as_dtype(variable.dtype) in FLOATING
 
 
+def _weighted_mean(before: Any, now: tf.Tensor, beta: Any) -> tf.Tensor:
+    """beta · before + (1 - beta) · now, from the one with the larger weight, so that no beta makes it cancel."""
+    before = tf.convert_to_tensor(_variable(before))
+    from_before = before + (now - before) * tf.cast(1 - beta, now.dtype)
+    from_now = now + (before - now) * tf.cast(beta, now.dtype)
+    return tf.where(tf.cast(beta, now.dtype) < 0.5, from_now, from_before)
+
+
 class _FusedAdam(FusedOptimizer):
     def why_not(self) -> str | None:
-        if not all(isinstance(beta, float) for beta in (self.beta_1, self.beta_2)):
+        if not all(isinstance(beta, Real) for beta in (self.beta_1, self.beta_2)):
             return "beta_1 and beta_2 are not numbers"
         return None
+
+    def _plain_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Keras's own, but for moments that do not cancel if a beta is near 0."""
+        dtype = tf.as_dtype(variable.dtype)
+        if isinstance(gradient, tf.IndexedSlices):
+            shape = tf.shape(_variable(variable))
+            parts = tf.cast(gradient.values, dtype)
+            first, second = (
+                tf.convert_to_tensor(tf.IndexedSlices(x, gradient.indices, shape)) for x in (parts, tf.square(parts))
+            )
+        else:
+            first = tf.cast(gradient, dtype)
+            second = tf.square(first)
+        index = self._get_variable_index(variable)
+        m, v = self._momentums[index], self._velocities[index]
+        self.assign(m, _weighted_mean(m, first, self.beta_1))
+        self.assign(v, _weighted_mean(v, second, self.beta_2))
+        if self.amsgrad:
+            largest = self._velocity_hats[index]
+            self.assign(largest, tf.maximum(_variable(largest), _variable(v)))
+            v = largest
+        step = tf.cast(self.iterations + 1, dtype)
+        left1, left2 = (1 - tf.pow(tf.cast(beta, dtype), step) for beta in (self.beta_1, self.beta_2))
+        size = tf.cast(learning_rate, dtype) * tf.sqrt(left2) / left1
+        self.assign_sub(variable, _variable(m) * size / (tf.sqrt(_variable(v)) + self.epsilon))
 
     def _update(
         self,
@@ -178,8 +216,8 @@ class _FusedAdam(FusedOptimizer):
             None,
             None,
             clip,
-            beta1=self.beta_1,
-            beta2=self.beta_2,
+            beta1=float(self.beta_1),
+            beta2=float(self.beta_2),
             eps=float(self.epsilon),
             weight_decay=decay,
             epsilon_hat=True,
@@ -208,8 +246,9 @@ class AdamW(_FusedAdam, keras.optimizers.AdamW):
     optimizer; but `global_clipnorm` costs only one more read of the gradients. It works in eager code, in graphs and
     under XLA, in place. Under a tf.distribute.Strategy each variable has a call of its own.
 
-    Keras's own code, with the same result, updates variables with sparse gradients, which are those of embeddings, and
-    all where a beta is no number: `why_not()` says so.
+    TensorFlow's operators, as in Keras, update variables with sparse gradients, which are those of embeddings, and
+    all where a beta is no number: `why_not()` says so. Moments are right for betas near 0 as well, where Keras's
+    m + (g - m) · (1 - beta) cancels.
 
     Raises:
         ValueError: a gradient has another shape than its variable, or a dtype that is not real where the variable's is;

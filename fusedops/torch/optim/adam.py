@@ -13,10 +13,7 @@ from fusedops.torch.optim.fused import FusedOptimizer, Group, Update, local
 
 _NARROW = (torch.float16, torch.bfloat16)
 _WIDE_STATES = ("master_param", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
-_NEEDED = (
-    "master_weights needs numbers as betas, no differentiable, parameters on CPUs or CUDA GPUs, and a step that "
-    "torch.compile does not trace"
-)
+_NEEDED = "master_weights needs numbers as betas, no differentiable, and parameters on CPUs or CUDA GPUs"
 
 
 def _adamw(lists: Sequence[list[torch.Tensor]], lr: Any, scalars: Sequence[Any], options: dict[str, Any]) -> None:
@@ -140,10 +137,10 @@ class _AdamStep(FusedOptimizer):
                 del self.state[p]["master_param"]
         self._unchecked.difference_update(doubtful)
 
-    def _plain_step(self, closure: Any) -> Any:
-        if self.master_weights and any(p.dtype in _NARROW for group in self.param_groups for p in group["params"]):
+    def _plain_step(self, groups: list[Group]) -> None:
+        if self.master_weights and any(p.dtype in _NARROW for group in groups for p in group["params"]):
             raise RuntimeError(f"{self._title}: {_NEEDED}")
-        return super()._plain_step(closure)
+        super()._plain_step(groups)
 
     def _place_steps(self) -> None:
         """Each on its parameter's device, where torch's own classes have it for `fused` and `capturable` alone."""
@@ -235,7 +232,8 @@ class AdamW(_AdamStep, torch.optim.AdamW):
     its parameter is made anew.
 
     torch's own code, with the same result, updates groups with `differentiable`, betas that are tensors, and parameters
-    on other devices than CPUs and CUDA GPUs; and all where torch.compile traces the step.
+    on other devices than CPUs and CUDA GPUs. torch.compile breaks its graph at `step`, which runs as in eager code:
+    every option has the same effect there, and a new learning rate compiles nothing again.
 
     Args:
         params, lr, betas, eps, weight_decay, ...: those of torch.optim.AdamW, in its order.

@@ -68,14 +68,13 @@ class FusedOptimizer(torch.optim.Optimizer):
         # A group is on one kind of device, or torch's own code refuses it as well.
         return self.is_covered(group) and all(p.device.type in ("cpu", "cuda") for p in group["params"][:1])
 
+    @torch.compiler.disable  # torch.compile breaks its graph here: a traced step would be another implementation
     def step(self, closure: Any = None) -> Any:
         """Updates all parameters that have gradients.
 
         Args:
             closure: Computes the loss again, and returns it.
         """
-        if torch.compiler.is_compiling():
-            return self._plain_step(closure)
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -92,7 +91,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             try:
                 clip = self._clip(updates, others)
                 if others:
-                    self._step_plainly(others)
+                    self._plain_step(others)
                 self._run(updates, clip)
             except (RuntimeError, TypeError):
                 self._check_gradients(updates)  # an operator that is called alone refuses them itself, in other words
@@ -169,22 +168,19 @@ class FusedOptimizer(torch.optim.Optimizer):
         """What a torch.amp.GradScaler has set for the time of this step."""
         return getattr(self, name, None)
 
-    def _step_plainly(self, groups: list[Group]) -> None:
+    def _plain_step(self, groups: list[Group]) -> None:
         """torch's own step, for some of the groups."""
-        own = self.param_groups
-        self.param_groups = groups
-        try:
-            self._plain_step(None)
-        finally:
-            self.param_groups = own
-
-    def _plain_step(self, closure: Any) -> Any:
         # Without the hooks of steps, with which torch wraps the method of its class once that has an instance.
         theirs = super().step
         method = theirs.__func__
         while getattr(method, "hooked", False):
             method = method.__wrapped__
-        return method(self, closure)
+        own = self.param_groups
+        self.param_groups = groups
+        try:
+            method(self)
+        finally:
+            self.param_groups = own
 
 
 def _with_gradients(group: Group) -> tuple[list[torch.Tensor], list[Any]]:
