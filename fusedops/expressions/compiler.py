@@ -14,7 +14,8 @@ from fusedops.sources import folder
 
 _HEADERS = (
     *("core/common/element.h", "core/common/exp.h", "core/common/formulas.h"),
-    *("core/program/arguments.h", "core/program/functions.h", "core/program/nvrtc_std.h"),
+    *("core/program/arguments.h", "core/program/functions.h", "core/program/integers.h"),
+    "core/program/nvrtc_std.h",
     *("core/program/prelude.cuh", "core/program/kernel.cuh"),
 )
 _STANDARD = ("bit", "cmath", "cstdint", "type_traits")  # NVRTC has none

@@ -20,8 +20,19 @@ _ADVICE = {  # for what is a tensor to some of TensorFlow's functions
     tf.RaggedTensor: "call tf.ragged.map_flat_values(function, ...), or give to_tensor() of it",
     tf.SparseTensor: "give tf.sparse.to_dense of it",
 }
+
+
+def _common(*dtypes: tf.DType) -> int:
+    """The dtype that inputs have together, as element_dtype() of the core finds it."""
+    for dtype in dtypes:
+        if dtype is tf.bfloat16 or dtype is tf.float16:
+            return int(dtype.as_datatype_enum)
+    return int(next((x for x in dtypes if x.is_floating), tf.float32).as_datatype_enum)
+
+
 KNOWN = {  # to the lines of `execution`
     "_Float64": tf.float64,
+    "_common": _common,
     "_Named": {x.name: x.as_datatype_enum for x in DTYPES},
 }
 _LARGEST_KEPT_ZEROS = 10_000  # elements
@@ -149,11 +160,13 @@ def _dtypes(operator: Operator) -> list[str]:
         rules[f"compute({x.name})"] = f"{float64} if {_dtype_of(x)} is _Float64 else {float32}"
         if x.kind == "optional":
             rules[x.name] = f"{name}[0].dtype.as_datatype_enum if {name} else {float32}"
+    tensors = [x for x in operator.inputs if x.kind not in ("optional", "list")]
+    rules["common()"] = f"_common({', '.join(map(_dtype_of, tensors))})"
     rules.update({x.name: f"_Named[{variable(x)}]" for x in operator.attributes})
     return [rules[x.dtype] for x in operator.outputs if x.dtype in rules]
 
 
-def _tensor(operator: Operator, input: Input, value: Any) -> tf.Tensor:
+def tensor(operator: Operator, input: Input, value: Any) -> tf.Tensor:
     if isinstance(value, tf.Tensor):
         return value
     if isinstance(value, (str, bytes, bool, np.bool_)):  # TensorFlow would make a tensor of them
@@ -167,7 +180,7 @@ def _tensor(operator: Operator, input: Input, value: Any) -> tf.Tensor:
 def _converter(input: Input) -> Callable[..., Any]:
     plain: dict[str, Callable[..., Any]] = {"scalar": _scalar, "list": _tensors}
     variables: dict[str, Callable[..., Any]] = {"list": _handles}
-    return variables.get(input.kind, _handle) if input.updated else plain.get(input.kind, _tensor)
+    return variables.get(input.kind, _handle) if input.updated else plain.get(input.kind, tensor)
 
 
 def _items(operator: Operator, input: Input, values: Any) -> Sequence[Any]:
@@ -178,7 +191,7 @@ def _items(operator: Operator, input: Input, values: Any) -> Sequence[Any]:
 
 def _tensors(operator: Operator, input: Input, values: Any) -> list[tf.Tensor]:
     items = _items(operator, input, values)
-    tensors = [x if type(x) is internals.EagerTensor else _tensor(operator, input, x) for x in items]
+    tensors = [x if type(x) is internals.EagerTensor else tensor(operator, input, x) for x in items]
     for i, x in enumerate(tensors[1:], 1):  # TensorFlow's own error would not say which
         if x.dtype != tensors[0].dtype:
             raise _other_dtype(operator, input, i, tensors[0].dtype, x.dtype)
@@ -229,12 +242,16 @@ def _none(operator: Operator, input: Input) -> Exception:
 def _scalar(operator: Operator, input: Input, value: Any, dtype: tf.DType) -> Any:
     """A gradient is not wanted for a number: `is_constant` knows it again."""
     if not checks.is_number(value):
-        return _tensor(operator, input, value)
-    number = np.float64(checks.number(operator, input, value))
+        return tensor(operator, input, value)
+    return constant(checks.number(operator, input, value), dtype)
+
+
+def constant(number: float, dtype: tf.DType, rank: int = 0) -> Any:
+    """A number beside tensors that are computed in float64 if `dtype` is, else in float32; in graphs, of this rank."""
     is_float64 = dtype is tf.float64  # each dtype is one object
     if tf.executing_eagerly():  # where no tape watches it, and TensorFlow itself makes a tensor of it
-        return number if is_float64 else float(number)
-    return tf.stop_gradient(tf.constant(number, tf.float64 if is_float64 else tf.float32))
+        return np.float64(number) if is_float64 else number
+    return tf.stop_gradient(tf.constant(number, tf.float64 if is_float64 else tf.float32, [1] * rank))
 
 
 def is_constant(tensor: tf.Tensor) -> bool:

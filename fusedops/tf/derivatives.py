@@ -44,7 +44,7 @@ def _register(operator: Operator) -> None:
             pairs = tuple(itertools.chain.from_iterable((name, op.get_attr(name)) for name in asked))
         skipped = getattr(op, "skip_input_indices", None) or ()  # a tape knows what it does not watch
         if isinstance(op, tf.Operation):
-            skipped = tuple(i for i, x in enumerate(op.inputs) if is_constant(x))
+            skipped = tuple(i for i, x in enumerate(op.inputs) if is_constant(x) or not x.dtype.is_floating)
         return evaluation(pairs, skipped)(op, *upstream)
 
 

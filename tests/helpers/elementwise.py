@@ -14,7 +14,7 @@ import numpy as np
 
 from fusedops import expressions
 from tests.helpers.rounding import evaluated
-from tests.helpers.specification import Array, Bad, Like, Sample, Specification
+from tests.helpers.specification import Array, Bad, Like, Sample, Specification, pick
 
 
 def columns(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -30,6 +30,7 @@ class Expression(Specification):
     name: of the function.
     text: the expression.
     shapes: of the inputs that do not have the shape of a sample: as a function of that one.
+    integers: the dtypes of the inputs that are of booleans or integers.
     """
 
     def __init__(
@@ -41,9 +42,10 @@ class Expression(Specification):
         least_rank: int = 1,
         flat: float = 1.0,
         of_values_only: bool = False,
+        integers: Mapping[str, str] | None = None,
     ) -> None:
         self.name, self.text, self.outputs, self.least_rank = name, text, tuple(outputs), least_rank
-        self.shapes = shapes or {}
+        self.shapes, self.integers = shapes or {}, integers or {}
         self.parameters = tuple(self.shapes)
         self.expression = expressions.Expression(text, None, name)
         self.definition = self.expression.definition()
@@ -59,27 +61,42 @@ class Expression(Specification):
         return functions.elementwise(self.text, name=self.name)
 
     def sample(self, shape, random):
-        inputs = {
-            name: np.asarray(random.normal(size=self.shapes[name](shape) if name in self.shapes else shape))
-            for name in self.expression.inputs
-        }
+        shapes = {name: self.shapes[name](shape) if name in self.shapes else shape for name in self.expression.inputs}
+        return Sample({name: self.values(name, size, random) for name, size in shapes.items()})
+
+    def draw(self, shape, random):
+        """Any input of one element but the first may be a number."""
+        inputs = dict(self.sample(shape, random).inputs)
+        for name in list(inputs)[1:]:
+            if np.ndim(inputs[name]) == 0 and name not in self.integers:
+                inputs[name] = pick(random, inputs[name], float(inputs[name]))
         return Sample(inputs)
+
+    def values(self, name: str, shape: tuple[int, ...], random: np.random.Generator) -> Array:
+        if name in self.integers:
+            return np.asarray(
+                random.integers(0 if self.integers[name] == "bool" else -2, 2, shape), self.integers[name]
+            )
+        return np.asarray(random.normal(size=shape))
 
     def more_samples(self, random):
         """Every other way to broadcast: each dimension of each input, and all of them."""
         for name in self.expression.inputs:
             inputs = dict(self.sample((3, 4, 5), random).inputs)
             for shape in ((1,), (3, 1, 5), (3, 4, 1)) if len(inputs) > 1 and inputs[name].ndim == 3 else ():
-                given = {**inputs, name: random.uniform(0.5, 2, shape)}  # rows that are all the same, and not near 0
+                # Rows that are all the same, and not near 0.
+                value = self.values(name, shape, random) if name in self.integers else random.uniform(0.5, 2, shape)
+                given = {**inputs, name: value}
                 yield Sample(given, name=f"{name}-of-{'x'.join(map(str, shape))}")
 
     def flat(self, random):
         inputs = self.sample((6, 32), random).inputs
-        return Sample({name: self.scale * x for name, x in inputs.items()})
+        return Sample({name: x if name in self.integers else self.scale * x for name, x in inputs.items()})
 
     def special(self, values, random):
         """Each value in each input, in rows of ordinary ones."""
-        for name, value in itertools.product(self.expression.inputs, values):
+        floating = [name for name in self.expression.inputs if name not in self.integers]
+        for name, value in itertools.product(floating, values):
             inputs = dict(self.sample((2, 3) if self.least_rank else (6,), random).inputs)
             x = inputs[name].copy()
             x[(0,) * x.ndim] = value
@@ -96,12 +113,14 @@ class Expression(Specification):
 
     def gradients(self, *upstream, **inputs):
         results = self.of_values(self.definition.backward(), [*inputs.values(), *upstream])
-        return {name: y for name, (y, _) in zip(inputs, results, strict=True)}
+        named = zip(inputs, results, strict=True)
+        return {name: y for name, (y, _) in named if name not in self.integers}
 
     def gradient_magnitude(self, *upstream, **inputs):
         definition = self.definition.backward()
         results = self.of_values(definition, [*inputs.values(), *upstream])
-        return {name: error / self.count(definition) for name, (_, error) in zip(inputs, results, strict=True)}
+        named = zip(inputs, results, strict=True)
+        return {name: error / self.count(definition) for name, (_, error) in named if name not in self.integers}
 
     def roundings(self, **inputs):
         backward = self.count(self.definition.backward())
@@ -120,14 +139,18 @@ class Expression(Specification):
 
     def bad_calls(self) -> Iterable[Bad]:
         inputs = self.expression.inputs
-        good = {name: Like("float32", self.shapes[name]((2, 3)) if name in self.shapes else (2, 3)) for name in inputs}
+        shapes = {name: self.shapes[name]((2, 3)) if name in self.shapes else (2, 3) for name in inputs}
+        good = {name: Like(self.integers.get(name, "float32"), shape) for name, shape in shapes.items()}
         first, *others = inputs
 
         def bad(name: str, value: Any, sentence: str) -> Bad:
             return Bad({**good, name: value}, f"fusedops.{self.name}: {sentence}")
 
-        floating = "must be float64, float32, float16 or bfloat16"
-        yield bad(first, Like("int32", (2, 3)), f"{first} {floating}; got int32")
+        floating = "must be float64, float32, float16 or bfloat16; got int32"
+        integers = {name: Like("int32", shape) for name, shape in shapes.items()}
+        yield Bad(integers, f"fusedops.{self.name}: {first} {floating}")
+        any_dtype = "must be float64, float32, float16, bfloat16, bool or an integer; got complex64"
+        yield bad(first, Like("complex64", (2, 3)), f"{first} {any_dtype}")
         for name in others[:1]:
             yield bad(name, Like("float64", (2, 3)), f"{name} must have {first}'s dtype, float32; got float64")
             shape = "must broadcast with the inputs before it, which have shape [2, 3]; got"
@@ -135,6 +158,6 @@ class Expression(Specification):
             yield bad(name, Like("float32", (3, 2, 1, 5)), f"{name} {shape} [3, 2, 1, 5]")
         yield bad(first, None, f"{first} must be a tensor; got NoneType")
         if self.definition.program.reductions:
-            scalars = {name: Like("float32", ()) for name in inputs}
+            scalars = {name: Like(self.integers.get(name, "float32"), ()) for name in inputs}
             sentence = "must have at least one dimension, to be reduced over the last one; got shape []"
             yield Bad(scalars, f"fusedops.{self.name}: {first} {sentence}")

@@ -49,7 +49,7 @@ ROWS = (np.sum, np.mean, np.max, np.min)
 
 def evaluated(definition: Definition, arrays: Sequence[Any]) -> list[Value]:
     """The results, computed in the arrays' dtype. None stands for an input that is absent."""
-    dtype = np.result_type(*(a for a in arrays if isinstance(a, np.ndarray | np.generic)))
+    dtype = np.result_type(*(a for a in arrays if isinstance(a, np.ndarray | np.generic) and a.dtype.kind == "f"))
     shape = np.broadcast_shapes(*(np.shape(a) for a in arrays if a is not None))
     inputs = [np.broadcast_to(np.asarray(0 if a is None else a, dtype), shape) for a in arrays]
     rows: list[Value] = []

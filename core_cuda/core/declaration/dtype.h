@@ -40,6 +40,7 @@ inline constexpr DTypeInfo kDTypes[] = {
 constexpr const char* name_of(DType dtype) { return kDTypes[static_cast<int>(dtype)].name; }
 constexpr size_t size_of(DType dtype) { return kDTypes[static_cast<int>(dtype)].size; }
 constexpr bool is_floating(DType dtype) { return dtype <= DType::bf16; }
+constexpr bool is_integral(DType dtype) { return DType::boolean <= dtype && dtype <= DType::i64; }
 
 // 16-bit inputs are computed and summed in float32 and rounded once at the end; float64 stays float64.
 constexpr DType compute_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }

@@ -41,8 +41,9 @@ struct Input {
 
 struct Output {
   const char* name = nullptr;
-  // An input's name, or "compute(name)": float64 for float64, else float32; or the name of a string attribute, which
-  // says the dtype.
+  // An input's name, or "compute(name)": float64 for float64, else float32; or "common()": the 16-bit dtype among the
+  // inputs, if there is one, else that of the first floating input; or the name of a string attribute, which says the
+  // dtype.
   const char* dtype = nullptr;
   bool saved = false;  // kept for the backward and hidden by the public function
   // On a GPU, and where the framework's tensors have strides, its rows are padded_row() apart: an operand of products,

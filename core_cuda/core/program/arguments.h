@@ -19,9 +19,15 @@ enum class Access : uint8_t {
 
 // The elements of a tensor.
 enum Type : uint8_t {
-  kElement,  // the leading tensor's
+  kElement,  // element_dtype() of the call
   kFloat32,  // float32 beside 16 bits
   kCompute,  // what is computed in
+  kBoolean,  // from here on: of inputs alone
+  kUint8,
+  kInt8,
+  kInt16,
+  kInt32,
+  kInt64,
 };
 
 struct Arguments {

@@ -49,7 +49,7 @@ void copy_columns(const Pass& pass) {
     const View& view = *pass.call.inputs[i];
     constexpr int64_t kNanosecondsPerTile = 300;
     pass.call.context.parallel_for(pass.blocks, kNanosecondsPerTile, [&](int64_t begin, int64_t end) {
-      with_type<A>(view.dtype, [&](auto tag) {
+      with_input_type<A>(view.dtype, [&](auto tag) {
         const auto* const from = static_cast<const typename decltype(tag)::type*>(view.data);
         const int64_t first = begin * kTile, last = std::min(end * kTile, pass.cols);
         read(from + first, copy + first, last - first);

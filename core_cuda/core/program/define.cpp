@@ -17,15 +17,12 @@ const char* kept(std::string text) {
 
 void declare_arguments(const FusedopsDefinition& given, ProgramOperator& op) {
   op.name = kept(given.name);
-  const char* leading = nullptr;
   for (int i = 0; i < given.inputs; ++i) {
-    const auto kind = static_cast<Kind>(given.input[i].kind);
-    op.inputs.add({.name = kept(given.input[i].name), .kind = kind});
-    if (!leading && kind == Kind::tensor) leading = op.inputs[i].name;
+    op.inputs.add({.name = kept(given.input[i].name), .kind = static_cast<Kind>(given.input[i].kind)});
   }
   for (int i = 0; i < given.results; ++i) {
     const int like = given.result[i].result.like;
-    op.outputs.add({kept(given.result[i].name), like < 0 ? leading : op.inputs[like].name});
+    op.outputs.add({kept(given.result[i].name), like < 0 ? "common()" : op.inputs[like].name});
     if (given.needs) op.attributes.add({kept(std::string("need_") + given.result[i].name), Type::boolean, "true"});
   }
 }

@@ -32,8 +32,49 @@ FN void for_each(Body&& body) {
   }
 }
 
+// The C++ type of the elements in memory.
 template <Type kType>
-using ElementOf = std::conditional_t<kType == kElement, V::T, std::conditional_t<kType == kFloat32, float, A>>;
+struct Stored {
+  using type = V::T;
+};
+template <>
+struct Stored<kFloat32> {
+  using type = float;
+};
+template <>
+struct Stored<kCompute> {
+  using type = A;
+};
+template <>
+struct Stored<kBoolean> {
+  using type = Boolean;
+};
+template <>
+struct Stored<kUint8> {
+  using type = uint8_t;
+};
+template <>
+struct Stored<kInt8> {
+  using type = int8_t;
+};
+template <>
+struct Stored<kInt16> {
+  using type = int16_t;
+};
+template <>
+struct Stored<kInt32> {
+  using type = int32_t;
+};
+template <>
+struct Stored<kInt64> {
+  using type = int64_t;
+};
+template <Type kType>
+using ElementOf = typename Stored<kType>::type;
+
+// The type of the elements in a thread's registers. Booleans and integers are converted when they are loaded.
+template <class E>
+using Held = std::conditional_t<is_integral_element<E>, A, E>;
 
 // Whether a row has an element of the input for each column.
 template <int kInput>
@@ -53,6 +94,41 @@ FN A element(const uint32_t* words, int i) {
     return A(__uint_as_float(words[i]));
   } else {
     return A(__hiloint2double(words[2 * i + 1], words[2 * i]));
+  }
+}
+
+// An element in the words of a pack of the compute type.
+FN void put(A value, int i, uint32_t* words) {
+  if constexpr (sizeof(A) == 4) {
+    words[i] = __float_as_uint(value);
+  } else {
+    words[2 * i] = __double2loint(value), words[2 * i + 1] = __double2hiint(value);
+  }
+}
+
+// As load_pack(), for booleans and integers.
+template <class E, class Count>
+FN void load_integers(const E* from, Count count, uint32_t* words) {
+  if (V::kAligned && (V::kWhole ? count > 0 : count >= kPack)) {
+    // The pack begins at a multiple of its own size.
+    constexpr int kElements = sizeof(E) * kPack > 16 ? 16 / sizeof(E) : kPack;
+    struct alignas(sizeof(E) * kElements) Part {
+      E elements[kElements];
+    };
+#pragma unroll
+    for (int first = 0; first < kPack; first += kElements) {
+      const Part part = *reinterpret_cast<const Part*>(from + first);
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) put(value_of<A>(part.elements[i]), first + i, words);
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) {
+    A value = 0;
+    if constexpr (!(V::kAligned && V::kWhole))
+      if (i < count) value = value_of<A>(from[i]);
+    put(value, i, words);
   }
 }
 
@@ -215,7 +291,7 @@ class Kernel {
       using E = ElementOf<V::kInputType[i.value]>;
       if constexpr (kAccess == Access::number) uniform_[i.value] = A(a.number[i.value]);
       if constexpr (kAccess == Access::single)
-        uniform_[i.value] = A(to_compute(*static_cast<const E*>(a.input[i.value])));
+        uniform_[i.value] = value_of<A>(*static_cast<const E*>(a.input[i.value]));
       if constexpr (kAccess == Access::column && !V::kChunked) {
 #pragma unroll
         for (int held = 0; held < V::kHeld; ++held) load<i.value>(0, held, 0, true);
@@ -261,7 +337,11 @@ class Kernel {
     using E = ElementOf<V::kInputType[kInput]>;
     const Column at = column(chunk, held);
     const E* const from = static_cast<const E*>(a.input[kInput]) + offset<kInput>(row, at);
-    load_pack(from, active ? columns() - at : 0, pack_[kInput][held]);
+    const auto count = active ? columns() - at : 0;
+    if constexpr (is_integral_element<E>)
+      load_integers(from, count, pack_[kInput][held]);
+    else
+      load_pack(from, count, pack_[kInput][held]);
   }
 
   template <int kInput>
@@ -306,7 +386,7 @@ class Kernel {
       if constexpr (kIsSome<i.value>) offset_[i.value] = active ? offset_of<i.value>(row) : 0;
       if constexpr (kAccess == Access::row || (kIsSome<i.value> && !kAlongColumns<i.value>)) {
         const int64_t at = kAccess == Access::row ? (active ? row : 0) : offset_[i.value];
-        uniform_[i.value] = A(to_compute(static_cast<const E*>(a.input[i.value])[at]));
+        uniform_[i.value] = value_of<A>(static_cast<const E*>(a.input[i.value])[at]);
       }
     });
   }
@@ -315,7 +395,7 @@ class Kernel {
     for_each<0, kInputs>([&](auto i) {
       constexpr Access kAccess = V::kInput[i.value];
       if constexpr (kAlongColumns<i.value>)
-        x[i.value] = element<ElementOf<V::kInputType[i.value]>>(pack_[i.value][held], j);
+        x[i.value] = element<Held<ElementOf<V::kInputType[i.value]>>>(pack_[i.value][held], j);
       else
         x[i.value] = uniform_[i.value];
     });

@@ -4,6 +4,7 @@
 #include "core/common/element.h"
 #include "core/program/arguments.h"
 #include "core/program/functions.h"
+#include "core/program/integers.h"
 
 #define FN __device__ __forceinline__
 

@@ -101,6 +101,24 @@ struct ProgramOperator : Operator {
   mutable std::atomic<const interpreter::Plan*> plans = nullptr;  // that the CPU has made of it, as a list
 };
 
+// The dtype of the elements: the 16-bit one if an input has 16 bits, else that of the first floating input, else that
+// of a number. `dtype_of` gives an input's dtype, and DType::other if it is absent or a number.
+template <class DTypeOf>
+DType element_dtype(const Operator& op, DTypeOf&& dtype_of) {
+  DType found = DType::other;
+  for (int i = 0; i < static_cast<int>(op.inputs.size()); ++i) {
+    const DType dtype = dtype_of(i);
+    if (!is_floating(dtype)) continue;
+    if (size_of(dtype) == 2) return dtype;
+    if (found == DType::other) found = dtype;
+  }
+  return found == DType::other ? DType::f32 : found;
+}
+
+inline DType element_dtype(const Call& call) {
+  return element_dtype(call.op, [&](int i) { return call.inputs[i] ? call.inputs[i]->dtype : DType::other; });
+}
+
 inline const ProgramOperator& program_operator(const Operator& op) { return static_cast<const ProgramOperator&>(op); }
 inline const Program& program_of(const Operator& op) { return program_operator(op).program; }
 

@@ -1,4 +1,4 @@
-// The rule of all programs: dtypes follow the first tensor, and shapes broadcast as NumPy's.
+// The rule of all programs: floating inputs decide the dtype, and shapes broadcast as NumPy's.
 #include <algorithm>
 
 #include "core/program/program.h"
@@ -6,14 +6,23 @@
 namespace fusedops::program {
 namespace {
 
-Status check_dtypes(const Rule& rule, int leading) {
-  FUSEDOPS_TRY(rule.floating(leading));
-  const bool narrow = size_of(rule.inputs[leading].dtype) == 2;
-  for (int i = 0; i < static_cast<int>(rule.op.inputs.size()); ++i) {
-    if (!rule.inputs[i].present) continue;
-    FUSEDOPS_TRY(narrow ? rule.same_dtype_or_f32(i, leading) : rule.same_dtype(i, leading));
+// Booleans and integers may stand beside floating inputs, and float32 beside one dtype of 16 bits, in any order.
+Status check_dtypes(const Rule& rule, DType element) {
+  const auto& inputs = rule.op.inputs;
+  int like = -1;  // the first input of that dtype
+  bool has_number = false;
+  for (int i = 0; i < static_cast<int>(inputs.size()); ++i) {
+    if (like < 0 && rule.inputs[i].present && rule.inputs[i].dtype == element) like = i;
+    has_number = has_number || (inputs[i].kind == Kind::scalar && !rule.inputs[i].present);
   }
-  return {};
+  for (int i = 0; i < static_cast<int>(inputs.size()); ++i) {
+    const DType dtype = rule.inputs[i].dtype;
+    if (!rule.inputs[i].present || is_integral(dtype)) continue;
+    if (!is_floating(dtype))
+      return rule.must(i, "be float64, float32, float16, bfloat16, bool or an integer", name_of(dtype));
+    FUSEDOPS_TRY(size_of(element) == 2 ? rule.same_dtype_or_f32(i, like) : rule.same_dtype(i, like));
+  }
+  return like >= 0 || has_number ? Status() : rule.floating(static_cast<int>(first_tensor(rule.op)));
 }
 
 // Broadcasts `to` with the shape of an input.
@@ -44,8 +53,10 @@ Status broadcast(Rule& rule, int input, Shape& to) {
 Status rule(Rule& rule) {
   const Program& program = program_of(rule.op);
   const int leading = static_cast<int>(first_tensor(rule.op));
-  FUSEDOPS_TRY(check_dtypes(rule, leading));
-  Shape all = Shape::of(rule.inputs[leading].dtype);
+  const DType element =
+      element_dtype(rule.op, [&](int i) { return rule.inputs[i].present ? rule.inputs[i].dtype : DType::other; });
+  FUSEDOPS_TRY(check_dtypes(rule, element));
+  Shape all = Shape::of(element);
   for (int i = 0; i < static_cast<int>(rule.op.inputs.size()); ++i)
     if (rule.inputs[i].present) FUSEDOPS_TRY(broadcast(rule, i, all));
   if (!program.reductions.empty() && all.ranked && all.rank == 0)
@@ -56,6 +67,8 @@ Status rule(Rule& rule) {
     result = like < 0 ? all : rule.inputs[like];
     if (like == kLikeRows && result.ranked) result.dims[result.rank - 1] = 1;
     const bool wanted = !program.has_needs || rule.attributes[AttributePlace<bool>{static_cast<int>(i)}];
+    if (wanted && result.present && is_integral(result.dtype))
+      return rule.must(like, "be floating to have a gradient", name_of(result.dtype));
     const DType dtype = result.present ? result.dtype : all.dtype;  // the gradient of a number is not wanted
     if (!wanted || !result.present) result = Shape::of(dtype, {0});
   }

@@ -14,8 +14,23 @@ constexpr int64_t kEnoughBlocks = 1024;  // for all multiprocessors of the large
 
 bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
-Type type_of(const View& view, DType leading) {
-  return view.dtype == DType::f32 && size_of(leading) == 2 ? kFloat32 : kElement;
+Type type_of(const View& view, DType element) {
+  switch (view.dtype) {
+    case DType::boolean:
+      return kBoolean;
+    case DType::u8:
+      return kUint8;
+    case DType::i8:
+      return kInt8;
+    case DType::i16:
+      return kInt16;
+    case DType::i32:
+      return kInt32;
+    case DType::i64:
+      return kInt64;
+    default:
+      return view.dtype == DType::f32 && size_of(element) == 2 ? kFloat32 : kElement;
+  }
 }
 
 class Planner {
@@ -24,7 +39,7 @@ class Planner {
       : call_(call), program_(program_of(call.op)), plan_(plan), g_(plan.geometry), v_(plan.variant) {}
 
   void plan() {
-    v_.dtype = call_.inputs[first_tensor(call_.op)]->dtype;
+    v_.dtype = element_dtype(call_);
     pack_ = static_cast<int64_t>(16 / size_of(v_.dtype));
     packs_ = ceil_div(g_.cols, pack_);
     v_.dims = static_cast<uint16_t>(g_.dims);
@@ -218,7 +233,8 @@ size_t cuda_workspace(const Call& call) {
 
 std::string Variant::source(const Program& program) const {
   static constexpr const char* kAccess[] = {"number", "single", "column", "row", "full", "some"};
-  static constexpr const char* kTypes[] = {"kElement", "kFloat32", "kCompute"};
+  static constexpr const char* kTypes[] = {"kElement", "kFloat32", "kCompute", "kBoolean", "kUint8",
+                                           "kInt8",    "kInt16",   "kInt32",   "kInt64"};
   static constexpr const char* kElements[] = {"double", "float", "f16", "bf16"};
   const auto access = [](Access access) { return std::string("Access::") + kAccess[static_cast<int>(access)]; };
   const auto type = [](Type type) { return kTypes[type]; };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/cpu/elementwise.h"
+#include "core/program/integers.h"
 
 namespace fusedops::program::interpreter {
 
@@ -17,10 +18,33 @@ void with_type(DType dtype, Body&& body) {
   }
 }
 
+// The same for an input, which may also be of booleans or integers.
+template <class A, class Body>
+void with_input_type(DType dtype, Body&& body) {
+  switch (dtype) {
+    case DType::boolean:
+      return body(Tag<Boolean>());
+    case DType::u8:
+      return body(Tag<uint8_t>());
+    case DType::i8:
+      return body(Tag<int8_t>());
+    case DType::i16:
+      return body(Tag<int16_t>());
+    case DType::i32:
+      return body(Tag<int32_t>());
+    case DType::i64:
+      return body(Tag<int64_t>());
+    default:
+      return with_type<A>(dtype, body);
+  }
+}
+
 template <class T, class A>
 void read(const T* from, A* to, int64_t n) {
   if constexpr (std::is_same_v<T, A>)
     std::copy_n(from, n, to);
+  else if constexpr (is_integral_element<T>)
+    for (int64_t i = 0; i < n; ++i) to[i] = value_of<A>(from[i]);
   else
     fusedops::cpu::widen(from, to, n);
 }

@@ -92,7 +92,7 @@ void Pass::choose_tiles() {
 Pass::Pass(const Call& call, const Geometry& geometry, uint32_t asked, uint32_t& left)
     : call(call),
       op(program_operator(call.op)),
-      compute(compute_dtype(call.inputs[first_tensor(call.op)]->dtype)),
+      compute(compute_dtype(element_dtype(call))),
       rows(geometry.rows),
       cols(geometry.cols) {
   choose_order(geometry, asked, left);

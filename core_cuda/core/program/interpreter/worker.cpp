@@ -216,7 +216,7 @@ void Worker<A>::load_one(const Step& step) {
   A* const to = at_[step.to];
   *to = static_cast<A>(pass_.call.scalars[step.which]);
   if (view)
-    with_type<A>(view->dtype, [&](auto tag) {
+    with_input_type<A>(view->dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
       read(static_cast<const T*>(view->data), to, 1);
     });
@@ -240,13 +240,13 @@ void Worker<A>::load(const Step& step, int64_t n) {
   }
   A* const to = at_[step.to] = input.held ? held_[step.which] + column : own(step.to);
   if (input.held && step.again) return;
-  with_type<A>(view.dtype, [&](auto tag) {
+  with_input_type<A>(view.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* const from = static_cast<const T*>(view.data) + column;
     if (adjoin)
       read(from + input.reach.offset(row_), to, n);
     else if (of_rows)
-      input.reach.for_rows(row_, rows_, [&](int64_t i, int64_t offset) { to[i] = to_compute(from[offset]); });
+      input.reach.for_rows(row_, rows_, [&](int64_t i, int64_t offset) { to[i] = value_of<A>(from[offset]); });
     else
       input.reach.for_rows(row_, rows_, [&](int64_t i, int64_t offset) { read(from + offset, to + i * width, width); });
   });
