@@ -28,6 +28,7 @@ PACKAGE = Path(functions.__file__).parents[1]
 _OWN = {
     "torch": {
         "Tensor": "from torch import Tensor",
+        "TensorLike": "from torch import Tensor as TensorLike",
         "Variable": "from torch import Tensor as Variable",
         "ops": "from fusedops.torch.operators import OPERATORS as ops",
         "renamed": "from fusedops.torch.errors import renamed",

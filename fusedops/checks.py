@@ -51,9 +51,10 @@ def other_device(operator: Operator, name: str, expected: Any, got: Any) -> Runt
 
 def number(operator: Operator, input: Input, value: Any) -> float:
     """The double that a scalar input takes instead of a tensor."""
-    if not _is_double(value):
+    found = double(value)
+    if found is None:
         raise not_a_tensor(operator, input, value)
-    return float(value)
+    return found
 
 
 def plain_attribute(attribute: Attribute) -> str:
@@ -115,13 +116,13 @@ def pair_of_integers(function: str, name: str, value: Any) -> tuple[int, int]:
     return int(value[0]), int(value[1])
 
 
-def renamed(error: Any, operator: str, function: str, **arguments: str) -> Any:
+def renamed(error: Any, operator: str, function: str, /, **arguments: str) -> Any:
     """The error of an operator as one of the public function that is made of it and was called. Somebody else's stays
     as it is. `arguments`: the names that the function has for some of the operator's."""
     return of_function(error, operator, function, **arguments) or error
 
 
-def of_function(error: Any, operator: str, function: str, **arguments: str) -> Any:
+def of_function(error: Any, operator: str, function: str, /, **arguments: str) -> Any:
     """The same, but None of somebody else's error: torch's compiler, which traces this, cannot compare two errors."""
     plain = type(error) in (RuntimeError, TypeError, ValueError)
     said = str(error) if plain else getattr(error, "message", "")
@@ -137,14 +138,18 @@ def of_function(error: Any, operator: str, function: str, **arguments: str) -> A
     return None
 
 
-def _is_double(value: Any) -> bool:
+def double(value: Any) -> float | None:
+    """The number as a double; None for what is no number, and for an integer beyond all doubles."""
     if not is_number(value):
-        return False
+        return None
     try:
-        float(value)
-    except OverflowError:  # an integer beyond all doubles
-        return False
-    return True
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def _is_double(value: Any) -> bool:
+    return double(value) is not None
 
 
 def _is_bool(value: Any) -> bool:

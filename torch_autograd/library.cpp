@@ -16,7 +16,7 @@ class Registration {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (; registered_ < operators().size(); ++registered_) {
       const Operator& op = *operators()[registered_];
-      if (!c10::Dispatcher::singleton().findSchema({std::string("fusedops::_") + op.name, ""})) return;
+      if (!c10::Dispatcher::singleton().findSchema({std::string("fusedops::_") + op.name, ""})) continue;  // refused
       library_.impl(op.name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(op)));
     }
   }
@@ -30,8 +30,9 @@ class Registration {
 }  // namespace
 }  // namespace fusedops::torch_autograd
 
-// Registers the operators that are registered with torch and have no kernel of autograd yet. Returns null, or a
-// sentence that lasts until the thread's next. The registrations last as long as the process.
+// Registers the new operators of the table that torch has not refused, and is called behind
+// fusedops_torch_register_new(). Returns null, or a sentence that lasts until the thread's next. The registrations last
+// as long as the process.
 extern "C" FUSEDOPS_EXPORT const char* fusedops_register_autograd() try {
   static auto* const registration = new fusedops::torch_autograd::Registration();
   registration->register_new();

@@ -6,6 +6,8 @@
 #include <array>
 #include <exception>
 #include <mutex>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "call.h"
@@ -30,19 +32,29 @@ constexpr auto kKernels = []<size_t... kPlace>(std::index_sequence<kPlace...>) {
 
 class Registration {
  public:
-  void register_new() {
+  // Calls `refused(sentence)` for each operator that torch refuses. The others are registered all the same.
+  template <class Refused>
+  void register_new(Refused&& refused) {
     const std::lock_guard lock(mutex_);
     for (; registered_ < operators().size(); ++registered_) {
-      const Operator& op = *operators()[registered_];
-      for (const std::string& name : {std::string(op.name), std::string("_") + op.name}) {
-        definitions_.def(schema(op, name).c_str());
-        for (StableLibrary* library : {&cpu_, &cuda_}) library->impl(name.c_str(), kKernels<&call>.at(registered_));
-        if (has_negative_kernel(op)) negative_.impl(name.c_str(), kKernels<&call_negative>.at(registered_));
+      try {
+        register_one(registered_);
+      } catch (const std::exception& error) {
+        refused(error.what());
       }
     }
   }
 
  private:
+  void register_one(size_t place) {
+    const Operator& op = *operators()[place];
+    for (const std::string& name : {std::string(op.name), std::string("_") + op.name}) {
+      definitions_.def(schema(op, name).c_str());
+      for (StableLibrary* library : {&cpu_, &cuda_}) library->impl(name.c_str(), kKernels<&call>.at(place));
+      if (has_negative_kernel(op)) negative_.impl(name.c_str(), kKernels<&call_negative>.at(place));
+    }
+  }
+
   std::mutex mutex_;
   size_t registered_ = 0;
   StableLibrary definitions_{StableLibrary::Kind::FRAGMENT, "fusedops", nullptr, __FILE__, __LINE__};
@@ -57,18 +69,23 @@ Registration& registration() {
   return *registration;
 }
 
-const bool registered_at_load = (registration().register_new(), true);
+// Null, or the first refusal, which lasts until the thread's next.
+const char* register_new() {
+  thread_local std::string refusal;
+  refusal.clear();
+  registration().register_new([](const char* sentence) {
+    if (refusal.empty()) refusal = sentence;
+  });
+  return refusal.empty() ? nullptr : refusal.c_str();
+}
+
+// What is built in must be registered: a refusal makes the load fail.
+const bool registered_at_load =
+    (registration().register_new([](const char* sentence) { throw std::runtime_error(sentence); }), true);
 
 }  // namespace
 }  // namespace fusedops::torch_binding
 
-// Registers the operators that were added to the table and are not registered yet. Returns null, or a sentence that
-// lasts until the thread's next.
-extern "C" FUSEDOPS_EXPORT const char* fusedops_torch_register_new() try {
-  fusedops::torch_binding::registration().register_new();
-  return nullptr;
-} catch (const std::exception& error) {
-  thread_local std::string sentence;
-  sentence = error.what();
-  return sentence.c_str();
-}
+// Registers the operators that were added to the table and are not registered yet, but for those that torch refuses.
+// Returns null, or a sentence about the first of these, which lasts until the thread's next.
+extern "C" FUSEDOPS_EXPORT const char* fusedops_torch_register_new() { return fusedops::torch_binding::register_new(); }

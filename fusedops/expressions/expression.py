@@ -5,10 +5,23 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
-from fusedops.expressions.parse import FUNCTIONS, MOST_INPUTS, Parsed, parse
-from fusedops.expressions.program import NUMBER, TENSOR, Definition, Input, define, digest, result_names, row_names
+from fusedops.expressions.graph import needed
+from fusedops.expressions.parse import FUNCTIONS, MOST_INPUTS, parse
+from fusedops.expressions.program import (
+    NUMBER,
+    TENSOR,
+    Definition,
+    Input,
+    define,
+    digest,
+    is_of_rows,
+    key,
+    result_names,
+    row_names,
+)
 from fusedops.expressions.tokens import fail
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*", re.ASCII)
@@ -32,25 +45,62 @@ class Expression:
             fail(f"name must be a letter and at most 63 letters, digits and underscores; got {name[:80]!r}")
         self.text, self.name = text, name
         self._declared = None if inputs is None else _checked(inputs)
-        parsed = parse(text, self._declared)
-        self.inputs, self.results = parsed.inputs, len(parsed.results)
+        self._parsed = parse(text, self._declared)
+        self.inputs, self.results = self._parsed.inputs, len(self._parsed.results)
         self._definitions: dict[tuple[bool, ...], Definition] = {}
+        self._recorded: dict[tuple[bool, ...], Definition] = {}
 
     def definition(self, numbers: Sequence[bool] = ()) -> Definition:
-        """The row for calls in which `numbers` says of each input whether it is a number; without it, none is."""
-        key = tuple(numbers) or (False,) * len(self.inputs)
-        if key not in self._definitions:
-            if all(key):
-                fail(f"one of the inputs must be a tensor; got numbers for {', '.join(self.inputs)}")
-            self._definitions[key] = self._define(parse(self.text, self.inputs, key), key)
-        return self._definitions[key]
+        """The operator for calls in which `numbers` says of each input whether it is a number; without it, none is."""
+        given = self._numbers(numbers)
+        if not any(given):
+            return self.recorded(given)
+        if given not in self._definitions:
+            kinds = [NUMBER if number else TENSOR for number in given]
+            self._definitions[given] = self._define(kinds, self._of_rows(given))
+        return self._definitions[given]
 
-    def _define(self, parsed: Parsed, numbers: tuple[bool, ...]) -> Definition:
-        kinds = [NUMBER if number else TENSOR for number in numbers]
+    def recorded(self, numbers: Sequence[bool] = ()) -> Definition:
+        """The operator for the same calls in a graph, where a number is a tensor of one element."""
+        of_rows = self._of_rows(self._numbers(numbers))
+        if of_rows not in self._recorded:
+            self._recorded[of_rows] = self._define([TENSOR] * len(self.inputs), of_rows)
+        return self._recorded[of_rows]
+
+    def all_recorded(self) -> list[Definition]:
+        """The operators of all calls in graphs, with numbers for any inputs.
+
+        They differ in the shapes of results alone, so that most expressions have one.
+        """
+        count = len(self.inputs)
+        sets = {(False,) * count}
+        for result in self._parsed.results:
+            inputs = {node.place for node in needed([result], within_stage=True) if node.op == "input"}
+            sets |= {tuple(place in inputs or number for place, number in enumerate(one)) for one in sets}
+        return list(dict.fromkeys(self.recorded(numbers) for numbers in sorted(sets) if not all(numbers)))
+
+    @cached_property
+    def renamed(self) -> dict[str, str]:
+        """The inputs that have another name in operators, by that name."""
+        names = zip(row_names(self.inputs), self.inputs, strict=True)
+        return {own: name for own, name in names if own != name}
+
+    def _numbers(self, numbers: Sequence[bool]) -> tuple[bool, ...]:
+        given = tuple(numbers) or (False,) * len(self.inputs)
+        if all(given):
+            fail(f"one of the inputs must be a tensor; got numbers for {', '.join(self.inputs)}")
+        return given
+
+    def _of_rows(self, numbers: Sequence[bool]) -> tuple[bool, ...]:
+        return tuple(is_of_rows(node, numbers) for node in self._parsed.results)
+
+    def _define(self, kinds: Sequence[int], of_rows: tuple[bool, ...]) -> Definition:
+        parsed = self._parsed
         inputs = tuple(map(Input, row_names(parsed.inputs), kinds))
         names = result_names([x.name for x in inputs], parsed.names)
-        name = f"{self.name or 'elementwise'}_{digest(inputs, names, parsed.graph, parsed.results)}"
-        return define(name, parsed.graph, inputs, parsed.results, names, [None] * len(names))
+        name = self.name or "elementwise"
+        text = key(name, inputs, names, of_rows, parsed.results)
+        return define(f"{name}_{digest(text)}", text, parsed.graph, inputs, parsed.results, names, of_rows)
 
     @property
     def source(self) -> str:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from fusedops import checks
 from fusedops.expressions.expression import Expression
 from fusedops.expressions.rows import Rows
 
+TensorLike = TypeVar("TensorLike")
+Tensor = TypeVar("Tensor")
 
-class Elementwise:
+
+class Elementwise(Generic[TensorLike, Tensor]):
     """An expression as a function of tensors and numbers, which `elementwise` makes.
 
     Attributes:
@@ -25,20 +29,21 @@ class Elementwise:
     rows: ClassVar[Rows]
     tensors: ClassVar[frozenset[type]]  # the most common ones
 
-    # Which of the values are numbers decides which operator is called. Most often none is: that operator is there
-    # before the first call, so that no compiler meets the making of it.
+    # All operators that a graph may call are added here: a file that holds one can be loaded from now on, and no
+    # compiler meets the making of it.
     def __init__(self, expression: str, inputs: Sequence[str] | None = None, name: str | None = None) -> None:
         self.given = expression, inputs, name
         self._expression = Expression(expression, inputs, name)
-        self._of_tensors = self.rows.operator(self._expression.definition())
-        self._row = self._naming()
+        self._of_tensors, *_ = map(self.rows.operator, self._expression.all_recorded())
         self.__name__ = self.__qualname__ = self._expression.name or "elementwise"
+        parameter = inspect.Parameter
+        self.__signature__ = inspect.Signature([parameter(x, parameter.POSITIONAL_OR_KEYWORD) for x in self.inputs])
         names = ", ".join(self.inputs)
         self.__doc__ = f"{self.expression}\n\nTakes tensors, or numbers for some of them: {names}."
 
-    def _naming(self) -> Callable[[tuple[bool, ...]], str]:
-        """A function that names the operator for calls with numbers in these places, and adds it if it is not there."""
-        return lambda numbers: self.rows.added_name(self._expression.definition(numbers))
+    def _with_numbers(self, values: tuple[Any, ...]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """The operator for values of which some are numbers, and what it is called with."""
+        raise NotImplementedError
 
     @property
     def expression(self) -> str:
@@ -56,21 +61,45 @@ class Elementwise:
     def derivative(self) -> str:
         return self._expression.derivative
 
-    def __call__(self, *values: Any) -> Any:
+    # Several results are a tuple. Their number follows from the text, which a type checker does not read. So a checker
+    # accepts any use of the result, and editors complete the members of a tensor.
+    def __call__(self, *values: TensorLike | float, **named: TensorLike | float) -> Tensor | Any:
+        if named:
+            values = self._positional(values, named)
         if len(values) != len(self._expression.inputs):
             raise self._wrong_count(len(values))
         operator = self._of_tensors
         for value in values:
             if type(value) not in self.tensors and checks.is_number(value):
-                operator = getattr(self.rows.operators, self._row(tuple(map(checks.is_number, values))))
+                operator, values = self._with_numbers(values)
                 break
         try:
             return operator(*values)
         except Exception as error:
-            renamed = checks.of_function(error, operator.__name__, self.__name__)
+            renamed = checks.of_function(error, operator.__name__, self.__name__, **self._expression.renamed)
             if renamed is None:
                 raise
         raise renamed
+
+    def _positional(self, values: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        """All values by position, as Python binds a call's arguments."""
+        for name in named:
+            if name not in self.inputs:
+                raise TypeError(f"{self.__name__}() got an unexpected keyword argument '{name}'")
+            if name in self.inputs[: len(values)]:
+                raise TypeError(f"{self.__name__}() got multiple values for argument '{name}'")
+        missing = [name for name in self.inputs[len(values) :] if name not in named]
+        if missing:
+            raise TypeError(f"{self.__name__}() missing required arguments: {', '.join(map(repr, missing))}")
+        return (*values, *(named[name] for name in self.inputs[len(values) :]))
+
+    def _double(self, place: int, value: Any) -> float:
+        """The number that is given for an input."""
+        found = checks.double(value)
+        if found is None:
+            got = type(value).__name__
+            raise TypeError(f"fusedops.{self.__name__}: {self.inputs[place]} must be a tensor or a number; got {got}")
+        return found
 
     def _wrong_count(self, given: int) -> TypeError:
         expected = f"{len(self.inputs)} argument{'s' * (len(self.inputs) > 1)}, {', '.join(self.inputs)}"

@@ -57,21 +57,18 @@ class _Pending(NamedTuple):
     operands: int = 0  # of a call or parenthesis: how many values lie below its own
 
 
-def parse(text: str, inputs: Sequence[str] | None = None, numbers: Sequence[bool] = ()) -> Parsed:
-    """The graph of an expression. Without `inputs`, the names that are not assigned are the inputs, in their order.
-
-    Where `numbers` says so, an input is a number, the same for all elements.
-    """
+def parse(text: str, inputs: Sequence[str] | None = None) -> Parsed:
+    """The graph of an expression. Without `inputs`, the names that are not assigned are the inputs, in their order."""
     if len(text) > MOST_CHARACTERS:
         fail(f"an expression must have at most {MOST_CHARACTERS} characters; got {len(text)}")
-    return _Parser(text, inputs, numbers).parse()
+    return _Parser(text, inputs).parse()
 
 
 class _Parser:
     """Precedence by two stacks, of values and of what waits for its last operand: no depth of nesting is too much."""
 
-    def __init__(self, text: str, inputs: Sequence[str] | None, numbers: Sequence[bool]) -> None:
-        self.text, self.declared, self.numbers = text, inputs, numbers
+    def __init__(self, text: str, inputs: Sequence[str] | None) -> None:
+        self.text, self.declared = text, inputs
         self.graph = Graph()
         self.inputs: dict[str, Node] = {}
         self.used: set[str] = set()
@@ -237,8 +234,7 @@ class _Parser:
         return self.inputs[name]
 
     def add_input(self, name: str) -> None:
-        place = len(self.inputs)
-        self.inputs[name] = self.graph.input(uniform=place < len(self.numbers) and self.numbers[place])
+        self.inputs[name] = self.graph.input()
 
     def check_word(self, token: Token) -> None:
         if keyword.iskeyword(token.text):

@@ -138,6 +138,7 @@ class Definition:
     results: tuple[Result, ...]
     program: Program
     needs: bool  # whether an attribute need_<result> says of each result that it is wanted
+    key: str  # all that defines it and its derivatives
     backward_name: str | None  # of the row that has the derivative
     graph: Graph
     nodes: tuple[Node, ...]  # the results', before they were expanded
@@ -176,12 +177,12 @@ class Definition:
         derivatives = vjp(graph, results, upstream, graph.inputs[: len(self.inputs)])
         return define(
             self.backward_name,
+            f"{self.key} backward",
             graph,
             tuple(inputs),
             derivatives,
             [names.new(f"d{input.name}", result=True) for input in self.inputs],
-            range(len(self.inputs)),
-            needs=True,
+            like=range(len(self.inputs)),
         )
 
 
@@ -194,34 +195,54 @@ def _of_elements(graph: Graph, upstream: Node) -> Node:
 
 def define(
     name: str,
+    key: str,
     graph: Graph,
     inputs: tuple[Input, ...],
     nodes: Sequence[Node],
     results: Sequence[str],
-    like: Sequence[int | None],
-    needs: bool = False,
+    of_rows: Sequence[bool] = (),
+    like: Sequence[int] = (),
 ) -> Definition:
+    """Args:
+    of_rows: a flag for each result of an expression.
+    like: the input of each result of a derivative.
+    """
     found = program(expanded(graph, nodes))
     differentiable = len(inputs) + len(results) <= MOST_INPUTS and len(inputs) <= MOST_RESULTS
     return Definition(
         name,
         inputs,
         tuple(
-            Result(result, value, place, place is None and node.uniform and node.depth > 0)
-            for result, value, place, node in zip(results, found.values, like, nodes, strict=True)
+            Result(result, value, like[i] if like else None, bool(of_rows) and of_rows[i])
+            for i, (result, value) in enumerate(zip(results, found.values, strict=True))
         ),
         found,
-        needs,
+        bool(like),
+        key,
         f"{name}_backward" if differentiable else None,
         graph,
         tuple(nodes),
     )
 
 
-def digest(inputs: Sequence[Input], results: Sequence[str], graph: Graph, nodes: Sequence[Node]) -> str:
-    """Of all that defines a row: the same in every process."""
-    found = program(expanded(graph, nodes))
-    return hashlib.sha256(repr((inputs, results, found)).encode()).hexdigest()[:8]
+def is_of_rows(node: Node, numbers: Sequence[bool]) -> bool:
+    """True if the value is made of reductions and numbers alone; `numbers` has a flag for each input."""
+    inputs = (x for x in needed([node], within_stage=True) if x.op == "input")
+    return node.depth > 0 and all(numbers[x.place] for x in inputs)
+
+
+def key(
+    name: str, inputs: Sequence[Input], results: Sequence[str], of_rows: Sequence[bool], nodes: Sequence[Node]
+) -> str:
+    """The text of all that defines an operator and its derivatives: the same in every process."""
+    places = {node: place for place, node in enumerate(needed(nodes))}
+    code = [(node.op, [places[x] for x in node.operands], node.value, node.place) for node in places]
+    return repr((name, inputs, results, of_rows, code, [places[node] for node in nodes]))
+
+
+def digest(key: str) -> str:
+    """16 hexadecimal digits. Names of different keys differ in more than case and underscores."""
+    return hashlib.sha256(key.encode()).hexdigest()[:16]
 
 
 class _Names:
@@ -247,13 +268,16 @@ def _all_names(name: str, result: bool) -> tuple[str, ...]:
 _WORDS = (*dir(builtins), *keyword.kwlist, "name", "wanted")
 
 
+_MOST_CHARACTERS = 32  # of a name: the core takes 48, some of them for the prefixes of derivatives
+
+
 def row_names(names: Sequence[str]) -> list[str]:
     """The names of inputs as a row has them: TensorFlow takes small letters alone, and code that is made of a row uses
-    other words beside them."""
+    other words beside them and breaks at long ones."""
     free = _Names(_WORDS)
     found = []
     for name in names:
-        plain = re.sub("^_*([0-9]|$)", r"x\1", name.lower()).lstrip("_")
+        plain = re.sub("^_*([0-9]|$)", r"x\1", name.lower()).lstrip("_")[:_MOST_CHARACTERS]
         found.append(free.new(f"{plain}_of" if plain.endswith("_value") else plain))  # a number x is x_value in torch
     return found
 
@@ -262,6 +286,7 @@ def result_names(inputs: Collection[str], plain: Sequence[str | None]) -> list[s
     """The results' own names where they have some that are free; else y, or y0, y1 and so on."""
     names = _Names([*inputs, *_WORDS])
     given = {place: name.lower() for place, name in enumerate(plain) if name and len(plain) > 1}
+    given = {place: name for place, name in given.items() if len(name) <= _MOST_CHARACTERS}
     own = {place: name for place, name in given.items() if names.new(name, result=True) == name}
     others = "y" if len(plain) == 1 else "y{}"
     return [own.get(place) or names.new(others.format(place), result=True) for place in range(len(plain))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ from fusedops.expressions import compiler
 from fusedops.expressions.program import Definition
 from fusedops.expressions.structs import packed
 from fusedops.gradients.registry import GRADIENTS, Gradient, Tensor
+from fusedops.growth import Growth
 
 
 class Rows:
@@ -18,14 +18,16 @@ class Rows:
 
     Args:
         library: the binding's.
+        growth: that of the binding's table.
         added: makes operators of the rows that the core has added.
         operators: has every operator as an attribute.
     """
 
-    def __init__(self, library: ctypes.CDLL, added: Callable[[], None], operators: Any) -> None:
-        self.library, self.added, self.operators = library, added, operators
+    def __init__(self, library: ctypes.CDLL, growth: Growth, added: Callable[[], None], operators: Any) -> None:
+        self.library, self.growth, self.added, self.operators = library, growth, added, operators
         library.fusedops_define.restype = ctypes.c_char_p
-        self.lock = threading.RLock()
+        self.known: dict[str, str] = {}  # the keys of the definitions whose operators are complete, by name
+        self.failed: dict[str, Exception] = {}  # what was raised for those that cannot be, by key
         self.knows_compiler = False
 
     def operator(self, definition: Definition) -> Callable[..., Any]:
@@ -35,8 +37,8 @@ class Rows:
 
     def added_name(self, definition: Definition) -> str:
         """The name of its operator, which is there then."""
-        if not hasattr(self.operators, definition.name):
-            with self.lock:
+        if self.known.get(definition.name) != definition.key:
+            with self.growth.lock:
                 self._add(definition)
         return definition.name
 
@@ -44,17 +46,36 @@ class Rows:
         if not self.knows_compiler:
             compiler.use(self.library)
             self.knows_compiler = True
-        # A derivative's row comes first: it is looked up when what it is the derivative of becomes an operator.
-        rows = [definition.backward(), definition] if definition.backward_name else [definition]
-        for row in rows:
-            if hasattr(self.operators, row.name):
-                continue
-            refused = self.library.fusedops_define(ctypes.byref(packed(row)))
-            if refused is not None:
-                raise RuntimeError(refused.decode())
-            if row.needs:
-                GRADIENTS[row.name] = second_derivative(row)
-        self.added()
+        # A declared derivative comes first: it is looked up when what it is the derivative of becomes an operator.
+        has_backward = definition.backward_name and not definition.needs
+        rows = [definition.backward(), definition] if has_backward else [definition]
+        new = [row for row in rows if not self._is_known(row)]
+        try:
+            for row in new:
+                self._define(row)
+            self.added()
+        except Exception as error:
+            self.failed.update({row.key: error for row in new})
+            raise
+        # Last, when another thread may call them.
+        self.known.update({row.name: row.key for row in new})
+
+    def _is_known(self, row: Definition) -> bool:
+        if row.key in self.failed:
+            raise self.failed[row.key]
+        key = self.known.get(row.name, row.key)
+        if key != row.key:
+            raise RuntimeError(f"fusedops: {row.name} must name one expression; got another with the same digits")
+        return row.name in self.known
+
+    def _define(self, row: Definition) -> None:
+        # Its formula comes first: it is looked up when the row becomes an operator.
+        if row.needs:
+            GRADIENTS[row.name] = second_derivative(row)
+        refused = self.library.fusedops_define(ctypes.byref(packed(row)))
+        if refused is not None:
+            GRADIENTS.pop(row.name, None)
+            raise RuntimeError(refused.decode())
 
 
 def second_derivative(backward: Definition) -> Gradient:

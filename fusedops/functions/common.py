@@ -9,6 +9,7 @@ from fusedops.checks import renamed as renamed
 from fusedops.functions.operators import Operators
 
 Tensor = Any
+TensorLike = Any  # what a function makes a tensor of: in PyTorch a tensor
 Variable = Any  # what a function updates: in PyTorch a tensor
 ops: Operators = cast(Operators, None)  # a framework's
 

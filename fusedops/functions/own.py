@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from fusedops.expressions.function import Elementwise
+from fusedops.functions.common import Tensor, TensorLike
 
 own: Any = None  # a framework's module of expressions
 
 
-def elementwise(expression: str, *, inputs: Sequence[str] | None = None, name: str | None = None) -> Elementwise:
+def elementwise(
+    expression: str, *, inputs: Sequence[str] | None = None, name: str | None = None
+) -> Elementwise[TensorLike, Tensor]:
     """A function of tensors from an expression: one kernel forward, one backward.
 
     Statements are separated by `;` or line breaks: `variable = value`, and last a value, or `return a, b` for several.
@@ -34,24 +37,25 @@ def elementwise(expression: str, *, inputs: Sequence[str] | None = None, name: s
             follow from the expression.
 
     Returns:
-        A function that takes the inputs by position: tensors, or numbers for some of them. The first tensor says the
-        dtype; others have the same, or float32 beside a first one of 16 bits. The result has this dtype and the shape
-        to which all inputs broadcast; one that is made of reductions and numbers alone has a last dimension of size 1.
-        Reductions, too, are over the rows of that shape; of no elements, sum is 0, mean NaN, max -inf and min inf. An
-        input takes part in the shape even if no value depends on it. The function's `source` is the kernel in C++, its
-        `derivative` an expression.
+        A function that takes the inputs by position or by name: tensors, or numbers for some of them. Floating tensors
+        have one dtype, or float32 beside one dtype of 16 bits, in any order. Tensors of bool and of integers may stand
+        beside these; a bool counts as 0 or 1. The result has the 16-bit dtype if a tensor has one, else that of the
+        floating tensors, and float32 beside numbers alone. It has the shape to which all inputs broadcast, also those
+        on which no value depends; one that is made of reductions and numbers alone has a last dimension of size 1.
+        Reductions, too, are over the rows of that shape; of no elements, sum is 0, mean NaN, max -inf and min inf. The
+        function's `source` is the kernel in C++, its `derivative` an expression.
 
     Gradient:
         The derivative of the expression, made symbolically, to any order. Gradients of inputs that were broadcast are
         sums in a fixed order. At ties, max and min of two share the gradient; those of a row share it among all. A row
         whose max or min is NaN has gradient NaN. abs, relu, sign and floor have slope 0 at a jump or kink. `where`
         selects gradients: the branch that is not taken has none, even if its slope is infinite or NaN, nor has the
-        condition.
+        condition. Numbers, and tensors of bool or integers, have no gradient.
 
     Raises:
         ValueError: the expression is not one; the message shows the place. A name is not allowed.
-        TypeError: the expression or a name is not a string. In a call: too many or too few inputs, or one that is
-            neither a tensor nor a number.
+        TypeError: the expression or a name is not a string. In a call: too many or too few inputs, an unknown name, or
+            an input that is neither a tensor nor a number.
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): in a call: the inputs do not broadcast,
             or have the wrong dtype.
 

@@ -3,34 +3,54 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import tensorflow as tf
+
+from fusedops import checks
 from fusedops.expressions.function import Elementwise
 from fusedops.expressions.rows import Rows
-from fusedops.tf import internals, library, naming, text
+from fusedops.tf import calls, internals, library, naming, text
 from fusedops.tf.derivatives import OF_FORMULAS
 from fusedops.tf.operators import OPERATORS
+from fusedops.tf.tensors import TensorLike
 
-_ROWS = Rows(ctypes.CDLL(str(library.LIBRARY)), library.added, OPERATORS)
+_ROWS = Rows(ctypes.CDLL(str(library.LIBRARY)), library.GROWTH, library.added, OPERATORS)
 OF_FORMULAS.row = _ROWS.operator
 
 
-class _Elementwise(Elementwise):
+class _Elementwise(Elementwise[TensorLike, tf.Tensor]):
     rows = _ROWS
     tensors = frozenset({internals.EagerTensor})
 
     @text.unconverted
-    def __call__(self, *values: Any) -> Any:
+    def __call__(self, *values: TensorLike | float, **named: TensorLike | float) -> tf.Tensor | Any:
         try:
-            return super().__call__(*values)
+            return super().__call__(*values, **named)
         except TypeError:  # asked only now, so that other calls do not wait for the answer
-            if not naming.are_symbolic(*values):
+            if not naming.are_symbolic(*values, *named.values()):
                 raise
         from fusedops.tf import symbolic
 
-        return symbolic.call_expression(self.given, values)
+        return symbolic.call_expression(self.given, values, named)
+
+    def _with_numbers(self, values: tuple[Any, ...]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """A number is a tensor of one element, as TensorFlow has no other."""
+        numbers = tuple(map(checks.is_number, values))
+        operator = self.rows.operator(self._expression.recorded(numbers))
+        declared = library.TABLE[operator.__name__]
+        given: list[Any] = [
+            (self._double(i, x) if number else calls.tensor(declared, declared.inputs[i], x))
+            for i, (x, number) in enumerate(zip(values, numbers, strict=True))
+        ]
+        tensors = [x for x, number in zip(given, numbers, strict=True) if not number]
+        dtype = tf.float64 if any(x.dtype is tf.float64 for x in tensors) else tf.float32
+        # A constant of a graph has the rank of the tensors, so that tf.vectorized_map folds the call.
+        ranks = [0 if tf.executing_eagerly() else x.shape.rank for x in tensors]
+        rank = 0 if None in ranks else max(ranks)
+        return operator, tuple(calls.constant(x, dtype, rank) if numbers[i] else x for i, x in enumerate(given))
 
 
-def elementwise(expression: str, inputs: Sequence[str] | None, name: str | None) -> Elementwise:
+def elementwise(expression: str, inputs: Sequence[str] | None, name: str | None) -> Elementwise[TensorLike, tf.Tensor]:
     return _Elementwise(expression, inputs, name)

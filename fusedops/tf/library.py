@@ -7,7 +7,7 @@ process adds.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -34,34 +34,38 @@ KEEP = _RAW.fusedops_keep
 
 _CDLL.fusedops_tf_register_new.restype = ctypes.c_char_p
 _CDLL.fusedops_tf_op_list.restype = ctypes.c_void_p
-_GROWTH = growth.Growth(TABLE)
-for_each = _GROWTH.for_each
-_known = len(TABLE)  # rows of the core's table that are here, or that TensorFlow has refused
+GROWTH = growth.Growth(_CDLL, TABLE)
+for_each = GROWTH.for_each
 
 
 @text.unconverted
 def added() -> None:
     """Makes operators of TensorFlow of the rows that were added to the core's table, if there are any."""
-    global _known
-    with _GROWTH.lock:
-        rows = declarations.read_from(_CDLL, _known)
-        if not rows:
-            return
-        sentence = _CDLL.fusedops_tf_register_new()
-        lists = {row.name: _op_list(row) for row in rows}
-        RAW.update({row.name: internals.generated(row.type, lists[row.name]) for row in rows if lists[row.name]})
-        _known += len(rows)
-        refused = [row.name for row in rows if not lists[row.name]]
-        _GROWTH.extend([row for row in rows if lists[row.name]])
-    if refused:  # another thread may have got the sentence
-        raise RuntimeError(sentence.decode() if sentence else f"fusedops.{refused[0]}: TensorFlow cannot have it")
+    GROWTH.grow(_register)
+
+
+def _register(rows: Sequence[Operator]) -> dict[str, Exception]:
+    sentence = _CDLL.fusedops_tf_register_new()
+    refused: dict[str, Exception] = {}
+    for row in rows:
+        made = _op_list(row)
+        if not made:
+            said = sentence.decode() if sentence else f"fusedops.{row.name}: TensorFlow cannot have it"
+            refused[row.name] = RuntimeError(said)
+            continue
+        try:
+            RAW[row.name] = internals.generated(row.type, made)
+        except (SyntaxError, StopIteration) as error:
+            refused[row.name] = RuntimeError(f"fusedops.{row.name}: TensorFlow generates no function of it: {error}")
+    return refused
 
 
 @text.unconverted
 def add(operators: Callable[[], Any]) -> None:
     """Adds operators of a library of their own, by the function with which it shows them."""
-    growth.add(_CDLL, operators)
-    added()
+    with GROWTH.lock:
+        growth.add(_CDLL, operators)
+        added()
 
 
 def _op_list(row: Operator) -> bytes:

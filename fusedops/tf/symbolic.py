@@ -100,8 +100,8 @@ def call(function: Callable[..., Any], name: str | None, args: Sequence[Any], kw
     return operation.symbolic_call(*args, **kwargs)
 
 
-def call_expression(given: Sequence[Any], values: Sequence[Any]) -> Any:
+def call_expression(given: Sequence[Any], values: Sequence[Any], named: Mapping[str, Any]) -> Any:
     """What the call of an expression will return; `given` is what it is made of."""
     import fusedops.tf.keras  # noqa: F401  as above
 
-    return Expression(*given).symbolic_call(*values)
+    return Expression(*given).symbolic_call(*values, **named)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from fusedops import checks
 from fusedops.expressions.function import Elementwise
 from fusedops.expressions.program import Definition
 from fusedops.expressions.rows import Rows
@@ -14,7 +15,9 @@ from fusedops.torch import internals, library
 from fusedops.torch.derivatives import OF_FORMULAS
 from fusedops.torch.operators import OPERATORS
 
-_ROWS = Rows(library.LIBRARY, library.added, OPERATORS)
+_ROWS = Rows(library.LIBRARY, library.GROWTH, library.added, OPERATORS)
+_is_compiling = torch.compiler.is_compiling
+_is_recorded = internals.is_recorded
 
 
 def _of_formula(definition: Definition) -> Any:
@@ -25,13 +28,37 @@ def _of_formula(definition: Definition) -> Any:
 OF_FORMULAS.row = _of_formula
 
 
-class _Elementwise(Elementwise):
+class _Elementwise(Elementwise[torch.Tensor, torch.Tensor]):
     rows = _ROWS
     tensors = frozenset({torch.Tensor, torch.nn.Parameter})
 
-    def _naming(self) -> Callable[[tuple[bool, ...]], str]:
-        return internals.before_tracing(super()._naming())
+    def __init__(self, expression: str, inputs: Sequence[str] | None = None, name: str | None = None) -> None:
+        super().__init__(expression, inputs, name)
+        recorded = self._expression.recorded
+        self._recorded: Callable[[tuple[bool, ...]], str] = internals.before_tracing(
+            lambda numbers: recorded(numbers).name
+        )
+
+    def _with_numbers(self, values: tuple[Any, ...]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Eager code has operators that take numbers, which cost no memory there. A graph gets tensors: a new value
+        needs no compilation, and a file that holds the graph needs no operator but those of `__init__`."""
+        numbers = tuple(map(checks.is_number, values))
+        values = tuple(self._double(i, x) if numbers[i] else x for i, x in enumerate(values))
+        if not (_is_compiling() or _is_recorded()):
+            return self.rows.operator(self._expression.definition(numbers)), values
+        operator = getattr(self.rows.operators, self._recorded(numbers))
+        tensors = [x for x in values if isinstance(x, torch.Tensor)]
+        if tensors:
+            dtype = torch.float64 if any(x.dtype == torch.float64 for x in tensors) else torch.float32
+            # A product, since the compiler makes a constant of what scalar_tensor() and its like are given. It has the
+            # rank of the tensors, so that vmap folds the call.
+            shape = (1,) * max(x.dim() for x in tensors)
+            one = torch.ones(shape, dtype=dtype, device=tensors[0].device)
+            values = tuple(x * one if numbers[i] else x for i, x in enumerate(values))
+        return operator, values
 
 
-def elementwise(expression: str, inputs: Sequence[str] | None, name: str | None) -> Elementwise:
+def elementwise(
+    expression: str, inputs: Sequence[str] | None, name: str | None
+) -> Elementwise[torch.Tensor, torch.Tensor]:
     return _Elementwise(expression, inputs, name)

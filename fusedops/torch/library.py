@@ -63,29 +63,30 @@ def overload(name: str) -> Callable[..., Any]:
 
 SIGNATURES: dict[str, Signature] = {}
 
-_GROWTH = growth.Growth(TABLE)
-for_each = _GROWTH.for_each
+GROWTH = growth.Growth(LIBRARY, TABLE)
+for_each = GROWTH.for_each
 LIBRARY.fusedops_torch_register_new.restype = ctypes.c_char_p
 
 
 @internals.before_tracing
 def added() -> None:
     """Makes operators of torch of the rows that were added to the core's table, if there are any."""
-    with _GROWTH.lock:
-        rows = declarations.read_from(LIBRARY, len(TABLE))
-        if not rows:
-            return
-        refused = LIBRARY.fusedops_torch_register_new()
-        if refused is not None:
-            raise RuntimeError(refused.decode())
-        _GROWTH.extend(rows)
+    GROWTH.grow(_register)
+
+
+def _register(rows: Sequence[declarations.Operator]) -> dict[str, Exception]:
+    sentence = LIBRARY.fusedops_torch_register_new()
+    if sentence is None:
+        return {}
+    return {row.name: RuntimeError(sentence.decode()) for row in rows if not hasattr(torch.ops.fusedops, row.name)}
 
 
 @internals.before_tracing
 def add(operators: Callable[[], Any]) -> None:
     """Adds operators of a library of their own, by the function with which it shows them."""
-    growth.add(LIBRARY, operators)
-    added()
+    with GROWTH.lock:
+        growth.add(LIBRARY, operators)
+        added()
 
 
 def _sign(row: declarations.Operator) -> None:

@@ -48,4 +48,4 @@ WITH_SCALARS = tuple(filter(scalars, SPECIFICATIONS))
 
 def is_of_an_expression(name: str) -> bool:
     """Its name has digits that follow from the text. Other tests add such operators, too."""
-    return re.search(r"_[0-9a-f]{8}(_backward)*$", name) is not None
+    return re.search(r"_[0-9a-f]{16}(_backward)*$", name) is not None

@@ -17,6 +17,9 @@ constexpr std::string_view kReserved[] = {
     "not",   "or",    "pass",     "raise", "return", "try",  "while",  "with",   "yield",
 };
 
+// Python that TensorFlow generates of an operator breaks lines before longer names, where Python does not allow it.
+constexpr size_t kLongestName = 48;
+
 bool is_name(std::string_view text) {
   const auto in_word = [](char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)); };
   return !text.empty() && std::isalpha(static_cast<unsigned char>(text[0])) &&
@@ -78,8 +81,11 @@ class Check {
     Names all = inputs;
     all.insert(all.end(), outputs.begin(), outputs.end());
     std::sort(all.begin(), all.end());
-    for (const std::string& name : all)
+    for (const std::string& name : all) {
       if (!is_name(name)) return error("'", name, "' must be a name of letters, digits and underscores");
+      if (name.size() > kLongestName)
+        return error("'", name, "' must have at most ", std::to_string(kLongestName), " characters");
+    }
     const auto twice = std::adjacent_find(all.begin(), all.end());
     return twice == all.end() ? Status() : error(*twice, " must stand for one thing, and stands for two");
   }

@@ -29,7 +29,8 @@ class Table {
   Status add(std::span<const Operator* const> rows) {
     const std::unique_lock lock(mutex_);
     if (rows.size() > kMostOperators - count_.load())
-      return Status::error("fusedops: a process can have at most ", std::to_string(kMostOperators), " operators");
+      return Status::error("fusedops: a process can have at most ", std::to_string(kMostOperators),
+                           " operators; make an expression once and pass numbers that vary as inputs, f(x, number)");
     std::unordered_set<std::string> types;  // of the new rows: graphs show them by type alone
     for (const Operator* row : rows)
       if (const std::string type = type_name(row->name); types_.contains(type) || !types.insert(type).second)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -28,6 +29,15 @@ assert_type(fo.cross_entropy(x, tf.constant([0, 1]), reduction="none"), tf.Tenso
 assert_type(fo.rope(tf.ones([2, 1, 4]), cos, sin), tf.Tensor)
 coefficients: Sequence[float] = [1, 2.5]
 assert_type(fo.polynomial_activation(x, coefficients, name="p"), tf.Tensor)
+
+# expressions
+gate = fo.elementwise("silu(g) * u + scale", inputs=["g", "u", "scale"], name="gate")
+assert_type(gate.inputs, tuple[str, ...])
+assert_type(gate.source + gate.derivative + gate.expression, str)
+assert_type(gate(x, weight, 2), tf.Tensor | Any)
+assert_type(gate(x, scale=0.5, u=np.ones(4, np.float32)), tf.Tensor | Any)
+gated: tf.Tensor = gate(x, x, x)
+first, second = fo.elementwise("return x + y, x")(x, 1.0)
 
 # layers
 dense = fk.Dense(4, activation=fk.activations.gelu_tanh)

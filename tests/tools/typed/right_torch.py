@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from typing_extensions import assert_type
 import fusedops
 import fusedops.torch as fo
 import fusedops.torch.nn as fnn
+from fusedops.expressions.function import Elementwise
 from fusedops.torch import convert, layer_norm
 
 x, weight = torch.ones(2, 4), torch.ones(4)
@@ -30,6 +32,16 @@ assert_type(fo.cross_entropy(x, torch.tensor([0, 1]), reduction="none"), Tensor)
 assert_type(fo.rope(x[:, None], cos, sin), Tensor)
 coefficients: Sequence[float] = [1, 2.5]
 assert_type(fo.polynomial_activation(x, coefficients), Tensor)
+
+# expressions
+gate = fo.elementwise("silu(g) * u + scale", inputs=["g", "u", "scale"], name="gate")
+assert_type(gate, Elementwise[Tensor, Tensor])
+assert_type(gate.inputs, tuple[str, ...])
+assert_type(gate.source + gate.derivative + gate.expression, str)
+assert_type(gate(x, weight, 2), Tensor | Any)
+assert_type(gate(x, scale=0.5, u=weight), Tensor | Any)
+gated: Tensor = gate(x, x, x)
+first, second = fo.elementwise("return x + y, x")(x, 1.0)
 
 # layers
 assert_type(fnn.RMSNorm(4, device="cpu", dtype=torch.float32)(x), Tensor)
