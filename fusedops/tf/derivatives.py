@@ -26,14 +26,16 @@ def _register(operator: Operator) -> None:
         return  # TensorFlow says that there is no gradient
     vars(OF_FORMULAS).setdefault(operator.name, getattr(OPERATORS, operator.name))
     optional = [f"N_{x.name}" for x in operator.inputs if x.kind == "optional"]
-    asked = [*optional, *(x.name for x in operator.attributes)]
+    asked = [*optional, *(f"T_{x.name}" for x in operator.inputs), *(x.name for x in operator.attributes)]
 
     @functools.lru_cache
     def evaluation(pairs: tuple[Any, ...], skipped: tuple[int, ...]) -> _Evaluation:
         """The gradient function for nodes with these attributes, of the inputs that are not skipped."""
         attributes = dict(zip(pairs[::2], pairs[1::2], strict=True))
         inputs = [x.name for x in operator.inputs if x.kind != "optional" or attributes[f"N_{x.name}"] == 1]
-        wanted = [name for i, name in enumerate(inputs) if i not in skipped]
+        # A tape watches a mask that follows from what it watches.
+        floating = {name for name in inputs if tf.as_dtype(attributes[f"T_{name}"]).is_floating}
+        wanted = [name for i, name in enumerate(inputs) if i not in skipped and name in floating]
         make = steps.evaluation if operator.derivative else _of_formula
         return make(operator, attributes, inputs, wanted)
 
@@ -44,7 +46,7 @@ def _register(operator: Operator) -> None:
             pairs = tuple(itertools.chain.from_iterable((name, op.get_attr(name)) for name in asked))
         skipped = getattr(op, "skip_input_indices", None) or ()  # a tape knows what it does not watch
         if isinstance(op, tf.Operation):
-            skipped = tuple(i for i, x in enumerate(op.inputs) if is_constant(x) or not x.dtype.is_floating)
+            skipped = tuple(i for i, x in enumerate(op.inputs) if is_constant(x))
         return evaluation(pairs, skipped)(op, *upstream)
 
 

@@ -82,6 +82,31 @@ def test_integers_are_converted_as_the_framework_converts_them(any_backend, inte
         assert_same_bits(any_backend.to_numpy(got), any_backend.to_numpy(own))
 
 
+def test_a_mask_of_what_is_differentiated(any_backend, random):
+    """In eager and in traced code: the mask has no gradient, and takes none away."""
+    f = any_backend.functions.elementwise("where(mask, x * x, n * x)", name="own_mask")
+    x = any_backend.tensor(random.normal(size=(4, 5)), "float64")
+    slope = np.where(any_backend.to_numpy(x) > 0, 2 * any_backend.to_numpy(x), 3)
+    if any_backend.framework == "torch":
+        torch = any_backend.torch
+        three = torch.full((), 3, device=x.device)
+        for call in (lambda x: f(x > 0, x, three), lambda x: f(x > 0, x, 3)):
+            leaf = x.clone().requires_grad_()
+            (got,) = torch.autograd.grad(call(leaf).sum(), leaf)
+            np.testing.assert_array_equal(any_backend.to_numpy(got), slope)
+        return
+    tf = any_backend.tf
+
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = f(x > 0, x, tf.constant(3))
+        return tape.gradient(y, x)
+
+    for call in (gradient, tf.function(gradient), tf.function(gradient, jit_compile=True)):
+        np.testing.assert_array_equal(any_backend.to_numpy(call(x)), slope)
+
+
 def test_a_mask(any_backend):
     """The operator that everybody writes first: without a floating input but for a number it is one of float32."""
     x = any_backend.tensor(np.array([1.0, np.nan, np.inf]), "float32")
