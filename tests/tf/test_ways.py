@@ -57,7 +57,13 @@ def while_loop(tf, function, tensors):
 
 
 def recompute_grad(tf, function, tensors):
-    return tf.recompute_grad(function)(*tensors)
+    """TensorFlow adds zeros for every argument, which it does not have for booleans: these stay outside."""
+
+    def call(*given):
+        rest = iter(given)
+        return function(*(x if x.dtype == tf.bool else next(rest) for x in tensors))
+
+    return tf.recompute_grad(call)(*(x for x in tensors if x.dtype != tf.bool))
 
 
 def custom_gradient(tf, function, tensors):

@@ -1,8 +1,9 @@
 # What right_tf.py and wrong_tf.py use of TensorFlow, as types-tensorflow has it: TensorFlow itself comes without types.
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-class Tensor: ...
+class Tensor:
+    def __iter__(self) -> Iterator[Tensor]: ...
 
 class Variable(Tensor):
     def __init__(self, initial_value: Tensor) -> None: ...
