@@ -14,9 +14,10 @@ import numpy as np
 
 from tests.helpers.numerics import DTYPES
 from tests.helpers.specification import Sample, Specification, pick
-from tests.specifications import BUILT_IN
+from tests.specifications import SPECIFICATIONS
 
-NAMED = {spec.name: spec for spec in BUILT_IN}
+DRAWN = tuple(spec for spec in SPECIFICATIONS if not spec.of_values_only)
+NAMED = {spec.name: spec for spec in DRAWN}
 FRAMEWORKS = ("torch", "tf")
 DEVICES = ("cpu", "cuda")
 
@@ -117,11 +118,11 @@ class Plan:
 def draw(seed: int, number: int) -> Plan:
     random = np.random.default_rng([seed, number])
     framework, device = pick(random, "torch", "torch", "tf"), pick(random, *DEVICES)  # TensorFlow takes its time
-    spec = pick(random, *BUILT_IN)
+    spec = pick(random, *DRAWN)
     way, most = weighted(random, WAYS[framework]), weighted(random, SIZES)
     dtype = pick(random, *DTYPES)
     if way in COMPILED:
-        dtype = DTYPES[(seed + BUILT_IN.index(spec)) % len(DTYPES)]
+        dtype = DTYPES[(seed + DRAWN.index(spec)) % len(DTYPES)]
     if way in SMALL:
         most = min(SIZES)
     shape = _shape(spec, way, most, random)

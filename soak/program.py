@@ -22,7 +22,7 @@ def function_code(call: Call, framework: str, way: str) -> str:
     """The call as a function of its tensors, which gives a tuple."""
     arguments = [f"{name}={name if isinstance(x, Tensor) else repr(x)}" for name, x in call.inputs.items()]
     arguments += [f"{name}={value!r}" for name, value in call.options.items()]
-    result = f"fo.{call.spec.name}({', '.join(arguments)})"
+    result = f"{call.spec.code}({', '.join(arguments)})"
     result = result if len(call.spec.outputs) > 1 else f"({result},)"
     parameters = ", ".join(name for name, x in call.inputs.items() if isinstance(x, Tensor))
     return SIDES[framework].FUNCTIONS.get(way, "{f}").format(f=f"lambda {parameters}: {result}")

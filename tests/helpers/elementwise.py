@@ -56,6 +56,10 @@ class Expression(Specification):
     def operator(self) -> str:
         return self.definition.name
 
+    @property
+    def code(self) -> str:
+        return f"fo.elementwise({self.text!r}, name={self.name!r})"
+
     def made_by(self, functions: Any) -> Any:
         """The function, in a framework."""
         return functions.elementwise(self.text, name=self.name)
@@ -65,11 +69,11 @@ class Expression(Specification):
         return Sample({name: self.values(name, size, random) for name, size in shapes.items()})
 
     def draw(self, shape, random):
-        """Any input of one element but the first may be a number."""
+        """Any input of one element but the first may be a number, which is rounded to the compute dtype."""
         inputs = dict(self.sample(shape, random).inputs)
         for name in list(inputs)[1:]:
             if np.ndim(inputs[name]) == 0 and name not in self.integers:
-                inputs[name] = pick(random, inputs[name], float(inputs[name]))
+                inputs[name] = pick(random, inputs[name], float(np.float32(inputs[name])))
         return Sample(inputs)
 
     def values(self, name: str, shape: tuple[int, ...], random: np.random.Generator) -> Array:

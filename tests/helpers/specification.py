@@ -91,6 +91,11 @@ class Specification:
         return self.name
 
     @property
+    def code(self) -> str:
+        """The public function in a program that imports a package as fo."""
+        return f"fo.{self.name}"
+
+    @property
     def operators(self) -> tuple[str, ...]:
         """All that the function may call, by their names in the table."""
         return (self.operator,)
