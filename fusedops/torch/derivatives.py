@@ -122,8 +122,15 @@ class Derivative:
         wanted = [tangent is not None for tangent in tangents]
         given = tuple(tangent for tangent in tangents if tangent is not None)
 
+        # The unwanted gradient of a mask or of integers is an output that is not floating, and has no tangent.
+        floating = [dtype.is_floating_point for _, dtype in ctx.outputs]
+
+        def of_floating(values: Sequence[Any]) -> Arguments:
+            rest = iter(values)
+            return self.of_all_outputs([next(rest) if has_tangent else None for has_tangent in floating])
+
         def pull_back(*flowing: Any) -> Arguments:
-            dy = self.of_all_outputs(flowing)
+            dy = of_floating(flowing)
             gradients = [g for g, w in zip(self.evaluate(ctx, saved, wanted, dy), wanted, strict=True) if w]
             return tuple(torch.zeros_like(t) if g is None else g for g, t in zip(gradients, given, strict=True))
 
@@ -133,8 +140,8 @@ class Derivative:
             saved = tuple(
                 x if x is None else forward_ad.unpack_dual(alive(x), level=0).primal for x in ctx.saved_tensors
             )
-            zeros = [given[0].new_zeros(shape, dtype=dtype) for shape, dtype in ctx.outputs]
-            results = self.of_all_outputs(neutral.vjp(pull_back, zeros, given))
+            zeros = [given[0].new_zeros(shape, dtype=dtype) for shape, dtype in ctx.outputs if dtype.is_floating_point]
+            results = of_floating(neutral.vjp(pull_back, zeros, given))
         return results[0] if len(results) == 1 else results
 
     def of_all_outputs(self, of_differentiable: Sequence[Any]) -> Arguments:
