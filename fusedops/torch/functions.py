@@ -17,6 +17,7 @@ from fusedops.torch.errors import renamed
 from fusedops.torch.operators import OPERATORS as ops
 from fusedops.torch.randomness import seed_of
 from fusedops.torch.recording import may_need_gradient
+from fusedops.torch.sequences import check_whole_sequences
 
 __all__ = [
     "accumulate_matmul",
@@ -356,7 +357,7 @@ def attention(
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
             dtype, or a number is out of range. On a CPU also: a length is not in [0, S]. A GPU cannot raise: there, it
-            counts as 0 or S.
+            counts as 0 or S. In PyTorch also: the call is inside torch's context_parallel, which shards sequences.
 
     PyTorch:
         Under autocast q, k and v are cast to its dtype first, unless they are float64. `scale`, `window`, `softcap`
@@ -373,6 +374,7 @@ def attention(
 
     Source: Dao, "FlashAttention-2: Faster attention with better parallelism and work partitioning", 2023.
     """
+    check_whole_sequences("attention")
     scales, windowed = optional_number("attention", "scale", scale), optional_count("attention", "window", window)
     if dropout == 0:
         y, _ = ops.attention(
@@ -441,6 +443,7 @@ def attention_varlen(
             dtype, or a number is out of range. On a CPU also: offsets do not ascend from 0 to the number of positions.
             A GPU cannot raise: there, each offset counts as the largest up to it, within [0, N] or [0, M]. A position
             then belongs to the first sequence that has it, and results and gradients are zeros where no sequence is.
+            In PyTorch also: the call is inside torch's context_parallel, which shards sequences.
 
     PyTorch:
         Under autocast q, k and v are cast to its dtype first, unless they are float64.
@@ -457,6 +460,7 @@ def attention_varlen(
 
     Source: Dao, "FlashAttention-2: Faster attention with better parallelism and work partitioning", 2023.
     """
+    check_whole_sequences("attention_varlen")
     scales = optional_number("attention_varlen", "scale", scale)
     windowed = optional_count("attention_varlen", "window", window)
     y, _ = ops.attention_varlen(
@@ -755,15 +759,17 @@ def elementwise(
         A function that takes the inputs by position or by name: tensors, or numbers for some of them. Floating tensors
         have one dtype, or float32 beside one dtype of 16 bits, in any order. Tensors of bool and of integers may stand
         beside these; a bool counts as 0 or 1. The result has the 16-bit dtype if a tensor has one, else that of the
-        floating tensors, and float32 beside numbers alone. It has the shape to which all inputs broadcast; one that is
-        made of reductions and numbers alone has a last dimension of size 1. Reductions, too, are over the rows of that
-        shape. The function's `source` is the kernel in C++, its `derivative` an expression.
+        floating tensors, and float32 beside numbers alone. It has the shape to which all inputs broadcast, also those
+        on which no value depends; one that is made of reductions and numbers alone has a last dimension of size 1.
+        Reductions, too, are over the rows of that shape; of no elements, sum is 0, mean NaN, max -inf and min inf. The
+        function's `source` is the kernel in C++, its `derivative` an expression.
 
     Gradient:
         The derivative of the expression, made symbolically, to any order. Gradients of inputs that were broadcast are
-        sums in a fixed order. At ties, max and min of two share the gradient; those of a row share it among all. abs,
-        relu, sign and floor have slope 0 at a jump or kink. `where` selects gradients, and has none for the condition.
-        Numbers, and tensors of bool or integers, have no gradient.
+        sums in a fixed order. At ties, max and min of two share the gradient; those of a row share it among all. A row
+        whose max or min is NaN has gradient NaN. abs, relu, sign and floor have slope 0 at a jump or kink. `where`
+        selects gradients: the branch that is not taken has none, even if its slope is infinite or NaN, nor has the
+        condition. Numbers, and tensors of bool or integers, have no gradient.
 
     Raises:
         ValueError: the expression is not one; the message shows the place. A name is not allowed.
