@@ -306,7 +306,7 @@ def test_autocast_promotes_what_is_refused(torch_backend, spec, way, random):
         return True
 
     refused = 0
-    for inputs in mixes(torch_backend, sample, PAIRS[:2] if way == "compiled" else PAIRS):
+    for inputs in mixes(torch_backend, sample, PAIRS[1:3] if way == "compiled" else PAIRS):
         expected = inputs if is_taken(inputs) else promoted(torch, spec, sample, inputs)
         refused += expected is not inputs
         if way == "other device":
