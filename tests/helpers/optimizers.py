@@ -77,7 +77,7 @@ _COMMON_IN_TORCH = (
     Option("scaled gradients", {"_scaled": True}),
     Option("scaled and clipped gradients", {"_scaled": True, "max_grad_norm": 0.5}, {"_scaled": True}),
     Option("missing gradients", {"_missing": True}, is_captured=False),
-    Option("foreach", {"foreach": True}, has_effect=False),
+    Option("foreach", {"foreach": True}, has_effect=False, is_captured=False),
     Option("fused", {"fused": True}, has_effect=False),
 )
 
@@ -102,7 +102,13 @@ _ADAM_IN_TORCH = (
         "first beta of zero", {"betas": (0.0, 0.99), "_sizes": (1e4, 1e-3, 1e4, 1e-3, 1e-3)}, {"betas": (0.1, 0.99)}
     ),
     Option("second beta of zero", {"betas": (0.9, 0.0), "_sizes": (1e4, 1e-3, 1e4, 1e-3, 1e-3)}, {"betas": (0.9, 0.1)}),
-    Option("tensors as betas", {"_tensor_betas": True}, {"betas": BETAS}, has_effect=False, is_captured=False),
+    Option(
+        "tensors as betas",
+        {"_tensor_betas": True},
+        {"betas": BETAS, "foreach": False},
+        has_effect=False,
+        is_captured=False,
+    ),
     Option("eps", {"eps": 0.5}),
     Option("amsgrad", {"amsgrad": True, "betas": (0.9, 0.5)}, {"betas": (0.9, 0.5)}),
     Option("capturable", {"capturable": True}, has_effect=False),
@@ -161,6 +167,9 @@ class TorchTraining:
         self.params = [self.torch.nn.Parameter(self._array(x, dtype)) for x in starts()]
         groups = [{"params": self.params[:1]}, {"params": self.params[1:], **self.second}]
         self.optimizer = getattr(module, kind)(groups, **given)
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], self.torch.Tensor):
+                group["lr"] = group["lr"].clone()  # the schedule changes that of each group
         self.scale, self.found_inf = self._tensor(4.0), self._tensor(0.0)
 
     def _tensor(self, number: float) -> Any:

@@ -105,8 +105,8 @@ FUSEDOPS_EXPORT std::string out_of_memory(const Operator& op);
 // The one table that the adaptors walk. It grows: rows are added, and stay where they are.
 FUSEDOPS_EXPORT std::span<const Operator* const> operators();
 
-// Each takes about 100 kB of a framework's memory, and PyTorch's binding has a function for each.
-inline constexpr size_t kMostOperators = 16384;
+// Each takes about 100 kB of a framework's memory. PyTorch's binding compiles two functions for each, in seconds.
+inline constexpr size_t kMostOperators = 4096;
 
 // Adds rows to the table, all of them or, with a sentence, none. They must last as long as the process.
 FUSEDOPS_EXPORT Status add_operators(std::span<const Operator* const> rows);
