@@ -77,7 +77,7 @@ void call_negative(const Operator& op, StableIValue* stack) {
 
   for (size_t i = 0; i < op.inputs.size(); ++i) stack[i] = give(op.inputs[i].kind, std::move(inputs[i]));
   dispatch(std::string("fusedops::") + op.name, stack);
-  for (const auto& [tensor, copy] : mutated)  // torch leaves a tensor alone that is its own copy
+  for (const auto& [tensor, copy] : mutated)  // copy_ to itself does nothing
     require(aoti_torch_copy_(tensor.get(), copy.get(), /*non_blocking=*/0), "copy a tensor");
 }
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from fusedops.expressions.graph import needed
+from fusedops.expressions.graph import Graph, copied, needed
 from fusedops.expressions.parse import FUNCTIONS, MOST_INPUTS, parse
 from fusedops.expressions.program import (
     NUMBER,
@@ -96,11 +96,19 @@ class Expression:
 
     def _define(self, kinds: Sequence[int], of_rows: tuple[bool, ...]) -> Definition:
         parsed = self._parsed
+        # A result of one element per row has numbers alone outside of its reductions. As uniform inputs they are not
+        # summed over the row in derivatives.
+        flagged = [node for node, flag in zip(parsed.results, of_rows, strict=True) if flag]
+        numbers = {node.place for node in needed(flagged, within_stage=True) if node.op == "input"}
+        graph = Graph()
+        for node in parsed.graph.inputs:
+            graph.input(uniform=node.place in numbers)
+        results = copied(graph, parsed.results)
         inputs = tuple(map(Input, row_names(parsed.inputs), kinds))
         names = result_names([x.name for x in inputs], parsed.names)
         name = self.name or "elementwise"
         text = key(name, inputs, names, of_rows, parsed.results)
-        return define(f"{name}_{digest(text)}", text, parsed.graph, inputs, parsed.results, names, of_rows)
+        return define(f"{name}_{digest(text)}", text, graph, inputs, results, names, of_rows)
 
     @property
     def source(self) -> str:

@@ -63,7 +63,7 @@ class Elementwise(Generic[TensorLike, Tensor]):
 
     # Several results are a tuple. Their number follows from the text, which a type checker does not read. So a checker
     # accepts any use of the result, and editors complete the members of a tensor.
-    def __call__(self, *values: TensorLike | float, **named: TensorLike | float) -> Tensor | Any:
+    def __call__(self, /, *values: TensorLike | float, **named: TensorLike | float) -> Tensor | Any:
         if named:
             values = self._positional(values, named)
         if len(values) != len(self._expression.inputs):

@@ -25,7 +25,7 @@ class _Elementwise(Elementwise[TensorLike, tf.Tensor]):
     tensors = frozenset({internals.EagerTensor})
 
     @text.unconverted
-    def __call__(self, *values: TensorLike | float, **named: TensorLike | float) -> tf.Tensor | Any:
+    def __call__(self, /, *values: TensorLike | float, **named: TensorLike | float) -> tf.Tensor | Any:
         try:
             return super().__call__(*values, **named)
         except TypeError:  # asked only now, so that other calls do not wait for the answer

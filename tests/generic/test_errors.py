@@ -108,7 +108,8 @@ def test_scalars_that_are_no_numbers(any_backend, spec, value, random):
     sample = spec.sample((2, 3), random)
     for name in scalars(spec):
         inputs = {**any_backend.tensors(sample, "float32"), name: value}
-        expected = "a number or a tensor of one element" if spec in BUILT_IN or type(value) is int else "a tensor"
+        of_expression = "a tensor or a number" if type(value) is int else "a tensor"
+        expected = "a number or a tensor of one element" if spec in BUILT_IN else of_expression
         sentence = rf"fusedops\.{spec.name}: {name} must be {expected}; got {type(value).__name__}"
         with pytest.raises(TypeError, match=sentence):
             any_backend.call(spec.name, inputs, sample.options)

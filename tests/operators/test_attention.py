@@ -240,6 +240,18 @@ def test_offsets_out_of_order_on_a_gpu(any_gpu, name, sides, features, options, 
         assert_same_bits(result[rows[side]], right)
 
 
+def test_no_queries_out_of_order_on_a_gpu(any_gpu, dtype, random):
+    """Without a query, the gradients of all keys are zeros, also of those that no sequence has."""
+    inputs = {key: any_gpu.tensor(normal(random, 0 if key == "q" else 300, 2, 64), dtype) for key in "qkv"}
+    offsets = {"q": [0, 0], "k": [100, 200]}
+    tensors = inputs | {f"offsets_{side}": any_gpu.from_numpy(np.array(x, np.int32)) for side, x in offsets.items()}
+    dy = any_gpu.tensor(normal(random, 0, 2, 64), dtype)
+    with_poisoned_memory(any_gpu, [((300, 2, 64), dtype)])
+    _, gradients = any_gpu.gradients("attention_varlen", tensors, {}, ("q", "k", "v"), (dy,))
+    for key in "kv":
+        assert not np.any(any_gpu.to_numpy(gradients[key]).astype(np.float64))
+
+
 def test_few_head_groups_have_the_bits_of_many(any_backend, random):
     """The backward of one head group is divided into other tasks than that of many."""
     one = {name: normal(random, 1, 300, 1, 16) for name in "qkv"}

@@ -243,3 +243,21 @@ def test_wrong_names(any_backend, positional, named, sentence):
     one = any_backend.tensor(np.ones(2), "float32")
     with pytest.raises(TypeError, match=f"^{re.escape(sentence)}$"):
         f(*[one] * len(positional), **dict.fromkeys(named, one))
+
+
+@pytest.mark.parametrize("value", [1 / 3, 2.0**100])
+def test_a_number_beside_a_reduction(any_backend, value, random):
+    """The bits of a number in the text: derivatives do not sum it over the row, which would round and overflow."""
+    make, x = any_backend.functions.elementwise, any_backend.tensor(random.normal(size=(3, 1003)), "float32")
+    of_numbers, of_text = make("sum(x) * s", name="numbered"), make(f"sum(x) * {value!r}", name="written")
+    found = gradients(any_backend, lambda x: of_numbers(x, value), {"x": x}, ["x"])
+    expected = gradients(any_backend, of_text, {"x": x}, ["x"])
+    for key, y in expected.items():
+        assert_same_bits(any_backend.to_numpy(found[key]), any_backend.to_numpy(y))
+
+
+@pytest.mark.parametrize("name", ["self", "values", "named", "f"])
+def test_any_name_may_be_given_by_name(any_backend, name):
+    f = any_backend.functions.elementwise(f"{name} * 2")
+    x = any_backend.tensor(np.ones(2), "float32")
+    assert_same_bits(any_backend.to_numpy(f(**{name: x})), any_backend.to_numpy(f(x)))

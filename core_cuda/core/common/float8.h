@@ -47,8 +47,8 @@ FUSEDOPS_HD float to_odd(double x) {
 }
 FUSEDOPS_HD float to_odd(float x) { return x; }
 
-// x / scale, odd if it is not exact: a quotient that was rounded to nearest may have become the middle of two numbers
-// of 8 bits, which it is not. The sign of the remainder says to which side the quotient was rounded.
+// x / scale, rounded to odd. Rounded to nearest, a quotient could land on a tie between two 8-bit values and be rounded
+// twice. The sign of the remainder tells on which side of the quotient the exact value is.
 template <class A>
 FUSEDOPS_HD A odd_quotient(A x, A scale) {
   using Bits = std::conditional_t<sizeof(A) == 8, uint64_t, uint32_t>;
@@ -58,7 +58,7 @@ FUSEDOPS_HD A odd_quotient(A x, A scale) {
   x *= up, scale *= up;
   const A quotient = x / scale, remainder = activations::multiply_add(-quotient, scale, x);
   const Bits bits = std::bit_cast<Bits>(quotient);
-  // A remainder that is NaN, that of an infinite scale, says nothing: such a quotient is exact.
+  // The remainder is NaN if scale is infinite; the quotient is exact then.
   const Bits is_finite = (bits & kMagnitude) < kInfinity;
   const Bits is_rounded = is_finite & (Bits(remainder < 0) | Bits(remainder > 0));
   const Bits is_above = is_rounded & Bits((remainder > 0) == (x < 0));

@@ -109,17 +109,17 @@ __device__ __noinline__ inline float4 odd_quotients(float4 x, float scale) {
   return {odd_quotient(x.x, scale), odd_quotient(x.y, scale), odd_quotient(x.z, scale), odd_quotient(x.w, scale)};
 }
 
-// A scale and its inverse. A product with the inverse is about the quotient; a true division of each value would be
-// most of what there is to compute.
+// A scale and its inverse. x * inverse approximates x / scale; a division per element would dominate the instruction
+// count.
 template <class A>
 struct Scale {
   A scale, inverse;
 
   __device__ explicit Scale(A scale) : scale(scale), inverse(1 / scale) {}
 
-  // True if a product, rounded to 8 bits, may differ from the rounded quotient: it is near the middle of two numbers of
-  // 8 bits, which has up to 5 significant bits, or not finite. Inverse and product err by up to 5 ulps. Below the least
-  // middle everything becomes zero.
+  // True if x * inverse may round to another 8-bit value than x / scale: it is within 8 ulps of a tie, or not finite.
+  // A tie has at most 5 significant bits; inverse and product are off by at most 5 ulps. Products below the smallest
+  // tie round to zero.
   static __device__ bool is_doubtful(float product) {
     constexpr uint32_t kAhead = 8, kMiddle = 1u << 19, kLeast = uint32_t(127 - 18) << 23;
     const uint32_t bits = __float_as_uint(product);

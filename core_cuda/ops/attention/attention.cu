@@ -49,11 +49,12 @@ Status run_backward(const Attention& call, void* workspace, const Context& conte
 
 using Run = Status (*)(const Attention&, void* workspace, const Context&);
 
-Status run(const Call& call, Run kernels) {
+Status run(const Call& call, bool is_backward) {
+  const Run kernels = is_backward ? run_backward : run_forward;
   Attention attention = Attention::of(call);
   if (!attention.offsets_q) return kernels(attention, call.workspace, call.context);
   const PackedOffsets offsets(attention, call.workspace);
-  FUSEDOPS_TRY(put_in_order(attention, offsets, call.context));
+  FUSEDOPS_TRY(sanitize_offsets(attention, offsets, is_backward, call.context));
   if (attention.sequences == 0) return {};
   attention.offsets_q = offsets.q, attention.offsets_k = offsets.k;
   return kernels(attention, static_cast<char*>(call.workspace) + offsets.size, call.context);
@@ -62,12 +63,12 @@ Status run(const Call& call, Run kernels) {
 }  // namespace
 }  // namespace cuda
 
-Status attention_cuda(const Call& call) { return cuda::run(call, cuda::run_forward); }
+Status attention_cuda(const Call& call) { return cuda::run(call, /*is_backward=*/false); }
 
-Status attention_varlen_cuda(const Call& call) { return cuda::run(call, cuda::run_forward); }
+Status attention_varlen_cuda(const Call& call) { return cuda::run(call, /*is_backward=*/false); }
 
-Status attention_backward_cuda(const Call& call) { return cuda::run(call, cuda::run_backward); }
+Status attention_backward_cuda(const Call& call) { return cuda::run(call, /*is_backward=*/true); }
 
-Status attention_varlen_backward_cuda(const Call& call) { return cuda::run(call, cuda::run_backward); }
+Status attention_varlen_backward_cuda(const Call& call) { return cuda::run(call, /*is_backward=*/true); }
 
 }  // namespace fusedops

@@ -1,13 +1,13 @@
-// Before the kernels of packed sequences: their offsets in order, and zeros in the rows that belong to no sequence.
-// Limit: the launch. Where all is as it should be, there are no such rows.
+// Preprocessing for packed sequences: makes the offsets monotone and zero-fills rows outside all sequences. Valid
+// offsets leave no such rows, so that the cost is one launch.
 #include "core/cuda/launch.cuh"
 #include "ops/attention/attention_paths.h"
 
 namespace fusedops::cuda {
 namespace {
 
-// Writes the offsets in order, and returns the positions from the first offset up to the last. Each thread of a block
-// has neighbouring offsets; all blocks compute the same, and one writes.
+// Running maximum of the offsets, clamped to [0, size]: a scan over the threads of a block, each with neighbouring
+// offsets. Every block computes it, and block 0 stores it. Returns the positions from the first offset up to the last.
 __device__ Range ordered(const int32_t* given, int64_t count, int size, int32_t* to) {
   constexpr unsigned kAll = ~0u;
   __shared__ int of_warps[kThreads / 32];
@@ -21,7 +21,7 @@ __device__ Range ordered(const int32_t* given, int64_t count, int size, int32_t*
     const int before = __shfl_up_sync(kAll, through, distance);
     if (lane >= distance) through = max(through, before);
   }
-  __syncthreads();  // all have read what the call before has left
+  __syncthreads();  // the previous call's of_warps has been read
   if (lane == 31) of_warps[warp] = through;
   __syncthreads();
   int largest = __shfl_up_sync(kAll, through, 1), last = 0;
@@ -69,11 +69,11 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-Status put_in_order(const Attention& call, const PackedOffsets& offsets, const Context& context) {
+Status sanitize_offsets(const Attention& call, const PackedOffsets& offsets, bool is_backward, const Context& context) {
   constexpr int kBlocks = 64;  // enough to fill memory fast, and few to start
   return dispatch(call.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    return launch(context, attention_packed_kernel<T>, kBlocks, kThreads, call, offsets, bool(call.dq.data));
+    return launch(context, attention_packed_kernel<T>, kBlocks, kThreads, call, offsets, is_backward);
   });
 }
 

@@ -37,11 +37,10 @@ Status attention_sm90_backward(const Attention& call, void* workspace, const Con
 Status attention_bits_sm90(const Attention& call, void* workspace, const Context& context);
 Status attention_bits_sm90_backward(const Attention& call, void* workspace, const Context& context);
 
-// What every call of packed sequences begins with. The offsets lie in the GPU's memory, where the host cannot check
-// them: each becomes the largest up to it, within [0, positions]. Sequences then never overlap, and a position belongs
-// to the first that has it. Rows of the results before the first offset and behind the last, which no kernel writes,
-// become zeros, and lse minus infinity.
-Status put_in_order(const Attention& call, const PackedOffsets& offsets, const Context& context);
+// Runs before the kernels of packed sequences. The host cannot read the offsets, so each is replaced by the running
+// maximum, clamped to [0, positions]. Sequences then do not overlap, and a position belongs to the first that has it.
+// Rows of the results (of the gradients if is_backward) outside all sequences become zeros, and lse minus infinity.
+Status sanitize_offsets(const Attention& call, const PackedOffsets& offsets, bool is_backward, const Context& context);
 
 // What the backwards of mma and simple begin with: delta, and zeros in the other sums; and, for 16 bits, what mma ends
 // with: dq = scale * the sum in float32. That for 9.0 does both in kernels of its own.

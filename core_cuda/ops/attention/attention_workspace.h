@@ -8,7 +8,7 @@
 
 namespace fusedops::cuda {
 
-// Of packed sequences: the offsets that the kernels read, in front of everything else. See put_in_order().
+// Sanitized offsets of packed sequences, at the start of the workspace: see sanitize_offsets().
 struct PackedOffsets {
   PackedOffsets(const Attention& call, void* workspace)
       : count(call.offsets_q ? call.sequences + 1 : 0),

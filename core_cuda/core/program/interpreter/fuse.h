@@ -1,5 +1,5 @@
-// Pairs of instructions that the interpreter runs as one loop, where nothing else reads the first one's value. Both
-// round as they do alone: the program itself has the instructions that round a product and a sum together.
+// Pairs of instructions that the interpreter runs as one loop, where nothing else reads the first one's value. Each
+// operation still rounds separately; fused multiply-adds are instructions of the program.
 #pragma once
 
 #include <vector>
