@@ -79,7 +79,7 @@ const char* register_new() {
   return refusal.empty() ? nullptr : refusal.c_str();
 }
 
-// What is built in must be registered: a refusal makes the load fail.
+// Built-in operators must be registered: a refusal makes the load fail.
 const bool registered_at_load =
     (registration().register_new([](const char* sentence) { throw std::runtime_error(sentence); }), true);
 

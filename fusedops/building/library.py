@@ -112,7 +112,7 @@ def _without_compiler(library: Library, folder: Path | None) -> Path:
 
 
 def _folder(library: Library) -> Path | None:
-    """Where it is kept, beside the kernels of expressions, or a BuildError if others can write there."""
+    """The folder of the library, beside the kernels of expressions. Raises BuildError if others can write there."""
     whole = cache.folder()
     if whole is None:
         return None

@@ -54,7 +54,7 @@ def inside(attribute: Any) -> list[Any]:
 
 
 def refusal(backend: Any, row: Any, attribute: Any, value: Any) -> str | None:
-    """What a call with this number and tensors of ones says of the number. The numbers are checked first."""
+    """The error of a call with this number and tensors of ones, if it is about the number, which is checked first."""
     ones = backend.from_numpy(np.ones((2, 2, 2), np.float32))
     number = backend.from_numpy(np.ones((), np.float32))
     variable = backend.tf.Variable(ones) if backend.framework == "tf" else ones

@@ -39,7 +39,7 @@ def train(backend, modules, kind, arguments, dtype, way="eager"):
 
 
 def references(backend, kind, option):
-    """What the framework's own optimizer gives, in float32 and in float64."""
+    """Results of the framework's own optimizer, in float32 and in float64."""
     return [train(backend, THEIRS, kind, option.all, dtype) for dtype in ("float32", "float64")]
 
 

@@ -175,7 +175,7 @@ def test_offsets_out_of_range(any_backend, offsets, sentence, name, random):
         any_backend.call("attention_varlen", tensors)
 
 
-# Of 7 positions.
+# Offsets into 7 positions.
 OUT_OF_ORDER = {
     "short": [0, 3, 6],
     "late": [2, 3, 7],

@@ -46,7 +46,7 @@ def columns_near_zero(backend, name, dtype, random, rows, depth, columns):
 
 
 def result_and_gradient(backend, call, inputs, name):
-    """Of a sum of the result, with respect to one input."""
+    """The gradient of the result's sum with respect to one input."""
     if backend.framework == "torch":
         inputs = backend.leaves(inputs, (name,))
         y, *saved = call(*inputs.values())

@@ -72,7 +72,7 @@ def test_derivatives_where_no_element_takes_the_branch(text, plain, singular, ra
 
 
 def derivatives(text, values):
-    """Of first and second order, for random upstream gradients."""
+    """Gradients of first and second order, for random upstream gradients."""
     definition, found = Expression(text, ["x", "c", "w"]).definition(), []
     for _ in range(2):
         random = np.random.default_rng(0)

@@ -22,7 +22,7 @@ def ones(any_backend):
 
 @pytest.mark.parametrize("names", ALIKE, ids="-".join)
 def test_names_that_look_alike(any_backend, ones, names):
-    """Of functions, and of the inputs of one."""
+    """Names of functions, and names of the inputs of one."""
     functions = [any_backend.functions.elementwise("3 * x", name=name) for name in names]
     for f, name in zip(functions, names, strict=True):
         assert any_backend.to_numpy(f(ones)).tolist() == [3, 6]
@@ -51,7 +51,7 @@ def test_errors_have_the_users_names(any_backend, ones):
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_long_names(any_backend, ones, length):
-    """Of inputs, results and functions, with first and second derivatives, in eager and traced code."""
+    """Long names of inputs, results and functions, with first and second derivatives, in eager and traced code."""
     a, b, c = (letter * length for letter in "abc")
     text = f"{a} * {a} * {b}" if length > 400 else f"{c} = {a} * {a} * {b}; return {c}, {a} + {b}"
     f = any_backend.functions.elementwise(text, name="f" * min(length, 63))

@@ -28,7 +28,7 @@ NEW.stop_failing.restype = ctypes.c_long
 
 
 def attempt(call: Callable[[], Any], number: int) -> tuple[Any, Exception | None, int]:
-    """What the call returns or raises if this allocation fails, and how many allocations there were. It runs in a new
+    """The result or error of a call in which this allocation fails, and the number of allocations. It runs in a new
     thread, which has no scratch memory from calls before."""
     outputs, raised, count = None, None, 0
 
@@ -61,7 +61,7 @@ def bits(outputs: Any) -> list[bytes]:
 
 
 def errors(call: Callable[[], Any]) -> int:
-    """How many calls raised the framework's error. The other ones must be right, those after an error too."""
+    """The number of calls that raised the framework's error. All others must be right, those after an error too."""
     expected, failed, number, count = bits(call()), 0, 0, 1
     while number < count:
         outputs, raised, count = attempt(call, number)

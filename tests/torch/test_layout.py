@@ -89,7 +89,7 @@ def test_layout_backward(torch_backend, spec, layout, random):
 
 
 def test_negative_bit_when_compiled(torch_backend, spec, random):
-    """Of inputs and upstream gradients; the values are those of eager code without the bit."""
+    """The bit of inputs and upstream gradients changes no value: they are those of eager code without it."""
     torch = torch_backend.torch
     sample = spec.sample((3, 6), random)
     function, tensors = tensor_function(torch_backend, spec, sample, torch_backend.tensors(sample, "float32"))

@@ -126,7 +126,7 @@ def calls_of(torch, function, tensors):
 
 @pytest.mark.parametrize("spec", MAPPED_AT_ONCE, ids=str)
 def test_one_call(torch_backend, spec, random):
-    """Where leading dimensions are alike, calls with shared parameters are one call; elsewhere they are a loop."""
+    """Calls with shared parameters are one call if the operator is batched, else a loop."""
     from fusedops.torch.library import TABLE
 
     torch = torch_backend.torch
