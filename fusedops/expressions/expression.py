@@ -5,7 +5,6 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 from fusedops.expressions.graph import Graph, copied, needed
@@ -47,6 +46,10 @@ class Expression:
         self._declared = None if inputs is None else _checked(inputs)
         self._parsed = parse(text, self._declared)
         self.inputs, self.results = self._parsed.inputs, len(self._parsed.results)
+        # The inputs that have another name in operators, by that name. Not computed when first needed: torch's compiler
+        # does not trace the lock of a cached property.
+        names = zip(row_names(self.inputs), self.inputs, strict=True)
+        self.renamed = {own: name for own, name in names if own != name}
         self._definitions: dict[tuple[bool, ...], Definition] = {}
         self._recorded: dict[tuple[bool, ...], Definition] = {}
 
@@ -78,12 +81,6 @@ class Expression:
             inputs = {node.place for node in needed([result], within_stage=True) if node.op == "input"}
             sets |= {tuple(place in inputs or number for place, number in enumerate(one)) for one in sets}
         return list(dict.fromkeys(self.recorded(numbers) for numbers in sorted(sets) if not all(numbers)))
-
-    @cached_property
-    def renamed(self) -> dict[str, str]:
-        """The inputs that have another name in operators, by that name."""
-        names = zip(row_names(self.inputs), self.inputs, strict=True)
-        return {own: name for own, name in names if own != name}
 
     def _numbers(self, numbers: Sequence[bool]) -> tuple[bool, ...]:
         given = tuple(numbers) or (False,) * len(self.inputs)
