@@ -1,0 +1,49 @@
+// A ring of buffers in shared memory between one thread that starts TMA's copies and warpgroups that read them.
+#pragma once
+
+#include "core/cuda/sm90/wgmma.cuh"
+#include "cutlass/arch/barrier.h"
+
+namespace fusedops::cuda::sm90 {
+
+// A position in a ring of kStages: producer and consumers each have their own.
+template <int kStages>
+struct RingState {
+  int stage = 0, count = 0;
+  uint32_t phase = 0;
+
+  __device__ void operator++() {
+    ++count;
+    if (++stage == kStages) stage = 0, phase ^= 1;
+  }
+};
+
+template <int kStages>
+struct Ring {
+  cutlass::arch::ClusterTransactionBarrier full[kStages];
+  cutlass::arch::ClusterBarrier empty[kStages];
+
+  // By one thread. `consumers`: warpgroups.
+  __device__ void init(int consumers) {
+    for (int i = 0; i < kStages; ++i) {
+      full[i].init(1);
+      empty[i].init(consumers);
+    }
+  }
+
+  // Waits until the stage is free. One thread then announces the bytes of its copies, which arrive at the barrier.
+  __forceinline__ __device__ uint64_t* acquire(const RingState<kStages>& state, bool leads, uint32_t bytes) {
+    empty[state.stage].wait(state.phase ^ 1);
+    if (leads) full[state.stage].arrive_and_expect_tx(bytes);
+    return reinterpret_cast<uint64_t*>(&full[state.stage]);
+  }
+
+  __forceinline__ __device__ void wait(const RingState<kStages>& state) { full[state.stage].wait(state.phase); }
+
+  // By all threads of a warpgroup, when its products have read the stage.
+  __forceinline__ __device__ void release(int stage) {
+    if (threadIdx.x % kWarpgroup == 0) empty[stage].arrive();
+  }
+};
+
+}  // namespace fusedops::cuda::sm90

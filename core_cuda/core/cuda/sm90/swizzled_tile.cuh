@@ -1,0 +1,63 @@
+// Matrices of 16-bit elements in shared memory, as TMA writes and wgmma reads them.
+#pragma once
+
+#include "core/cuda/sm90/wgmma.cuh"
+
+namespace fusedops::cuda::sm90 {
+
+// An operand in shared memory: PTX ISA, "Matrix descriptor". Offsets are in units of 16 bytes, as in the descriptor.
+template <Major kMajor_, int kSteps_, int kStepsOfPanel, int kPanelOffset, int kStepOffset>
+struct SharedOperand {
+  static constexpr Major kMajor = kMajor_;
+  static constexpr int kSteps = kSteps_;
+
+  uint32_t low, high;
+
+  // The descriptor of a step of 16 of the depth.
+  __forceinline__ __device__ uint64_t at(int step) const {
+    const uint32_t offset = step / kStepsOfPanel * kPanelOffset + step % kStepsOfPanel * kStepOffset;
+    return uint64_t(high) << 32 | (low + offset);
+  }
+
+  __forceinline__ __device__ SharedOperand operator+(int offset) const { return {low + offset, high}; }
+};
+
+// A matrix [kRows, kColumns], in panels [kRows, kPanel] one behind the other. Rows of a panel are 128 bytes long, or 64,
+// and within each 8 rows the chunks of 16 bytes are permuted ("swizzled"), which keeps 8 rows of a chunk in different
+// banks.
+template <int kRows, int kColumns, int kPanel_ = 64>
+struct SwizzledTile {
+  static_assert((kPanel_ == 64 || kPanel_ == 32) && kColumns % kPanel_ == 0 && kRows % 8 == 0);
+  static constexpr int kPanel = kPanel_, kPanels = kColumns / kPanel, kSize = kRows * kColumns;
+  static constexpr int kOffset = kSize * 2 / 16;  // from one tile to the next, for operands
+
+  // The index of an element.
+  static __device__ int at(int row, int column) {
+    const int chunk = column % kPanel / 8, turn = kPanel == 64 ? row % 8 : row / 2 % 4;
+    return (column / kPanel * kRows + row) * kPanel + (chunk ^ turn) * 8 + column % 8;
+  }
+
+  // The rows of an operand from `row` on, a multiple of 8. The depth is the columns.
+  static __forceinline__ __device__ auto rows(const void* tile, int row = 0) {
+    using Operand = SharedOperand<Major::K, kColumns / kStep, kPanel / kStep, kRows * kRowOffset, kStep * 2 / 16>;
+    return describe<Operand>(tile, row * kRowOffset, 1);
+  }
+
+  // The columns of an operand from `column` on, a multiple of a panel. The depth is the rows.
+  static __forceinline__ __device__ auto columns(const void* tile, int column = 0) {
+    using Operand = SharedOperand<Major::MN, kRows / kStep, kRows / kStep, 0, kStep * kRowOffset>;
+    return describe<Operand>(tile, column / kPanel * kRows * kRowOffset, kRows * kRowOffset);
+  }
+
+ private:
+  static constexpr int kRowOffset = kPanel * 2 / 16;
+
+  template <class Operand>
+  static __forceinline__ __device__ Operand describe(const void* tile, int offset, uint32_t leading) {
+    constexpr uint32_t kSwizzle = kPanel == 64 ? 1 : 2, kEightRows = 8 * kRowOffset;
+    const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(tile)) >> 4;
+    return {address + offset + (leading << 16), kEightRows | kSwizzle << 30};
+  }
+};
+
+}  // namespace fusedops::cuda::sm90
