@@ -3,8 +3,8 @@
 namespace fusedops::cuda {
 
 Status attention_bits_sm90_backward(const Attention& call, void* workspace, const Context& context) {
-  return call.dtype == DType::f16 ? sm90::backward<cutlass::half_t, /*kBits=*/true>(call, workspace, context)
-                                  : sm90::backward<cutlass::bfloat16_t, /*kBits=*/true>(call, workspace, context);
+  return call.dtype == DType::f16 ? sm90::backward<f16, /*kBits=*/true>(call, workspace, context)
+                                  : sm90::backward<bf16, /*kBits=*/true>(call, workspace, context);
 }
 
 }  // namespace fusedops::cuda

@@ -2,120 +2,51 @@
 // (TMA) fills and the warpgroup products (wgmma) read, and the order in which blocks take their tasks.
 #pragma once
 
-// Products with any multiple of 8 columns.
-#define CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED
-
-#include "cute/tensor.hpp"
-#include "cutlass/arch/barrier.h"
-#include "cutlass/arch/reg_reconfig.h"
-#include "cutlass/fast_math.h"
-#include "cutlass/numeric_conversion.h"
-#include "cutlass/pipeline/sm90_pipeline.hpp"
-// These come first: CuTe's names would hide them.
 #include "core/common/exp.h"
 #include "core/cuda/launch.cuh"
+#include "core/cuda/pack.cuh"
+#include "core/cuda/sm90/ring.cuh"
+#include "core/cuda/sm90/swizzled_tile.cuh"
+#include "core/cuda/sm90/tma.cuh"
+#include "core/cuda/tensor_core.cuh"
+#include "cutlass/arch/reg_reconfig.h"
+#include "cutlass/fast_math.h"
 #include "ops/attention/attention_paths.h"
 
 namespace fusedops::cuda::sm90 {
 
-using cute::Int;
-
-inline constexpr int kWarpgroup = 128;  // threads
-
 // A product is a score, without its scale: times this factor it is an exponent of 2.
 inline float factor_of(const Attention& call) { return static_cast<float>(call.scale * kLog2E); }
 
-// How far the swizzle of a tile reaches: over 64 columns, or over 32 where two warpgroups have 96 each.
-template <class T, int kColumns>
-using RowAtom =
-    std::conditional_t<kColumns == 192, cute::GMMA::Layout_K_SW64_Atom<T>, cute::GMMA::Layout_K_SW128_Atom<T>>;
-template <class T, int kColumns>
-using ColumnAtom =
-    std::conditional_t<kColumns == 192, cute::GMMA::Layout_MN_SW64_Atom<T>, cute::GMMA::Layout_MN_SW128_Atom<T>>;
+// Rows of `kFeatures` features. Panels of 64, or of 32 where two warpgroups have 96 features each.
+template <int kRows, int kFeatures>
+using RowTile = SwizzledTile<kRows, kFeatures, kFeatures == 192 ? 32 : 64>;
 
-// Rows of `kColumns` features, as a product reads them that sums over the features; several stages of a ring.
-template <class T, int kRows, int kColumns, int kStages = 1>
-using RowTiles =
-    decltype(cute::tile_to_shape(RowAtom<T, kColumns>{}, cute::Shape<Int<kRows>, Int<kColumns>, Int<kStages>>{}));
-
-// The same bytes seen from the other side, as a product reads them that sums over the rows: [features, rows].
-template <class T, int kRows, int kColumns, int kStages = 1>
-using ColumnTiles =
-    decltype(cute::tile_to_shape(ColumnAtom<T, kColumns>{}, cute::Shape<Int<kColumns>, Int<kRows>, Int<kStages>>{},
-                                 cute::Step<cute::_2, cute::_1, cute::_3>{}));
-
-// A tensor of heads for TMA, [position, feature, head, sequence].
-template <class T>
-auto global_rows(const HeadRows& rows, int positions, int features, int heads, int64_t sequences) {
-  // TMA looks at the stride of a single element, too.
-  const auto stride = [=](int64_t stride, int64_t size) { return size == 1 ? int64_t(features) : stride; };
-  return cute::make_tensor(
-      cute::make_gmem_ptr(static_cast<const T*>(rows.data)),
-      cute::make_layout(cute::make_shape(positions, features, heads, static_cast<int>(sequences)),
-                        cute::make_stride(stride(rows.position, positions), cute::_1{}, stride(rows.head, heads),
-                                          stride(rows.sequence, sequences))));
+// A tensor of heads for TMA, as [feature, position, head, sequence], and the boxes that fill a tile of kRows rows.
+template <class Tile>
+Status describe_rows(const HeadRows& rows, int positions, int features, int heads, int64_t sequences, int tile_rows,
+                     CUtensorMap* map) {
+  // TMA checks the stride of a single element, too.
+  const auto stride = [=](int64_t stride, int64_t size) {
+    return static_cast<cuuint64_t>(size == 1 ? features : stride) * sizeof(uint16_t);
+  };
+  const Boxes<4> boxes = {
+      rows.data,
+      {cuuint64_t(features), cuuint64_t(positions), cuuint64_t(heads), cuuint64_t(sequences)},
+      {stride(rows.position, positions), stride(rows.head, heads), stride(rows.sequence, sequences)},
+      {Tile::kPanel, cuuint32_t(tile_rows), 1, 1}};
+  return boxes.describe(map);
 }
 
-template <class T>
-using GlobalRows = decltype(global_rows<T>(HeadRows{}, 0, 0, 0, 0));
-
-// The copies of tiles [kRows, kColumns] of such a tensor. Rows and features beyond its sizes arrive as zeros.
-template <class T, int kRows, int kColumns>
-auto tile_copy(const GlobalRows<T>& tensor) {
-  using Tile = RowTiles<T, kRows, kColumns>;
-  return cute::make_tma_copy(cute::SM90_TMA_LOAD{}, tensor, Tile{}(cute::_, cute::_, Int<0>{}),
-                             cute::Shape<Int<kRows>, Int<kColumns>>{}, cute::_1{});
-}
-
-template <class T, int kRows, int kColumns>
-using TileCopy = decltype(tile_copy<T, kRows, kColumns>(GlobalRows<T>{}));
-
-// Starts the copy of the tile whose first row is at `position` of a head: a thread's work.
-template <int kRows, int kColumns, class Copy, class Tile>
-__forceinline__ __device__ void load_tile(const Copy& copy, uint64_t* barrier, int positions, int features, int heads,
-                                          int sequences, int position, int head, int sequence, Tile&& tile) {
-  auto all = copy.get_tma_tensor(cute::make_shape(positions, features, heads, sequences));
-  auto rows = cute::domain_offset(cute::make_coord(position, 0), all(cute::_, cute::_, head, sequence));
-  auto source = cute::local_tile(rows, cute::Shape<Int<kRows>, Int<kColumns>>{}, cute::make_coord(0, 0));
-  auto part = copy.get_slice(0);
-  cute::copy(copy.with(*barrier), part.partition_S(source), part.partition_D(tile));
-}
-
-// c (+)= a b, in the tensor cores' queue: the caller commits to nothing but the order, and waits.
-template <bool kAdd, class Mma, class A, class B, class C>
-__forceinline__ __device__ void multiply(Mma mma, const A& a, const B& b, C& c) {
-  constexpr bool kFromRegisters = !cute::is_base_of<cute::GMMA::DescriptorIterator, typename Mma::FrgTypeA>::value;
-  if constexpr (kFromRegisters) cute::warpgroup_fence_operand(const_cast<A&>(a));
-  cute::warpgroup_fence_operand(c);
-  cute::warpgroup_arrive();
-  mma.accumulate_ = kAdd ? cute::GMMA::ScaleOut::One : cute::GMMA::ScaleOut::Zero;
+// Starts the copy of the tile whose first row is at `position` of a head: the work of one thread.
+template <class Tile, class T>
+__forceinline__ __device__ void load_tile(const CUtensorMap& map, uint64_t* barrier, int position, int head,
+                                          int sequence, T* tile) {
 #pragma unroll
-  for (int k = 0; k < cute::size<2>(a); ++k) {
-    cute::gemm(mma, a(cute::_, cute::_, k), b(cute::_, cute::_, k), c);
-    mma.accumulate_ = cute::GMMA::ScaleOut::One;
-  }
-  cute::warpgroup_commit_batch();
-  cute::warpgroup_fence_operand(c);
-  if constexpr (kFromRegisters) cute::warpgroup_fence_operand(const_cast<A&>(a));
+  for (int panel = 0; panel < Tile::kPanels; ++panel)
+    cute::SM90_TMA_LOAD_4D::copy(&map, barrier, kCacheHint, tile + panel * (Tile::kSize / Tile::kPanels),
+                                 panel * Tile::kPanel, position, head, sequence);
 }
-
-// Waits until all but the last kPending products are done: c are results of those, and not read before.
-template <int kPending, class... C>
-__forceinline__ __device__ void wait_for(C&... c) {
-  cute::warpgroup_wait<kPending>();
-  (cute::warpgroup_fence_operand(c), ...);
-}
-
-// An accumulator of a warpgroup's 64 rows: value v of a thread is in row(v / 2 % 2) and column(v). The left operand of
-// another product has its values in the same order, so that one becomes the other without a shuffle.
-struct Fragment {
-  __device__ explicit Fragment(int thread) : first_row(thread / 32 * 16 + thread % 32 / 4), pair(thread % 4 * 2) {}
-
-  __device__ int row(int which) const { return first_row + 8 * which; }
-  __device__ int column(int value) const { return value / 4 * 8 + pair + value % 2; }
-
-  int first_row, pair;
-};
 
 // A row's values are with four neighbouring threads.
 template <class Op>
@@ -124,18 +55,12 @@ __forceinline__ __device__ float over_row(float value, Op&& op) {
   return op(value, __shfl_xor_sync(0xffffffff, value, 2));
 }
 
-// float -> T, two at a time.
-template <class From, class To>
-__forceinline__ __device__ void convert(const From& from, To& to) {
-  constexpr int kSize = decltype(cute::size(from))::value;
-  using Converter = cutlass::NumericArrayConverter<typename To::value_type, float, kSize>;
-  const auto* source = reinterpret_cast<const cutlass::Array<float, kSize>*>(from.data());
-  *reinterpret_cast<cutlass::Array<typename To::value_type, kSize>*>(to.data()) = Converter()(*source);
+// An accumulator, rounded: two neighbouring columns in a word. It is also the left operand of a product over them.
+template <class T, int kValues>
+__forceinline__ __device__ void round_to(uint32_t (&words)[kValues / 2], const float (&values)[kValues]) {
+#pragma unroll
+  for (int i = 0; i < kValues / 2; ++i) words[i] = rounded_pair<T>(values[2 * i], values[2 * i + 1]);
 }
-
-// A left operand in registers for a sum over kDepth.
-template <class T, int kDepth>
-using LeftOperand = cute::Layout<cute::Shape<cute::Shape<cute::_2, cute::_2, cute::_2>, cute::_1, Int<kDepth / 16>>>;
 
 // Tiles of positions, in sequences that may be packed. The host does not know the offsets of packed ones: tile i of
 // sequence b stands at offsets[b] / kSize + b + i, which leaves room for each sequence's last tile.
@@ -229,41 +154,48 @@ class Order {
   bool last_first_, to_and_fro_;
 };
 
+// A rounded accumulator to a tile in shared memory: a warp's 16 rows, from `row` on, and the columns from `column` on.
+template <class Tile, class T, int kWords>
+__forceinline__ __device__ void store_fragment(T* tile, int row, int column, const uint32_t (&words)[kWords]) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < kWords; i += 4) {  // 16 columns
+    auto* const line = tile + Tile::at(row + lane % 16, column + 4 * i + lane / 16 * 8);
+    cute::SM90_U32x4_STSM_N::copy(words[i], words[i + 1], words[i + 2], words[i + 3],
+                                  *reinterpret_cast<cute::uint128_t*>(line));
+  }
+}
+
 // The rows of a warp's accumulator, times a factor each, to global memory. They pass through a tile in shared memory,
 // from which neighbouring threads take neighbouring 16 bytes; a warp's 16 rows of it are its own. `rows` and `columns`
-// of the tile are there, and row(i) is the place of the first column of row i.
-template <int kColumns, class Mma, class Values, class Tile, class Row>
-__forceinline__ __device__ void store_rows(Mma mma, int thread, int first_row, int first_column,
-                                           const float (&factors)[2], Values& values, Tile&& tile, int rows,
-                                           int columns, Row&& row) {
-  using T = typename std::remove_cvref_t<Tile>::value_type;
-  auto rounded = cute::make_tensor<T>(values.layout());
+// of the tile exist, and row(i) points to the first column of row i.
+template <class Tile, int kValues, class T, class Row>
+__forceinline__ __device__ void store_rows(int first_row, int first_column, const float (&factors)[2],
+                                           float (&values)[kValues], T* tile, int rows, int columns, Row&& row) {
 #pragma unroll
-  for (int i = 0; i < cute::size(values); ++i) values(i) *= factors[i / 2 % 2];
-  convert(values, rounded);
-  auto copy = cute::make_tiled_copy_C(cute::Copy_Atom<cute::SM90_U32x4_STSM_N, T>{}, mma);
-  auto part = copy.get_slice(thread);
+  for (int i = 0; i < kValues; ++i) values[i] *= factors[i / 2 % 2];
+  uint32_t words[kValues / 2];
+  round_to<T>(words, values);
   __syncwarp();
-  cute::copy(copy, part.retile_S(rounded), part.partition_D(tile));
+  store_fragment<Tile>(tile, first_row, first_column, words);
   __syncwarp();
-  constexpr int kVectors = kColumns / 8, kRows = 32 / kVectors;  // of a row; that a warp takes at a time
+  constexpr int kVectors = 2 * kValues / 8, kRows = 32 / kVectors;  // of a row; that a warp takes at a time
   const int lane = threadIdx.x % 32, column = first_column + lane % kVectors * 8;
 #pragma unroll
   for (int i = 0; i < 16 / kRows; ++i) {
     const int at = first_row + i * kRows + lane / kVectors;
     if (lane < kRows * kVectors && at < rows && column < columns)
-      *reinterpret_cast<uint4*>(row(at) + column) = *reinterpret_cast<const uint4*>(&tile(at, column));
+      *reinterpret_cast<uint4*>(row(at) + column) = *reinterpret_cast<const uint4*>(tile + Tile::at(at, column));
   }
 }
 
-// Rows of a tile behind its last kept key become zeros: what TMA brought may be of another sequence, and 0 * NaN is
+// Rows of a tile behind its last kept key become zeros: TMA may have copied those of another sequence, and 0 * NaN is
 // NaN.
-template <class Tile>
-__device__ void clear_rows(Tile&& tile, int first, int thread, int threads) {
-  constexpr int kVector = 8, kVectors = decltype(cute::size<1>(tile))::value / kVector;
-  constexpr int kRows = decltype(cute::size<0>(tile))::value;
+template <class Tile, class T>
+__device__ void clear_rows(T* tile, int first, int thread, int threads) {
+  constexpr int kVectors = Tile::kPanels * Tile::kPanel / 8, kRows = Tile::kSize / (kVectors * 8);
   for (int i = first * kVectors + thread; i < kRows * kVectors; i += threads)
-    *reinterpret_cast<uint4*>(&tile(i / kVectors, i % kVectors * kVector)) = {};
+    *reinterpret_cast<uint4*>(tile + Tile::at(i / kVectors, i % kVectors * 8)) = {};
   cutlass::arch::fence_view_async_shared();
 }
 

@@ -42,42 +42,34 @@ struct Backward {
   static constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
 
   // k and v: [keys, features]; q and dy: [queries, features]; ds: [keys, queries].
-  using KTile = RowTiles<T, kN, kD>;
-  using KColumns = ColumnTiles<T, kN, kD>;
-  using QTiles = RowTiles<T, kM, kD, kStages>;
-  using QColumns = ColumnTiles<T, kM, kD, kStages>;
-  using DsTiles = RowTiles<T, kN, kM, kStages>;
-  using DsColumns = ColumnTiles<T, kN, kM, kStages>;
+  using KeyTile = RowTile<kN, kD>;
+  using QueryTile = RowTile<kM, kD>;
+  using DsTile = RowTile<kN, kM>;
 
-  using OverKeys = cute::Layout<cute::Shape<Int<kKeyGroups>, cute::_1, cute::_1>>;
-  using ScoreMma = decltype(cute::make_tiled_mma(
-      cute::GMMA::ss_op_selector<T, T, float, cute::Shape<Int<kN>, Int<kM>, Int<kD>>>(), OverKeys{}));
-  using KeyMma = decltype(cute::make_tiled_mma(
-      cute::GMMA::rs_op_selector<T, T, float, cute::Shape<Int<kN>, Int<kD / kHalves>, Int<kM>>, cute::GMMA::Major::K,
-                                 cute::GMMA::Major::MN>(),
-      cute::Layout<cute::Shape<Int<kKeyGroups>, Int<kHalves>, cute::_1>>{}));
-  // dq: the warpgroups share its queries, or its features where there are 64 queries.
+  // dk and dv: the warpgroups share the features where there are 64 keys. dq: they share its queries, or its features
+  // where there are 64 queries.
+  static constexpr int kKeyFeatures = kD / kHalves;
   static constexpr int kQueryGroups = kM / 64, kFeatureGroups = kConsumers / kQueryGroups;
-  using QueryMma = decltype(cute::make_tiled_mma(
-      cute::GMMA::ss_op_selector<T, T, float, cute::Shape<Int<kM>, Int<kD / kFeatureGroups>, Int<kN>>,
-                                 cute::GMMA::Major::MN, cute::GMMA::Major::MN>(),
-      cute::Layout<cute::Shape<Int<kQueryGroups>, Int<kFeatureGroups>, cute::_1>>{}));
+  static constexpr int kQueryFeatures = kD / kFeatureGroups;
   static constexpr int kDqValues = kM * kD / (kConsumers * kWarpgroup);  // in a thread
 
-  using Pipeline = cutlass::PipelineTmaAsync<kStages>;
-  using State = cutlass::PipelineState<kStages>;
+  using QueryRing = Ring<kStages>;
+  using State = RingState<kStages>;
+  static constexpr uint32_t kStageBytes = QueryTile::kSize * sizeof(T) + kM * sizeof(float);
 
   // A stage's copy is told before the stage is free, while the copy before it may still be read.
   static constexpr int kTold = kBits ? 2 * kStages : 1;
 
   struct alignas(1024) Shared {
-    cute::array_aligned<T, cute::cosize_v<KTile>, 1024> k, v;
-    cute::array_aligned<T, cute::cosize_v<QTiles>, 1024> q, dy;
-    cute::array_aligned<T, cute::cosize_v<DsTiles>, 1024> ds;
+    alignas(1024) T k[KeyTile::kSize];
+    alignas(1024) T v[KeyTile::kSize];
+    alignas(1024) T q[kStages][QueryTile::kSize];
+    alignas(1024) T dy[kStages][QueryTile::kSize];
+    alignas(1024) T ds[kStages][DsTile::kSize];
     alignas(128) float dq[kM * kD];  // as the threads have it: value / 4, thread, value % 4
     alignas(128) float lse[kStages][kM];
     alignas(128) float delta[kStages][kM];
-    typename Pipeline::SharedStorage q_ring, dy_ring;
+    QueryRing q_ring, dy_ring;
     // Of a tile of queries: its number, times two, and whether the mask keeps all of it; whose turn its dq is.
     int2 told[kTold];
     cutlass::arch::ClusterTransactionBarrier keys_are_there;
@@ -107,8 +99,7 @@ struct Backward {
 
   struct Parameters {
     Attention call;
-    TileCopy<T, kM, kD> q, dy;
-    TileCopy<T, kN, kD> k, v;
+    CUtensorMap q, dy, k, v;
     Order<kN> order;
     Slots<kM> slots;
     Slots<kN> key_slots;
@@ -186,48 +177,33 @@ struct Backward {
   }
 
   // The warp that copies.
-  static __forceinline__ __device__ void produce(const Parameters& parameters, const Work& work, Shared& shared,
-                                                 Pipeline& q_ring, Pipeline& dy_ring) {
+  static __forceinline__ __device__ void produce(const Parameters& parameters, const Work& work, Shared& shared) {
     const Attention& call = parameters.call;
     const bool leads = threadIdx.x % 32 == 0, packed = call.offsets_q;
-    const int sequences = packed ? 1 : static_cast<int>(call.sequences), b = packed ? 0 : work.b;
-    auto q_tiles = cute::make_tensor(cute::make_smem_ptr(shared.q.data()), QTiles{});
-    auto dy_tiles = cute::make_tensor(cute::make_smem_ptr(shared.dy.data()), QTiles{});
+    const int b = packed ? 0 : work.b;
     if (leads) {
-      auto k_tile = cute::make_tensor(cute::make_smem_ptr(shared.k.data()), KTile{})(cute::_, cute::_, Int<0>{});
-      auto v_tile = cute::make_tensor(cute::make_smem_ptr(shared.v.data()), KTile{})(cute::_, cute::_, Int<0>{});
       auto* barrier = reinterpret_cast<uint64_t*>(&shared.keys_are_there);
       const int position = static_cast<int>(work.sequence.first_key) + work.keys.begin;
       shared.keys_are_there.arrive_and_expect_tx(sizeof(shared.k) + sizeof(shared.v));
-      load_tile<kN, kD>(parameters.k, barrier, call.keys, call.dim, call.key_heads, sequences, position, work.key_head,
-                        b, k_tile);
-      load_tile<kN, kD>(parameters.v, barrier, call.keys, call.dim_v, call.key_heads, sequences, position,
-                        work.key_head, b, v_tile);
+      load_tile<KeyTile>(parameters.k, barrier, position, work.key_head, b, shared.k);
+      load_tile<KeyTile>(parameters.v, barrier, position, work.key_head, b, shared.v);
     }
-    State state = cutlass::make_producer_start_state<Pipeline>();
+    State state;
     for_each_query_tile(parameters, work, [&](int tile, int64_t slot, const auto& tiles) {
-      const int position = static_cast<int>(work.sequence.first_query) + tile * kM, stage = state.index();
+      const int position = static_cast<int>(work.sequence.first_query) + tile * kM, stage = state.stage;
       if constexpr (kBits) {
         // Here, where it delays nobody: this warp runs ahead.
         const int turn = turn_of(parameters, work, tile);
-        if (leads) shared.told[state.count() % kTold] = {2 * tile + tiles.keeps_all(tile), turn};
+        if (leads) shared.told[state.count % kTold] = {2 * tile + tiles.keeps_all(tile), turn};
       }
-      q_ring.producer_acquire(state);
-      if (leads) {
-        auto* barrier = q_ring.producer_get_barrier(state);
-        load_tile<kM, kD>(parameters.q, barrier, call.queries, call.dim, call.heads, sequences, position, work.head, b,
-                          q_tiles(cute::_, cute::_, stage));
-        cute::SM90_BULK_COPY_G2S::copy(parameters.workspace.lse + slot * kM, barrier, shared.lse[stage],
-                                       kM * sizeof(float));
-      }
-      dy_ring.producer_acquire(state);
-      if (leads) {
-        auto* barrier = dy_ring.producer_get_barrier(state);
-        load_tile<kM, kD>(parameters.dy, barrier, call.queries, call.dim_v, call.heads, sequences, position, work.head,
-                          b, dy_tiles(cute::_, cute::_, stage));
-        cute::SM90_BULK_COPY_G2S::copy(parameters.workspace.delta + slot * kM, barrier, shared.delta[stage],
-                                       kM * sizeof(float));
-      }
+      const auto load = [&](QueryRing& ring, const CUtensorMap& map, T* rows, const float* numbers, float* to) {
+        uint64_t* const barrier = ring.acquire(state, leads, kStageBytes);
+        if (!leads) return;
+        load_tile<QueryTile>(map, barrier, position, work.head, b, rows);
+        cute::SM90_BULK_COPY_G2S::copy(numbers + slot * kM, barrier, to, kM * sizeof(float));
+      };
+      load(shared.q_ring, parameters.q, shared.q[stage], parameters.workspace.lse, shared.lse[stage]);
+      load(shared.dy_ring, parameters.dy, shared.dy[stage], parameters.workspace.delta, shared.delta[stage]);
       ++state;
     });
   }
@@ -276,13 +252,14 @@ struct Backward {
         if (!has_rows) mask = MaskRows(call, work.b, work.sequence, work.head);
         has_rows = true;
         kept = {};
-        kept.find([&](int in_tile) { return mask.template kept<16>(query(in_tile), key, work.sequence.kept); });
+        kept.template find<2>(
+            [&](int in_tile) { return mask.template kept<16>(query(in_tile), key, work.sequence.kept); });
       }
       if (call.dropout.seed) {
         const auto dropout = call.dropout.template prepared<float>();
         const int64_t row = call.row(work.b, work.sequence, work.head, 0);
         drawn = {};
-        drawn.find(
+        drawn.template find<1>(
             [&](int in_tile) { return kept_bits<16>(dropout, call.first_probability(row + query(in_tile)) + key); });
       }
     }
@@ -294,49 +271,25 @@ struct Backward {
   };
 
   // A warpgroup that computes: dk and dv of 64 keys.
-  static __forceinline__ __device__ void consume(const Parameters& parameters, const Work& work, Shared& shared,
-                                                 Pipeline& q_ring, Pipeline& dy_ring) {
+  static __forceinline__ __device__ void consume(const Parameters& parameters, const Work& work, Shared& shared) {
     const Attention& call = parameters.call;
     const int thread = threadIdx.x - kWarpgroup, warpgroup = cutlass::canonical_warp_group_idx() - 1;
     const int first_key = warpgroup % kKeyGroups * 64;  // of the tile: this warpgroup's
     const Fragment fragment(thread % kWarpgroup);
-    auto k_tile = cute::make_tensor(cute::make_smem_ptr(shared.k.data()), KTile{})(cute::_, cute::_, Int<0>{});
-    auto v_tile = cute::make_tensor(cute::make_smem_ptr(shared.v.data()), KTile{})(cute::_, cute::_, Int<0>{});
-    auto k_columns = cute::make_tensor(cute::make_smem_ptr(shared.k.data()), KColumns{})(cute::_, cute::_, Int<0>{});
-    auto q_tiles = cute::make_tensor(cute::make_smem_ptr(shared.q.data()), QTiles{});
-    auto dy_tiles = cute::make_tensor(cute::make_smem_ptr(shared.dy.data()), QTiles{});
-    auto q_columns = cute::make_tensor(cute::make_smem_ptr(shared.q.data()), QColumns{});
-    auto dy_columns = cute::make_tensor(cute::make_smem_ptr(shared.dy.data()), QColumns{});
-    auto ds_tiles = cute::make_tensor(cute::make_smem_ptr(shared.ds.data()), DsTiles{});
-    auto ds_columns = cute::make_tensor(cute::make_smem_ptr(shared.ds.data()), DsColumns{});
-
-    ScoreMma score_mma;
-    KeyMma key_mma;
-    QueryMma query_mma;
-    const int score_thread = thread % (kKeyGroups * kWarpgroup);
-    auto score_part = score_mma.get_slice(score_thread);
-    auto key_part = key_mma.get_slice(thread);
-    auto query_part = query_mma.get_slice(thread);
-    const auto k = score_part.partition_fragment_A(k_tile), v = score_part.partition_fragment_A(v_tile);
-    const auto q = score_part.partition_fragment_B(q_tiles), dy = score_part.partition_fragment_B(dy_tiles);
-    const auto q_right = key_part.partition_fragment_B(q_columns), dy_right = key_part.partition_fragment_B(dy_columns);
-    const auto ds_left = query_part.partition_fragment_A(ds_columns);
-    const auto k_right = query_part.partition_fragment_B(k_columns);
-    auto store_ds = cute::make_tiled_copy_C(cute::Copy_Atom<cute::SM90_U32x4_STSM_N, T>{}, score_mma);
-    auto ds_places =
-        store_ds.get_slice(score_thread).partition_D(cute::as_position_independent_swizzle_tensor(ds_tiles));
-
-    auto dk = cute::partition_fragment_C(key_mma, cute::Shape<Int<kN>, Int<kD>>{});
-    auto dv = cute::partition_fragment_C(key_mma, cute::Shape<Int<kN>, Int<kD>>{});
-    cute::clear(dk);
-    cute::clear(dv);
+    const int key_half = warpgroup / kKeyGroups * kKeyFeatures;
+    const auto k = KeyTile::rows(shared.k, first_key), v = KeyTile::rows(shared.v, first_key);
+    const auto q = QueryTile::rows(shared.q), dy = QueryTile::rows(shared.dy);
+    const auto q_right = QueryTile::columns(shared.q, key_half), dy_right = QueryTile::columns(shared.dy, key_half);
+    const auto ds_left = DsTile::columns(shared.ds, warpgroup % kQueryGroups * 64);
+    const auto k_right = KeyTile::columns(shared.k, warpgroup / kQueryGroups * kQueryFeatures);
+    float dk[kKeyFeatures / 2] = {}, dv[kKeyFeatures / 2] = {};
 
     if (!work.queries.is_empty()) {
       shared.keys_are_there.wait(0);
       const int kept = work.sequence.kept - work.keys.begin;
       if (kept < kN && (call.offsets_q || call.lengths)) {
-        clear_rows(k_tile, kept, thread, kConsumers * kWarpgroup);
-        clear_rows(v_tile, kept, thread, kConsumers * kWarpgroup);
+        clear_rows<KeyTile>(shared.k, kept, thread, kConsumers * kWarpgroup);
+        clear_rows<KeyTile>(shared.v, kept, thread, kConsumers * kWarpgroup);
         cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 0);
       }
     }
@@ -344,82 +297,77 @@ struct Backward {
     uint32_t phase = 1;
     Pairs pairs;
     const auto take = [&](int tile) {
-      const int stage = state.index();
-      const auto of_stage = [stage](const auto& tensor) { return tensor(cute::_, cute::_, cute::_, stage); };
-      auto scores = cute::partition_fragment_C(score_mma, cute::Shape<Int<kN>, Int<kM>>{});
-      auto slopes = cute::partition_fragment_C(score_mma, cute::Shape<Int<kN>, Int<kM>>{});
-      q_ring.consumer_wait(state);
+      const int stage = state.stage, offset = stage * QueryTile::kOffset;
+      float scores[kM / 2], slopes[kM / 2];
+      shared.q_ring.wait(state);
       bool mask_keeps_all = true;
       if constexpr (kBits) {
-        const int told = shared.told[state.count() % kTold].x;
+        const int told = shared.told[state.count % kTold].x;
         tile = told / 2, mask_keeps_all = told % 2;
       }
       if (call.offsets_q && (tile + 1) * kM > work.sequence.queries) {  // rows of the next sequence
         const int rows = work.sequence.queries - tile * kM;
-        dy_ring.consumer_wait(state);
-        clear_rows(q_tiles(cute::_, cute::_, stage), rows, thread, kConsumers * kWarpgroup);
-        clear_rows(dy_tiles(cute::_, cute::_, stage), rows, thread, kConsumers * kWarpgroup);
+        shared.dy_ring.wait(state);
+        clear_rows<QueryTile>(shared.q[stage], rows, thread, kConsumers * kWarpgroup);
+        clear_rows<QueryTile>(shared.dy[stage], rows, thread, kConsumers * kWarpgroup);
         cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 0);
       }
-      multiply<false>(score_mma, k, of_stage(q), scores);
-      dy_ring.consumer_wait(state);
-      multiply<false>(score_mma, v, of_stage(dy), slopes);
+      multiply<T, /*kAdds=*/false>(k, q + offset, scores);
+      shared.dy_ring.wait(state);
+      multiply<T, /*kAdds=*/false>(v, dy + offset, slopes);
       if constexpr (kBits) pairs.look(call, work, tile, mask_keeps_all);
       wait_for<1>(dk, scores);
-      if (kRunsOn && state.count() > 0) q_ring.consumer_release(State((stage + 1) % kStages, 0, 0));  // last tile
+      if (kRunsOn && state.count > 0) shared.q_ring.release((stage + 1) % kStages);  // last tile
 
       // p = 2^(score - lse).
-      auto p = cute::make_tensor<T>(LeftOperand<T, kM>{});
-      auto ds = cute::make_tensor<T>(LeftOperand<T, kM>{});
+      uint32_t p[kM / 4], ds[kM / 4];
       const float factor = parameters.factor;
 #pragma unroll
-      for (int i = 0; i < cute::size(scores); ++i)
-        scores(i) = exp2_or_zero(fmaf(scores(i), factor, -shared.lse[stage][fragment.column(i)]));
+      for (int i = 0; i < kM / 2; ++i)
+        scores[i] = exp2_or_zero(fmaf(scores[i], factor, -shared.lse[stage][fragment.column(i)]));
       mask(call, work, fragment, first_key, tile, scores);
       if constexpr (kBits)
-        if (!pairs.all_are_kept) pairs.kept.each([&](int i, bool kept) { scores(i) = kept ? scores(i) : 0; });
-      convert(scores, p);
+        if (!pairs.all_are_kept) pairs.kept.each([&](int i, bool kept) { scores[i] = kept ? scores[i] : 0; });
+      round_to<T>(p, scores);
       if constexpr (kBits)
-        if (call.dropout.seed) pairs.drawn.each([&](int i, bool kept) { p(i) = kept ? p(i) : T(0); });
-      multiply<true>(key_mma, p, of_stage(dy_right), dv);
+        if (call.dropout.seed)
+          pairs.drawn.each([&](int i, bool kept) { p[i / 2] &= kept ? ~0u : i % 2 ? 0x0000ffffu : 0xffff0000u; });
+      multiply<T, /*kAdds=*/true>(p, dy_right + offset, dv);
       wait_for<1>(slopes);
       if constexpr (kBits)
         if (call.dropout.seed) {
           const auto scale = static_cast<float>(call.dropout.scale);
-          pairs.drawn.each([&](int i, bool kept) { slopes(i) = kept ? slopes(i) * scale : 0; });
+          pairs.drawn.each([&](int i, bool kept) { slopes[i] = kept ? slopes[i] * scale : 0; });
         }
 #pragma unroll
-      for (int i = 0; i < cute::size(slopes); ++i) {
-        slopes(i) = scores(i) * (slopes(i) - shared.delta[stage][fragment.column(i)]);
+      for (int i = 0; i < kM / 2; ++i) {
+        slopes[i] = scores[i] * (slopes[i] - shared.delta[stage][fragment.column(i)]);
       }
-      convert(slopes, ds);
+      round_to<T>(ds, slopes);
 
       // ds to shared memory. Whoever has come here has read what was there before, for dq.
-      auto ds_values = cute::make_tensor(ds.data(), scores.layout());
       if (warpgroup < kKeyGroups)
-        cute::copy(store_ds, store_ds.get_slice(score_thread).retile_S(ds_values),
-                   ds_places(cute::_, cute::_, cute::_, stage));
+        store_fragment<DsTile>(shared.ds[stage], first_key + thread % kWarpgroup / 32 * 16, 0, ds);
       cutlass::arch::fence_view_async_shared();
       cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 0);
-      auto dq = cute::partition_fragment_C(query_mma, cute::Shape<Int<kM>, Int<kD>>{});
-      static_assert(cute::size(dq) == kDqValues);
-      multiply<false>(query_mma, of_stage(ds_left), k_right, dq);
-      multiply<true>(key_mma, ds, of_stage(q_right), dk);
+      float dq[kDqValues];
+      multiply<T, /*kAdds=*/false>(ds_left + stage * DsTile::kOffset, k_right, dq);
+      multiply<T, /*kAdds=*/true>(ds, q_right + offset, dk);
       cute::warpgroup_wait<2>();
-      dy_ring.consumer_release(state);
+      shared.dy_ring.release(stage);
       wait_for<1>(dq);
       shared.dq_is_free.wait(phase);
       phase ^= 1;
 #pragma unroll
       for (int i = 0; i < kDqValues; i += 4)
         *reinterpret_cast<float4*>(shared.dq + (i * kConsumers * kWarpgroup + thread * 4)) =
-            make_float4(dq(i), dq(i + 1), dq(i + 2), dq(i + 3));
+            make_float4(dq[i], dq[i + 1], dq[i + 2], dq[i + 3]);
       cutlass::arch::fence_view_async_shared();
       __syncwarp();
       if (thread % 32 == 0) shared.dq_is_there.arrive();
       if constexpr (!kRunsOn) {
         wait_for<0>(dk);
-        q_ring.consumer_release(state);
+        shared.q_ring.release(stage);
         if constexpr (kStages == 1) cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 1);  // ds has been read
       }
       ++state;
@@ -433,28 +381,26 @@ struct Backward {
 
     // By way of the memory of v and k, which nobody reads any more.
     const int64_t b = call.place(work.b), first = work.sequence.first_key + work.keys.begin;
-    constexpr int kColumns = kD / kHalves;
-    const int first_row = first_key + thread % kWarpgroup / 32 * 16, first_column = warpgroup / kKeyGroups * kColumns;
-    const int count = work.keys.end - work.keys.begin;
-    const auto store = [&](auto& values, double factor, auto& tile, const HeadRows& rows, int columns) {
+    const int first_row = first_key + thread % kWarpgroup / 32 * 16, count = work.keys.end - work.keys.begin;
+    const auto store = [&](auto& values, double factor, T* tile, const HeadRows& rows, int columns) {
       const float factors[2] = {static_cast<float>(factor), static_cast<float>(factor)};
       T* const first_place = rows.row<T>(b, first, work.key_head);
-      store_rows<kColumns>(key_mma, thread, first_row, first_column, factors, values, tile, count, columns,
-                           [&](int row) { return first_place + row * rows.position; });
+      store_rows<KeyTile>(first_row, key_half, factors, values, tile, count, columns,
+                          [&](int row) { return first_place + row * rows.position; });
     };
     cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 0);
-    store(dv, kBits ? call.dropout.scale : 1, v_tile, call.dv, call.dim_v);
-    store(dk, call.scale, k_tile, call.dk, call.dim);
+    store(dv, kBits ? call.dropout.scale : 1, shared.v, call.dv, call.dim_v);
+    store(dk, call.scale, shared.k, call.dk, call.dim);
   }
 
   // Adds up the dk and dv of heads that share keys, in their order; true for the last one, which then has the sums. All
   // others leave theirs in global memory, as the threads have them: value / 4, thread, value % 4.
-  template <class Values>
+  template <int kValues>
   static __forceinline__ __device__ bool join_heads(const Parameters& parameters, const Work& work, Shared& shared,
-                                                    int thread, Values& dk, Values& dv) {
+                                                    int thread, float (&dk)[kValues], float (&dv)[kValues]) {
     const int group = parameters.call.group, turn = work.head % group;
     if (group == 1) return true;
-    constexpr int kValues = decltype(cute::size(dk))::value, kThreads = kConsumers * kWarpgroup;
+    constexpr int kThreads = kConsumers * kWarpgroup;
     constexpr uint32_t kBytes = kValues * kThreads * sizeof(float);
     static_assert(kBytes == kN * kD * sizeof(float));
     const int64_t slot =
@@ -474,17 +420,17 @@ struct Backward {
       for (int i = 0; i < kValues; i += 4) {
         const auto* of_thread = reinterpret_cast<const float4*>(sums + i * kThreads + thread * 4);
         const float4 a = __ldcg(of_thread), b = __ldcg(of_thread + kValues * kThreads / 4);
-        dk(i) += a.x, dk(i + 1) += a.y, dk(i + 2) += a.z, dk(i + 3) += a.w;
-        dv(i) += b.x, dv(i + 1) += b.y, dv(i + 2) += b.z, dv(i + 3) += b.w;
+        dk[i] += a.x, dk[i + 1] += a.y, dk[i + 2] += a.z, dk[i + 3] += a.w;
+        dv[i] += b.x, dv[i + 1] += b.y, dv[i + 2] += b.z, dv[i + 3] += b.w;
       }
       return true;
     }
     // The memory of k and v has room for one of both.
-    const auto leave = [&](Values& values, float* memory, float* to) {
+    const auto leave = [&](const float (&values)[kValues], float* memory, float* to) {
 #pragma unroll
       for (int i = 0; i < kValues; i += 4)
         *reinterpret_cast<float4*>(memory + i * kThreads + thread * 4) =
-            make_float4(values(i), values(i + 1), values(i + 2), values(i + 3));
+            make_float4(values[i], values[i + 1], values[i + 2], values[i + 3]);
       cutlass::arch::fence_view_async_shared();
       cutlass::arch::NamedBarrier::sync(kThreads, 0);
       if (thread != 0) return;
@@ -498,7 +444,7 @@ struct Backward {
     cutlass::arch::NamedBarrier::sync(kThreads, 0);  // nobody reads the keys any more
     wait();
     fence_proxies();
-    auto* memory = reinterpret_cast<float*>(shared.k.data());
+    auto* memory = reinterpret_cast<float*>(shared.k);
     leave(dk, memory, sums);
     if (thread == 0) wait_for_bulk_reads();
     cutlass::arch::NamedBarrier::sync(kThreads, 0);
@@ -513,9 +459,8 @@ struct Backward {
 
   // Masked probabilities become zeros, whatever their scores. Most tiles have none. A row is a key here, a column a
   // query.
-  template <class Values>
   static __forceinline__ __device__ void mask(const Attention& call, const Work& work, const Fragment& fragment,
-                                              int first_key, int tile, Values& p) {
+                                              int first_key, int tile, float (&p)[kM / 2]) {
     const Range queries = queries_of(work, tile);
     const Range of_all = call.band.keys_of_all(work.sequence, queries);
     const bool whole = of_all.begin <= work.keys.begin && work.keys.begin + kN <= of_all.end;
@@ -526,9 +471,9 @@ struct Backward {
       Range seen = call.band.queries(work.sequence, {key, key + 1});
       seen = key < work.sequence.kept ? Range{seen.begin - first, seen.end - first} : Range{};
 #pragma unroll
-      for (int i = 0; i < cute::size(p); ++i) {
+      for (int i = 0; i < kM / 2; ++i) {
         if (i / 2 % 2 != r) continue;
-        if (!seen.has(i / 4 * 8 + i % 2)) p(i) = 0;
+        if (!seen.has(i / 4 * 8 + i % 2)) p[i] = 0;
       }
     }
   }
@@ -537,21 +482,14 @@ struct Backward {
     const int warp = cutlass::canonical_warp_idx_sync();
     const bool produces = cutlass::canonical_warp_group_idx() == 0;
     if (threadIdx.x == 0) {
-      cute::prefetch_tma_descriptor(parameters.q.get_tma_descriptor());
-      cute::prefetch_tma_descriptor(parameters.k.get_tma_descriptor());
-      cute::prefetch_tma_descriptor(parameters.v.get_tma_descriptor());
-      cute::prefetch_tma_descriptor(parameters.dy.get_tma_descriptor());
+      for (const CUtensorMap* map : {&parameters.q, &parameters.k, &parameters.v, &parameters.dy})
+        cute::prefetch_tma_descriptor(map);
+      shared.q_ring.init(kConsumers);
+      shared.dy_ring.init(kConsumers);
       shared.keys_are_there.init(1);
       shared.dq_is_there.init(kConsumers * kWarpgroup / 32);
       shared.dq_is_free.init(1);
     }
-    typename Pipeline::Params ring;
-    ring.transaction_bytes = kM * kD * sizeof(T) + kM * sizeof(float);
-    ring.role = produces ? Pipeline::ThreadCategory::Producer : Pipeline::ThreadCategory::Consumer;
-    ring.is_leader = threadIdx.x == 0;
-    ring.num_consumers = kConsumers * kWarpgroup;
-    Pipeline q_ring(shared.q_ring, ring, cute::Shape<cute::_1, cute::_1, cute::_1>{});
-    Pipeline dy_ring(shared.dy_ring, ring, cute::Shape<cute::_1, cute::_1, cute::_1>{});
     cutlass::arch::fence_barrier_init();
     __syncthreads();
     begin_kernel();
@@ -560,11 +498,11 @@ struct Backward {
     if (produces) {
       cutlass::arch::warpgroup_reg_dealloc<kProducerRegisters>();
       if (work.queries.is_empty()) return;
-      if (warp == 0) produce(parameters, work, shared, q_ring, dy_ring);
+      if (warp == 0) produce(parameters, work, shared);
       if (warp == 1) accumulate(parameters, work, shared);
     } else {
       cutlass::arch::warpgroup_reg_alloc<kConsumerRegisters>();
-      consume(parameters, work, shared, q_ring, dy_ring);
+      consume(parameters, work, shared);
     }
   }
 
@@ -616,10 +554,9 @@ struct Backward {
       const float given = *call.lse.row<float>(outer, position, head);
       const T *y = call.y.row<T>(outer, position, head), *dy = call.dy.row<T>(outer, position, head);
       for (int i = 8 * lane; i < call.dim_v; i += 8 * kLanes) {
-        const auto a = *reinterpret_cast<const cutlass::AlignedArray<T, 8>*>(y + i);
-        const auto c = *reinterpret_cast<const cutlass::AlignedArray<T, 8>*>(dy + i);
+        const auto a = *reinterpret_cast<const Pack<T>*>(y + i), c = *reinterpret_cast<const Pack<T>*>(dy + i);
 #pragma unroll
-        for (int j = 0; j < 8; ++j) delta += static_cast<float>(a[j]) * static_cast<float>(c[j]);
+        for (int j = 0; j < kPackSize<T>; ++j) delta += element(a, j) * element(c, j);
       }
 #pragma unroll
       for (int step = kLanes / 2; step > 0; step /= 2) delta += __shfl_xor_sync(__activemask(), delta, step);
@@ -649,21 +586,19 @@ struct Backward {
                                                      .count() > 0;
     const int thread = threadIdx.x, warpgroup = thread / kWarpgroup;
     const float* sums = parameters.workspace.dq + int64_t(blockIdx.x) * kM * kD;
-    auto dq = cute::partition_fragment_C(QueryMma{}, cute::Shape<Int<kM>, Int<kD>>{});
+    float dq[kDqValues];
 #pragma unroll
     for (int i = 0; i < kDqValues; i += 4) {
       const auto four = is_seen ? *reinterpret_cast<const float4*>(sums + i * kConsumers * kWarpgroup + thread * 4)
                                 : float4{0, 0, 0, 0};
-      dq(i) = four.x, dq(i + 1) = four.y, dq(i + 2) = four.z, dq(i + 3) = four.w;
+      dq[i] = four.x, dq[i + 1] = four.y, dq[i + 2] = four.z, dq[i + 3] = four.w;
     }
-    constexpr int kColumns = kD / kFeatureGroups;
-    __shared__ alignas(1024) T memory[kM * kD];
-    auto dq_tile = cute::make_tensor(cute::make_smem_ptr(memory), RowTiles<T, kM, kD>{})(cute::_, cute::_, Int<0>{});
+    __shared__ alignas(1024) T memory[QueryTile::kSize];
     const int first_row = warpgroup % kQueryGroups * 64 + thread % kWarpgroup / 32 * 16;
     const float scale = static_cast<float>(call.scale), factors[2] = {scale, scale};
     T* const rows = call.dq.row<T>(call.place(b), sequence.first_query + begin, head);
-    store_rows<kColumns>(QueryMma{}, thread, first_row, warpgroup / kQueryGroups * kColumns, factors, dq, dq_tile,
-                         end - begin, call.dim, [&](int row) { return rows + row * call.dq.position; });
+    store_rows<QueryTile>(first_row, warpgroup / kQueryGroups * kQueryFeatures, factors, dq, memory, end - begin,
+                          call.dim, [&](int row) { return rows + row * call.dq.position; });
   }
 };
 
@@ -688,33 +623,38 @@ __global__ void __launch_bounds__(Kernel::kConsumers* kWarpgroup)
 
 template <class Kernel>
 Status launch_backward(const Attention& call, void* workspace, const Context& context) {
-  using T = typename Kernel::T;
+  using KeyTile = typename Kernel::KeyTile;
+  using QueryTile = typename Kernel::QueryTile;
   constexpr int kM = Kernel::kM, kN = Kernel::kN, kD = Kernel::kD;
-  // Also makes the GPU's context that of this thread: a tensor's description for TMA cannot be made without one.
+  // Also makes the GPU's context that of this thread, which describe_rows needs.
   FUSEDOPS_TRY(allow_shared_memory(attention_backward_products<Kernel>, sizeof(typename Kernel::Shared)));
   MaskTiles mask;
   if (call.has_mask) {
     mask = {call, kM, kN, static_cast<char*>(workspace) + BackwardSlots(call).bytes()};
     FUSEDOPS_TRY((find_mask_tiles<kM, kN>(mask, context)));
   }
-  const int64_t sequences = call.offsets_q ? 1 : call.sequences;
-  const auto slots = Slots<kM>::of_queries(call);
   // While a block walks over q and dy, others of its head should find them, and the sums of dq, in the L2 cache.
   const int64_t bytes_per_head = int64_t(call.queries) * (2 * 2 * kD + 4 * kD);
   const auto key_slots = Slots<kN>::of_keys(call);
   const auto order = Order<kN>::of(key_slots, call.heads, bytes_per_head, 1, Kernel::last_first(call), false);
-  const typename Kernel::Parameters parameters{
-      call,
-      tile_copy<T, kM, kD>(global_rows<T>(call.q, call.queries, call.dim, call.heads, sequences)),
-      tile_copy<T, kM, kD>(global_rows<T>(call.dy, call.queries, call.dim_v, call.heads, sequences)),
-      tile_copy<T, kN, kD>(global_rows<T>(call.k, call.keys, call.dim, call.key_heads, sequences)),
-      tile_copy<T, kN, kD>(global_rows<T>(call.v, call.keys, call.dim_v, call.key_heads, sequences)),
-      order,
-      slots,
-      key_slots,
-      Kernel::Workspace::of(call, workspace),
-      mask,
-      factor_of(call)};
+  typename Kernel::Parameters parameters{.call = call,
+                                         .order = order,
+                                         .slots = Slots<kM>::of_queries(call),
+                                         .key_slots = key_slots,
+                                         .workspace = Kernel::Workspace::of(call, workspace),
+                                         .mask = mask,
+                                         .factor = factor_of(call)};
+  const int64_t sequences = call.offsets_q ? 1 : call.sequences;
+  const auto describe_queries = [&](const HeadRows& rows, int features, CUtensorMap* map) {
+    return describe_rows<QueryTile>(rows, call.queries, features, call.heads, sequences, kM, map);
+  };
+  const auto describe_keys = [&](const HeadRows& rows, int features, CUtensorMap* map) {
+    return describe_rows<KeyTile>(rows, call.keys, features, call.key_heads, sequences, kN, map);
+  };
+  FUSEDOPS_TRY(describe_queries(call.q, call.dim, &parameters.q));
+  FUSEDOPS_TRY(describe_queries(call.dy, call.dim_v, &parameters.dy));
+  FUSEDOPS_TRY(describe_keys(call.k, call.dim, &parameters.k));
+  FUSEDOPS_TRY(describe_keys(call.v, call.dim_v, &parameters.v));
   const int64_t rows = parameters.workspace.slots * kM;
   FUSEDOPS_TRY(
       launch(context, attention_backward_prepare<Kernel>, Grid{(rows * Kernel::kLanes + 255) / 256, 256}, parameters));

@@ -227,11 +227,14 @@ struct ColumnBits {
   static constexpr int kWords = kQueries / 64;
   uint32_t own[kWords] = {};
 
-  // `bits` of the 16 keys, of the lane's own query of each 32.
-  template <class Bits>
+  // `bits` of the 16 keys, of the lane's own query of each 32. kAtOnce: 2 has both loads of a mask in flight, 1 takes
+  // fewer registers.
+  template <int kAtOnce, class Bits>
   __forceinline__ __device__ void find(Bits&& bits) {
 #pragma unroll
-    for (int i = 0; i < 2 * kWords; ++i) own[i / 2] |= bits(i * 32 + threadIdx.x % 32) << (i % 2 * 16);
+    for (int word = 0; word < kWords; ++word)
+#pragma unroll kAtOnce
+      for (int half = 0; half < 2; ++half) own[word] |= bits(word * 64 + half * 32 + threadIdx.x % 32) << (half * 16);
   }
 
   template <class Body>

@@ -23,20 +23,12 @@ struct Forward {
   static constexpr int kConsumers = kM / 64, kThreads = kWarpgroup * (1 + kConsumers);
   static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160, kProducerRegisters = kConsumers == 2 ? 24 : 32;
 
-  using QTile = RowTiles<T, kM, kD>;
-  using KTiles = RowTiles<T, kN, kD, kStages>;
-  using VTiles = ColumnTiles<T, kN, kD, kStages>;
+  using QTile = RowTile<kM, kD>;
+  using KeyTile = RowTile<kN, kD>;  // of k, and of v
+  static constexpr uint32_t kKeyBytes = KeyTile::kSize * sizeof(T);
 
-  using Warpgroups = cute::Layout<cute::Shape<Int<kConsumers>, cute::_1, cute::_1>>;
-  using ScoreMma = decltype(cute::make_tiled_mma(
-      cute::GMMA::ss_op_selector<T, T, float, cute::Shape<Int<kM>, Int<kN>, Int<kD>>>(), Warpgroups{}));
-  using ValueMma =
-      decltype(cute::make_tiled_mma(cute::GMMA::rs_op_selector<T, T, float, cute::Shape<Int<kM>, Int<kD>, Int<kN>>,
-                                                               cute::GMMA::Major::K, cute::GMMA::Major::MN>(),
-                                    Warpgroups{}));
-
-  using Pipeline = cutlass::PipelineTmaAsync<kStages>;
-  using State = cutlass::PipelineState<kStages>;
+  using KeyRing = Ring<kStages>;
+  using State = RingState<kStages>;
 
   // A stage's copy is told before the stage is free, while the copy before it may still be read.
   static constexpr int kTold = kBits ? 2 * kStages : 1;
@@ -45,11 +37,11 @@ struct Forward {
   static constexpr bool kHasRoom = (2 * kM + 2 * kStages * kN) * kD * sizeof(T) <= (226 << 10);
 
   struct alignas(1024) Shared {
-    cute::array_aligned<T, cute::cosize_v<QTile>, 1024> q;
-    cute::array_aligned<T, kHasRoom ? cute::cosize_v<QTile> : 1, 1024> y;
-    cute::array_aligned<T, cute::cosize_v<KTiles>, 1024> k;
-    cute::array_aligned<T, cute::cosize_v<VTiles>, 1024> v;
-    typename Pipeline::SharedStorage k_ring, v_ring;
+    alignas(1024) T q[QTile::kSize];
+    alignas(1024) T y[kHasRoom ? QTile::kSize : 1];
+    alignas(1024) T k[kStages][KeyTile::kSize];
+    alignas(1024) T v[kStages][KeyTile::kSize];
+    KeyRing k_ring, v_ring;
     int told[kTold];  // of a tile of keys: its number, times two, and whether the mask keeps all of it
     cutlass::arch::ClusterTransactionBarrier q_is_there;
     cutlass::arch::ClusterBarrier q_is_free;
@@ -57,8 +49,7 @@ struct Forward {
 
   struct Parameters {
     Attention call;
-    TileCopy<T, kM, kD> q;
-    TileCopy<T, kN, kD> k, v;
+    CUtensorMap q, k, v;
     Order<kM> order;
     MaskTiles mask;  // nothing without a mask
     float factor;
@@ -100,36 +91,28 @@ struct Forward {
   }
 
   // The warp that copies: the tiles of keys from the last on, and the values of each after the next one's keys.
-  static __forceinline__ __device__ void produce(const Parameters& parameters, Shared& shared, Pipeline& k_ring,
-                                                 Pipeline& v_ring) {
+  static __forceinline__ __device__ void produce(const Parameters& parameters, Shared& shared) {
     const Attention& call = parameters.call;
     const bool leads = threadIdx.x % 32 == 0;
-    auto q_tile = cute::make_tensor(cute::make_smem_ptr(shared.q.data()), QTile{});
-    auto k_tiles = cute::make_tensor(cute::make_smem_ptr(shared.k.data()), KTiles{});
-    auto v_tiles = cute::make_tensor(cute::make_smem_ptr(shared.v.data()), RowTiles<T, kN, kD, kStages>{});
-    State k_state = cutlass::make_producer_start_state<Pipeline>(), v_state = k_state;
+    State k_state, v_state;
     uint32_t turn = 0;
     for_each_task(parameters, [&](const Work& work) {
       if (work.keys.is_empty()) return;
       const int key_head = call.key_head(work.head), sequence = call.offsets_q ? 0 : work.b;
-      const auto sequences = static_cast<int>(call.offsets_q ? 1 : call.sequences);
+      const int first_key = static_cast<int>(work.sequence.first_key);
       auto tiles = tiles_of(parameters, work, work.keys);
       const auto load_k = [&](int tile) {
         if constexpr (kBits)
-          if (leads) shared.told[k_state.count() % kTold] = 2 * tile + tiles.keeps_all(tile);
-        k_ring.producer_acquire(k_state);
+          if (leads) shared.told[k_state.count % kTold] = 2 * tile + tiles.keeps_all(tile);
+        uint64_t* const barrier = shared.k_ring.acquire(k_state, leads, kKeyBytes);
         if (leads)
-          load_tile<kN, kD>(parameters.k, k_ring.producer_get_barrier(k_state), call.keys, call.dim, call.key_heads,
-                            sequences, int(work.sequence.first_key) + tile * kN, key_head, sequence,
-                            k_tiles(cute::_, cute::_, k_state.index()));
+          load_tile<KeyTile>(parameters.k, barrier, first_key + tile * kN, key_head, sequence, shared.k[k_state.stage]);
         ++k_state;
       };
       const auto load_v = [&](int tile) {
-        v_ring.producer_acquire(v_state);
+        uint64_t* const barrier = shared.v_ring.acquire(v_state, leads, kKeyBytes);
         if (leads)
-          load_tile<kN, kD>(parameters.v, v_ring.producer_get_barrier(v_state), call.keys, call.dim_v, call.key_heads,
-                            sequences, int(work.sequence.first_key) + tile * kN, key_head, sequence,
-                            v_tiles(cute::_, cute::_, v_state.index()));
+          load_tile<KeyTile>(parameters.v, barrier, first_key + tile * kN, key_head, sequence, shared.v[v_state.stage]);
         ++v_state;
       };
       int tile = tiles.before(work.keys.end);
@@ -137,9 +120,9 @@ struct Forward {
       shared.q_is_free.wait(turn ^ 1);
       if (leads) {
         shared.q_is_there.arrive_and_expect_tx(sizeof(shared.q));
-        load_tile<kM, kD>(parameters.q, reinterpret_cast<uint64_t*>(&shared.q_is_there), call.queries, call.dim,
-                          call.heads, sequences, int(work.sequence.first_query) + work.queries.begin, work.head,
-                          sequence, q_tile(cute::_, cute::_, Int<0>{}));
+        load_tile<QTile>(parameters.q, reinterpret_cast<uint64_t*>(&shared.q_is_there),
+                         static_cast<int>(work.sequence.first_query) + work.queries.begin, work.head, sequence,
+                         shared.q);
       }
       turn ^= 1;
       for (int next; (next = tiles.before(tile)) >= work.keys.begin; tile = next) {
@@ -156,12 +139,11 @@ struct Forward {
 
     // Turns scores into probabilities without their denominator. What was summed up before must be multiplied by the
     // result. A maximum stands for 2^(max * factor), and the product is rounded once for all terms of the row.
-    template <class Values>
-    __forceinline__ __device__ void step(Values& scores, float factor, float (&rescale)[2]) {
-      constexpr int kValues = decltype(cute::size(scores))::value;
+    template <int kValues>
+    __forceinline__ __device__ void step(float (&scores)[kValues], float factor, float (&rescale)[2]) {
       float before[2] = {max[0], max[1]};
 #pragma unroll
-      for (int v = 0; v < kValues; ++v) max[v / 2 % 2] = fmaxf(max[v / 2 % 2], scores(v));
+      for (int v = 0; v < kValues; ++v) max[v / 2 % 2] = fmaxf(max[v / 2 % 2], scores[v]);
       float offset[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
@@ -172,8 +154,8 @@ struct Forward {
       }
 #pragma unroll
       for (int v = 0; v < kValues; ++v) {
-        scores(v) = exp2_or_zero(fmaf(scores(v), factor, -offset[v / 2 % 2]));
-        sum[v / 2 % 2] += scores(v);
+        scores[v] = exp2_or_zero(fmaf(scores[v], factor, -offset[v / 2 % 2]));
+        sum[v / 2 % 2] += scores[v];
       }
     }
   };
@@ -238,8 +220,7 @@ struct Forward {
   using Pairs = std::conditional_t<kBits, KnownPairs, NoPairs>;
 
   // A warpgroup that computes.
-  static __forceinline__ __device__ void consume(const Parameters& parameters, Shared& shared, Pipeline& k_ring,
-                                                 Pipeline& v_ring) {
+  static __forceinline__ __device__ void consume(const Parameters& parameters, Shared& shared) {
     const int thread = threadIdx.x - kWarpgroup, warpgroup = cutlass::canonical_warp_group_idx() - 1;
     State k_state, v_state;
     uint32_t turn = 0;
@@ -249,59 +230,48 @@ struct Forward {
       if (work.keys.is_empty())
         store_nothing(parameters, work, thread);
       else
-        attend(parameters, work, shared, k_ring, v_ring, thread, k_state, v_state, turn);
+        attend(parameters, work, shared, thread, k_state, v_state, turn);
     });
   }
 
   static __forceinline__ __device__ void attend(const Parameters& parameters, const Work& work, Shared& shared,
-                                                Pipeline& k_ring, Pipeline& v_ring, int thread, State& k_state,
-                                                State& v_state, uint32_t& turn) {
+                                                int thread, State& k_state, State& v_state, uint32_t& turn) {
     const Attention& call = parameters.call;
     const int warpgroup = cutlass::canonical_warp_group_idx() - 1;
     const Fragment fragment(thread % kWarpgroup);
-    auto q_tile = cute::make_tensor(cute::make_smem_ptr(shared.q.data()), QTile{})(cute::_, cute::_, Int<0>{});
-    auto k_tiles = cute::make_tensor(cute::make_smem_ptr(shared.k.data()), KTiles{});
-    auto v_rows = cute::make_tensor(cute::make_smem_ptr(shared.v.data()), RowTiles<T, kN, kD, kStages>{});
-    auto v_tiles = cute::make_tensor(cute::make_smem_ptr(shared.v.data()), VTiles{});
-    ScoreMma score_mma;
-    ValueMma value_mma;
-    auto score_part = score_mma.get_slice(thread);
-    auto value_part = value_mma.get_slice(thread);
-    const auto q = score_part.partition_fragment_A(q_tile);
-    const auto k = score_part.partition_fragment_B(k_tiles);
-    const auto v = value_part.partition_fragment_B(v_tiles);
-    auto scores = cute::partition_fragment_C(score_mma, cute::Shape<Int<kM>, Int<kN>>{});
-    auto y = cute::partition_fragment_C(value_mma, cute::Shape<Int<kM>, Int<kD>>{});
-    auto p = cute::make_tensor<T>(LeftOperand<T, kN>{});
-    cute::clear(y);
+    const auto q = QTile::rows(shared.q, warpgroup * 64);
+    const auto k = KeyTile::rows(shared.k);
+    const auto v = KeyTile::columns(shared.v);
+    float scores[kN / 2], y[kD / 2] = {};
+    uint32_t p[kN / 4];
     Softmax softmax;
     float rescale[2];
     Pairs pairs(call, work, fragment, warpgroup);
 
     const auto start_scores = [&] {
-      k_ring.consumer_wait(k_state);
-      multiply<false>(score_mma, q, k(cute::_, cute::_, cute::_, k_state.index()), scores);
+      shared.k_ring.wait(k_state);
+      multiply<T, /*kAdds=*/false>(q, k + k_state.stage * KeyTile::kOffset, scores);
     };
     // The tile whose scores were started, and what is kept of it.
     const auto look = [&](int expected) {
-      const int told = kBits ? shared.told[k_state.count() % kTold] : 2 * expected;
+      const int told = kBits ? shared.told[k_state.count % kTold] : 2 * expected;
       pairs.look(call, work, told / 2, told % 2);
       return told / 2;
     };
     const auto start_values = [&] {
-      v_ring.consumer_wait(v_state);
-      multiply<true>(value_mma, p, v(cute::_, cute::_, cute::_, v_state.index()), y);
+      shared.v_ring.wait(v_state);
+      multiply<T, /*kAdds=*/true>(p, v + v_state.stage * KeyTile::kOffset, y);
     };
-    const auto release = [](Pipeline& ring, State& state) {
-      ring.consumer_release(state);
+    const auto release = [](KeyRing& ring, State& state) {
+      ring.release(state.stage);
       ++state;
     };
     const auto soften = [&](int tile, auto is_masked) {
       if constexpr (kBits) {
-        if (!pairs.all_are_kept) pairs.kept.each([&](int i, bool kept) { scores(i) = kept ? scores(i) : -INFINITY; });
+        if (!pairs.all_are_kept) pairs.kept.each([&](int i, bool kept) { scores[i] = kept ? scores[i] : -INFINITY; });
         softmax.step(scores, parameters.factor, rescale);
         if (call.dropout.seed)
-          pairs.draw(call, work, tile).each([&](int i, bool kept) { scores(i) = kept ? scores(i) : 0; });
+          pairs.draw(call, work, tile).each([&](int i, bool kept) { scores[i] = kept ? scores[i] : 0; });
       } else {
         if constexpr (is_masked) mask(parameters, work, fragment, warpgroup, tile, scores);
         softmax.step(scores, parameters.factor, rescale);
@@ -311,19 +281,19 @@ struct Forward {
       if (thread % kWarpgroup == 0) shared.q_is_free.arrive();
     };
     const auto finish_scores = [&](int tile) {
-      release(k_ring, k_state);
+      release(shared.k_ring, k_state);
       if (kHasRoom && tile == work.keys.begin) free_q();
     };
     bool adds = false;  // a product with values is on its way
     const auto finish_values = [&] {
       wait_for<0>(y);
-      if (adds) release(v_ring, v_state);
+      if (adds) release(shared.v_ring, v_state);
       // Maxima seldom grow after the first tiles.
       if (__any_sync(0xffffffff, rescale[0] != 1 || rescale[1] != 1)) {
 #pragma unroll
-        for (int i = 0; i < cute::size(y); ++i) y(i) *= rescale[i / 2 % 2];
+        for (int i = 0; i < kD / 2; ++i) y[i] *= rescale[i / 2 % 2];
       }
-      convert(scores, p);
+      round_to<T>(p, scores);
     };
     int tile = work.keys.end - 1;
     // The wait comes first: behind the exponentials in one straight piece of code, the compiler would move it before
@@ -351,23 +321,21 @@ struct Forward {
     finish_scores(tile);
     const Range whole = kBits ? Range{work.keys.begin, work.keys.begin} : whole_tiles(call, work);
     if (whole.begin <= tile && tile < whole.end)
-      soften(tile, cute::false_type{});
+      soften(tile, std::false_type{});
     else
-      soften(tile, cute::true_type{});
-    clear_behind(parameters, work, tile, v_ring, v_state, v_rows, thread);
+      soften(tile, std::true_type{});
+    clear_behind(parameters, work, tile, shared, v_state, thread);
     if constexpr (!kBits) {
-      walk_down_to(whole.end, cute::true_type{});
-      walk_down_to(whole.begin, cute::false_type{});  // a loop of its own, instead of a branch in it
+      walk_down_to(whole.end, std::true_type{});
+      walk_down_to(whole.begin, std::false_type{});  // a loop of its own, instead of a branch in it
     }
-    walk_down_to(work.keys.begin, cute::true_type{});
+    walk_down_to(work.keys.begin, std::true_type{});
     finish_values();
     start_values();
     wait_for<0>(y);
-    release(v_ring, v_state);
-    auto y_tile = cute::make_tensor(cute::make_smem_ptr(kHasRoom ? shared.y.data() : shared.q.data()), QTile{})(
-        cute::_, cute::_, Int<0>{});
+    release(shared.v_ring, v_state);
     if constexpr (!kHasRoom) sync(warpgroup);
-    store(parameters, work, fragment, thread, softmax, pairs, value_mma, y, y_tile);
+    store(parameters, work, fragment, thread, softmax, pairs, y, kHasRoom ? shared.y : shared.q);
     if constexpr (!kHasRoom) {
       cutlass::arch::fence_view_async_shared();
       sync(warpgroup);
@@ -385,9 +353,8 @@ struct Forward {
   }
 
   // Masked scores become -inf.
-  template <class Values>
   static __forceinline__ __device__ void mask(const Parameters& parameters, const Work& work, const Fragment& fragment,
-                                              int warpgroup, int tile, Values& scores) {
+                                              int warpgroup, int tile, float (&scores)[kN / 2]) {
     const Attention& call = parameters.call;
     const int first_key = tile * kN;
 #pragma unroll
@@ -396,22 +363,20 @@ struct Forward {
       Range keys = call.band.keys(work.sequence, query);
       keys = {keys.begin - first_key, keys.end - first_key};
 #pragma unroll
-      for (int i = 0; i < cute::size(scores); ++i) {
+      for (int i = 0; i < kN / 2; ++i) {
         if (i / 2 % 2 != r) continue;
-        if (!keys.has(fragment.column(i))) scores(i) = -INFINITY;
+        if (!keys.has(fragment.column(i))) scores[i] = -INFINITY;
       }
     }
   }
 
   // Values behind the last kept key may be anything.
-  template <class Tiles>
   static __forceinline__ __device__ void clear_behind(const Parameters& parameters, const Work& work, int tile,
-                                                      Pipeline& v_ring, const State& v_state, Tiles& v_tiles,
-                                                      int thread) {
+                                                      Shared& shared, const State& v_state, int thread) {
     const int kept = work.sequence.kept - tile * kN;
     if (kept >= kN || !(parameters.call.offsets_q || parameters.call.lengths)) return;
-    v_ring.consumer_wait(v_state);
-    clear_rows(v_tiles(cute::_, cute::_, v_state.index()), kept, thread % kWarpgroup, kWarpgroup);
+    shared.v_ring.wait(v_state);
+    clear_rows<KeyTile>(shared.v[v_state.stage], kept, thread % kWarpgroup, kWarpgroup);
     sync(thread / kWarpgroup);
   }
 
@@ -424,10 +389,9 @@ struct Forward {
   }
 
   // y / sum, and the logarithm of the sum. A row with nothing kept is zeros; one whose kept scores are all -inf is NaN.
-  template <class Values, class Tile>
   static __forceinline__ __device__ void store(const Parameters& parameters, const Work& work, const Fragment& fragment,
-                                               int thread, const Softmax& softmax, const Pairs& pairs, ValueMma mma,
-                                               Values& y, Tile& tile) {
+                                               int thread, const Softmax& softmax, const Pairs& pairs,
+                                               float (&y)[kD / 2], T* tile) {
     const Attention& call = parameters.call;
     const int64_t b = call.place(work.b), first = work.sequence.first_query + work.queries.begin;
     const int first_row = thread / 32 * 16, count = work.queries.end - work.queries.begin;
@@ -444,8 +408,8 @@ struct Forward {
       factors[r] = sum == 0 && !has_kept ? 0 : (kBits ? static_cast<float>(call.dropout.scale) : 1) / sum;
     }
     T* const y_rows = call.y.row<T>(b, first, work.head);
-    store_rows<kD>(mma, thread, first_row, 0, factors, y, tile, count, call.dim_v,
-                   [&](int row) { return y_rows + row * call.y.position; });
+    store_rows<QTile>(first_row, 0, factors, y, tile, count, call.dim_v,
+                      [&](int row) { return y_rows + row * call.y.position; });
   }
 
   // Of queries that see no key.
@@ -462,28 +426,21 @@ struct Forward {
   static __forceinline__ __device__ void run(const Parameters& parameters, Shared& shared) {
     const bool produces = cutlass::canonical_warp_group_idx() == 0;
     if (threadIdx.x == 0) {
-      cute::prefetch_tma_descriptor(parameters.q.get_tma_descriptor());
-      cute::prefetch_tma_descriptor(parameters.k.get_tma_descriptor());
-      cute::prefetch_tma_descriptor(parameters.v.get_tma_descriptor());
+      for (const CUtensorMap* map : {&parameters.q, &parameters.k, &parameters.v}) cute::prefetch_tma_descriptor(map);
+      shared.k_ring.init(kConsumers);
+      shared.v_ring.init(kConsumers);
       shared.q_is_there.init(1);
       shared.q_is_free.init(kConsumers);
     }
-    typename Pipeline::Params ring;
-    ring.transaction_bytes = kN * kD * sizeof(T);
-    ring.role = produces ? Pipeline::ThreadCategory::Producer : Pipeline::ThreadCategory::Consumer;
-    ring.is_leader = threadIdx.x == 0;
-    ring.num_consumers = kConsumers * kWarpgroup;
-    Pipeline k_ring(shared.k_ring, ring, cute::Shape<cute::_1, cute::_1, cute::_1>{});
-    Pipeline v_ring(shared.v_ring, ring, cute::Shape<cute::_1, cute::_1, cute::_1>{});
     cutlass::arch::fence_barrier_init();
     __syncthreads();
     begin_kernel();
     if (produces) {
       cutlass::arch::warpgroup_reg_dealloc<kProducerRegisters>();
-      if (threadIdx.x < 32) produce(parameters, shared, k_ring, v_ring);
+      if (threadIdx.x < 32) produce(parameters, shared);
     } else {
       cutlass::arch::warpgroup_reg_alloc<kConsumerRegisters>();
-      consume(parameters, shared, k_ring, v_ring);
+      consume(parameters, shared);
     }
   }
 };
@@ -497,28 +454,27 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1)
 
 template <class Kernel>
 Status launch_forward(const Attention& call, void* workspace, const Context& context) {
-  using T = typename Kernel::T;
   MaskTiles mask;
   if (call.has_mask) {
     mask = {call, Kernel::kM, Kernel::kN, workspace};
     FUSEDOPS_TRY((find_mask_tiles<Kernel::kM, Kernel::kN>(mask, context)));
   }
-  // Also makes the GPU's context that of this thread: a tensor's description for TMA cannot be made without one.
-  FUSEDOPS_TRY(allow_shared_memory(attention_forward<Kernel>, sizeof(typename Kernel::Shared)));
-  const int64_t sequences = call.offsets_q ? 1 : call.sequences;
   constexpr int kLeastPairs = 16;  // leaves several blocks to a head, which read its keys at the same time
-  const auto order =
+  typename Kernel::Parameters parameters{.call = call, .mask = mask, .factor = factor_of(call)};
+  parameters.order =
       Order<Kernel::kM>::of(Slots<Kernel::kM>::of_queries(call), call.heads,
                             int64_t(call.keys) * (call.dim + call.dim_v) * 2 / call.group, kLeastPairs, true, true);
-  const typename Kernel::Parameters parameters{
-      call,
-      tile_copy<T, Kernel::kM, Kernel::kD>(global_rows<T>(call.q, call.queries, call.dim, call.heads, sequences)),
-      tile_copy<T, Kernel::kN, Kernel::kD>(global_rows<T>(call.k, call.keys, call.dim, call.key_heads, sequences)),
-      tile_copy<T, Kernel::kN, Kernel::kD>(global_rows<T>(call.v, call.keys, call.dim_v, call.key_heads, sequences)),
-      order,
-      mask,
-      factor_of(call)};
-  const int blocks = std::min(order.tasks(), device_attribute(cudaDevAttrMultiProcessorCount));
+  // Also makes the GPU's context that of this thread, which describe_rows needs.
+  FUSEDOPS_TRY(allow_shared_memory(attention_forward<Kernel>, sizeof(typename Kernel::Shared)));
+  using QTile = typename Kernel::QTile;
+  using KeyTile = typename Kernel::KeyTile;
+  const int64_t sequences = call.offsets_q ? 1 : call.sequences;
+  FUSEDOPS_TRY(describe_rows<QTile>(call.q, call.queries, call.dim, call.heads, sequences, Kernel::kM, &parameters.q));
+  FUSEDOPS_TRY(
+      describe_rows<KeyTile>(call.k, call.keys, call.dim, call.key_heads, sequences, Kernel::kN, &parameters.k));
+  FUSEDOPS_TRY(
+      describe_rows<KeyTile>(call.v, call.keys, call.dim_v, call.key_heads, sequences, Kernel::kN, &parameters.v));
+  const int blocks = std::min(parameters.order.tasks(), device_attribute(cudaDevAttrMultiProcessorCount));
   return launch(context, attention_forward<Kernel>, Grid{blocks, Kernel::kThreads, sizeof(typename Kernel::Shared)},
                 parameters);
 }

@@ -22,9 +22,9 @@ struct SharedOperand {
   __forceinline__ __device__ SharedOperand operator+(int offset) const { return {low + offset, high}; }
 };
 
-// A matrix [kRows, kColumns], in panels [kRows, kPanel] one behind the other. Rows of a panel are 128 bytes long, or 64,
-// and within each 8 rows the chunks of 16 bytes are permuted ("swizzled"), which keeps 8 rows of a chunk in different
-// banks.
+// A matrix [kRows, kColumns], in panels [kRows, kPanel] one behind the other. Rows of a panel are 128 bytes long, or
+// 64, and within each 8 rows the chunks of 16 bytes are permuted ("swizzled"), which keeps 8 rows of a chunk in
+// different banks.
 template <int kRows, int kColumns, int kPanel_ = 64>
 struct SwizzledTile {
   static_assert((kPanel_ == 64 || kPanel_ == 32) && kColumns % kPanel_ == 0 && kRows % 8 == 0);

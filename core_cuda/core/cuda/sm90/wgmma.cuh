@@ -21,16 +21,16 @@ template <class T, int kColumns>
 struct Instructions;
 
 // CUTLASS has a name for each number of columns, so that only the preprocessor can choose one.
-#define FUSEDOPS_INSTRUCTIONS(T, kColumns, kTypes)                                         \
-  template <>                                                                              \
-  struct Instructions<T, kColumns> {                                                       \
-    template <Major kLeft, Major kRight>                                                   \
-    using Shared = cute::SM90::GMMA::MMA_64x##kColumns##x16_##kTypes##_SS<kLeft, kRight>;  \
-    template <Major kRight>                                                                \
+#define FUSEDOPS_INSTRUCTIONS(T, kColumns, kTypes)                                              \
+  template <>                                                                                   \
+  struct Instructions<T, kColumns> {                                                            \
+    template <Major kLeft, Major kRight>                                                        \
+    using Shared = cute::SM90::GMMA::MMA_64x##kColumns##x16_##kTypes##_SS<kLeft, kRight>;       \
+    template <Major kRight>                                                                     \
     using Registers = cute::SM90::GMMA::MMA_64x##kColumns##x16_##kTypes##_RS<Major::K, kRight>; \
   };
-#define FUSEDOPS_INSTRUCTIONS_OF_16_BITS(kColumns)       \
-  FUSEDOPS_INSTRUCTIONS(f16, kColumns, F32F16F16)        \
+#define FUSEDOPS_INSTRUCTIONS_OF_16_BITS(kColumns) \
+  FUSEDOPS_INSTRUCTIONS(f16, kColumns, F32F16F16)  \
   FUSEDOPS_INSTRUCTIONS(bf16, kColumns, F32BF16BF16)
 FUSEDOPS_INSTRUCTIONS_OF_16_BITS(8)
 FUSEDOPS_INSTRUCTIONS_OF_16_BITS(16)
@@ -108,8 +108,8 @@ __forceinline__ __device__ void wait_for(float (&... sums)[kValues]) {
   (fence_registers(sums), ...);
 }
 
-// The place of a thread's values in an accumulator of 64 rows: value v is in row(v / 2 % 2) and column(v). A left operand
-// in registers has the same order, so that one becomes the other without a shuffle.
+// The place of a thread's values in an accumulator of 64 rows: value v is in row(v / 2 % 2) and column(v). A left
+// operand in registers has the same order, so that one becomes the other without a shuffle.
 struct Fragment {
   __device__ explicit Fragment(int thread) : first_row(thread / 32 * 16 + thread % 32 / 4), pair(thread % 4 * 2) {}
 
