@@ -1,0 +1,16 @@
+#include "ops/products/gated_linear_sm90.cuh"
+#include "ops/products/linear_sm90.cuh"
+
+namespace fusedops::cuda {
+
+Status linear_sm90(const Matmul& product, const Context& context) {
+  return product.dtype == DType::f16 ? linear_sm90<cutlass::half_t>(product, context)
+                                     : linear_sm90<cutlass::bfloat16_t>(product, context);
+}
+
+Status gated_linear_sm90(const GatedLinear& call, const Context& context) {
+  return call.dtype == DType::f16 ? gated_sm90<cutlass::half_t>(call, context)
+                                  : gated_sm90<cutlass::bfloat16_t>(call, context);
+}
+
+}  // namespace fusedops::cuda
