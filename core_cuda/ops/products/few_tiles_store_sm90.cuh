@@ -1,4 +1,4 @@
-// How matmul_few_tiles_sm90.cuh writes a tile of c.
+// The stores of a tile of c, for matmul_few_tiles_sm90.cuh.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -14,9 +14,9 @@ namespace fusedops::cuda {
 //
 // Of 16 columns for each warp, and of each 8 rows, a thread holds the sums of two rows, in one column and in that 8
 // further: stmatrix turns each 8 x 8 of them over.
-template <class S, class Sums>
-__device__ void store_tile(typename S::Shared& shared, const Sums& sums, const FewTilesPlace<S>& place,
-                           const cute::TmaDescriptor& tiles_of_c) {
+template <class S>
+__device__ void store_tile(typename S::Shared& shared, const typename S::Sums& sums, const FewTilesPlace<S>& place,
+                           const CUtensorMap& tiles_of_c) {
   using T = typename S::T;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   const uint32_t group = threadIdx.x / 128;
@@ -36,7 +36,7 @@ __device__ void store_tile(typename S::Shared& shared, const Sums& sums, const F
         for (int j = 0; j < 2; ++j)
           if (column + j * 8 < place.call.n) bias[j] = to_compute(all[column + j * 8]);
       const auto pair = [&](int i) {
-        float of_rows[2] = {sums(i), sums(i + 1)};
+        float of_rows[2] = {sums[product][i], sums[product][i + 1]};
         if (place.call.epilogue.bias)
           for (float& sum : of_rows) sum += bias[i / 2 % 2];
         const T rounded[2] = {from_compute<T>(of_rows[0]), from_compute<T>(of_rows[1])};
@@ -47,7 +47,7 @@ __device__ void store_tile(typename S::Shared& shared, const Sums& sums, const F
       auto* const staged = shared.staged[piece];
 #pragma unroll
       for (int row = 0; row < S::kStagedRows && first + row < S::kRows; row += 16) {
-        const int i = (product * S::kRows + first + row) / 2;
+        const int i = (first + row) / 2;
         if (row + 8 < S::kStagedRows && first + row + 8 < S::kRows)
           cute::SM90_U16x8_STSM_T::copy(pair(i), pair(i + 2), pair(i + 4), pair(i + 6),
                                         line(staged, row + lane / 16 * 8 + lane % 8));
@@ -68,26 +68,26 @@ __device__ void store_tile(typename S::Shared& shared, const Sums& sums, const F
 }
 
 // The sums of a tile, for finish_tile, in the memory of the ring, which no one reads any more.
-template <class S, class Sums>
-__device__ void spread_sums(float* all, const Sums& sums) {
+template <class S>
+__device__ void spread_sums(float* all, const typename S::Sums& sums) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  constexpr int kEach = S::kRows / 2;  // of a product
 #pragma unroll
-  for (int i = 0; i < int(cute::size(sums)); ++i) {
-    const int row = i % kEach / 4 * 8 + lane % 4 * 2 + i % 2;
-    const int column = i / kEach * S::kWarpgroups * S::kLines + warp * 16 + lane / 4 + i / 2 % 2 * 8;
-    all[row * S::kSumPitch + column] = sums(i);
-  }
+  for (int product = 0; product < S::kProducts; ++product)
+#pragma unroll
+    for (int i = 0; i < S::kRows / 2; ++i) {
+      const int row = i / 4 * 8 + lane % 4 * 2 + i % 2;
+      const int column = product * S::kWarpgroups * S::kLines + warp * 16 + lane / 4 + i / 2 % 2 * 8;
+      all[row * S::kSumPitch + column] = sums[product][i];
+    }
 }
 
-// c from the sums of all parts; kAlone: there is one. A consumer has four neighbouring columns, and the rows of its
-// part's turn.
-template <class S, bool kAlone>
+// Writes c from the sums of all parts. A consumer has four neighbouring columns, and the rows of its part's turn: four
+// of them at a time, so that a branch for the activation costs little and each formula is compiled twice only.
+template <class S>
 __device__ void finish_tile(const float* all, const FewTilesPlace<S>& place) {
   using T = typename S::T;
   const FewTilesCall<T>& call = place.call;
   constexpr int kPack = 4, kPacks = S::kColumns / kPack, kRowsAtOnce = S::kConsumers / kPacks;
-  constexpr int kParts = kAlone ? 1 : kMostParts;
   struct alignas(kPack * sizeof(T)) Pack {
     T values[kPack];
   };
@@ -98,50 +98,72 @@ __device__ void finish_tile(const float* all, const FewTilesPlace<S>& place) {
 #pragma unroll
     for (int j = 0; j < kPack; ++j)
       if (column + j < call.n) bias[j] = to_compute(call.epilogue.bias[column + j]);
-  const float* of_parts[kParts] = {all + in_tile};
-  if constexpr (!kAlone)
+  const bool alone = !S::kCanSplit || call.parts == 1;
+  const float* of_parts[kMostParts];
+  if (!alone)
 #pragma unroll
-    for (int part = 0; part < kParts; ++part)
+    for (int part = 0; part < kMostParts; ++part)
       if (part < call.parts) of_parts[part] = cooperative_groups::this_cluster().map_shared_rank(all + in_tile, part);
-  // One branch around all sums: for each of them, it would take longer than all else here.
-  activations::dispatch(call.epilogue.activation, [&](auto chosen) {
-#pragma unroll 4
-    for (int row = place.part * kRowsAtOnce + threadIdx.x / kPacks; row < call.rows; row += call.parts * kRowsAtOnce) {
-      float4 parts[kParts];
+
+  const int next = call.parts * kRowsAtOnce;  // from one row of the thread to the next
+  const auto finish_rows = [&]<int kCount>(std::integral_constant<int, kCount>, int row) {
+    float sums[kCount][kPack] = {};
+    const auto add = [&](int i, const float4& part) {
+      sums[i][0] += part.x;
+      sums[i][1] += part.y;
+      sums[i][2] += part.z;
+      sums[i][3] += part.w;
+    };
+    const auto load = [&](const float* from, int i) {
+      return *reinterpret_cast<const float4*>(from + (row + i * next) * S::kSumPitch);
+    };
+    if (alone) {
 #pragma unroll
-      for (int part = 0; part < kParts; ++part)
-        if (kAlone || part < call.parts)
-          parts[part] = *reinterpret_cast<const float4*>(of_parts[part] + row * S::kSumPitch);
-      float sums[kPack] = {};
+      for (int i = 0; i < kCount; ++i) add(i, load(all + in_tile, i));
+    } else {
 #pragma unroll
-      for (int part = 0; part < kParts; ++part)
-        if (kAlone || part < call.parts) {
-          sums[0] += parts[part].x;
-          sums[1] += parts[part].y;
-          sums[2] += parts[part].z;
-          sums[3] += parts[part].w;
-        }
-      const int64_t at = int64_t(place.row + row) * call.c_stride + column;
-      const auto store = [&](T* to) {
+      for (int i = 0; i < kCount; ++i) {
+        float4 parts[kMostParts];
+#pragma unroll
+        for (int part = 0; part < kMostParts; ++part)
+          if (part < call.parts) parts[part] = load(of_parts[part], i);
+#pragma unroll
+        for (int part = 0; part < kMostParts; ++part)
+          if (part < call.parts) add(i, parts[part]);
+      }
+    }
+    const auto store = [&](T* to) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const int64_t at = int64_t(place.row + row + i * next) * call.c_stride + column;
         Pack pack;
 #pragma unroll
-        for (int j = 0; j < kPack; ++j) pack.values[j] = from_compute<T>(sums[j]);
+        for (int j = 0; j < kPack; ++j) pack.values[j] = from_compute<T>(sums[i][j]);
         if (call.store_packs)
           *reinterpret_cast<Pack*>(to + at) = pack;
         else
 #pragma unroll
           for (int j = 0; j < kPack; ++j)
             if (column + j < call.n) to[at + j] = pack.values[j];
-      };
-      if (call.epilogue.bias)
+      }
+    };
+    if (call.epilogue.bias)
 #pragma unroll
-        for (int j = 0; j < kPack; ++j) sums[j] += bias[j];
-      if (call.epilogue.z) store(call.epilogue.z);
+      for (auto& of_row : sums)
 #pragma unroll
-      for (int j = 0; j < kPack; ++j) sums[j] = decltype(chosen)::at(sums[j]).value;
-      store(call.c);
-    }
-  });
+        for (int j = 0; j < kPack; ++j) of_row[j] += bias[j];
+    if (call.epilogue.z) store(call.epilogue.z);
+    activations::dispatch(call.epilogue.activation, [&](auto chosen) {
+#pragma unroll
+      for (auto& of_row : sums)
+#pragma unroll
+        for (float& sum : of_row) sum = decltype(chosen)::at(sum).value;
+    });
+    store(call.c);
+  };
+  int row = place.part * kRowsAtOnce + threadIdx.x / kPacks;
+  for (; row + 3 * next < call.rows; row += 4 * next) finish_rows(std::integral_constant<int, 4>(), row);
+  for (; row < call.rows; row += next) finish_rows(std::integral_constant<int, 1>(), row);
 }
 
 }  // namespace fusedops::cuda

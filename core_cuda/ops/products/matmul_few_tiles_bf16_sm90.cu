@@ -3,7 +3,7 @@
 namespace fusedops::cuda {
 
 Status few_tiles_bf16_sm90(const Matmul& product, const FewTilesChoice& tile, const Context& context) {
-  return few_tiles<bf16, cutlass::bfloat16_t>(product, tile, context);
+  return few_tiles<bf16>(product, tile, context);
 }
 
 }  // namespace fusedops::cuda

@@ -3,7 +3,7 @@
 namespace fusedops::cuda {
 
 Status few_tiles_f16_sm90(const Matmul& product, const FewTilesChoice& tile, const Context& context) {
-  return few_tiles<f16, cutlass::half_t>(product, tile, context);
+  return few_tiles<f16>(product, tile, context);
 }
 
 }  // namespace fusedops::cuda

@@ -14,6 +14,9 @@
 // So the order of a sum depends on the parts of k alone: with one part, it is that of all other kernels for 9.x.
 #pragma once
 
+#include <algorithm>
+#include <array>
+
 #include "cutlass/arch/reg_reconfig.h"
 #include "ops/products/few_tiles_store_sm90.cuh"
 
@@ -21,9 +24,8 @@ namespace fusedops::cuda {
 
 template <class S>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
-    few_tiles_kernel(const FewTilesCall<typename S::T> call, CUTE_GRID_CONSTANT const cute::TmaDescriptor tiles_of_a,
-                     CUTE_GRID_CONSTANT const cute::TmaDescriptor tiles_of_b,
-                     CUTE_GRID_CONSTANT const cute::TmaDescriptor tiles_of_c) {
+    few_tiles_kernel(const FewTilesCall<typename S::T> call, __grid_constant__ const CUtensorMap tiles_of_a,
+                     __grid_constant__ const CUtensorMap tiles_of_b, __grid_constant__ const CUtensorMap tiles_of_c) {
   using cutlass::arch::NamedBarrier;
   extern __shared__ __align__(1024) char memory[];
   auto& shared = *reinterpret_cast<typename S::Shared*>(memory);
@@ -47,15 +49,14 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     __syncthreads();
 
   float* const all = reinterpret_cast<float*>(memory);
-  const bool alone = call.parts == 1;
+  const bool alone = !S::kCanSplit || call.parts == 1;
   int step = 0;  // of those of all tiles
   // Nothing follows what the two kinds of warps do: else they would have registers in the same number.
   if (consumes) {
     if constexpr (S::kTakesRegisters) cutlass::arch::warpgroup_reg_alloc<232>();
-    const typename S::Mma mma;
-    auto sums = cute::partition_fragment_C(mma, cute::Shape<cute::Int<S::kColumns>, cute::Int<S::kRows>>());
+    typename S::Sums sums;
     place.for_each([&] {
-      multiply_tiles<S>(shared, &step, place, mma, sums);
+      multiply_tiles<S>(shared, &step, place, sums);
       if constexpr (S::kCanStay)
         if (call.stays) store_tile<S>(shared, sums, place, tiles_of_c);
     });
@@ -64,13 +65,11 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     } else {
       NamedBarrier::sync(S::kConsumers, 0u);
       spread_sums<S>(all, sums);
-      if (alone) {
+      if (alone)
         NamedBarrier::sync(S::kConsumers, 0u);
-        finish_tile<S, /*kAlone=*/true>(all, place);
-      } else {
+      else
         cute::cluster_sync();
-        finish_tile<S, /*kAlone=*/false>(all, place);
-      }
+      finish_tile<S>(all, place);
     }
   } else {
     if constexpr (S::kTakesRegisters) cutlass::arch::warpgroup_reg_dealloc<40>();
@@ -86,15 +85,83 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   if (!alone || call.shares()) cute::cluster_sync();
 }
 
-template <class S>
-Status launch_few_tiles(const Matmul& product, const FewTilesChoice& tile, const Context& context) {
-  using T = typename S::T;
-  using Element = typename S::Element;
+// Describes boxes [count, depth] of a matrix [lines, k] for TMA. `along_k`: the unit stride is along k.
+inline Status describe_tiles(const Matmul::Matrix& matrix, bool along_k, int64_t lines, int64_t k, int count, int depth,
+                             CUtensorMap* result) {
+  const auto pair = [&](auto along, auto across) {
+    return std::array{along_k ? along : across, along_k ? across : along};
+  };
+  const auto stride = cuuint64_t(matrix.stride) * 2;
+  const sm90::Boxes<2> boxes = {.data = matrix.data,
+                                .sizes = pair(cuuint64_t(k), cuuint64_t(lines)),
+                                .strides = {stride},
+                                .box = pair(cuuint32_t(depth), cuuint32_t(count))};
+  // A promotion to 256 bytes would read past the ends of lines that are not aligned: 7 % of 3000 x 3000 x 3000.
+  return boxes.describe(result,
+                        stride % 128 == 0 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
+}
+
+// The same for an operand. `halves`: each block of a pair copies one half of a tile.
+inline Status describe_operand(const Matmul::Matrix& matrix, bool along_k, int64_t lines, int64_t k, int count,
+                               bool halves, CUtensorMap* result) {
+  return describe_tiles(matrix, along_k, lines, k, halves && along_k ? half_of_lines(count) : count,
+                        halves && !along_k ? kTileDepth / 2 : kTileDepth, result);
+}
+
+// An instantiation of few_tiles_kernel and the parameters of its launch. The host code is the same for all of them.
+template <class T>
+struct FewTilesKernel {
+  void (*kernel)(FewTilesCall<T>, CUtensorMap, CUtensorMap, CUtensorMap);
+  int threads, shared_bytes;
+
+  template <class S>
+  static FewTilesKernel with() {
+    return {few_tiles_kernel<S>, S::kThreads, int(sizeof(typename S::Shared))};
+  }
+
+  // The kernel of a tile that FewTilesChoice::of can return.
+  template <bool kAlongK>
+  static FewTilesKernel of(const FewTilesChoice& tile, bool rows_along_k) {
+    const auto is = [&](int columns, int rows) { return tile.columns == columns && tile.rows == rows; };
+    if (!rows_along_k) {
+      if (is(64, 128)) return with<FewTiles<T, 64, 128, false, kAlongK>>();
+      if (is(64, 192)) return with<FewTiles<T, 64, 192, false, kAlongK>>();
+      if (is(128, 128)) return with<FewTiles<T, 128, 128, false, kAlongK>>();
+      if (is(128, 192)) return with<FewTiles<T, 128, 192, false, kAlongK>>();
+      return with<FewTiles<T, 192, 192, false, kAlongK>>();
+    }
+    if (is(64, 8)) return with<FewTiles<T, 64, 8, true, kAlongK>>();
+    if (is(64, 16)) return with<FewTiles<T, 64, 16, true, kAlongK>>();
+    if (is(64, 32)) return with<FewTiles<T, 64, 32, true, kAlongK>>();
+    if (is(64, 64)) return with<FewTiles<T, 64, 64, true, kAlongK>>();
+    if (is(64, 128)) return with<FewTiles<T, 64, 128, true, kAlongK>>();
+    if (is(64, 160)) return with<FewTiles<T, 64, 160, true, kAlongK>>();
+    if (is(64, 192)) return with<FewTiles<T, 64, 192, true, kAlongK>>();
+    if (is(128, 64)) return with<FewTiles<T, 128, 64, true, kAlongK>>();
+    if (is(128, 128)) return with<FewTiles<T, 128, 128, true, kAlongK>>();
+    if (is(128, 160)) return with<FewTiles<T, 128, 160, true, kAlongK>>();
+    if (is(128, 176)) return with<FewTiles<T, 128, 176, true, kAlongK>>();
+    if (is(128, 192)) return with<FewTiles<T, 128, 192, true, kAlongK>>();
+    if (is(128, 224)) return with<FewTiles<T, 128, 224, true, kAlongK>>();
+    if (is(128, 256)) return with<FewTiles<T, 128, 256, true, kAlongK>>();
+    if (is(192, 128)) return with<FewTiles<T, 192, 128, true, kAlongK>>();
+    if (is(192, 160)) return with<FewTiles<T, 192, 160, true, kAlongK>>();
+    if (is(192, 192)) return with<FewTiles<T, 192, 192, true, kAlongK>>();
+    if (is(256, 128)) return with<FewTiles<T, 256, 128, true, kAlongK>>();
+    return with<FewTiles<T, 256, 160, true, kAlongK>>();
+  }
+};
+
+template <class T>
+Status few_tiles(const Matmul& product, const FewTilesChoice& tile, const Context& context) {
+  const bool rows_along_k = !product.a.transposed, along_k = product.b.transposed;
+  const auto kernel = along_k ? FewTilesKernel<T>::template of<true>(tile, rows_along_k)
+                              : FewTilesKernel<T>::template of<false>(tile, rows_along_k);
   const auto takes_packs = [&](const void* data) { return reinterpret_cast<uintptr_t>(data) % (4 * sizeof(T)) == 0; };
-  const int64_t row_tiles = (product.m + S::kRows - 1) / S::kRows;
-  const int64_t column_tiles = (product.n + S::kColumns - 1) / S::kColumns;
+  const int64_t row_tiles = (product.m + tile.rows - 1) / tile.rows;
+  const int64_t column_tiles = (product.n + tile.columns - 1) / tile.columns;
   const bool stays = tile.stays(product);
-  int64_t rows = S::kRowsAlongK ? (product.m + row_tiles - 1) / row_tiles : std::min<int64_t>(product.m, S::kRows);
+  int64_t rows = rows_along_k ? (product.m + row_tiles - 1) / row_tiles : std::min<int64_t>(product.m, tile.rows);
   if (row_tiles > 1) rows = (rows + 7) / 8 * 8;  // what TMA writes at once
   const FewTilesCall<T> call = {
       .m = int(product.m),
@@ -115,58 +182,22 @@ Status launch_few_tiles(const Matmul& product, const FewTilesChoice& tile, const
   const int64_t blocks = row_tiles * column_tiles * tile.parts;
   const int64_t most = device_attribute(cudaDevAttrMultiProcessorCount) / 2 * 2;  // pairs, if tiles are shared
   const Grid grid = {.blocks = stays ? std::min(blocks, most) : blocks,
-                     .threads = S::kThreads,
-                     .shared_bytes = int(sizeof(typename S::Shared)),
+                     .threads = kernel.threads,
+                     .shared_bytes = kernel.shared_bytes,
                      .cluster = tile.sharing == Sharing::nothing ? tile.parts : 2};
   // Also makes the GPU's context that of this thread: tiles cannot be described for TMA without one.
-  FUSEDOPS_TRY(allow_shared_memory(few_tiles_kernel<S>, grid.shared_bytes));
-  cute::TmaDescriptor tiles_of_a, tiles_of_b, tiles_of_c = {};
-  const int row_lines = S::kRowsAlongK ? call.rows : S::kLines, column_lines = S::column_lines(call.n);
-  FUSEDOPS_TRY((describe_operand<Element, S::kRowsAlongK>(product.a, product.m, product.k, row_lines,
-                                                          tile.sharing == Sharing::rows, &tiles_of_a)));
-  FUSEDOPS_TRY((describe_operand<Element, S::kAlongK>(product.b, product.n, product.k, column_lines,
-                                                      tile.sharing == Sharing::columns, &tiles_of_b)));
+  FUSEDOPS_TRY(allow_shared_memory(kernel.kernel, grid.shared_bytes));
+  CUtensorMap tiles_of_a, tiles_of_b, tiles_of_c = {};
+  const int row_lines = rows_along_k ? call.rows : kTileLines;
+  FUSEDOPS_TRY(describe_operand(product.a, rows_along_k, product.m, product.k, row_lines, tile.sharing == Sharing::rows,
+                                &tiles_of_a));
+  FUSEDOPS_TRY(describe_operand(product.b, along_k, product.n, product.k, column_lines(along_k, call.n),
+                                tile.sharing == Sharing::columns, &tiles_of_b));
   if (stays) {
     const Matmul::Matrix c = {product.c, true, product.c_stride, 0};  // its "lines" are columns, its depth rows
-    FUSEDOPS_TRY((describe_tiles<Element, false>(c, product.n, product.m, S::kLines, 8, &tiles_of_c)));
+    FUSEDOPS_TRY(describe_tiles(c, /*along_k=*/false, product.n, product.m, kTileLines, 8, &tiles_of_c));
   }
-  return launch(context, few_tiles_kernel<S>, grid, call, tiles_of_a, tiles_of_b, tiles_of_c);
-}
-
-// The kernel of a tile that FewTilesChoice::of knows.
-template <class T, class Element>
-Status few_tiles(const Matmul& product, const FewTilesChoice& tile, const Context& context) {
-  const auto with = [&]<int kColumns, int kRows, bool kRowsAlongK = true>() {
-    return product.b.transposed
-               ? launch_few_tiles<FewTiles<T, Element, kColumns, kRows, kRowsAlongK, true>>(product, tile, context)
-               : launch_few_tiles<FewTiles<T, Element, kColumns, kRows, kRowsAlongK, false>>(product, tile, context);
-  };
-  const auto is = [&](int columns, int rows) { return tile.columns == columns && tile.rows == rows; };
-  if (product.a.transposed) {
-    if (is(64, 128)) return with.template operator()<64, 128, false>();
-    if (is(64, 192)) return with.template operator()<64, 192, false>();
-    if (is(128, 128)) return with.template operator()<128, 128, false>();
-    if (is(128, 192)) return with.template operator()<128, 192, false>();
-    return with.template operator()<192, 192, false>();
-  }
-  if (is(64, 8)) return with.template operator()<64, 8>();
-  if (is(64, 16)) return with.template operator()<64, 16>();
-  if (is(64, 32)) return with.template operator()<64, 32>();
-  if (is(64, 64)) return with.template operator()<64, 64>();
-  if (is(64, 128)) return with.template operator()<64, 128>();
-  if (is(64, 160)) return with.template operator()<64, 160>();
-  if (is(64, 192)) return with.template operator()<64, 192>();
-  if (is(128, 64)) return with.template operator()<128, 64>();
-  if (is(128, 128)) return with.template operator()<128, 128>();
-  if (is(128, 160)) return with.template operator()<128, 160>();
-  if (is(128, 176)) return with.template operator()<128, 176>();
-  if (is(128, 192)) return with.template operator()<128, 192>();
-  if (is(128, 224)) return with.template operator()<128, 224>();
-  if (is(128, 256)) return with.template operator()<128, 256>();
-  if (is(192, 128)) return with.template operator()<192, 128>();
-  if (is(192, 160)) return with.template operator()<192, 160>();
-  if (is(192, 192)) return with.template operator()<192, 192>();
-  return is(256, 128) ? with.template operator()<256, 128>() : with.template operator()<256, 160>();
+  return launch(context, kernel.kernel, grid, call, tiles_of_a, tiles_of_b, tiles_of_c);
 }
 
 }  // namespace fusedops::cuda

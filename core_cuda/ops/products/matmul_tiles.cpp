@@ -56,8 +56,6 @@ int parts_of_few_rows(int64_t n, int64_t k) {
 
 bool has_few_rows(const Matmul& product) { return product.m <= kFewRows && !product.a.transposed; }
 
-constexpr int kMostColumnsOfParts = 128;
-
 // How many blocks run at once, if clusters of this many must find room in one part of the GPU.
 int64_t most_blocks(int parts) { return parts <= 2 ? kMultiprocessors : 96; }
 
