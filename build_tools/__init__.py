@@ -11,4 +11,5 @@ One ninja file compiles the core once and links it into a binding for every fram
     backend.py          the same for pip
     wheel.py            the same for others: a wheel in dist/, checked
     compat.py           the tests on a wheel, with several versions of torch and Python
+    times.py            CPU time and size of each object
 """

@@ -90,6 +90,9 @@ def nvcc(options: Options, toolkit: Toolkit, includes: Sequence[str] = ()) -> li
         *includes,
         "-Xcompiler",
         ",".join([*flags, *(flag for flag in options.host_flags if flag not in own)]),
+        # Machine code takes a quarter of the room. A driver older than 12.4 could not read it; 13 needs a newer one
+        # anyway.
+        *(["--compress-mode=size"] if toolkit.release >= (13, 0) else []),
     ]
 
 

@@ -134,7 +134,9 @@ struct Scale {
       quotients[i] = values[i] * inverse;
       is_any_doubtful |= is_doubtful(quotients[i]);
     }
-    if (!is_any_doubtful) return;
+    // The quotient by a power of two is the product: bfloat16 values are then often ties.
+    const bool is_power_of_two = (__float_as_uint(scale) & 0x007fffff) == 0;
+    if (!is_any_doubtful || is_power_of_two) return;
     const float4 exact = odd_quotients({values[0], values[1], values[2], values[3]}, scale);
     quotients[0] = exact.x, quotients[1] = exact.y, quotients[2] = exact.z, quotients[3] = exact.w;
   }
