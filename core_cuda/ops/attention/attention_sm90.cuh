@@ -154,13 +154,14 @@ class Order {
   bool last_first_, to_and_fro_;
 };
 
-// A rounded accumulator to a tile in shared memory: a warp's 16 rows, from `row` on, and the columns from `column` on.
+// A rounded accumulator to a warp's 16 rows of a tile in shared memory, from `column` on. `rows`: the first of them, in
+// the tile's first panel.
 template <class Tile, class T, int kWords>
-__forceinline__ __device__ void store_fragment(T* tile, int row, int column, const uint32_t (&words)[kWords]) {
+__forceinline__ __device__ void store_fragment(T* rows, int column, const uint32_t (&words)[kWords]) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int i = 0; i < kWords; i += 4) {  // 16 columns
-    auto* const line = tile + Tile::at(row + lane % 16, column + 4 * i + lane / 16 * 8);
+    auto* const line = rows + Tile::at(lane % 16, column + 4 * i + lane / 16 * 8);
     cute::SM90_U32x4_STSM_N::copy(words[i], words[i + 1], words[i + 2], words[i + 3],
                                   *reinterpret_cast<cute::uint128_t*>(line));
   }
@@ -176,16 +177,19 @@ __forceinline__ __device__ void store_rows(int first_row, int first_column, cons
   for (int i = 0; i < kValues; ++i) values[i] *= factors[i / 2 % 2];
   uint32_t words[kValues / 2];
   round_to<T>(words, values);
+  T* const own_rows = tile + first_row * Tile::kPanel;
   __syncwarp();
-  store_fragment<Tile>(tile, first_row, first_column, words);
+  store_fragment<Tile>(own_rows, first_column, words);
   __syncwarp();
   constexpr int kVectors = 2 * kValues / 8, kRows = 32 / kVectors;  // of a row; that a warp takes at a time
   const int lane = threadIdx.x % 32, column = first_column + lane % kVectors * 8;
+  if (lane >= kRows * kVectors || column >= columns) return;
 #pragma unroll
   for (int i = 0; i < 16 / kRows; ++i) {
-    const int at = first_row + i * kRows + lane / kVectors;
-    if (lane < kRows * kVectors && at < rows && column < columns)
-      *reinterpret_cast<uint4*>(row(at) + column) = *reinterpret_cast<const uint4*>(tile + Tile::at(at, column));
+    const int at = i * kRows + lane / kVectors;
+    if (first_row + at < rows)
+      *reinterpret_cast<uint4*>(row(first_row + at) + column) =
+          *reinterpret_cast<const uint4*>(own_rows + Tile::at(at, column));
   }
 }
 

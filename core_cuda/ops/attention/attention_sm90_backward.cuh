@@ -72,6 +72,7 @@ struct Backward {
     QueryRing q_ring, dy_ring;
     // Of a tile of queries: its number, times two, and whether the mask keeps all of it; whose turn its dq is.
     int2 told[kTold];
+    MaskRows mask;
     cutlass::arch::ClusterTransactionBarrier keys_are_there;
     cutlass::arch::ClusterBarrier dq_is_there, dq_is_free;
   };
@@ -241,7 +242,8 @@ struct Backward {
   // What a thread knows of the pairs of a tile's queries with its warp's keys, with a mask or dropout.
   struct Pairs {
     // Finds what is kept in a tile, while its scores are computed. Queries behind the last one have no probability.
-    __forceinline__ __device__ void look(const Attention& call, const Work& work, int tile, bool mask_keeps_all) {
+    __forceinline__ __device__ void look(const Attention& call, const Work& work, const MaskRows& mask, int tile,
+                                         bool mask_keeps_all) {
       const int warp = (threadIdx.x - kWarpgroup) / 32 % (4 * kKeyGroups), key = work.keys.begin + warp * 16;
       const auto query = [&](int in_tile) {
         const int query = tile * kM + in_tile, last = work.sequence.queries - 1;
@@ -249,8 +251,6 @@ struct Backward {
       };
       all_are_kept = mask_keeps_all;
       if (!all_are_kept) {
-        if (!has_rows) mask = MaskRows(call, work.b, work.sequence, work.head);
-        has_rows = true;
         kept = {};
         kept.template find<2>(
             [&](int in_tile) { return mask.template kept<16>(query(in_tile), key, work.sequence.kept); });
@@ -264,8 +264,6 @@ struct Backward {
       }
     }
 
-    MaskRows mask;
-    bool has_rows = false;
     bool all_are_kept;
     ColumnBits<kM> kept, drawn;  // kept by the mask, unless all are
   };
@@ -296,6 +294,8 @@ struct Backward {
     State state;
     uint32_t phase = 1;
     Pairs pairs;
+    // All threads write the same: no one has to wait, and it takes no registers.
+    if (kBits && call.has_mask) shared.mask = MaskRows(call, work.b, work.sequence, work.head);
     const auto take = [&](int tile) {
       const int stage = state.stage, offset = stage * QueryTile::kOffset;
       float scores[kM / 2], slopes[kM / 2];
@@ -315,7 +315,7 @@ struct Backward {
       multiply<T, /*kAdds=*/false>(k, q + offset, scores);
       shared.dy_ring.wait(state);
       multiply<T, /*kAdds=*/false>(v, dy + offset, slopes);
-      if constexpr (kBits) pairs.look(call, work, tile, mask_keeps_all);
+      if constexpr (kBits) pairs.look(call, work, shared.mask, tile, mask_keeps_all);
       wait_for<1>(dk, scores);
       if (kRunsOn && state.count > 0) shared.q_ring.release((stage + 1) % kStages);  // last tile
 
@@ -347,7 +347,7 @@ struct Backward {
 
       // ds to shared memory. Whoever has come here has read what was there before, for dq.
       if (warpgroup < kKeyGroups)
-        store_fragment<DsTile>(shared.ds[stage], first_key + thread % kWarpgroup / 32 * 16, 0, ds);
+        store_fragment<DsTile>(shared.ds[stage] + (first_key + thread % kWarpgroup / 32 * 16) * DsTile::kPanel, 0, ds);
       cutlass::arch::fence_view_async_shared();
       cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 0);
       float dq[kDqValues];

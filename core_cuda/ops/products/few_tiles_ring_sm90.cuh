@@ -3,9 +3,9 @@
 #pragma once
 
 #include "core/cuda/launch.cuh"
+#include "core/cuda/sm90/ring.cuh"
 #include "core/cuda/sm90/swizzled_tile.cuh"
 #include "core/cuda/sm90/tma.cuh"
-#include "cutlass/arch/barrier.h"
 #include "ops/products/epilogue.cuh"
 #include "ops/products/matmul_paths.h"
 
@@ -75,6 +75,7 @@ struct FewTiles {
 
   // The sums of a thread, as Fragment in wgmma.cuh describes them. A column of c is a row of the fragment.
   using Sums = float[kProducts][kRows / 2];
+  using State = sm90::RingState<kStages>;
 };
 
 template <class T>
@@ -102,10 +103,12 @@ struct FewTilesPlace {
   static constexpr int kHigh = 16;
   const FewTilesCall<typename S::T>& call;
   int row, column;  // the first of the tile
-  int part;
+  int part, steps;
 
   __device__ explicit FewTilesPlace(const FewTilesCall<typename S::T>& call)
-      : call(call), part(blockIdx.x % call.parts) {
+      : call(call),
+        part(blockIdx.x % call.parts),
+        steps(((call.k + S::kDepth - 1) / S::kDepth - part + call.parts - 1) / call.parts) {
     go_to(blockIdx.x / call.parts);
   }
 
@@ -129,8 +132,6 @@ struct FewTilesPlace {
       go_to(tile);
     }
   }
-  __device__ int steps() const { return ((call.k + S::kDepth - 1) / S::kDepth - part + call.parts - 1) / call.parts; }
-  __device__ int first_of(int step) const { return (part + step * call.parts) * S::kDepth; }
 };
 
 template <bool kAlongK, bool kToPair>
@@ -162,10 +163,10 @@ __device__ void copy_operand(const CUtensorMap& tiles, bool shared, uint64_t* fu
   }
 }
 
-// Copies the tiles of all steps into the ring, by one thread; `step` counts the steps of all tiles. Rows behind those
-// of a tile, and columns behind those of c, keep their former values: products with them are not written.
+// Copies the tiles of all steps into the ring, by one thread. Rows behind those of a tile, and columns behind those of
+// c, keep their former values: products with them are not written.
 template <class S>
-__device__ void copy_tiles(typename S::Shared& shared, int* step, const FewTilesPlace<S>& place,
+__device__ void copy_tiles(typename S::Shared& shared, typename S::State* state, const FewTilesPlace<S>& place,
                            const CUtensorMap& tiles_of_a, const CUtensorMap& tiles_of_b) {
   const FewTilesCall<typename S::T>& call = place.call;
   const bool shares_columns = call.sharing == Sharing::columns, shares_rows = call.sharing == Sharing::rows;
@@ -173,11 +174,13 @@ __device__ void copy_tiles(typename S::Shared& shared, int* step, const FewTiles
   const int arriving_rows = S::kRowsAlongK && shares_rows ? 2 * half_of_lines(rows) : rows;
   const int lines = S::kColumns / S::kLines * column_lines(S::kAlongK, call.n) + arriving_rows;
   const int bytes = lines * S::kDepth * int(sizeof(typename S::T));
-#pragma unroll 1  // an unrolled loop spills: a producer has 40 registers if the sums take the others
-  for (int i = 0, count = place.steps(); i < count; ++i, ++*step) {
-    const int stage = *step % S::kStages, turn = *step / S::kStages, k = place.first_of(i);
+  int k = place.part * S::kDepth;
+  // A producer has 40 registers if the sums take the others.
+#pragma unroll(S::kTakesRegisters ? 1 : 2)
+  for (int i = 0; i < place.steps; ++i, ++*state, k += call.parts * S::kDepth) {
+    const int stage = state->stage;
     uint64_t* const full = &shared.full[stage];
-    if (turn > 0) cutlass::arch::ClusterBarrier::wait(&shared.empty[stage], (turn - 1) % 2);
+    if (state->count >= S::kStages) cutlass::arch::ClusterBarrier::wait(&shared.empty[stage], state->phase ^ 1);
     cutlass::arch::ClusterTransactionBarrier::arrive_and_expect_tx(full, bytes);
     copy_operand<S::kAlongK, S::kColumns, S::kLines>(tiles_of_b, shares_columns, full,
                                                      shared.matrix + stage * S::kColumns * S::kDepth, place.column, k,
@@ -189,8 +192,8 @@ __device__ void copy_tiles(typename S::Shared& shared, int* step, const FewTiles
 
 // The warpgroups' products of a tile. A stage is empty when all warps that read it, of both blocks of a pair, are done.
 template <class S>
-__forceinline__ __device__ void multiply_tiles(typename S::Shared& shared, int* step, const FewTilesPlace<S>& place,
-                                               typename S::Sums& sums) {
+__forceinline__ __device__ void multiply_tiles(typename S::Shared& shared, typename S::State* state,
+                                               const FewTilesPlace<S>& place, typename S::Sums& sums) {
   using Full = cutlass::arch::ClusterTransactionBarrier;
   using Empty = cutlass::arch::ClusterBarrier;
   constexpr int kProductOffset = S::offset_of(S::kWarpgroups * S::kLines);
@@ -198,8 +201,8 @@ __forceinline__ __device__ void multiply_tiles(typename S::Shared& shared, int* 
   const int group = cutlass::canonical_warp_group_idx(), lane = threadIdx.x % 32;
   const auto first_matrix = S::template operand<S::kAlongK, S::kColumns>(shared.matrix, group * S::kLines);
   const auto first_rows = S::template operand<S::kRowsAlongK, S::kRows>(shared.rows);
-  const auto release_last = [&] {
-    uint64_t* const empty = &shared.empty[(*step - 1) % S::kStages];
+  const auto release = [&](int stage) {
+    uint64_t* const empty = &shared.empty[stage];
     if (!place.call.shares()) {
       if (lane == 0) Empty::arrive(empty);
     } else if (lane < 2) {
@@ -212,9 +215,10 @@ __forceinline__ __device__ void multiply_tiles(typename S::Shared& shared, int* 
     for (float& sum : of_product) sum = 0;
     sm90::fence_registers(of_product);
   }
-  for (int i = 0, count = place.steps(); i < count; ++i, ++*step) {
-    const int stage = *step % S::kStages;
-    Full::wait(&shared.full[stage], *step / S::kStages % 2);
+  int last_stage = 0;
+  for (int i = 0; i < place.steps; ++i, ++*state) {
+    const int stage = state->stage;
+    Full::wait(&shared.full[stage], state->phase);
     const auto matrix = first_matrix + stage * S::offset_of(S::kColumns);
     const auto rows = first_rows + stage * S::offset_of(S::kRows);
     cute::warpgroup_arrive();
@@ -226,10 +230,11 @@ __forceinline__ __device__ void multiply_tiles(typename S::Shared& shared, int* 
                                                                        rows.at(k), sums[product], /*adds=*/true);
     cute::warpgroup_commit_batch();
     cute::warpgroup_wait<1>();  // the tile before this one is read
-    if (i > 0) release_last();
+    if (i > 0) release(last_stage);
+    last_stage = stage;
   }
   cute::warpgroup_wait<0>();
-  release_last();
+  release(last_stage);
 #pragma unroll
   for (auto& of_product : sums) sm90::fence_registers(of_product);
 }

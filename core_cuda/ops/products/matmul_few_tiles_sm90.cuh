@@ -50,13 +50,13 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 
   float* const all = reinterpret_cast<float*>(memory);
   const bool alone = !S::kCanSplit || call.parts == 1;
-  int step = 0;  // of those of all tiles
+  typename S::State state;  // of the producer, or of a consumer
   // Nothing follows what the two kinds of warps do: else they would have registers in the same number.
   if (consumes) {
     if constexpr (S::kTakesRegisters) cutlass::arch::warpgroup_reg_alloc<232>();
     typename S::Sums sums;
     place.for_each([&] {
-      multiply_tiles<S>(shared, &step, place, sums);
+      multiply_tiles<S>(shared, &state, place, sums);
       if constexpr (S::kCanStay)
         if (call.stays) store_tile<S>(shared, sums, place, tiles_of_c);
     });
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   } else {
     if constexpr (S::kTakesRegisters) cutlass::arch::warpgroup_reg_dealloc<40>();
     if (threadIdx.x == S::kConsumers)
-      place.for_each([&] { copy_tiles<S>(shared, &step, place, tiles_of_a, tiles_of_b); });
+      place.for_each([&] { copy_tiles<S>(shared, &state, place, tiles_of_a, tiles_of_b); });
     __syncwarp();
     // Only now may the next kernel start, or at the end if some multiprocessors have two blocks of this one: what
     // starts beside them is not dealt evenly.

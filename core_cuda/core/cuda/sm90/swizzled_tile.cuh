@@ -55,7 +55,8 @@ struct SwizzledTile {
   template <class Operand>
   static __forceinline__ __device__ Operand describe(const void* tile, int offset, uint32_t leading) {
     constexpr uint32_t kSwizzle = kPanel == 64 ? 1 : 2, kEightRows = 8 * kRowOffset;
-    const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(tile)) >> 4;
+    // The bits above are the block's rank in its cluster, and would reach into the next field.
+    const uint32_t address = (static_cast<uint32_t>(__cvta_generic_to_shared(tile)) & 0x3ffff) >> 4;
     return {address + offset + (leading << 16), kEightRows | kSwizzle << 30};
   }
 };
