@@ -52,6 +52,8 @@ struct Backward {
   static constexpr int kQueryGroups = kM / 64, kFeatureGroups = kConsumers / kQueryGroups;
   static constexpr int kQueryFeatures = kD / kFeatureGroups;
   static constexpr int kDqValues = kM * kD / (kConsumers * kWarpgroup);  // in a thread
+  // Beside 128 features of dk and dv, there are registers for dq of 64 features: with more, wgmma would be serialized.
+  static constexpr int kDqParts = kD > 192 ? 2 : 1, kDqPart = kDqValues / kDqParts;
 
   using QueryRing = Ring<kStages>;
   using State = RingState<kStages>;
@@ -350,7 +352,13 @@ struct Backward {
         store_fragment<DsTile>(shared.ds[stage] + (first_key + thread % kWarpgroup / 32 * 16) * DsTile::kPanel, 0, ds);
       cutlass::arch::fence_view_async_shared();
       cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 0);
-      float dq[kDqValues];
+      float dq[kDqPart];
+      const auto store_dq = [&](int part) {
+#pragma unroll
+        for (int i = 0; i < kDqPart; i += 4)
+          *reinterpret_cast<float4*>(shared.dq + (part * kDqPart + i) * kConsumers * kWarpgroup + thread * 4) =
+              make_float4(dq[i], dq[i + 1], dq[i + 2], dq[i + 3]);
+      };
       multiply<T, /*kAdds=*/false>(ds_left + stage * DsTile::kOffset, k_right, dq);
       multiply<T, /*kAdds=*/true>(ds, q_right + offset, dk);
       cute::warpgroup_wait<2>();
@@ -358,10 +366,13 @@ struct Backward {
       wait_for<1>(dq);
       shared.dq_is_free.wait(phase);
       phase ^= 1;
-#pragma unroll
-      for (int i = 0; i < kDqValues; i += 4)
-        *reinterpret_cast<float4*>(shared.dq + (i * kConsumers * kWarpgroup + thread * 4)) =
-            make_float4(dq[i], dq[i + 1], dq[i + 2], dq[i + 3]);
+      store_dq(0);
+      if constexpr (kDqParts == 2) {
+        constexpr int kNext = KeyTile::offset_of_columns(kQueryFeatures / kDqParts);
+        multiply<T, /*kAdds=*/false>(ds_left + stage * DsTile::kOffset, k_right + kNext, dq);
+        wait_for<0>(dq, dk);
+        store_dq(1);
+      }
       cutlass::arch::fence_view_async_shared();
       __syncwarp();
       if (thread % 32 == 0) shared.dq_is_there.arrive();

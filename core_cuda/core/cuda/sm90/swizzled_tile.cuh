@@ -46,8 +46,11 @@ struct SwizzledTile {
   // The columns of an operand from `column` on, a multiple of a panel. The depth is the rows.
   static __forceinline__ __device__ auto columns(const void* tile, int column = 0) {
     using Operand = SharedOperand<Major::MN, kRows / kStep, kRows / kStep, 0, kStep * kRowOffset>;
-    return describe<Operand>(tile, column / kPanel * kRows * kRowOffset, kRows * kRowOffset);
+    return describe<Operand>(tile, offset_of_columns(column), offset_of_columns(kPanel));
   }
+
+  // For operands of columns: from one column to the one this many columns, a multiple of a panel, behind it.
+  static __device__ constexpr int offset_of_columns(int columns) { return columns / kPanel * kRows * kRowOffset; }
 
  private:
   static constexpr int kRowOffset = kPanel * 2 / 16;
