@@ -102,8 +102,8 @@ def table(costs: dict[str, Cost], before: dict[str, Cost], rows: int) -> Iterato
         return f"| {name} | {' | '.join(cells)} |"
 
     every = costs.keys() | before.keys()
-    for name, suffix in (("all", ""), ("all .cu", ".cu"), ("all .cpp and .cc", ("cpp", ".cc"))):
-        chosen = {file for file in every if file.endswith(suffix)}
+    for name, suffixes in (("all", ("",)), ("all .cu", (".cu",)), ("all .cpp and .cc", (".cpp", ".cc"))):
+        chosen = {file for file in every if file.endswith(suffixes)}
         count = sum(file in costs for file in chosen)
         yield line(f"{name}: {count} objects", chosen)
     longest = sorted(every, key=lambda file: -max(s[file]["seconds"] for s in (costs, before) if file in s))
