@@ -4,13 +4,11 @@
 namespace fusedops::cuda {
 
 Status linear_sm90(const Matmul& product, const Context& context) {
-  return product.dtype == DType::f16 ? linear_sm90<cutlass::half_t>(product, context)
-                                     : linear_sm90<cutlass::bfloat16_t>(product, context);
+  return product.dtype == DType::f16 ? linear_sm90<f16>(product, context) : linear_sm90<bf16>(product, context);
 }
 
 Status gated_linear_sm90(const GatedLinear& call, const Context& context) {
-  return call.dtype == DType::f16 ? gated_sm90<cutlass::half_t>(call, context)
-                                  : gated_sm90<cutlass::bfloat16_t>(call, context);
+  return call.dtype == DType::f16 ? gated_sm90<f16>(call, context) : gated_sm90<bf16>(call, context);
 }
 
 }  // namespace fusedops::cuda

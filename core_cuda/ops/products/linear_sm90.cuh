@@ -2,94 +2,92 @@
 // the tensor cores.
 //
 // Both warpgroups have tiles of their own, of 128 x 128, and take turns: while one computes its activations, about as
-// long as a tenth of a product of depth 4096, the other multiplies. With one tile of 128 x 256 for both, as matmul has
-// it, the tensor cores would wait meanwhile.
+// long as a tenth of a product of depth 4096, the other multiplies.
 #pragma once
 
 #include "core/common/activations.h"
-#include "ops/products/matmul_sm90.cuh"
+#include "ops/products/gemm_sm90.cuh"
+#include "ops/products/gemm_store_sm90.cuh"
 
 namespace fusedops::cuda {
 
-using LinearTile = cute::Shape<cute::_128, cute::_128, cute::_64>;
+// c = activation(z) with z = sum + bias, which is stored too if it is wanted.
+template <class T>
+struct StoreLinear {
+  using Stores = PanelStores<T>;
+  static constexpr int kStagedBytes = Stores::kBytes;
 
-// The activation of an epilogue, as an operation of CUTLASS's on a fragment of the sums.
-struct ActivationArgument {
-  int index;
-};
+  CUtensorMap c, z;
+  const T* bias;  // null: none
+  int columns, activation;
+  bool has_z;
 
-template <class Fragment>
-struct Activate {
-  using Arguments = ActivationArgument;
+  Status prepare(const Matmul& product) {
+    bias = static_cast<const T*>(product.epilogue.bias);
+    columns = int(product.n);
+    activation = product.epilogue.activation;
+    has_z = product.epilogue.z != nullptr;
+    if (has_z) FUSEDOPS_TRY(Stores::describe(product, product.epilogue.z, &z));
+    return Stores::describe(product, product.c, &c);
+  }
 
-  CUTLASS_DEVICE Fragment operator()(Fragment x, Arguments activation) const {
-    activations::dispatch(activation.index, [&](auto chosen) {
+  __device__ void prefetch_descriptors() const {
+    cute::prefetch_tma_descriptor(&c);
+    if (has_z) cute::prefetch_tma_descriptor(&z);
+  }
+
+  template <class Sums>
+  __forceinline__ __device__ void operator()(const Sums& sums, const WorkTile& tile, char* staged) const {
+    constexpr int kPanels = 2 * 128 / Stores::kColumns, kValues = Stores::kValues;
+    Stores stores(staged, tile.matrix);
+    const sm90::Fragment fragment(threadIdx.x % sm90::kWarpgroup);
+    const int row = tile.row + fragment.first_row / 16 * 16;
+    // One copy of the code for all panels: the formulas of all activations are in it.
+#pragma unroll 1
+    for (int panel = 0; panel < kPanels; ++panel) {
+      const int column = tile.column + panel % 2 * Stores::kColumns, panel_row = row + panel / 2 * 64;
+      float values[kValues];
 #pragma unroll
-      for (int i = 0; i < Fragment::kElements; ++i) x[i] = decltype(chosen)::at(x[i]).value;
-    });
-    return x;
+      for (int i = 0; i < kValues; ++i) {
+        const float low = panel % 2 ? sums[0][kValues + i] : sums[0][i];
+        const float high = panel % 2 ? sums[1][kValues + i] : sums[1][i];
+        values[i] = panel / 2 ? high : low;
+      }
+      // Without a bias, a sum of -0 stays as it is.
+      if (bias) add_bias(values, column + fragment.pair);
+      const auto value = [&](int i) { return values[i]; };
+      if (has_z) stores.store(z, panel_row, column, value);
+      activations::dispatch(activation, [&](auto chosen) {
+#pragma unroll
+        for (float& x : values) x = decltype(chosen)::at(x).value;
+      });
+      stores.store(c, panel_row, column, value);
+    }
+  }
+
+ private:
+  // Whole groups of 8 columns exist, or none of the group.
+  __forceinline__ __device__ void add_bias(float (&values)[Stores::kValues], int column) const {
+    T of_columns[Stores::kValues / 2] = {};
+#pragma unroll
+    for (int i = 0; i < Stores::kValues / 2; ++i)
+      if (const int at = column + i / 2 * 8 + i % 2; at < columns) of_columns[i] = bias[at];
+#pragma unroll
+    for (int i = 0; i < Stores::kValues; ++i) values[i] += to_compute(of_columns[i / 4 * 2 + i % 2]);
   }
 };
 
-// c = activation(z) with z = sum + bias, which is stored too if it is wanted: the tree of CUTLASS's epilogue visitors.
-template <class T>
-struct LinearFusion {
-  static constexpr auto kRounding = cutlass::FloatRoundStyle::round_to_nearest;
-  using Schedule = cutlass::epilogue::TmaWarpSpecialized;
-  using Tile = cutlass::epilogue::collective::detail::EpilogueDescriptor<
-      LinearTile, cutlass::epilogue::collective::EpilogueTileAuto, void, T, Schedule>;
-  using OfZ = cutlass::epilogue::collective::detail::AuxStoreDescriptor<Tile, RowMajor, T>;
-  using Bias = cutlass::epilogue::fusion::Sm90RowBroadcast<0, LinearTile, T, float>;
-  using Add = cutlass::epilogue::fusion::Sm90Compute<cutlass::plus, float, float, kRounding>;
-  using StoreZ = cutlass::epilogue::fusion::Sm90AuxStore<OfZ::Stages, typename OfZ::EpilogueTile, T, kRounding,
-                                                         typename OfZ::Stride, typename OfZ::SmemLayoutAtom,
-                                                         typename OfZ::CopyOpR2S>;
-  using Act = cutlass::epilogue::fusion::Sm90Compute<Activate, T, float, kRounding>;
-  template <class... Nodes>
-  using Tree = cutlass::epilogue::fusion::Sm90EVT<Nodes...>;
-  using Callbacks = Tree<Act, Tree<StoreZ, Tree<Add, cutlass::epilogue::fusion::Sm90AccFetch, Bias>>>;
-};
-
-template <class T>
-using LinearEpilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
-    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, LinearTile, Sm90Cluster,
-    cutlass::epilogue::collective::EpilogueTileAuto, float, float, void, RowMajor, kTmaAlignment<T>, T, RowMajor,
-    kTmaAlignment<T>, typename LinearFusion<T>::Schedule, typename LinearFusion<T>::Callbacks>::CollectiveOp;
-
-template <class T>
-inline constexpr int kLinearEpilogueBytes = sizeof(typename LinearEpilogue<T>::SharedStorage);
-
-template <class T, class LayoutB>
-using LinearMainloop = typename cutlass::gemm::collective::CollectiveBuilder<
-    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, T, RowMajor, kTmaAlignment<T>, T, LayoutB, kTmaAlignment<T>,
-    float, LinearTile, Sm90Cluster, cutlass::gemm::collective::StageCountAutoCarveout<kLinearEpilogueBytes<T>>,
-    cutlass::gemm::KernelTmaWarpSpecializedPingpong>::CollectiveOp;
-
-template <class T, class LayoutB>
+template <class T, bool kAlongK>
 Status launch_linear_sm90(const Matmul& product, const Context& context) {
-  using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, LinearMainloop<T, LayoutB>,
-                                                      LinearEpilogue<T>>;
-  const Epilogue& epilogue = product.epilogue;
-  const auto stride_c = sm90_stride<typename Kernel::StrideD>(product.n, 0);
-  const T no_bias(-0.0f);  // leaves every sum as it is, even -0
-  return run_sm90<Kernel>(
-      {int(product.m), int(product.n), int(product.k), 1},
-      {static_cast<const T*>(product.a.data), sm90_stride<typename Kernel::StrideA>(product.a.stride, 0),
-       static_cast<const T*>(product.b.data), sm90_stride<typename Kernel::StrideB>(product.b.stride, 0)},
-      {{{{{}, {static_cast<const T*>(epilogue.bias), no_bias, {}}, {}}, {static_cast<T*>(epilogue.z), stride_c}},
-        {epilogue.activation}},
-       nullptr,
-       {},
-       static_cast<T*>(product.c),
-       stride_c},
-      context);
+  using Store = StoreLinear<T>;
+  return launch_gemm<Gemm<T, PingPongTiles, true, kAlongK, Store::kStagedBytes>>(product, Store(), context);
 }
 
 // a's rows are of unit stride, as those of x are.
 template <class T>
 Status linear_sm90(const Matmul& product, const Context& context) {
-  return product.b.transposed ? launch_linear_sm90<T, ColumnMajor>(product, context)
-                              : launch_linear_sm90<T, RowMajor>(product, context);
+  return product.b.transposed ? launch_linear_sm90<T, true>(product, context)
+                              : launch_linear_sm90<T, false>(product, context);
 }
 
 }  // namespace fusedops::cuda

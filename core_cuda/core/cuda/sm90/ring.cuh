@@ -16,6 +16,14 @@ struct RingState {
     ++count;
     if (++stage == kStages) stage = 0, phase ^= 1;
   }
+
+  // Skips this many stages.
+  __device__ void operator+=(int stages) {
+    count += stages;
+    stages += stage;
+    stage = stages % kStages;
+    phase ^= stages / kStages % 2;
+  }
 };
 
 template <int kStages>

@@ -1,0 +1,121 @@
+// Tiles of the products in gemm_sm90.cuh, their memory, and the tile scheduler.
+#pragma once
+
+#include <algorithm>
+
+#include "core/cuda/divisor.cuh"
+#include "core/cuda/sm90/ring.cuh"
+#include "core/cuda/sm90/swizzled_tile.cuh"
+
+namespace fusedops::cuda {
+
+// The schedules of two warpgroups that multiply, as CUTLASS names them. Cooperative: each has 64 rows of a tile of 128.
+// Ping-pong: each has a tile of 128 rows of its own, and while one runs its epilogue, the other multiplies.
+enum class Schedule { cooperative, ping_pong };
+
+// A tile has 128 rows. kIsPaired: a cluster of two blocks has neighbouring rows of tiles and reads each tile of b once.
+// kWeights: the columns of a tile are shared evenly by this many matrices b.
+template <int kColumns_, Schedule kSchedule_, bool kIsPaired_, int kWeights_ = 1>
+struct TileShape {
+  static constexpr int kColumns = kColumns_, kWeights = kWeights_;
+  static constexpr Schedule kSchedule = kSchedule_;
+  static constexpr bool kIsPaired = kIsPaired_;
+};
+
+// The largest tile whose sums fit into the registers of two warpgroups, and so reads the least.
+using LargeTiles = TileShape<256, Schedule::cooperative, true>;
+// For few tiles: twice as many blocks, and none that has only a neighbour in its cluster.
+using SmallTiles = TileShape<128, Schedule::cooperative, false>;
+// For an epilogue that computes: with one tile for both warpgroups, the tensor cores would wait meanwhile.
+using PingPongTiles = TileShape<128, Schedule::ping_pong, true>;
+
+// A work tile of a warpgroup: the first row and column of its sums in c, and the matrix of the batch.
+struct WorkTile {
+  int row, column, matrix;
+};
+
+// Assigns work tiles to clusters. Tiles that run at the same time have at most kHigh different rows of clusters, so
+// that the L2 cache holds the lines that they read.
+class TileScheduler {
+ public:
+  // In tiles of a cluster.
+  TileScheduler(int rows, int columns, int matrices)
+      : count_(rows * columns * matrices),
+        rows_(rows),
+        of_matrix_(rows * columns),
+        of_group_(kHigh * columns),
+        last_high_(std::max(rows % kHigh, 1)),
+        by_of_matrix_(of_matrix_),
+        by_of_group_(of_group_),
+        by_last_high_(last_high_) {}
+
+  FUSEDOPS_HD int count() const { return count_; }
+
+  // The row and the column in tiles of a cluster.
+  __device__ WorkTile at(int work) const {
+    const int matrix = quotient(work, by_of_matrix_), in_matrix = work - matrix * of_matrix_;
+    const int group = quotient(in_matrix, by_of_group_), in_group = in_matrix - group * of_group_;
+    const int first = group * kHigh;
+    if (first + kHigh <= rows_) return {first + in_group % kHigh, in_group / kHigh, matrix};
+    const int column = quotient(in_group, by_last_high_);
+    return {first + in_group - column * last_high_, column, matrix};
+  }
+
+ private:
+  static constexpr int kHigh = 8;
+
+  static __device__ int quotient(int dividend, const Divisor& divisor) {
+    return int(divisor.divide(dividend).quotient);
+  }
+
+  int count_, rows_, of_matrix_, of_group_, last_high_;
+  Divisor by_of_matrix_, by_of_group_, by_last_high_;
+};
+
+// The constants of a kernel. kRowsAlongK and kAlongK: the unit stride of a, and of b, is along k. kStagedBytes: shared
+// memory of each warp that multiplies, for stores of its epilogue.
+template <class T_, class Tiles_, bool kRowsAlongK_, bool kAlongK_, int kStagedBytes_>
+struct Gemm {
+  using T = T_;
+  using Tiles = Tiles_;
+  static constexpr bool kRowsAlongK = kRowsAlongK_, kAlongK = kAlongK_, kIsPaired = Tiles::kIsPaired;
+  static constexpr bool kIsPingPong = Tiles::kSchedule == Schedule::ping_pong;
+  static constexpr int kRows = 128, kColumns = Tiles::kColumns, kDepth = 64, kLines = 64;
+  static constexpr int kCluster = kIsPaired ? 2 : 1, kWeights = Tiles::kWeights;
+
+  static constexpr int kConsumers = 2, kConsumerThreads = kConsumers * sm90::kWarpgroup;
+  static constexpr int kThreads = kConsumerThreads + sm90::kWarpgroup;
+  static constexpr int kConsumerRegisters = 232, kProducerRegisters = 40;
+
+  // A consumer has 64 rows, or twice 64. The sums of a thread are those of Fragment in wgmma.cuh.
+  static constexpr int kProducts = kIsPingPong ? 2 : 1;
+  using Sums = float[kProducts][kColumns / 2];
+
+  // As many stages as fit into shared memory beside the epilogue's.
+  static constexpr int kStageBytes = (kRows + kColumns) * kDepth * int(sizeof(T));
+  static constexpr int kStagedBytes = kStagedBytes_, kAllStaged = kStagedBytes * kConsumerThreads / 32;
+  static constexpr int kRoom = (227 << 10) - 512;
+  static constexpr int kStages = (kRoom - kAllStaged) / kStageBytes;
+  using State = sm90::RingState<kStages>;
+
+  struct Shared {
+    alignas(1024) T a[kStages][kRows * kDepth];
+    alignas(1024) T b[kStages][kColumns * kDepth];
+    alignas(1024) char staged[std::max(kAllStaged, 1)];
+    sm90::Ring<kStages> ring;
+  };
+  static_assert(sizeof(Shared) <= 227 << 10);
+
+  // An operand of the first stage, from this line of its tile on. kSize: the lines of a tile.
+  template <bool kAlong, int kSize>
+  static __forceinline__ __device__ auto operand(const T* tile, int line = 0) {
+    if constexpr (kAlong)
+      return sm90::SwizzledTile<kSize, kDepth>::rows(tile, line);
+    else
+      return sm90::SwizzledTile<kDepth, kSize>::columns(tile, line);
+  }
+  // The offset of an operand that begins this many lines, a multiple of 64, later.
+  static constexpr int offset_of(int lines) { return lines * kDepth * int(sizeof(T)) / 16; }
+};
+
+}  // namespace fusedops::cuda
