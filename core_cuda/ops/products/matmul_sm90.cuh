@@ -1,124 +1,118 @@
-// The 16-bit product on compute capability 9.x. Reads a and b once per block tile through TMA, computes on the
-// warpgroup tensor cores (wgmma) in float32 over the whole of k, rounds once, writes c through TMA. Limit: the tensor
-// cores.
-//
-// CUTLASS's collective builders make the kernel: one warp copies tiles into a ring in shared memory, two warpgroups
-// multiply them.
+// The 16-bit product on compute capability 9.x: large tiles, in float32 over the whole of k (gemm_sm90.cuh). c is the
+// sums, rounded once, or the sums themselves, and is written through TMA. Limit: the tensor cores.
 #pragma once
 
-#include "core/cuda/launch.cuh"
-#include "cutlass/epilogue/collective/collective_builder.hpp"
-#include "cutlass/gemm/collective/collective_builder.hpp"
-#include "cutlass/gemm/device/gemm_universal_adapter.h"
-#include "cutlass/gemm/kernel/gemm_universal.hpp"
-#include "ops/products/matmul_paths.h"
+#include "ops/products/gemm_sm90.cuh"
+#include "ops/products/gemm_store_sm90.cuh"
 
 namespace fusedops::cuda {
 
-using RowMajor = cutlass::layout::RowMajor;
-using ColumnMajor = cutlass::layout::ColumnMajor;
+// The sums, rounded.
+template <class T, class Tiles>
+struct StoreProduct {
+  using Stores = PanelStores<T>;
+  static constexpr int kStagedBytes = Stores::kBytes;
 
-// A tile of 128 x 256 is the largest whose sums fit into the registers of two warpgroups, and so reads the least; a
-// cluster of two blocks shares each tile of b.
-using Sm90Cluster = cute::Shape<cute::_2, cute::_1, cute::_1>;
-struct LargeTiles {
-  using Tile = cute::Shape<cute::_128, cute::_256, cute::_64>;
-  using Cluster = Sm90Cluster;
+  CUtensorMap c;
+
+  Status prepare(const Matmul& product) { return Stores::describe(product, product.c, &c); }
+
+  __device__ void prefetch_descriptors() const { cute::prefetch_tma_descriptor(&c); }
+
+  template <class Sums>
+  __forceinline__ __device__ void operator()(const Sums& sums, const WorkTile& tile, char* staged) const {
+    Stores stores(staged, tile.matrix);
+    const int row = tile.row + threadIdx.x / 32 % 4 * Stores::kRows;
+#pragma unroll
+    for (int panel = 0; panel < Tiles::kColumns / Stores::kColumns; ++panel)
+      stores.store(c, row, tile.column + panel * Stores::kColumns,
+                   [&](int i) { return sums[0][panel * Stores::kValues + i]; });
+  }
 };
 
-// For few of them: twice as many blocks, and none that has only a neighbour in its cluster.
-struct SmallTiles {
-  using Tile = cute::Shape<cute::_128, cute::_128, cute::_64>;
-  using Cluster = cute::Shape<cute::_1, cute::_1, cute::_1>;
+// The sums, added to c if `adds`.
+template <class Tiles>
+struct StoreSums {
+  using Stores = PanelStores<float>;
+  static constexpr int kStagedBytes = Stores::kBytes, kPanels = Tiles::kColumns / Stores::kColumns;
+
+  CUtensorMap map;
+  const float* c;
+  int64_t c_stride;
+  int rows, columns;
+  bool adds;
+
+  Status prepare(const Matmul& product) {
+    c = static_cast<const float*>(product.c);
+    c_stride = product.c_stride;
+    rows = int(product.m), columns = int(product.n);
+    adds = product.adds;
+    return Stores::describe(product, product.c, &map);
+  }
+
+  __device__ void prefetch_descriptors() const { cute::prefetch_tma_descriptor(&map); }
+
+  // Brings the tile of c into the L2 cache while its last products are computed.
+  __forceinline__ __device__ void prefetch(const WorkTile& tile) const {
+    if (!adds) return;
+#pragma unroll 1
+    for (int row = 0; row < 128; row += Stores::kRows)
+#pragma unroll 1
+      for (int column = 0; column < Tiles::kColumns; column += Stores::kColumns)
+        cute::SM90_TMA_LOAD_3D::PREFETCH::copy(&map, 2 * (tile.column + column), tile.row + row, tile.matrix);
+  }
+
+  template <class Sums>
+  __forceinline__ __device__ void operator()(const Sums& sums, const WorkTile& tile, char* staged) const {
+    Stores stores(staged, tile.matrix);
+    const int row = tile.row + threadIdx.x / 32 % 4 * Stores::kRows;
+    const auto store = [&](int panel, auto&& value) {
+      stores.store(map, row, tile.column + panel * Stores::kColumns, value);
+    };
+    if (!adds) {
+#pragma unroll
+      for (int panel = 0; panel < kPanels; ++panel)
+        store(panel, [&](int i) { return sums[0][panel * Stores::kValues + i]; });
+      return;
+    }
+    Panel panels[2];
+    load(tile, 0, panels[0]);
+#pragma unroll
+    for (int panel = 0; panel < kPanels; ++panel) {
+      if (panel + 1 < kPanels) load(tile, panel + 1, panels[(panel + 1) % 2]);
+      store(panel, [&](int i) { return sums[0][panel * Stores::kValues + i] + panels[panel % 2][i]; });
+    }
+  }
+
+ private:
+  using Panel = float[Stores::kValues];
+
+  // The thread's elements of a panel of c. Whole groups of 8 columns exist, or none of the group.
+  __forceinline__ __device__ void load(const WorkTile& tile, int panel, Panel& values) const {
+    const sm90::Fragment fragment(threadIdx.x % sm90::kWarpgroup);
+    const int column = tile.column + panel * Stores::kColumns;
+#pragma unroll
+    for (int i = 0; i < Stores::kValues; i += 2) {
+      const int row = tile.row + fragment.row(i / 2 % 2), at = column + fragment.column(i);
+      float2 pair = {};
+      if (row < rows && at < columns)
+        pair = *reinterpret_cast<const float2*>(c + (int64_t(tile.matrix) * rows + row) * c_stride + at);
+      values[i] = pair.x, values[i + 1] = pair.y;
+    }
+  }
 };
-template <class T>
-inline constexpr int kTmaAlignment = 16 / sizeof(T);  // elements
 
-// c, in the product's type, is written and never read: void stands for the operand that CUTLASS would add. Sums may be
-// added to what c holds.
-template <class Out>
-using Addend = std::conditional_t<std::is_same_v<Out, float>, float, void>;
-
-template <class Out, class Tiles>
-using Sm90Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
-    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename Tiles::Tile, typename Tiles::Cluster,
-    cutlass::epilogue::collective::EpilogueTileAuto, float, float, Addend<Out>, RowMajor, kTmaAlignment<Out>, Out,
-    RowMajor, kTmaAlignment<Out>, cutlass::epilogue::TmaWarpSpecializedCooperative>::CollectiveOp;
-
-// As many stages of the ring as fit into shared memory beside the epilogue.
-template <class Out, class Tiles>
-inline constexpr int kSm90EpilogueBytes = sizeof(typename Sm90Epilogue<Out, Tiles>::SharedStorage);
-
-template <class T, class LayoutA, class LayoutB, class Out, class Tiles>
-using Sm90Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
-    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, T, LayoutA, kTmaAlignment<T>, T, LayoutB, kTmaAlignment<T>,
-    float, typename Tiles::Tile, typename Tiles::Cluster,
-    cutlass::gemm::collective::StageCountAutoCarveout<kSm90EpilogueBytes<Out, Tiles>>,
-    cutlass::gemm::KernelTmaWarpSpecializedCooperative>::CollectiveOp;
-
-// The problem is m, n, k and the number of batches.
-template <class T, class LayoutA, class LayoutB, class Out, class Tiles>
-using Sm90Kernel =
-    cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, Sm90Mainloop<T, LayoutA, LayoutB, Out, Tiles>,
-                                         Sm90Epilogue<Out, Tiles>>;
-
-// CuTe's stride of a matrix in a batch: unit along the first mode (column-major), or along the second (row-major).
-template <class Stride>
-Stride sm90_stride(int64_t stride, int64_t batch_stride) {
-  Stride result;
-  if constexpr (cute::is_static_v<std::tuple_element_t<0, Stride>>)
-    cute::get<1>(result) = stride;
-  else
-    cute::get<0>(result) = stride;
-  cute::get<2>(result) = batch_stride;
-  return result;
-}
-
-template <class Kernel>
-Status run_sm90(const typename Kernel::ProblemShape& problem, const typename Kernel::MainloopArguments& mainloop,
-                const typename Kernel::EpilogueArguments& epilogue, const Context& context) {
-  using Gemm = cutlass::gemm::device::GemmUniversalAdapter<Kernel>;
-  cutlass::KernelHardwareInfo device;
-  FUSEDOPS_TRY(check(cudaGetDevice(&device.device_id), "cudaGetDevice"));
-  // Makes the GPU's context that of this thread: CUTLASS cannot describe tiles for TMA without one.
-  FUSEDOPS_TRY(check(cudaSetDevice(device.device_id), "cudaSetDevice"));
-  FUSEDOPS_TRY(check(cudaDeviceGetAttribute(&device.sm_count, cudaDevAttrMultiProcessorCount, device.device_id),
-                     "cudaDeviceGetAttribute"));
-  const typename Gemm::Arguments arguments{cutlass::gemm::GemmUniversalMode::kGemm, problem, mainloop, epilogue,
-                                           device};
-  const auto stream = static_cast<cudaStream_t>(context.stream);
-  Gemm gemm;
-  cutlass::Status status = gemm.initialize(arguments, nullptr, stream);
-  if (status == cutlass::Status::kSuccess) status = gemm.run(stream);
-  if (status == cutlass::Status::kSuccess) return {};
-  return Status::error("fusedops: a matrix product failed: ", cutlass::cutlassGetStatusString(status));
-}
-
-template <class T, class LayoutA, class LayoutB, class Out = T, class Tiles = LargeTiles>
-Status launch_sm90(const Matmul& product, const Context& context) {
-  using Kernel = Sm90Kernel<T, LayoutA, LayoutB, Out, Tiles>;
-  const Matmul::Matrix &a = product.a, &b = product.b;
-  const auto stride_c = sm90_stride<typename Kernel::StrideD>(product.c_stride, product.m * product.c_stride);
-  return run_sm90<Kernel>(
-      {int(product.m), int(product.n), int(product.k), int(product.batch)},
-      {static_cast<const T*>(a.data), sm90_stride<typename Kernel::StrideA>(a.stride, a.batch_stride),
-       static_cast<const T*>(b.data), sm90_stride<typename Kernel::StrideB>(b.stride, b.batch_stride)},
-      {{1.0f, product.adds ? 1.0f : 0.0f},
-       static_cast<Out*>(product.c),
-       stride_c,
-       static_cast<Out*>(product.c),
-       stride_c},
-      context);
-}
-
-template <class T, class Out = T, class Tiles = LargeTiles>
+// The unit stride of a runs along k unless a is transposed; that of b does if b is transposed.
+template <class T, class Tiles, class Store>
 Status matmul_sm90(const Matmul& product, const Context& context) {
-  // CUTLASS names a layout after op(a) and op(b): row-major is "not transposed" for both.
+  const auto launch_with = [&]<bool kRowsAlongK, bool kAlongK>() {
+    return launch_gemm<Gemm<T, Tiles, kRowsAlongK, kAlongK, Store::kStagedBytes>>(product, Store(), context);
+  };
   if (product.a.transposed)
-    return product.b.transposed ? launch_sm90<T, ColumnMajor, ColumnMajor, Out, Tiles>(product, context)
-                                : launch_sm90<T, ColumnMajor, RowMajor, Out, Tiles>(product, context);
-  return product.b.transposed ? launch_sm90<T, RowMajor, ColumnMajor, Out, Tiles>(product, context)
-                              : launch_sm90<T, RowMajor, RowMajor, Out, Tiles>(product, context);
+    return product.b.transposed ? launch_with.template operator()<false, true>()
+                                : launch_with.template operator()<false, false>();
+  return product.b.transposed ? launch_with.template operator()<true, true>()
+                              : launch_with.template operator()<true, false>();
 }
 
 }  // namespace fusedops::cuda
