@@ -6,7 +6,7 @@ import importlib.util
 import os
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -165,6 +165,17 @@ def models(transformers: Any) -> Any:
 def random(request: pytest.FixtureRequest) -> np.random.Generator:
     """The same numbers for a test whatever else runs, and whichever framework and device it runs on."""
     return np.random.default_rng(zlib.crc32(request.function.__qualname__.encode()))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Skips a test that fills a GPU if the GPU is too small, or if other processes' caches leave too little of it."""
+    try:
+        return (yield)
+    except RuntimeError as error:
+        if "whole_gpu" in getattr(item, "fixturenames", ()) and type(error).__name__ == "OutOfMemoryError":
+            pytest.skip("GPU: too little memory is free")
+        raise
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
