@@ -1,0 +1,166 @@
+// The warpgroups of attention's backward on compute capability 9.x that multiply.
+#pragma once
+
+#include "ops/attention/attention_sm90_backward_tiles.cuh"
+
+namespace fusedops::cuda::sm90 {
+
+// Masked probabilities become zeros, whatever their scores. Most tiles have none. A row is a key here, a column a
+// query.
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kBits>
+__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::mask(
+    const Attention& call, const Work& work, const Fragment& fragment, int first_key, int tile, float (&p)[kM / 2]) {
+  const Range queries = queries_of(work, tile);
+  const Range of_all = call.band.keys_of_all(work.sequence, queries);
+  const bool whole = of_all.begin <= work.keys.begin && work.keys.begin + kN <= of_all.end;
+  if (whole) return;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int key = work.keys.begin + first_key + fragment.row(r), first = queries.begin + fragment.pair;
+    Range seen = call.band.queries(work.sequence, {key, key + 1});
+    seen = key < work.sequence.kept ? Range{seen.begin - first, seen.end - first} : Range{};
+#pragma unroll
+    for (int i = 0; i < kM / 2; ++i) {
+      if (i / 2 % 2 != r) continue;
+      if (!seen.has(i / 4 * 8 + i % 2)) p[i] = 0;
+    }
+  }
+}
+
+// A warpgroup that computes: dk and dv of 64 keys.
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kBits>
+__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::consume(
+    const Parameters& parameters, const Work& work, Shared& shared) {
+  const Attention& call = parameters.call;
+  const int thread = threadIdx.x - kWarpgroup, warpgroup = cutlass::canonical_warp_group_idx() - 1;
+  const int first_key = warpgroup % kKeyGroups * 64;  // of the tile: this warpgroup's
+  const Fragment fragment(thread % kWarpgroup);
+  const int key_half = warpgroup / kKeyGroups * kKeyFeatures;
+  const auto k = KeyTile::rows(shared.k, first_key), v = KeyTile::rows(shared.v, first_key);
+  const auto q = QueryTile::rows(shared.q), dy = QueryTile::rows(shared.dy);
+  const auto q_right = QueryTile::columns(shared.q, key_half), dy_right = QueryTile::columns(shared.dy, key_half);
+  const auto ds_left = DsTile::columns(shared.ds, warpgroup % kQueryGroups * 64);
+  const auto k_right = KeyTile::columns(shared.k, warpgroup / kQueryGroups * kQueryFeatures);
+  float dk[kKeyFeatures / 2] = {}, dv[kKeyFeatures / 2] = {};
+
+  if (!work.queries.is_empty()) {
+    shared.keys_are_there.wait(0);
+    const int kept = work.sequence.kept - work.keys.begin;
+    if (kept < kN && (call.offsets_q || call.lengths)) {
+      clear_rows<KeyTile>(shared.k, kept, thread, kConsumers * kWarpgroup);
+      clear_rows<KeyTile>(shared.v, kept, thread, kConsumers * kWarpgroup);
+      cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 0);
+    }
+  }
+  State state;
+  uint32_t phase = 1;
+  Pairs pairs;
+  // All threads write the same: no one has to wait, and it takes no registers.
+  if (kBits && call.has_mask) shared.mask = MaskRows(call, work.b, work.sequence, work.head);
+  const auto take = [&](int tile) {
+    const int stage = state.stage, offset = stage * QueryTile::kOffset;
+    float scores[kM / 2], slopes[kM / 2];
+    shared.q_ring.wait(state);
+    bool mask_keeps_all = true;
+    if constexpr (kBits) {
+      const int told = shared.told[state.count % kTold].x;
+      tile = told / 2, mask_keeps_all = told % 2;
+    }
+    if (call.offsets_q && (tile + 1) * kM > work.sequence.queries) {  // rows of the next sequence
+      const int rows = work.sequence.queries - tile * kM;
+      shared.dy_ring.wait(state);
+      clear_rows<QueryTile>(shared.q[stage], rows, thread, kConsumers * kWarpgroup);
+      clear_rows<QueryTile>(shared.dy[stage], rows, thread, kConsumers * kWarpgroup);
+      cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 0);
+    }
+    multiply<T, /*kAdds=*/false>(k, q + offset, scores);
+    shared.dy_ring.wait(state);
+    multiply<T, /*kAdds=*/false>(v, dy + offset, slopes);
+    if constexpr (kBits) pairs.look(call, work, shared.mask, tile, mask_keeps_all);
+    wait_for<1>(dk, scores);
+    if (kRunsOn && state.count > 0) shared.q_ring.release((stage + 1) % kStages);  // last tile
+
+    // p = 2^(score - lse).
+    uint32_t p[kM / 4], ds[kM / 4];
+    const float factor = parameters.factor;
+#pragma unroll
+    for (int i = 0; i < kM / 2; ++i)
+      scores[i] = exp2_or_zero(fmaf(scores[i], factor, -shared.lse[stage][fragment.column(i)]));
+    mask(call, work, fragment, first_key, tile, scores);
+    if constexpr (kBits)
+      if (!pairs.all_are_kept) pairs.kept.each([&](int i, bool kept) { scores[i] = kept ? scores[i] : 0; });
+    round_to<T>(p, scores);
+    if constexpr (kBits)
+      if (call.dropout.seed)
+        pairs.drawn.each([&](int i, bool kept) { p[i / 2] &= kept ? ~0u : i % 2 ? 0x0000ffffu : 0xffff0000u; });
+    multiply<T, /*kAdds=*/true>(p, dy_right + offset, dv);
+    wait_for<1>(slopes);
+    if constexpr (kBits)
+      if (call.dropout.seed) {
+        const auto scale = static_cast<float>(call.dropout.scale);
+        pairs.drawn.each([&](int i, bool kept) { slopes[i] = kept ? slopes[i] * scale : 0; });
+      }
+#pragma unroll
+    for (int i = 0; i < kM / 2; ++i) {
+      slopes[i] = scores[i] * (slopes[i] - shared.delta[stage][fragment.column(i)]);
+    }
+    round_to<T>(ds, slopes);
+
+    // ds to shared memory. Whoever has come here has read what was there before, for dq.
+    if (warpgroup < kKeyGroups)
+      store_fragment<DsTile>(shared.ds[stage] + (first_key + thread % kWarpgroup / 32 * 16) * DsTile::kPanel, 0, ds);
+    cutlass::arch::fence_view_async_shared();
+    cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 0);
+    float dq[kDqPart];
+    const auto store_dq = [&](int part) {
+#pragma unroll
+      for (int i = 0; i < kDqPart; i += 4)
+        *reinterpret_cast<float4*>(shared.dq + (part * kDqPart + i) * kConsumers * kWarpgroup + thread * 4) =
+            make_float4(dq[i], dq[i + 1], dq[i + 2], dq[i + 3]);
+    };
+    multiply<T, /*kAdds=*/false>(ds_left + stage * DsTile::kOffset, k_right, dq);
+    multiply<T, /*kAdds=*/true>(ds, q_right + offset, dk);
+    cute::warpgroup_wait<2>();
+    shared.dy_ring.release(stage);
+    wait_for<1>(dq);
+    shared.dq_is_free.wait(phase);
+    phase ^= 1;
+    store_dq(0);
+    if constexpr (kDqParts == 2) {
+      constexpr int kNext = KeyTile::offset_of_columns(kQueryFeatures / kDqParts);
+      multiply<T, /*kAdds=*/false>(ds_left + stage * DsTile::kOffset, k_right + kNext, dq);
+      wait_for<0>(dq, dk);
+      store_dq(1);
+    }
+    cutlass::arch::fence_view_async_shared();
+    __syncwarp();
+    if (thread % 32 == 0) shared.dq_is_there.arrive();
+    if constexpr (!kRunsOn) {
+      wait_for<0>(dk);
+      shared.q_ring.release(stage);
+      if constexpr (kStages == 1) cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 1);  // ds has been read
+    }
+    ++state;
+  };
+  if constexpr (kBits)
+    for (int left = query_tiles(work).count(); left > 0; --left) take(0);  // it is told which
+  else
+    for_each_query_tile(parameters, work, [&](int tile, int64_t, const auto&) { take(tile); });
+  wait_for<0>(dk);
+  if (!join_heads(parameters, work, shared, thread, dk, dv)) return;
+
+  // By way of the memory of v and k, which nobody reads any more.
+  const int64_t b = call.place(work.b), first = work.sequence.first_key + work.keys.begin;
+  const int first_row = first_key + thread % kWarpgroup / 32 * 16, count = work.keys.end - work.keys.begin;
+  const auto store = [&](auto& values, double factor, T* tile, const HeadRows& rows, int columns) {
+    const float factors[2] = {static_cast<float>(factor), static_cast<float>(factor)};
+    T* const first_place = rows.row<T>(b, first, work.key_head);
+    store_rows<KeyTile>(first_row, key_half, factors, values, tile, count, columns,
+                        [&](int row) { return first_place + row * rows.position; });
+  };
+  cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 0);
+  store(dv, kBits ? call.dropout.scale : 1, shared.v, call.dv, call.dim_v);
+  store(dk, call.scale, shared.k, call.dk, call.dim);
+}
+
+}  // namespace fusedops::cuda::sm90

@@ -1,0 +1,42 @@
+// The producer of attention's backward on compute capability 9.x.
+#pragma once
+
+#include "ops/attention/attention_sm90_backward_tiles.cuh"
+
+namespace fusedops::cuda::sm90 {
+
+// The warp that copies.
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kBits>
+__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::produce(
+    const Parameters& parameters, const Work& work, Shared& shared) {
+  const Attention& call = parameters.call;
+  const bool leads = threadIdx.x % 32 == 0, packed = call.offsets_q;
+  const int b = packed ? 0 : work.b;
+  if (leads) {
+    auto* barrier = reinterpret_cast<uint64_t*>(&shared.keys_are_there);
+    const int position = static_cast<int>(work.sequence.first_key) + work.keys.begin;
+    shared.keys_are_there.arrive_and_expect_tx(sizeof(shared.k) + sizeof(shared.v));
+    load_tile<KeyTile>(parameters.k, barrier, position, work.key_head, b, shared.k);
+    load_tile<KeyTile>(parameters.v, barrier, position, work.key_head, b, shared.v);
+  }
+  State state;
+  for_each_query_tile(parameters, work, [&](int tile, int64_t slot, const auto& tiles) {
+    const int position = static_cast<int>(work.sequence.first_query) + tile * kM, stage = state.stage;
+    if constexpr (kBits) {
+      // Here, where it delays nobody: this warp runs ahead.
+      const int turn = turn_of(parameters, work, tile);
+      if (leads) shared.told[state.count % kTold] = {2 * tile + tiles.keeps_all(tile), turn};
+    }
+    const auto load = [&](QueryRing& ring, const CUtensorMap& map, T* rows, const float* numbers, float* to) {
+      uint64_t* const barrier = ring.acquire(state, leads, kStageBytes);
+      if (!leads) return;
+      load_tile<QueryTile>(map, barrier, position, work.head, b, rows);
+      cute::SM90_BULK_COPY_G2S::copy(numbers + slot * kM, barrier, to, kM * sizeof(float));
+    };
+    load(shared.q_ring, parameters.q, shared.q[stage], parameters.workspace.lse, shared.lse[stage]);
+    load(shared.dy_ring, parameters.dy, shared.dy[stage], parameters.workspace.delta, shared.delta[stage]);
+    ++state;
+  });
+}
+
+}  // namespace fusedops::cuda::sm90

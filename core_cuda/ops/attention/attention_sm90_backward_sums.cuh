@@ -1,0 +1,108 @@
+// The sums of attention's backward over blocks, in float32 in global memory: dq over tiles of keys, dk and dv over
+// heads that share keys. Semaphores keep their order.
+#pragma once
+
+#include "core/cuda/sm90/bulk_copy.cuh"
+#include "ops/attention/attention_sm90_backward_tiles.cuh"
+
+namespace fusedops::cuda::sm90 {
+
+// The warp that adds tiles of dq to global memory, each when it is its turn. One thread does it.
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kBits>
+__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::accumulate(
+    const Parameters& parameters, const Work& work, Shared& shared) {
+  uint32_t phase = 0;
+  int taken = 0;
+  for_each_query_tile(parameters, work, [&](int tile, int64_t slot, const auto&) {
+    if (threadIdx.x % 32 != 0) return;
+    int turn = 0;
+    if constexpr (!kBits) turn = turn_of(parameters, work, tile);
+    int* turns = parameters.workspace.turns + slot;
+    float* dq = parameters.workspace.dq + slot * kM * kD;
+    shared.dq_is_there.wait(phase);
+    if constexpr (kBits) turn = shared.told[taken++ % kTold].y;
+    while (load_acquire(turns) != turn) {
+    }
+    fence_proxies();
+    constexpr uint32_t kBytes = kM * kD * sizeof(float);
+    if (turn == 0)
+      store_bulk(dq, shared.dq, kBytes);
+    else
+      add_bulk(dq, shared.dq, kBytes);
+    commit_bulk();
+    wait_for_bulk_reads();
+    shared.dq_is_free.arrive();
+    wait_for_bulk();
+    fence_proxies();
+    store_release(turns, turn + 1);
+    phase ^= 1;
+  });
+}
+
+// Adds up the dk and dv of heads that share keys, in their order; true for the last one, which then has the sums. All
+// others leave theirs in global memory, as the threads have them: value / 4, thread, value % 4.
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kBits>
+template <int kValues>
+__forceinline__ __device__ bool Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::join_heads(
+    const Parameters& parameters, const Work& work, Shared& shared, int thread, float (&dk)[kValues],
+    float (&dv)[kValues]) {
+  const int group = parameters.call.group, turn = work.head % group;
+  if (group == 1) return true;
+  constexpr int kThreads = kConsumers * kWarpgroup;
+  constexpr uint32_t kBytes = kValues * kThreads * sizeof(float);
+  static_assert(kBytes == kN * kD * sizeof(float));
+  const int64_t slot =
+      work.key_head * parameters.key_slots.count() + parameters.key_slots.slot(work.b, work.keys.begin / kN);
+  int* turns = parameters.workspace.key_turns + slot;
+  float* sums = parameters.workspace.dk_dv + slot * 2 * kN * kD;
+  const auto wait = [&] {
+    if (thread == 0)
+      while (load_acquire(turns) != turn) {
+      }
+  };
+  if (turn == group - 1) {
+    wait();
+    cutlass::arch::NamedBarrier::sync(kThreads, 0);
+    fence_proxies();
+#pragma unroll
+    for (int i = 0; i < kValues; i += 4) {
+      const auto* of_thread = reinterpret_cast<const float4*>(sums + i * kThreads + thread * 4);
+      const float4 a = __ldcg(of_thread), b = __ldcg(of_thread + kValues * kThreads / 4);
+      dk[i] += a.x, dk[i + 1] += a.y, dk[i + 2] += a.z, dk[i + 3] += a.w;
+      dv[i] += b.x, dv[i + 1] += b.y, dv[i + 2] += b.z, dv[i + 3] += b.w;
+    }
+    return true;
+  }
+  // The memory of k and v has room for one of both.
+  const auto leave = [&](const float (&values)[kValues], float* memory, float* to) {
+#pragma unroll
+    for (int i = 0; i < kValues; i += 4)
+      *reinterpret_cast<float4*>(memory + i * kThreads + thread * 4) =
+          make_float4(values[i], values[i + 1], values[i + 2], values[i + 3]);
+    cutlass::arch::fence_view_async_shared();
+    cutlass::arch::NamedBarrier::sync(kThreads, 0);
+    if (thread != 0) return;
+    if (turn == 0)
+      store_bulk(to, memory, kBytes);
+    else
+      add_bulk(to, memory, kBytes);
+    commit_bulk();
+  };
+  static_assert(offsetof(Shared, q) - offsetof(Shared, k) >= kBytes);
+  cutlass::arch::NamedBarrier::sync(kThreads, 0);  // nobody reads the keys any more
+  wait();
+  fence_proxies();
+  auto* memory = reinterpret_cast<float*>(shared.k);
+  leave(dk, memory, sums);
+  if (thread == 0) wait_for_bulk_reads();
+  cutlass::arch::NamedBarrier::sync(kThreads, 0);
+  leave(dv, memory, sums + kN * kD);
+  if (thread == 0) {
+    wait_for_bulk();
+    fence_proxies();
+    store_release(turns, turn + 1);
+  }
+  return false;
+}
+
+}  // namespace fusedops::cuda::sm90

@@ -1,0 +1,211 @@
+// The tiles, memory and parameters of attention's backward on compute capability 9.x, and the scheduler of its work:
+// which tiles of queries a block's keys see, in which order. See attention_sm90_backward.cuh.
+#pragma once
+
+#include "ops/attention/attention_sm90_bits.cuh"
+
+namespace fusedops::cuda::sm90 {
+
+// kBits: with a mask or dropout, or both.
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kBits>
+struct Backward {
+  using T = Value;
+  static constexpr int kM = kTileQueries, kN = kTileKeys, kD = kFeatures;
+  static constexpr int kConsumers = 2, kThreads = kWarpgroup * (1 + kConsumers);
+  static constexpr int kKeyGroups = kN / 64, kHalves = kConsumers / kKeyGroups;  // warpgroups: over keys, over features
+  static constexpr int kStages = kD > 192 ? 1 : 2;                               // of each ring
+  // dk runs on into the next tile: if its q has a place of its own, and two scores of each pair leave registers for ds.
+  static constexpr bool kRunsOn = kStages > 1 && kM == 64;
+  static constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
+
+  // k and v: [keys, features]; q and dy: [queries, features]; ds: [keys, queries].
+  using KeyTile = RowTile<kN, kD>;
+  using QueryTile = RowTile<kM, kD>;
+  using DsTile = RowTile<kN, kM>;
+
+  // dk and dv: the warpgroups share the features where there are 64 keys. dq: they share its queries, or its features
+  // where there are 64 queries.
+  static constexpr int kKeyFeatures = kD / kHalves;
+  static constexpr int kQueryGroups = kM / 64, kFeatureGroups = kConsumers / kQueryGroups;
+  static constexpr int kQueryFeatures = kD / kFeatureGroups;
+  static constexpr int kDqValues = kM * kD / (kConsumers * kWarpgroup);  // in a thread
+  // Beside 128 features of dk and dv, there are registers for dq of 64 features: with more, wgmma would be serialized.
+  static constexpr int kDqParts = kD > 192 ? 2 : 1, kDqPart = kDqValues / kDqParts;
+
+  using QueryRing = Ring<kStages>;
+  using State = RingState<kStages>;
+  static constexpr uint32_t kStageBytes = QueryTile::kSize * sizeof(T) + kM * sizeof(float);
+
+  // A stage's copy is told before the stage is free, while the copy before it may still be read.
+  static constexpr int kTold = kBits ? 2 * kStages : 1;
+
+  struct alignas(1024) Shared {
+    alignas(1024) T k[KeyTile::kSize];
+    alignas(1024) T v[KeyTile::kSize];
+    alignas(1024) T q[kStages][QueryTile::kSize];
+    alignas(1024) T dy[kStages][QueryTile::kSize];
+    alignas(1024) T ds[kStages][DsTile::kSize];
+    alignas(128) float dq[kM * kD];  // as the threads have it: value / 4, thread, value % 4
+    alignas(128) float lse[kStages][kM];
+    alignas(128) float delta[kStages][kM];
+    QueryRing q_ring, dy_ring;
+    // Of a tile of queries: its number, times two, and whether the mask keeps all of it; whose turn its dq is.
+    int2 told[kTold];
+    MaskRows mask;
+    cutlass::arch::ClusterTransactionBarrier keys_are_there;
+    cutlass::arch::ClusterBarrier dq_is_there, dq_is_free;
+  };
+
+  // What the kernels hand on, slot by slot.
+  struct Workspace {
+    static Workspace of(const Attention& call, void* memory) {
+      const BackwardSlots sizes(call);
+      auto* dq = static_cast<float*>(memory);
+      float* dk_dv = dq + sizes.count * kM * kD;
+      float* lse = dk_dv + sizes.shared_count * 2 * kN * kD;
+      float* delta = lse + sizes.count * kM;
+      int* turns = reinterpret_cast<int*>(delta + sizes.count * kM);
+      return {dq, dk_dv, lse, delta, turns, turns + sizes.count, sizes.count, sizes.shared_count};
+    }
+
+    float* dq;     // sums, not yet times the scale
+    float* dk_dv;  // likewise, of heads that share keys
+    float* lse;    // in units of log 2; infinity for rows that see no key, so that their probabilities are zero
+    float* delta;
+    int* turns;      // how many tiles of keys have added their part to a tile of dq
+    int* key_turns;  // how many heads have added their part to a tile of dk and dv
+    int64_t slots, key_slots;
+  };
+
+  struct Parameters {
+    Attention call;
+    CUtensorMap q, dy, k, v;
+    Order<kN> order;
+    Slots<kM> slots;
+    Slots<kN> key_slots;
+    Workspace workspace;
+    MaskTiles mask;  // nothing without a mask
+    float factor;
+  };
+
+  using Tiles = std::conditional_t<kBits, HeadTiles, EveryHeadTile>;
+
+  struct Work {
+    Sequence sequence;
+    Range keys;     // of the tile
+    Range queries;  // as tiles of kM, that see some of them
+    int b, head, key_head;
+    Tiles tiles;
+  };
+
+  static __device__ Work work(const Parameters& parameters, int index) {
+    const Attention& call = parameters.call;
+    const Task task = parameters.order.task(index);
+    Work work{.sequence = call.sequence(task.sequence),
+              .b = task.sequence,
+              .head = task.head,
+              .key_head = call.key_head(task.head),
+              .tiles = Tiles(parameters.mask, call, task.sequence, task.head)};
+    const int begin = task.tile * kN, end = begin + kN;
+    work.keys = {begin, end < work.sequence.keys ? end : work.sequence.keys};
+    const Range kept = {begin, end < work.sequence.kept ? end : work.sequence.kept};
+    if (kept.is_empty()) return work;
+    const Range queries = call.band.queries(work.sequence, kept);
+    if (!queries.is_empty()) work.queries = {queries.begin / kM, (queries.end + kM - 1) / kM};
+    return work;
+  }
+
+  // The same, known to the compiler to be so for all threads of a warp: it then keeps it, and what follows from it, out
+  // of the registers that the sums need.
+  static __device__ Work uniform(Work work) {
+    for (int* value : {&work.sequence.queries, &work.sequence.keys, &work.sequence.kept, &work.keys.begin,
+                       &work.keys.end, &work.queries.begin, &work.queries.end, &work.b, &work.head, &work.key_head})
+      *value = __shfl_sync(0xffffffff, *value, 0);
+    return work;
+  }
+
+  static __device__ Range queries_of(const Work& work, int tile) {
+    const int begin = tile * kM, end = begin + kM;
+    return {begin, end < work.sequence.queries ? end : work.sequence.queries};
+  }
+
+  // Most masks of pairs are causal, and for the others it makes no difference.
+  static __host__ __device__ bool last_first(const Attention& call) { return call.band.causal || call.has_mask; }
+
+  // The tiles of queries that see the block's keys.
+  static __forceinline__ __device__ auto query_tiles(const Work& work) {
+    return work.tiles.queries(work.keys.begin / kN, work.queries);
+  }
+
+  // How many tiles of keys add to the dq of a tile of queries before this block.
+  static __forceinline__ __device__ int turn_of(const Parameters& parameters, const Work& work, int tile) {
+    const Range keys = parameters.call.band.keys(work.sequence, queries_of(work, tile));
+    const int here = work.keys.begin / kN;
+    const Range earlier =
+        last_first(parameters.call) ? Range{here + 1, (keys.end - 1) / kN + 1} : Range{keys.begin / kN, here};
+    return work.tiles.keys(tile, earlier).count();
+  }
+
+  // Calls body(tile of queries, its slot, tiles), in the order in which all warps take them.
+  template <class Body>
+  static __forceinline__ __device__ void for_each_query_tile(const Parameters& parameters, const Work& work,
+                                                             Body&& body) {
+    const int64_t first = work.head * parameters.slots.count() + parameters.slots.slot(work.b, 0);
+    auto tiles = query_tiles(work);
+    for (int tile = tiles.after(work.queries.begin - 1); tile < work.queries.end; tile = tiles.after(tile))
+      body(tile, first + tile, tiles);
+  }
+
+  // attention_sm90_backward_loader.cuh: the warp that copies tiles.
+  static __forceinline__ __device__ void produce(const Parameters& parameters, const Work& work, Shared& shared);
+
+  // attention_sm90_backward_sums.cuh: sums over blocks, in their order.
+  static __forceinline__ __device__ void accumulate(const Parameters& parameters, const Work& work, Shared& shared);
+  template <int kValues>
+  static __forceinline__ __device__ bool join_heads(const Parameters& parameters, const Work& work, Shared& shared,
+                                                    int thread, float (&dk)[kValues], float (&dv)[kValues]);
+
+  // The pairs of a tile's queries with a warp's keys that a mask and dropout keep, as bits.
+  struct Pairs {
+    // Finds the bits of a tile while its scores are computed. Queries behind the last one have no probability.
+    __forceinline__ __device__ void look(const Attention& call, const Work& work, const MaskRows& mask, int tile,
+                                         bool mask_keeps_all) {
+      const int warp = (threadIdx.x - kWarpgroup) / 32 % (4 * kKeyGroups), key = work.keys.begin + warp * 16;
+      const auto query = [&](int in_tile) {
+        const int query = tile * kM + in_tile, last = work.sequence.queries - 1;
+        return query < last ? query : last;
+      };
+      all_are_kept = mask_keeps_all;
+      if (!all_are_kept) {
+        kept = {};
+        kept.template find<2>(
+            [&](int in_tile) { return mask.template kept<16>(query(in_tile), key, work.sequence.kept); });
+      }
+      if (call.dropout.seed) {
+        const auto dropout = call.dropout.template prepared<float>();
+        const int64_t row = call.row(work.b, work.sequence, work.head, 0);
+        drawn = {};
+        drawn.template find<1>(
+            [&](int in_tile) { return kept_bits<16>(dropout, call.first_probability(row + query(in_tile)) + key); });
+      }
+    }
+
+    bool all_are_kept;
+    ColumnBits<kM> kept, drawn;  // kept by the mask, unless all are
+  };
+
+  // attention_sm90_backward_consumer.cuh: the warpgroups that multiply.
+  static __forceinline__ __device__ void consume(const Parameters& parameters, const Work& work, Shared& shared);
+  static __forceinline__ __device__ void mask(const Attention& call, const Work& work, const Fragment& fragment,
+                                              int first_key, int tile, float (&p)[kM / 2]);
+
+  // attention_sm90_backward_passes.cuh: the kernels before and after the products.
+  static constexpr int kLanes = 8;  // of a row, in prepare()
+  static __device__ void prepare(const Parameters& parameters);
+  static __device__ void finish(const Parameters& parameters);
+
+  // attention_sm90_backward.cuh
+  static __forceinline__ __device__ void run(const Parameters& parameters, Shared& shared);
+};
+
+}  // namespace fusedops::cuda::sm90
