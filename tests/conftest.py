@@ -60,7 +60,7 @@ OF_VALUES = ("test_parity.py", "test_reference.py", "test_special_values.py")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out the suites that a specification has no need of."""
+    """Leaves out the suites that a specification does not need, and the same skip again and again."""
 
     def is_needed(item: pytest.Item) -> bool:
         parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
