@@ -148,7 +148,8 @@ struct Scale {
 
 template <bool kAligned, bool kIsE5m2, class A, int kPack>
 __device__ void store_float8s(const A (&values)[kPack], const Scale<A>& scale, uint8_t* to, int64_t count) {
-  struct alignas(kPack) {
+  static_assert(!kAligned || kPack % 4 == 0);
+  struct alignas(kPack < 4 ? 4 : kPack) {
     uint32_t words[(kPack + 3) / 4];
   } pack;
 #pragma unroll
