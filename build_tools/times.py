@@ -125,6 +125,7 @@ def main() -> None:
     except BuildError as error:
         raise SystemExit(f"fusedops: {error}") from None
     before = json.loads(given.compare.read_text()) if given.compare else {}
+    before = {file: cost for file, cost in before.items() if given.only in file}
     if given.json:
         given.json.write_text(json.dumps(costs, indent=1) + "\n")
     print("\n".join(table(costs, before, given.rows)))

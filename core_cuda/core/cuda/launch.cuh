@@ -22,7 +22,8 @@ inline Status check(cudaError_t error, const char* what) {
 
 // The first line of every kernel that launch() starts. Such a kernel may be scheduled while the one before it on the
 // stream is still running (CUDA Programming Guide, "Programmatic Dependent Launch"), which hides most of the launch:
-// here it lets the next kernel start, and waits until all work before it is done and visible.
+// here it lets the next kernel start, and waits until all work before it is done and visible. Kernels that let it start
+// later, such as gemm_kernel, call both functions themselves.
 __device__ inline void begin_kernel() {
 #if __CUDA_ARCH__ >= 900
   cudaTriggerProgrammaticLaunchCompletion();

@@ -86,7 +86,6 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
   using KeyTile = typename Kernel::KeyTile;
   using QueryTile = typename Kernel::QueryTile;
   constexpr int kM = Kernel::kM, kN = Kernel::kN, kD = Kernel::kD;
-  // Also makes the GPU's context that of this thread, which describe_rows needs.
   FUSEDOPS_TRY(allow_shared_memory(attention_backward_products<Kernel>, sizeof(typename Kernel::Shared)));
   MaskTiles mask;
   if (call.has_mask) {

@@ -55,7 +55,7 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
   State state;
   uint32_t phase = 1;
   Pairs pairs;
-  // All threads write the same: no one has to wait, and it takes no registers.
+  // All threads write the same value, so that no barrier is needed. In shared memory it takes no registers.
   if (kBits && call.has_mask) shared.mask = MaskRows(call, work.b, work.sequence, work.head);
   const auto take = [&](int tile) {
     const int stage = state.stage, offset = stage * QueryTile::kOffset;
@@ -63,8 +63,8 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     shared.q_ring.wait(state);
     bool mask_keeps_all = true;
     if constexpr (kBits) {
-      const int told = shared.told[state.count % kTold].x;
-      tile = told / 2, mask_keeps_all = told % 2;
+      const int loaded = shared.loaded[state.count % kLoaded].x;
+      tile = loaded / 2, mask_keeps_all = loaded % 2;
     }
     if (call.offsets_q && (tile + 1) * kM > work.sequence.queries) {  // rows of the next sequence
       const int rows = work.sequence.queries - tile * kM;
@@ -106,7 +106,7 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     }
     round_to<T>(ds, slopes);
 
-    // ds to shared memory. Whoever has come here has read what was there before, for dq.
+    // Stores ds to shared memory. All consumers have read the ds of this stage before.
     if (warpgroup < kKeyGroups)
       store_fragment<DsTile>(shared.ds[stage] + (first_key + thread % kWarpgroup / 32 * 16) * DsTile::kPanel, 0, ds);
     cutlass::arch::fence_view_async_shared();
@@ -143,13 +143,13 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     ++state;
   };
   if constexpr (kBits)
-    for (int left = query_tiles(work).count(); left > 0; --left) take(0);  // it is told which
+    for (int left = query_tiles(work).count(); left > 0; --left) take(0);  // the producer names the tile
   else
     for_each_query_tile(parameters, work, [&](int tile, int64_t, const auto&) { take(tile); });
   wait_for<0>(dk);
   if (!join_heads(parameters, work, shared, thread, dk, dv)) return;
 
-  // By way of the memory of v and k, which nobody reads any more.
+  // The results pass through the memory of v and k, which is free now.
   const int64_t b = call.place(work.b), first = work.sequence.first_key + work.keys.begin;
   const int first_row = first_key + thread % kWarpgroup / 32 * 16, count = work.keys.end - work.keys.begin;
   const auto store = [&](auto& values, double factor, T* tile, const HeadRows& rows, int columns) {

@@ -23,9 +23,9 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
   for_each_query_tile(parameters, work, [&](int tile, int64_t slot, const auto& tiles) {
     const int position = static_cast<int>(work.sequence.first_query) + tile * kM, stage = state.stage;
     if constexpr (kBits) {
-      // Here, where it delays nobody: this warp runs ahead.
+      // The producer computes the turn, since it runs ahead of the consumers.
       const int turn = turn_of(parameters, work, tile);
-      if (leads) shared.told[state.count % kTold] = {2 * tile + tiles.keeps_all(tile), turn};
+      if (leads) shared.loaded[state.count % kLoaded] = {2 * tile + tiles.keeps_all(tile), turn};
     }
     const auto load = [&](QueryRing& ring, const CUtensorMap& map, T* rows, const float* numbers, float* to) {
       uint64_t* const barrier = ring.acquire(state, leads, kStageBytes);

@@ -5,7 +5,7 @@
 
 namespace fusedops::cuda::sm90 {
 
-// Before: a warp for each row of queries, those behind the end of a sequence too.
+// Computes delta and the scaled lse. Eight threads take a row of queries, also one behind a sequence's end.
 template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kBits>
 __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::prepare(const Parameters& parameters) {
   const Attention& call = parameters.call;
@@ -17,8 +17,8 @@ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::prep
   const int head = static_cast<int>(row / kM / slots);
   if (lane == 0)
     for (int64_t i = row; i < parameters.workspace.key_slots; i += parameters.workspace.slots * kM)
-      parameters.workspace.key_turns[i] = 0;
-  if (row % kM == 0 && lane == 0) parameters.workspace.turns[row / kM] = 0;
+      parameters.workspace.dk_dv_semaphores[i] = 0;
+  if (row % kM == 0 && lane == 0) parameters.workspace.dq_semaphores[row / kM] = 0;
   const auto [b, tile] = parameters.slots.at(slot);
   const int query = static_cast<int>(tile * kM + row % kM);
   const Sequence sequence = call.sequence(b);
@@ -43,7 +43,7 @@ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::prep
   }
 }
 
-// After: dq, rounded. A block has a slot, and a thread the values that it had of it in the kernel before.
+// Rounds dq. A block takes a slot, and each thread the values that it held in the kernel of the products.
 template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kBits>
 __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::finish(const Parameters& parameters) {
   const Attention& call = parameters.call;

@@ -17,11 +17,11 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     if (threadIdx.x % 32 != 0) return;
     int turn = 0;
     if constexpr (!kBits) turn = turn_of(parameters, work, tile);
-    int* turns = parameters.workspace.turns + slot;
+    int* semaphore = parameters.workspace.dq_semaphores + slot;
     float* dq = parameters.workspace.dq + slot * kM * kD;
     shared.dq_is_there.wait(phase);
-    if constexpr (kBits) turn = shared.told[taken++ % kTold].y;
-    while (load_acquire(turns) != turn) {
+    if constexpr (kBits) turn = shared.loaded[taken++ % kLoaded].y;
+    while (load_acquire(semaphore) != turn) {
     }
     fence_proxies();
     constexpr uint32_t kBytes = kM * kD * sizeof(float);
@@ -34,7 +34,7 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     shared.dq_is_free.arrive();
     wait_for_bulk();
     fence_proxies();
-    store_release(turns, turn + 1);
+    store_release(semaphore, turn + 1);
     phase ^= 1;
   });
 }
@@ -53,11 +53,11 @@ __forceinline__ __device__ bool Backward<Value, kTileQueries, kTileKeys, kFeatur
   static_assert(kBytes == kN * kD * sizeof(float));
   const int64_t slot =
       work.key_head * parameters.key_slots.count() + parameters.key_slots.slot(work.b, work.keys.begin / kN);
-  int* turns = parameters.workspace.key_turns + slot;
+  int* semaphore = parameters.workspace.dk_dv_semaphores + slot;
   float* sums = parameters.workspace.dk_dv + slot * 2 * kN * kD;
   const auto wait = [&] {
     if (thread == 0)
-      while (load_acquire(turns) != turn) {
+      while (load_acquire(semaphore) != turn) {
       }
   };
   if (turn == group - 1) {
@@ -89,7 +89,7 @@ __forceinline__ __device__ bool Backward<Value, kTileQueries, kTileKeys, kFeatur
     commit_bulk();
   };
   static_assert(offsetof(Shared, q) - offsetof(Shared, k) >= kBytes);
-  cutlass::arch::NamedBarrier::sync(kThreads, 0);  // nobody reads the keys any more
+  cutlass::arch::NamedBarrier::sync(kThreads, 0);  // all consumers have read the keys
   wait();
   fence_proxies();
   auto* memory = reinterpret_cast<float*>(shared.k);
@@ -100,7 +100,7 @@ __forceinline__ __device__ bool Backward<Value, kTileQueries, kTileKeys, kFeatur
   if (thread == 0) {
     wait_for_bulk();
     fence_proxies();
-    store_release(turns, turn + 1);
+    store_release(semaphore, turn + 1);
   }
   return false;
 }

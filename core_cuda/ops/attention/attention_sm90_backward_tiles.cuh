@@ -36,8 +36,8 @@ struct Backward {
   using State = RingState<kStages>;
   static constexpr uint32_t kStageBytes = QueryTile::kSize * sizeof(T) + kM * sizeof(float);
 
-  // A stage's copy is told before the stage is free, while the copy before it may still be read.
-  static constexpr int kTold = kBits ? 2 * kStages : 1;
+  // The producer writes an entry before the stage is free, while the entry before it may still be read.
+  static constexpr int kLoaded = kBits ? 2 * kStages : 1;
 
   struct alignas(1024) Shared {
     alignas(1024) T k[KeyTile::kSize];
@@ -49,14 +49,14 @@ struct Backward {
     alignas(128) float lse[kStages][kM];
     alignas(128) float delta[kStages][kM];
     QueryRing q_ring, dy_ring;
-    // Of a tile of queries: its number, times two, and whether the mask keeps all of it; whose turn its dq is.
-    int2 told[kTold];
+    // Tiles of queries: x is twice the number, plus 1 if the mask keeps all of the tile; y is the turn of its dq.
+    int2 loaded[kLoaded];
     MaskRows mask;
     cutlass::arch::ClusterTransactionBarrier keys_are_there;
     cutlass::arch::ClusterBarrier dq_is_there, dq_is_free;
   };
 
-  // What the kernels hand on, slot by slot.
+  // Buffers between the three kernels, by slots.
   struct Workspace {
     static Workspace of(const Attention& call, void* memory) {
       const BackwardSlots sizes(call);
@@ -64,16 +64,16 @@ struct Backward {
       float* dk_dv = dq + sizes.count * kM * kD;
       float* lse = dk_dv + sizes.shared_count * 2 * kN * kD;
       float* delta = lse + sizes.count * kM;
-      int* turns = reinterpret_cast<int*>(delta + sizes.count * kM);
-      return {dq, dk_dv, lse, delta, turns, turns + sizes.count, sizes.count, sizes.shared_count};
+      int* semaphores = reinterpret_cast<int*>(delta + sizes.count * kM);
+      return {dq, dk_dv, lse, delta, semaphores, semaphores + sizes.count, sizes.count, sizes.shared_count};
     }
 
     float* dq;     // sums, not yet times the scale
     float* dk_dv;  // likewise, of heads that share keys
     float* lse;    // in units of log 2; infinity for rows that see no key, so that their probabilities are zero
     float* delta;
-    int* turns;      // how many tiles of keys have added their part to a tile of dq
-    int* key_turns;  // how many heads have added their part to a tile of dk and dv
+    int* dq_semaphores;     // the number of tiles of keys that have added to a tile of dq
+    int* dk_dv_semaphores;  // the number of heads that have added to a tile of dk and dv
     int64_t slots, key_slots;
   };
 
@@ -137,7 +137,7 @@ struct Backward {
     return work.tiles.queries(work.keys.begin / kN, work.queries);
   }
 
-  // How many tiles of keys add to the dq of a tile of queries before this block.
+  // The number of tiles of keys that add to the dq of a tile of queries before this block.
   static __forceinline__ __device__ int turn_of(const Parameters& parameters, const Work& work, int tile) {
     const Range keys = parameters.call.band.keys(work.sequence, queries_of(work, tile));
     const int here = work.keys.begin / kN;

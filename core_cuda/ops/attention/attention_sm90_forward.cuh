@@ -30,8 +30,8 @@ struct Forward {
   using KeyRing = Ring<kStages>;
   using State = RingState<kStages>;
 
-  // A stage's copy is told before the stage is free, while the copy before it may still be read.
-  static constexpr int kTold = kBits ? 2 * kStages : 1;
+  // The producer writes an entry before the stage is free, while the entry before it may still be read.
+  static constexpr int kLoaded = kBits ? 2 * kStages : 1;
 
   // For y beside q; otherwise y takes q's place.
   static constexpr bool kHasRoom = (2 * kM + 2 * kStages * kN) * kD * sizeof(T) <= (226 << 10);
@@ -42,7 +42,7 @@ struct Forward {
     alignas(1024) T k[kStages][KeyTile::kSize];
     alignas(1024) T v[kStages][KeyTile::kSize];
     KeyRing k_ring, v_ring;
-    int told[kTold];  // of a tile of keys: its number, times two, and whether the mask keeps all of it
+    int loaded[kLoaded];  // tiles of keys: twice the number, plus 1 if the mask keeps all of the tile
     cutlass::arch::ClusterTransactionBarrier q_is_there;
     cutlass::arch::ClusterBarrier q_is_free;
   };
@@ -103,7 +103,7 @@ struct Forward {
       auto tiles = tiles_of(parameters, work, work.keys);
       const auto load_k = [&](int tile) {
         if constexpr (kBits)
-          if (leads) shared.told[k_state.count % kTold] = 2 * tile + tiles.keeps_all(tile);
+          if (leads) shared.loaded[k_state.count % kLoaded] = 2 * tile + tiles.keeps_all(tile);
         uint64_t* const barrier = shared.k_ring.acquire(k_state, leads, kKeyBytes);
         if (leads)
           load_tile<KeyTile>(parameters.k, barrier, first_key + tile * kN, key_head, sequence, shared.k[k_state.stage]);
@@ -254,9 +254,9 @@ struct Forward {
     };
     // The tile whose scores were started, and what is kept of it.
     const auto look = [&](int expected) {
-      const int told = kBits ? shared.told[k_state.count % kTold] : 2 * expected;
-      pairs.look(call, work, told / 2, told % 2);
-      return told / 2;
+      const int loaded = kBits ? shared.loaded[k_state.count % kLoaded] : 2 * expected;
+      pairs.look(call, work, loaded / 2, loaded % 2);
+      return loaded / 2;
     };
     const auto start_values = [&] {
       shared.v_ring.wait(v_state);
@@ -464,7 +464,6 @@ Status launch_forward(const Attention& call, void* workspace, const Context& con
   parameters.order =
       Order<Kernel::kM>::of(Slots<Kernel::kM>::of_queries(call), call.heads,
                             int64_t(call.keys) * (call.dim + call.dim_v) * 2 / call.group, kLeastPairs, true, true);
-  // Also makes the GPU's context that of this thread, which describe_rows needs.
   FUSEDOPS_TRY(allow_shared_memory(attention_forward<Kernel>, sizeof(typename Kernel::Shared)));
   using QTile = typename Kernel::QTile;
   using KeyTile = typename Kernel::KeyTile;

@@ -141,8 +141,8 @@ struct StoreLoss {
 template <class T>
 Status loss_sm90(const Matmul& product, const StoreLoss<T>& epilogue, const Context& context) {
   static_assert(PingPongTiles::kColumns == kFineColumns);
-  return product.b.transposed ? launch_gemm<Gemm<T, PingPongTiles, true, true, 0>>(product, epilogue, context)
-                              : launch_gemm<Gemm<T, PingPongTiles, true, false, 0>>(product, epilogue, context);
+  return product.b.transposed ? launch_gemm<T, PingPongTiles, true, true>(product, epilogue, context)
+                              : launch_gemm<T, PingPongTiles, true, false>(product, epilogue, context);
 }
 
 }  // namespace fusedops::cuda

@@ -11,9 +11,6 @@
 
 namespace fusedops::cuda {
 
-// The lines of op(b) that an instruction multiplies, and the lines of a box if they do not run along k.
-inline constexpr int kTileLines = 64;
-
 // The lines of op(b) in a box. `along_k`: their unit stride is along k.
 FUSEDOPS_HD constexpr int column_lines(bool along_k, int n) { return along_k && n < kTileLines ? n : kTileLines; }
 
@@ -58,14 +55,6 @@ struct FewTiles {
   static_assert(offsetof(Shared, full) >= kRows * kSumPitch * sizeof(float));
   static_assert(sizeof(Shared) <= 227 << 10);
 
-  // An operand of the ring, from this line of its first tile on. kSize: the lines of a tile.
-  template <bool kAlong, int kSize>
-  static __forceinline__ __device__ auto operand(const T* tile, int line = 0) {
-    if constexpr (kAlong)
-      return sm90::SwizzledTile<kSize, kDepth>::rows(tile, line);
-    else
-      return sm90::SwizzledTile<kDepth, kSize>::columns(tile, line);
-  }
   // The offset of an operand that begins this many lines, a multiple of 64, or this many lines of tiles later.
   static constexpr int offset_of(int lines) { return lines * kDepth * int(sizeof(T)) / 16; }
 
@@ -199,8 +188,8 @@ __forceinline__ __device__ void multiply_tiles(typename S::Shared& shared, typen
   constexpr int kProductOffset = S::offset_of(S::kWarpgroups * S::kLines);
   // A uniform index keeps the descriptors in uniform registers, where the instructions read them.
   const int group = cutlass::canonical_warp_group_idx(), lane = threadIdx.x % 32;
-  const auto first_matrix = S::template operand<S::kAlongK, S::kColumns>(shared.matrix, group * S::kLines);
-  const auto first_rows = S::template operand<S::kRowsAlongK, S::kRows>(shared.rows);
+  const auto first_matrix = sm90::line_operand<S::kAlongK, S::kColumns, S::kDepth>(shared.matrix, group * S::kLines);
+  const auto first_rows = sm90::line_operand<S::kRowsAlongK, S::kRows, S::kDepth>(shared.rows);
   const auto release = [&](int stage) {
     uint64_t* const empty = &shared.empty[stage];
     if (!place.call.shares()) {

@@ -67,7 +67,7 @@ __device__ void store_tile(typename S::Shared& shared, const typename S::Sums& s
   }
 }
 
-// The sums of a tile, for finish_tile, in the memory of the ring, which no one reads any more.
+// The sums of a tile, for finish_tile, in the memory of the ring, which is free now.
 template <class S>
 __device__ void spread_sums(float* all, const typename S::Sums& sums) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

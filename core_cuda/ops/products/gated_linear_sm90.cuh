@@ -85,8 +85,8 @@ Status launch_gated_sm90(const GatedLinear& call, const Context& context) {
   epilogue.rows = int(call.rows);
   epilogue.columns = int(call.columns);
   epilogue.activation = call.activation;
-  return launch_gemm<Gemm<T, GatedTiles, true, kAlongK, 0>>(call.gate_product(call.y), epilogue, context,
-                                                            call.up_product(call.y).b);
+  return launch_gemm<T, GatedTiles, true, kAlongK>(call.gate_product(call.y), epilogue, context,
+                                                   call.up_product(call.y).b);
 }
 
 template <class T>

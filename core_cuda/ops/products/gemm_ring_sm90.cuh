@@ -59,8 +59,8 @@ __forceinline__ __device__ void release_stage(typename S::Shared& shared, int st
 template <class S, class OnIssue>
 __forceinline__ __device__ void multiply_tile(typename S::Shared& shared, typename S::State& state, int steps, int row,
                                               typename S::Sums& sums, OnIssue&& on_issue) {
-  const auto first_a = S::template operand<S::kRowsAlongK, S::kRows>(shared.a[0], row);
-  const auto first_b = S::template operand<S::kAlongK, S::kColumns>(shared.b[0]);
+  const auto first_a = sm90::line_operand<S::kRowsAlongK, S::kRows, S::kDepth>(shared.a[0], row);
+  const auto first_b = sm90::line_operand<S::kAlongK, S::kColumns, S::kDepth>(shared.b[0]);
   int last = 0;
 #pragma unroll
   for (auto& of_product : sums) sm90::fence_registers(of_product);

@@ -112,7 +112,7 @@ inline bool has_matrices(const Matmul& product, const Matmul::Matrix& matrix) {
   return product.batch > 1 && matrix.batch_stride != 0;
 }
 
-// Describes boxes of `count` lines and 64 of k of an operand with this many lines.
+// Describes boxes of `count` lines and kTileDepth of k of an operand with this many lines.
 inline Status describe_lines(const Matmul& product, const Matmul::Matrix& matrix, bool along_k, int64_t lines,
                              int count, CUtensorMap* result) {
   const bool is_batch = has_matrices(product, matrix);
@@ -124,20 +124,17 @@ inline Status describe_lines(const Matmul& product, const Matmul::Matrix& matrix
       .data = matrix.data,
       .sizes = dimensions(cuuint64_t(product.k), cuuint64_t(lines), cuuint64_t(is_batch ? product.batch : 1)),
       .strides = {stride, is_batch ? batch_stride : stride},
-      .box = dimensions(cuuint32_t(64), cuuint32_t(along_k ? count : 64), cuuint32_t(1))};
-  // A promotion to 256 bytes would read past the ends of lines that are not aligned.
-  return boxes.describe(result,
-                        stride % 128 == 0 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
+      .box = dimensions(cuuint32_t(kTileDepth), cuuint32_t(along_k ? count : kTileLines), cuuint32_t(1))};
+  return boxes.describe(result, sm90::promotion_of(stride));
 }
 
 // `others`: the matrices b after the first, if the tiles have columns of several.
-template <class S, class Epilogue, class... Others>
+template <class T, class Tiles, bool kRowsAlongK, bool kAlongK, class Epilogue, class... Others>
 Status launch_gemm(const Matmul& product, const Epilogue& epilogue, const Context& context, const Others&... others) {
-  static_assert(std::is_trivially_copyable_v<Epilogue>);
-  static_assert(S::kWeights == 1 + sizeof...(Others) && S::kStagedBytes == Epilogue::kStagedBytes);
+  using S = Gemm<T, Tiles, kRowsAlongK, kAlongK, Epilogue::kStagedBytes>;
+  static_assert(std::is_trivially_copyable_v<Epilogue> && S::kWeights == 1 + sizeof...(Others));
   const auto kernel = gemm_kernel<S, Epilogue>;
   const auto tiles = [](int64_t size, int of_tile) { return int((size + of_tile - 1) / of_tile); };
-  // Also makes the GPU's context that of this thread: tiles cannot be described for TMA without one.
   FUSEDOPS_TRY(allow_shared_memory(kernel, int(sizeof(typename S::Shared))));
   GemmCall<S::kWeights, Epilogue> call = {
       .epilogue = epilogue,
@@ -151,7 +148,7 @@ Status launch_gemm(const Matmul& product, const Epilogue& epilogue, const Contex
   int i = 0;
   for (const Matmul::Matrix& b : {product.b, others...})
     FUSEDOPS_TRY(describe_lines(product, b, S::kAlongK, product.n, S::kColumns / S::kCluster, &call.b[i++]));
-  const int64_t clusters = device_attribute(cudaDevAttrMultiProcessorCount) / S::kCluster;
+  const int64_t clusters = std::max(device_attribute(cudaDevAttrMultiProcessorCount) / S::kCluster, 1);
   const Grid grid = {.blocks = std::min<int64_t>(call.scheduler.count(), clusters) * S::kCluster,
                      .threads = S::kThreads,
                      .shared_bytes = int(sizeof(typename S::Shared)),

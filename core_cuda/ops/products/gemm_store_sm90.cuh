@@ -9,7 +9,8 @@
 namespace fusedops::cuda {
 
 // Panels of a warp on their way to memory: 16 rows of 128 bytes, in two buffers that take turns. A warp needs no other
-// one, and so no barrier of the block.
+// one, and so no barrier of the block. A work tile has an even number of panels: the next one begins with the first
+// buffer again.
 template <class Out>
 class PanelStores {
  public:
@@ -44,13 +45,13 @@ class PanelStores {
     const sm90::Boxes<3> boxes = {
         .data = c,
         .sizes = {cuuint64_t(product.n) * kHalves, cuuint64_t(product.m), cuuint64_t(product.batch)},
-        .strides = {stride, stride * cuuint64_t(product.m)},
+        .strides = {stride, product.batch > 1 ? stride * cuuint64_t(product.m) : stride},
         .box = {64, kRows, 1}};
     return boxes.describe(result);
   }
 
  private:
-  static constexpr int kHalves = sizeof(Out) / 2;
+  static constexpr int kHalves = sizeof(Out) / 2;  // 16-bit words of an element
   using Panel = sm90::SwizzledTile<kRows, 64>;
 
   template <class Value>

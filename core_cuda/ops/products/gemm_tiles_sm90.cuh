@@ -6,6 +6,7 @@
 #include "core/cuda/divisor.cuh"
 #include "core/cuda/sm90/ring.cuh"
 #include "core/cuda/sm90/swizzled_tile.cuh"
+#include "ops/products/matmul_tiles.h"
 
 namespace fusedops::cuda {
 
@@ -17,7 +18,7 @@ enum class Schedule { cooperative, ping_pong };
 // kWeights: the columns of a tile are shared evenly by this many matrices b.
 template <int kColumns_, Schedule kSchedule_, bool kIsPaired_, int kWeights_ = 1>
 struct TileShape {
-  static constexpr int kColumns = kColumns_, kWeights = kWeights_;
+  static constexpr int kRows = 128, kColumns = kColumns_, kWeights = kWeights_;
   static constexpr Schedule kSchedule = kSchedule_;
   static constexpr bool kIsPaired = kIsPaired_;
 };
@@ -80,7 +81,7 @@ struct Gemm {
   using Tiles = Tiles_;
   static constexpr bool kRowsAlongK = kRowsAlongK_, kAlongK = kAlongK_, kIsPaired = Tiles::kIsPaired;
   static constexpr bool kIsPingPong = Tiles::kSchedule == Schedule::ping_pong;
-  static constexpr int kRows = 128, kColumns = Tiles::kColumns, kDepth = 64, kLines = 64;
+  static constexpr int kRows = Tiles::kRows, kColumns = Tiles::kColumns, kDepth = kTileDepth, kLines = kTileLines;
   static constexpr int kCluster = kIsPaired ? 2 : 1, kWeights = Tiles::kWeights;
 
   static constexpr int kConsumers = 2, kConsumerThreads = kConsumers * sm90::kWarpgroup;
@@ -106,14 +107,6 @@ struct Gemm {
   };
   static_assert(sizeof(Shared) <= 227 << 10);
 
-  // An operand of the first stage, from this line of its tile on. kSize: the lines of a tile.
-  template <bool kAlong, int kSize>
-  static __forceinline__ __device__ auto operand(const T* tile, int line = 0) {
-    if constexpr (kAlong)
-      return sm90::SwizzledTile<kSize, kDepth>::rows(tile, line);
-    else
-      return sm90::SwizzledTile<kDepth, kSize>::columns(tile, line);
-  }
   // The offset of an operand that begins this many lines, a multiple of 64, later.
   static constexpr int offset_of(int lines) { return lines * kDepth * int(sizeof(T)) / 16; }
 };

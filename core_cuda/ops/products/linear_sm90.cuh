@@ -38,7 +38,7 @@ struct StoreLinear {
 
   template <class Sums>
   __forceinline__ __device__ void operator()(const Sums& sums, const WorkTile& tile, char* staged) const {
-    constexpr int kPanels = 2 * 128 / Stores::kColumns, kValues = Stores::kValues;
+    constexpr int kPanels = 2 * PingPongTiles::kColumns / Stores::kColumns, kValues = Stores::kValues;
     Stores stores(staged, tile.matrix);
     const sm90::Fragment fragment(threadIdx.x % sm90::kWarpgroup);
     const int row = tile.row + fragment.first_row / 16 * 16;
@@ -79,8 +79,7 @@ struct StoreLinear {
 
 template <class T, bool kAlongK>
 Status launch_linear_sm90(const Matmul& product, const Context& context) {
-  using Store = StoreLinear<T>;
-  return launch_gemm<Gemm<T, PingPongTiles, true, kAlongK, Store::kStagedBytes>>(product, Store(), context);
+  return launch_gemm<T, PingPongTiles, true, kAlongK>(product, StoreLinear<T>(), context);
 }
 
 // a's rows are of unit stride, as those of x are.

@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     if (gridDim.x <= kMultiprocessors) cudaTriggerProgrammaticLaunchCompletion();
     if (!alone) cute::cluster_sync();
   }
-  // No one leaves whose sums are being read, or into whose memory a pair copies.
+  // A block stays while others read its sums or its pair copies into its memory.
   if (!alone || call.shares()) cute::cluster_sync();
 }
 
@@ -96,9 +96,7 @@ inline Status describe_tiles(const Matmul::Matrix& matrix, bool along_k, int64_t
                                 .sizes = pair(cuuint64_t(k), cuuint64_t(lines)),
                                 .strides = {stride},
                                 .box = pair(cuuint32_t(depth), cuuint32_t(count))};
-  // A promotion to 256 bytes would read past the ends of lines that are not aligned: 7 % of 3000 x 3000 x 3000.
-  return boxes.describe(result,
-                        stride % 128 == 0 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
+  return boxes.describe(result, sm90::promotion_of(stride));
 }
 
 // The same for an operand. `halves`: each block of a pair copies one half of a tile.
@@ -180,12 +178,11 @@ Status few_tiles(const Matmul& product, const FewTilesChoice& tile, const Contex
       .epilogue = ElementEpilogue<T>(product.epilogue),
   };
   const int64_t blocks = row_tiles * column_tiles * tile.parts;
-  const int64_t most = device_attribute(cudaDevAttrMultiProcessorCount) / 2 * 2;  // pairs, if tiles are shared
+  const int64_t most = std::max(device_attribute(cudaDevAttrMultiProcessorCount) / 2 * 2, 2);  // pairs share tiles
   const Grid grid = {.blocks = stays ? std::min(blocks, most) : blocks,
                      .threads = kernel.threads,
                      .shared_bytes = kernel.shared_bytes,
                      .cluster = tile.sharing == Sharing::nothing ? tile.parts : 2};
-  // Also makes the GPU's context that of this thread: tiles cannot be described for TMA without one.
   FUSEDOPS_TRY(allow_shared_memory(kernel.kernel, grid.shared_bytes));
   CUtensorMap tiles_of_a, tiles_of_b, tiles_of_c = {};
   const int row_lines = rows_along_k ? call.rows : kTileLines;

@@ -11,7 +11,8 @@ namespace fusedops::cuda {
 template <class T, class Tiles>
 struct StoreProduct {
   using Stores = PanelStores<T>;
-  static constexpr int kStagedBytes = Stores::kBytes;
+  static constexpr int kStagedBytes = Stores::kBytes, kPanels = Tiles::kColumns / Stores::kColumns;
+  static_assert(kPanels % 2 == 0);
 
   CUtensorMap c;
 
@@ -24,7 +25,7 @@ struct StoreProduct {
     Stores stores(staged, tile.matrix);
     const int row = tile.row + threadIdx.x / 32 % 4 * Stores::kRows;
 #pragma unroll
-    for (int panel = 0; panel < Tiles::kColumns / Stores::kColumns; ++panel)
+    for (int panel = 0; panel < kPanels; ++panel)
       stores.store(c, row, tile.column + panel * Stores::kColumns,
                    [&](int i) { return sums[0][panel * Stores::kValues + i]; });
   }
@@ -35,6 +36,7 @@ template <class Tiles>
 struct StoreSums {
   using Stores = PanelStores<float>;
   static constexpr int kStagedBytes = Stores::kBytes, kPanels = Tiles::kColumns / Stores::kColumns;
+  static_assert(kPanels % 2 == 0);
 
   CUtensorMap map;
   const float* c;
@@ -56,7 +58,7 @@ struct StoreSums {
   __forceinline__ __device__ void prefetch(const WorkTile& tile) const {
     if (!adds) return;
 #pragma unroll 1
-    for (int row = 0; row < 128; row += Stores::kRows)
+    for (int row = 0; row < Tiles::kRows; row += Stores::kRows)
 #pragma unroll 1
       for (int column = 0; column < Tiles::kColumns; column += Stores::kColumns)
         cute::SM90_TMA_LOAD_3D::PREFETCH::copy(&map, 2 * (tile.column + column), tile.row + row, tile.matrix);
@@ -106,7 +108,7 @@ struct StoreSums {
 template <class T, class Tiles, class Store>
 Status matmul_sm90(const Matmul& product, const Context& context) {
   const auto launch_with = [&]<bool kRowsAlongK, bool kAlongK>() {
-    return launch_gemm<Gemm<T, Tiles, kRowsAlongK, kAlongK, Store::kStagedBytes>>(product, Store(), context);
+    return launch_gemm<T, Tiles, kRowsAlongK, kAlongK>(product, Store(), context);
   };
   if (product.a.transposed)
     return product.b.transposed ? launch_with.template operator()<false, true>()

@@ -9,6 +9,7 @@
 namespace fusedops::cuda {
 
 inline constexpr int kTileDepth = 64;            // of k: a step of all these kernels
+inline constexpr int kTileLines = 64;            // of a box whose lines do not run along k
 inline constexpr int kMostParts = 8;             // of k: the blocks of a cluster
 inline constexpr int kMostColumnsOfParts = 128;  // of tiles whose k may have several parts
 inline constexpr int kMultiprocessors = 132;     // of a large GPU: the order of sums does not follow the GPU at hand

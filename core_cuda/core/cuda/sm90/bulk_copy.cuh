@@ -1,7 +1,7 @@
 // Bulk copies and additions from shared to global memory, without tensor maps, and flags that order them among blocks.
 #pragma once
 
-#include "cute/arch/util.hpp"
+#include <cstdint>
 
 namespace fusedops::cuda::sm90 {
 
@@ -17,17 +17,18 @@ __device__ inline void store_release(int* flag, int value) {
 __device__ inline void fence_proxies() { asm volatile("fence.proxy.async;" ::: "memory"); }
 __device__ inline void store_bulk(float* to, const float* from, uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
-               "r"(cute::cast_smem_ptr_to_uint(from)), "r"(bytes)
+               "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from))), "r"(bytes)
                : "memory");
 }
 __device__ inline void add_bulk(float* to, const float* from, uint32_t bytes) {
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
-               "r"(cute::cast_smem_ptr_to_uint(from)), "r"(bytes)
+               "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from))), "r"(bytes)
                : "memory");
 }
 __device__ inline void commit_bulk() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Until shared memory is free again; until what was written is there.
+// Waits until the copies have read shared memory.
 __device__ inline void wait_for_bulk_reads() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+// Waits until the copies are complete.
 __device__ inline void wait_for_bulk() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 }  // namespace fusedops::cuda::sm90

@@ -64,4 +64,13 @@ struct SwizzledTile {
   }
 };
 
+// An operand of kLines lines, from `line` on, a multiple of 64 if the unit stride is not along the depth (kAlongDepth).
+template <bool kAlongDepth, int kLines, int kDepth>
+__forceinline__ __device__ auto line_operand(const void* tile, int line = 0) {
+  if constexpr (kAlongDepth)
+    return SwizzledTile<kLines, kDepth>::rows(tile, line);
+  else
+    return SwizzledTile<kDepth, kLines>::columns(tile, line);
+}
+
 }  // namespace fusedops::cuda::sm90
