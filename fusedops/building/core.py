@@ -64,8 +64,7 @@ def _cutlass_flags(ninja: NinjaFile, options: Options, cutlass: Cutlass) -> list
     made.parent.mkdir(parents=True, exist_ok=True)
     made.unlink(missing_ok=True)
     made.symlink_to(cutlass.folder.resolve())
-    includes = ["-isystem", str(link / "include"), "-isystem", str(link / "tools/util/include")]
-    return [*includes, f"-DFUSEDOPS_CUTLASS={cutlass.version}"]
+    return ["-isystem", str(link / "include"), f"-DFUSEDOPS_CUTLASS={cutlass.version}"]
 
 
 def cpp(options: Options, with_kernels: bool) -> list[str]:
