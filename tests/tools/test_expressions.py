@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fusedops.expressions import Expression, packed
-from fusedops.expressions.graph import FUSED, OPERATIONS
+from fusedops.expressions.graph import FUSED, OPERATIONS, ROWS
 from fusedops.expressions.program import NUMBER, OPTIONAL, TENSOR
 from fusedops.sources import folder
 from tests.helpers.expressions import evaluate, numeric_gradients, operand_count, reference
@@ -166,11 +166,14 @@ def test_stages():
     assert len(last.stages) == 2 and [OPERATIONS[i.op] for i in last.stages[1]] == ["input", "reduced", "mul"]
 
 
-def test_operations_are_those_of_the_core():
+@pytest.mark.parametrize(
+    ("name", "expected"), [("Op", OPERATIONS), ("Fold", tuple(row.removeprefix("row_") for row in ROWS))]
+)
+def test_operations_are_those_of_the_core(name, expected):
     """By their numbers, which are their places in either list."""
     header = (folder("core_cuda") / "core_cuda/core/program/program.h").read_text()
-    enumeration = re.search(r"enum class Op : int32_t \{(.*?)\};", header, re.DOTALL)
-    assert tuple(re.findall(r"^ *(\w+),", enumeration[1], re.MULTILINE)) == OPERATIONS
+    enumeration = re.search(rf"enum class {name} : int32_t {{(.*?)}};", header, re.DOTALL)
+    assert tuple(re.findall(r"\w+", re.sub(r"//.*", "", enumeration[1]))) == expected
 
 
 @given(text=st.recursive(LEAVES, grown, max_leaves=6), seed=st.integers(0, 3))
