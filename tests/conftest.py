@@ -59,6 +59,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 OF_VALUES = ("test_parity.py", "test_reference.py", "test_special_values.py")
 
 
+@pytest.hookimpl(trylast=True)  # behind -k and -m, of whose choice one case is left
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out the suites that a specification does not need, and the same skip again and again."""
 
