@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Generator, Iterator
+import tempfile
+from collections.abc import Callable, Generator, Iterator
 from fcntl import LOCK_EX, LOCK_SH, LOCK_UN, flock
-from typing import IO
+from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
@@ -49,3 +52,18 @@ def alone(_turn: tuple[IO[str], IO[str]] | None) -> None:
         flock(door, LOCK_EX)
         flock(room, LOCK_EX)
         flock(door, LOCK_UN)
+
+
+def once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Any]) -> Any:
+    """The result of make(folder), which must survive JSON. One process of pytest makes it, in a folder that all of
+    them see; the others wait for it. If it fails, each process tries."""
+    folder = tmp_path_factory.getbasetemp()
+    place = (folder.parent if IS_WORKER else folder) / name
+    place.mkdir(exist_ok=True)
+    result = place / "result.json"
+    with (place / "lock").open("w") as lock:
+        flock(lock, LOCK_EX)
+        if not result.exists():
+            made = make(Path(tempfile.mkdtemp(dir=place)))
+            result.write_text(json.dumps(made))
+        return json.loads(result.read_text())

@@ -19,6 +19,7 @@ from fusedops import loading
 from fusedops.building import jit, options
 from fusedops.building.progress import progress
 from tests.helpers.running import copy_without_libraries, python
+from tests.helpers.workers import once
 
 LOAD = """
 import fusedops
@@ -40,10 +41,14 @@ def folder(tmp_path_factory):
     """Of the copy."""
     if loading.FRAMEWORKS["torch"].installed() is None:
         pytest.skip("PyTorch is not installed")
-    copy = copy_without_libraries(tmp_path_factory.mktemp("package"))
-    for name in jit.FOLDERS:
-        shutil.copytree(jit._sources() / name, copy / "fusedops/_sources" / name)
-    return copy
+
+    def make(place):
+        copy = copy_without_libraries(place)
+        for name in jit.FOLDERS:
+            shutil.copytree(jit._sources() / name, copy / "fusedops/_sources" / name)
+        return str(copy)
+
+    return Path(once(tmp_path_factory, "package", make))
 
 
 @pytest.fixture
@@ -197,15 +202,20 @@ def test_a_library_that_is_damaged_is_linked_again(race):
 def built(folder, tmp_path_factory):
     """Two processes that came at once to an empty cache, after they ended; the cache; and how long it took. The only
     build of these tests: without optimization, which takes a third of the time, and without what debuggers read."""
-    cache = tmp_path_factory.mktemp("extensions") / "the cache"
-    variables = {"PYTHONPATH": str(folder), "TORCH_EXTENSIONS_DIR": str(cache), "CUDA": "0", "CXX": "g++", **OPTIONS}
-    environment = os.environ | variables
-    command = [sys.executable, "-c", LOAD]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    start = time.monotonic()
-    both = [subprocess.Popen(command, env=environment, cwd=folder, text=True, **pipes) for _ in range(2)]
-    outputs = [process.communicate(timeout=900) for process in both]
-    return outputs, [process.returncode for process in both], cache, time.monotonic() - start
+
+    def make(place):
+        cache = str(place / "the cache")
+        variables = {"PYTHONPATH": str(folder), "TORCH_EXTENSIONS_DIR": cache, "CUDA": "0", "CXX": "g++", **OPTIONS}
+        environment = os.environ | variables
+        command = [sys.executable, "-c", LOAD]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        start = time.monotonic()
+        both = [subprocess.Popen(command, env=environment, cwd=folder, text=True, **pipes) for _ in range(2)]
+        outputs = [process.communicate(timeout=900) for process in both]
+        return outputs, [process.returncode for process in both], cache, time.monotonic() - start
+
+    outputs, codes, cache, seconds = once(tmp_path_factory, "extensions", make)
+    return outputs, codes, Path(cache), seconds
 
 
 @pytest.mark.slow
