@@ -21,10 +21,9 @@ def sentence(file: Path) -> str:
 def section() -> Iterator[str]:
     yield HEADING
     yield "`python -m tests.index` writes this table from the files' docstrings."
-    for folder in sorted({file.parent for file in TESTS.rglob("test_*.py")}):
-        yield f"\n| `tests/{folder.relative_to(TESTS)}/` | |\n| --- | --- |"
-        for file in sorted(folder.glob("test_*.py")):
-            yield f"| `{file.name}` | {sentence(file).replace('|', chr(92) + '|')} |"
+    yield "\n| file | subject |\n| --- | --- |"
+    for file in sorted(TESTS.rglob("test_*.py")):
+        yield f"| `{file.relative_to(TESTS)}` | {sentence(file).replace('|', chr(92) + '|')} |"
 
 
 def page() -> str:
