@@ -55,9 +55,6 @@ struct FewTiles {
   static_assert(offsetof(Shared, full) >= kRows * kSumPitch * sizeof(float));
   static_assert(sizeof(Shared) <= 227 << 10);
 
-  // The offset of an operand that begins this many lines, a multiple of 64, or this many lines of tiles later.
-  static constexpr int offset_of(int lines) { return lines * kDepth * int(sizeof(T)) / 16; }
-
   // The rows of a tile whose lines do not run along k come in pieces of 64, since TMA copies 128 bytes of a line at
   // most.
   static constexpr int kRowLines = kRowsAlongK ? kRows : kLines;
@@ -185,7 +182,7 @@ __forceinline__ __device__ void multiply_tiles(typename S::Shared& shared, typen
                                                const FewTilesPlace<S>& place, typename S::Sums& sums) {
   using Full = cutlass::arch::ClusterTransactionBarrier;
   using Empty = cutlass::arch::ClusterBarrier;
-  constexpr int kProductOffset = S::offset_of(S::kWarpgroups * S::kLines);
+  constexpr int kProductOffset = sm90::line_offset<S::kDepth>(S::kWarpgroups * S::kLines);
   // A uniform index keeps the descriptors in uniform registers, where the instructions read them.
   const int group = cutlass::canonical_warp_group_idx(), lane = threadIdx.x % 32;
   const auto first_matrix = sm90::line_operand<S::kAlongK, S::kColumns, S::kDepth>(shared.matrix, group * S::kLines);
@@ -208,8 +205,8 @@ __forceinline__ __device__ void multiply_tiles(typename S::Shared& shared, typen
   for (int i = 0; i < place.steps; ++i, ++*state) {
     const int stage = state->stage;
     Full::wait(&shared.full[stage], state->phase);
-    const auto matrix = first_matrix + stage * S::offset_of(S::kColumns);
-    const auto rows = first_rows + stage * S::offset_of(S::kRows);
+    const auto matrix = first_matrix + stage * sm90::line_offset<S::kDepth>(S::kColumns);
+    const auto rows = first_rows + stage * sm90::line_offset<S::kDepth>(S::kRows);
     cute::warpgroup_arrive();
 #pragma unroll
     for (int k = 0; k < rows.kSteps; ++k)

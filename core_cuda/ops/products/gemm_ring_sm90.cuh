@@ -67,15 +67,15 @@ __forceinline__ __device__ void multiply_tile(typename S::Shared& shared, typena
 #pragma unroll 1
   for (int i = 0; i < steps; ++i) {
     shared.ring.wait(state);
-    const auto a = first_a + state.stage * S::offset_of(S::kRows);
-    const auto b = first_b + state.stage * S::offset_of(S::kColumns);
+    const auto a = first_a + state.stage * sm90::line_offset<S::kDepth>(S::kRows);
+    const auto b = first_b + state.stage * sm90::line_offset<S::kDepth>(S::kColumns);
     cute::warpgroup_arrive();
 #pragma unroll
     for (int k = 0; k < a.kSteps; ++k)
 #pragma unroll
       for (int product = 0; product < S::kProducts; ++product)
-        sm90::multiply_step<typename S::T, a.kMajor, b.kMajor>((a + product * S::offset_of(64)).at(k), b.at(k),
-                                                               sums[product], /*adds=*/i > 0 || k > 0);
+        sm90::multiply_step<typename S::T, a.kMajor, b.kMajor>((a + product * sm90::line_offset<S::kDepth>(64)).at(k),
+                                                               b.at(k), sums[product], /*adds=*/i > 0 || k > 0);
     cute::warpgroup_commit_batch();
     cute::warpgroup_wait<1>();  // the stage before this one is read
     if (i > 0) release_stage<S>(shared, last);

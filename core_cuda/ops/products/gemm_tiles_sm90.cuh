@@ -106,9 +106,6 @@ struct Gemm {
     sm90::Ring<kStages> ring;
   };
   static_assert(sizeof(Shared) <= 227 << 10);
-
-  // The offset of an operand that begins this many lines, a multiple of 64, later.
-  static constexpr int offset_of(int lines) { return lines * kDepth * int(sizeof(T)) / 16; }
 };
 
 }  // namespace fusedops::cuda

@@ -64,6 +64,12 @@ struct SwizzledTile {
   }
 };
 
+// From an operand to the one that begins this many lines, a multiple of 64, or this many lines of tiles later.
+template <int kDepth>
+FUSEDOPS_HD constexpr int line_offset(int lines) {
+  return lines * kDepth * 2 / 16;
+}
+
 // An operand of kLines lines, from `line` on, a multiple of 64 if the unit stride is not along the depth (kAlongDepth).
 template <bool kAlongDepth, int kLines, int kDepth>
 __forceinline__ __device__ auto line_operand(const void* tile, int line = 0) {
