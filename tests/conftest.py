@@ -63,8 +63,11 @@ OF_VALUES = ("test_parity.py", "test_reference.py", "test_special_values.py")
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out the suites that a specification does not need, and the same skip again and again."""
 
+    def parameters_of(item: pytest.Item) -> dict[str, Any]:
+        return item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+
     def is_needed(item: pytest.Item) -> bool:
-        parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        parameters = parameters_of(item)
         asked = [parameters[name] for name in ("spec", "operator") if name in parameters]
         return item.path.name in OF_VALUES or not any(getattr(x, "of_values_only", False) for x in asked)
 
@@ -72,7 +75,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     def is_only_skipped(item: pytest.Item) -> bool:
         """True for all cases of a test on a missing device but the first: thousands of skips take minutes."""
-        if not any(is_missing(value) for value in getattr(getattr(item, "callspec", None), "params", {}).values()):
+        if not any(map(is_missing, parameters_of(item).values())):
             return False
         test = item.nodeid.partition("[")[0]
         is_repeated = test in skipped_tests
@@ -81,8 +84,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     left_out = [item for item in items if not is_needed(item) or is_only_skipped(item)]
     config.hook.pytest_deselected(items=left_out)
-    of_left_out = set(left_out)
-    items[:] = [item for item in items if item not in of_left_out]
+    gone = set(left_out)
+    items[:] = [item for item in items if item not in gone]
 
 
 def is_missing(parameter: object) -> bool:

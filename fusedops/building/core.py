@@ -11,6 +11,7 @@ from fusedops.building.architectures import Architecture, choose
 from fusedops.building.cuda import Cutlass, Toolkit, find_cutlass, find_toolkit
 from fusedops.building.ninja import NinjaFile
 from fusedops.building.options import BuildError, Options
+from fusedops.loading import at_least
 
 CORE = Path("core_cuda")
 # What a library of operators of its own links of it: core/declaration/library.h.
@@ -91,7 +92,7 @@ def nvcc(options: Options, toolkit: Toolkit, includes: Sequence[str] = ()) -> li
         ",".join([*flags, *(flag for flag in options.host_flags if flag not in own)]),
         # Machine code takes a quarter of the room. A driver older than 12.4 could not read it; 13 needs a newer one
         # anyway.
-        *(["--compress-mode=size"] if toolkit.release >= (13, 0) else []),
+        *(["--compress-mode=size"] if at_least(toolkit.version, "13.0") else []),
     ]
 
 

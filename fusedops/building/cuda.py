@@ -32,11 +32,6 @@ class Toolkit:
     cudart: Path  # the static one: the binding then loads beside any CUDA, or none
     known: frozenset[str] = frozenset()  # the architectures that its nvcc compiles for, as "90"; empty: it does not say
 
-    @property
-    def release(self) -> tuple[int, int]:
-        major, minor = self.version.split(".")
-        return int(major), int(minor)
-
 
 def find_toolkit(options: Options) -> Toolkit:
     if not options.cuda:

@@ -11,7 +11,7 @@ import pytest
 from fusedops.building.cuda import NoCudaError, find_toolkit
 from fusedops.building.options import Options
 from tests.helpers.running import ROOT, blocks
-from tests.helpers.workers import IS_WORKER
+from tests.helpers.workers import shared_folder
 
 GUIDE = (ROOT / "docs/adding-an-operator.md").read_text()
 
@@ -37,8 +37,7 @@ def need_compiler(device: str = "cpu") -> None:
 
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One for all processes of pytest: what one has compiled the others load."""
-    folder = tmp_path_factory.getbasetemp()
-    return (folder.parent if IS_WORKER else folder) / "a cache of operators"
+    return shared_folder(tmp_path_factory) / "a cache of operators"
 
 
 def write_guide(folder: Path) -> list[Path]:

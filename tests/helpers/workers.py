@@ -35,7 +35,7 @@ def _turn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[IO[str], I
     if not IS_WORKER:
         yield None
         return
-    folder = tmp_path_factory.getbasetemp().parent  # of all workers of this run
+    folder = shared_folder(tmp_path_factory)
     with (folder / "door").open("w") as door, (folder / "room").open("w") as room:
         flock(door, LOCK_EX)
         flock(room, LOCK_SH)
@@ -54,11 +54,16 @@ def alone(_turn: tuple[IO[str], IO[str]] | None) -> None:
         flock(door, LOCK_UN)
 
 
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of this run of pytest see."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if IS_WORKER else folder
+
+
 def once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Any]) -> Any:
     """The result of make(folder), which must survive JSON. One process of pytest makes it, in a folder that all of
     them see; the others wait for it. If it fails, each process tries."""
-    folder = tmp_path_factory.getbasetemp()
-    place = (folder.parent if IS_WORKER else folder) / name
+    place = shared_folder(tmp_path_factory) / name
     place.mkdir(exist_ok=True)
     result = place / "result.json"
     with (place / "lock").open("w") as lock:
