@@ -109,37 +109,61 @@ __device__ __noinline__ inline float4 odd_quotients(float4 x, float scale) {
   return {odd_quotient(x.x, scale), odd_quotient(x.y, scale), odd_quotient(x.z, scale), odd_quotient(x.w, scale)};
 }
 
-// A scale and its inverse. x * inverse approximates x / scale; a division per element would dominate the instruction
-// count.
+__device__ inline float approximate_inverse(float x) {
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(x));
+  return inverse;
+}
+
+// Divides by a scale. The quotients round to 8 bits as the exact ones do.
 template <class A>
-struct Scale {
-  A scale, inverse;
+struct Divisor;
 
-  __device__ explicit Scale(A scale) : scale(scale), inverse(1 / scale) {}
+// Without a division, without a branch for each value: an IEEE division per element would dominate the kernel.
+//
+// A multiplication by the approximate inverse finds the nearest number of 8 significant bits. All numbers of the
+// formats and all ties between them are such numbers. The remainder is exact then: of the 8 + 24 bits of nearest *
+// scale the leading 8 cancel. Its sign tells the side of the exact quotient, towards which a small step is enough.
+template <>
+struct Divisor<float> {
+  float scale, inverse;
+  bool is_plain;  // neither inverse nor remainders can overflow or lose bits
 
-  // True if x * inverse may round to another 8-bit value than x / scale: it is within 8 ulps of a tie, or not finite.
-  // A tie has at most 5 significant bits; inverse and product are off by at most 5 ulps. Products below the smallest
-  // tie round to zero.
-  static __device__ bool is_doubtful(float product) {
-    constexpr uint32_t kAhead = 8, kMiddle = 1u << 19, kLeast = uint32_t(127 - 18) << 23;
-    const uint32_t bits = __float_as_uint(product);
-    return ((bits + kAhead) & (kMiddle - 1)) <= 2 * kAhead && (bits & 0x7fffffff) >= kLeast;
+  __device__ explicit Divisor(float scale)
+      : scale(scale),
+        inverse(approximate_inverse(scale)),
+        is_plain(fabsf(scale) >= 0x1p-60f && fabsf(scale) <= 0x1p60f) {}
+
+  __device__ float on_the_exact_side(float nearest, float value) const {
+    const float remainder = fmaf(-nearest, scale, value);
+    const float step = copysignf(0x1p-12f, scale);
+    // The remainder of an infinite quotient is infinite or NaN.
+    const bool is_inexact = fabsf(remainder) > 0 && fabsf(remainder) < fabsf(value);
+    return is_inexact ? fmaf(copysignf(nearest, remainder), step, nearest) : nearest;
   }
 
-  // The quotients of four values, which round to 8 bits as the exact ones.
   __device__ void divide(const float (&values)[4], float (&quotients)[4]) const {
-    bool is_any_doubtful = false;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      quotients[i] = values[i] * inverse;
-      is_any_doubtful |= is_doubtful(quotients[i]);
+    if (!is_plain) {
+      const float4 exact = odd_quotients({values[0], values[1], values[2], values[3]}, scale);
+      quotients[0] = exact.x, quotients[1] = exact.y, quotients[2] = exact.z, quotients[3] = exact.w;
+      return;
     }
-    // The quotient by a power of two is the product: bfloat16 values are then often ties.
-    const bool is_power_of_two = (__float_as_uint(scale) & 0x007fffff) == 0;
-    if (!is_any_doubtful || is_power_of_two) return;
-    const float4 exact = odd_quotients({values[0], values[1], values[2], values[3]}, scale);
-    quotients[0] = exact.x, quotients[1] = exact.y, quotients[2] = exact.z, quotients[3] = exact.w;
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+      uint32_t nearest;  // two numbers in bfloat16
+      asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(nearest) : "f"(values[i + 1] * inverse), "f"(values[i] * inverse));
+      quotients[i] = on_the_exact_side(__uint_as_float(nearest << 16), values[i]);
+      quotients[i + 1] = on_the_exact_side(__uint_as_float(nearest & 0xffff0000), values[i + 1]);
+    }
   }
+};
+
+template <>
+struct Divisor<double> {
+  double scale;
+
+  __device__ explicit Divisor(double scale) : scale(scale) {}
+
   __device__ void divide(const double (&values)[4], float (&quotients)[4]) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) quotients[i] = to_odd(odd_quotient(values[i], scale));
@@ -147,8 +171,9 @@ struct Scale {
 };
 
 template <bool kAligned, bool kIsE5m2, class A, int kPack>
-__device__ void store_float8s(const A (&values)[kPack], const Scale<A>& scale, uint8_t* to, int64_t count) {
+__device__ void store_float8s(const A (&values)[kPack], A scale, uint8_t* to, int64_t count) {
   static_assert(!kAligned || kPack % 4 == 0);
+  const Divisor<A> divisor(scale);
   struct alignas(kPack < 4 ? 4 : kPack) {
     uint32_t words[(kPack + 3) / 4];
   } pack;
@@ -158,7 +183,7 @@ __device__ void store_float8s(const A (&values)[kPack], const Scale<A>& scale, u
     float quotients[4];
 #pragma unroll
     for (int k = 0; k < 4 && i + k < kPack; ++k) four[k] = values[i + k];
-    scale.divide(four, quotients);
+    divisor.divide(four, quotients);
     pack.words[i / 4] = four_float8s<kIsE5m2>(quotients);
   }
   if constexpr (kAligned) {
@@ -254,7 +279,6 @@ __device__ void quantize_row(const Float8Result<A>& out, const RowThread<kThread
     if (blockIdx.x == 0 && threadIdx.x == 0) *out.scales = scale;
   }
 
-  const Scale<A> of_row(scale);
   uint8_t* row = out.y + me.row * out.columns;
   each_tile([&]<int kPacks, int kPack>(const A(&values)[kPacks][kPack], const auto& at) {
     A scales[kPacks];
@@ -262,8 +286,8 @@ __device__ void quantize_row(const Float8Result<A>& out, const RowThread<kThread
     const auto store = [&](auto is_e5m2) {
 #pragma unroll
       for (int p = 0; p < kPacks; ++p)
-        store_float8s<kAligned, decltype(is_e5m2)::value>(values[p], of_block ? Scale<A>(scales[p]) : of_row,
-                                                          row + at.column(p), at.count(p));
+        store_float8s<kAligned, decltype(is_e5m2)::value>(values[p], of_block ? scales[p] : scale, row + at.column(p),
+                                                          at.count(p));
     };
     if (out.is_e5m2)
       store(std::true_type());
