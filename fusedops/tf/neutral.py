@@ -8,6 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from fusedops.tf.operators import OPERATORS
+
 
 def _compute(x: tf.Tensor) -> tf.Tensor:
     return x if x.dtype == tf.float64 else tf.cast(x, tf.float32)
@@ -51,13 +53,10 @@ def _repeat_heads(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
     return tf.repeat(x, times, axis=x.shape.rank - 3)
 
 
+# Softmax and products are the operators of fusedops. Those of TensorFlow call oneDNN on some CPUs, where a softmax of
+# more than five dimensions is an error, and products of some sizes (no terms, batches of one row) end the process.
 def _probabilities(scores: tf.Tensor, kept: Sequence[tf.Tensor]) -> tf.Tensor:
-    if not kept:
-        return tf.nn.softmax(scores)
-    all_kept = functools.reduce(tf.logical_and, kept)
-    # Not infinity: a row without any would be NaN.
-    lowered = tf.where(all_kept, scores, tf.constant(scores.dtype.min, scores.dtype))
-    return _where(all_kept, tf.nn.softmax(lowered))
+    return OPERATORS.softmax(scores, functools.reduce(tf.logical_and, kept) if kept else None)
 
 
 def _vjp(function: Callable[..., Any], inputs: Sequence[tf.Tensor], upstream: Any) -> Sequence[tf.Tensor]:
@@ -67,11 +66,11 @@ def _vjp(function: Callable[..., Any], inputs: Sequence[tf.Tensor], upstream: An
     return tape.gradient(outputs, inputs, upstream, tf.UnconnectedGradients.ZERO)
 
 
-def _product(a: tf.Tensor, b: tf.Tensor, **options: Any) -> tf.Tensor:
+def _product(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     """Of a vector, too, as torch.matmul has it."""
-    if a.shape.rank == 1 and not options:
-        return tf.linalg.matvec(b, a, transpose_a=True)
-    return tf.matmul(a, b, **options)
+    if a.shape.rank == 1:
+        return tf.squeeze(OPERATORS.matmul(tf.expand_dims(a, 0), b), 0)
+    return OPERATORS.matmul(a, b)
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
