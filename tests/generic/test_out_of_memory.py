@@ -123,5 +123,7 @@ def test_scratch(any_backend, failing_new):
     )
     assert done.returncode == 0, done.stderr
     failed = json.loads(done.stdout.splitlines()[-1])
+    if failed is None:
+        pytest.skip("the C++ runtime is linked statically: allocations cannot be made to fail")
     if any_backend.device == "cpu":  # scratch memory of products, attention and expressions
         assert {name.split()[0] for name, count in failed.items() if count} >= {"matmul", "attention", "norm"}

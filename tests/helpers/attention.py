@@ -90,7 +90,13 @@ class Plain:
 
     def magnitude(self) -> Array:
         with np.errstate(all="ignore"):
-            return (self.size * (1 + self.errors / FEW) * self.factors) @ np.abs(self.v)
+            size = self.size * (1 + self.errors / FEW) + self._tiny()
+            return (size * self.factors) @ np.abs(self.v)
+
+    def _tiny(self) -> Array:
+        """Below the smallest normal number of float16, in which a GPU stores p, errors are absolute. They show where
+        dropout leaves only small probabilities of a row."""
+        return np.where(self.size > 0, np.finfo(np.float16).smallest_normal, 0)
 
     def gradients(self, dy: Array) -> tuple[Array, ...]:
         with np.errstate(all="ignore"):
@@ -102,8 +108,7 @@ class Plain:
         with np.errstate(all="ignore"):
             dy, size = np.abs(dy), self.size * (1 + self.errors_again / FEW)
             dp = (dy @ np.swapaxes(np.abs(self.v), -1, -2)) * self.factors
-            # Of p and ds stored in float16, what is less than the smallest normal number has an absolute error.
-            tiny = np.where(size > 0, np.finfo(np.float16).smallest_normal, 0)
+            tiny = self._tiny()  # of ds as well
             ds = size * (dp + np.sum(dy * self.magnitude(), -1, keepdims=True)) + tiny
             return self._products(
                 np.abs(self.scale), ds, (size + tiny) * self.factors, *map(np.abs, (self.q, self.k)), dy

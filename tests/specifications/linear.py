@@ -53,7 +53,8 @@ class Linear(Specification):
         bias = pick(random, None, random.normal(size=out))
         if options["activation"] == "relu":  # whose slope jumps: exact sums that are not 0
             x, weight = random.integers(-1, 2, size=shape) * 1.0, np.sign(weight)
-            bias = None if bias is None else random.integers(-3, 3, size=out) + 0.5
+            x[..., :1] = random.choice([-0.5, 0.5], size=x[..., :1].shape)
+            bias = None if bias is None else random.integers(-3, 3, size=out) * 1.0
         return Sample({"x": x, "weight": weight, "bias": bias}, options)
 
     def special(self, values, random):
