@@ -44,7 +44,9 @@ TENSORFLOW = "import tensorflow as tf, fusedops.tf as fo"
 TAKE = {
     "export": 'y = torch.export.load(folder / "program.pt2").module()(torch.from_numpy(x)).detach().numpy()',
     "trace": 'y = torch.jit.load(folder / "program")(torch.from_numpy(x)).detach().numpy()',
-    "saved_model": 'with tf.device("/CPU:0"): model = tf.saved_model.load(folder / "program"); y = np.concatenate(model.call(tf.constant(x)))',
+    "saved_model": """with tf.device("/CPU:0"):
+            model = tf.saved_model.load(folder / "program")
+            y = np.concatenate(model.call(tf.constant(x)))""",
 }
 
 
