@@ -89,12 +89,12 @@ struct FewTilesPlace {
   static constexpr int kHigh = 16;
   const FewTilesCall<typename S::T>& call;
   int row, column;  // the first of the tile
-  int part, steps;
+  int part, k_tiles;
 
   __device__ explicit FewTilesPlace(const FewTilesCall<typename S::T>& call)
       : call(call),
         part(blockIdx.x % call.parts),
-        steps(((call.k + S::kDepth - 1) / S::kDepth - part + call.parts - 1) / call.parts) {
+        k_tiles(((call.k + S::kDepth - 1) / S::kDepth - part + call.parts - 1) / call.parts) {
     go_to(blockIdx.x / call.parts);
   }
 
@@ -149,7 +149,7 @@ __device__ void copy_operand(const CUtensorMap& tiles, bool shared, uint64_t* fu
   }
 }
 
-// Copies the tiles of all steps into the ring, by one thread. Rows behind those of a tile, and columns behind those of
+// Copies all k-tiles into the ring, by one thread. Rows behind those of a tile, and columns behind those of
 // c, keep their former values: products with them are not written.
 template <class S>
 __device__ void copy_tiles(typename S::Shared& shared, typename S::State* state, const FewTilesPlace<S>& place,
@@ -163,7 +163,7 @@ __device__ void copy_tiles(typename S::Shared& shared, typename S::State* state,
   int k = place.part * S::kDepth;
   // A producer has 40 registers if the sums take the others.
 #pragma unroll(S::kTakesRegisters ? 1 : 2)
-  for (int i = 0; i < place.steps; ++i, ++*state, k += call.parts * S::kDepth) {
+  for (int i = 0; i < place.k_tiles; ++i, ++*state, k += call.parts * S::kDepth) {
     const int stage = state->stage;
     uint64_t* const full = &shared.full[stage];
     if (state->count >= S::kStages) cutlass::arch::ClusterBarrier::wait(&shared.empty[stage], state->phase ^ 1);
@@ -202,18 +202,18 @@ __forceinline__ __device__ void multiply_tiles(typename S::Shared& shared, typen
     sm90::fence_registers(of_product);
   }
   int last_stage = 0;
-  for (int i = 0; i < place.steps; ++i, ++*state) {
+  for (int i = 0; i < place.k_tiles; ++i, ++*state) {
     const int stage = state->stage;
     Full::wait(&shared.full[stage], state->phase);
     const auto matrix = first_matrix + stage * sm90::line_offset<S::kDepth>(S::kColumns);
     const auto rows = first_rows + stage * sm90::line_offset<S::kDepth>(S::kRows);
     cute::warpgroup_arrive();
 #pragma unroll
-    for (int k = 0; k < rows.kSteps; ++k)
+    for (int k = 0; k < rows.kKBlocks; ++k)
 #pragma unroll
       for (int product = 0; product < S::kProducts; ++product)
-        sm90::multiply_step<typename S::T, matrix.kMajor, rows.kMajor>((matrix + product * kProductOffset).at(k),
-                                                                       rows.at(k), sums[product], /*adds=*/true);
+        sm90::multiply_k_block<typename S::T, matrix.kMajor, rows.kMajor>((matrix + product * kProductOffset).at(k),
+                                                                          rows.at(k), sums[product], /*adds=*/true);
     cute::warpgroup_commit_batch();
     cute::warpgroup_wait<1>();  // the tile before this one is read
     if (i > 0) release(last_stage);

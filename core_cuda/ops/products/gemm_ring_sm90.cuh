@@ -54,28 +54,28 @@ __forceinline__ __device__ void release_stage(typename S::Shared& shared, int st
   }
 }
 
-// The sums of a warpgroup from `row` of the tile on, after this many steps of k. on_issue() follows the last product's
+// The sums of a warpgroup from `row` of the tile on, after this many k-tiles. on_issue() follows the last product's
 // start, before its end.
 template <class S, class OnIssue>
-__forceinline__ __device__ void multiply_tile(typename S::Shared& shared, typename S::State& state, int steps, int row,
-                                              typename S::Sums& sums, OnIssue&& on_issue) {
+__forceinline__ __device__ void multiply_tile(typename S::Shared& shared, typename S::State& state, int k_tiles,
+                                              int row, typename S::Sums& sums, OnIssue&& on_issue) {
   const auto first_a = sm90::line_operand<S::kRowsAlongK, S::kRows, S::kDepth>(shared.a[0], row);
   const auto first_b = sm90::line_operand<S::kAlongK, S::kColumns, S::kDepth>(shared.b[0]);
   int last = 0;
 #pragma unroll
   for (auto& of_product : sums) sm90::fence_registers(of_product);
 #pragma unroll 1
-  for (int i = 0; i < steps; ++i) {
+  for (int i = 0; i < k_tiles; ++i) {
     shared.ring.wait(state);
     const auto a = first_a + state.stage * sm90::line_offset<S::kDepth>(S::kRows);
     const auto b = first_b + state.stage * sm90::line_offset<S::kDepth>(S::kColumns);
     cute::warpgroup_arrive();
 #pragma unroll
-    for (int k = 0; k < a.kSteps; ++k)
+    for (int k = 0; k < a.kKBlocks; ++k)
 #pragma unroll
       for (int product = 0; product < S::kProducts; ++product)
-        sm90::multiply_step<typename S::T, a.kMajor, b.kMajor>((a + product * sm90::line_offset<S::kDepth>(64)).at(k),
-                                                               b.at(k), sums[product], /*adds=*/i > 0 || k > 0);
+        sm90::multiply_k_block<typename S::T, a.kMajor, b.kMajor>(
+            (a + product * sm90::line_offset<S::kDepth>(64)).at(k), b.at(k), sums[product], /*adds=*/i > 0 || k > 0);
     cute::warpgroup_commit_batch();
     cute::warpgroup_wait<1>();  // the stage before this one is read
     if (i > 0) release_stage<S>(shared, last);

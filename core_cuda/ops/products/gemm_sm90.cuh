@@ -33,10 +33,10 @@ __forceinline__ __device__ WorkTile work_tile(const TileScheduler& scheduler, in
 }
 
 template <class S, class Call>
-__forceinline__ __device__ void produce(const Call& call, typename S::Shared& shared, int first, int step) {
+__forceinline__ __device__ void produce(const Call& call, typename S::Shared& shared, int first, int stride) {
   typename S::State state;
 #pragma unroll 1
-  for (int work = first; work < call.scheduler.count(); work += step) {
+  for (int work = first; work < call.scheduler.count(); work += stride) {
     const WorkTile tile = work_tile<S>(call.scheduler, work);
     copy_tile<S>(call, shared, state, tile);
     if constexpr (requires { call.epilogue.prefetch(tile); }) call.epilogue.prefetch(tile);
@@ -45,28 +45,29 @@ __forceinline__ __device__ void produce(const Call& call, typename S::Shared& sh
 }
 
 template <class S, class Call>
-__forceinline__ __device__ void consume(const Call& call, typename S::Shared& shared, int first, int step, int group) {
+__forceinline__ __device__ void consume(const Call& call, typename S::Shared& shared, int first, int stride,
+                                        int group) {
   using cutlass::arch::NamedBarrier;
-  const int steps = (call.k + S::kDepth - 1) / S::kDepth, warp = threadIdx.x / 32;
+  const int k_tiles = (call.k + S::kDepth - 1) / S::kDepth, warp = threadIdx.x / 32;
   const int row = S::kIsPingPong ? 0 : group * (S::kRows / S::kConsumers);
   char* const staged = shared.staged + warp * S::kStagedBytes;
   typename S::State state;
   typename S::Sums sums;
   if (S::kIsPingPong && group == 1) {
-    state += steps;
+    state += k_tiles;
     NamedBarrier::arrive(S::kConsumerThreads, 0u);
   }
 #pragma unroll 1
-  for (int work = S::kIsPingPong ? first + group * step : first; work < call.scheduler.count();
-       work += S::kIsPingPong ? S::kConsumers * step : step) {
+  for (int work = S::kIsPingPong ? first + group * stride : first; work < call.scheduler.count();
+       work += S::kIsPingPong ? S::kConsumers * stride : stride) {
     if (S::kIsPingPong) NamedBarrier::sync(S::kConsumerThreads, uint32_t(group));
     WorkTile tile;
-    multiply_tile<S>(shared, state, steps, row, sums, [&] {
-      if (S::kIsPingPong && work + step < call.scheduler.count())
+    multiply_tile<S>(shared, state, k_tiles, row, sums, [&] {
+      if (S::kIsPingPong && work + stride < call.scheduler.count())
         NamedBarrier::arrive(S::kConsumerThreads, uint32_t(1 - group));
       tile = work_tile<S>(call.scheduler, work);
     });
-    if (S::kIsPingPong) state += steps;
+    if (S::kIsPingPong) state += k_tiles;
     tile.row += row;
     call.epilogue(sums, tile, staged);
   }
@@ -80,7 +81,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   auto& shared = *reinterpret_cast<typename S::Shared*>(memory);
   // A uniform index keeps the descriptors in uniform registers, where the instructions read them.
   const int group = cutlass::canonical_warp_group_idx();
-  const int first = int(blockIdx.x) / S::kCluster, step = int(gridDim.x) / S::kCluster;
+  const int first = int(blockIdx.x) / S::kCluster, stride = int(gridDim.x) / S::kCluster;
   if (threadIdx.x == 0) {
     shared.ring.init(S::kCluster * (S::kIsPingPong ? 1 : S::kConsumers));
     cutlass::arch::fence_barrier_init();
@@ -97,11 +98,11 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     __syncthreads();
   if (group == S::kConsumers) {
     cutlass::arch::warpgroup_reg_dealloc<S::kProducerRegisters>();
-    if (threadIdx.x == S::kConsumerThreads) produce<S>(call, shared, first, step);
+    if (threadIdx.x == S::kConsumerThreads) produce<S>(call, shared, first, stride);
     __syncwarp();
   } else {
     cutlass::arch::warpgroup_reg_alloc<S::kConsumerRegisters>();
-    consume<S>(call, shared, first, step, group);
+    consume<S>(call, shared, first, stride, group);
   }
   // No block leaves while its pair copies into its memory or arrives at its barriers.
   if constexpr (S::kIsPaired) cute::cluster_sync();

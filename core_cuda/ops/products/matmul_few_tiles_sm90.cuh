@@ -4,9 +4,9 @@
 //
 // The tensor cores (wgmma) compute 64 of one operand at a time, but any multiple of 8 of the other: the matrix's
 // columns take the first place, so that 8 rows cost as much as 8, not as 64. A block has a tile of c, 64 columns or 128
-// for each of its warpgroups, and up to eight blocks, a cluster, share the k of a tile: each takes steps of 64 in turn.
-// One thread of a block copies tiles of both operands through TMA into a ring in shared memory, the warpgroups multiply
-// them; then the blocks add their sums, in the order of their ranks.
+// for each of its warpgroups, and up to eight blocks, a cluster, share the k of a tile: each takes k-tiles of 64 in
+// turn. One thread of a block copies tiles of both operands through TMA into a ring in shared memory, the warpgroups
+// multiply them; then the blocks add their sums, in the order of their ranks.
 //
 // If k is not shared, and there is no epilogue but a bias, a block goes on to another tile, which is copied while it
 // writes the one before. And two blocks may be a cluster that reads the tile of b, or of a, that they share only once.

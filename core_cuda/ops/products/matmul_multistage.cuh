@@ -20,8 +20,8 @@
 namespace fusedops::cuda {
 
 // kBlocks blocks fit on a multiprocessor together: the compiler then keeps to that share of its registers. kReadsAhead:
-// a warp reads the fragments of the next step before it multiplies those of this one, which takes twice the registers
-// for them, but leaves the tensor cores no wait for shared memory, not even after a barrier.
+// a warp reads the fragments of the next k-block before it multiplies those of this one, which takes twice the
+// registers for them, but leaves the tensor cores no wait for shared memory, not even after a barrier.
 template <int kM_, int kN_, int kK_, int kWarpM_, int kWarpN_, int kStages_, int kBlocks_, bool kReadsAhead_ = false>
 struct BlockTile {
   static constexpr int kM = kM_, kN = kN_, kK = kK_;        // of a block
@@ -138,9 +138,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   using A = typename Shape::A;
   using B = typename Shape::B;
   constexpr int kStages = Tile::kStages;
-  constexpr int kSteps = Tile::kK / Mma::kK, kCountM = Tile::kWarpM / Mma::kM, kCountN = Tile::kWarpN / Mma::kN;
+  constexpr int kKBlocks = Tile::kK / Mma::kK, kCountM = Tile::kWarpM / Mma::kM, kCountN = Tile::kWarpN / Mma::kN;
   constexpr int kBuffers = Tile::kReadsAhead ? 2 : 1;
-  static_assert(!Tile::kReadsAhead || (kSteps > 2 && kSteps % 2 == 0));
+  static_assert(!Tile::kReadsAhead || (kKBlocks > 2 && kKBlocks % 2 == 0));
   extern __shared__ int4 shared[];
   T* const ring = reinterpret_cast<T*>(shared);
 
@@ -174,10 +174,10 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     reading = reading + 1 == kStages ? 0 : reading + 1;
     writing = writing + 1 == kStages ? 0 : writing + 1;
   };
-  const auto read = [&](int step) {
+  const auto read = [&](int k_block) {
     const T* const from = ring + reading * Shape::kStageSize;
-    Mma::template load_a<A>(fragments_a[step % kBuffers], from + A::at(warp_m, step * Mma::kK));
-    Mma::template load_b<B>(fragments_b[step % kBuffers], from + A::kSize + B::at(warp_n, step * Mma::kK));
+    Mma::template load_a<A>(fragments_a[k_block % kBuffers], from + A::at(warp_m, k_block * Mma::kK));
+    Mma::template load_b<B>(fragments_b[k_block % kBuffers], from + A::kSize + B::at(warp_n, k_block * Mma::kK));
   };
   if constexpr (Tile::kReadsAhead) {
     wait();
@@ -188,25 +188,25 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     T* const to = ring + writing * Shape::kStageSize;
     const int64_t next = k + (kStages - 1) * Tile::kK;
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
+    for (int k_block = 0; k_block < kKBlocks; ++k_block) {
       if constexpr (Tile::kReadsAhead) {
-        if (step == kSteps - 1) {
+        if (k_block == kKBlocks - 1) {
           next_stage();
           wait();
         }
-        read((step + 1) % kSteps);
+        read((k_block + 1) % kKBlocks);
       }
-      if (step == 0) a.fetch(to, next, call.k);
-      if (step == kSteps / 2) {
+      if (k_block == 0) a.fetch(to, next, call.k);
+      if (k_block == kKBlocks / 2) {
         a.loader.store(to);
         b.fetch(to + A::kSize, next, call.k);
       }
-      if constexpr (!Tile::kReadsAhead) read(step);
+      if constexpr (!Tile::kReadsAhead) read(k_block);
 #pragma unroll
       for (int i = 0; i < kCountM; ++i)
 #pragma unroll
         for (int j = 0; j < kCountN; ++j)
-          Mma::multiply_add(sums[i][j], fragments_a[step % kBuffers][i], fragments_b[step % kBuffers][j]);
+          Mma::multiply_add(sums[i][j], fragments_a[k_block % kBuffers][i], fragments_b[k_block % kBuffers][j]);
     }
     if constexpr (!Tile::kReadsAhead) next_stage();
   }

@@ -6,16 +6,16 @@
 namespace fusedops::cuda::sm90 {
 
 // An operand in shared memory: PTX ISA, "Matrix descriptor". Offsets are in units of 16 bytes, as in the descriptor.
-template <Major kMajor_, int kSteps_, int kStepsOfPanel, int kPanelOffset, int kStepOffset>
+template <Major kMajor_, int kKBlocks_, int kKBlocksOfPanel, int kPanelOffset, int kKBlockOffset>
 struct SharedOperand {
   static constexpr Major kMajor = kMajor_;
-  static constexpr int kSteps = kSteps_;
+  static constexpr int kKBlocks = kKBlocks_;
 
   uint32_t low, high;
 
-  // The descriptor of a step of 16 of the depth.
-  __forceinline__ __device__ uint64_t at(int step) const {
-    const uint32_t offset = step / kStepsOfPanel * kPanelOffset + step % kStepsOfPanel * kStepOffset;
+  // The descriptor of a k-block, kInstructionK of the depth.
+  __forceinline__ __device__ uint64_t at(int k_block) const {
+    const uint32_t offset = k_block / kKBlocksOfPanel * kPanelOffset + k_block % kKBlocksOfPanel * kKBlockOffset;
     return uint64_t(high) << 32 | (low + offset);
   }
 
@@ -39,13 +39,15 @@ struct SwizzledTile {
 
   // The rows of an operand from `row` on, a multiple of 8. The depth is the columns.
   static __forceinline__ __device__ auto rows(const void* tile, int row = 0) {
-    using Operand = SharedOperand<Major::K, kColumns / kStep, kPanel / kStep, kRows * kRowOffset, kStep * 2 / 16>;
+    using Operand = SharedOperand<Major::K, kColumns / kInstructionK, kPanel / kInstructionK, kRows * kRowOffset,
+                                  kInstructionK * 2 / 16>;
     return describe<Operand>(tile, row * kRowOffset, 1);
   }
 
   // The columns of an operand from `column` on, a multiple of a panel. The depth is the rows.
   static __forceinline__ __device__ auto columns(const void* tile, int column = 0) {
-    using Operand = SharedOperand<Major::MN, kRows / kStep, kRows / kStep, 0, kStep * kRowOffset>;
+    using Operand =
+        SharedOperand<Major::MN, kRows / kInstructionK, kRows / kInstructionK, 0, kInstructionK * kRowOffset>;
     return describe<Operand>(tile, offset_of_columns(column), offset_of_columns(kPanel));
   }
 

@@ -10,8 +10,8 @@
 
 namespace fusedops::cuda::sm90 {
 
-inline constexpr int kWarpgroup = 128;  // threads
-inline constexpr int kStep = 16;        // depth of an instruction
+inline constexpr int kWarpgroup = 128;    // threads
+inline constexpr int kInstructionK = 16;  // depth of an instruction: a k-block
 
 // The direction of an operand's unit stride: along the depth, or across it.
 using Major = cute::SM90::GMMA::Major;
@@ -49,7 +49,7 @@ FUSEDOPS_INSTRUCTIONS_OF_16_BITS(256)
 
 // sums (+)= left * right: one instruction. `right`, and `left` unless it is in registers, are matrix descriptors.
 template <class T, Major kLeft, Major kRight, int kValues>
-__forceinline__ __device__ void multiply_step(uint64_t left, uint64_t right, float (&sums)[kValues], bool adds) {
+__forceinline__ __device__ void multiply_k_block(uint64_t left, uint64_t right, float (&sums)[kValues], bool adds) {
   using Instruction = typename Instructions<T, 2 * kValues>::template Shared<kLeft, kRight>;
   const auto scale = adds ? cute::SM90::GMMA::ScaleOut::One : cute::SM90::GMMA::ScaleOut::Zero;
   [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
@@ -58,7 +58,8 @@ __forceinline__ __device__ void multiply_step(uint64_t left, uint64_t right, flo
 }
 
 template <class T, Major kRight, int kValues>
-__forceinline__ __device__ void multiply_step(const uint32_t* left, uint64_t right, float (&sums)[kValues], bool adds) {
+__forceinline__ __device__ void multiply_k_block(const uint32_t* left, uint64_t right, float (&sums)[kValues],
+                                                 bool adds) {
   using Instruction = typename Instructions<T, 2 * kValues>::template Registers<kRight>;
   const auto scale = adds ? cute::SM90::GMMA::ScaleOut::One : cute::SM90::GMMA::ScaleOut::Zero;
   [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
@@ -76,12 +77,12 @@ __forceinline__ __device__ void fence_registers(Register (&registers)[kCount]) {
 // sums (+)= left * right, queued on the tensor cores as one group. Both are operands of swizzled_tile.cuh.
 template <class T, bool kAdds, class Left, class Right, int kValues>
 __forceinline__ __device__ void multiply(const Left& left, const Right& right, float (&sums)[kValues]) {
-  static_assert(Left::kSteps == Right::kSteps);
+  static_assert(Left::kKBlocks == Right::kKBlocks);
   fence_registers(sums);
   cute::warpgroup_arrive();
 #pragma unroll
-  for (int k = 0; k < Left::kSteps; ++k)
-    multiply_step<T, Left::kMajor, Right::kMajor>(left.at(k), right.at(k), sums, kAdds || k > 0);
+  for (int k = 0; k < Left::kKBlocks; ++k)
+    multiply_k_block<T, Left::kMajor, Right::kMajor>(left.at(k), right.at(k), sums, kAdds || k > 0);
   cute::warpgroup_commit_batch();
   fence_registers(sums);
 }
@@ -89,13 +90,13 @@ __forceinline__ __device__ void multiply(const Left& left, const Right& right, f
 // The same with a left operand in registers: pairs of elements, in the order of an accumulator.
 template <class T, bool kAdds, int kWords, class Right, int kValues>
 __forceinline__ __device__ void multiply(uint32_t (&left)[kWords], const Right& right, float (&sums)[kValues]) {
-  static_assert(kWords == 4 * Right::kSteps);
+  static_assert(kWords == 4 * Right::kKBlocks);
   fence_registers(left);
   fence_registers(sums);
   cute::warpgroup_arrive();
 #pragma unroll
-  for (int k = 0; k < Right::kSteps; ++k)
-    multiply_step<T, Right::kMajor>(left + 4 * k, right.at(k), sums, kAdds || k > 0);
+  for (int k = 0; k < Right::kKBlocks; ++k)
+    multiply_k_block<T, Right::kMajor>(left + 4 * k, right.at(k), sums, kAdds || k > 0);
   cute::warpgroup_commit_batch();
   fence_registers(sums);
   fence_registers(left);
