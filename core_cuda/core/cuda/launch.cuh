@@ -39,16 +39,6 @@ inline int device_attribute(cudaDeviceAttr attribute) {
   return value;
 }
 
-// Whether the current device has compute capability 9.x.
-inline Status has_sm90(bool* result) {
-  int device = 0, major = 0;
-  FUSEDOPS_TRY(check(cudaGetDevice(&device), "cudaGetDevice"));
-  FUSEDOPS_TRY(
-      check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute"));
-  *result = major == 9;
-  return {};
-}
-
 inline constexpr int kDeclaredShared = 1024;  // bytes of shared memory that a kernel declares, at most
 
 // What the driver says of a kernel on the current GPU. A thread asks once, since each answer takes about a microsecond.

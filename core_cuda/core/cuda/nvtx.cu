@@ -8,16 +8,15 @@
 
 #include <string>
 
+#include "core/declaration/dispatch.h"
+
 namespace fusedops {
 
 #ifdef FUSEDOPS_WITH_NVTX
 namespace {
 
 std::string range_name(const Operator& op, const Call& call) {
-  const View& view = *call.inputs[first_tensor(op)];
-  std::string shape;
-  for (int i = 0; i < view.rank; ++i) shape += (i ? ", " : "") + std::to_string(view.sizes[i]);
-  return std::string("fusedops.") + op.name + " [" + shape + "]";
+  return std::string("fusedops.") + op.name + " " + shape_text(*call.inputs[first_tensor(op)]);
 }
 
 }  // namespace

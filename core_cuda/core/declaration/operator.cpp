@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "core/cuda/nvtx.h"
+#include "core/declaration/dispatch.h"
 
 namespace fusedops {
 namespace {
@@ -50,12 +51,16 @@ constexpr const char* kNoKernel = "its library has no CUDA kernel of it";
 constexpr const char* kNoKernel = "this build has no CUDA kernels; install nvcc and run: make build";
 #endif
 
-}  // namespace
-
-Status run(const Operator& op, const Call& call) {
+Status run_kernel(const Operator& op, const Call& call) {
   const Kernel kernel = call.context.cuda ? op.cuda : op.cpu;
   if (kernel) return run_traced ? run_traced(op, kernel, call) : kernel(call);
   return Status::error("fusedops: ", op.name, " was called on a GPU, and ", kNoKernel);
+}
+
+}  // namespace
+
+Status run(const Operator& op, const Call& call) {
+  return kLogsDispatch ? run_logged(op, call, run_kernel) : run_kernel(op, call);
 }
 
 std::string out_of_memory(const Operator& op) {

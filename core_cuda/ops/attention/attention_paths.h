@@ -1,5 +1,4 @@
-// The CUDA kernels for attention, and what each can do. attention.cu chooses among them, by what follows from shapes,
-// strides and dtypes alone.
+// The CUDA kernels for attention, and what each can do. attention_dispatch.h chooses among them.
 #pragma once
 
 #include "ops/attention/attention_workspace.h"
@@ -28,8 +27,6 @@ Status attention_dropout_mma_backward_bf16(const Attention& call, void* workspac
 Status attention_split(const Attention& call, void* workspace, const Context& context);
 
 // 16 bits on the warpgroup tensor cores of compute capability 9.x.
-bool takes_sm90(const Attention& call);
-bool takes_sm90_backward(const Attention& call);
 Status attention_sm90(const Attention& call, void* workspace, const Context& context);
 Status attention_sm90_backward(const Attention& call, void* workspace, const Context& context);
 

@@ -1,5 +1,6 @@
 // What a GPU does with a block of logits. Limit: the four products. On compute capability 9.x the logits stay in the
 // registers of the product's epilogue; elsewhere their sums are written and read once, in the L2 cache.
+#include "core/cuda/gpu.h"
 #include "core/cuda/launch.cuh"
 #include "ops/loss/linear_cross_entropy.h"
 #include "ops/loss/linear_cross_entropy_loops.h"
@@ -110,14 +111,12 @@ struct Gpu {
     return multiply_cuda(product, workspace, context);
   }
 
-  // Whether the product and what is made of it are one kernel.
-  static Status takes_sm90(const Matmul& product, double softcap, const void* dz, bool* takes) {
-    *takes = false;
-#ifdef FUSEDOPS_SM90
-    if (size_of(product.dtype) == 2 && softcap <= kMostCap && tma_takes(product) && !is_small(product) &&
-        product.k > 0 && reinterpret_cast<uintptr_t>(dz) % 16 == 0)
-      return has_sm90(takes);
-#endif
+  static Status choose(const LogitsProblem& problem, LogitsKernel* kernel) {
+    GpuProperties gpu;
+    FUSEDOPS_TRY(current_gpu(&gpu));
+    const LogitsEntry& entry = first_that_takes(kLogits, problem, gpu);
+    log_kernel(entry, gpu);
+    *kernel = entry.kernel;
     return {};
   }
 
@@ -125,10 +124,12 @@ struct Gpu {
   static Status sum_at_once(const Losses<compute_t<T>>& losses, const LinearLogits& linear, int64_t column,
                             int64_t columns, const LossMemory<compute_t<T>>& memory, int64_t tile,
                             const Context& context, bool* done) {
+    const Matmul product = linear.product(linear.block<T>(0, linear.rows, column, columns, nullptr));
+    LogitsKernel kernel;
+    FUSEDOPS_TRY(choose({product, linear.softcap, nullptr}, &kernel));
+    *done = kernel == LogitsKernel::sm90;
 #ifdef FUSEDOPS_SM90
     if constexpr (sizeof(T) == 2) {
-      FUSEDOPS_TRY(takes_sm90(linear.product(linear.block<T>(0, linear.rows, column, columns, nullptr)), linear.softcap,
-                              nullptr, done));
       if (!*done) return {};
       const int64_t per_row = fine_tiles(columns), tiles = LossTiles(linear.rows, columns, DType::f32).tiles;
       auto* const fine = reinterpret_cast<RowSums<float>*>(memory.sums);
@@ -149,13 +150,14 @@ struct Gpu {
   template <class T>
   static Status differentiate_at_once(const LossGradient<compute_t<T>>& gradient, const LinearLogits& linear,
                                       int64_t column, int64_t columns, T* dz, const Context& context, bool* done) {
+    const auto block = linear.block<T>(0, linear.rows, column, columns, nullptr);
+    const Matmul product = linear.product(block);
+    LogitsKernel kernel;
+    FUSEDOPS_TRY(choose({product, linear.softcap, dz}, &kernel));
+    *done = kernel == LogitsKernel::sm90;
 #ifdef FUSEDOPS_SM90
-    if constexpr (sizeof(T) == 2) {
-      const auto block = linear.block<T>(0, linear.rows, column, columns, nullptr);
-      const Matmul product = linear.product(block);
-      FUSEDOPS_TRY(takes_sm90(product, linear.softcap, dz, done));
+    if constexpr (sizeof(T) == 2)
       if (*done) return differentiate_logits_sm90(gradient, product, block, dz, context);
-    }
 #endif
     return {};
   }

@@ -1,7 +1,9 @@
 // The kernels in which a block of logits is computed and used at once.
 #pragma once
 
+#include "core/declaration/dispatch.h"
 #include "ops/loss/linear_cross_entropy.h"
+#include "ops/products/matmul_dispatch.h"
 
 namespace fusedops::cuda {
 
@@ -10,9 +12,30 @@ inline constexpr double kMostCap = 64;        // beyond, their tanh would err by
 
 FUSEDOPS_HD int64_t fine_tiles(int64_t columns) { return (columns + kFineColumns - 1) / kFineColumns; }
 
-// Compute capability 9.x, columns that 8 divides, matrices that TMA can address, and a soft cap of at most kMostCap:
-// see takes_sm90 in linear_cross_entropy.cu. The first writes the sums of each fine tile, [rows, fine tiles], the
-// second dz, [rows, columns].
+// The logits of all rows of some columns: in registers, or in blocks of sums in the workspace.
+enum class LogitsKernel { sm90, blocks };
+
+struct LogitsProblem {
+  const Matmul& product;
+  double softcap;
+  const void* dz;  // null in the forward
+};
+
+using LogitsEntry = DispatchEntry<LogitsKernel, LogitsProblem>;
+inline constexpr LogitsEntry kLogits[] = {
+    {LogitsKernel::sm90, "sm90 logits in registers 128x128",
+     [](const LogitsProblem& problem, const GpuProperties& gpu) {
+       const Matmul& product = problem.product;
+       return gpu.has_sm90_kernels && size_of(product.dtype) == 2 && problem.softcap <= kMostCap &&
+              tma_takes(product) && !is_small(product) && product.k > 0 &&
+              reinterpret_cast<uintptr_t>(problem.dz) % 16 == 0;
+     },
+     "aligned, enough tiles for a large GPU"},
+    {LogitsKernel::blocks, "blocks of logits", [](const LogitsProblem&, const GpuProperties&) { return true; },
+     "few, wide or misaligned rows, or a large soft cap"},
+};
+
+// The first writes the sums of each fine tile, [rows, fine tiles], the second dz, [rows, columns].
 template <class T>
 Status sum_logits_sm90(const LossRows<float>& losses, const Matmul& product, const LogitBlock<T>& block,
                        RowSums<float>* fine, float* label_logits, const Context& context);

@@ -8,10 +8,10 @@ namespace {
 constexpr int64_t kPack = 8;   // elements of 16 bits in 16 bytes
 constexpr int64_t kLine = 64;  // in a line of the L2 cache, which copies of aligned lines share with no other
 
-// Measured on an H200, in nanoseconds. A product that reads misaligned lines: by its operations, by its steps one after
-// the other, or by its bytes.
-constexpr double kOperationsInOne = 155e3, kStep = 1000, kBytesInOne = 360;
-constexpr int64_t kStepDepth = 32;
+// Measured on an H200, in nanoseconds. A product that reads misaligned lines: by its operations, by its k-tiles one
+// after the other, or by its bytes.
+constexpr double kOperationsInOne = 155e3, kKTile = 1000, kBytesInOne = 360;
+constexpr int64_t kKTileDepth = 32;
 // A product of aligned lines, and of those that TMA leaves over; a copy, which reads and writes.
 constexpr double kAlignedInOne = 600e3, kBytesReadInOne = 3600, kRest = 8000;
 constexpr double kLaunch = 3000, kBytesCopiedInOne = 1750;
@@ -24,7 +24,7 @@ bool has_misaligned_lines(const Matmul::Matrix& matrix, int64_t batch) {
   return matrix.stride % kPack || (batch > 1 && matrix.batch_stride % kPack);
 }
 
-// Whether TMA reads all but some of the elements that lie side by side: see ReadByTma in matmul.cu.
+// Whether TMA reads all but some of the elements that lie side by side: see tma_rows in matmul_dispatch.h.
 bool tma_leaves_some(bool lie_side_by_side, int64_t elements, int64_t batch) {
   return batch == 1 && lie_side_by_side && elements % kPack;
 }
@@ -39,7 +39,7 @@ AlignedCopies::AlignedCopies(const Matmul& product)
       b_is_shared(product.batch > 1 && product.b.batch_stride == 0),
       stride((product.k + kLine - 1) / kLine * kLine) {
   const double operations = 2.0 * double(product.batch) * double(product.m) * double(product.n) * double(product.k);
-  if (size_of(product.dtype) != 2 || !product.has_workspace || operations == 0) return;
+  if (size_of(product.dtype) != 2 || !product.can_copy || operations == 0) return;
   const bool is_misaligned_a = has_misaligned_lines(product.a, product.batch);
   const bool is_misaligned_b = has_misaligned_lines(product.b, product.batch);
   is_misaligned = is_misaligned_a || is_misaligned_b;
@@ -68,8 +68,9 @@ AlignedCopies::AlignedCopies(const Matmul& product)
   const bool has_room = matrices > 0 && rows > 0 && columns > 0 && bytes_of_a() <= size_t(kMostBytes) &&
                         bytes_of_b() <= size_t(kMostBytes);
 
-  const double steps = double(product.k) / double(std::max(product.splits, int64_t(1)) * kStepDepth);
-  const double as_it_is = std::max({operations / kOperationsInOne, steps * kStep, (bytes_a + bytes_b) / kBytesInOne});
+  const double k_tiles = double(product.k) / double(std::max(product.splits, int64_t(1)) * kKTileDepth);
+  const double as_it_is =
+      std::max({operations / kOperationsInOne, k_tiles * kKTile, (bytes_a + bytes_b) / kBytesInOne});
   // Each part of b meets all of a.
   const double times = rows < product.m ? double((product.n + columns - 1) / std::max(columns, int64_t(1))) : 1;
   const double copied = (of_a ? times * bytes_a : 0) + (of_b ? bytes_b : 0);

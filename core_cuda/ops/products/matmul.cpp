@@ -176,7 +176,7 @@ Matmul& Matmul::to_sums(bool add) {
 }
 
 Matmul& Matmul::without_workspace() {
-  has_workspace = false;
+  can_copy = false;
   splits = 0;
   return *this;
 }

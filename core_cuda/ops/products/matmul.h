@@ -66,7 +66,9 @@ struct Matmul {
   Matrix a, b;
   void* c;
   int64_t c_stride;  // between rows; n for a product with an epilogue
-  bool is_wide = false, adds = false, has_workspace = true;
+  bool is_wide = false, adds = false;
+  bool can_copy = true;    // operands, to the workspace: see aligned_copies.h
+  bool is_split = false;   // the batch consists of splits of k
   Epilogue epilogue = {};  // of a single product, not of a batch
 };
 

@@ -9,7 +9,6 @@
 #include "core/cuda/launch.cuh"
 #include "cutlass/gemm/device/gemm_universal.h"
 #include "ops/products/matmul_paths.h"
-#include "ops/products/tile_time.h"
 
 namespace fusedops::cuda {
 namespace {
@@ -73,31 +72,29 @@ Status run_in_parts(const Matmul& product, const Context& context) {
 // matter, where asynchronous copies of misaligned lines took 1.5 times as long. But then only one tile is in flight,
 // too little for a product of few rows or columns, which waits for memory.
 template <class LayoutA, class LayoutB>
-Status run_sized(const Matmul& product, const Context& context) {
+Status run_sized(const Matmul& product, ProductKernel kernel, const Context& context) {
   constexpr int kTransposed = std::is_same_v<LayoutA, RowMajor> + std::is_same_v<LayoutB, ColumnMajor>;
   constexpr int kLargeStages = kTransposed > 0 ? 2 : 4, kFewRows = 128;
-  constexpr double kTimeOfTall = 1.02, kTimeOfSmall = 1.28;  // for the same part of c
-  const int count = device_attribute(cudaDevAttrMultiProcessorCount);
-  const double wide = tile_time(product, 128, 256, count), tall = kTimeOfTall * tile_time(product, 256, 128, count);
-  if (kTimeOfSmall * tile_time(product, 64, 64, count) < std::min(wide, tall)) {
+  if (kernel == ProductKernel::f32_64x64) {
     using Async = Gemm<LayoutA, LayoutB, 64, 64, 32, 5>;
     using Staged = Gemm<LayoutA, LayoutB, 64, 64, 32, 2>;
     if constexpr (kTransposed == 1)
       if (std::min(product.m, product.n) <= kFewRows) return run_in_parts<Async>(product, context);
     return run_in_parts<std::conditional_t<kTransposed == 0, Async, Staged>>(product, context);
   }
-  return wide < tall ? run_in_parts<Gemm<LayoutA, LayoutB, 128, 256, 64, kLargeStages>>(product, context)
-                     : run_in_parts<Gemm<LayoutA, LayoutB, 256, 128, 64, kLargeStages>>(product, context);
+  return kernel == ProductKernel::f32_128x256
+             ? run_in_parts<Gemm<LayoutA, LayoutB, 128, 256, 64, kLargeStages>>(product, context)
+             : run_in_parts<Gemm<LayoutA, LayoutB, 256, 128, 64, kLargeStages>>(product, context);
 }
 
 }  // namespace
 
-Status matmul_f32(const Matmul& product, const Context& context) {
+Status matmul_f32(const Matmul& product, ProductKernel kernel, const Context& context) {
   if (product.a.transposed)
-    return product.b.transposed ? run_sized<ColumnMajor, ColumnMajor>(product, context)
-                                : run_sized<ColumnMajor, RowMajor>(product, context);
-  return product.b.transposed ? run_sized<RowMajor, ColumnMajor>(product, context)
-                              : run_sized<RowMajor, RowMajor>(product, context);
+    return product.b.transposed ? run_sized<ColumnMajor, ColumnMajor>(product, kernel, context)
+                                : run_sized<ColumnMajor, RowMajor>(product, kernel, context);
+  return product.b.transposed ? run_sized<RowMajor, ColumnMajor>(product, kernel, context)
+                              : run_sized<RowMajor, RowMajor>(product, kernel, context);
 }
 
 }  // namespace fusedops::cuda

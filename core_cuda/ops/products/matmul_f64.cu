@@ -1,7 +1,6 @@
 // float64 on the tensor cores. Limit: a multiprocessor of compute capability 9.0 does 128 multiply-adds a cycle, for
 // which a tile of 64 x 128 reads 24 bytes from the L2 cache; from 4096^3 on, the GPU's power.
 #include "ops/products/matmul_multistage.cuh"
-#include "ops/products/tile_time.h"
 
 namespace fusedops::cuda {
 namespace {
@@ -53,18 +52,6 @@ struct Mma64 {
 using LargeTile64 = BlockTile<64, 128, 16, 64, 32, 3, 2, true>;
 using SmallTile64 = BlockTile<64, 64, 16, 32, 32, 4, 2, true>;
 
-// All tiles give the same bits. Small ones read shared memory more often. Some GPUs have no room for two large blocks
-// on a multiprocessor, but all of compute capability 8.0 and 9.0 have room for two small ones. Those without room for
-// either do float64 at a small fraction of their float32 speed.
-bool takes_small_tiles(const Matmul& product) {
-  constexpr double kTimeOfSmall = 1.07;    // for the same part of c
-  constexpr int kForTwoLarge = 184 << 10;  // with what the system takes of it
-  if (device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) < kForTwoLarge) return true;
-  const int count = device_attribute(cudaDevAttrMultiProcessorCount);
-  return kTimeOfSmall * tile_time(product, SmallTile64::kM, SmallTile64::kN, count) <
-         tile_time(product, LargeTile64::kM, LargeTile64::kN, count);
-}
-
 template <class Tile>
 Status run(const Matmul& product, const Context& context) {
   return rows_aligned(product) ? launch_multistage<double, Mma64, Tile, 16>(product, context)
@@ -73,8 +60,8 @@ Status run(const Matmul& product, const Context& context) {
 
 }  // namespace
 
-Status matmul_f64(const Matmul& product, const Context& context) {
-  return takes_small_tiles(product) ? run<SmallTile64>(product, context) : run<LargeTile64>(product, context);
+Status matmul_f64(const Matmul& product, ProductKernel kernel, const Context& context) {
+  return kernel == ProductKernel::f64_small ? run<SmallTile64>(product, context) : run<LargeTile64>(product, context);
 }
 
 }  // namespace fusedops::cuda

@@ -15,18 +15,21 @@ using SmallTile16 = BlockTile<64, 64, 32, 32, 32, 4, 4>;
 using LargeMisalignedTile16 = BlockTile<128, 128, 32, 64, 32, 2, 2>;
 using SmallMisalignedTile16 = BlockTile<64, 64, 32, 32, 32, 2, 4>;
 
-// c in T, or in float for sums.
+// c in T, or in float for sums, which have small tiles alone.
 template <class Out, class T>
-Status small_matmul16(const Matmul& product, const Context& context) {
-  return rows_aligned(product) ? launch_multistage<Out, Mma16<T>, SmallTile16, 16>(product, context)
-                               : launch_multistage<Out, Mma16<T>, SmallMisalignedTile16, 2>(product, context);
+Status small_matmul16(const Matmul& product, ProductKernel kernel, const Context& context) {
+  return kernel == ProductKernel::sm80_small
+             ? launch_multistage<Out, Mma16<T>, SmallTile16, 16>(product, context)
+             : launch_multistage<Out, Mma16<T>, SmallMisalignedTile16, 2>(product, context);
 }
 
 template <class T>
-Status matmul16(const Matmul& product, const Context& context) {
-  if (is_small(product)) return small_matmul16<T, T>(product, context);
-  return rows_aligned(product) ? launch_multistage<T, Mma16<T>, LargeTile16, 16>(product, context)
-                               : launch_multistage<T, Mma16<T>, LargeMisalignedTile16, 2>(product, context);
+Status matmul16(const Matmul& product, ProductKernel kernel, const Context& context) {
+  if (product.is_wide) return small_matmul16<float, T>(product, kernel, context);
+  if (kernel == ProductKernel::sm80_large) return launch_multistage<T, Mma16<T>, LargeTile16, 16>(product, context);
+  if (kernel == ProductKernel::sm80_large_unaligned)
+    return launch_multistage<T, Mma16<T>, LargeMisalignedTile16, 2>(product, context);
+  return small_matmul16<T, T>(product, kernel, context);
 }
 
 }  // namespace fusedops::cuda

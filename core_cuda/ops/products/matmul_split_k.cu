@@ -40,54 +40,40 @@ Status sum_splits(const Matmul& product, const void* partials, int64_t splits, c
 }
 
 template <class T>
-Status partial_product(const Matmul& part, const Context& context) {
-#ifdef FUSEDOPS_SM90
-  if (sizeof(T) == 2 && tma_takes(part)) {
-    bool is_sm90 = false;
-    FUSEDOPS_TRY(has_sm90(&is_sm90));
-    if (is_sm90) return split_sums_sm90(part, context);
-  }
-#endif
-  if constexpr (std::is_same_v<T, double>) return matmul_f64(part, context);
-  if constexpr (std::is_same_v<T, float>) return matmul_f32(part, context);
-  if constexpr (std::is_same_v<T, f16>) return matmul_f16_sums(part, context);
-  if constexpr (std::is_same_v<T, bf16>) return matmul_bf16_sums(part, context);
-}
-
-template <class T>
-Status run(const Matmul& product, compute_t<T>* partials, const Context& context) {
+Status run(const Matmul& product, compute_t<T>* partials, const GpuProperties& gpu, const Context& context) {
   constexpr int64_t kMultiple = 64;  // keeps each split as well aligned as the whole
   const int64_t count = product.m * product.n;
   const int64_t depth = ((product.k - 1) / product.splits / kMultiple + 1) * kMultiple;
   const int64_t whole = product.k / depth, rest = product.k % depth;
 
   Matmul part = product;
+  part.to_sums(/*add=*/false).without_workspace();
+  part.is_split = true;
   part.epilogue = {};
   part.c = partials;
   part.c_stride = product.n;
-  part.adds = false;
   part.k = depth;
   part.batch = whole;
   part.a.batch_stride = depth * (product.a.transposed ? product.a.stride : 1);
   part.b.batch_stride = depth * (product.b.transposed ? 1 : product.b.stride);
-  if (whole > 0) FUSEDOPS_TRY(partial_product<T>(part, context));
+  if (whole > 0) FUSEDOPS_TRY(multiply(part, gpu, nullptr, context));
   if (rest > 0) {
     part.a.data = static_cast<const T*>(product.a.data) + whole * part.a.batch_stride;
     part.b.data = static_cast<const T*>(product.b.data) + whole * part.b.batch_stride;
     part.c = partials + whole * count;
     part.k = rest;
     part.batch = 1;
-    FUSEDOPS_TRY(partial_product<T>(part, context));
+    FUSEDOPS_TRY(multiply(part, gpu, nullptr, context));
   }
   return sum_splits<T>(product, partials, whole + (rest > 0), context);
 }
 
 }  // namespace
 
-Status matmul_split_k(const Matmul& product, void* workspace, const Context& context) {
+Status matmul_split_k(const Matmul& product, const GpuProperties& gpu, void* workspace, const Context& context) {
   return dispatch(product.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    return run<T>(product, static_cast<compute_t<T>*>(workspace), context);
+    return run<T>(product, static_cast<compute_t<T>*>(workspace), gpu, context);
   });
 }
 

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "core/common/ceil_div.h"
+#include "ops/products/matmul_dispatch.h"
 
 namespace fusedops::cuda {
 namespace {
@@ -11,9 +12,8 @@ namespace {
 // Up to this many rows, the matrix is read as fast as memory allows, whatever else there is.
 constexpr int64_t kFewRows = 64;
 
-// What follows are measured times of an H200: the first a kernel takes whatever it computes, or whatever a wave
-// computes. They and those of steps were chosen so that of 129 products, the kernel of the least time by the model
-// takes 0.5 % longer on average than the fastest of those measured.
+// Times measured on an H200: a kernel takes the first whatever it computes, or for each wave. They and those of k-tiles
+// are fitted: over 129 products, the selected kernel is on average 0.5 % slower than the fastest one.
 constexpr double kStartOfWave = 2700, kStartOfWaveOfBlocks = 3300;  // of blocks that stay, or of one wave; of others
 constexpr double kStartOfParts = 4000, kStartOfLarge = 4000;
 constexpr double kBytesInOne = 3600;  // read from memory in a nanosecond
@@ -28,24 +28,23 @@ Lines lines_of(const Matmul& product) {
   return divide(128) ? Lines::aligned : divide(32) ? Lines::in_sectors : Lines::crossing;
 }
 
-// A step of a block in matmul_few_tiles_sm90.cuh takes what the tensor cores need for its tile, and what each step
-// costs beside them, or what the L2 cache needs for the lines that all blocks copy at the same time. In many waves the
-// clocks are lower.
+// The time of one k-tile of a block in matmul_few_tiles_sm90.cuh, in ns: the maximum of tensor-core time and L2 time
+// for the lines that all blocks load. Clocks drop when a grid has several waves.
 constexpr double kShareOfWaves = 1.15, kShareOfWavesOfLarge = 1.1;
-double nanoseconds_of_step(int64_t area, double copied_lines, Lines lines, bool has_waves) {
+double k_tile_ns(int64_t area, double copied_lines, Lines lines, bool has_waves) {
   const double of_line = lines == Lines::aligned ? 1.05 : lines == Lines::in_sectors ? 1.4 : 2.75;
   return std::max((60 + double(area) / 54.6) * (has_waves ? kShareOfWaves : 1), copied_lines * of_line);
 }
 
-// How much longer a step of the kernels beside it takes, measured with 3000 to 5000 rows.
+// The relative time of a k-tile in the other kernels, measured with 3000 to 5000 rows.
 double share_of_lines(const Matmul& product) { return lines_of(product) == Lines::crossing ? 1.15 : 1; }
 
 double nanoseconds_of_reading(const Matmul& product) {
   return double(product.m + product.n) * double(product.k) * 2 / kBytesInOne;
 }
 
-// Up to 64 rows: as many parts as give a large GPU about as many blocks as it has multiprocessors, with some steps for
-// each. They follow from n and k alone, so that a row has the same bits among any of these numbers.
+// Up to 64 rows: as many parts as give a large GPU about as many blocks as it has multiprocessors, with some k-tiles
+// for each. They follow from n and k alone, so that a row has the same bits among any of these numbers.
 int parts_of_few_rows(int64_t n, int64_t k) {
   constexpr int64_t kMostOfFewRows = 4, kLeastDepth = 4 * kTileDepth, kColumns = 64;
   const int64_t tiles = ceil_div(n, kColumns);
@@ -70,11 +69,11 @@ bool FewTilesChoice::stays(const Matmul& product) const {
 double FewTilesChoice::nanoseconds(const Matmul& product) const {
   const int64_t row_tiles = ceil_div(product.m, rows);
   const int64_t blocks = row_tiles * ceil_div(product.n, columns) * parts;
-  const int64_t steps = ceil_div(ceil_div(product.k, kTileDepth), parts);
+  const int64_t k_tiles = ceil_div(ceil_div(product.k, kTileDepth), parts);
   const auto copied = [&](int64_t lines, Sharing shared) { return double(lines) / (sharing == shared ? 2 : 1); };
   const double lines = copied(columns, Sharing::columns) + copied(ceil_div(product.m, row_tiles), Sharing::rows);
   const double waves = parts > 1 ? 1 : double(ceil_div(blocks, kMultiprocessors));
-  const double multiplying = double(steps) * nanoseconds_of_step(rows * columns, lines, lines_of(product), waves > 1);
+  const double multiplying = double(k_tiles) * k_tile_ns(rows * columns, lines, lines_of(product), waves > 1);
   if (parts > 1) {
     const double adding = double(rows * columns) * 0.15;
     return kStartOfParts + std::max(multiplying + adding, nanoseconds_of_reading(product));
@@ -118,37 +117,37 @@ FewTilesChoice FewTilesChoice::of(const Matmul& product) {
   return best;
 }
 
-ProductKernel product_kernel(const Matmul& product, const FewTilesChoice& few, bool has_large) {
-  if (has_few_rows(product)) return ProductKernel::few_tiles;
-  const double steps = double(ceil_div(product.k, kTileDepth)) * share_of_lines(product);
+ProductKernel fastest_sm90(const Matmul& product, const FewTilesChoice& few, bool has_large) {
+  if (has_few_rows(product)) return ProductKernel::sm90_few_tiles;
+  const double k_tiles = double(ceil_div(product.k, kTileDepth)) * share_of_lines(product);
   // Of a kernel whose blocks stay and go from tile to tile. Tiles come in pairs, a cluster of two.
-  const auto of_waves = [&](int64_t rows, int64_t columns, double nanoseconds_of_step, double share_of_waves) {
+  const auto of_waves = [&](int64_t rows, int64_t columns, double k_tile_ns, double share_of_waves) {
     const int64_t tiles = ceil_div(product.m, 2 * rows) * 2 * ceil_div(product.n, columns);
     const double waves = double(ceil_div(tiles, kMultiprocessors));
-    const double multiplying = waves * steps * nanoseconds_of_step * (waves > 1 ? share_of_waves : 1);
+    const double multiplying = waves * k_tiles * k_tile_ns * (waves > 1 ? share_of_waves : 1);
     return kStartOfLarge + std::max(multiplying, nanoseconds_of_reading(product));
   };
   constexpr double kNever = std::numeric_limits<double>::infinity();
-  ProductKernel best = ProductKernel::few_tiles;
+  ProductKernel best = ProductKernel::sm90_few_tiles;
   double least = kNever;
   const auto consider = [&](ProductKernel kernel, double nanoseconds) {
     if (nanoseconds < least) best = kernel, least = nanoseconds;
   };
   if (has_large && product.epilogue.is_empty())
-    consider(ProductKernel::large, of_waves(128, 256, 700, kShareOfWavesOfLarge));
+    consider(ProductKernel::sm90_large, of_waves(128, 256, 700, kShareOfWavesOfLarge));
   if (has_large && !product.a.transposed && product.c_stride == product.n)
-    consider(ProductKernel::turns, of_waves(128, 128, 390, 1));
+    consider(ProductKernel::sm90_ping_pong, of_waves(128, 128, 390, 1));
   if (product.splits > 0 && product.n % 8 == 0) {  // of 9.0: the kernel of the sums writes them through TMA
     const double splits = double(product.splits);
     const double of_sums = splits * double(product.m) * double(product.n) * 2 * sizeof(float) / kBytesInOne;
-    consider(ProductKernel::splits,
-             2 * kStartOfWave + std::max(steps / splits * 480, nanoseconds_of_reading(product)) + of_sums);
+    consider(ProductKernel::split_k,
+             2 * kStartOfWave + std::max(k_tiles / splits * 480, nanoseconds_of_reading(product)) + of_sums);
   }
   // What begins and ends blocks that do not stay is lost in each wave: many of them were not measured.
   constexpr int64_t kMostWaves = 4;
   const int64_t few_tiles = ceil_div(product.m, few.rows) * ceil_div(product.n, few.columns);
   if (few.stays(product) || few_tiles <= kMostWaves * kMultiprocessors || least == kNever)
-    consider(ProductKernel::few_tiles, few.nanoseconds(product));
+    consider(ProductKernel::sm90_few_tiles, few.nanoseconds(product));
   return best;
 }
 

@@ -1,5 +1,6 @@
-// Which kernel and which tiles a product of 16 bits takes on compute capability 9.x: those with the least time by a
-// model of an H200. The choice depends on the shape, the layout, the alignment and the epilogue alone.
+// The tiles of 16-bit products on compute capability 9.x. matmul_tiles.cpp has the time model of an H200 that selects
+// the tile, and the kernel among those in matmul_dispatch.h. The choice depends on the shape, the layout, the alignment
+// and the epilogue alone.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,7 @@
 
 namespace fusedops::cuda {
 
-inline constexpr int kTileDepth = 64;            // of k: a step of all these kernels
+inline constexpr int kTileDepth = 64;            // of k: the k-tile of all these kernels
 inline constexpr int kTileLines = 64;            // of a box whose lines do not run along k
 inline constexpr int kMostParts = 8;             // of k: the blocks of a cluster
 inline constexpr int kMostColumnsOfParts = 128;  // of tiles whose k may have several parts
@@ -30,12 +31,5 @@ struct FewTilesChoice {
   // no room for it.
   bool stays(const Matmul& product) const;
 };
-
-// matmul_few_tiles_sm90.cuh; matmul_split_k.cu; linear_sm90.cuh, where the warpgroups of a block take turns;
-// matmul_sm90.cuh.
-enum class ProductKernel { few_tiles, splits, turns, large };
-
-// Of a single product whose a and b TMA can read; `has_large`: it can write c, too.
-ProductKernel product_kernel(const Matmul& product, const FewTilesChoice& few, bool has_large);
 
 }  // namespace fusedops::cuda

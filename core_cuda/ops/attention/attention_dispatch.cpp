@@ -1,0 +1,125 @@
+#include "ops/attention/attention_dispatch.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+
+#include "core/common/exp.h"
+#include "ops/attention/attention_workspace.h"
+
+namespace fusedops::cuda {
+namespace {
+
+// A tensor of the operator, which TMA reads if its rows begin at multiples of 16 bytes.
+struct Tensor {
+  const HeadRows& rows;
+  int features, heads;
+  bool packed;
+  int64_t positions, sequences;
+
+  bool is_aligned() const {
+    constexpr int64_t kVector = 8;
+    const auto fits = [](int64_t stride, int64_t size) { return size == 1 || (stride > 0 && stride % kVector == 0); };
+    return reinterpret_cast<uintptr_t>(rows.data) % 16 == 0 && features % kVector == 0 &&
+           fits(rows.position, positions) && fits(rows.head, heads) && (packed || fits(rows.sequence, sequences));
+  }
+};
+
+Tensor of_queries(const Attention& call, const HeadRows& rows, int features) {
+  const bool packed = call.offsets_q;
+  return {rows, features, call.heads, packed, packed ? call.packed_queries : call.queries, call.sequences};
+}
+
+Tensor of_keys(const Attention& call, const HeadRows& rows, int features) {
+  const bool packed = call.offsets_q;
+  return {rows, features, call.key_heads, packed, packed ? call.packed_keys : call.keys, call.sequences};
+}
+
+bool all_aligned(std::initializer_list<Tensor> tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), [](const Tensor& tensor) { return tensor.is_aligned(); });
+}
+
+// A product is a score: without a soft cap or negative scale. The other calls are computed by the kernels for 8.0:
+// sm90 kernels for them would take as long to compile as all others.
+bool is_plain(const Attention& call) { return call.softcap == 0 && static_cast<float>(call.scale * kLog2E) > 0; }
+
+// The lengths of packed sequences are not known here: the kernel must not depend on all of them together.
+bool has_tiles(const Attention& call, int most_features) {
+  const bool packed = call.offsets_q;
+  return size_of(call.dtype) == 2 && call.rows() > 0 && is_plain(call) &&
+         std::max(call.dim, call.dim_v) <= most_features &&
+         (packed ? call.packed_queries > 0 && call.packed_keys > 0 : call.queries > kFewQueries && call.keys > 0);
+}
+
+using A = const Attention&;
+using G = const GpuProperties&;
+using K = AttentionKernel;
+
+bool is_16_bit(A call) { return size_of(call.dtype) == 2; }
+bool has_dropout(A call) { return call.dropout.seed; }
+
+bool takes_sm90(A call, G gpu) {
+  return gpu.has_sm90_kernels && has_tiles(call, 256) &&
+         all_aligned({of_queries(call, call.q, call.dim), of_keys(call, call.k, call.dim),
+                      of_keys(call, call.v, call.dim_v), of_queries(call, call.y, call.dim_v)});
+}
+
+bool takes_sm90_backward(A call, G gpu) {
+  const int most_features = call.has_mask || has_dropout(call) ? 128 : 256;
+  return gpu.has_sm90_kernels && has_tiles(call, most_features) &&
+         all_aligned({of_queries(call, call.q, call.dim), of_keys(call, call.k, call.dim),
+                      of_keys(call, call.v, call.dim_v), of_queries(call, call.y, call.dim_v),
+                      of_queries(call, call.dy, call.dim_v), of_queries(call, call.dq, call.dim),
+                      of_keys(call, call.dk, call.dim), of_keys(call, call.dv, call.dim_v)});
+}
+
+// clang-format off
+constexpr AttentionEntry kForwards[] = {
+  {K::simt_dropout, "simt with dropout",
+   [](A call, G) { return !is_16_bit(call) && has_dropout(call); },
+   "float32 or float64"},
+  {K::simt, "simt",
+   [](A call, G) { return !is_16_bit(call); },
+   "float32 or float64"},
+  {K::split_kv, "sm80 split-KV",
+   [](A call, G) { return is_split(call); },
+   "few queries, many keys"},
+  {K::sm90_bits, "sm90 with mask or dropout",
+   [](A call, G gpu) { return (call.has_mask || has_dropout(call)) && takes_sm90(call, gpu); },
+   "aligned"},
+  {K::sm90, "sm90",
+   takes_sm90,
+   "aligned"},
+  {K::sm80_dropout, "sm80 with dropout",
+   [](A call, G) { return has_dropout(call); },
+   "few queries, a soft cap or misaligned rows, or no sm90 kernels"},
+  {K::sm80, "sm80",
+   [](A, G) { return true; },
+   "few queries, a soft cap or misaligned rows, or no sm90 kernels"},
+};
+
+constexpr AttentionEntry kBackwards[] = {
+  kForwards[0],
+  kForwards[1],
+  {K::sm90_bits, "sm90 with mask or dropout",
+   [](A call, G gpu) { return (call.has_mask || has_dropout(call)) && takes_sm90_backward(call, gpu); },
+   "aligned, at most 128 features"},
+  {K::sm90, "sm90",
+   takes_sm90_backward,
+   "aligned"},
+  {K::sm80_dropout, "sm80 with dropout",
+   [](A call, G) { return has_dropout(call); },
+   "few queries, a soft cap, many features or misaligned rows, or no sm90 kernels"},
+  {K::sm80, "sm80",
+   [](A, G) { return true; },
+   "few queries, a soft cap, many features or misaligned rows, or no sm90 kernels"},
+};
+// clang-format on
+
+}  // namespace
+
+const AttentionEntry& choose_attention(const Attention& call, bool is_backward, const GpuProperties& gpu) {
+  return is_backward ? first_that_takes(kBackwards, call, gpu) : first_that_takes(kForwards, call, gpu);
+}
+
+}  // namespace fusedops::cuda

@@ -1,0 +1,15 @@
+// The choice among the kernels for attention. It follows from dtype, shapes, strides, alignment and the GPU alone.
+#pragma once
+
+#include "core/declaration/dispatch.h"
+#include "ops/attention/attention.h"
+
+namespace fusedops::cuda {
+
+// attention.cu runs each of them; attention_paths.h declares the kernels.
+enum class AttentionKernel { simt_dropout, simt, split_kv, sm90_bits, sm90, sm80_dropout, sm80 };
+
+using AttentionEntry = DispatchEntry<AttentionKernel, Attention>;
+const AttentionEntry& choose_attention(const Attention& call, bool is_backward, const GpuProperties& gpu);
+
+}  // namespace fusedops::cuda

@@ -1,0 +1,213 @@
+#include "ops/products/matmul_dispatch.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace fusedops::cuda {
+namespace {
+
+using K = ProductKernel;
+using P = const ProductProblem&;
+using G = const GpuProperties&;
+
+bool is_16_byte_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
+bool is_16_bit(const Matmul& product) { return size_of(product.dtype) == 2; }
+
+// TMA can load a and b and store c and z.
+bool has_large_tiles(const Matmul& product) { return tma_takes(product) && is_16_byte_aligned(product.epilogue.z); }
+
+// The time of a product in tiles of m x n, in units of the time of an element of c. Each multiprocessor takes one tile
+// at a time, and the last wave of tiles takes as long as a full one. This depends on the number of multiprocessors, so
+// that only kernels which give the same bits may be chosen by it.
+double tile_time(P p, int m, int n, G gpu) {
+  const double rows = std::ceil(double(p.product.m) / m), columns = std::ceil(double(p.product.n) / n);
+  return std::ceil(rows * columns * double(p.product.batch) / gpu.multiprocessors) * m * n;
+}
+
+// float32: kernels differ in what they read from shared memory for a product.
+double time_of_wide(P p, G gpu) { return tile_time(p, 128, 256, gpu); }
+double time_of_tall(P p, G gpu) { return 1.02 * tile_time(p, 256, 128, gpu); }
+double time_of_64x64(P p, G gpu) { return 1.28 * tile_time(p, 64, 64, gpu); }
+
+// float64: small tiles read shared memory more often. Some GPUs have no room for two large blocks on a multiprocessor,
+// but all of compute capability 8.0 and 9.0 have room for two small ones. Those without room for either compute float64
+// at a small fraction of their float32 speed.
+bool is_f64_small(P p, G gpu) {
+  constexpr double kTimeOfSmall = 1.07;         // for the same part of c
+  constexpr int kBytesForTwoLarge = 184 << 10;  // including what the system reserves
+  if (p.product.dtype != DType::f64) return false;
+  if (gpu.shared_bytes < kBytesForTwoLarge) return true;
+  return kTimeOfSmall * tile_time(p, 64, 64, gpu) < tile_time(p, 64, 128, gpu);
+}
+
+// clang-format off
+constexpr ProductEntry kProducts[] = {
+  {K::nothing, "no kernel",
+   [](P p, G) { return p.product.batch == 0 || p.product.m == 0 || p.product.n == 0; },
+   "c is empty"},
+  {K::fill, "fill",
+   [](P p, G) { return p.product.k == 0; },
+   "k is 0"},
+  {K::aligned_copies, "aligned copies",
+   [](P p, G) { return p.is_copied; },
+   "rows of a or b that TMA or 16-byte copies cannot read"},
+
+  // A split of k: a matrix of a batch whose c is sums.
+  {K::sm90_split_part, "sm90 tiles 128x128",
+   [](P p, G gpu) {
+     return gpu.has_sm90_kernels && is_16_bit(p.product) && p.product.is_split && tma_takes(p.product);
+   },
+   "sums of splits, aligned"},
+
+  // A single 16-bit product on compute capability 9.x.
+  {K::sm90_few_tiles, "sm90 few tiles",
+   [](P p, G) { return p.fastest == K::sm90_few_tiles; },
+   "least modeled time"},
+  {K::split_k, "split-K",
+   [](P p, G) { return p.fastest == K::split_k; },
+   "least modeled time"},
+  {K::sm90_ping_pong, "sm90 ping-pong tiles 128x128",
+   [](P p, G) { return p.fastest == K::sm90_ping_pong; },
+   "least modeled time, aligned"},
+  {K::sm90_large, "sm90 large tiles 128x256",
+   [](P p, G) { return p.fastest == K::sm90_large; },
+   "least modeled time, aligned"},
+  {K::tma_parts, "parts by TMA",
+   [](P p, G) { return p.is_mostly_tma; },
+   "adjacent rows of a or columns of b, no multiple of 8"},
+
+  // Others.
+  {K::split_k, "split-K",
+   [](P p, G) { return p.product.splits > 0; },
+   "few tiles and a long k"},
+  {K::sm90_large, "sm90 large tiles 128x256",
+   [](P p, G gpu) {
+     return gpu.has_sm90_kernels && is_16_bit(p.product) && !p.product.is_split && has_large_tiles(p.product) &&
+            !is_small(p.product);
+   },
+   "batch or sums, aligned"},
+
+  // Kernels for every GPU. All tiles of a dtype give the same bits.
+  {K::f64_small, "sm80 float64 tiles 64x64",
+   is_f64_small,
+   "fewer idle multiprocessors, or little shared memory"},
+  {K::f64_large, "sm80 float64 tiles 64x128",
+   [](P p, G) { return p.product.dtype == DType::f64; },
+   "reads less shared memory"},
+  {K::f32_64x64, "simt tiles 64x64",
+   [](P p, G gpu) {
+     const double large = std::min(time_of_wide(p, gpu), time_of_tall(p, gpu));
+     return p.product.dtype == DType::f32 && time_of_64x64(p, gpu) < large;
+   },
+   "fewer idle multiprocessors"},
+  {K::f32_128x256, "simt tiles 128x256",
+   [](P p, G gpu) { return p.product.dtype == DType::f32 && time_of_wide(p, gpu) < time_of_tall(p, gpu); },
+   "reads less shared memory"},
+  {K::f32_256x128, "simt tiles 256x128",
+   [](P p, G) { return p.product.dtype == DType::f32; },
+   "reads less shared memory"},
+  {K::sm80_large, "sm80 tiles 128x128",
+   [](P p, G) { return !p.product.is_wide && !is_small(p.product) && rows_aligned(p.product); },
+   "aligned"},
+  {K::sm80_large_unaligned, "sm80 tiles 128x128 through registers",
+   [](P p, G) { return !p.product.is_wide && !is_small(p.product); },
+   "misaligned"},
+  {K::sm80_small, "sm80 tiles 64x64",
+   [](P p, G) { return rows_aligned(p.product); },
+   "few tiles or sums, aligned"},
+  {K::sm80_small_unaligned, "sm80 tiles 64x64 through registers",
+   [](P, G) { return true; },
+   "few tiles or sums, misaligned"},
+};
+
+constexpr GatedLinearEntry kGatedLinears[] = {
+  {GatedLinearKernel::sm90, "sm90 gated tiles 128x64",
+   [](const GatedLinear& call, G gpu) {
+     constexpr int64_t kMost = int64_t(1) << 30;  // what TMA can address
+     if (!gpu.has_sm90_kernels || size_of(call.dtype) != 2 || call.columns % kGatedColumns != 0) return false;
+     if (call.rows >= kMost || call.columns >= kMost || call.depth >= kMost || call.depth == 0) return false;
+     const Matmul gate = call.gate_product(call.y), up = call.up_product(call.y);
+     const int64_t tiles = (call.rows + 127) / 128 * ((call.columns + 127) / 128);
+     const bool alike = gate.b.transposed == up.b.transposed && gate.b.stride == up.b.stride;
+     const int64_t distance = static_cast<const char*>(up.b.data) - static_cast<const char*>(gate.b.data);
+     return alike && distance != 0 && std::abs(distance) < int64_t(1) << 40 && rows_aligned(gate) && rows_aligned(up) &&
+            is_16_byte_aligned(call.y) && is_16_byte_aligned(call.gate) && is_16_byte_aligned(call.up) &&
+            call.rows > 64 && tiles >= 64;
+   },
+   "aligned, enough tiles for a large GPU"},
+  {GatedLinearKernel::calls, "calls of linear and gated_act",
+   [](const GatedLinear&, G) { return true; },
+   "few or misaligned rows, or no kernel that has both products"},
+};
+// clang-format on
+
+// Of fewer rows or columns, the other kernels take less time than two more launches.
+constexpr int64_t kLeastByTma = 64;
+
+// True if the product reads these copies: a matrix that is not copied must be aligned, and matrices are copied for TMA
+// alone only where there is TMA.
+bool are_copies_used(const AlignedCopies& copies, const Matmul& product, const GpuProperties& gpu) {
+  return copies.any() && (copies.of_a || is_16_byte_aligned(product.a.data)) &&
+         (copies.of_b || is_16_byte_aligned(product.b.data)) && (copies.is_misaligned || gpu.major == 9);
+}
+
+}  // namespace
+
+bool rows_aligned(const Matmul& product) {
+  const int64_t size = size_of(product.dtype);
+  const auto aligned = [&](const Matmul::Matrix& matrix) {
+    return is_16_byte_aligned(matrix.data) && matrix.stride * size % 16 == 0 && matrix.batch_stride * size % 16 == 0;
+  };
+  return aligned(product.a) && aligned(product.b);
+}
+
+bool tma_reads(const Matmul& product) {
+  constexpr int64_t kMost = int64_t(1) << 30;
+  if ((product.a.transposed && product.m % 8) || (!product.b.transposed && product.n % 8)) return false;
+  return rows_aligned(product) && product.m < kMost && product.n < kMost && product.k < kMost && product.batch < kMost;
+}
+
+bool tma_takes(const Matmul& product) {
+  return tma_reads(product) && product.n % 8 == 0 && product.c_stride % 8 == 0 && is_16_byte_aligned(product.c);
+}
+
+bool is_small(const Matmul& product) {
+  const int64_t tiles_m = (product.m + 127) / 128, tiles_n = (product.n + 127) / 128;
+  return product.m <= 64 || product.n <= 64 || tiles_m * tiles_n * product.batch < 128;
+}
+
+ProductProblem::ProductProblem(const Matmul& product, const GpuProperties& gpu)
+    : product(product),
+      copies(product),
+      is_copied(are_copies_used(copies, product, gpu)),
+      tma_rows(product.a.transposed ? product.m / 8 * 8 : product.m),
+      tma_columns(product.b.transposed ? product.n : product.n / 8 * 8) {
+  const bool is_single = product.batch == 1 && product.m > 0 && product.n > 0 && product.k > 0 && !product.is_split;
+  const bool is_sm90 = gpu.has_sm90_kernels && is_16_bit(product) && is_single && !is_copied;
+  if (is_sm90 && !product.is_wide && tma_reads(product)) {
+    few = FewTilesChoice::of(product);
+    fastest = fastest_sm90(product, few, has_large_tiles(product));
+  }
+  Matmul most = product;
+  most.m = tma_rows, most.n = tma_columns;
+  is_mostly_tma = is_sm90 && fastest == ProductKernel::nothing && product.epilogue.is_empty() &&
+                  (tma_rows < product.m || tma_columns < product.n) && tma_rows >= kLeastByTma &&
+                  tma_columns >= kLeastByTma && (product.is_wide ? tma_takes(most) : tma_reads(most));
+}
+
+const ProductEntry& choose_product(const ProductProblem& problem, const GpuProperties& gpu) {
+  return first_that_takes(kProducts, problem, gpu);
+}
+
+std::string kernel_name(const ProductEntry& entry, const ProductProblem& problem) {
+  if (entry.kernel != ProductKernel::sm90_few_tiles) return entry.name;
+  const auto& [rows, columns, parts, sharing] = problem.few;
+  return std::string(entry.name) + " " + std::to_string(rows) + "x" + std::to_string(columns) +
+         (parts > 1 ? ", " + std::to_string(parts) + " splits of k" : "");
+}
+
+const GatedLinearEntry& choose_gated_linear(const GatedLinear& call, const GpuProperties& gpu) {
+  return first_that_takes(kGatedLinears, call, gpu);
+}
+
+}  // namespace fusedops::cuda

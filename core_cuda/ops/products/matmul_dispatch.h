@@ -1,0 +1,86 @@
+// The choice among the kernels of a matrix product. It follows from dtype, shape, strides, alignment and the GPU alone,
+// so that equal calls give equal bits. Among kernels whose order of sums differs, it does not depend on the number of
+// multiprocessors.
+#pragma once
+
+#include <cstdint>
+
+#include "core/declaration/dispatch.h"
+#include "ops/products/aligned_copies.h"
+#include "ops/products/gated_linear.h"
+#include "ops/products/matmul.h"
+#include "ops/products/matmul_tiles.h"
+
+namespace fusedops::cuda {
+
+// matmul.cu runs each of them; matmul_paths.h declares the kernels.
+enum class ProductKernel {
+  nothing,
+  fill,
+  aligned_copies,
+  sm90_split_part,
+  sm90_few_tiles,
+  sm90_ping_pong,
+  sm90_large,
+  tma_parts,
+  split_k,
+  f64_small,
+  f64_large,
+  f32_64x64,
+  f32_128x256,
+  f32_256x128,
+  sm80_large,
+  sm80_large_unaligned,
+  sm80_small,
+  sm80_small_unaligned,
+};
+
+// True if 16-byte accesses can read the lines of a and b.
+bool rows_aligned(const Matmul& product);
+
+// True if TMA can read a and b: lines of 16 bytes and sizes of 32 bits. Rows of a, or columns of b, that are adjacent
+// in memory must be a multiple of 8: the last tile ends where they do, and would begin between two words of 16 bytes.
+bool tma_reads(const Matmul& product);
+
+// True if it can write c, too.
+bool tma_takes(const Matmul& product);
+
+// True if tiles of 128 x 128 would be mostly empty, or too few to occupy a large GPU.
+bool is_small(const Matmul& product);
+
+// A product, and the facts about it that several entries of the table read.
+struct ProductProblem {
+  ProductProblem(const Matmul& product, const GpuProperties& gpu);
+
+  const Matmul& product;
+  AlignedCopies copies;
+  bool is_copied;  // the product reads these copies
+
+  // On compute capability 9.x, for a single product in a 16-bit c whose a and b TMA can read: the kernel of the least
+  // time by the model in matmul_tiles.cpp. Otherwise `nothing`.
+  ProductKernel fastest = ProductKernel::nothing;
+  FewTilesChoice few;
+
+  // TMA reads this many rows of a, and columns of b, of a product that it cannot read whole: a multiple of 8 of those
+  // that are adjacent in memory.
+  int64_t tma_rows, tma_columns;
+  bool is_mostly_tma;
+};
+
+using ProductEntry = DispatchEntry<ProductKernel, ProductProblem>;
+const ProductEntry& choose_product(const ProductProblem& problem, const GpuProperties& gpu);
+
+// The name of the kernel, with its tiles if they vary.
+std::string kernel_name(const ProductEntry& entry, const ProductProblem& problem);
+
+// The kernel of the least time by the model; `has_large`: TMA can write c, too.
+ProductKernel fastest_sm90(const Matmul& product, const FewTilesChoice& few, bool has_large);
+
+// gated_linear: one kernel for both products and the gate, or calls of linear and gated_act.
+enum class GatedLinearKernel { sm90, calls };
+inline constexpr int kGatedColumns = 64;  // the columns of y in a tile of the kernel
+
+using GatedLinearEntry = DispatchEntry<GatedLinearKernel, GatedLinear>;
+const GatedLinearEntry& choose_gated_linear(const GatedLinear& call, const GpuProperties& gpu);
+
+}  // namespace fusedops::cuda

@@ -1,0 +1,82 @@
+// Prints the kernel of the table for each problem of stdin: see tests/operators/test_dispatch.py.
+#include <iostream>
+#include <string>
+
+#include "ops/attention/attention_dispatch.h"
+#include "ops/products/matmul_dispatch.h"
+
+using namespace fusedops;
+using namespace fusedops::cuda;
+
+namespace {
+
+struct Reader {
+  GpuProperties gpu;
+  DType dtype;
+  int64_t next_tensor = 1;
+
+  int64_t number() const {
+    int64_t value;
+    std::cin >> value;
+    return value;
+  }
+
+  // The address of a tensor that begins this many elements behind aligned memory.
+  void* tensor(int64_t offset = 0) { return reinterpret_cast<void*>((next_tensor++ << 40) + offset * size_of(dtype)); }
+
+  void read_head() {
+    gpu.major = int(number()), gpu.minor = int(number()), gpu.multiprocessors = int(number());
+    gpu.shared_bytes = int(number()), gpu.has_sm90_kernels = number() != 0;
+    std::string name;
+    std::cin >> name;
+    for (const DType each : {DType::f64, DType::f32, DType::f16, DType::bf16})
+      if (name == name_of(each)) dtype = each;
+  }
+
+  std::string product() {
+    const int64_t m = number(), n = number(), k = number();
+    const bool transpose_a = number(), transpose_b = number();
+    const int64_t batch = number(), pad = number(), offset = number(), result = number();
+    const auto matrix = [&](int64_t rows, int64_t columns, bool transposed) {
+      const int64_t stride = (transposed ? rows : columns) + pad;
+      return Matmul::Matrix{tensor(offset), transposed, stride, (transposed ? columns : rows) * stride};
+    };
+    const auto a = matrix(m, k, transpose_a), b = matrix(k, n, transpose_b);
+    Matmul product(dtype, batch, m, n, k, a, b, tensor());
+    if (result > 0) product.to_sums(/*add=*/result == 1);
+    if (result == 2) product.is_split = true;
+    product.epilogue.activation = int(number());
+    const ProductProblem problem(product, gpu);
+    return kernel_name(choose_product(problem, gpu), problem);
+  }
+
+  std::string attention() {
+    Attention call = {};
+    call.dtype = dtype;
+    const bool is_backward = number();
+    call.sequences = 2, call.key_heads = 2;
+    call.queries = int(number()), call.keys = int(number()), call.group = int(number());
+    call.dim = call.dim_v = int(number());
+    call.heads = call.key_heads * call.group;
+    call.has_mask = number();
+    call.dropout.seed = static_cast<decltype(call.dropout.seed)>(number() ? tensor() : nullptr);
+    call.softcap = double(number());
+    call.scale = 1;
+    const auto rows = [&](int positions, int heads) {
+      return HeadRows{tensor(), int64_t(positions) * heads * call.dim, int64_t(heads) * call.dim, call.dim};
+    };
+    for (HeadRows* each : {&call.q, &call.y, &call.dy, &call.dq}) *each = rows(call.queries, call.heads);
+    for (HeadRows* each : {&call.k, &call.v, &call.dk, &call.dv}) *each = rows(call.keys, call.key_heads);
+    return choose_attention(call, is_backward, gpu).name;
+  }
+};
+
+}  // namespace
+
+int main() {
+  for (std::string kind; std::cin >> kind;) {
+    Reader reader;
+    reader.read_head();
+    std::cout << (kind == "product" ? reader.product() : reader.attention()) << "\n";
+  }
+}
