@@ -232,6 +232,25 @@ def test_the_log_names_the_kernels_of_attention(torch_gpu, kernels_of):
         assert f" -> {name} (compute capability {gpu[0]}.{gpu[1]}, " in line
 
 
+GATED_CALLS = """
+import torch, fusedops.torch as fo
+
+x = torch.zeros(256, 64, dtype=torch.bfloat16, device="cuda")
+memory = torch.zeros(2, 4096, 72, dtype=torch.bfloat16, device="cuda")
+gate, up = memory[0, :, :64], memory[1, :, :64]
+for weights in ((gate, up), (up, gate), (gate, gate), (gate, up.contiguous())):
+    fo.gated_linear(x, *weights)
+"""
+
+
+def test_one_kernel_takes_weights_of_any_strides(torch_gpu):
+    if not facts(torch_gpu.torch)[-1]:
+        pytest.skip("the kernel needs compute capability 9.x")
+    lines = logged(GATED_CALLS, "cuda")
+    assert len(lines) == 4
+    assert all(" -> sm90 gated tiles 128x64 (" in line for line in lines), lines
+
+
 CODE = {
     "torch": """
 import torch, fusedops.torch as fo

@@ -142,19 +142,26 @@ def test_rows_that_overlap(torch_backend, name, stride, random):
 
 
 @pytest.mark.parametrize("transpose", [True, False], ids=["out-in", "in-out"])
-@pytest.mark.parametrize("up_first", [False, True])
+@pytest.mark.parametrize("placement", ["gate first", "up first", "other strides", "same data"])
 @pytest.mark.parametrize("shape", [(5, 8, 16), (200, 72, 64 * 40), (257, 64, 64 * 35)], ids=str)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_packed_weights(torch_backend, transpose, up_first, shape, dtype, random):
-    """The halves of one tensor, in either order, are read where they are; large ones by one kernel on a GPU."""
+def test_placements_of_both_weights(torch_backend, transpose, placement, shape, dtype, random):
+    """Halves of one tensor in either order, weights of different strides, and one weight for both are read in place.
+
+    Large ones take one kernel on a GPU of compute capability 9.x.
+    """
     torch, fo = torch_backend.torch, torch_backend.functions
     rows, depth, columns = shape
     x = torch_backend.tensor(random.standard_normal((rows, depth)), dtype)
     whole = torch_backend.tensor(random.standard_normal((2 * columns, depth)) / depth**0.5, dtype)
     whole = whole if transpose else whole.t().contiguous()
     gate, up = whole.chunk(2, 0 if transpose else 1)
-    if up_first:
+    if placement == "up first":
         gate, up = up, gate
+    elif placement == "other strides":
+        up = torch.cat([up, up[:, :8]], 1)[:, : up.shape[1]]
+    elif placement == "same data":
+        up = gate
     biases = [torch_backend.tensor(random.standard_normal(columns), dtype) for _ in range(2)]
     got = fo.gated_linear(x, gate, up, *biases, transpose_weight=transpose)
     gates, ups = (w.double() if transpose else w.double().t() for w in (gate, up))
