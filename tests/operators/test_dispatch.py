@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import astuple, dataclass
+from typing import ClassVar
 
 import pytest
 
@@ -15,7 +16,10 @@ from tests.helpers.running import PROGRAMS, ROOT, environment
 
 CORE = ROOT / "core_cuda"
 SOURCES = [
-    *(f"ops/products/{name}.cpp" for name in ("matmul", "matmul_dispatch", "matmul_tiles", "aligned_copies")),
+    *(
+        f"ops/products/{name}.cpp"
+        for name in ("gated_linear", "matmul", "matmul_dispatch", "matmul_tiles", "aligned_copies")
+    ),
     "ops/attention/attention_dispatch.cpp",
     "core/declaration/view.cpp",
 ]
@@ -25,8 +29,18 @@ H100, A100 = (9, 0, 132, 233472, 1), (8, 0, 108, 167936, 0)
 WHOLE, SUMS, SPLIT_PART = range(3)  # kinds of results
 
 
+class Problem:
+    """A dataclass whose fields the program reads, behind its kind and the GPU."""
+
+    kind: ClassVar[str]
+
+    def line(self, gpu: tuple[int, ...]) -> str:
+        return " ".join(map(str, (self.kind, *gpu, *astuple(self))))
+
+
 @dataclass(frozen=True)
-class Product:
+class Product(Problem):
+    kind = "product"
     dtype: str
     m: int
     n: int
@@ -39,12 +53,10 @@ class Product:
     result: int = WHOLE
     activation: int = 0  # 1: relu
 
-    def line(self, gpu: tuple[int, ...]) -> str:
-        return " ".join(map(str, ("product", *gpu, *astuple(self))))
-
 
 @dataclass(frozen=True)
-class Attention:
+class Attention(Problem):
+    kind = "attention"
     dtype: str
     backward: int
     queries: int
@@ -55,8 +67,26 @@ class Attention:
     dropout: int = 0
     softcap: int = 0
 
-    def line(self, gpu: tuple[int, ...]) -> str:
-        return " ".join(map(str, ("attention", *gpu, *astuple(self))))
+
+@dataclass(frozen=True)
+class GatedLinear(Problem):
+    kind = "gated_linear"
+    dtype: str
+    rows: int
+    columns: int
+    depth: int
+    pad: int = 0  # elements between the rows of up_weight
+    same: int = 0  # one weight for both
+
+
+@dataclass(frozen=True)
+class Logits(Problem):
+    kind = "logits"
+    dtype: str
+    rows: int
+    classes: int
+    depth: int
+    softcap: int = 0
 
 
 HALF = "bfloat16"
@@ -104,6 +134,24 @@ ATTENTIONS = [
     (Attention(HALF, 1, 128, 128, features=256, dropout=1), "sm80 with dropout", "sm80 with dropout"),
 ]
 
+GATED, CALLED = "sm90 gated tiles 128x64", "calls of linear and gated_act"
+GATED_LINEARS = [
+    (GatedLinear(HALF, 256, 4096, 64), GATED, CALLED),
+    (GatedLinear(HALF, 256, 4096, 64, pad=8), GATED, CALLED),
+    (GatedLinear("float16", 256, 4096, 64, same=1), GATED, CALLED),
+    (GatedLinear(HALF, 256, 4096, 64, pad=1), CALLED, CALLED),
+    (GatedLinear(HALF, 64, 65536, 64), CALLED, CALLED),
+    (GatedLinear("float32", 256, 4096, 64), CALLED, CALLED),
+]
+FUSED, BLOCKS = "sm90 logits in registers 128x128", "blocks of logits"
+LOGITS = [
+    (Logits(HALF, 4096, 8192, 512), FUSED, BLOCKS),
+    (Logits(HALF, 4096, 8192, 512, softcap=30), FUSED, BLOCKS),
+    (Logits(HALF, 4096, 8192, 512, softcap=65), BLOCKS, BLOCKS),
+    (Logits(HALF, 4096, 8191, 512), BLOCKS, BLOCKS),
+    (Logits("float32", 4096, 8192, 512), BLOCKS, BLOCKS),
+]
+
 
 @pytest.fixture(scope="module")
 def kernels_of(tmp_path_factory):
@@ -125,7 +173,11 @@ def kernels_of(tmp_path_factory):
     return names
 
 
-@pytest.mark.parametrize("cases", [PRODUCTS, ATTENTIONS], ids=["matmul", "attention"])
+@pytest.mark.parametrize(
+    "cases",
+    [PRODUCTS, ATTENTIONS, GATED_LINEARS, LOGITS],
+    ids=["matmul", "attention", "gated_linear", "linear_cross_entropy"],
+)
 def test_the_tables(kernels_of, cases):
     problems, on_h100, on_a100 = zip(*cases, strict=True)
     assert tuple(kernels_of(problems, H100)) == on_h100

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "ops/attention/attention_dispatch.h"
+#include "ops/loss/linear_cross_entropy_paths.h"
 #include "ops/products/matmul_dispatch.h"
 
 using namespace fusedops;
@@ -69,6 +70,38 @@ struct Reader {
     for (HeadRows* each : {&call.k, &call.v, &call.dk, &call.dv}) *each = rows(call.keys, call.key_heads);
     return choose_attention(call, is_backward, gpu).name;
   }
+
+  std::string gated_linear() {
+    const int64_t rows = number(), columns = number(), depth = number(), pad = number();
+    const bool is_same = number();
+    const int64_t x_sizes[] = {rows, depth}, x_strides[] = {depth, 1}, sizes[] = {columns, depth};
+    const int64_t gate_strides[] = {depth, 1}, up_strides[] = {depth + pad, 1};
+    const View x = {tensor(), dtype, 2, x_sizes, x_strides}, gate = {tensor(), dtype, 2, sizes, gate_strides};
+    const View up = {is_same ? gate.data : tensor(), dtype, 2, sizes, up_strides};
+    Value values[3];
+    values[attribute_of<std::string>(kGatedLinear, "activation").place].string = "silu";
+    values[attribute_of<bool>(kGatedLinear, "transpose_weight").place].i64 = true;
+    const Operator op = {kGatedLinear};
+    Call call(op);
+    call.inputs[0] = &x, call.inputs[1] = &gate, call.inputs[2] = &up;
+    call.outputs[0].data = tensor();
+    call.attributes = Attributes(values);
+    return choose_gated_linear(GatedLinear(call), gpu).name;
+  }
+
+  std::string logits() {
+    const int64_t m = number(), n = number(), k = number();
+    const double softcap = double(number());
+    Matmul product(dtype, 1, m, n, k, {tensor(), false, k, 0}, {tensor(), true, k, 0}, tensor());
+    product.to_sums(/*add=*/false).without_workspace();
+    return first_that_takes(kLogits, LogitsProblem{product, softcap, nullptr}, gpu).name;
+  }
+
+  std::string kernel(const std::string& kind) {
+    if (kind == "product") return product();
+    if (kind == "attention") return attention();
+    return kind == "gated_linear" ? gated_linear() : logits();
+  }
 };
 
 }  // namespace
@@ -77,6 +110,6 @@ int main() {
   for (std::string kind; std::cin >> kind;) {
     Reader reader;
     reader.read_head();
-    std::cout << (kind == "product" ? reader.product() : reader.attention()) << "\n";
+    std::cout << reader.kernel(kind) << "\n";
   }
 }
