@@ -6,6 +6,7 @@ One ninja file compiles the core once and links it into a binding for every fram
     torch_extension.py  objects + torch_binding/ -> fusedops/torch/_C.abi3.so
     torch_autograd.py   torch_autograd/          -> fusedops/torch/_autograd.torch2.13.so
     tf_library.py       objects + tf_binding/    -> fusedops/tf/_ops.so, and _xla.so beside it
+    stubs.py            fusedops/functions/ -> fusedops/torch/functions.pyi, fusedops/tf/functions.pyi
     build.py            all of it, in order
     commands.py         the same as setuptools commands
     backend.py          the same for pip

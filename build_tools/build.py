@@ -7,6 +7,7 @@ import shutil
 from functools import partial
 from pathlib import Path
 
+from build_tools import stubs
 from build_tools.environment import show_site_packages
 from build_tools.tf_library import add_tf
 from build_tools.torch_autograd import build_autograd
@@ -24,12 +25,13 @@ ADD = {"torch": add_torch, "tf": add_tf}
 
 def build(wanted: list[str], destination: Path) -> dict[str, str]:
     """Builds the bindings of the frameworks `wanted` that are installed, or of all, and puts them into
-    destination/fusedops. Returns the versions built against, by framework."""
+    destination/fusedops, with the types of the functions. Returns the versions built against, by framework."""
     show_site_packages()
     try:
         versions = _build(wanted, destination)
     except BuildError as error:
         raise SystemExit(f"fusedops: {error}") from None
+    stubs.write(destination / "fusedops")
     for name in wanted or FRAMEWORKS:
         print(outcome(FRAMEWORKS[name], versions.get(name), destination))
     return versions

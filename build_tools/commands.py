@@ -7,6 +7,7 @@ from pathlib import Path
 
 import setuptools
 
+from build_tools import stubs
 from build_tools.build import build as build_bindings
 from fusedops.building.jit import FOLDERS
 from fusedops.loading import FRAMEWORKS, release
@@ -44,7 +45,8 @@ class BuildBindings(build_ext):
     def get_outputs(self) -> list[str]:
         folders = {name: self._destination() / "fusedops" / name for name in self.built}
         files = {name: [*FRAMEWORKS[name].build(folder)["bytes"], "_build.json"] for name, folder in folders.items()}
-        return [str(folders[name] / file) for name in folders for file in files[name]]
+        libraries = [str(folders[name] / file) for name in folders for file in files[name]]
+        return [*libraries, *map(str, stubs.files(self._destination() / "fusedops"))]
 
     def get_output_mapping(self) -> dict[str, str]:
         return {}

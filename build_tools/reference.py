@@ -1,4 +1,4 @@
-"""`make reference`: docs/api.md, from the docstrings and signatures of what users call."""
+"""`make reference`: a page of each family of functions, layers and optimizers, from their docstrings and signatures."""
 
 from __future__ import annotations
 
@@ -9,55 +9,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "api.md"
-
-INTRODUCTION = """# API reference
-
-`make reference` writes this page from the docstrings, which `help` shows as well. In the examples, `fo` is
-`fusedops.torch` or `fusedops.tf`, `fnn` is `fusedops.torch.nn`, and `fk` is `fusedops.tf.keras`.
-
-| | |
-| --- | --- |
-| [Functions](#functions) | the same in both frameworks |
-| [Operators of one's own](#operators-of-ones-own) | from source; from [an expression](#elementwise): a function |
-| [Layers for PyTorch](#layers-for-pytorch), [layers for Keras](#layers-for-keras) | subclasses of the framework's own |
-| [Optimizers for PyTorch](#optimizers-for-pytorch), [optimizers for Keras](#optimizers-for-keras) | likewise |
-| [Conversion](#conversion) | of a whole model, in one line; what it brings |
-| [Configuration](#configuration) | what is built, and where it is |
-
-## What holds for every function
-
-- **Devices:** CPU and CUDA. The kernel runs on the device of the tensors, on the framework's current stream.
-- **Dtypes:** float64, float32, float16 and bfloat16. The compute dtype is float64 for float64, and float32 for all
-  others; 16-bit results are rounded once. Each gradient has the dtype of its input.
-- **Layout:** any strides are accepted. Strided rows and transposed matrices are read in place. Results are contiguous.
-- **Sizes:** from 0 to more than 2³¹ elements, at any alignment.
-- **Determinism:** the same inputs give the same bits in every run, with any number of threads, and in both frameworks
-  on the same kind of device. Functions over rows are batch-invariant: a row's result does not depend on other rows.
-- **Derivatives:** reverse mode, forward mode and second derivatives.
-- **NaN and infinity:** as the formula gives them in the compute dtype.
-- **Errors:** raised before anything is launched, with the same sentence in both frameworks, such as
-  `fusedops.rms_norm: weight must have shape [8], the last dimension of x; got [7]`.
-
-The frameworks differ in this:
-
-| | PyTorch | TensorFlow |
-| --- | --- | --- |
-| arguments | tensors on one device | tensors and what `tf.convert_to_tensor` takes; a last argument, `name=None` |
-| an invalid tensor raises | `RuntimeError` | `tf.errors.InvalidArgumentError`, or `ValueError` while tracing |
-| bare operator | `torch.ops.fusedops.rms_norm` | `FusedopsRmsNorm`, from the library at `fusedops.tf.library_path()` |
-| autocast | products and attention in its dtype, the others in that of x or, if they refuse a mix, the widest | none |
-| symbolic tensors | of `torch.compile` and `torch.export` | of `tf.function` and of Keras's functional models |"""
+FOLDER = Path(__file__).resolve().parents[1] / "build" / "reference"
 
 # Of a docstring, such as "Args:": a line that ends in a colon, and what is indented below it.
 SECTION = re.compile(r"^([A-Z][\w ]*):\n((?: .*\n|\n(?= ))+)", re.M)
 _PROSE = ("Returns", "Gradient", "PyTorch", "TensorFlow", "Example")  # sections made of sentences; the others are lists
 
 
-def page() -> str:
+def pages() -> dict[str, str]:
+    """The texts of the pages by their names."""
     import fusedops.tf.keras  # here, since a single framework is enough for the rest of this file
     import fusedops.torch.nn
     import fusedops.torch.optim
+    from fusedops import functions
 
     nn, keras, optim = fusedops.torch.nn, fusedops.tf.keras, fusedops.torch.optim
     layers = [name for name in keras.__all__ if inspect.isclass(getattr(keras, name))]
@@ -72,34 +36,35 @@ def page() -> str:
         "fusedops.tf.library_path": fusedops.tf.library_path,
         "fusedops.torch.jit.load": fusedops.torch.jit.load,
     }
-    return (
-        "\n\n".join(
-            [
-                INTRODUCTION,
-                *_section("Functions", _members(fusedops.torch, fusedops.torch.functions.__all__, prefix="")),
-                *_section("Operators of one's own", {"load": fusedops.torch.load}),
-                *_section("Layers for PyTorch", _members(nn, nn.__all__)),
-                *_section("Layers for Keras", _members(keras, layers)),
-                *_section("Optimizers for PyTorch", _members(optim, optim.__all__)),
-                *_section("Optimizers for Keras", _members(keras.optimizers, keras.optimizers.__all__)),
-                *_section("Conversion", conversion),
-                *_section("Configuration", configuration),
-            ]
+    families = {
+        family.__name__.rpartition(".")[2]: _page(
+            inspect.getdoc(family) or "",
+            {f.__name__: f for f in functions.PUBLIC if f.__module__ == family.__name__},
         )
-        + "\n"
-    )
+        for family in functions.FAMILIES
+    }
+    return {
+        **families,
+        "load": _page("Operators from source files", {"load": fusedops.torch.load}),
+        "layers-torch": _page("Layers for PyTorch", _members(nn, nn.__all__)),
+        "layers-keras": _page("Layers for Keras", _members(keras, layers)),
+        "optimizers-torch": _page("Optimizers for PyTorch", _members(optim, optim.__all__)),
+        "optimizers-keras": _page("Optimizers for Keras", _members(keras.optimizers, keras.optimizers.__all__)),
+        "conversion": _page("Conversion", conversion),
+        "configuration": _page("Configuration", configuration),
+    }
 
 
-def _members(module: ModuleType, names: list[str], prefix: str | None = None) -> dict[str, Any]:
-    prefix = f"{module.__name__}." if prefix is None else prefix
-    return {prefix + name: getattr(module, name) for name in sorted(names)}
+def _members(module: ModuleType, names: list[str]) -> dict[str, Any]:
+    return {f"{module.__name__}.{name}": getattr(module, name) for name in sorted(names)}
 
 
-def _section(title: str, members: dict[str, Any]) -> list[str]:
+def _page(title: str, members: dict[str, Any]) -> str:
     """A table of the members, and each of them in full."""
     rows = [f"| [`{name}`](#{_anchor(name)}) | {_summary(member)} |" for name, member in members.items()]
     table = "\n".join(["| name | what it does |", "| --- | --- |", *rows])
-    return [f"## {title}", table, *(_entry(name, member) for name, member in members.items())]
+    entries = [_entry(name, member) for name, member in members.items()]
+    return "\n\n".join([f"# {title.rstrip('.')}", table, *entries]) + "\n"
 
 
 def _anchor(heading: str) -> str:
@@ -118,7 +83,7 @@ def _description(member: Any) -> str:
 
 def _entry(name: str, member: Any) -> str:
     call = name.rpartition(".")[2] + _signature(member)
-    return f"### {name}\n\n```python\n{call}\n```\n\n" + _markdown(_description(member))
+    return f"## {name}\n\n```python\n{call}\n```\n\n" + _markdown(_description(member))
 
 
 def _signature(member: Any) -> str:
@@ -160,7 +125,10 @@ def _list(title: str, body: str) -> str:
 
 
 def main() -> None:
-    PAGE.write_text(page())
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, text in pages().items():
+        (FOLDER / f"{name}.md").write_text(text)
+    print(f"fusedops: the reference is in {FOLDER}")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,19 @@
 """The public functions: one signature, one description and one body each, for every framework.
 
-They are written over `ops`, a framework's set of operators. `make stubs` writes from them the modules that users call,
-`fusedops/torch/functions.py` and `fusedops/tf/functions.py`, each with its own `ops` and types of tensors.
+They are written over `ops`, a framework's set of operators. `functions.py` of either package gives `define` the
+framework's own names for those of `common.py`; `define` makes the functions that users call.
 """
 
 from __future__ import annotations
 
-from inspect import isfunction
+import inspect
+import re
+import textwrap
+from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
+from fusedops import loading
 from fusedops.functions import (
     accumulation,
     activations,
@@ -21,14 +26,14 @@ from fusedops.functions import (
     rotary,
 )
 
-_FAMILIES = (accumulation, activations, attention, elementwise, loss, normalization, own, products, rotary)
+FAMILIES = (accumulation, activations, attention, elementwise, loss, normalization, own, products, rotary)
 PUBLIC: tuple[Any, ...] = tuple(
     sorted(
         (
             member
-            for family in _FAMILIES
+            for family in FAMILIES
             for member in vars(family).values()
-            if isfunction(member) and member.__module__ == family.__name__
+            if inspect.isfunction(member) and member.__module__ == family.__name__
         ),
         key=lambda function: function.__name__,
     )
@@ -37,3 +42,61 @@ __all__ = [function.__name__ for function in PUBLIC]
 # Those that make tensors of tensors; the others make functions, or are called for their effect.
 _OTHERS = {own.__name__, accumulation.__name__}
 OF_TENSORS = [function.__name__ for function in PUBLIC if function.__module__ not in _OTHERS]
+
+NAME = inspect.Parameter("name", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="str | None")
+_WIDTH = 116  # of a description without its indentation
+_TITLES = {name: framework.title for name, framework in loading.FRAMEWORKS.items()}
+
+
+def define(module: dict[str, Any], **names: Any) -> list[str]:
+    """Defines the public functions in a framework's module, given as its `__dict__`, and returns their names.
+
+    Each has the code of the function here, so that a traceback and `inspect.getsource` show this package. Its globals
+    are the module's, since torch's compiler looks globals up in the module that they name: what the family's module
+    has, and `names`, the framework's own for those of common.py.
+    """
+    package = module["__package__"]
+    for family in FAMILIES:
+        module.update({name: value for name, value in vars(family).items() if not name.startswith("__")})
+    module.update(names)
+    for function in PUBLIC:
+        copy = FunctionType(function.__code__, module, function.__name__, function.__defaults__)
+        copy.__kwdefaults__ = function.__kwdefaults__
+        copy.__annotations__ = function.__annotations__
+        copy.__doc__ = description(function, package.rpartition(".")[2])
+        copy.__module__ = package  # by which it pickles
+        module[function.__name__] = copy
+    return [*__all__]
+
+
+def signature(function: Callable[..., Any], framework: str) -> inspect.Signature:
+    """The function's signature in a framework. TensorFlow's functions take a name for their operations, and convert
+    their arguments to tensors."""
+    plain = inspect.signature(function)
+    if framework != "tf" or function.__name__ not in OF_TENSORS:
+        return plain
+    parameters = [
+        p.replace(annotation=re.sub(r"\bTensor\b", "TensorLike", p.annotation)) for p in plain.parameters.values()
+    ]
+    return plain.replace(parameters=[*parameters, NAME])
+
+
+def description(function: Callable[..., Any], framework: str) -> str | None:
+    """The function's docstring without the section and the errors of other frameworks."""
+    if function.__doc__ is None:  # python -OO
+        return None
+    own_title, titles = _TITLES[framework], "|".join(_TITLES.values())
+
+    def of_framework(errors: re.Match[str]) -> str:
+        """An entry of the section Raises, such as `RuntimeError (PyTorch), LookupError (TensorFlow): ...`."""
+        kinds = re.search(rf"(\w[\w, ]*) \({own_title}\)", errors["kinds"])
+        if kinds is None:
+            return ""
+        entry = f"    {kinds[1]}: {' '.join(errors['text'].split())}"
+        return textwrap.fill(entry, _WIDTH, subsequent_indent=" " * 8) + "\n"
+
+    text = f"{inspect.cleandoc(function.__doc__)}\n"
+    text = re.sub(rf"^(?!{own_title})(?:{titles}):\n(?:(?: .*)?\n)+", "", text, flags=re.M)
+    return re.sub(
+        rf"^    (?P<kinds>\w[\w, ]* \((?:{titles})\).*?): (?P<text>.*\n(?:     .*\n)*)", of_framework, text, flags=re.M
+    ).rstrip()

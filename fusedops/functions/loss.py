@@ -38,9 +38,9 @@ def cross_entropy(
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
             dtype.
-        RuntimeError, InvalidArgumentError, ValueError: `label_smoothing` is outside [0, 1]; on a CPU also: a label is
-            neither a class nor ignore_index. A GPU cannot raise: there, such a label makes its loss and its gradient
-            NaN.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): `label_smoothing` is outside [0, 1]; on
+            a CPU also: a label is neither a class nor ignore_index. A GPU cannot raise: there, such a label makes its
+            loss and its gradient NaN.
         ValueError: `reduction` is not one of those above.
 
     PyTorch:
@@ -102,9 +102,9 @@ def linear_cross_entropy(
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
             dtype.
-        RuntimeError, InvalidArgumentError, ValueError: `label_smoothing` is outside [0, 1], or `softcap` is negative or
-            not finite; on a CPU also: a label is neither a class nor ignore_index. A GPU cannot raise: there, such a
-            label makes its loss, its row of dx and all of dW and dbias NaN.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): `label_smoothing` is outside [0, 1], or
+            `softcap` is negative or not finite; on a CPU also: a label is neither a class nor ignore_index. A GPU
+            cannot raise: there, such a label makes its loss, its row of dx and all of dW and dbias NaN.
         ValueError: `reduction` is not one of those above.
 
     PyTorch:

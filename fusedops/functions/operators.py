@@ -1,4 +1,4 @@
-"""The types of the operators; `make stubs` writes them, from the table of the compiled library."""
+"""The types of the operators; `make operators` writes them, from the table of the compiled library."""
 
 from __future__ import annotations
 

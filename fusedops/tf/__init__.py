@@ -14,7 +14,7 @@ from fusedops import lazy, loading
 loading.library("tf")  # says what is missing before TensorFlow is imported
 
 # Derivatives, mapping and xla for their effect: they tell TensorFlow of gradients, tf.vectorized_map and XLA.
-from fusedops.tf import derivatives, functions, library, mapping, text, xla  # noqa: E402, F401
+from fusedops.tf import derivatives, functions, library, mapping, xla  # noqa: E402, F401
 from fusedops.tf.functions import *  # noqa: E402, F403
 from fusedops.tf.naming import has_keras  # noqa: E402
 from fusedops.tf.operators import OPERATORS as ops  # noqa: E402, F401
@@ -22,9 +22,6 @@ from fusedops.tf.operators import OPERATORS as ops  # noqa: E402, F401
 if TYPE_CHECKING:
     from fusedops.tf import keras as keras
     from fusedops.tf.libraries import load as load
-
-for _name in functions.__all__:
-    text.unconverted(getattr(functions, _name)).__module__ = __name__  # by which it pickles
 
 
 def library_path() -> str:

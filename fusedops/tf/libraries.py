@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import inspect
 from collections.abc import Callable
 from types import ModuleType
@@ -11,34 +10,18 @@ from typing import Any
 
 from fusedops import libraries
 from fusedops.declarations import Operator
+from fusedops.functions import NAME
 from fusedops.libraries import Gradients, Loader, Sources
-from fusedops.tf import library, naming, text
+from fusedops.tf import library, text
+from fusedops.tf.naming import with_name
 from fusedops.tf.operators import OPERATORS
 
 
 def _public(row: Operator, operator: Callable[..., Any]) -> Callable[..., Any]:
-    """Takes Keras's symbolic tensors, and the parameter `name` of TensorFlow's functions unless the operator has an
-    attribute of that name."""
     function = libraries.public(row, operator)
     signature = inspect.signature(function)
-    takes_name = "name" not in signature.parameters
-
-    @functools.wraps(function)
-    def public(*inputs: Any, **attributes: Any) -> Any:
-        name = attributes.pop("name", None) if takes_name else None
-        if name is None:
-            try:
-                return function(*inputs, **attributes)
-            except TypeError:  # as in functions.py
-                if not naming.are_symbolic(*inputs, *attributes.values()):
-                    raise
-            return naming.call_symbolic(public, None, *inputs, **attributes)
-        return naming.named(name, public, *inputs, **attributes)
-
-    parameter = inspect.Parameter("name", inspect.Parameter.KEYWORD_ONLY, default=None)
-    added = [parameter] if takes_name else []
-    public.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *added])  # type: ignore[attr-defined]
-    return text.unconverted(public)
+    added = [] if "name" in signature.parameters else [NAME.replace(annotation=NAME.empty)]
+    return with_name(function, signature.replace(parameters=[*signature.parameters.values(), *added]))
 
 
 _LOADER = Loader("fusedops.tf", ctypes.CDLL(str(library.LIBRARY)), library.add, OPERATORS, _public)

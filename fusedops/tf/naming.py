@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+
+from fusedops.tf import text
 
 
 def has_keras() -> bool:
@@ -23,15 +27,34 @@ def are_symbolic(*arguments: Any) -> bool:
     return symbolic.are_given(arguments)
 
 
-def call_symbolic(function: Callable[..., Any], name: str | None, /, *arguments: Any, **options: Any) -> Any:
-    from fusedops.tf import symbolic
+def with_name(function: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
+    """The function with this signature, which adds `name`, the name of the operations that a call adds to a graph.
 
-    return symbolic.call(function, name, arguments, options)
+    It also takes Keras's tensors without values. A function that has a parameter `name` of its own gets no other.
+    """
+    plain = inspect.signature(function)
+    takes_name = "name" not in plain.parameters
 
+    @functools.wraps(function)
+    def public(*inputs: Any, name: Any = None, **options: Any) -> Any:
+        if name is not None and not takes_name:
+            options["name"], name = name, None
+        if name is None:
+            try:
+                return function(*inputs, **options)
+            except TypeError:  # asked only now, so that other calls do not wait for the answer
+                if not are_symbolic(*inputs, *options.values()):
+                    raise
+        elif not are_symbolic(*inputs, *options.values()):
+            with tf.name_scope(name):
+                return function(*inputs, **options)
+        from fusedops.tf import symbolic
 
-def named(name: str, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:
-    """The function's call, with a name for the operations that it adds to a graph."""
-    if are_symbolic(*arguments, *options.values()):
-        return call_symbolic(function, name, *arguments, **options)
-    with tf.name_scope(name):
-        return function(*arguments, **options)
+        call = plain.bind(*inputs, **options)
+        call.apply_defaults()
+        return symbolic.call(public, name, call.args, call.kwargs)
+
+    public.__signature__ = signature  # type: ignore[attr-defined]
+    annotated = {p.name: p.annotation for p in signature.parameters.values() if p.annotation is not p.empty}
+    public.__annotations__ = {**function.__annotations__, **annotated}
+    return text.unconverted(public)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from fusedops.torch.libraries import load as load
 
 for _name in functions.__all__:
-    getattr(functions, _name).__module__ = __name__  # by which it pickles
     _wrap(_name)  # `fo.<name>` is one node of what torch.fx records
 
 _LAZY = {

@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 
+from fusedops import functions
 from fusedops.functions import OF_TENSORS
 from tests.specifications import SIGNATURES
 
@@ -46,3 +47,22 @@ def test_functions_pickle_by_name(package):
     for name in SIGNATURES:
         function = getattr(package, name)
         assert pickle.loads(pickle.dumps(function)) is function
+
+
+@pytest.mark.parametrize("function", functions.PUBLIC, ids=lambda function: function.__name__)
+def test_both_packages_run_the_code_of_one_source(package, function):
+    """With the package's own operators: a traceback and `inspect.getsource` lead to the source."""
+    public = inspect.unwrap(getattr(package, function.__name__))
+    assert public.__code__ is function.__code__ and inspect.getsource(public) == inspect.getsource(function)
+    assert public.__globals__ is vars(package.functions) and public.__globals__["ops"] is package.ops
+
+
+def test_wrong_arguments(package):
+    """Python's own errors, with the function's name."""
+    for arguments, options, sentence in (
+        ((1, 2, 3), {}, "takes from 1 to 2 positional arguments but 3"),
+        ((1,), {"epz": 1}, "got an unexpected keyword argument 'epz'"),
+        ((), {}, "missing 1 required positional argument: 'x'"),
+    ):
+        with pytest.raises(TypeError, match=rf"rms_norm\(\) {sentence}"):
+            package.rms_norm(*arguments, **options)
