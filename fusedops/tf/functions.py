@@ -11,7 +11,6 @@ from fusedops.tf.naming import with_name
 from fusedops.tf.operators import OPERATORS
 from fusedops.tf.randomness import seed_of
 from fusedops.tf.recording import may_need_gradient
-from fusedops.tf.sequences import check_whole_sequences
 from fusedops.tf.tensors import Tensor, TensorLike, Variable
 from fusedops.tf.text import unconverted
 
@@ -22,7 +21,7 @@ __all__ = define(
     Variable=Variable,
     ops=OPERATORS,
     own=expressions,
-    check_whole_sequences=check_whole_sequences,
+    check_whole_sequences=lambda function: None,  # TensorFlow has no attention that shards sequences over processes
     may_need_gradient=may_need_gradient,
     seed_of=seed_of,
 )

@@ -1,3 +1,4 @@
+// What an adaptor calls of an operator, infer() and then run(), and the text of its attributes.
 #include "core/declaration/operator.h"
 
 #include <charconv>
@@ -58,6 +59,18 @@ Status run_kernel(const Operator& op, const Call& call) {
 }
 
 }  // namespace
+
+Status Rule::infer() {
+  FUSEDOPS_TRY(check_attributes());
+  for (size_t i = 0; i < op.inputs.size(); ++i)
+    if (op.inputs[i].kind == Kind::list) FUSEDOPS_TRY(summarize(static_cast<int>(i)));
+  FUSEDOPS_TRY(op.rule(*this));
+  for (size_t i = 0; i < op.outputs.size(); ++i)
+    if (outputs[i].dtype == DType::other)
+      return Status::error("fusedops.", op.name, ": its rule must set the shape and dtype of the output ",
+                           op.outputs[i].name, "; got no dtype");
+  return {};
+}
 
 Status run(const Operator& op, const Call& call) {
   return kLogsDispatch ? run_logged(op, call, run_kernel) : run_kernel(op, call);

@@ -98,18 +98,6 @@ Status Rule::check_attributes() const {
   return {};
 }
 
-Status Rule::infer() {
-  FUSEDOPS_TRY(check_attributes());
-  for (size_t i = 0; i < op.inputs.size(); ++i)
-    if (op.inputs[i].kind == Kind::list) FUSEDOPS_TRY(summarize(static_cast<int>(i)));
-  FUSEDOPS_TRY(op.rule(*this));
-  for (size_t i = 0; i < op.outputs.size(); ++i)
-    if (outputs[i].dtype == DType::other)
-      return Status::error("fusedops.", op.name, ": its rule must set the shape and dtype of the output ",
-                           op.outputs[i].name, "; got no dtype");
-  return {};
-}
-
 Status Rule::floating(int input) const {
   if (is_floating(inputs[input].dtype)) return {};
   return must(input, "be float64, float32, float16 or bfloat16", name_of(inputs[input].dtype));

@@ -1,4 +1,4 @@
-// What RMSNorm and LayerNorm share: their calls, for the CPU and the CUDA kernels.
+// RMSNorm and LayerNorm: their calls, for the CPU and the CUDA kernels, and what both declare.
 //
 //   forward    y = (x - mean) * rstd * (weight + offset) + bias     RMSNorm: mean 0, no bias
 //   backward   dx = rstd * (wdy - mean(wdy) - xhat * mean(wdy * xhat)) + ds     RMSNorm: without mean(wdy)
@@ -177,6 +177,11 @@ struct NormBackward {
 };
 
 Status norm_forward_rule(Rule& rule, const NormForwardPlaces& at);
+size_t norm_forward_workspace(const Call& call, const NormForwardPlaces& at);
+Status norm_forward_cpu(const Call& call, const NormForwardPlaces& at);
+
 Status norm_backward_rule(Rule& rule, const NormBackwardPlaces& at);
+size_t norm_backward_workspace(const Call& call, const NormBackwardPlaces& at);
+Status norm_backward_cpu(const Call& call, const NormBackwardPlaces& at);
 
 }  // namespace fusedops

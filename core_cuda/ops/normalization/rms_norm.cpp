@@ -1,6 +1,6 @@
 #include "ops/normalization/rms_norm.h"
 
-#include "ops/normalization/norm_cpu.h"
+#include "ops/normalization/norm.h"
 
 namespace fusedops {
 
