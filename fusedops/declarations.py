@@ -15,6 +15,7 @@ class Input:
     kind: str  # "tensor", "optional", "scalar" or "list"
     parameter: bool  # the same for all rows
     updated: bool  # written in place: in TensorFlow, variables
+    unbatched: bool  # a call that has it is not `batched`
     only_for: str | None  # the output that it is read for alone
 
 
@@ -65,6 +66,13 @@ class GradientOf:
 
 
 @dataclass(frozen=True)
+class Passed:
+    attribute: str
+    source: str
+    negated: bool
+
+
+@dataclass(frozen=True)
 class Step:
     """Towards the gradients of an operator's inputs: `Step` in core_cuda/core/declaration/operator.h."""
 
@@ -72,7 +80,8 @@ class Step:
     inputs: tuple[str | None, ...]
     gradients: tuple[GradientOf, ...]
     if_wanted: str | None
-    negated: str | None
+    if_given: str | None
+    attributes: tuple[Passed, ...]
 
 
 @dataclass(frozen=True)
@@ -140,8 +149,15 @@ def _operator(row: dict[str, Any]) -> Operator:
     )
 
 
-def _step(inputs: list[str | None], gradients: list[dict[str, str]], **rest: Any) -> Step:
-    return Step(inputs=tuple(inputs), gradients=tuple(GradientOf(**item) for item in gradients), **rest)
+def _step(
+    inputs: list[str | None], gradients: list[dict[str, str]], attributes: list[dict[str, Any]], **rest: Any
+) -> Step:
+    return Step(
+        inputs=tuple(inputs),
+        gradients=tuple(GradientOf(**item) for item in gradients),
+        attributes=tuple(Passed(**item) for item in attributes),
+        **rest,
+    )
 
 
 def _attribute(name: str, type: str, default: str, choices: list[str], bounds: dict[str, Any] | None) -> Attribute:

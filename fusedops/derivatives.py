@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from fusedops.declarations import Operator, Step
+from fusedops.declarations import Operator, Passed, Step
 from fusedops.gradients import GRADIENTS, REFUSED, Gradient
 
 
@@ -22,8 +22,7 @@ class Taken:
     gradients: tuple[tuple[str, str], ...]  # an input, and the output or the upstream gradient that is its gradient
     op: str | None = None
     inputs: tuple[str | None, ...] = ()
-    attributes: tuple[str, ...] = ()  # passed on as they are
-    negated: str | None = None
+    attributes: tuple[Passed, ...] = ()
     needs: tuple[tuple[str, bool], ...] = ()  # need_dx, ...
     outputs: tuple[str, ...] = ()
 
@@ -41,6 +40,8 @@ class Derivative:
         self.names = tuple(x.name for x in operator.inputs)
         self.upstream = tuple(f"d{x.name}" for x in operator.outputs)
         named = {gradient.input for step in operator.derivative for gradient in step.gradients}
+        # The optional inputs that decide which steps are taken.
+        self.deciding = tuple({step.if_given: None for step in operator.derivative if step.if_given is not None})
         self.refused = {name: REFUSED for name in self.names if name not in named}
         # A table, since torch's compiled autograd does not trace functools.cache.
         self._found: dict[Any, tuple[Taken, ...]] = {}
@@ -50,39 +51,44 @@ class Derivative:
         upstream = dict(zip(self.upstream, dy, strict=True))
         wanted = tuple(filter(c.wanted, self.names))
         flowing = tuple(name for name, value in upstream.items() if value is not None)
+        given = tuple(name for name in self.deciding if getattr(c, name) is not None)
         gradients: dict[str, Any] = {**self.refused}
-        for step in self.taken(wanted, flowing):
+        for step in self.taken(wanted, flowing, given):
             values = upstream
             if step.op is not None:
                 inputs = [name and (upstream[name] if name in upstream else getattr(c, name)) for name in step.inputs]
-                attributes = {name: getattr(c, name) for name in step.attributes}
-                if step.negated is not None:
-                    attributes[step.negated] = not getattr(c, step.negated)
+                attributes = {
+                    x.attribute: not getattr(c, x.source) if x.negated else getattr(c, x.source)
+                    for x in step.attributes
+                }
                 results = getattr(f, step.op)(*inputs, **attributes, **dict(step.needs))
                 values = dict(zip(step.outputs, results if len(step.outputs) > 1 else (results,), strict=True))
             gradients.update({name: values[source] for name, source in step.gradients})
         return gradients
 
     def reads(self, wanted: Iterable[str]) -> set[str]:
-        """The inputs and outputs that are read for these gradients, whichever upstream gradients will be there."""
+        """The inputs and outputs that are read for these gradients, whichever upstream gradients and optional inputs
+        will be there."""
         names = tuple(wanted)
-        flowing = (some for n in range(len(self.upstream) + 1) for some in itertools.combinations(self.upstream, n))
-        possible = [step for some in flowing for step in self.taken(names, some)]
+        cases = itertools.product(_subsets(self.upstream), _subsets(self.deciding))
+        possible = [step for flowing, given in cases for step in self.taken(names, flowing, given)]
         return {name for step in possible for name in step.reads}.difference(self.upstream)
 
-    def taken(self, wanted: tuple[str, ...], flowing: tuple[str, ...]) -> tuple[Taken, ...]:
-        """The steps for the gradients of these inputs, where these upstream gradients are there."""
-        key = wanted, flowing
+    def taken(self, wanted: tuple[str, ...], flowing: tuple[str, ...], given: tuple[str, ...]) -> tuple[Taken, ...]:
+        """The steps for the gradients of these inputs, where these upstream gradients and deciding inputs are there."""
+        key = wanted, flowing, given
         if key not in self._found:
-            self._found[key] = self._taken(wanted, flowing)
+            self._found[key] = self._taken(wanted, flowing, given)
         return self._found[key]
 
-    def _taken(self, wanted: tuple[str, ...], flowing: tuple[str, ...]) -> tuple[Taken, ...]:
+    def _taken(self, wanted: tuple[str, ...], flowing: tuple[str, ...], given: tuple[str, ...]) -> tuple[Taken, ...]:
         left, steps = set(wanted), []
         absent = set(self.upstream).difference(flowing)
         for step in self.operator.derivative:
             sources = {gradient.input: gradient.source for gradient in step.gradients if gradient.input in left}
             if not sources or (step.if_wanted is not None and step.if_wanted not in wanted):
+                continue
+            if step.if_given is not None and step.if_given not in given:
                 continue
             if absent.isdisjoint(self._must_have(step)):
                 left.difference_update(sources)
@@ -102,7 +108,8 @@ class Derivative:
             return Taken(gradients)
         op, wanted = self.table[step.op], set(sources.values())
         names = [x.name for x in op.attributes]
-        own = [x.name for x in self.operator.attributes]
+        own = {x.name: Passed(x.name, x.name, negated=False) for x in self.operator.attributes}
+        passed = {**own, **{x.attribute: x for x in step.attributes}}
         outputs = tuple(x.name for x in op.outputs)
         return Taken(
             gradients,
@@ -111,11 +118,14 @@ class Derivative:
                 None if declared.only_for is not None and declared.only_for not in wanted else name
                 for declared, name in zip(op.inputs, step.inputs, strict=True)
             ),
-            attributes=tuple(name for name in names if name in own and name != step.negated),
-            negated=step.negated,
+            attributes=tuple(passed[name] for name in names if name in passed),
             needs=tuple((f"need_{x}", x in wanted) for x in outputs if f"need_{x}" in names),
             outputs=outputs,
         )
+
+
+def _subsets(names: tuple[str, ...]) -> list[tuple[str, ...]]:
+    return [some for n in range(len(names) + 1) for some in itertools.combinations(names, n)]
 
 
 def _refusing(operator: Operator) -> Gradient:
@@ -123,10 +133,23 @@ def _refusing(operator: Operator) -> Gradient:
     return Gradient(lambda f, c, *dy: gradients, saves=())
 
 
+def _of_needed(operator: Operator, gradient: Gradient) -> Gradient:
+    """The same without upstream gradients of outputs that the call did not need: those have no elements."""
+    needs = tuple(f"need_{x.name}" for x in operator.outputs)
+    if not any(x.name in needs for x in operator.attributes):
+        return gradient
+
+    def formula(f: Any, c: Any, *dy: Any) -> Any:
+        return gradient.formula(f, c, *(x if getattr(c, y, True) else None for x, y in zip(dy, needs, strict=True)))
+
+    return replace(gradient, formula=formula)
+
+
 def derivative_of(table: Mapping[str, Operator], operator: Operator) -> Gradient:
     """As the table declares it, or, for a backward operator, as a formula does; without either, there is none."""
     if not operator.derivative:
-        return GRADIENTS.get(operator.name) or _refusing(operator)
+        formula = GRADIENTS.get(operator.name)
+        return _refusing(operator) if formula is None else _of_needed(operator, formula)
     derivative = Derivative(table, operator)
     reads = derivative.reads(derivative.names)
     tensors = (*derivative.names, *(x.name for x in operator.outputs))

@@ -103,13 +103,11 @@ def _attention_products(q: Shape, v: Shape, keys: int, of_q: int, of_v: int) -> 
 
 
 @flops("attention")
-@flops("dropout_attention")
 def _attention(q: Shape, k: Shape, v: Shape, seq_dim: int, **_: Any) -> int:
     return _attention_products(q, v, k[seq_dim], 1, 1)
 
 
 @flops("attention_backward")
-@flops("dropout_attention_backward")
 def _attention_backward(q: Shape, k: Shape, v: Shape, seq_dim: int, **_: Any) -> int:
     """The scores are computed again; p's gradient and v's are products over v's features, q's and k's over q's."""
     return _attention_products(q, v, k[seq_dim], 3, 2)

@@ -30,7 +30,8 @@ c10::IValue value_of(const Argument& argument, const variable_list& upstream, Ke
   return {};
 }
 
-bool flows(const BoundStep& step, const variable_list& upstream) {
+bool can_be_taken(const BoundStep& step, const variable_list& upstream, Kept& kept) {
+  if (step.if_given && !kept.tensor(*step.if_given).defined()) return false;
   for (const size_t output : step.needs)
     if (!upstream[output].defined()) return false;
   return true;
@@ -50,7 +51,7 @@ variable_list gradients(const Row& row, const variable_list& upstream, Kept& kep
   refuse(row, wanted);
   Mask missing = wanted;
   for (const BoundStep& step : row.steps) {
-    if (!step.serves(wanted, missing) || !flows(step, upstream)) continue;
+    if (!step.serves(wanted, missing) || !can_be_taken(step, upstream, kept)) continue;
     torch::jit::Stack stack;
     if (step.op) {
       stack.reserve(step.arguments.size());

@@ -38,6 +38,7 @@ class Binding {
     }
     for (const auto& gradient : declared_.gradients) add(gradient);
     if (called_) bind_arguments();
+    if (declared_.if_given) step_.if_given = save(declared_.if_given);
     return std::move(step_);
   }
 
@@ -78,10 +79,12 @@ class Binding {
 
   void bind_attribute(const Attribute& attribute, Argument* argument) {
     const std::string_view name = attribute.name;
-    if (place_of(row_.op.attributes, name)) {
-      const bool negated = declared_.negated && name == declared_.negated;
-      argument->from = negated ? Argument::From::negated : Argument::From::rest;
-      argument->place = rest(attribute.name);
+    Step::Passed passed{attribute.name, attribute.name};
+    for (const Step::Passed& declared : declared_.attributes)
+      if (name == declared.attribute) passed = declared;
+    if (place_of(row_.op.attributes, passed.source)) {
+      argument->from = passed.negated ? Argument::From::negated : Argument::From::rest;
+      argument->place = rest(passed.source);
     } else if (name.starts_with("need_")) {
       argument->from = Argument::From::wanted;
       argument->inputs = given_by(name.substr(5));

@@ -43,7 +43,8 @@ struct BoundStep {
   std::vector<Gradient> gradients;
   std::vector<size_t> needs;  // upstream gradients without which the step is skipped
   Mask gives = 0;
-  Mask if_wanted = 0;  // 0: always
+  Mask if_wanted = 0;              // 0: always
+  std::optional<size_t> if_given;  // Row::saved in that place
 
   // Whether it can be of use, where the gradients of some inputs are wanted and those of some are still missing.
   bool serves(Mask wanted, Mask missing) const { return (gives & missing) && (!if_wanted || (if_wanted & wanted)); }

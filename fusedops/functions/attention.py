@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusedops.checks import optional_count, optional_number
-from fusedops.functions.common import Tensor, check_whole_sequences, ops, renamed, seed_of
+from fusedops.functions.common import Tensor, check_whole_sequences, ops, seed_of
 
 
 def attention(
@@ -83,29 +83,21 @@ def attention(
     """
     check_whole_sequences("attention")
     scales, windowed = optional_number("attention", "scale", scale), optional_count("attention", "window", window)
-    if dropout == 0:
-        y, _ = ops.attention(
-            q, k, v, mask, lengths, causal=causal, scale=scales, window=windowed, softcap=softcap, seq_dim=seq_dim
-        )
-        return y
-    seeds = seed_of("attention", seed, q)
-    try:
-        y, _ = ops.dropout_attention(
-            q,
-            k,
-            v,
-            seeds,
-            mask,
-            lengths,
-            causal=causal,
-            scale=scales,
-            window=windowed,
-            softcap=softcap,
-            seq_dim=seq_dim,
-            rate=dropout,
-        )
-    except Exception as error:
-        raise renamed(error, "dropout_attention", "attention", rate="dropout") from None
+    seeds = None if dropout == 0 else seed_of("attention", seed, q)
+    y, _ = ops.attention(
+        q,
+        k,
+        v,
+        mask,
+        lengths,
+        seeds,
+        causal=causal,
+        scale=scales,
+        window=windowed,
+        softcap=softcap,
+        seq_dim=seq_dim,
+        dropout=dropout,
+    )
     return y
 
 

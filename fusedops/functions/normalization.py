@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusedops.functions.common import Scaling, Tensor, dtype_name, ops, renamed, seed_of
+from fusedops.functions.common import Scaling, Tensor, dtype_name, ops, seed_of
 
 
 def rms_norm(x: Tensor, weight: Tensor | None = None, *, eps: float = 1e-6, weight_offset: float = 0.0) -> Tensor:
@@ -94,16 +94,8 @@ def add_rms_norm(
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
-    if dropout == 0:
-        y, s, _ = ops.add_rms_norm(x, residual, weight, eps=eps, weight_offset=weight_offset)
-        return y, s
-    seeds = seed_of("add_rms_norm", seed, x)
-    try:
-        y, s, _ = ops.dropout_add_rms_norm(
-            x, residual, seeds, weight, eps=eps, weight_offset=weight_offset, rate=dropout
-        )
-    except Exception as error:
-        raise renamed(error, "dropout_add_rms_norm", "add_rms_norm", rate="dropout") from None
+    seeds = None if dropout == 0 else seed_of("add_rms_norm", seed, x)
+    y, s, _ = ops.add_rms_norm(x, residual, weight, seeds, eps=eps, weight_offset=weight_offset, dropout=dropout)
     return y, s
 
 
@@ -349,12 +341,6 @@ def add_layer_norm(
 
     Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
     """
-    if dropout == 0:
-        y, s, _, _ = ops.add_layer_norm(x, residual, weight, bias, eps=eps)
-        return y, s
-    seeds = seed_of("add_layer_norm", seed, x)
-    try:
-        y, s, _, _ = ops.dropout_add_layer_norm(x, residual, seeds, weight, bias, eps=eps, rate=dropout)
-    except Exception as error:
-        raise renamed(error, "dropout_add_layer_norm", "add_layer_norm", rate="dropout") from None
+    seeds = None if dropout == 0 else seed_of("add_layer_norm", seed, x)
+    y, s, _, _ = ops.add_layer_norm(x, residual, weight, bias, seeds, eps=eps, dropout=dropout)
     return y, s

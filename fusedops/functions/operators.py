@@ -21,10 +21,26 @@ class Operators(Protocol):
     ) -> None: ...
     def add(self, x: Tensor, y: Tensor) -> Tensor: ...
     def add_layer_norm(
-        self, x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, *, eps: float = 1e-05
+        self,
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        seed: Tensor | None,
+        *,
+        eps: float = 1e-05,
+        dropout: float = 0.0,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
     def add_rms_norm(
-        self, x: Tensor, residual: Tensor, weight: Tensor | None, *, eps: float = 1e-06, weight_offset: float = 0.0
+        self,
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor | None,
+        seed: Tensor | None,
+        *,
+        eps: float = 1e-06,
+        weight_offset: float = 0.0,
+        dropout: float = 0.0,
     ) -> tuple[Tensor, Tensor, Tensor]: ...
     def add_rms_norm_float8(
         self,
@@ -68,12 +84,14 @@ class Operators(Protocol):
         v: Tensor,
         mask: Tensor | None,
         lengths: Tensor | None,
+        seed: Tensor | None,
         *,
         causal: bool = False,
         scale: Sequence[float] = (),
         window: int = 0,
         softcap: float = 0.0,
         seq_dim: int = -3,
+        dropout: float = 0.0,
     ) -> tuple[Tensor, Tensor]: ...
     def attention_backward(
         self,
@@ -85,12 +103,14 @@ class Operators(Protocol):
         lse: Tensor,
         mask: Tensor | None,
         lengths: Tensor | None,
+        seed: Tensor | None,
         *,
         causal: bool = False,
         scale: Sequence[float] = (),
         window: int = 0,
         softcap: float = 0.0,
         seq_dim: int = -3,
+        dropout: float = 0.0,
     ) -> tuple[Tensor, Tensor, Tensor]: ...
     def attention_varlen(
         self,
@@ -169,95 +189,6 @@ class Operators(Protocol):
     ) -> Tensor: ...
     def dropout(self, x: Tensor, seed: Tensor, *, rate: float = 0.5) -> Tensor: ...
     def dropout_add(self, x: Tensor, residual: Tensor, seed: Tensor, *, rate: float = 0.5) -> Tensor: ...
-    def dropout_add_layer_norm(
-        self,
-        x: Tensor,
-        residual: Tensor,
-        seed: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        *,
-        eps: float = 1e-05,
-        rate: float = 0.5,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
-    def dropout_add_layer_norm_backward(
-        self,
-        dy: Tensor,
-        s: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        mean: Tensor,
-        rstd: Tensor,
-        ds: Tensor | None,
-        seed: Tensor,
-        *,
-        rate: float = 0.5,
-        need_dx: bool = True,
-        need_dresidual: bool = True,
-        need_dweight: bool = True,
-        need_dbias: bool = True,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
-    def dropout_add_rms_norm(
-        self,
-        x: Tensor,
-        residual: Tensor,
-        seed: Tensor,
-        weight: Tensor | None,
-        *,
-        eps: float = 1e-06,
-        weight_offset: float = 0.0,
-        rate: float = 0.5,
-    ) -> tuple[Tensor, Tensor, Tensor]: ...
-    def dropout_add_rms_norm_backward(
-        self,
-        dy: Tensor,
-        s: Tensor,
-        weight: Tensor | None,
-        rstd: Tensor,
-        ds: Tensor | None,
-        seed: Tensor,
-        *,
-        weight_offset: float = 0.0,
-        rate: float = 0.5,
-        need_dx: bool = True,
-        need_dresidual: bool = True,
-        need_dweight: bool = True,
-    ) -> tuple[Tensor, Tensor, Tensor]: ...
-    def dropout_attention(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        seed: Tensor,
-        mask: Tensor | None,
-        lengths: Tensor | None,
-        *,
-        causal: bool = False,
-        scale: Sequence[float] = (),
-        window: int = 0,
-        softcap: float = 0.0,
-        seq_dim: int = -3,
-        rate: float = 0.5,
-    ) -> tuple[Tensor, Tensor]: ...
-    def dropout_attention_backward(
-        self,
-        dy: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        y: Tensor,
-        lse: Tensor,
-        seed: Tensor,
-        mask: Tensor | None,
-        lengths: Tensor | None,
-        *,
-        causal: bool = False,
-        scale: Sequence[float] = (),
-        window: int = 0,
-        softcap: float = 0.0,
-        seq_dim: int = -3,
-        rate: float = 0.5,
-    ) -> tuple[Tensor, Tensor, Tensor]: ...
     def gated_act(self, gate: Tensor, up: Tensor | None, *, activation: str = "silu") -> Tensor: ...
     def gated_act_backward(
         self,
@@ -323,11 +254,14 @@ class Operators(Protocol):
         mean: Tensor,
         rstd: Tensor,
         ds: Tensor | None,
+        seed: Tensor | None,
         *,
         need_dx: bool = True,
         need_dweight: bool = True,
         need_dbias: bool = True,
-    ) -> tuple[Tensor, Tensor, Tensor]: ...
+        dropout: float = 0.0,
+        need_dropped_dx: bool = True,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
     def layer_norm_float8(
         self,
         x: Tensor,
@@ -423,11 +357,14 @@ class Operators(Protocol):
         weight: Tensor | None,
         rstd: Tensor,
         ds: Tensor | None,
+        seed: Tensor | None,
         *,
         weight_offset: float = 0.0,
         need_dx: bool = True,
         need_dweight: bool = True,
-    ) -> tuple[Tensor, Tensor]: ...
+        dropout: float = 0.0,
+        need_dropped_dx: bool = True,
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
     def rms_norm_float8(
         self,
         x: Tensor,

@@ -5,7 +5,8 @@ gradient of each differentiable input by name. A value may be a function, which 
 wanted; a missing name means zero. Saved outputs get no gradient: a formula treats them as functions of the inputs.
 
 `c` holds what the operator was called with, by the names of its declaration: the inputs and outputs named in `saves`,
-the attributes, and `c.wanted(input)`. An absent input is None, and so is an upstream gradient where nothing flows back.
+the attributes, and `c.wanted(input)`. An absent input is None. An upstream gradient is None where nothing flows back,
+and where the call did not need the output.
 
 `f` holds every operator (`f.axpby(a, x, b)`, differentiable itself, which makes the second derivative) and a few tensor
 functions that both frameworks have:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fusedops.gradients.composite import derivative, second_derivative
@@ -17,21 +17,11 @@ def _softmax_backward(f: Any, c: Any, gdx: Tensor) -> Mapping[str, Any]:
     return derivative(f, c, plain, ("dy", "y"), (gdx,))
 
 
-@gradient("attention_backward", saves=("dy", "q", "k", "v", "mask", "lengths"))
+@gradient("attention_backward", saves=("dy", "q", "k", "v", "mask", "lengths", "seed"))
 def _attention_backward(
     f: Any, c: Any, gdq: Tensor | None, gdk: Tensor | None, gdv: Tensor | None
 ) -> Mapping[str, Any]:
     return second_derivative(f, c, _attention, q=gdq, k=gdk, v=gdv)
-
-
-@gradient("dropout_attention_backward", saves=("dy", "q", "k", "v", "seed", "mask", "lengths"))
-def _dropout_attention_backward(
-    f: Any, c: Any, gdq: Tensor | None, gdk: Tensor | None, gdv: Tensor | None
-) -> Mapping[str, Any]:
-    def plain(f: Any, c: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return _attention(f, c, q, k, v, lambda p: f.dropout(p, c.seed, rate=c.rate))
-
-    return second_derivative(f, c, plain, q=gdq, k=gdk, v=gdv)
 
 
 @gradient("attention_varlen_backward", saves=("dy", "q", "k", "v", "offsets_q", "offsets_k"))
@@ -41,13 +31,7 @@ def _attention_varlen_backward(
     return second_derivative(f, c, _attention_varlen, q=gdq, k=gdk, v=gdv)
 
 
-def _as_it_is(p: Tensor) -> Tensor:
-    return p
-
-
-def _attention(
-    f: Any, c: Any, q: Tensor, k: Tensor, v: Tensor, dropped: Callable[[Tensor], Tensor] = _as_it_is
-) -> Tensor:
+def _attention(f: Any, c: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     heads_first = c.seq_dim == -2
     if not heads_first:
         q, k, v = map(f.exchange_heads, (q, k, v))
@@ -58,7 +42,10 @@ def _attention(
         kept.append(f.columns(scores) < lengths)
     if c.mask is not None:
         kept.append(c.mask)
-    y = _mean(f, dropped(f.probabilities(scores, kept)), v)
+    p = f.probabilities(scores, kept)
+    if c.seed is not None:
+        p = f.dropout(p, c.seed, rate=c.dropout)
+    y = _mean(f, p, v)
     return y if heads_first else f.exchange_heads(y)
 
 

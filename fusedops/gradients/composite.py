@@ -29,13 +29,10 @@ def second_derivative(
     Args:
         dy: the backward operator's name for the upstream gradient of its forward.
         upstream: by the name of each input of `forward`, the upstream gradient of that input's gradient: None where
-            nothing flows. Not looked at where there is no such gradient: for an absent input, or if the attribute
-            `need_d<input>` is false.
+            nothing flows. Not looked at for an absent input, which has no gradient.
     """
     flowing = {
-        name: gradient
-        for name, gradient in upstream.items()
-        if gradient is not None and getattr(c, name) is not None and getattr(c, f"need_d{name}", True)
+        name: gradient for name, gradient in upstream.items() if gradient is not None and getattr(c, name) is not None
     }
 
     def backward(**inputs: Tensor | None) -> tuple[Tensor, ...]:

@@ -11,8 +11,6 @@ from fusedops.gradients.registry import Tensor, gradient
 @gradient("axpby_backward", saves=("dy", "a", "x"))
 def _axpby_backward(f: Any, c: Any, gda: Tensor | None, gdx: Tensor | None) -> Mapping[str, Any]:
     """Of da = Σ dy·x and dx = a·dy."""
-    if not c.need_dx:
-        gdx = None
 
     def both() -> Tensor:
         a = c.a if isinstance(c.a, float) else f.compute(c.a)

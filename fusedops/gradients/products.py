@@ -16,10 +16,10 @@ def _matmul_backward(f: Any, c: Any, gda: Tensor | None, gdb: Tensor | None) -> 
     transposes = {"transpose_a": c.transpose_a, "transpose_b": c.transpose_b}
     of_dc: list[tuple[Tensor, Tensor]] = []
     gradients: dict[str, Any] = {}
-    if c.need_da and gda is not None:
+    if gda is not None:
         of_dc.append((gda, c.b))
         gradients["b"] = lambda: f.matmul_backward(c.dc, gda, c.b, need_da=False, **transposes)[1]
-    if c.need_db and gdb is not None:
+    if gdb is not None:
         of_dc.append((c.a, gdb))
         gradients["a"] = lambda: f.matmul_backward(c.dc, None, gdb, need_db=False, **transposes)[0]
 

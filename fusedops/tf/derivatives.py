@@ -11,10 +11,11 @@ from typing import Any
 import tensorflow as tf
 
 from fusedops.declarations import Attribute, Operator
+from fusedops.derivatives import derivative_of
 from fusedops.gradients import GRADIENTS
 from fusedops.tf import neutral, steps
 from fusedops.tf.calls import is_constant, no_gradient
-from fusedops.tf.library import for_each
+from fusedops.tf.library import TABLE, for_each
 from fusedops.tf.operators import OPERATORS
 
 OF_FORMULAS = SimpleNamespace(**neutral.FUNCTIONS)  # and every operator
@@ -53,9 +54,9 @@ def _register(operator: Operator) -> None:
 def _of_formula(
     operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[str], wanted: Sequence[str]
 ) -> _Evaluation:
-    derivative = GRADIENTS.get(operator.name)
-    if derivative is None:
+    if operator.name not in GRADIENTS:
         raise no_gradient(operator)
+    derivative = derivative_of(TABLE, operator)
     decoded = {x.name: _decoded(x, attributes[x.name]) for x in operator.attributes}
     names = [*inputs, *(x.name for x in operator.outputs)]
 

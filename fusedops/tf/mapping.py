@@ -18,6 +18,7 @@ def _register(operator: Operator) -> None:
         return  # TensorFlow calls it in a loop
     scalars = {x.name for x in operator.inputs if x.kind == "scalar"}
     shared = scalars.union(x.name for x in operator.inputs if x.parameter)
+    unbatched = {x.name for x in operator.inputs if x.unbatched}
 
     @register_converter(operator.type)
     def convert(call: Any) -> Any:
@@ -28,7 +29,7 @@ def _register(operator: Operator) -> None:
         ranks = {all_ranks[i] for i in rows}
         # A further dimension can make inputs valid that a single call refuses, such as a mask of one rank more. Where
         # all ranks are known, the rule has checked those of a single call when it was traced.
-        foldable = operator.batched and len(ranks) == 1 and min(all_ranks) >= 0
+        foldable = operator.batched and unbatched.isdisjoint(names) and len(ranks) == 1 and min(all_ranks) >= 0
         foldable = foldable and not any(call.input(i).is_stacked for i in range(len(names)) if i not in rows)
         # A scalar of more dimensions, which some rows broadcast, would meet the stacked one.
         of_scalars = [all_ranks[i] for i, name in enumerate(names) if name in scalars]

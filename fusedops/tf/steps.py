@@ -26,7 +26,8 @@ def evaluation(
     derivative = _derivative(operator.name)
     outputs = zip(derivative.upstream, operator.outputs, strict=True)
     flowing = tuple(name for name, output in outputs if not output.saved)  # TensorFlow makes zeros of what is absent
-    taken = derivative.taken(tuple(wanted), flowing)
+    given = tuple(name for name in derivative.deciding if name in inputs)
+    taken = derivative.taken(tuple(wanted), flowing, given)
     known: dict[str, Any] = {"_Eager": internals.EagerTensor, "_dense": dense, "_identity": tf.identity, **calls.KNOWN}
     for i, step in enumerate(taken):
         if step.op is not None:
@@ -68,12 +69,13 @@ def _lines(operator: Operator, inputs: Sequence[str], flowing: Sequence[str], ta
 
 def _value(op: Operator, attribute: Attribute, step: Taken, attributes: Mapping[str, Any]) -> Any:
     """What a step passes on, encoded."""
-    needs, name = dict(step.needs), attribute.name
-    if name in needs:
-        return needs[name]
-    if name in step.attributes:
-        return attributes[name]
-    return not attributes[name] if name == step.negated else calls.encode(op, attribute, attribute.default)
+    needs, passed = dict(step.needs), {x.attribute: x for x in step.attributes}
+    if attribute.name in needs:
+        return needs[attribute.name]
+    if attribute.name not in passed:
+        return calls.encode(op, attribute, attribute.default)
+    value = attributes[passed[attribute.name].source]
+    return not value if passed[attribute.name].negated else value
 
 
 def dense(dy: Any) -> tf.Tensor | None:

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from fusedops.declarations import GradientOf, Operator, Step
+from fusedops.declarations import GradientOf, Operator, Passed, Step
 from fusedops.gradients.registry import GRADIENTS
 from tests.helpers.frameworks import Backend
 from tests.specifications import SPECIFICATIONS, is_of_an_expression
 
 NO_NUMBERS = {"labels", "mask", "lengths", "offsets_q", "offsets_k", "seed"}  # inputs of integers or bools
+NONE = (None, None)  # ds and seed of rms_norm_backward
 
 
 @pytest.fixture
@@ -50,20 +51,29 @@ def faults(table: Mapping[str, Operator], operator: Operator) -> Iterator[str]:
                 yield f"{op.name} must have {declared.name}"
             if name is not None and name not in {*inputs, *outputs, *upstream}:
                 yield f"{name} is no upstream gradient, input or output"
-            if name in inputs and inputs[name].kind == "optional" and declared.kind != "optional":
+            is_given = name not in inputs or inputs[name].kind != "optional" or name == step.if_given
+            if not is_given and declared.kind != "optional":
                 yield f"{name} may be absent, and {op.name} must have {declared.name}"
         for gradient in step.gradients:
             if gradient.source not in {x.name for x in op.outputs}:
                 yield f"{op.name} has no output {gradient.source}"
+        if step.if_given is not None and step.if_given not in step.inputs:
+            yield f"{op.name} does not read {step.if_given}"
         own = {x.name: x.type for x in operator.attributes}
+        passed = {x.attribute: x.source for x in step.attributes}
         for attribute in op.attributes:
-            if own.get(attribute.name, attribute.type) != attribute.type:
+            source = passed.pop(attribute.name, attribute.name)
+            if own.get(source, attribute.type) != attribute.type:
                 yield f"{attribute.name} is a {attribute.type} of {op.name}"
             wanted = attribute.name.removeprefix("need_")
-            if attribute.name not in own and wanted not in {x.name for x in op.outputs}:
+            is_unused = attribute.name == "dropout" and step.inputs[-1] is None  # without a seed
+            if source not in own and wanted not in {x.name for x in op.outputs} and not is_unused:
                 yield f"{op.name} gets no {attribute.name}"
-        if step.negated is not None and own.get(step.negated) != "bool":
-            yield f"{step.negated} is no bool"
+        for name in passed:
+            yield f"{op.name} has no attribute {name}"
+        for x in step.attributes:
+            if x.negated and own.get(x.source) != "bool":
+                yield f"{x.source} is no bool"
 
 
 def test_every_row(table):
@@ -78,32 +88,35 @@ def test_one_derivative_each(table):
     declared = {name for name, operator in table.items() if operator.derivative}
     assert not declared & GRADIENTS.keys()
     assert declared | GRADIENTS.keys() == {name for name, row in table.items() if row.differentiable}
-    operators = {name for spec in SPECIFICATIONS for name in spec.operators}
+    operators = {spec.operator for spec in SPECIFICATIONS}
     assert operators <= declared
     assert all(map(is_of_an_expression, declared - operators))
 
 
 def test_every_floating_input_has_one(table):
     for spec in SPECIFICATIONS:
-        for operator in map(table.__getitem__, spec.operators):
-            named = {gradient.input for step in operator.derivative for gradient in step.gradients}
-            assert named == {x.name for x in operator.inputs} - NO_NUMBERS - set(spec.not_differentiable)
+        operator = table[spec.operator]
+        named = {gradient.input for step in operator.derivative for gradient in step.gradients}
+        assert named == {x.name for x in operator.inputs} - NO_NUMBERS - set(spec.not_differentiable)
 
 
 @pytest.mark.parametrize(
     "changed, sentence",
     [
         ({"op": "cube"}, "there is no operator cube"),
-        ({"inputs": ("dy", "x", "weight", "rstd")}, "rms_norm_backward has 5 inputs"),
-        ({"inputs": (None, "x", "weight", "rstd", None)}, "rms_norm_backward must have dy"),
-        ({"inputs": ("dz", "x", "weight", "rstd", None)}, "dz is no upstream gradient, input or output"),
-        ({"inputs": ("drstd", "x", "weight", "rstd", None)}, "drstd is no upstream gradient, input or output"),
-        ({"inputs": ("dy", "weight", "x", "rstd", None)}, "weight may be absent, and rms_norm_backward must have x"),
+        ({"inputs": ("dy", "x", "weight", "rstd")}, "rms_norm_backward has 6 inputs"),
+        ({"inputs": (None, "x", "weight", "rstd", *NONE)}, "rms_norm_backward must have dy"),
+        ({"inputs": ("dz", "x", "weight", "rstd", *NONE)}, "dz is no upstream gradient, input or output"),
+        ({"inputs": ("drstd", "x", "weight", "rstd", *NONE)}, "drstd is no upstream gradient, input or output"),
+        ({"inputs": ("dy", "weight", "x", "rstd", *NONE)}, "weight may be absent, and rms_norm_backward must have x"),
         ({"gradients": (GradientOf("z", "dx"),)}, "there is no input z"),
         ({"gradients": (GradientOf("x", "dz"),)}, "rms_norm_backward has no output dz"),
         ({"op": None, "gradients": (GradientOf("x", "dx"),)}, "dx is no upstream gradient"),
         ({"if_wanted": "rstd"}, "rstd has no gradient from the step that asks for it"),
-        ({"negated": "eps"}, "eps is no bool"),
+        ({"if_given": "bias"}, "rms_norm_backward does not read bias"),
+        ({"attributes": (Passed("weight_offset", "eps", negated=True),)}, "eps is no bool"),
+        ({"attributes": (Passed("rate", "eps", negated=False),)}, "rms_norm_backward has no attribute rate"),
+        ({"attributes": (Passed("need_dx", "eps", negated=False),)}, "need_dx is a bool of rms_norm_backward"),
         ({"op": "bias_act_backward", "inputs": ("dy", "x", "weight")}, "bias_act_backward gets no activation"),
     ],
 )

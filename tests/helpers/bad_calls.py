@@ -34,7 +34,7 @@ def of_tensors(backend: Backend, operator: Specification, bad: Bad) -> tuple[Cal
 def in_a_graph(operator: Specification, bad: Bad) -> str:
     """A pattern of the sentence as a kernel or the framework says it, which know a function by the name of the operator
     that it calls."""
-    names = "|".join((operator.name, *operator.operators))
+    names = f"{operator.name}|{operator.operator}"
     sentence = re.escape(bad.sentence).replace("'", r"\\*'")  # PyTorch may quote it, once or twice
     return sentence.replace(operator.name, f"({names})", 1)
 

@@ -22,10 +22,6 @@ class Norm(Specification):
         self.parameters = ("weight", "bias") if centered else ("weight",)
         self.bad = tuple(self.bad_calls())
 
-    @property
-    def operators(self):
-        return (self.name, f"dropout_{self.name}") if self.added else (self.name,)
-
     def inputs(self, x: Array, residual: Array | None = None, **parameters: Array | None) -> dict[str, Any]:
         """In the order of the public signature."""
         given = {"x": x, "residual": residual} if self.added else {"x": x}

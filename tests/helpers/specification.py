@@ -95,11 +95,6 @@ class Specification:
         """The public function in a program that imports a package as fo."""
         return f"fo.{self.name}"
 
-    @property
-    def operators(self) -> tuple[str, ...]:
-        """All that the function may call, by their names in the table."""
-        return (self.operator,)
-
     def sample(self, shape: tuple[int, ...], random: np.random.Generator) -> Sample:
         """A call whose first large input has this shape, or its leading dimensions and at least as many elements."""
         raise NotImplementedError

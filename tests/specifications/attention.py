@@ -11,7 +11,6 @@ class Attention(Specification):
         "(q, k, v, *, causal=False, scale=None, mask=None, window=None, lengths=None, softcap=0.0, "
         "dropout=0.0, seed=None, seq_dim=-3)"
     )
-    operators = ("attention", "dropout_attention")
     least_rank = 1
     autocast = True
     bits_follow_from_values = False

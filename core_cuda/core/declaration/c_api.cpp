@@ -42,7 +42,7 @@ std::string json(const Operator& op) {
   const auto input = [](const Input& i) {
     return "{\"name\": " + quoted(i.name) + ", \"kind\": " + quoted(kKinds[int(i.kind)]) +
            ", \"parameter\": " + (i.parameter ? "true" : "false") + ", \"updated\": " + (i.updated ? "true" : "false") +
-           ", \"only_for\": " + text(i.only_for) + "}";
+           ", \"unbatched\": " + (i.unbatched ? "true" : "false") + ", \"only_for\": " + text(i.only_for) + "}";
   };
   const auto output = [](const Output& o) {
     return "{\"name\": " + quoted(o.name) + ", \"dtype\": " + quoted(o.dtype) +
@@ -57,10 +57,14 @@ std::string json(const Operator& op) {
   const auto gradient = [](const Step::Gradient& g) {
     return "{\"input\": " + quoted(g.input) + ", \"source\": " + quoted(g.source) + "}";
   };
+  const auto passed = [](const Step::Passed& p) {
+    return "{\"attribute\": " + quoted(p.attribute) + ", \"source\": " + quoted(p.source) +
+           ", \"negated\": " + (p.negated ? "true" : "false") + "}";
+  };
   const auto step = [&](const Step& s) {
     return "{\"op\": " + text(s.op) + ", \"inputs\": " + json_list(s.inputs, text) +
            ", \"gradients\": " + json_list(s.gradients, gradient) + ", \"if_wanted\": " + text(s.if_wanted) +
-           ", \"negated\": " + text(s.negated) + "}";
+           ", \"if_given\": " + text(s.if_given) + ", \"attributes\": " + json_list(s.attributes, passed) + "}";
   };
   return "{\"name\": " + quoted(op.name) + ", \"type\": " + quoted(type_name(op.name)) +
          ", \"inputs\": " + json_list(op.inputs, input) + ", \"outputs\": " + json_list(op.outputs, output) +

@@ -132,12 +132,23 @@ class Check {
     for (const Attribute& own : op_.attributes)
       if (const auto* same = called ? named(called->attributes, own.name) : nullptr; same && same->type != own.type)
         return error(own.name, " must be of the type that it has in ", step.op);
+    for (const auto& [attribute, source, negated] : step.attributes) {
+      const auto* own = named(op_.attributes, source);
+      const auto* passed = called ? named(called->attributes, attribute) : nullptr;
+      if (!own) return unknown(source);
+      if (!passed) return unknown(attribute);
+      if (own->type != passed->type || (negated && own->type != Type::boolean))
+        return error(source, " must be of the type that ", attribute, " has in ", step.op);
+    }
     for (const auto& [input, source] : step.gradients) {
       if (!named(op_.inputs, input)) return unknown(input);
       if (called ? !named(called->outputs, source) : !is_upstream(source)) return unknown(source);
     }
     if (step.if_wanted && !named(op_.inputs, step.if_wanted)) return unknown(step.if_wanted);
-    if (step.negated && !named(op_.attributes, step.negated)) return unknown(step.negated);
+    if (step.if_given && std::none_of(step.inputs.begin(), step.inputs.end(), [&](const char* name) {
+          return name && name == std::string_view(step.if_given);
+        }))
+      return unknown(step.if_given);
     return {};
   }
 

@@ -21,18 +21,26 @@ namespace fusedops {
 // The upstream gradient of the output `y` is named "dy". It is absent where nothing flows back through y. The steps are
 // taken in order, each for the inputs whose gradient is wanted and was given by no step before it, and left out if
 // there are none, or if a tensor that it must have is an absent upstream gradient. `op` gets the attributes that both
-// have, and its need_dx says whether an input is wanted whose gradient is dx. What no step names has no gradient.
+// have, and its need_dx says whether an input is wanted whose gradient is dx. Inputs that no step names have no
+// gradient.
 struct Step {
   struct Gradient {
     const char* input;   // the gradient of this input
     const char* source;  // is this output of `op`; without an `op`, this upstream gradient
   };
 
+  struct Passed {
+    const char* attribute;  // this attribute of `op`
+    const char* source;     // gets the value of this attribute
+    bool negated = false;   // or, of a bool, its negation
+  };
+
   const char* op = nullptr;
   std::vector<const char*> inputs = {};  // of `op`: upstream gradients, inputs and outputs by name; null: absent
   std::vector<Gradient> gradients;
-  const char* if_wanted = nullptr;  // left out unless this input's gradient is wanted
-  const char* negated = nullptr;    // a bool that `op` gets negated
+  const char* if_wanted = nullptr;      // left out unless this input's gradient is wanted
+  const char* if_given = nullptr;       // left out unless this optional input, which `op` reads, is given
+  std::vector<Passed> attributes = {};  // those that `op` does not get under their own names, as they are
 };
 
 struct Operator;

@@ -12,54 +12,50 @@ namespace {
 // ---- Where the operators have what they share ----
 
 struct Places {
+  std::string_view name;
   int q, k, v, seed, mask, lengths, offsets_q, offsets_k;
   int dy, of_y, of_lse;  // inputs of the backward
   int y, lse, dq, dk, dv;
   AttributePlace<bool> causal;
   AttributePlace<std::vector<double>> scale;
   AttributePlace<int64_t> window, seq_dim;
-  AttributePlace<double> softcap, rate;
+  AttributePlace<double> softcap, dropout;
+
+  consteval Places(const Signature& op)
+      : name(op.name),
+        q(input_of(op, "q")),
+        k(input_of(op, "k")),
+        v(input_of(op, "v")),
+        seed(find_input(op, "seed")),
+        mask(find_input(op, "mask")),
+        lengths(find_input(op, "lengths")),
+        offsets_q(find_input(op, "offsets_q")),
+        offsets_k(find_input(op, "offsets_k")),
+        dy(find_input(op, "dy")),
+        of_y(find_input(op, "y")),
+        of_lse(find_input(op, "lse")),
+        y(find_output(op, "y")),
+        lse(find_output(op, "lse")),
+        dq(find_output(op, "dq")),
+        dk(find_output(op, "dk")),
+        dv(find_output(op, "dv")),
+        causal(attribute_of<bool>(op, "causal")),
+        scale(attribute_of<std::vector<double>>(op, "scale")),
+        window(attribute_of<int64_t>(op, "window")),
+        seq_dim(find_attribute<int64_t>(op, "seq_dim")),
+        softcap(attribute_of<double>(op, "softcap")),
+        dropout(find_attribute<double>(op, "dropout")) {
+    has_only(op, {q, k, v, seed, mask, lengths, offsets_q, offsets_k, dy, of_y, of_lse}, {y, lse, dq, dk, dv},
+             {causal.place, scale.place, window.place, seq_dim.place, softcap.place, dropout.place});
+  }
 
   bool packed() const { return offsets_q != kNowhere; }
-  bool drops() const { return seed != kNowhere; }
   bool backward() const { return dy != kNowhere; }
 };
 
-consteval Places places(const Signature& op) {
-  return {.q = input_of(op, "q"),
-          .k = input_of(op, "k"),
-          .v = input_of(op, "v"),
-          .seed = find_input(op, "seed"),
-          .mask = find_input(op, "mask"),
-          .lengths = find_input(op, "lengths"),
-          .offsets_q = find_input(op, "offsets_q"),
-          .offsets_k = find_input(op, "offsets_k"),
-          .dy = find_input(op, "dy"),
-          .of_y = find_input(op, "y"),
-          .of_lse = find_input(op, "lse"),
-          .y = find_output(op, "y"),
-          .lse = find_output(op, "lse"),
-          .dq = find_output(op, "dq"),
-          .dk = find_output(op, "dk"),
-          .dv = find_output(op, "dv"),
-          .causal = attribute_of<bool>(op, "causal"),
-          .scale = attribute_of<std::vector<double>>(op, "scale"),
-          .window = attribute_of<int64_t>(op, "window"),
-          .seq_dim = find_attribute<int64_t>(op, "seq_dim"),
-          .softcap = attribute_of<double>(op, "softcap"),
-          .rate = find_attribute<double>(op, "rate")};
-}
+constexpr Places kPlaces[] = {kAttention, kAttentionBackward, kAttentionVarlen, kAttentionVarlenBackward};
 
-constexpr Places kPlaces[] = {places(kAttention),        places(kAttentionBackward),
-                              places(kAttentionVarlen),  places(kAttentionVarlenBackward),
-                              places(kDropoutAttention), places(kDropoutAttentionBackward)};
-
-const Places& places_of(const Operator& op) {
-  const bool backward = op.inputs[0].name == std::string_view("dy");
-  const bool packed = op.inputs[op.inputs.size() - 1].name == std::string_view("offsets_k");
-  const bool drops = op.inputs[backward ? 6 : 3].name == std::string_view("seed");
-  return kPlaces[2 * (drops ? 2 : packed) + backward];
-}
+const Places& places_of(const Operator& op) { return *std::ranges::find(kPlaces, op.name, &Places::name); }
 
 // ---- Checks and shapes ----
 
@@ -97,8 +93,8 @@ class AttentionRule {
     FUSEDOPS_TRY(check_k());
     FUSEDOPS_TRY(check_v());
     FUSEDOPS_TRY(check_scale());
-    if (at_.drops()) FUSEDOPS_TRY(check_seed(rule_, at_.seed));
     if (at_.packed()) return check_offsets();
+    FUSEDOPS_TRY(check_dropout(rule_, at_.seed, at_.dropout));
     FUSEDOPS_TRY(check_mask());
     return check_lengths();
   }
@@ -323,7 +319,7 @@ Attention Attention::of(const Call& call) {
   const std::vector<double>& scale = call.attributes[at.scale];
   a.scale = scale.empty() ? 1 / std::sqrt(double(a.dim)) : scale[0];
   a.softcap = call.attributes[at.softcap];
-  if (at.drops()) a.dropout = Dropout(call, at.seed, call.attributes[at.rate]);
+  if (!at.packed()) a.dropout = Dropout(call, at.seed, call.attributes[at.dropout]);
 
   if (const View* mask = given(at.mask)) {
     a.has_mask = true;
@@ -345,7 +341,7 @@ const Operator& attention() {
   static const Operator op{
       kAttention,
       {.derivative = {{.op = "attention_backward",
-                       .inputs = {"dy", "q", "k", "v", "y", "lse", "mask", "lengths"},
+                       .inputs = {"dy", "q", "k", "v", "y", "lse", "mask", "lengths", "seed"},
                        .gradients = {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}}}},
        .rule = forward_rule,
        .workspace = forward_workspace,
@@ -369,33 +365,6 @@ const Operator& attention_backward() {
   return op;
 }
 
-// Not batched: within vmap a call drops what it would drop alone.
-const Operator& dropout_attention() {
-  static const Operator op{
-      kDropoutAttention,
-      {.derivative = {{.op = "dropout_attention_backward",
-                       .inputs = {"dy", "q", "k", "v", "y", "lse", "seed", "mask", "lengths"},
-                       .gradients = {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}}}},
-       .rule = forward_rule,
-       .workspace = forward_workspace,
-       .cpu = attention_cpu,
-       .cuda = attention_cuda,
-       .autocast = true},
-  };
-  return op;
-}
-
-const Operator& dropout_attention_backward() {
-  static const Operator op{
-      kDropoutAttentionBackward,
-      {.rule = backward_rule,
-       .workspace = backward_workspace,
-       .cpu = attention_backward_cpu,
-       .cuda = attention_backward_cuda},
-  };
-  return op;
-}
-
 const Operator& attention_varlen() {
   static const Operator op{
       kAttentionVarlen,
@@ -405,7 +374,7 @@ const Operator& attention_varlen() {
        .rule = forward_rule,
        .workspace = forward_workspace,
        .cpu = attention_cpu,
-       .cuda = attention_varlen_cuda,
+       .cuda = attention_cuda,
        .autocast = true},
   };
   return op;
@@ -417,7 +386,7 @@ const Operator& attention_varlen_backward() {
       {.rule = backward_rule,
        .workspace = backward_workspace,
        .cpu = attention_backward_cpu,
-       .cuda = attention_varlen_backward_cuda},
+       .cuda = attention_backward_cuda},
   };
   return op;
 }

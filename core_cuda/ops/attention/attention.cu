@@ -74,10 +74,6 @@ Status run(const Call& call, bool is_backward) {
 
 Status attention_cuda(const Call& call) { return cuda::run(call, /*is_backward=*/false); }
 
-Status attention_varlen_cuda(const Call& call) { return cuda::run(call, /*is_backward=*/false); }
-
 Status attention_backward_cuda(const Call& call) { return cuda::run(call, /*is_backward=*/true); }
-
-Status attention_varlen_backward_cuda(const Call& call) { return cuda::run(call, /*is_backward=*/true); }
 
 }  // namespace fusedops

@@ -29,27 +29,28 @@ inline constexpr AttributeList kAttentionOptions{
     kVarlenOptions[1],
     kVarlenOptions[2],
     kVarlenOptions[3],
-    {.name = "seq_dim", .type = Type::i64, .value = "-3", .bounds = Bounds{-3, -2}}};
-inline constexpr AttributeList kDropoutAttentionOptions{kAttentionOptions[0], kAttentionOptions[1],
-                                                        kAttentionOptions[2], kAttentionOptions[3],
-                                                        kAttentionOptions[4], kRateAttribute};
+    {.name = "seq_dim", .type = Type::i64, .value = "-3", .bounds = Bounds{-3, -2}},
+    kDropoutAttribute};
 
 inline constexpr int64_t kMostFeatures = 256;         // D and Dv
 inline constexpr int64_t kMostPositions = 1ll << 30;  // T and S: positions, and their sums, are of 32 bits
 
+// With a seed, there is dropout on the probabilities: that of `dropout` on a tensor of all of them, [..., heads,
+// queries, keys].
 inline constexpr Signature kAttention{
     .name = "attention",
     .inputs = {{"q", Kind::tensor, Layout::heads},
                {"k", Kind::tensor, Layout::heads},
                {"v", Kind::tensor, Layout::heads},
                {"mask", Kind::optional, Layout::contiguous, /*parameter=*/true},
-               {"lengths", Kind::optional}},
+               {"lengths", Kind::optional},
+               kOptionalSeed},
     .outputs = {{"y", "q"}, {"lse", "compute(q)", /*saved=*/true}},
     .attributes = kAttentionOptions,
 };
 
 const Operator& attention();
-Status attention_cpu(const Call& call);  // of all three
+Status attention_cpu(const Call& call);  // of attention_varlen too, as are the other kernels
 FUSEDOPS_CUDA_KERNEL Status attention_cuda(const Call& call);
 
 inline constexpr Signature kAttentionBackward{
@@ -61,46 +62,15 @@ inline constexpr Signature kAttentionBackward{
                {"y", Kind::tensor, Layout::heads},
                {"lse"},
                {"mask", Kind::optional, Layout::contiguous, /*parameter=*/true},
-               {"lengths", Kind::optional}},
+               {"lengths", Kind::optional},
+               kOptionalSeed},
     .outputs = {{"dq", "q"}, {"dk", "k"}, {"dv", "v"}},
     .attributes = kAttentionOptions,
 };
 
 const Operator& attention_backward();
-Status attention_backward_cpu(const Call& call);  // of all three
+Status attention_backward_cpu(const Call& call);
 FUSEDOPS_CUDA_KERNEL Status attention_backward_cuda(const Call& call);
-
-// With dropout on the probabilities: that of `dropout` on a tensor of all of them, [..., heads, queries, keys].
-inline constexpr Signature kDropoutAttention{
-    .name = "dropout_attention",
-    .inputs = {{"q", Kind::tensor, Layout::heads},
-               {"k", Kind::tensor, Layout::heads},
-               {"v", Kind::tensor, Layout::heads},
-               {.name = "seed", .parameter = true},
-               {"mask", Kind::optional, Layout::contiguous, /*parameter=*/true},
-               {"lengths", Kind::optional}},
-    .outputs = {{"y", "q"}, {"lse", "compute(q)", /*saved=*/true}},
-    .attributes = kDropoutAttentionOptions,
-};
-
-const Operator& dropout_attention();
-
-inline constexpr Signature kDropoutAttentionBackward{
-    .name = "dropout_attention_backward",
-    .inputs = {{"dy", Kind::tensor, Layout::heads},
-               {"q", Kind::tensor, Layout::heads},
-               {"k", Kind::tensor, Layout::heads},
-               {"v", Kind::tensor, Layout::heads},
-               {"y", Kind::tensor, Layout::heads},
-               {"lse"},
-               {.name = "seed", .parameter = true},
-               {"mask", Kind::optional, Layout::contiguous, /*parameter=*/true},
-               {"lengths", Kind::optional}},
-    .outputs = {{"dq", "q"}, {"dk", "k"}, {"dv", "v"}},
-    .attributes = kDropoutAttentionOptions,
-};
-
-const Operator& dropout_attention_backward();
 
 // Sequences one behind the other: q [N, H, D], k and v [M, Hk, D]. Sequence b has the positions from offsets[b] to
 // offsets[b + 1] of them; both offsets are int32 [B + 1]. lse is [H, N].
@@ -116,7 +86,6 @@ inline constexpr Signature kAttentionVarlen{
 };
 
 const Operator& attention_varlen();
-FUSEDOPS_CUDA_KERNEL Status attention_varlen_cuda(const Call& call);
 
 inline constexpr Signature kAttentionVarlenBackward{
     .name = "attention_varlen_backward",
@@ -133,7 +102,6 @@ inline constexpr Signature kAttentionVarlenBackward{
 };
 
 const Operator& attention_varlen_backward();
-FUSEDOPS_CUDA_KERNEL Status attention_varlen_backward_cuda(const Call& call);
 
 // A half-open range of positions.
 struct Range {

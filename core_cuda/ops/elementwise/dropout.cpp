@@ -1,6 +1,7 @@
 #include "ops/elementwise/dropout.h"
 
 #include "core/cpu/elementwise.h"
+#include "core/declaration/numbers.h"
 
 namespace fusedops {
 
@@ -10,6 +11,15 @@ Status check_seed(Rule& rule, int seed) {
   if (shape.ranked && (shape.rank != 1 || !rule.same(shape.dims[0], 2)))
     return rule.must(seed, "have shape [2], a key and an offset", rule.show(shape));
   return {};
+}
+
+Status check_dropout(Rule& rule, int seed, AttributePlace<double> dropout) {
+  const double rate = rule.attributes[dropout];
+  const bool is_given = rule.inputs[seed].present;
+  if (is_given != (rate > 0))
+    return rule.must(seed, "be given if and only if dropout is positive",
+                     (is_given ? "a seed" : "none") + (" with a dropout of " + spelled(rate)));
+  return is_given ? check_seed(rule, seed) : Status();
 }
 
 namespace {

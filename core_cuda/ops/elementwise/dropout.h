@@ -36,7 +36,9 @@ Dropout dropout_of(const Call& call) {
   return Dropout(call, input_of(kOp, "seed"), call.attributes[attribute_of<double>(kOp, "rate")]);
 }
 
-// Checks a seed.
 Status check_seed(Rule& rule, int seed);
+
+// Checks the seed and the rate of an operator with optional dropout.
+Status check_dropout(Rule& rule, int seed, AttributePlace<double> dropout);
 
 }  // namespace fusedops

@@ -8,7 +8,7 @@ const Operator& layer_norm() {
   static const Operator op{
       kLayerNorm,
       {.derivative = {{.op = "layer_norm_backward",
-                       .inputs = {"dy", "x", "weight", "bias", "mean", "rstd", nullptr},
+                       .inputs = {"dy", "x", "weight", "bias", "mean", "rstd", nullptr, nullptr},
                        .gradients = {{"x", "dx"}, {"weight", "dweight"}, {"bias", "dbias"}}}},
        .rule = [](Rule& rule) { return norm_forward_rule(rule, kLayerNorm); },
        .workspace = [](const Call& call) { return norm_forward_workspace(call, kLayerNorm); },
@@ -35,30 +35,23 @@ const Operator& add_layer_norm() {
   static const Operator op{
       kAddLayerNorm,
       {.derivative = {{.op = "layer_norm_backward",
-                       .inputs = {"dy", "s", "weight", "bias", "mean", "rstd", "ds"},
+                       .inputs = {"dy", "s", "weight", "bias", "mean", "rstd", "ds", "seed"},
+                       .gradients = {{"x", "dropped_dx"}, {"residual", "dx"}, {"weight", "dweight"}, {"bias", "dbias"}},
+                       .if_given = "seed"},
+                      {.op = "layer_norm_backward",
+                       .inputs = {"dy", "s", "weight", "bias", "mean", "rstd", "ds", nullptr},
                        .gradients = {{"x", "dx"}, {"residual", "dx"}, {"weight", "dweight"}, {"bias", "dbias"}}},
+                      {.op = "dropout",
+                       .inputs = {"ds", "seed"},
+                       .gradients = {{"x", "y"}},
+                       .if_given = "seed",
+                       .attributes = {{"rate", "dropout"}}},
                       {.gradients = {{"x", "ds"}, {"residual", "ds"}}}},
        .rule = [](Rule& rule) { return norm_forward_rule(rule, kAddLayerNorm); },
        .workspace = [](const Call& call) { return norm_forward_workspace(call, kAddLayerNorm); },
        .cpu = [](const Call& call) { return norm_forward_cpu(call, kAddLayerNorm); },
        .cuda = add_layer_norm_cuda,
        .batched = true},
-  };
-  return op;
-}
-
-const Operator& dropout_add_layer_norm() {
-  static const Operator op{
-      kDropoutAddLayerNorm,
-      {.derivative = {{.op = "dropout_add_layer_norm_backward",
-                       .inputs = {"dy", "s", "weight", "bias", "mean", "rstd", "ds", "seed"},
-                       .gradients = {{"x", "dx"}, {"residual", "dresidual"}, {"weight", "dweight"}, {"bias", "dbias"}}},
-                      {.op = "dropout", .inputs = {"ds", "seed"}, .gradients = {{"x", "y"}}},
-                      {.gradients = {{"residual", "ds"}}}},
-       .rule = [](Rule& rule) { return norm_forward_rule(rule, kDropoutAddLayerNorm); },
-       .workspace = [](const Call& call) { return norm_forward_workspace(call, kDropoutAddLayerNorm); },
-       .cpu = [](const Call& call) { return norm_forward_cpu(call, kDropoutAddLayerNorm); },
-       .cuda = dropout_add_layer_norm_cuda},
   };
   return op;
 }
@@ -70,17 +63,6 @@ const Operator& layer_norm_backward() {
        .workspace = [](const Call& call) { return norm_backward_workspace(call, kLayerNormBackward); },
        .cpu = [](const Call& call) { return norm_backward_cpu(call, kLayerNormBackward); },
        .cuda = layer_norm_backward_cuda},
-  };
-  return op;
-}
-
-const Operator& dropout_add_layer_norm_backward() {
-  static const Operator op{
-      kDropoutAddLayerNormBackward,
-      {.rule = [](Rule& rule) { return norm_backward_rule(rule, kDropoutAddLayerNormBackward); },
-       .workspace = [](const Call& call) { return norm_backward_workspace(call, kDropoutAddLayerNormBackward); },
-       .cpu = [](const Call& call) { return norm_backward_cpu(call, kDropoutAddLayerNormBackward); },
-       .cuda = dropout_add_layer_norm_backward_cuda},
   };
   return op;
 }

@@ -16,9 +16,13 @@ Status forward(const Call& call, const NormForwardPlaces& places) {
 
 Status layer_norm_cuda(const Call& call) { return forward(call, kLayerNorm); }
 
-Status add_layer_norm_cuda(const Call& call) { return forward(call, kAddLayerNorm); }
+Status add_layer_norm_cuda(const Call& call) {
+  const bool drops = call.inputs[input_of(kAddLayerNorm, "seed")];
+  return drops ? add_layer_norm_dropout_cuda(call) : forward(call, kAddLayerNorm);
+}
 
 Status layer_norm_backward_cuda(const Call& call) {
+  if (call.inputs[input_of(kLayerNormBackward, "seed")]) return layer_norm_dropout_backward_cuda(call);
   return dispatch(call.inputs[input_of(kLayerNormBackward, "x")]->dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     return cuda::norm_backward</*kCentered=*/true, /*kDropout=*/false>(NormBackward<T>(call, kLayerNormBackward),

@@ -34,37 +34,25 @@ inline constexpr Signature kLayerNormFloat8{
 const Operator& layer_norm_float8();
 FUSEDOPS_CUDA_KERNEL Status layer_norm_float8_cuda(const Call& call);
 
-// s = x + residual, rounded, and its layer_norm.
+// s = x + residual or, with a seed, dropout(x) + residual; rounded, and its layer_norm.
 inline constexpr Signature kAddLayerNorm{
     .name = "add_layer_norm",
     .inputs = {{"x", Kind::tensor, Layout::rows},
                {"residual", Kind::tensor, Layout::rows},
                {.name = "weight", .kind = Kind::optional, .parameter = true},
-               {.name = "bias", .kind = Kind::optional, .parameter = true}},
+               {.name = "bias", .kind = Kind::optional, .parameter = true},
+               kOptionalSeed},
     .outputs = {{"y", "x"}, {"s", "x"}, {"mean", "compute(x)", true}, {"rstd", "compute(x)", true}},
-    .attributes = {{.name = "eps", .value = "1e-5", .bounds = kNotNegative}},
+    .attributes = {{.name = "eps", .value = "1e-5", .bounds = kNotNegative}, kDropoutAttribute},
 };
 
 const Operator& add_layer_norm();
 FUSEDOPS_CUDA_KERNEL Status add_layer_norm_cuda(const Call& call);
+Status add_layer_norm_dropout_cuda(const Call& call);  // of a call with a seed
 
-// s = dropout(x) + residual, rounded, and its layer_norm. The public function is add_layer_norm.
-inline constexpr Signature kDropoutAddLayerNorm{
-    .name = "dropout_add_layer_norm",
-    .inputs = {{"x", Kind::tensor, Layout::rows},
-               {"residual", Kind::tensor, Layout::rows},
-               {.name = "seed", .parameter = true},
-               {.name = "weight", .kind = Kind::optional, .parameter = true},
-               {.name = "bias", .kind = Kind::optional, .parameter = true}},
-    .outputs = {{"y", "x"}, {"s", "x"}, {"mean", "compute(x)", true}, {"rstd", "compute(x)", true}},
-    .attributes = {{.name = "eps", .value = "1e-5", .bounds = kNotNegative}, kRateAttribute},
-};
-
-const Operator& dropout_add_layer_norm();
-FUSEDOPS_CUDA_KERNEL Status dropout_add_layer_norm_cuda(const Call& call);
-
-// The gradient of both: for add_layer_norm, x is its s, and ds the upstream gradient of s. A gradient that is not
-// needed, or has no input, is returned empty.
+// The gradient of both: for add_layer_norm, x is its s, and ds the upstream gradient of s. With a seed, dropped_dx is
+// dropout(dx): the gradient of add_layer_norm's x, where dx is that of its residual. A gradient that is not needed, or
+// has no input, is returned empty.
 inline constexpr Signature kLayerNormBackward{
     .name = "layer_norm_backward",
     .inputs = {{"dy", Kind::tensor, Layout::rows},
@@ -73,36 +61,18 @@ inline constexpr Signature kLayerNormBackward{
                {.name = "bias", .kind = Kind::optional, .parameter = true},
                {"mean"},
                {"rstd"},
-               {"ds", Kind::optional, Layout::rows}},
-    .outputs = {{"dx", "x"}, {"dweight", "weight"}, {"dbias", "bias"}},
+               {"ds", Kind::optional, Layout::rows},
+               kOptionalSeed},
+    .outputs = {{"dx", "x"}, {"dweight", "weight"}, {"dbias", "bias"}, {"dropped_dx", "x"}},
     .attributes = {{"need_dx", Type::boolean, "true"},
                    {"need_dweight", Type::boolean, "true"},
-                   {"need_dbias", Type::boolean, "true"}},
+                   {"need_dbias", Type::boolean, "true"},
+                   kDropoutAttribute,
+                   {"need_dropped_dx", Type::boolean, "true"}},
 };
 
 const Operator& layer_norm_backward();
 FUSEDOPS_CUDA_KERNEL Status layer_norm_backward_cuda(const Call& call);
-
-// Its gradient: that of the residual is what the norm's backward gives for s, and that of x is dropout of it.
-inline constexpr Signature kDropoutAddLayerNormBackward{
-    .name = "dropout_add_layer_norm_backward",
-    .inputs = {{"dy", Kind::tensor, Layout::rows},
-               {"s", Kind::tensor, Layout::rows},
-               {.name = "weight", .kind = Kind::optional, .parameter = true},
-               {.name = "bias", .kind = Kind::optional, .parameter = true},
-               {"mean"},
-               {"rstd"},
-               {"ds", Kind::optional, Layout::rows},
-               {.name = "seed", .parameter = true}},
-    .outputs = {{"dx", "s"}, {"dresidual", "s"}, {"dweight", "weight"}, {"dbias", "bias"}},
-    .attributes = {kRateAttribute,
-                   {"need_dx", Type::boolean, "true"},
-                   {"need_dresidual", Type::boolean, "true"},
-                   {"need_dweight", Type::boolean, "true"},
-                   {"need_dbias", Type::boolean, "true"}},
-};
-
-const Operator& dropout_add_layer_norm_backward();
-FUSEDOPS_CUDA_KERNEL Status dropout_add_layer_norm_backward_cuda(const Call& call);
+Status layer_norm_dropout_backward_cuda(const Call& call);  // of a call with a seed
 
 }  // namespace fusedops

@@ -19,7 +19,7 @@ Status norm_forward_rule(Rule& rule, const NormForwardPlaces& at) {
   FUSEDOPS_TRY(rule.has_rows(at.x));  // again, with what the residual says of x
   FUSEDOPS_TRY(rule.per_column(at.weight, at.x));
   if (at.bias != kNowhere) FUSEDOPS_TRY(rule.per_column(at.bias, at.x));
-  if (at.seed != kNowhere) FUSEDOPS_TRY(check_seed(rule, at.seed));
+  if (at.seed != kNowhere) FUSEDOPS_TRY(check_dropout(rule, at.seed, at.dropout));
 
   const Shape &x = rule.inputs[at.x], statistic = rule.row_shape(at.x, compute_dtype(x.dtype));
   rule.outputs[at.y] = x;
@@ -38,7 +38,7 @@ Status norm_backward_rule(Rule& rule, const NormBackwardPlaces& at) {
   if (at.mean != kNowhere) FUSEDOPS_TRY(rule.per_row(at.mean, at.x));
   FUSEDOPS_TRY(rule.per_row(at.rstd, at.x));
   if (rule.inputs[at.ds].present) FUSEDOPS_TRY(rule.same_as(at.ds, at.x));
-  if (at.seed != kNowhere) FUSEDOPS_TRY(check_seed(rule, at.seed));
+  FUSEDOPS_TRY(check_dropout(rule, at.seed, at.dropout));
 
   const Shape& x = rule.inputs[at.x];
   const auto gradient = [&](const Shape& input, AttributePlace<bool> need) {
@@ -46,7 +46,8 @@ Status norm_backward_rule(Rule& rule, const NormBackwardPlaces& at) {
     return needed ? input : Shape::of(input.present ? input.dtype : x.dtype, {0});
   };
   rule.outputs[at.dx] = gradient(x, at.need_dx);
-  if (at.dresidual != kNowhere) rule.outputs[at.dresidual] = gradient(x, at.need_dresidual);
+  const bool drops = rule.inputs[at.seed].present && rule.attributes[at.need_dropped_dx];
+  rule.outputs[at.dropped_dx] = drops ? x : Shape::of(x.dtype, {0});
   rule.outputs[at.dweight] = gradient(rule.inputs[at.weight], at.need_dweight);
   if (at.bias != kNowhere) rule.outputs[at.dbias] = gradient(rule.inputs[at.bias], at.need_dbias);
   return {};
@@ -241,19 +242,20 @@ Status backward(const Call& call, const NormBackwardPlaces& at) {
       return sums_of(RowOfSlab<A>{mean, rstd, dweight, dbias}, start, n, dy, x, w);
     };
     const auto sums = sum_of_blocks<A, cpu::TwoSums<A>>(cols, sums_of_this, dy_row, x_row, factor);
-    if (!norm.dx && !norm.dresidual) return;
+    if (!norm.dx && !norm.dropped_dx) return;
 
     const A mean_wdy_xhat = sums.first / A(cols), mean_wdy = norm.mean ? sums.second / A(cols) : A(0);
     const auto slope = [=](A dy, A x, A w) { return rstd * (dy * w - mean_wdy - (x - mean) * rstd * mean_wdy_xhat); };
     const auto slope_and_ds = [=](A dy, A x, A w, A ds) { return slope(dy, x, w) + ds; };
-    const bool drops = norm.dropout.seed && norm.dx, gone = streamed && !drops;  // else they are read again
-    T* dx = norm.dx + row * cols;
-    T* slopes = norm.dresidual ? norm.dresidual + row * cols : dx;
+    const bool gone = streamed && !norm.dropped_dx;  // else they are read again
+    T* slopes = (norm.dx ? norm.dx : norm.dropped_dx) + row * cols;
     if (norm.ds)
       cpu::apply(slope_and_ds, gone, cols, slopes, dy_row, x_row, factor, norm.ds + row * norm.ds_stride);
     else
       cpu::apply(slope, gone, cols, slopes, dy_row, x_row, factor);
-    if (drops) cpu::apply_drawing(norm.dropout.template prepared<T>(), row * cols, streamed, cols, dx, slopes);
+    if (norm.dropped_dx)
+      cpu::apply_drawing(norm.dropout.template prepared<T>(), row * cols, streamed, cols, norm.dropped_dx + row * cols,
+                         slopes);
   };
 
   const int64_t nanoseconds_per_slab = 1 + norm.slabs.rows * (60 + cols);

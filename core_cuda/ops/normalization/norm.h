@@ -4,8 +4,8 @@
 //   backward   dx = rstd * (wdy - mean(wdy) - xhat * mean(wdy * xhat)) + ds     RMSNorm: without mean(wdy)
 //              dweight = sum over rows of dy * xhat,  dbias = sum over rows of dy
 //
-// where xhat = (x - mean) * rstd and wdy = dy * (weight + offset). With a residual, x stands for s = x + residual, or
-// s = dropout(x) + residual, whose backward gives dresidual as dx above, and dropout(dresidual) as dx.
+// where xhat = (x - mean) * rstd and wdy = dy * (weight + offset). With a residual, x stands for s = x + residual. With
+// dropout it stands for s = dropout(x) + residual: dx is the gradient of the residual, and dropout(dx) that of x.
 #pragma once
 
 #include "core/common/dropout.h"
@@ -21,7 +21,7 @@ namespace fusedops {
 struct NormForwardPlaces {
   int x, residual, seed, weight, bias;  // inputs
   int y, s, mean, rstd;                 // outputs
-  AttributePlace<double> eps, offset, rate;
+  AttributePlace<double> eps, offset, dropout;
   Float8Places float8;
 
   consteval NormForwardPlaces(const Signature& op)
@@ -36,10 +36,10 @@ struct NormForwardPlaces {
         rstd(find_output(op, "rstd")),
         eps(attribute_of<double>(op, "eps")),
         offset(find_attribute<double>(op, "weight_offset")),
-        rate(find_attribute<double>(op, "rate")),
+        dropout(find_attribute<double>(op, "dropout")),
         float8(op) {
     has_only(op, {x, residual, seed, weight, bias, float8.scale}, {y, s, mean, rstd, float8.scales},
-             {eps.place, offset.place, rate.place, float8.scaling.place, float8.dtype.place});
+             {eps.place, offset.place, dropout.place, float8.scaling.place, float8.dtype.place});
   }
 
   constexpr bool is_centered() const { return bias != kNowhere; }  // LayerNorm
@@ -47,31 +47,31 @@ struct NormForwardPlaces {
 
 struct NormBackwardPlaces {
   int dy, x, weight, bias, mean, rstd, ds, seed;  // inputs
-  int dx, dresidual, dweight, dbias;              // outputs
-  AttributePlace<double> offset, rate;
-  AttributePlace<bool> need_dx, need_dresidual, need_dweight, need_dbias;
+  int dx, dweight, dbias, dropped_dx;             // outputs
+  AttributePlace<double> offset, dropout;
+  AttributePlace<bool> need_dx, need_dweight, need_dbias, need_dropped_dx;
 
   consteval NormBackwardPlaces(const Signature& op)
       : dy(input_of(op, "dy")),
-        x(declared(std::max(find_input(op, "x"), find_input(op, "s")))),
+        x(input_of(op, "x")),
         weight(input_of(op, "weight")),
         bias(find_input(op, "bias")),
         mean(find_input(op, "mean")),
         rstd(input_of(op, "rstd")),
         ds(input_of(op, "ds")),
-        seed(find_input(op, "seed")),
+        seed(input_of(op, "seed")),
         dx(output_of(op, "dx")),
-        dresidual(find_output(op, "dresidual")),
         dweight(output_of(op, "dweight")),
         dbias(find_output(op, "dbias")),
+        dropped_dx(output_of(op, "dropped_dx")),
         offset(find_attribute<double>(op, "weight_offset")),
-        rate(find_attribute<double>(op, "rate")),
+        dropout(attribute_of<double>(op, "dropout")),
         need_dx(attribute_of<bool>(op, "need_dx")),
-        need_dresidual(find_attribute<bool>(op, "need_dresidual")),
         need_dweight(attribute_of<bool>(op, "need_dweight")),
-        need_dbias(find_attribute<bool>(op, "need_dbias")) {
-    has_only(op, {dy, x, weight, bias, mean, rstd, ds, seed}, {dx, dresidual, dweight, dbias},
-             {offset.place, rate.place, need_dx.place, need_dresidual.place, need_dweight.place, need_dbias.place});
+        need_dbias(find_attribute<bool>(op, "need_dbias")),
+        need_dropped_dx(attribute_of<bool>(op, "need_dropped_dx")) {
+    has_only(op, {dy, x, weight, bias, mean, rstd, ds, seed}, {dx, dweight, dbias, dropped_dx},
+             {offset.place, dropout.place, need_dx.place, need_dweight.place, need_dbias.place, need_dropped_dx.place});
   }
 };
 
@@ -101,7 +101,7 @@ struct NormForward {
     const InputRows<T> x_rows(call, at.x), residual_rows(call, at.residual);
     x = x_rows.data, x_stride = x_rows.stride;
     residual = residual_rows.data, residual_stride = residual_rows.stride;
-    if (at.seed != kNowhere) added.dropout = Dropout(call, at.seed, call.attributes[at.rate]);
+    if (at.seed != kNowhere) added.dropout = Dropout(call, at.seed, call.attributes[at.dropout]);
     weight = parameter(call, at.weight);
     if (at.bias != kNowhere) bias = parameter(call, at.bias);
     offset = weight_offset(call, at.offset);
@@ -141,10 +141,8 @@ struct NormBackward {
     if (at.mean != kNowhere) mean = call.input<compute_t<T>>(at.mean);
     rstd = call.input<compute_t<T>>(at.rstd);
     if (call.attributes[at.need_dx]) dx = call.output<T>(at.dx);
-    if (at.seed != kNowhere) {
-      dropout = Dropout(call, at.seed, call.attributes[at.rate]);
-      if (call.attributes[at.need_dresidual]) dresidual = call.output<T>(at.dresidual);
-    }
+    dropout = Dropout(call, at.seed, call.attributes[at.dropout]);
+    if (dropout.seed && call.attributes[at.need_dropped_dx]) dropped_dx = call.output<T>(at.dropped_dx);
     need_dweight = weight.data && call.attributes[at.need_dweight];
     dweight = call.outputs[at.dweight];
     if (at.bias != kNowhere) {
@@ -168,7 +166,7 @@ struct NormBackward {
   const compute_t<T>* mean = nullptr;  // null: RMSNorm
   const compute_t<T>* rstd;
   Dropout dropout;
-  T *dx = nullptr, *dresidual = nullptr;  // null: not needed
+  T *dx = nullptr, *dropped_dx = nullptr;  // null: not needed
   bool need_dweight, need_dbias = false;
   View dweight, dbias;
   Slabs slabs;

@@ -82,7 +82,7 @@ Status norm_backward(const NormBackward<T>& norm, const Context& context) {
   const bool aligned = are_rows_aligned(norm.cols, norm.dy, norm.dy_stride) &&
                        are_rows_aligned(norm.cols, norm.x, norm.x_stride) &&
                        are_rows_aligned(norm.cols, norm.ds, norm.ds_stride) && is_aligned(norm.dx) &&
-                       is_aligned(norm.dresidual) && is_aligned(norm.weight.data);
+                       is_aligned(norm.dropped_dx) && is_aligned(norm.weight.data);
   const bool mixed = kCanMix && norm.weight.is_f32;
   if (norm.cols > 0)
     FUSEDOPS_TRY((!aligned ? norm_backward_with_or_without_ds<false, kCentered, kDropout, true>(norm, context)

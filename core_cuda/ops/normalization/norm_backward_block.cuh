@@ -227,17 +227,17 @@ class NormBackwardBlock {
           for (int i = 0; i < kPack; ++i) dx[i] += element(ds, i);
         }
         const int at = me_.at<T>(p), columns = row_at(first, d) < tile.end ? tile.columns : 0;
+        if (norm_.dx)
+          store_row_pack<kAligned>(rounded<T>(dx), norm_.dx + row_at(first, d) * norm_.cols + tile.column + at,
+                                   columns - at);
         if constexpr (kDropout) {
           const int64_t position = row_at(first, d) * norm_.cols + tile.column + at;
-          if (norm_.dresidual) store_row_pack<kAligned>(rounded<T>(dx), norm_.dresidual + position, columns - at);
           const auto dropped = norm_.dropout.template prepared<T>();
           const RandomWords<kPack, kAligned> words(dropped.seed, position);
 #pragma unroll
           for (int i = 0; i < kPack; ++i) dx[i] = dropped(words[i], dx[i]);
+          if (norm_.dropped_dx) store_row_pack<kAligned>(rounded<T>(dx), norm_.dropped_dx + position, columns - at);
         }
-        if (norm_.dx)
-          store_row_pack<kAligned>(rounded<T>(dx), norm_.dx + row_at(first, d) * norm_.cols + tile.column + at,
-                                   columns - at);
       }
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {

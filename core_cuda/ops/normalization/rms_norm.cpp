@@ -8,7 +8,7 @@ const Operator& rms_norm() {
   static const Operator op{
       kRmsNorm,
       {.derivative = {{.op = "rms_norm_backward",
-                       .inputs = {"dy", "x", "weight", "rstd", nullptr},
+                       .inputs = {"dy", "x", "weight", "rstd", nullptr, nullptr},
                        .gradients = {{"x", "dx"}, {"weight", "dweight"}}}},
        .rule = [](Rule& rule) { return norm_forward_rule(rule, kRmsNorm); },
        .workspace = [](const Call& call) { return norm_forward_workspace(call, kRmsNorm); },
@@ -23,8 +23,17 @@ const Operator& add_rms_norm() {
   static const Operator op{
       kAddRmsNorm,
       {.derivative = {{.op = "rms_norm_backward",
-                       .inputs = {"dy", "s", "weight", "rstd", "ds"},
+                       .inputs = {"dy", "s", "weight", "rstd", "ds", "seed"},
+                       .gradients = {{"x", "dropped_dx"}, {"residual", "dx"}, {"weight", "dweight"}},
+                       .if_given = "seed"},
+                      {.op = "rms_norm_backward",
+                       .inputs = {"dy", "s", "weight", "rstd", "ds", nullptr},
                        .gradients = {{"x", "dx"}, {"residual", "dx"}, {"weight", "dweight"}}},
+                      {.op = "dropout",
+                       .inputs = {"ds", "seed"},
+                       .gradients = {{"x", "y"}},
+                       .if_given = "seed",
+                       .attributes = {{"rate", "dropout"}}},
                       {.gradients = {{"x", "ds"}, {"residual", "ds"}}}},
        .rule = [](Rule& rule) { return norm_forward_rule(rule, kAddRmsNorm); },
        .workspace = [](const Call& call) { return norm_forward_workspace(call, kAddRmsNorm); },
@@ -59,22 +68,6 @@ const Operator& add_rms_norm_float8() {
   return op;
 }
 
-const Operator& dropout_add_rms_norm() {
-  static const Operator op{
-      kDropoutAddRmsNorm,
-      {.derivative = {{.op = "dropout_add_rms_norm_backward",
-                       .inputs = {"dy", "s", "weight", "rstd", "ds", "seed"},
-                       .gradients = {{"x", "dx"}, {"residual", "dresidual"}, {"weight", "dweight"}}},
-                      {.op = "dropout", .inputs = {"ds", "seed"}, .gradients = {{"x", "y"}}},
-                      {.gradients = {{"residual", "ds"}}}},
-       .rule = [](Rule& rule) { return norm_forward_rule(rule, kDropoutAddRmsNorm); },
-       .workspace = [](const Call& call) { return norm_forward_workspace(call, kDropoutAddRmsNorm); },
-       .cpu = [](const Call& call) { return norm_forward_cpu(call, kDropoutAddRmsNorm); },
-       .cuda = dropout_add_rms_norm_cuda},
-  };
-  return op;
-}
-
 const Operator& rms_norm_backward() {
   static const Operator op{
       kRmsNormBackward,
@@ -82,17 +75,6 @@ const Operator& rms_norm_backward() {
        .workspace = [](const Call& call) { return norm_backward_workspace(call, kRmsNormBackward); },
        .cpu = [](const Call& call) { return norm_backward_cpu(call, kRmsNormBackward); },
        .cuda = rms_norm_backward_cuda},
-  };
-  return op;
-}
-
-const Operator& dropout_add_rms_norm_backward() {
-  static const Operator op{
-      kDropoutAddRmsNormBackward,
-      {.rule = [](Rule& rule) { return norm_backward_rule(rule, kDropoutAddRmsNormBackward); },
-       .workspace = [](const Call& call) { return norm_backward_workspace(call, kDropoutAddRmsNormBackward); },
-       .cpu = [](const Call& call) { return norm_backward_cpu(call, kDropoutAddRmsNormBackward); },
-       .cuda = dropout_add_rms_norm_backward_cuda},
   };
   return op;
 }

@@ -16,9 +16,13 @@ Status forward(const Call& call, const NormForwardPlaces& places) {
 
 Status rms_norm_cuda(const Call& call) { return forward(call, kRmsNorm); }
 
-Status add_rms_norm_cuda(const Call& call) { return forward(call, kAddRmsNorm); }
+Status add_rms_norm_cuda(const Call& call) {
+  const bool drops = call.inputs[input_of(kAddRmsNorm, "seed")];
+  return drops ? add_rms_norm_dropout_cuda(call) : forward(call, kAddRmsNorm);
+}
 
 Status rms_norm_backward_cuda(const Call& call) {
+  if (call.inputs[input_of(kRmsNormBackward, "seed")]) return rms_norm_dropout_backward_cuda(call);
   return dispatch(call.inputs[input_of(kRmsNormBackward, "x")]->dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     return cuda::norm_backward</*kCentered=*/false, /*kDropout=*/false>(NormBackward<T>(call, kRmsNormBackward),

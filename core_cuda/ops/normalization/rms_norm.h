@@ -19,19 +19,22 @@ inline constexpr Signature kRmsNorm{
 const Operator& rms_norm();
 FUSEDOPS_CUDA_KERNEL Status rms_norm_cuda(const Call& call);
 
-// s = x + residual, rounded, and its rms_norm.
+// s = x + residual or, with a seed, dropout(x) + residual; rounded, and its rms_norm.
 inline constexpr Signature kAddRmsNorm{
     .name = "add_rms_norm",
     .inputs = {{"x", Kind::tensor, Layout::rows},
                {"residual", Kind::tensor, Layout::rows},
-               {.name = "weight", .kind = Kind::optional, .parameter = true}},
+               {.name = "weight", .kind = Kind::optional, .parameter = true},
+               kOptionalSeed},
     .outputs = {{"y", "x"}, {"s", "x"}, {"rstd", "compute(x)", true}},
     .attributes = {{.name = "eps", .value = "1e-6", .bounds = kNotNegative},
-                   {.name = "weight_offset", .value = "0.0", .bounds = kFinite}},
+                   {.name = "weight_offset", .value = "0.0", .bounds = kFinite},
+                   kDropoutAttribute},
 };
 
 const Operator& add_rms_norm();
 FUSEDOPS_CUDA_KERNEL Status add_rms_norm_cuda(const Call& call);
+Status add_rms_norm_dropout_cuda(const Call& call);  // of a call with a seed
 
 // The same two with a result in 8 bits.
 inline constexpr Signature kRmsNormFloat8{
@@ -65,58 +68,27 @@ inline constexpr Signature kAddRmsNormFloat8{
 const Operator& add_rms_norm_float8();
 FUSEDOPS_CUDA_KERNEL Status add_rms_norm_float8_cuda(const Call& call);
 
-// s = dropout(x) + residual, rounded, and its rms_norm. The public function is add_rms_norm.
-inline constexpr Signature kDropoutAddRmsNorm{
-    .name = "dropout_add_rms_norm",
-    .inputs = {{"x", Kind::tensor, Layout::rows},
-               {"residual", Kind::tensor, Layout::rows},
-               {.name = "seed", .parameter = true},
-               {.name = "weight", .kind = Kind::optional, .parameter = true}},
-    .outputs = {{"y", "x"}, {"s", "x"}, {"rstd", "compute(x)", true}},
-    .attributes = {{.name = "eps", .value = "1e-6", .bounds = kNotNegative},
-                   {.name = "weight_offset", .value = "0.0", .bounds = kFinite},
-                   kRateAttribute},
-};
-
-const Operator& dropout_add_rms_norm();
-FUSEDOPS_CUDA_KERNEL Status dropout_add_rms_norm_cuda(const Call& call);
-
-// The gradient of both: for add_rms_norm, x is its s, and ds the upstream gradient of s. A gradient that is not needed,
-// or has no input, is returned empty.
+// The gradient of both: for add_rms_norm, x is its s, and ds the upstream gradient of s. With a seed, dropped_dx is
+// dropout(dx): the gradient of add_rms_norm's x, where dx is that of its residual. A gradient that is not needed, or
+// has no input, is returned empty.
 inline constexpr Signature kRmsNormBackward{
     .name = "rms_norm_backward",
     .inputs = {{"dy", Kind::tensor, Layout::rows},
                {"x", Kind::tensor, Layout::rows},
                {.name = "weight", .kind = Kind::optional, .parameter = true},
                {"rstd"},
-               {"ds", Kind::optional, Layout::rows}},
-    .outputs = {{"dx", "x"}, {"dweight", "weight"}},
+               {"ds", Kind::optional, Layout::rows},
+               kOptionalSeed},
+    .outputs = {{"dx", "x"}, {"dweight", "weight"}, {"dropped_dx", "x"}},
     .attributes = {{.name = "weight_offset", .value = "0.0", .bounds = kFinite},
                    {"need_dx", Type::boolean, "true"},
-                   {"need_dweight", Type::boolean, "true"}},
+                   {"need_dweight", Type::boolean, "true"},
+                   kDropoutAttribute,
+                   {"need_dropped_dx", Type::boolean, "true"}},
 };
 
 const Operator& rms_norm_backward();
 FUSEDOPS_CUDA_KERNEL Status rms_norm_backward_cuda(const Call& call);
-
-// Its gradient: that of the residual is what the norm's backward gives for s, and that of x is dropout of it.
-inline constexpr Signature kDropoutAddRmsNormBackward{
-    .name = "dropout_add_rms_norm_backward",
-    .inputs = {{"dy", Kind::tensor, Layout::rows},
-               {"s", Kind::tensor, Layout::rows},
-               {.name = "weight", .kind = Kind::optional, .parameter = true},
-               {"rstd"},
-               {"ds", Kind::optional, Layout::rows},
-               {.name = "seed", .parameter = true}},
-    .outputs = {{"dx", "s"}, {"dresidual", "s"}, {"dweight", "weight"}},
-    .attributes = {{.name = "weight_offset", .value = "0.0", .bounds = kFinite},
-                   kRateAttribute,
-                   {"need_dx", Type::boolean, "true"},
-                   {"need_dresidual", Type::boolean, "true"},
-                   {"need_dweight", Type::boolean, "true"}},
-};
-
-const Operator& dropout_add_rms_norm_backward();
-FUSEDOPS_CUDA_KERNEL Status dropout_add_rms_norm_backward_cuda(const Call& call);
+Status rms_norm_dropout_backward_cuda(const Call& call);  // of a call with a seed
 
 }  // namespace fusedops

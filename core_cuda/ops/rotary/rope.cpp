@@ -153,8 +153,10 @@ const Operator& rope() {
   static const Operator op{
       kRope,
       {
-          .derivative =
-              {{.op = "rope", .inputs = {"dy", "cos", "sin"}, .gradients = {{"x", "y"}}, .negated = "inverse"}},
+          .derivative = {{.op = "rope",
+                          .inputs = {"dy", "cos", "sin"},
+                          .gradients = {{"x", "y"}},
+                          .attributes = {{"inverse", "inverse", /*negated=*/true}}}},
           .rule = rope_rule,
           .cpu = rope_cpu,
           .cuda = rope_cuda,
