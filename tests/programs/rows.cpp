@@ -294,6 +294,17 @@ const std::vector<Faulty> kFaulty = {
      "fusedops.step: its derivative names z, which there is not"},
     {faulty("step", kTriple, {{.gradients = {{"x", "dz"}}}}),
      "fusedops.step: its derivative names dz, which there is not"},
+    {faulty("step", kTriple, {{.op = "relu", .inputs = {"dy"}, .gradients = {{"x", "y"}}, .if_given = "z"}}),
+     "fusedops.step: its derivative names z, which there is not"},
+    {faulty("step", kTriple,
+            {{.op = "relu", .inputs = {"dy"}, .gradients = {{"x", "y"}}, .attributes = {{"eps", "factor"}}}}),
+     "fusedops.step: its derivative names eps, which there is not"},
+    {faulty("step", kTriple,
+            {{.op = "rms_norm",
+              .inputs = {"dy", nullptr},
+              .gradients = {{"x", "y"}},
+              .attributes = {{"eps", "factor", /*negated=*/true}}}}),
+     "fusedops.step: factor must be of the type that eps has in rms_norm"},
 };
 
 }  // namespace
