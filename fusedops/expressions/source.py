@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fusedops.expressions.graph import OPERATIONS
+from fusedops.expressions.graph import OPERATIONS, ROWS
 
 if TYPE_CHECKING:
     from fusedops.expressions.program import Definition, Instruction
 
-_KINDS = ("kSum", "kMean", "kMax", "kMin")
+KINDS = tuple(f"k{row.removeprefix('row_').capitalize()}" for row in ROWS)  # kSum, kMean and so on
 _COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 _FUSED = {"fma": "fma_({a}, {b}, {c})", "fms": "fma_({a}, {b}, -{c})", "fnma": "fma_(-{a}, {b}, {c})"}
 _TWO = ("add", "sub", "mul", "div", "min", "max", "pow")
@@ -21,7 +21,7 @@ _INPUTS = "const A (&x)[kInputs], const A (&r)[kReductions + 1]"
 def source(definition: Definition) -> str:
     program = definition.program
     stages = len(program.stages) - 1
-    reductions = ", ".join(f"{{{_KINDS[r.kind]}, {r.stage}}}" for r in program.reductions) or "{kSum, 0}"
+    reductions = ", ".join(f"{{{KINDS[r.kind]}, {r.stage}}}" for r in program.reductions) or "{kSum, 0}"
     lines = [
         f"// {definition.name}",
         f"// x: {', '.join(input.name for input in definition.inputs)}",

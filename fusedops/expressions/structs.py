@@ -7,6 +7,8 @@ from ctypes import POINTER, Structure, c_char_p, c_double, c_int32
 from fusedops.expressions import program
 from fusedops.expressions.program import Definition
 
+LIKE_ALL, LIKE_ROWS = -1, -2  # program::kLikeAll, kLikeRows
+
 
 class Instruction(Structure):
     _fields_ = (("op", c_int32), ("a", c_int32), ("b", c_int32), ("c", c_int32), ("value", c_double))
@@ -46,7 +48,7 @@ class DefinitionStruct(Structure):
 def _like(result: program.Result) -> int:
     if result.like is not None:
         return result.like
-    return -2 if result.of_rows else -1
+    return LIKE_ROWS if result.of_rows else LIKE_ALL
 
 
 def packed(definition: Definition) -> DefinitionStruct:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import pickle
-import re
 import shutil
 import subprocess
 import textwrap
@@ -16,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fusedops.expressions import Expression, packed
-from fusedops.expressions.graph import FUSED, OPERATIONS, ROWS
+from fusedops.expressions.graph import FUSED, OPERATIONS
 from fusedops.expressions.program import NUMBER, OPTIONAL, TENSOR
-from fusedops.sources import folder
 from tests.helpers.expressions import evaluate, numeric_gradients, operand_count, reference
 
 RMS_NORM = "x * rsqrt(mean(x * x) + 1e-6) * w"
@@ -164,16 +162,6 @@ def test_stages():
     assert len(forward.program.stages) == 1 and not forward.program.reductions
     last = Expression("s * mean(x)").definition((True, False)).program
     assert len(last.stages) == 2 and [OPERATIONS[i.op] for i in last.stages[1]] == ["input", "reduced", "mul"]
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"), [("Op", OPERATIONS), ("Fold", tuple(row.removeprefix("row_") for row in ROWS))]
-)
-def test_operations_are_those_of_the_core(name, expected):
-    """By their numbers, which are their places in either list."""
-    header = (folder("core_cuda") / "core_cuda/core/program/program.h").read_text()
-    enumeration = re.search(rf"enum class {name} : int32_t {{(.*?)}};", header, re.DOTALL)
-    assert tuple(re.findall(r"\w+", re.sub(r"//.*", "", enumeration[1]))) == expected
 
 
 @given(text=st.recursive(LEAVES, grown, max_leaves=6), seed=st.integers(0, 3))
