@@ -34,6 +34,12 @@ void call_below(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
   op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
 }
 
+// fusedops/torch/autograd.py registers its kernel for the alias Autograd. library.cpp replaces it for AutogradCPU and
+// AutogradCUDA alone, so that AutogradOther still has it.
+void call_python(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  op.redispatchBoxed((keys & c10::after_autograd_keyset).add(c10::DispatchKey::AutogradOther), stack);
+}
+
 }  // namespace
 
 // Calls body(tensor) for the tensor that an argument is, or those of a list.
@@ -66,14 +72,14 @@ void call_plainly(const Row& row, const c10::OperatorHandle& op, c10::DispatchKe
 }
 
 void Kernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) const {
-  if (row_.is_plain) return call_plainly(row_, op, keys, stack);
-  const auto arguments = last(*stack, row_.arguments);
-  const auto [wanted, tangents] = watched(row_, arguments);
+  if (row_->is_plain) return call_plainly(*row_, op, keys, stack);
+  const auto arguments = last(*stack, row_->arguments);
+  const auto [wanted, tangents] = watched(*row_, arguments);
   if (!wanted && !tangents) return call_below(op, keys, stack);
-  if (tangents || row_.steps.empty()) return row_.differentiated_in_python.redispatchBoxed(keys, stack);
-  const Backward::Pointer node = Backward::make(row_, arguments, wanted);
+  if (tangents || row_->steps.empty()) return call_python(op, keys, stack);
+  const Backward::Pointer node = Backward::make(*row_, arguments, wanted);
   call_below(op, keys, stack);
-  Backward::finish(node, last(*stack, row_.op.outputs.size()));
+  Backward::finish(node, last(*stack, row_->op.outputs.size()));
 }
 
 }  // namespace fusedops::torch_autograd

@@ -4,17 +4,20 @@
 
 #include <ATen/core/boxing/BoxedKernel.h>
 
+#include <memory>
+#include <utility>
+
 #include "row.h"
 
 namespace fusedops::torch_autograd {
 
 class Kernel : public c10::OperatorKernel {
  public:
-  explicit Kernel(const Operator& op) : row_(op) {}
+  explicit Kernel(std::shared_ptr<const Row> row) : row_(std::move(row)) {}
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) const;
 
  private:
-  Row row_;
+  std::shared_ptr<const Row> row_;
 };
 
 }  // namespace fusedops::torch_autograd

@@ -16,15 +16,18 @@ class Registration {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (; registered_ < operators().size(); ++registered_) {
       const Operator& op = *operators()[registered_];
-      if (!c10::Dispatcher::singleton().findSchema({std::string("fusedops::_") + op.name, ""})) continue;  // refused
-      library_.impl(op.name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(op)));
+      if (!c10::Dispatcher::singleton().findSchema({std::string("fusedops::") + op.name, ""})) continue;  // refused
+      const auto row = std::make_shared<const Row>(op);
+      for (torch::Library* library : {&cpu_, &cuda_})
+        library->impl(op.name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(row)));
     }
   }
 
  private:
   std::mutex mutex_;
   size_t registered_ = 0;
-  torch::Library library_{torch::Library::IMPL, "fusedops", c10::DispatchKey::Autograd, __FILE__, __LINE__};
+  torch::Library cpu_{torch::Library::IMPL, "fusedops", c10::DispatchKey::AutogradCPU, __FILE__, __LINE__};
+  torch::Library cuda_{torch::Library::IMPL, "fusedops", c10::DispatchKey::AutogradCUDA, __FILE__, __LINE__};
 };
 
 }  // namespace

@@ -8,8 +8,8 @@
 namespace fusedops::torch_autograd {
 namespace {
 
-c10::OperatorHandle find(const std::string& name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(("fusedops::" + name).c_str(), "");
+c10::OperatorHandle find(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow((std::string("fusedops::") + name).c_str(), "");
 }
 
 template <class Items>
@@ -118,7 +118,7 @@ class Binding {
 
   // The place among the forward's numbers and attributes.
   size_t rest(const std::string& name) const {
-    return place_among_arguments(row_.differentiated_in_python.schema(), name) - row_.op.inputs.size();
+    return place_among_arguments(row_.schema, name) - row_.op.inputs.size();
   }
 
   Row& row_;
@@ -132,8 +132,8 @@ class Binding {
 Row::Row(const Operator& op)
     : op(op),
       node(type_name(op.name) + "Backward"),
-      differentiated_in_python(find(std::string("_") + op.name)),
-      arguments(differentiated_in_python.schema().arguments().size()),
+      schema(find(op.name).schema()),
+      arguments(schema.arguments().size()),
       is_plain(!is_differentiable(op)) {
   for (size_t i = 0; i < op.outputs.size(); ++i)
     if (!op.outputs[i].saved) differentiable.push_back(i);

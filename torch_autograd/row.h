@@ -59,12 +59,12 @@ struct Row {
   explicit Row(const Operator& op);
 
   const Operator& op;
-  std::string node;                              // FusedopsRmsNormBackward
-  c10::OperatorHandle differentiated_in_python;  // _<op>: see fusedops/torch/autograd.py
-  size_t arguments;                              // of the schema
-  bool is_plain;                                 // has no derivative at all: lists, or inputs that it updates
-  std::vector<size_t> differentiable;            // outputs: all but those that are kept for the backward
-  std::vector<Saved> saved;                      // all that a step reads
+  std::string node;                    // FusedopsRmsNormBackward
+  const c10::FunctionSchema& schema;   // torch.ops.fusedops.<op>
+  size_t arguments;                    // of the schema
+  bool is_plain;                       // has no derivative at all: lists, or inputs that it updates
+  std::vector<size_t> differentiable;  // outputs: all but those that are kept for the backward
+  std::vector<Saved> saved;            // all that a step reads
   std::vector<BoundStep> steps;
   Mask gives = 0;  // inputs that stand in a step; the others have no gradient
   mutable std::atomic<bool> known_to_compiler = false;

@@ -1,6 +1,5 @@
-// Registers every operator of the core's table with torch, twice: torch.ops.fusedops.<op> is the public one, to which
-// torch_autograd/, or Python, adds autograd; _<op> is the same kernel bare, for callers that have settled autograd
-// themselves. What the table starts with is registered at load, and what a process adds when it says so.
+// Registers every operator of the core's table with torch, as torch.ops.fusedops.<op>. Python and torch_autograd/ add
+// autograd to it. What the table starts with is registered at load, and what a process adds when it says so.
 #include <torch/csrc/stable/library.h>
 
 #include <array>
@@ -48,11 +47,9 @@ class Registration {
  private:
   void register_one(size_t place) {
     const Operator& op = *operators()[place];
-    for (const std::string& name : {std::string(op.name), std::string("_") + op.name}) {
-      definitions_.def(schema(op, name).c_str());
-      for (StableLibrary* library : {&cpu_, &cuda_}) library->impl(name.c_str(), kKernels<&call>.at(place));
-      if (has_negative_kernel(op)) negative_.impl(name.c_str(), kKernels<&call_negative>.at(place));
-    }
+    definitions_.def(schema(op).c_str());
+    for (StableLibrary* library : {&cpu_, &cuda_}) library->impl(op.name, kKernels<&call>.at(place));
+    if (has_negative_kernel(op)) negative_.impl(op.name, kKernels<&call_negative>.at(place));
   }
 
   std::mutex mutex_;

@@ -40,14 +40,14 @@ void append(std::string& list, const std::string& item) { list += (list.empty() 
 
 }  // namespace
 
-std::string schema(const Operator& op, const std::string& name) {
+std::string schema(const Operator& op) {
   std::string arguments, results;
   for (size_t i = 0; i < op.inputs.size(); ++i) append(arguments, input(op.inputs[i], i, may_be_left_out(op, i)));
   for (const Input& declared : op.inputs)
     if (declared.kind == Kind::scalar) append(arguments, std::string("float ") + declared.name + "_value=0.0");
   for (const Attribute& declared : op.attributes) append(arguments, attribute(declared));
   for (const Output& declared : op.outputs) append(results, std::string("Tensor ") + declared.name);
-  return name + "(" + arguments + ") -> (" + results + ")";
+  return std::string(op.name) + "(" + arguments + ") -> (" + results + ")";
 }
 
 }  // namespace fusedops::torch_binding

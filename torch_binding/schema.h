@@ -13,6 +13,6 @@ namespace fusedops::torch_binding {
 // torch takes twice as long over a call with keywords. Inputs that are updated are marked:
 //
 // adamw(Tensor(a!)[] params, Tensor[] grads, ...) -> ()
-std::string schema(const Operator& op, const std::string& name);
+std::string schema(const Operator& op);
 
 }  // namespace fusedops::torch_binding

@@ -1,7 +1,7 @@
-"""Autograd of every operator: one torch.autograd.Function over its derivative, in reverse and forward mode.
+"""Autograd of every operator, in reverse and forward mode and of any order: one kernel for the Autograd key.
 
-The kernel that the dispatcher calls where autograd is on applies it: for `torch.ops.fusedops.<name>`, as does
-operators.py in eager code, past the dispatcher; or where that has a kernel in C++, for `_<name>`.
+For CPU and CUDA, torch_autograd/ puts a kernel in C++ in front of it, which leaves forward mode and derivatives that
+are formulas to this one. Where no such library loads, this kernel does everything, a few microseconds slower.
 """
 
 from __future__ import annotations
@@ -11,55 +11,42 @@ from typing import Any
 
 import torch
 
+from fusedops.declarations import Operator
+from fusedops.derivatives import derivative_of
 from fusedops.torch import internals
 from fusedops.torch.arguments import Arguments
 from fusedops.torch.derivatives import Derivative, alive
-from fusedops.torch.internals import forward_ad
-from fusedops.torch.library import Signature, overload
+from fusedops.torch.library import SIGNATURES, TABLE, Signature, for_each, overload
 
 _LIBRARY = torch.library.Library("fusedops", "IMPL")
 
 
-def autograd_functions(derivative: Derivative, bare: Callable[..., Any]) -> tuple[Any, Any]:
-    """What applies the operator with a node of autograd: over the bare kernel, and over the registered operator."""
+def _node(derivative: Derivative) -> Any:
+    """The torch.autograd.Function that calls the operator below autograd and evaluates its derivative."""
     registered = overload(derivative.signature.declaration.name)
 
-    class Eager(internals.SingleLevelFunction):
-        @staticmethod
-        def forward(ctx: Any, *arguments: Any) -> Any:
-            *inputs, rest = arguments
-            outputs = bare(*inputs, *rest)
-            derivative.save(ctx, inputs, rest, outputs, forward_mode=forward_ad._current_level >= 0)
-            return outputs
-
-        @staticmethod
-        def backward(ctx: Any, *dy: Any) -> Arguments:  # torch's compiled autograd takes no method of an object
-            return (*derivative.evaluate(ctx, ctx.saved_tensors, ctx.needs_input_grad[:-1], dy), None)
-
-        jvp = staticmethod(derivative.jvp)
-        _compiled_autograd_key = staticmethod(internals.compiled_autograd_key)
-
-    class Registered(Eager):
+    # No torch.autograd.Function, whose apply looks for transforms and for a setup_context: it does not know that the
+    # kernel below is called by one transform at a time, and since torch 2.15 refuses it there.
+    class Node(internals.SingleLevelFunction):
         @staticmethod
         def forward(ctx: Any, *arguments: Any) -> Any:
             *inputs, (keys, rest) = arguments
             # torch turns both modes off here, and the transforms of torch.func below this one have need of them.
             with torch.enable_grad(), internals.forward_mode(True):
                 outputs = _below_autograd(registered, keys, (*inputs, *rest))
-            derivative.save(ctx, inputs, rest, outputs, forward_mode=True)
+            derivative.save(ctx, inputs, rest, outputs)
             return outputs
 
         @staticmethod
-        def backward(ctx: Any, *dy: Any) -> Arguments:
+        def backward(ctx: Any, *dy: Any) -> Arguments:  # torch's compiled autograd takes no method of an object
             saved, dy = tuple(map(alive, ctx.saved_tensors)), tuple(map(alive, dy))
             return (*derivative.evaluate(ctx, saved, ctx.needs_input_grad[:-1], dy), None)
 
+        jvp = staticmethod(derivative.jvp)
+        _compiled_autograd_key = staticmethod(internals.compiled_autograd_key)
+
     # grad_fn and torch.profiler show the name of the class.
-    title = derivative.signature.declaration.type
-    both: list[Any] = [type(title, (base,), {}) for base in (Eager, Registered)]
-    # No torch.autograd.Function, whose apply looks for transforms and for a setup_context: it does not know that the
-    # kernel below is called by one transform at a time, and since torch 2.15 refuses it there.
-    return both[0].apply, both[1].apply
+    return type(derivative.signature.declaration.type, (Node,), {})
 
 
 def _below_autograd(registered: Any, keys: Any, arguments: Sequence[Any]) -> Any:
@@ -68,29 +55,27 @@ def _below_autograd(registered: Any, keys: Any, arguments: Sequence[Any]) -> Any
 
 
 def _is_watched(inputs: Sequence[Any]) -> bool:
-    """Whether autograd follows one of them, in reverse or forward mode.
+    """True if autograd follows an input, in reverse or forward mode.
 
     Tangents are looked for, not forward_ad's level: code that Dynamo has traced enters levels behind its back. That
     takes a microsecond each; in the forward and backward of compiled code, forward mode is off.
     """
-    if torch.is_grad_enabled():
-        for x in inputs:
-            if x is not None and x.requires_grad:
-                return True
-    if internals.is_forward_mode_enabled():
-        for x in inputs:
-            if x is not None and x.is_floating_point() and internals.unpack_dual(x, 0)[1] is not None:
-                return True
-    return False
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs):
+        return True
+    if not internals.is_forward_mode_enabled():
+        return False
+    return any(x is not None and x.is_floating_point() and internals.unpack_dual(x, 0)[1] is not None for x in inputs)
 
 
-def autograd_kernel(signature: Signature, defaults: Arguments, apply: Callable[..., Any]) -> Callable[..., Any]:
-    """What the dispatcher calls for `torch.ops.fusedops.<name>` where autograd is on.
+def _differentiable(signature: Signature) -> Callable[..., Any]:
+    """The kernel of an operator that has a derivative.
 
     torch.func calls it once for each of its transforms that differentiate, with tensors of that level alone, just as it
     calls the kernels of torch's own operators: nothing here knows of levels.
     """
     registered, count = overload(signature.declaration.name), signature.inputs
+    derivative = Derivative(signature, derivative_of(TABLE, signature.declaration))
+    defaults, apply = derivative.defaults, _node(derivative).apply
 
     def kernel(keys: Any, *arguments: Any) -> Any:
         if not _is_watched(arguments[:count]):
@@ -107,8 +92,8 @@ def autograd_kernel(signature: Signature, defaults: Arguments, apply: Callable[.
     return kernel
 
 
-def plain_kernel(signature: Signature) -> Callable[..., Any]:
-    """The same for an operator that is not differentiable, and may update inputs: torch_autograd/kernel.cpp."""
+def _plain(signature: Signature) -> Callable[..., Any]:
+    """The kernel of an operator that is not differentiable, and may update inputs: torch_autograd/kernel.cpp."""
     declaration = signature.declaration
     registered = overload(declaration.name)
 
@@ -128,6 +113,12 @@ def plain_kernel(signature: Signature) -> Callable[..., Any]:
     return kernel
 
 
-def register(name: str, kernel: Callable[..., Any]) -> None:
-    """The kernel is what the dispatcher calls for `torch.ops.fusedops.<name>` where autograd is on."""
-    _LIBRARY.impl(name, kernel, "Autograd", with_keyset=True)
+def kernel(signature: Signature) -> Callable[..., Any]:
+    return (_differentiable if signature.declaration.differentiable else _plain)(signature)
+
+
+def _register(row: Operator) -> None:
+    _LIBRARY.impl(row.name, kernel(SIGNATURES[row.name]), "Autograd", with_keyset=True)
+
+
+for_each(_register)

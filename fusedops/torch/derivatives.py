@@ -20,7 +20,7 @@ from fusedops.torch.arguments import Arguments
 from fusedops.torch.internals import forward_ad
 from fusedops.torch.library import Signature
 
-# What formulas see as `f`: every operator, which operators.py adds, and what else they need of tensors.
+# What formulas see as `f`: every operator, which operators.py adds, and the functions of tensors.
 OF_FORMULAS = SimpleNamespace(**neutral.FUNCTIONS)
 
 
@@ -77,11 +77,12 @@ class Derivative:
 
         return is_read
 
-    def save(self, ctx: Any, inputs: Sequence[Any], rest: Arguments, outputs: Any, forward_mode: bool) -> None:
+    def save(self, ctx: Any, inputs: Sequence[Any], rest: Arguments, outputs: Any) -> None:
         """Keeps what the formula reads: tensors where autograd can see them, numbers and attributes beside them."""
         outputs = outputs if type(outputs) is tuple else (outputs,)
         tensors = self.pick_saved((*inputs, *outputs))
-        if self.is_read and not forward_mode:  # which does not say yet what it wants
+        ctx.save_for_forward(*tensors)  # which torch drops when the call ends
+        if self.is_read:
             is_read = self.is_read(ctx.needs_input_grad[:-1])
             tensors = tuple(x if kept else None for x, kept in zip(tensors, is_read, strict=True))
         ctx.save_for_backward(*tensors)
@@ -89,9 +90,7 @@ class Derivative:
         if self.constants:
             ctx.mark_non_differentiable(*[outputs[i] for i in self.constants])
         ctx.rest = rest
-        if forward_mode:
-            ctx.save_for_forward(*tensors)
-            ctx.outputs = [(outputs[i].shape, outputs[i].dtype) for i in self.differentiable]
+        ctx.outputs = [(outputs[i].shape, outputs[i].dtype) for i in self.differentiable]
 
     def context(self, ctx: Any, saved: Arguments, wanted: Mapping[str, bool]) -> Any:
         """The formula's `c`."""

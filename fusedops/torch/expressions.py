@@ -9,7 +9,6 @@ import torch
 
 from fusedops import checks
 from fusedops.expressions.function import Elementwise
-from fusedops.expressions.program import Definition
 from fusedops.expressions.rows import Rows
 from fusedops.torch import internals, library
 from fusedops.torch.derivatives import OF_FORMULAS
@@ -19,13 +18,7 @@ _ROWS = Rows(library.LIBRARY, library.GROWTH, library.added, OPERATORS)
 _is_compiling = torch.compiler.is_compiling
 _is_recorded = internals.is_recorded
 
-
-def _of_formula(definition: Definition) -> Any:
-    _ROWS.operator(definition)
-    return getattr(OF_FORMULAS, definition.name)
-
-
-OF_FORMULAS.row = _of_formula
+OF_FORMULAS.row = _ROWS.operator
 
 
 class _Elementwise(Elementwise[torch.Tensor, torch.Tensor]):

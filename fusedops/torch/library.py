@@ -57,7 +57,7 @@ class Signature:
 
 
 def overload(name: str) -> Callable[..., Any]:
-    """The registered operator; `_<name>` is its twin for autograd: see operators.py."""
+    """The registered operator."""
     return getattr(torch.ops.fusedops, name).default
 
 

@@ -90,8 +90,7 @@ def _rule(signature: Signature, op: Callable[..., Any]) -> Callable[..., tuple[A
 def _register(row: Operator) -> None:
     if row.has_effects_or_lists:
         return  # torch refuses to map it
-    for name in (row.name, f"_{row.name}"):
-        torch.library.register_vmap(f"fusedops::{name}", _rule(SIGNATURES[row.name], overload(name)))
+    torch.library.register_vmap(f"fusedops::{row.name}", _rule(SIGNATURES[row.name], overload(row.name)))
 
 
 for_each(_register)

@@ -119,8 +119,7 @@ def _register_fake(row: Operator) -> None:
         ]
         return outputs[0] if len(outputs) == 1 else tuple(outputs) or None
 
-    for name in (row.name, f"_{row.name}"):
-        torch.library.register_fake(f"fusedops::{name}", fake)
+    torch.library.register_fake(f"fusedops::{row.name}", fake)
 
 
 def _empty(like: torch.Tensor, dtype: torch.dtype, shape: Sequence[Any], padded: bool) -> torch.Tensor:

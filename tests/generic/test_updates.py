@@ -242,10 +242,10 @@ def test_autograd_notices(torch_backend, random):
 
 def test_python_autograd(torch_cpu):
     """The kernel in Python says and does the same."""
-    from fusedops.torch.autograd import plain_kernel
+    from fusedops.torch.autograd import kernel
     from fusedops.torch.library import SIGNATURES
 
     torch = torch_cpu.torch
-    kernel = plain_kernel(SIGNATURES["global_norm"])
+    of_global_norm = kernel(SIGNATURES["global_norm"])
     with pytest.raises(RuntimeError, match=r"fusedops\.global_norm: tensors has no gradient; call it under"):
-        kernel(None, [torch.ones(2, requires_grad=True)])
+        of_global_norm(None, [torch.ones(2, requires_grad=True)])

@@ -127,10 +127,6 @@ def recorded_calls(backend, spec, random, dtype="float64") -> dict[str, tuple[An
     return calls
 
 
-def public_name(func) -> str:
-    return func._schema.name.removeprefix("fusedops::").removeprefix("_")
-
-
 def prepared(backend, spec: Specification, random, shape=(2, 3)):
     """A function of the differentiable inputs, and these; detached, as torch.func takes them."""
     function, leaves = function_and_leaves(backend, spec, spec.sample(shape, random))

@@ -8,7 +8,7 @@ import weakref
 import pytest
 
 from tests.helpers import float8
-from tests.helpers.torch_functions import call_and_leaves, outputs_and_gradients, public_name, recorded_calls
+from tests.helpers.torch_functions import autograd_in_cpp, call_and_leaves, outputs_and_gradients, recorded_calls
 from tests.helpers.updates import OPERATORS
 from tests.specifications import SPECIFICATIONS, is_of_an_expression
 
@@ -28,7 +28,6 @@ def test_opcheck(torch_backend, spec, random):
     torch = torch_backend.torch
     compiled = set()
     for label, (func, args, kwargs) in recorded_calls(torch_backend, spec, random).items():
-        op = getattr(torch.ops.fusedops, public_name(func)).default
         named = [(x, argument.name) for x, argument in zip(args, func._schema.arguments, strict=False)]
         fresh = tuple(
             x.detach().clone().requires_grad_(x.is_floating_point() and name not in spec.not_differentiable)
@@ -36,7 +35,7 @@ def test_opcheck(torch_backend, spec, random):
             else x
             for x, name in named
         )
-        result = torch.library.opcheck(op, fresh, kwargs, test_utils=checks(func, func not in compiled))
+        result = torch.library.opcheck(func, fresh, kwargs, test_utils=checks(func, func not in compiled))
         compiled.add(func)
         assert set(result.values()) == {"SUCCESS"}, label
 
@@ -52,20 +51,27 @@ def test_fake_kernels_of_mixed_dtypes(torch_backend, spec, random):
     """bfloat16 beside float32 parameters: outputs whose dtype is not x's."""
     torch = torch_backend.torch
     for label, (func, args, kwargs) in recorded_calls(torch_backend, spec, random, "bfloat16").items():
-        op = getattr(torch.ops.fusedops, public_name(func)).default
         fresh = tuple(x.detach().clone() if isinstance(x, torch.Tensor) else x for x in args)
-        result = torch.library.opcheck(op, fresh, kwargs, test_utils="test_faketensor")
+        result = torch.library.opcheck(func, fresh, kwargs, test_utils="test_faketensor")
         assert set(result.values()) == {"SUCCESS"}, label
 
 
 def test_every_operator_is_reached(torch_cpu, random):
     """So that opcheck, and the derivatives' suites, leave none out."""
     reached = {
-        public_name(func) for spec in SPECIFICATIONS for func, _, _ in recorded_calls(torch_cpu, spec, random).values()
+        func._opname for spec in SPECIFICATIONS for func, _, _ in recorded_calls(torch_cpu, spec, random).values()
     }
     elsewhere = OPERATORS | float8.SIGNATURES.keys()  # test_updates.py, test_float8.py
-    others = {name for name in registered_operators() - reached - elsewhere if not name.startswith("_")}
+    others = registered_operators() - reached - elsewhere
     assert all(map(is_of_an_expression, others))  # which other tests have added
+
+
+def test_autograd_is_in_python_behind_that_in_cpp(torch_cpu):
+    has_kernel = torch_cpu.torch._C._dispatch_has_kernel_for_dispatch_key
+    for name in registered_operators():
+        assert has_kernel(f"fusedops::{name}", "Autograd")
+        for device in ("CPU", "CUDA"):
+            assert has_kernel(f"fusedops::{name}", f"Autograd{device}") == autograd_in_cpp(), name
 
 
 def test_raw_operators_give_the_same_bits(torch_backend, spec, random):
@@ -73,9 +79,8 @@ def test_raw_operators_give_the_same_bits(torch_backend, spec, random):
     for func, args, kwargs in recorded_calls(torch_backend, spec, random).values():
         args = tuple(x.detach() if isinstance(x, torch.Tensor) else x for x in args)
         expected = func(*args, **kwargs)
-        public = getattr(torch.ops.fusedops, public_name(func))
-        for call in (public, torch.func.functionalize(public)):
-            torch.testing.assert_close(call(*args, **kwargs), expected, rtol=0, atol=0, equal_nan=True)
+        got = torch.func.functionalize(func)(*args, **kwargs)
+        torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("fake", ["meta", "fake"])
