@@ -41,7 +41,7 @@ class LinearCrossEntropy(Specification):
         for transpose in (True, False):
             options = {"label_smoothing": 0.1, "softcap": 3.0, "reduction": "sum", "transpose_weight": transpose}
             yield call((3, 2), random, f"vocabulary-{transpose}", classes=5_003, size=1 / 8, **options)
-        for shape, classes in (((0, 3), 4), ((3, 0), 4)):
+        for shape, classes in (((0, 3), 4), ((3, 0), 4), ((3, 0), 65)):
             options = {"reduction": "sum", "bias": True, "softcap": 1.0}
             yield call(shape, random, f"{shape[0]}x{shape[1]}x{classes}", classes=classes, **options)
         yield call((3, 4), random, "no-classes", classes=0, ignored=3, reduction="sum", bias=True)

@@ -78,6 +78,7 @@ Status matmul_split_k(const Matmul& product, const GpuProperties& gpu, void* wor
 }
 
 Status finish_sums(const Matmul& product, const void* partials, int64_t splits, const Context& context) {
+  if (product.m == 0 || product.n == 0) return {};
   return dispatch(product.dtype, [&](auto tag) {
     return sum_splits<typename decltype(tag)::type>(product, partials, splits, context);
   });
