@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.helpers.converting import converted
 from tests.helpers.numerics import assert_same_bits
 
 
@@ -66,6 +67,6 @@ def gradients(model: Any, inputs: Any) -> list[np.ndarray]:
 def assert_loads_converted(keras: Any, fk: Any, model: Any, inputs: Any, path: Path) -> None:
     """Converts and saves a model: what is loaded has the bits that the model had before."""
     expected = values(model(inputs))
-    fk.convert(model, verbose=False).save(path)
+    converted(fk, model).save(path)
     for got, value in zip(values(keras.models.load_model(path)(inputs)), expected, strict=True):
         assert_same_bits(got, value)

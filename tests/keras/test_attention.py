@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.accuracy import assert_as_accurate
+from tests.helpers.converting import converted
 from tests.helpers.keras_models import gradients, policy, twin, values
 
 BATCH, QUERIES, KEYS, COLUMNS = 3, 6, 9, 16
@@ -131,7 +132,7 @@ def test_as_keras(keras, fk, kernels, kind, case, random):
 
     layer = make(keras.layers, kind, **{name: given for name, given in options.items() if name != "flash_attention"})
     expected = results()
-    fk.convert(layer, verbose=False)
+    converted(fk, layer)
     layer._flash_attention = options.get("flash_attention", False)
     kernels.clear()
     for ours, theirs in zip(results(), expected, strict=True):
@@ -224,7 +225,7 @@ def test_accuracy(keras, fk, name, random):
     exact, x = twin(keras, build, model), tensor(random, 4, 32)
     results = lambda model: values(model(x)) + gradients(model, x)  # noqa: E731
     plain = results(model)
-    fk.convert(model, verbose=False)
+    converted(fk, model)
     assert_as_accurate(results(model), plain, results(exact), model.compute_dtype)
 
 
@@ -252,7 +253,7 @@ def test_graphs(keras, fk, jit_compile, random):
         pytest.skip(xla.fault)
     model, ids = text_model(keras), tf.constant(texts(random))
     plain = values(model(ids)) + gradients(model, ids)
-    fk.convert(model, verbose=False)
+    converted(fk, model)
     eager = values(model(ids))
     shape = eager[0].shape
 
@@ -273,7 +274,7 @@ def test_graphs(keras, fk, jit_compile, random):
 def test_saved_models(keras, fk, random, tmp_path):
     """With their classes, and without them after `revert`."""
     model, ids = text_model(keras), texts(random)
-    expected = values(fk.convert(model, verbose=False)(ids))[0]
+    expected = values(converted(fk, model)(ids))[0]
     for number in range(2):
         model.save(tmp_path / f"{number}.keras")
         loaded = keras.models.load_model(tmp_path / f"{number}.keras")
@@ -288,7 +289,7 @@ def test_dropout_follows_from_the_generator(keras, fk, kernels, kind, random):
     is kept makes the result without dropout."""
     layer = make(keras.layers, kind, dropout=0.5)
     x = tensor(random, BATCH, QUERIES)
-    fk.convert(layer, verbose=False)
+    converted(fk, layer)
     whole = values(layer(x, x, training=False))[0]
     seed = layer._dropout_layer.seed_generator.state
     state = seed.numpy()
@@ -307,11 +308,11 @@ def test_dropout_of_scores_that_are_returned_is_that_of_its_layer(keras, fk, ker
     layer = make(keras.layers, kind, dropout=0.5)
     x = tensor(random, BATCH, QUERIES)
     layer(x, x)
-    fk.convert(layer._dropout_layer, verbose=False)
+    converted(fk, layer._dropout_layer)
     seed = layer._dropout_layer.seed_generator.state
     state = seed.numpy()
     expected = values(layer(x, x, training=True, return_attention_scores=True)[0])
-    fk.convert(layer, verbose=False)
+    converted(fk, layer)
     seed.assign(state)
     kernels.clear()
     got = values(layer(x, x, training=True, return_attention_scores=True)[0])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.accuracy import assert_as_accurate, assert_losses_overlap
+from tests.helpers.converting import converted
 from tests.helpers.keras_models import gradients, policy, twin, values
 from tests.helpers.numerics import assert_same_bits
 from tests.helpers.running import environment
@@ -104,7 +105,7 @@ def test_results_are_as_accurate_and_revert_brings_the_bits_back(fk, keras, buil
     dtype = "float32" if name == "float64" else model.compute_dtype
     results = lambda model: values(model(x)) + gradients(model, x)  # noqa: E731
     plain = results(model)
-    assert fk.convert(model, verbose=False) is model
+    assert converted(fk, model) is model
     assert ours(model)
     assert_as_accurate(results(model), plain, results(exact), dtype)
     assert fk.revert(model) is model
@@ -119,7 +120,7 @@ def test_layers_weights_names_and_configs_stay(fk, build):
     before, names = things(), [weight.path for weight in model.variables]
     configs = lambda: [layer.get_config() for layer in model._flatten_layers() if not layer._layers]  # noqa: E731
     configs_before = configs()
-    fk.convert(model, verbose=False)
+    converted(fk, model)
     assert all(now is then for now, then in zip(things(), before, strict=True))
     assert [weight.path for weight in model.variables] == names
     assert configs() == configs_before
@@ -277,7 +278,7 @@ def test_every_function_is_traced_anew(fk, keras, random, counted):
         fk.revert(model)
         use(x, verbose=0)
         assert not counted
-        fk.convert(model, verbose=False)
+        converted(fk, model)
         use(x, verbose=0)
         assert counted
         counted.clear()
@@ -298,7 +299,7 @@ def test_traces_of_the_layers_own_are_dropped(fk, keras, tf_backend, random, cou
 
     model, x = Model(), batch(random)
     model(x), model.twice(x)
-    fk.convert(model, verbose=False)
+    converted(fk, model)
     model(x)
     assert len(counted) == 1
     model.twice(x)
@@ -340,7 +341,7 @@ def test_a_callback_converts_and_reverts(fk, keras, random, counted, moment):
 
     def switch(*arguments, **options):
         is_ours = type(model.layers[1]) is fk.LayerNormalization
-        (fk.revert if is_ours else lambda model: fk.convert(model, verbose=False))(model)
+        (fk.revert if is_ours else lambda model: converted(fk, model))(model)
         classes.append(is_ours)
 
     callback = keras.callbacks.Callback()
@@ -376,7 +377,7 @@ def test_xla_stays_as_it_was_chosen(fk, keras, monkeypatch, capsys):
 
     for jit_compile in (False, True):
         monkeypatch.setattr(xla, "fault", None)
-        model = fk.convert(compiled(keras, jit_compile=jit_compile))
+        model = converted(fk, compiled(keras, jit_compile=jit_compile), verbose=True)
         assert model.jit_compile is jit_compile
         assert fk.revert(model).jit_compile is jit_compile
     assert "XLA" not in capsys.readouterr().out
@@ -392,7 +393,7 @@ def test_a_loss_that_is_the_models_own_affair(fk, keras):
         raise RuntimeError("nobody asked")
 
     Model.loss = property(loss, lambda self, value: None)
-    fk.convert(model, verbose=False)
+    converted(fk, model)
     assert type(model.layers[0]) is fk.Softmax
     fk.revert(model)
     model.compiled = True
@@ -414,7 +415,7 @@ def test_other_losses_stay(fk, keras, capsys):
 
 @pytest.mark.parametrize("builder", [sequential, functional, nested])
 def test_a_converted_model_is_saved_and_loaded(fk, keras, random, tmp_path, builder):
-    model, x = fk.convert(builder(keras), verbose=False), batch(random)
+    model, x = converted(fk, builder(keras)), batch(random)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert len(ours(loaded)) == len(ours(model))
@@ -430,7 +431,7 @@ def test_a_converted_model_is_quantized(fk, keras, random, again):
     other = keras.models.clone_model(model)
     other.set_weights(model.get_weights())
     dense = lambda model: [layer for layer in model.layers if isinstance(layer, keras.layers.Dense)]  # noqa: E731
-    fk.convert(model, verbose=False)
+    converted(fk, model)
     if again:
         fk.revert(model)
     for each in (model, other):
@@ -442,7 +443,7 @@ def test_a_converted_model_is_quantized(fk, keras, random, again):
 
 
 def test_a_layer_and_one_that_is_not_built(fk, keras, random):
-    layer = fk.convert(keras.layers.Dense(4, activation="gelu"), verbose=False)
+    layer = converted(fk, keras.layers.Dense(4, activation="gelu"))
     assert type(layer) is fk.Dense
     assert layer(batch(random)).shape == (6, 4)
 

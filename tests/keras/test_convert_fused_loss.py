@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.accuracy import assert_as_accurate, assert_losses_overlap
+from tests.helpers.converting import converted
 from tests.helpers.keras_models import policy, twin, values
 from tests.helpers.numerics import assert_same_bits
 
@@ -178,11 +179,9 @@ def test_loss_and_gradients(keras, fk, family, name, random, monkeypatch):
     of_float64 = keras.losses.SparseCategoricalCrossentropy(from_logits=True, dtype="float64")
     truth = loss_and_gradients(keras, exact, data, loss=of_float64)
     loss = of_float64 if name == "float64" else None
-    plain = loss_and_gradients(keras, model, data, lambda model: fk.convert(model, verbose=False), loss=loss)
+    plain = loss_and_gradients(keras, model, data, lambda model: converted(fk, model), loss=loss)
     calls = heads_called(monkeypatch, model)
-    got = loss_and_gradients(
-        keras, model, data, lambda model: fk.convert(model, verbose=False, fuse_loss=True), loss=loss
-    )
+    got = loss_and_gradients(keras, model, data, lambda model: converted(fk, model, fuse_loss=True), loss=loss)
     assert not calls
     # TensorFlow's gelu in float64 divides by a root of 2 of float32.
     assert_as_accurate(got, plain, truth, "float32" if name == "float64" else model.compute_dtype)
@@ -210,7 +209,7 @@ def test_fit_and_evaluate(keras, fk, family, name, options, random, monkeypatch)
     for fuse_loss in (False, True):
         model.set_weights(before)
         compiled(keras, model, **options)
-        fk.convert(model, verbose=False, fuse_loss=fuse_loss)
+        converted(fk, model, fuse_loss=fuse_loss)
         calls = heads_called(monkeypatch, model)
         run = model.fit(x, y, batch_size=2, epochs=3, sample_weight=sample_weight, shuffle=False, verbose=0)
         losses[fuse_loss] = [*run.history["loss"], model.evaluate(x, y, sample_weight=sample_weight, verbose=0)]
@@ -230,9 +229,9 @@ def test_no_tensor_has_the_size_of_the_logits(keras, fk, tf_backend, llama, rand
         shapes = [y.shape for each in (graph, *inner) for op in each.get_operations() for y in op.outputs]
         return [shape for shape in shapes if shape.rank and shape.num_elements() == BATCH * LENGTH * VOCABULARY]
 
-    fk.convert(llama, verbose=False)
+    converted(fk, llama)
     assert logits()
-    fk.convert(llama, verbose=False, fuse_loss=True)
+    converted(fk, llama, fuse_loss=True)
     assert not logits()
 
 
@@ -265,7 +264,7 @@ def test_weights_masks_and_reductions(keras, fk, model, reduction, ignore_class,
     found = []
     for fuse_loss in (False, True):
         compiled(keras, model, loss=copy.copy(loss), run_eagerly=True)
-        fk.convert(model, verbose=False, fuse_loss=fuse_loss)
+        converted(fk, model, fuse_loss=fuse_loss)
         found.append(model.test_on_batch(x, y, sample_weight))
     np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
 
@@ -276,8 +275,8 @@ def test_losses_that_layers_add(keras, fk, random):
     x = keras.layers.Dense(HIDDEN, activity_regularizer="l2")(x)
     model = keras.Model(tokens, keras.layers.Dense(VOCABULARY, kernel_regularizer="l2")(x))
     data = batch(random, model)
-    plain = loss_and_gradients(keras, model, data, lambda model: fk.convert(model, verbose=False))
-    got = loss_and_gradients(keras, model, data, lambda model: fk.convert(model, verbose=False, fuse_loss=True))
+    plain = loss_and_gradients(keras, model, data, lambda model: converted(fk, model))
+    got = loss_and_gradients(keras, model, data, lambda model: converted(fk, model, fuse_loss=True))
     assert len(model.losses) == 3 and hasattr(type(model), "original")
     for ours, theirs in zip(got, plain, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5 * np.abs(theirs).max())
@@ -292,7 +291,7 @@ def test_losses_with_weights_in_containers(keras, fk, model, container, random):
         name = model.output_names[0]
         loss, weights = ([loss], [0.25]) if container == "list" else ({name: loss}, {name: 0.25})
         compiled(keras, model, loss=loss, loss_weights=weights)
-        fk.convert(model, verbose=False, fuse_loss=fuse_loss)
+        converted(fk, model, fuse_loss=fuse_loss)
         found.append(model.test_on_batch(x, y))
     assert hasattr(type(model), "original")
     np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
@@ -308,7 +307,7 @@ def test_outputs_in_containers(keras, fk, model, within, random, monkeypatch):
         model.set_weights(before)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         compiled(keras, model, loss=within(loss))
-        fk.convert(model, verbose=False, fuse_loss=fuse_loss)
+        converted(fk, model, fuse_loss=fuse_loss)
         calls = heads_called(monkeypatch, model)
         history = model.fit(x, within(y), batch_size=2, epochs=2, shuffle=False, verbose=0).history["loss"]
         found.append([*history, model.evaluate(x, within(y), verbose=0)])
@@ -326,9 +325,9 @@ def test_everything_else_has_logits(keras, fk, llama, random):
         return values([llama(x), llama(x, training=True), llama.predict(x, verbose=0), generated])
 
     compiled(keras, llama, sampler="greedy")
-    fk.convert(llama, verbose=False)
+    converted(fk, llama)
     expected = found()
-    fk.convert(llama, verbose=False, fuse_loss=True)
+    converted(fk, llama, fuse_loss=True)
     assert type(llama) is not type(llama).original
     for got, right in zip(found(), expected, strict=True):
         assert_same_bits(got, right)
@@ -364,7 +363,7 @@ def test_an_optimizer_that_calls_the_model(keras, fk, model, options, random, mo
         model.set_weights(before)
         norm.assign(0.0)
         compiled(keras, model, optimizer=Calling(0.5), **options)
-        fk.convert(model, verbose=False, fuse_loss=fuse_loss)
+        converted(fk, model, fuse_loss=fuse_loss)
         found.append([*model.fit(x, y, batch_size=2, epochs=2, shuffle=False, verbose=0).history["loss"], float(norm)])
     assert hasattr(type(model), "original") and found[0][-1] > 0
     np.testing.assert_allclose(found[1], found[0], rtol=1e-4)
@@ -483,7 +482,7 @@ def test_why_a_model_keeps_its_logits(keras, fk, reason, capsys):
 def test_a_layer_called_with_keywords(keras, fk, model, fuse_loss):
     """Every report asks for the head, whether or not the loss is to be fused."""
     squared = keras.Model(model.input, keras.layers.Multiply()(inputs=[model.output, model.output]))
-    fk.convert(compiled(keras, squared), fuse_loss=fuse_loss)
+    converted(fk, compiled(keras, squared), fuse_loss=fuse_loss)
     assert not hasattr(type(squared), "original")
 
 
@@ -523,7 +522,7 @@ def test_not_compiled_yet(keras, fk, capsys):
 def test_what_changes_after_the_conversion(keras, fk, model, random, monkeypatch, capsys):
     """Metrics, another loss, a method, a quantized head: the logits are there, for as long as it is so."""
     x, y, _ = batch(random, model)
-    fk.convert(model, verbose=False, fuse_loss=True)
+    converted(fk, model, fuse_loss=True)
     calls = heads_called(monkeypatch, model)
     compiled(keras, model, weighted_metrics=["accuracy"])
     fk.convert(model)
@@ -532,18 +531,18 @@ def test_what_changes_after_the_conversion(keras, fk, model, random, monkeypatch
     calls.clear()
     compiled(keras, model)
     assert model.train_on_batch(x, y) and calls  # by Keras's loss
-    fk.convert(model, verbose=False)
+    converted(fk, model)
     calls.clear()
     assert model.train_on_batch(x, y) and not calls
     compiled(keras, model)
-    fk.convert(model, verbose=False)
+    converted(fk, model)
     model.compute_loss = lambda x, y, y_pred, *args, **options: keras.ops.mean(y_pred)
     assert model.train_on_batch(x, y) and calls
     del model.compute_loss
     monkeypatch.undo()
     model.layers[-1].quantize("int8")
     compiled(keras, model, run_eagerly=True)
-    fk.convert(model, verbose=False)
+    converted(fk, model)
     assert np.isfinite(model.test_on_batch(x, y))
 
 
@@ -554,7 +553,7 @@ def test_lora_of_the_head(keras, fk, tf_backend, llama, random):
     head.enable_lora(2)
     head.lora_embeddings_b.assign(random.normal(size=head.lora_embeddings_b.shape))
     plain = loss_and_gradients(keras, llama, data)
-    got = loss_and_gradients(keras, llama, data, lambda model: fk.convert(model, verbose=False, fuse_loss=True))
+    got = loss_and_gradients(keras, llama, data, lambda model: converted(fk, model, fuse_loss=True))
     for ours, theirs in zip(got, plain, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5 * np.abs(theirs).max())
 
@@ -565,7 +564,7 @@ def test_labels_of_another_rank_need_the_logits(keras, fk, model, random, monkey
     found = []
     for fuse_loss in (False, True):
         compiled(keras, model, run_eagerly=True)
-        fk.convert(model, verbose=False, fuse_loss=fuse_loss)
+        converted(fk, model, fuse_loss=fuse_loss)
         calls = heads_called(monkeypatch, model)
         found.append(model.test_on_batch(x, y[..., None, None]))
         assert calls
@@ -580,7 +579,7 @@ def test_labels_that_keras_refuses(keras, fk, model, shape, random):
     refusals = []
     for fuse_loss in (False, True):
         compiled(keras, model, run_eagerly=True)
-        fk.convert(model, verbose=False, fuse_loss=fuse_loss)
+        converted(fk, model, fuse_loss=fuse_loss)
         with pytest.raises(ValueError) as refusal:
             model.test_on_batch(x, np.zeros(shape, "int64"))
         refusals.append(str(refusal.value))
@@ -593,7 +592,7 @@ def test_a_model_is_freed(keras, fk, fuse_loss, random):
     model = compiled(keras, dense(keras), run_eagerly=True)
     around = keras.Model(model.input, keras.layers.Softmax()(model(model.input)))
     x, y, _ = batch(random, model)
-    fk.convert(model, verbose=False, fuse_loss=fuse_loss)
+    converted(fk, model, fuse_loss=fuse_loss)
     model.train_on_batch(x, y)
     alive = weakref.ref(model)
     del model, around
@@ -607,7 +606,7 @@ def test_what_is_saved_is_as_without(keras, fk, model, random, tmp_path):
     x, y, _ = batch(random, model)
     saved = []
     for fuse_loss in (False, True):
-        fk.convert(model, verbose=False, fuse_loss=fuse_loss)
+        converted(fk, model, fuse_loss=fuse_loss)
         model.train_on_batch(x, y)
         model.save_weights(tmp_path / "model.weights.h5")
         with h5py.File(tmp_path / "model.weights.h5") as file:
@@ -619,9 +618,9 @@ def test_what_is_saved_is_as_without(keras, fk, model, random, tmp_path):
 def test_saved_loaded_and_copied(keras, fk, model, random, tmp_path):
     """As a model of the class that it had, which has its logits until it is converted."""
     x, y, _ = batch(random, model)
-    fk.convert(model, verbose=False)
+    converted(fk, model)
     config = model.get_config()
-    fk.convert(model, verbose=False, fuse_loss=True)
+    converted(fk, model, fuse_loss=True)
     assert model.get_config() == config
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
@@ -629,7 +628,7 @@ def test_saved_loaded_and_copied(keras, fk, model, random, tmp_path):
     for each in (loaded, again, copy.deepcopy(model)):
         assert type(each) is type(model).original
         assert_same_bits(values(each(x))[0], values(model(x))[0])
-        fk.convert(each, verbose=False, fuse_loss=True)
+        converted(fk, each, fuse_loss=True)
         assert type(each) is type(model)
         np.testing.assert_allclose(each.test_on_batch(x, y), model.test_on_batch(x, y), rtol=1e-6)
     clone = compiled(keras, keras.models.clone_model(model))
@@ -643,7 +642,7 @@ def test_a_registered_class_is_saved_under_its_name(keras, fk, random, tmp_path)
 
     model = dense(keras)
     model = compiled(keras, Mine(model.input, model.output))
-    fk.convert(model, verbose=False, fuse_loss=True)
+    converted(fk, model, fuse_loss=True)
     assert type(model) is not Mine and isinstance(model, Mine)
     model.save(tmp_path / "model.keras")
     assert type(keras.saving.load_model(tmp_path / "model.keras")) is Mine
@@ -651,7 +650,7 @@ def test_a_registered_class_is_saved_under_its_name(keras, fk, random, tmp_path)
 
 def test_a_model_of_keras_hub_is_saved(keras, fk, llama, random, tmp_path):
     x, _, _ = batch(random, llama)
-    fk.convert(llama, verbose=False, fuse_loss=True)
+    converted(fk, llama, fuse_loss=True)
     llama.save(tmp_path / "model.keras")
     llama.save_to_preset(tmp_path / "preset")
     kind = type(llama).original
@@ -669,7 +668,10 @@ def test_a_callback_converts(keras, fk, model, random, monkeypatch):
     def convert(epoch, logs):
         made.append(len(calls))
         calls.clear()
-        fk.convert(model, verbose=False, fuse_loss=True)
+        if epoch == 0:
+            converted(fk, model, fuse_loss=True)
+        else:
+            fk.convert(model, verbose=False, fuse_loss=True)
 
     callback = keras.callbacks.LambdaCallback(on_epoch_end=convert)
     model.fit(x, y, epochs=3, verbose=0, callbacks=[callback])

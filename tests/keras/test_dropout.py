@@ -9,6 +9,7 @@ import re
 import numpy as np
 import pytest
 
+from tests.helpers.converting import converted
 from tests.helpers.keras_models import policy, values
 from tests.helpers.numerics import assert_same_bits
 
@@ -212,7 +213,7 @@ def test_a_block_drops_in_the_pass_of_its_sums(tf_backend, keras, fk, encoder, n
     with policy(keras, dtype):
         layer = encoder(normalize_first)
     layer._self_attention_layer._dropout = 0.0  # attention has a dropout of its own
-    fk.convert(layer, verbose=False)
+    converted(fk, layer)
     seeds = [part.seed_generator.state for part in (layer._self_attention_dropout, layer._feedforward_dropout)]
     names = []
     for name in ("dropout", "dropout_add", "add_layer_norm"):

@@ -12,6 +12,7 @@ import pytest
 
 from fusedops.functions import OF_TENSORS
 from tests.helpers.bad_calls import CASES, arguments, of_any_size
+from tests.helpers.converting import converted
 from tests.helpers.float8 import wide_name
 from tests.helpers.numerics import DTYPES, assert_same_bits
 from tests.helpers.running import ROOT, blocks, environment
@@ -205,7 +206,7 @@ def test_among_layers_that_are_trained(tf_backend, keras, fk, random):
         model = build()
         model.compile("sgd", fk.SparseCategoricalCrossentropy(from_logits=True), **options)
         before = model.predict(x, batch_size=5, verbose=0)
-        fk.convert(model, verbose=False)
+        converted(fk, model)
         np.testing.assert_allclose(model.predict(x, batch_size=5, verbose=0), before, rtol=1e-4, atol=1e-5)
         losses = model.fit(x, y, batch_size=5, epochs=3, verbose=0).history["loss"]
         assert losses[-1] < losses[0]

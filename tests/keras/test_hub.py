@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.accuracy import assert_as_accurate, assert_losses_overlap
+from tests.helpers.converting import converted
 from tests.helpers.keras_models import assert_loads_converted, gradients, policy, twin, values
 from tests.helpers.numerics import assert_same_bits
 from tests.helpers.running import environment
@@ -112,7 +113,7 @@ def test_results_are_as_accurate_and_revert_brings_the_bits_back(keras, fk, buil
     exact, inputs = twin(keras, build, model), batch(random, model)
     results = lambda model: values(model(inputs)) + gradients(model, inputs)  # noqa: E731
     plain = results(model)
-    fk.convert(model, verbose=False)
+    converted(fk, model)
     assert_as_accurate(results(model), plain, results(exact), model.compute_dtype)
     fk.revert(model)
     for got, expected in zip(values(model(inputs)), plain, strict=False):  # a GPU's gradients may differ by themselves
@@ -164,15 +165,15 @@ def test_fit(keras, fk, build, name, jit_compile, random, capsys):
         model = with_head(keras, build(num_layers=1, dropout=0.0))
     inputs, weights = batch(random, model), model.get_weights()
     labels = random.integers(0, VOCABULARY, (4, LENGTH) if len(model.output.shape) == 3 else (4,))
-    for converted in (False, True):
+    for is_converted in (False, True):
         model.set_weights(weights)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(keras.optimizers.SGD(0.1), loss, jit_compile=jit_compile)
-        if converted:
+        if is_converted:
             fk.convert(model)
             assert "SparseCategoricalCrossentropy -> " in capsys.readouterr().out
         history = model.fit(inputs, labels, batch_size=2, epochs=3, shuffle=False, verbose=0)
-        losses[converted] = history.history["loss"]
+        losses[is_converted] = history.history["loss"]
         assert model.jit_compile is jit_compile
     assert losses[True][-1] < losses[True][0]
     assert_losses_overlap(losses[True], losses[False], model.compute_dtype, steps=6)
@@ -197,9 +198,9 @@ def test_dropout_still_applies(fk, build, random, monkeypatch):
     still = values(model(inputs, training=False))
     for layer in model._flatten_layers():
         if type(layer).__name__ == "Dropout":  # which drops by itself what the blocks are to drop in their sums
-            fk.convert(layer, verbose=False)
+            converted(fk, layer)
     plain = values(model(inputs, training=True))
-    fk.convert(model, verbose=False)
+    converted(fk, model)
 
     def again():
         for seed, value in zip(seeds, state, strict=True):
@@ -230,7 +231,7 @@ def test_generation_with_a_cache(hub, fk, kind, jit_compile, random):
     model.compile(sampler="greedy", jit_compile=jit_compile)
     expected = model.generate(prompts, stop_token_ids=None)["token_ids"]
     traced = model.generate_function
-    fk.convert(model, verbose=False)
+    converted(fk, model)
     assert model.generate_function is not traced
     got = model.generate(prompts, stop_token_ids=None)["token_ids"]
     np.testing.assert_array_equal(got, expected)
@@ -258,11 +259,11 @@ def test_families_that_share_a_form(hub, fk, kind, monkeypatch, random):
         return found, model.generate(prompts, stop_token_ids=None)["token_ids"]
 
     plain, tokens = results()
-    fk.convert(model, verbose=False)
+    converted(fk, model)
     calls, attention = [], fo.attention
     monkeypatch.setattr(fo, "attention", lambda *args, **options: calls.append(options) or attention(*args, **options))
-    converted, generated = results()
-    for got, expected in zip(converted, plain, strict=True):
+    found, generated = results()
+    for got, expected in zip(found, plain, strict=True):
         np.testing.assert_allclose(got, expected, atol=200 * EPS * max(1, np.abs(expected).max()))
     np.testing.assert_array_equal(generated, tokens)
     known = kind not in ("phi3", "qwen3_moe", "qwen_moe")  # the decoders of these make the mask
@@ -274,7 +275,7 @@ def test_families_that_share_a_form(hub, fk, kind, monkeypatch, random):
 def check_layer(keras, fk, layer, *arguments, **options):
     """The same results before and after, but for a few roundings."""
     plain = values(layer(*arguments, **options))
-    fk.convert(layer, verbose=False)
+    converted(fk, layer)
     assert type(layer).__module__.startswith("fusedops.tf.keras.hub.")
     for got, expected in zip(values(layer(*arguments, **options)), plain, strict=True):
         np.testing.assert_allclose(got, expected, atol=32 * EPS * max(1, np.abs(expected).max()))
@@ -439,7 +440,7 @@ def test_a_converted_backbone_is_saved_and_loaded(keras, fk, build, random, tmp_
 def test_a_model_with_a_converted_encoder_is_saved_and_loaded(keras, fk, hub, random, tmp_path):
     inputs = keras.Input((6, HIDDEN))
     model = keras.Model(inputs, hub.layers.TransformerEncoder(48, 4)(inputs))
-    fk.convert(model, verbose=False).save(tmp_path / "model.keras")
+    converted(fk, model).save(tmp_path / "model.keras")
     loaded, x = keras.models.load_model(tmp_path / "model.keras"), tensor(random, 2, 6, HIDDEN)
     assert "fusedops.tf.keras.hub.transformer" in {kind.__module__ for kind in kinds(loaded)}
     np.testing.assert_allclose(loaded(x), model(x), atol=32 * EPS)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.accuracy import assert_as_accurate, assert_each_close
+from tests.helpers.converting import converted
 from tests.helpers.keras_models import assert_loads_converted, gradients, policy, twin, values
 from tests.helpers.numerics import assert_same_bits
 from tests.helpers.running import environment
@@ -152,7 +153,7 @@ def test_every_counterpart_takes_part(keras, fk):
     for kind, config, *_ in [*MODELS.values(), *SHARING.values(), *FAMILIES.values()]:
         model = getattr(keras_hub.models, kind)(**config)
         kinds = {layer: type(layer) for layer in model._flatten_layers()}
-        fk.convert(model, verbose=False)
+        converted(fk, model)
         found |= {full_name(kind) for layer, kind in kinds.items() if type(layer) is not kind}
     assert found | {name for name in MODULES if "norm" in name.lower()} >= set(MODULES)
 
@@ -182,11 +183,11 @@ def test_results_are_as_accurate_and_revert_brings_the_bits_back(keras, fk, buil
     results = lambda model: values(model(inputs)) + gradients(model, inputs)  # noqa: E731
     plain = results(model)
     kinds = [type(layer) for layer in model._flatten_layers()]
-    fk.convert(model, verbose=False)
+    converted(fk, model)
     assert_as_accurate(results(model), plain, results(exact), model.compute_dtype)
-    converted = [type(layer) for layer in model._flatten_layers()]
+    counterparts = [type(layer) for layer in model._flatten_layers()]
     fk.convert(model, verbose=False)
-    assert [type(layer) for layer in model._flatten_layers()] == converted != kinds
+    assert [type(layer) for layer in model._flatten_layers()] == counterparts != kinds
     fk.revert(model)
     assert [type(layer) for layer in model._flatten_layers()] == kinds
     for got, expected in zip(values(model(inputs)), plain, strict=False):
@@ -199,7 +200,7 @@ def test_results_are_the_same_in_float32(fk, build, random):
     model = scattered(random, build())
     inputs = batch(random, model)
     plain = values(model(inputs)) + gradients(model, inputs)
-    fk.convert(model, verbose=False)
+    converted(fk, model)
     got = values(model(inputs)) + gradients(model, inputs)
     assert_each_close(got, plain, rtol=400 * EPS, terms=2 * LENGTH)
 
@@ -224,7 +225,7 @@ def test_both_products_of_a_gate(fk, build, gates, monkeypatch, random):
     model = build()
     inputs = batch(random, model)
     plain = values(model(inputs))
-    fk.convert(model, verbose=False)
+    converted(fk, model)
     for got, expected in zip(values(model(inputs)), plain, strict=True):
         np.testing.assert_allclose(got, expected, atol=200 * EPS * max(1, np.abs(expected).max()))
     assert len(calls) == gates
@@ -245,11 +246,11 @@ def test_dropout_still_applies(keras, fk, build, name, random):
     inputs = batch(random, model)
     for layer in model._flatten_layers():
         if type(layer) is keras.layers.Dropout and layer.rate:  # which drops other elements than Keras's
-            fk.convert(layer, verbose=False)
+            converted(fk, layer)
     seeds = [layer.seed_generator.state for layer in model._flatten_layers() if hasattr(layer, "seed_generator")]
     state = [seed.numpy() for seed in seeds]
     still, plain = values(model(inputs, training=False)), values(model(inputs, training=True))
-    fk.convert(model, verbose=False)
+    converted(fk, model)
     for seed, value in zip(seeds, state, strict=True):
         seed.assign(value)
     for got, expected, without in zip(values(model(inputs, training=True)), plain, still, strict=True):
@@ -293,7 +294,7 @@ def test_generation_with_a_cache(fk, build, kind, random):
         return np.asarray(model.make_generate_function()(prompts, stop_token_ids=None)[f"{written}token_ids"])
 
     expected = generated()
-    fk.convert(model, verbose=False)
+    converted(fk, model)
     np.testing.assert_array_equal(generated(), expected)
     assert (expected[:, 4:] != prompts[f"{written}token_ids"][:, 4:]).any()
 
@@ -312,7 +313,7 @@ def test_a_rotation_of_others_is_called(fk, build, random):
             layer.__class__ = Turned
     inputs = batch(random, model)
     plain = values(model(inputs))
-    fk.convert(model, verbose=False)
+    converted(fk, model)
     for got, expected in zip(values(model(inputs)), plain, strict=True):
         np.testing.assert_allclose(got, expected, atol=200 * EPS * max(1, np.abs(expected).max()))
 
@@ -342,7 +343,7 @@ def test_a_quantized_gemma4_block_is_kept(fk, hub, mode, converted_first, random
 
     block, x = gemma4_block(random)
     if converted_first:
-        fk.convert(block, verbose=False)
+        converted(fk, block)
         quantize()
         got = values(block(x)[0])
         fk.revert(block)
@@ -364,7 +365,7 @@ def test_an_input_of_a_gemma4_block_broadcasts(fk, hub, batches, traced, random)
     block, x = gemma4_block(random)
     x, given = x[: batches[0]], random.normal(size=(batches[1], LENGTH, 8)).astype("float32")
     expected = values(block(x, per_layer_input=given)[0])
-    fk.convert(block, verbose=False)
+    converted(fk, block)
     call = lambda x, given: block(x, per_layer_input=given)[0]  # noqa: E731
     if traced:
         sizes = [None if array.shape[0] == 2 else 1 for array in (x, given)]
@@ -379,7 +380,7 @@ def test_an_input_of_a_gemma4_block_broadcasts_by_a_size_that_only_its_call_know
     block, x = gemma4_block(random)
     given = random.normal(size=(1, LENGTH, 8)).astype("float32")
     expected = values(block(x, per_layer_input=given)[0])
-    fk.convert(block, verbose=False)
+    converted(fk, block)
     signature = [tf.TensorSpec((None, *y.shape[1:])) for y in (x, given)]
     call = tf.function(lambda x, given: block(x, per_layer_input=given)[0], input_signature=signature)
     assert_each_close(values(call(x, given)), expected, rtol=400 * EPS, terms=LENGTH)
@@ -402,7 +403,7 @@ def test_where_a_cache_of_smollm3_is_updated(fk, hub, index, random):
     options = {"self_attention_cache": cache, "self_attention_cache_update_index": index}
     options["attention_mask"] = np.arange(6)[np.newaxis, np.newaxis] <= np.full((2, 1, 1), 3)
     expected = values(layer(x, **options))
-    fk.convert(layer, verbose=False)
+    converted(fk, layer)
     assert type(layer) is not SmolLM3Attention
     assert_each_close(values(layer(x, **options)), expected, rtol=400 * EPS, terms=HIDDEN)
 
@@ -453,7 +454,7 @@ def test_layers_of_a_functional_model_are_loaded_by_a_process_without_them(keras
         x = layer(x)
         x = x[0] if isinstance(x, tuple | list) else x
     model = keras.Model(inputs, x)
-    fk.convert(model, verbose=False).save(tmp_path / "model.keras")
+    converted(fk, model).save(tmp_path / "model.keras")
     command = [sys.executable, "-c", LOAD, tmp_path / "model.keras"]
     done = subprocess.run(command, env=environment(tf_backend.device), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -13,6 +13,7 @@ import pytest
 
 from fusedops import loading
 from tests.helpers.accuracy import assert_as_accurate
+from tests.helpers.converting import converted
 from tests.helpers.keras_layers import (
     FALLBACKS,
     FUSED,
@@ -597,7 +598,7 @@ def test_ragged_tensors_are_left_to_keras(tf_backend, name, random):
     x = tf.RaggedTensor.from_row_lengths(tensors(Case(name, shape=(5, 8)), tf_backend, "float32", random), [2, 3])
     layer = getattr(keras.layers, name)()
     expected = layer(x)
-    fk.convert(layer, verbose=False)
+    converted(fk, layer)
     assert type(layer) is getattr(fk, name)
     got = layer(x)
     assert layer.why_not(x) == "the input is a RaggedTensor"

@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+from tests.helpers.converting import converted
 from tests.helpers.numerics import assert_accurate, assert_same_bits
 
 SHAPES = ((33,), (), (5, 7), (2050,))
@@ -182,7 +183,7 @@ def test_convert(keras, fk):
     model = model_of(keras, keras.optimizers.Adam(1e-3))
     fit(model)
     optimizer, state = model.optimizer, [v.numpy() for v in model.optimizer.variables]
-    fk.convert(model, verbose=False)
+    converted(fk, model)
     assert model.optimizer is optimizer
     assert type(optimizer) is fk.optimizers.Adam
     for x, y in zip(optimizer.variables, state, strict=True):
@@ -193,9 +194,9 @@ def test_convert(keras, fk):
     assert type(optimizer) is keras.optimizers.Adam
 
     scaled = model_of(keras, keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)))
-    fk.convert(scaled, verbose=False)
+    converted(fk, scaled)
     assert type(scaled.optimizer.inner_optimizer) is fk.optimizers.SGD
-    other = fk.convert(model_of(keras, keras.optimizers.RMSprop(0.1)), verbose=False)
+    other = converted(fk, model_of(keras, keras.optimizers.RMSprop(0.1)))
     assert type(other.optimizer) is keras.optimizers.RMSprop
 
 

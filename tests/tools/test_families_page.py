@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.families import page
 from benchmarks.families.counting import KINDS
+from tests.helpers.converting import converted
 
 SAMPLE = ("bert", "gemma2", "gpt2", "gpt_oss", "llama", "mixtral", "phi3", "qwen3", "qwen3_vl", "t5", "vit", "whisper")
 
@@ -34,7 +35,7 @@ def test_attentions_count_that_call_the_operator(torch_cpu, fo, transformers):
     ours, theirs = (layer.self_attn for layer in model.model.layers)
     assert set(attending.attending(model, [ours, theirs])) == {ours, theirs}
     assert None not in attending.attending(model, [ours, theirs]).values()  # nothing is converted
-    fo.convert(model, verbose=False)
+    converted(fo, model)
     theirs.config = type(model.config)(**{**model.config.to_dict(), "attn_implementation": "sdpa"})
     why = attending.attending(model, [ours, theirs, torch.nn.Linear(1, 1)])
     assert why == {ours: None, theirs: attending.NOT_TAKEN}

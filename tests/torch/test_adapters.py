@@ -7,6 +7,7 @@ from importlib.util import find_spec
 import pytest
 
 from tests.helpers.accuracy import assert_as_accurate
+from tests.helpers.converting import converted
 from tests.helpers.hugging_face import FAMILIES
 
 TARGETS = {
@@ -38,14 +39,13 @@ def adapted(peft, torch_backend, model, targets, **options):
 @pytest.mark.parametrize("order", ["convert first", "adapt first"])
 def test_lora(torch_backend, peft, models, random, order, targets, dtype):
     """Loss, logits and the gradients of the adapters, which alone have any."""
-    convert = torch_backend.functions.convert
     model = FAMILIES["llama"].build(dtype, torch_backend.device)
     inputs = models.batch(random, torch_backend.device)
     if order == "convert first":
-        convert(model, verbose=False)
+        converted(torch_backend.functions, model)
     model = adapted(peft, torch_backend, model, TARGETS[targets])
     if order == "adapt first":
-        convert(model, verbose=False)
+        converted(torch_backend.functions, model)
     assert hasattr(type(model.base_model.model.model.layers[0].mlp), "mixin")
     got = models.arrays(models.results(model, inputs))
     torch_backend.functions.revert(model)
@@ -62,7 +62,7 @@ def test_adapters_that_come_and_go(torch_backend, torch, fo, peft, models, rando
     for convert in (False, True):
         model = FAMILIES["llama"].build("float32", torch_backend.device)
         if convert:
-            fo.convert(model, verbose=False)
+            converted(fo, model)
         model = adapted(peft, torch_backend, model, TARGETS["MLP"]).eval()
         with torch.no_grad():
             results = [model(**inputs).loss]
@@ -73,7 +73,7 @@ def test_adapters_that_come_and_go(torch_backend, torch, fo, peft, models, rando
             base = FAMILIES["llama"].build("float32", torch_backend.device)
             loaded = peft.PeftModel.from_pretrained(base, tmp_path / str(convert))
             if convert:
-                fo.convert(loaded, verbose=False)
+                converted(fo, loaded)
             results.append(loaded(**inputs).loss)
         found.append(torch.stack(results))
     torch.testing.assert_close(*found)
@@ -85,9 +85,9 @@ def test_adapters_that_come_and_go(torch_backend, torch, fo, peft, models, rando
 def test_training_with_dropout_and_checkpoints(torch_backend, torch, fo, peft, models, random):
     """Of the adapters alone, whose dropout is ours; what is checkpointed drops the same again."""
     inputs = models.batch(random, torch_backend.device)
-    model = fo.convert(FAMILIES["llama"].build("float32", torch_backend.device), verbose=False)
+    model = converted(fo, FAMILIES["llama"].build("float32", torch_backend.device))
     model = adapted(peft, torch_backend, model, TARGETS["attention"], lora_dropout=0.5).train()
-    fo.convert(model, verbose=False)  # its new modules
+    converted(fo, model)  # its new modules
     results = []
     for checkpointed in (False, True):
         if checkpointed:
@@ -117,13 +117,13 @@ def test_an_adapter_in_a_sequential(torch_backend, torch, fo, peft, capsys):
         model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4))
         x = torch.ones(2, 8)
     config = peft.LoraConfig(r=2, target_modules=["0"], init_lora_weights=False)
-    model = peft.get_peft_model(fo.convert(model, verbose=False), config)
+    model = peft.get_peft_model(converted(fo, model), config)
     got = model(x)
     torch.testing.assert_close(fo.revert(model)(x), got)
     fo.convert(model)
     reason = "its product is a peft.tuners.lora.layer.Linear"
     assert f"kept Sequential 'base_model.model': {reason}" in capsys.readouterr().out
-    merged = fo.convert(model.merge_and_unload(), verbose=False)
+    merged = converted(fo, model.merge_and_unload())
     torch.testing.assert_close(merged(x), got)
 
 
@@ -141,7 +141,7 @@ def test_quantized_layers(torch_cpu, transformers, models, random, capsys):
         before = fo.convert(quantized(FAMILIES["llama"].build()), fuse_loss=True)
         kind = "torch.ao.nn.quantized.dynamic.modules.linear.Linear"
         assert f"are computed in training: its head is a {kind}" in capsys.readouterr().out
-        after = quantized(fo.convert(FAMILIES["llama"].build(), verbose=False))
+        after = quantized(converted(fo, FAMILIES["llama"].build()))
         for model in (before, after):
             assert hasattr(type(model.model.layers[0].mlp), "mixin")
             limit = 2**-7 * plain.logits.abs().max()  # so much a value changes that is rounded to another one of 8 bits

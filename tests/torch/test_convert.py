@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.accuracy import assert_as_accurate
+from tests.helpers.converting import converted
 from tests.helpers.numerics import assert_same_bits
 
 
@@ -75,7 +76,7 @@ def test_results_are_as_accurate_and_revert_brings_the_bits_back(torch_backend, 
     x = torch.randn(4, 7, 12).to(getattr(torch, dtype))
     arrays = lambda model, x: [torch_backend.to_numpy(y) for y in results(model, x)]  # noqa: E731
     plain, exact, before = arrays(model, x), arrays(wide, x.double()), classes(model)
-    assert fo.convert(model, verbose=False) is model
+    assert converted(fo, model) is model
     assert all(issubclass(now, then) for now, then in zip(classes(model), before, strict=True))
     assert classes(model) != before
     assert_as_accurate(arrays(model, x), plain, exact, dtype)
@@ -95,7 +96,7 @@ def test_state_hooks_and_optimizers_stay(torch, fo, model):
     model(x)
     called = calls.copy()
     calls.clear()
-    fo.convert(model, verbose=False)
+    converted(fo, model)
     assert all(now is then for now, then in zip(things(), before, strict=True))
     assert all(now is then for now, then in zip(model.parameters(), parameters, strict=True))
     model(x)
@@ -248,7 +249,7 @@ def test_a_compiled_model_is_compiled_anew(torch, fo):
     x = torch.randn(4, 12)
     plain = model(x)
     assert "fusedops" not in graphs[-1]
-    fo.convert(model, verbose=False)
+    converted(fo, model)
     got = model(x)
     assert "fusedops.layer_norm" in graphs[-1]
     torch.testing.assert_close(got, plain)
@@ -257,7 +258,7 @@ def test_a_compiled_model_is_compiled_anew(torch, fo):
 
 
 def test_saved_whole_and_as_a_state_dict(torch, fo, model):
-    fo.convert(model, verbose=False)
+    converted(fo, model)
     x = torch.randn(4, 7, 12)
     file = io.BytesIO()
     torch.save(model, file)
@@ -285,7 +286,7 @@ def test_distributed_data_parallel(torch_cpu, process_group):
     model = torch.nn.parallel.DistributedDataParallel(sequential(torch))
     x = torch.randn(4, 12)
     plain = results(model, x)
-    fo.convert(model, verbose=False)
+    converted(fo, model)
     assert type(model.module[1]) is fo.nn.LayerNorm
     torch.testing.assert_close(results(model, x), plain)
 
@@ -302,7 +303,7 @@ def test_tensor_parallelism(torch_cpu, process_group, order):
     )
     plain = model(x)
     steps = [
-        lambda: fo.convert(model, verbose=False),
+        lambda: converted(fo, model),
         lambda: parallelize_module(
             model, torch.distributed.init_device_mesh("cpu", (1,)), {"0": SequenceParallel(), "1": SequenceParallel()}
         ),
@@ -323,7 +324,7 @@ def test_what_is_sharded_already_is_kept(torch_cpu, process_group, capsys):
     after.load_state_dict(before.state_dict())
     x = torch.randn(4, 12)
     plain = results(after, x)
-    fo.convert(before, verbose=False)
+    converted(fo, before)
     for model in (before, after):
         fully_shard(model[1], mesh=mesh)
         fully_shard(model, mesh=mesh)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.helpers.converting import converted
 from tests.helpers.hugging_face import FAMILIES, Family
 
 LENGTH, WINDOW = 13, 5
@@ -112,7 +113,7 @@ def test_packed_sequences_have_a_mask(torch, fo, build, name, whole):
     inputs = {"input_ids": tokens(torch, model.device)["input_ids"][:1], "position_ids": positions.to(model.device)}
     plain = model(**inputs, use_cache=False).logits
     assert not plain.allclose(model(inputs["input_ids"], use_cache=False).logits, rtol=1e-2)
-    fo.convert(model, verbose=False)
+    converted(fo, model)
     if not whole:
         model.model.__class__ = type(model.model).original
     torch.compiler.reset()  # what the other cases compiled counts, too
@@ -137,7 +138,7 @@ def test_packed_sequences_are_not_looked_for_without_positions(torch, fo, build,
     ids = ids.to(model.device)
     plain = model(ids, use_cache=False, output_hidden_states=True)
     assert len(looks) == 1
-    fo.convert(model, verbose=False)
+    converted(fo, model)
     got = model(ids, use_cache=False, output_hidden_states=True)
     assert len(looks) == 1
     for x, y in zip((got.logits, *got.hidden_states), (plain.logits, *plain.hidden_states), strict=True):
@@ -182,7 +183,7 @@ def test_the_same_tokens_are_generated(torch, fo, build, name, cache):
         return [model.generate(**x, **options, num_beams=n) for x, n in itertools.product(inputs, beams)]
 
     plain = generated()
-    fo.convert(model, verbose=False)
+    converted(fo, model)
     assert model.config._attn_implementation == "fusedops" + ("_eager" if name == "gemma2" else "")
     for got, expected in zip(generated(), plain, strict=True):
         assert got.equal(expected)
@@ -210,7 +211,7 @@ def test_nothing_of_all_pairs_is_compiled(torch, fo, build, name):
         kept = tokens(torch, model.device, side)["attention_mask"][..., None]
         fo.revert(model)
         plain = model(**inputs).logits * kept
-        fo.convert(model, verbose=False)
+        converted(fo, model)
         got = torch.compile(model, backend=looked_at, fullgraph=True)(**inputs).logits * kept
         torch.testing.assert_close(got, plain, rtol=1e-4, atol=1e-5)
     assert sizes
@@ -230,7 +231,7 @@ def test_weights_are_left_to_transformers(torch, fo, build, implementation):
         return found
 
     plain = results()
-    fo.convert(model, verbose=False)
+    converted(fo, model)
     assert model.config._attn_implementation == ("fusedops" if implementation == "sdpa" else "fusedops_eager")
     for got, expected in zip(results(), plain, strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
@@ -241,7 +242,7 @@ def test_dropout_in_training(torch, fo, build, implementation, monkeypatch):
     """Of the config's rate, by the kernel: another mask at each call, and the same after the same seed."""
     model = build(attn_implementation=implementation, attention_dropout=0.5)
     inputs = tokens(torch, model.device, "left")
-    fo.convert(model, verbose=False)
+    converted(fo, model)
     rates, attention = [], fo.attention
 
     def recording(*inputs, **options):

@@ -14,6 +14,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from tests.helpers.converting import converted
+
 PASSED = 0
 
 
@@ -236,7 +238,7 @@ def test_it_computes_what_it_did(torch_backend, made):
     with torch.device(torch_backend.device):
         module, x = made(), torch.randn(2, 3, 8)
     plain = module(x)
-    torch_backend.functions.convert(nn.Sequential(nn.LayerNorm(8), module), verbose=False, functions=True)
+    converted(torch_backend.functions, nn.Sequential(nn.LayerNorm(8), module), functions=True)
     torch.testing.assert_close(module(x), plain)
 
 
@@ -252,7 +254,7 @@ def test_the_first_position_does_not_show_that_angles_are_there_twice(torch_back
     with torch.device(torch_backend.device):
         module, x = OneAngleEach(), torch.randn(2, 3, 8)
     plain = module(x)
-    torch_backend.functions.convert(module, verbose=False)
+    converted(torch_backend.functions, module)
     assert "original" in vars(type(module))
     module(x[:, :1])
     torch.testing.assert_close(module(x), plain)
@@ -272,7 +274,7 @@ def test_without_transformers_under_its_name(torch_cpu, monkeypatch, other):
         cached.cache_clear()
     module = nn.Sequential(Norm(), ByALibrary())
     try:
-        torch_cpu.functions.convert(module, verbose=False)
+        converted(torch_cpu.functions, module)
         assert "original" in vars(type(module[0]))
     finally:
         for cached in (forms.all_forms, hf._forms):
@@ -287,17 +289,17 @@ def test_a_class_of_code_that_no_module_has(torch_cpu):
     exec(code, names)
     names["Odd"].__module__ = None
     module = nn.Sequential(nn.LayerNorm(8), names["Odd"]())
-    torch_cpu.functions.convert(module, verbose=False, functions=True)
+    converted(torch_cpu.functions, module, functions=True)
     assert type(module[1]) is names["Odd"]
 
 
 def test_a_forward_that_is_exchanged_for_another_that_is_known(torch_cpu):
     kind, x = type("Exchanged", (LayerNorm,), {"forward": LayerNorm.forward}), torch.randn(2, 8)
-    torch_cpu.functions.convert(kind(), verbose=False)
+    converted(torch_cpu.functions, kind())
     kind.forward = Norm.forward
     module = kind()
     plain = module(x)
-    torch_cpu.functions.convert(module, verbose=False)
+    converted(torch_cpu.functions, module)
     assert "original" in vars(type(module))
     torch.testing.assert_close(module(x), plain)
 
@@ -310,7 +312,7 @@ def test_what_an_operator_refuses_is_computed_as_before(torch_backend, transform
     fo, device = torch_backend.functions, torch_backend.device
     torch.manual_seed(0)
     x, y = torch.randn(2, 3, 8, device=device), torch.randn(1, 1, 8, device=device)
-    plain, norm = nn.LayerNorm(8, device=device), fo.convert(nn.LayerNorm(8, device=device), verbose=False)
+    plain, norm = nn.LayerNorm(8, device=device), converted(fo, nn.LayerNorm(8, device=device))
     nested = torch.nested.nested_tensor([x[0], x[1, :2]], layout=torch.strided)
     for got, expected in zip(norm(nested).unbind(), plain(nested).unbind(), strict=True):
         torch.testing.assert_close(got, expected)

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("fusedops.torch")
 
 from fusedops.torch.conversion import source
+from tests.helpers.converting import converted
 
 NORM = """
     import torch
@@ -164,10 +165,12 @@ def test_a_subclass_that_overrides_a_part_is_kept(torch_cpu, torch, written, cap
     assert "a subclass of Centered, which may compute something else" in capsys.readouterr().out
 
 
-def test_a_function_that_is_exchanged_counts(torch_cpu, torch, written):
+def test_a_function_that_is_exchanged_counts(torch_cpu, torch, written, capsys):
     kind = written(NORM)
     kind.forward = lambda self, values: values
-    assert type(torch_cpu.functions.convert(kind(4), verbose=False)) is kind
+    with pytest.warns(UserWarning, match="nothing was converted"):
+        assert type(torch_cpu.functions.convert(kind(4))) is kind
+    assert "the source of its <lambda> is not to be found" in capsys.readouterr().out
 
 
 def test_what_is_not_what_the_code_makes_believe(torch_cpu, torch, written, capsys):
@@ -272,7 +275,7 @@ def test_a_file_that_was_changed_is_read_anew_or_not_at_all(torch_cpu, torch, tm
     module = importlib.import_module("edited")
     monkeypatch.setitem(sys.modules, "edited", module)
     known, first = module.Scaled(16), module.Scaled
-    assert type(torch_cpu.functions.convert(known, verbose=False)) is not first
+    assert type(converted(torch_cpu.functions, known)) is not first
 
     path.write_text(other, encoding="utf-8")
     changed = importlib.reload(module).Scaled(16)

@@ -6,6 +6,8 @@ import pickle
 
 import pytest
 
+from tests.helpers.converting import converted
+
 RATE = 0.5
 SIZE = 16
 
@@ -98,7 +100,7 @@ def test_evaluation_is_as_before_and_revert_brings_it_back(torch, fo, built):
     kinds, keys = [type(module) for module in model.modules()], list(model.state_dict())
     model.eval()
     plain = state_and_gradients(torch, model, inputs)
-    fo.convert(model, verbose=False)
+    converted(fo, model)
     assert list(model.state_dict()) == keys
     for got, expected in zip(state_and_gradients(torch, model, inputs), plain, strict=True):
         torch.testing.assert_close(got, expected, rtol=0, atol=2e-4 * max(1.0, expected.abs().max().item()))
@@ -110,7 +112,7 @@ def test_evaluation_is_as_before_and_revert_brings_it_back(torch, fo, built):
 def test_sums_in_training_draw_what_they_drop(torch, fo, built, monkeypatch):
     """As where a hook has each dropout called by itself; one with a hook is called, and no other."""
     model, inputs, (with_norm, without) = built
-    fo.convert(model, verbose=False).train()
+    converted(fo, model).train()
     assert all(type(module) is not torch.nn.Dropout or module.p == 0 for module in model.modules())
     seen = calls(torch, monkeypatch)
     fused = state_and_gradients(torch, model, inputs)
@@ -179,7 +181,7 @@ def test_torch_s_own_layers(torch, fo, layer, training, monkeypatch):
     module.train(training)
     kind = type(module)
     plain = run_layer(torch, module, inputs, masks) if not training else None
-    fo.convert(module, verbose=False)
+    converted(fo, module)
     ours = type(module)
     assert ours is not kind and issubclass(ours, kind)
     seen = calls(torch, monkeypatch)
@@ -211,7 +213,7 @@ def test_a_dropout_of_one_s_own_is_called(torch, fo, transformers, monkeypatch):
         def forward(self, x):
             return x + 1
 
-    model = fo.convert(bert(transformers), verbose=False).train()
+    model = converted(fo, bert(transformers)).train()
     output = model.encoder.layer[0].output
     seen = calls(torch, monkeypatch)
     x = torch.randn(2, 12, 96), torch.randn(2, 12, 64)
@@ -231,7 +233,7 @@ def test_a_dropout_of_one_s_own_is_called(torch, fo, transformers, monkeypatch):
 
 
 def test_autocast_compile_and_checkpoints(torch, torch_backend, fo, transformers):
-    model = fo.convert(bert(transformers), verbose=False).train()
+    model = converted(fo, bert(transformers)).train()
     inputs = {"input_ids": torch.arange(24).view(2, 12) % 40 + 3}
     expected = state_and_gradients(torch, model, inputs)
     torch.compiler.reset()
@@ -280,5 +282,5 @@ def test_a_form_s_code_by_chance(torch, fo, capsys):
             x = x + y
             return x
 
-    model = fo.convert(Mine())
+    model = converted(fo, Mine(), "LayerNorm", verbose=True)
     assert type(model) is Mine and "Mine" not in capsys.readouterr().out.replace("'Mine'", "")

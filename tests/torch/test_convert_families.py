@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.accuracy import assert_as_accurate, assert_losses_overlap
+from tests.helpers.converting import converted
 from tests.helpers.hugging_face import FAMILIES, SLOW, STEPPED
 from tests.helpers.numerics import assert_same_bits
 
@@ -31,7 +32,7 @@ def test_results_are_as_accurate_and_revert_brings_the_bits_back(torch_backend, 
     exact = models.exact_results(model, inputs)
     before, state = classes(model), model.state_dict()
     plain = models.arrays(models.results(model, inputs))
-    assert torch_backend.functions.convert(model, verbose=False) is model
+    assert converted(torch_backend.functions, model) is model
     assert classes(model) != before
     assert all(isinstance(module, kind) for module, kind in zip(model.modules(), before, strict=True))
     assert model.state_dict().keys() == state.keys()
@@ -67,7 +68,7 @@ def test_a_difference_is_seen(torch_cpu, transformers):
 
 def test_modules_are_called_by_the_same_names(torch_cpu, family):
     """What a module of transformers takes as `hidden_states=` its counterpart does, too."""
-    model = torch_cpu.functions.convert(family.build(), verbose=False)
+    model = converted(torch_cpu.functions, family.build())
     for module in model.modules():
         kind = getattr(type(module), "original", None)
         if kind:
@@ -92,7 +93,7 @@ def test_training_goes_on_as_before(torch_backend, models, family, random):
         return losses_of_steps(model, lambda step: model(**batches[step % len(batches)]).loss, 50, 1e-3, convert)
 
     plain = losses(convert=None)
-    assert_losses_overlap(losses(partial(torch_backend.functions.convert, verbose=False)), plain, "float32", steps=50)
+    assert_losses_overlap(losses(partial(converted, torch_backend.functions)), plain, "float32", steps=50)
     assert plain[-1] < plain[0] - 1
 
 
@@ -102,7 +103,7 @@ def test_the_same_text_is_written(torch_backend, models, family, random):
     prompt = {"input_ids": inputs["input_ids"], "attention_mask": inputs["attention_mask"]}
     options = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
     plain = model.generate(**prompt, **options)
-    torch_backend.functions.convert(model, verbose=False)
+    converted(torch_backend.functions, model)
     assert model.generate(**prompt, **options).equal(plain)
     assert plain.shape[1] == models.LENGTH + 12
 
@@ -115,7 +116,7 @@ def test_autocast(torch_backend, models, transformers, name, random):
     exact = models.exact_results(model, inputs)
     with torch.autocast(torch_backend.device, torch.bfloat16):
         plain = models.arrays(models.results(model, inputs))
-        torch_backend.functions.convert(model, verbose=False)
+        converted(torch_backend.functions, model)
         assert_as_accurate(models.arrays(models.results(model, inputs)), plain, exact, "bfloat16")
 
 
@@ -123,7 +124,7 @@ def test_autocast(torch_backend, models, transformers, name, random):
 def test_compiled_as_one_graph(torch_backend, models, transformers, name, random):
     model = FAMILIES[name].build(device=torch_backend.device)
     inputs = models.batch(random, torch_backend.device)
-    torch_backend.functions.convert(model, verbose=False)
+    converted(torch_backend.functions, model)
     plain = models.arrays(models.results(model, inputs))
     compiled = models.arrays(models.results(torch_backend.traced(model), inputs))
     # The gradient of a bias of keys is zero but for rounding, since softmax leaves out what all scores have in common.

@@ -12,6 +12,7 @@ pytest.importorskip("fusedops.torch")
 
 from fusedops.torch.conversion.hf.forms import all_forms
 from fusedops.torch.conversion.hf.forms.rotary import KNOWN
+from tests.helpers.converting import converted
 
 HAS_TRANSFORMERS = importlib.util.find_spec("transformers") is not None
 SIZE = 16
@@ -59,12 +60,10 @@ def gradients(torch, module, inputs):
     return found + [weight.grad.clone() for weight in module.parameters() if weight.grad is not None]
 
 
-def assert_same(torch, module, inputs, eps, convert):
+def assert_same(torch, module, inputs, eps, fo):
     """Of the same dtype, and equal but for a few roundings of the largest result."""
     plain = gradients(torch, module, inputs)
-    kind = type(module)
-    convert(module, verbose=False)
-    assert type(module) is not kind
+    converted(fo, module, type(module).__name__)
     for got, expected in zip(gradients(torch, module, inputs), plain, strict=True):
         assert got.dtype is expected.dtype
         torch.testing.assert_close(got, expected, rtol=0, atol=16 * eps * max(1.0, expected.abs().max().item()))
@@ -90,7 +89,7 @@ def test_norms(torch_backend, torch, made, name, of_input, of_weight):
         module(*inputs)
     except RuntimeError as error:  # torch's own layer_norm, of two dtypes on a GPU
         pytest.skip(f"the module itself does not take them: {error}")
-    assert_same(torch, module, inputs, eps, torch_backend.functions.convert)
+    assert_same(torch, module, inputs, eps, torch_backend.functions)
 
 
 MLPS = {**of("mlp"), **of("dense")}
@@ -119,7 +118,7 @@ def mlp(torch, made):
 @pytest.mark.parametrize("name", MLPS)
 def test_mlps(torch_backend, torch, mlp, name):
     module, inputs = mlp(name)
-    assert_same(torch, module, inputs, torch.finfo(torch.float32).eps, torch_backend.functions.convert)
+    assert_same(torch, module, inputs, torch.finfo(torch.float32).eps, torch_backend.functions)
 
 
 @pytest.mark.parametrize("name", DROPPED_BY_FUNCTION)
@@ -128,7 +127,7 @@ def test_functions_drop_as_before(torch_backend, torch, mlp, name):
     module, inputs = mlp(name)
     module.train().register_forward_pre_hook(lambda *_: torch.manual_seed(0) and None)
     assert (module(*inputs) == 0).any()
-    assert_same(torch, module, inputs, torch.finfo(torch.float32).eps, torch_backend.functions.convert)
+    assert_same(torch, module, inputs, torch.finfo(torch.float32).eps, torch_backend.functions)
 
 
 def angles(torch, rotation, dtype, turned):

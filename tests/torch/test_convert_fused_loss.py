@@ -7,6 +7,8 @@ import pickle
 
 import pytest
 
+from tests.helpers.converting import converted
+
 transformers = pytest.importorskip("transformers")
 
 SMALL = {
@@ -23,11 +25,6 @@ MODELS = {  # plain, with a soft cap, with another loss that is added
     "Gemma2": {**SMALL, "final_logit_softcapping": 2.0},
     "Mixtral": {**SMALL, "num_local_experts": 2, "output_router_logits": True},
 }
-
-
-@pytest.fixture
-def convert(fo):
-    return fo.convert
 
 
 @pytest.fixture
@@ -57,12 +54,12 @@ def loss_and_gradients(torch, model, tokens, **options):
 
 
 @pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in MODELS), ("Llama", {"num_items_in_batch": 5})])
-def test_loss_and_gradients(torch_backend, torch, convert, tokens, name, options):
+def test_loss_and_gradients(torch_backend, torch, fo, tokens, name, options):
     """As accurate as without: those of float64 tell."""
     model = made(torch_backend, name)
     _, exact = loss_and_gradients(torch, copy.deepcopy(model).double(), tokens, **options)
     _, before = loss_and_gradients(torch, model, tokens, **options)
-    convert(model, verbose=False, fuse_loss=True)
+    converted(fo, model, type(model).__name__, fuse_loss=True)
     output, found = loss_and_gradients(torch, model, tokens, **options)
     assert output.logits is None
     for got, own, right in zip(found, before, exact, strict=True):
@@ -70,13 +67,13 @@ def test_loss_and_gradients(torch_backend, torch, convert, tokens, name, options
         assert error <= 2 * (own - right).abs().max() + 1e-5 * size
 
 
-def test_only_in_training_with_labels(torch_backend, torch, convert, tokens, llama, capsys):
+def test_only_in_training_with_labels(torch_backend, torch, fo, tokens, llama, capsys):
     expected = llama(input_ids=tokens, labels=tokens).logits
-    convert(llama)
+    fo.convert(llama)
     assert "fuse_loss=True would leave out the logits of LlamaForCausalLM in training: 1 kB" in capsys.readouterr().out
     assert llama(input_ids=tokens, labels=tokens).logits is not None
-    torch_backend.functions.revert(llama)
-    convert(llama, fuse_loss=True)
+    fo.revert(llama)
+    fo.convert(llama, fuse_loss=True)
     assert "returns no logits in training with labels, which saves 1 kB a token" in capsys.readouterr().out
     for labels, training in ((None, True), (tokens, False)):
         logits = llama.train(training)(input_ids=tokens, labels=labels).logits
@@ -85,19 +82,19 @@ def test_only_in_training_with_labels(torch_backend, torch, convert, tokens, lla
     for model in (llama, copy.deepcopy(llama), pickle.loads(pickle.dumps(llama))):
         assert model(input_ids=tokens, labels=tokens).logits is None
         assert model(input_ids=tokens, labels=tokens, return_dict=False)[0].dim() == 0
-    assert type(torch_backend.functions.revert(llama)) is transformers.LlamaForCausalLM
+    assert type(fo.revert(llama)) is transformers.LlamaForCausalLM
     assert llama(input_ids=tokens, labels=tokens).logits is not None
 
 
-def test_compiled_as_one_graph(torch_backend, torch, convert, tokens, llama):
-    convert(llama, verbose=False, fuse_loss=True)
+def test_compiled_as_one_graph(torch_backend, torch, fo, tokens, llama):
+    converted(fo, llama, type(llama).__name__, fuse_loss=True)
     expected = llama(input_ids=tokens, labels=tokens)
     output = torch.compile(llama, backend="aot_eager", fullgraph=True)(input_ids=tokens, labels=tokens)
     assert output.logits is None
     torch.testing.assert_close(output.loss, expected.loss)
 
 
-def test_a_head_that_is_no_plain_layer(torch, convert, tokens, llama, capsys):
+def test_a_head_that_is_no_plain_layer(torch, fo, tokens, llama, capsys):
     """As an adapter leaves it, or a hook: its logits are there."""
 
     class Adapted(torch.nn.Linear):
@@ -105,7 +102,7 @@ def test_a_head_that_is_no_plain_layer(torch, convert, tokens, llama, capsys):
 
     seen = []
     handle = llama.lm_head.register_forward_hook(lambda *_: seen.append(True))
-    convert(llama, fuse_loss=True)
+    fo.convert(llama, fuse_loss=True)
     assert "the logits of LlamaForCausalLM are computed in training: its head has a hook" in capsys.readouterr().out
     assert llama(input_ids=tokens, labels=tokens).logits is not None and seen
     handle.remove()
@@ -114,8 +111,8 @@ def test_a_head_that_is_no_plain_layer(torch, convert, tokens, llama, capsys):
     assert llama(input_ids=tokens, labels=tokens).logits is not None
 
 
-def test_another_loss_is_asked_for(torch, convert, tokens, llama):
-    convert(llama, verbose=False, fuse_loss=True)
+def test_another_loss_is_asked_for(torch, fo, tokens, llama):
+    converted(fo, llama, type(llama).__name__, fuse_loss=True)
     llama.loss_function = lambda logits, labels, **_: logits.sum()
     output = llama(input_ids=tokens, labels=tokens)
     torch.testing.assert_close(output.loss, output.logits.sum())

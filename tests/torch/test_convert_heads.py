@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.accuracy import assert_as_accurate
+from tests.helpers.converting import converted
 from tests.helpers.hugging_face import FAMILIES, Family
 from tests.helpers.torch_functions import operators
 
@@ -86,7 +87,7 @@ def test_heads(torch_backend, torch, name, random):
     inputs = batch(HEADS[name], random, torch_backend.device)
     plain_keys, plain = loss_and_gradients(model, inputs)
     kind = type(model)
-    torch_backend.functions.convert(model, verbose=False)
+    converted(torch_backend.functions, model)
     assert type(model) is not kind and isinstance(model, kind)
     keys, got = loss_and_gradients(model, inputs)
     assert keys == plain_keys
@@ -116,7 +117,7 @@ def test_options(torch_backend, torch, family, options, random):
     inputs = models.batch(random, torch_backend.device)
     exact = models.exact_results(model, inputs)
     plain = models.arrays(models.results(model, inputs))
-    torch_backend.functions.convert(model, verbose=False)
+    converted(torch_backend.functions, model)
     assert_as_accurate(models.arrays(models.results(model, inputs)), plain, exact, "float32")
 
 
@@ -193,7 +194,7 @@ def test_a_rotation_without_gradients(torch_backend, torch):
     first.k_norm.register_forward_hook(lambda *_: modes.append(torch.is_grad_enabled()))
     tokens = torch.arange(12, device=torch_backend.device)[None]
     expected = model(tokens).logits
-    torch_backend.functions.convert(model, verbose=False)
+    converted(torch_backend.functions, model)
     assert type(first) is not DeepseekV32Indexer and type(second) is Inferring
     got, count = rotated(torch, lambda: model(tokens).logits)
     assert count == 3 * 2  # queries and keys of two attentions and of one indexer
@@ -230,7 +231,7 @@ def test_a_product_without_a_bias(torch_backend, torch, models, random):
     inputs = models.batch(random, torch_backend.device)
     exact = models.exact_results(model, inputs)
     plain = models.arrays(models.results(model, inputs))
-    torch_backend.functions.convert(model, verbose=False)
+    converted(torch_backend.functions, model)
     x = torch.ones(1, 3, model.config.hidden_size, device=torch_backend.device)
     assert "FusedopsLinearBackward" in operators(model.model.layers[0].mlp(x))
     assert_as_accurate(models.arrays(models.results(model, inputs)), plain, exact, "float32")
@@ -239,7 +240,7 @@ def test_a_product_without_a_bias(torch_backend, torch, models, random):
 def test_a_part_that_is_exchanged_later_is_called(torch_backend, torch, random):
     """As an adapter does it; and the hooks of a part that is there see it called."""
     model = FAMILIES["gpt2"].build("float64", torch_backend.device)
-    torch_backend.functions.convert(model, verbose=False)
+    converted(torch_backend.functions, model)
     plain = copy.deepcopy(model)
     torch_backend.functions.revert(plain)
     first, second = model.transformer.h[0].mlp, model.transformer.h[1].mlp
@@ -274,7 +275,7 @@ def test_a_subclass_of_a_layer_of_ours_is_called(torch_backend, torch, random):
     model.transformer.h[0].ln_2.__class__ = Twice
     tokens = torch.from_numpy(random.integers(0, 128, (ROWS, LENGTH))).to(torch_backend.device)
     plain = model(tokens).logits
-    torch_backend.functions.convert(model, verbose=False)
+    converted(torch_backend.functions, model)
     assert_close(torch, [model(tokens).logits], [plain])
     model.transformer.h[1].ln_2.__class__ = Twice  # later
     got = model(tokens).logits
@@ -289,11 +290,11 @@ def test_attention_to_an_encoder(torch_backend, torch, random):
     encoded = torch.from_numpy(random.normal(size=(ROWS, 5, 64))).to(torch_backend.device)
     inputs = [{"input_ids": tokens}, {"input_ids": tokens, "encoder_hidden_states": encoded}]
     plain = [model(**given).logits for given in inputs]
-    torch_backend.functions.convert(model, verbose=False)
+    converted(torch_backend.functions, model)
     assert_close(torch, [model(**given).logits for given in inputs], plain)
     assert not np.allclose(*(logits.detach().cpu() for logits in plain))
     without = FAMILIES["gpt2"].build(device=torch_backend.device)
-    torch_backend.functions.convert(without, verbose=False)
+    converted(torch_backend.functions, without)
     with pytest.raises(ValueError, match="has to be instantiated with cross-attention layers"):
         without(**{**inputs[1], "encoder_hidden_states": encoded.float()})
 
@@ -320,7 +321,7 @@ def test_layers_of_a_projection(torch_backend, torch, transformers):
     x = torch.randn(2, 3, 8, device=torch_backend.device)
     layers = torch.arange(3, device=torch_backend.device)
     expected = [mlp(x), mlp(x[:, :1], layers[1:2])]
-    model = fo.convert(torch.nn.Sequential(mlp), verbose=False)
+    model = converted(fo, torch.nn.Sequential(mlp))
     assert type(model[0]) is not modeling_moshi.MoshiGatingMLP
     for got, wanted in zip((model[0](x), model[0](x[:, :1], layers[1:2])), expected, strict=True):
         torch.testing.assert_close(got, wanted)

@@ -10,6 +10,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from tests.helpers.converting import converted
 from tests.helpers.hugging_face import FAMILIES
 from tests.helpers.running import ROOT, python
 
@@ -78,24 +79,24 @@ def test_the_kernels_are_called(torch_backend, fo, transformers, inputs, name):
     with Counting():
         model(**inputs)
         assert not calls
-        fo.convert(model, verbose=False)
+        converted(fo, model)
         model(**inputs)
     assert calls == KERNELS[name]
 
 
 def test_saved_as_pretrained(fo, llama, inputs, transformers, tmp_path):
-    fo.convert(llama, verbose=False)
+    converted(fo, llama)
     llama.save_pretrained(tmp_path)
     assert transformers.AutoConfig.from_pretrained(tmp_path).architectures == ["LlamaForCausalLM"]
     loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).to(llama.device)
     assert type(loaded) is transformers.LlamaForCausalLM
-    fo.convert(loaded, verbose=False)
+    converted(fo, loaded)
     assert loaded(**inputs).logits.equal(llama(**inputs).logits)
 
 
 def test_pickled_and_copied(torch_backend, fo, llama, inputs):
     torch = torch_backend.torch
-    fo.convert(llama, verbose=False)
+    converted(fo, llama)
     file = io.BytesIO()
     torch.save(llama, file)
     file.seek(0)
@@ -106,7 +107,7 @@ def test_pickled_and_copied(torch_backend, fo, llama, inputs):
 
 @pytest.mark.slow
 def test_loaded_by_another_process(torch_backend, fo, llama, inputs, tmp_path):
-    fo.convert(llama, verbose=False)
+    converted(fo, llama)
     torch_backend.torch.save((llama, inputs, llama(**inputs).logits), tmp_path / "model.pt")
     code = """
 import os, torch, fusedops.torch
@@ -123,7 +124,7 @@ fusedops.torch.convert(model)
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_gradient_checkpointing(fo, models, llama, inputs, use_reentrant):
     llama.train()
-    fo.convert(llama, verbose=False)
+    converted(fo, llama)
     plain, calls = models.results(llama, inputs), []
     # The last transformers for Python 3.10 knows it by the second name alone.
     enable = getattr(llama, "activation_checkpointing_enable", None) or llama.gradient_checkpointing_enable
@@ -138,7 +139,7 @@ def test_gradient_checkpointing(fo, models, llama, inputs, use_reentrant):
 def test_hidden_states_and_attentions(fo, llama, inputs):
     llama.set_attn_implementation("eager")
     plain = llama(**inputs, output_hidden_states=True, output_attentions=True)
-    fo.convert(llama, verbose=False)
+    converted(fo, llama)
     got = llama(**inputs, output_hidden_states=True, output_attentions=True)
     assert (len(got.hidden_states), len(got.attentions)) == (3, 2)
     assert_close((*got.hidden_states, *got.attentions), (*plain.hidden_states, *plain.attentions))
@@ -151,7 +152,7 @@ def test_hooks_of_what_the_kernels_compute_as_well_are_called(fo, llama, inputs,
     seen = []
     llama.model.get_submodule(name).register_forward_hook(lambda module, given, result: seen.append(result))
     plain = llama(**inputs).logits
-    fo.convert(llama, verbose=False)
+    converted(fo, llama)
     got = llama(**inputs).logits
     assert len(seen) == 2
     assert_close([got, seen[1]], [plain, seen[0]])
@@ -169,7 +170,7 @@ def test_hooks_of_all_modules_are_called(torch_backend, fo, transformers, inputs
         plain = model(**inputs).logits
         called = sorted(filter(None, seen))
         seen.clear()
-        fo.convert(model, verbose=False)
+        converted(fo, model)
         got = model(**inputs).logits
     finally:
         handle.remove()
@@ -178,7 +179,7 @@ def test_hooks_of_all_modules_are_called(torch_backend, fo, transformers, inputs
 
 
 def test_arguments_that_a_block_refuses(torch_backend, fo, llama):
-    layer = fo.convert(llama, verbose=False).model.layers[0]
+    layer = converted(fo, llama).model.layers[0]
     x = torch_backend.torch.randn(2, 5, 64, device=llama.device)
     for refused in (layer, super(type(layer), layer)):
         with pytest.raises(TypeError):
@@ -197,7 +198,7 @@ def test_arguments_by_position(torch_backend, fo, llama):
         lambda: layer(hidden_states=x, position_embeddings=angles),
     )
     plain = [call() for call in calls]
-    fo.convert(llama, verbose=False)
+    converted(fo, llama)
     assert_close([call() for call in calls], plain)
 
 
@@ -251,7 +252,7 @@ def test_other_versions_of_transformers(fo, llama, capsys, monkeypatch):
 
 
 def test_a_part_that_is_gone(fo, llama, capsys):
-    fo.convert(llama, verbose=False)
+    converted(fo, llama)
     del llama.model.layers[0].mlp.act_fn
     fo.convert(llama)
     printed = capsys.readouterr().out
@@ -268,8 +269,8 @@ def test_what_was_exchanged_for_a_while(torch_cpu, transformers, monkeypatch):
     monkeypatch.setattr(hf, "_made", {})
     with monkeypatch.context() as context:
         context.setattr(modeling_mistral, "apply_rotary_pos_emb", lambda *arguments: arguments[:2])
-        kept = torch_cpu.functions.convert(FAMILIES["mistral"].build(), verbose=False)
-    replaced = torch_cpu.functions.convert(FAMILIES["mistral"].build(), verbose=False)
+        kept = converted(torch_cpu.functions, FAMILIES["mistral"].build())
+    replaced = converted(torch_cpu.functions, FAMILIES["mistral"].build())
     assert type(kept.model.layers[0].self_attn) is modeling_mistral.MistralAttention
     assert "forward" in vars(type(replaced.model.layers[0].self_attn))
 
@@ -278,7 +279,7 @@ def test_loaded_where_transformers_is_of_another_version(fo, llama, inputs, monk
     from fusedops.torch.conversion import hf
     from fusedops.torch.conversion.hf import residual
 
-    fo.convert(llama, verbose=False)
+    converted(fo, llama)
     kind = type(llama.model.layers[0]).original
     monkeypatch.setattr(hf, "_made", {})
     monkeypatch.delattr(residual, "PreNormBlock")
@@ -297,7 +298,7 @@ def test_norms_of_mixed_dtypes(torch_backend, fo, transformers, name, of_input, 
     norm = norm.to(torch_backend.device, getattr(torch, of_weight))
     x = torch.randn(3, 32, dtype=getattr(torch, of_input), device=torch_backend.device)
     plain = norm(x)
-    assert type(fo.convert(norm, verbose=False)) is not type(norm).original
+    assert type(converted(fo, norm)) is not type(norm).original
     coarsest = torch.bfloat16 if "bfloat16" in (of_input, of_weight) else torch.float32  # which transformers rounds to
     torch.testing.assert_close(norm(x), plain, rtol=4 * torch.finfo(coarsest).eps, atol=0)  # of the same dtype, too
 
@@ -306,7 +307,7 @@ def test_norms_of_mixed_dtypes(torch_backend, fo, transformers, name, of_input, 
 def test_activations(torch_backend, fo, inputs, activation):
     model = FAMILIES["llama"].build(device=torch_backend.device, hidden_act=activation)
     plain = model(**inputs).logits
-    fo.convert(model, verbose=False)
+    converted(fo, model)
     assert_close([model(**inputs).logits], [plain])
 
 
@@ -336,7 +337,7 @@ def test_the_loss_has_the_same_dtype(fo, llama, inputs, options):
     for move in (llama.double, llama.float, llama.bfloat16):
         model = fo.revert(move())
         expected = model(**inputs, **options).loss
-        assert fo.convert(model, verbose=False)(**inputs, **options).loss.dtype is expected.dtype
+        assert converted(fo, model)(**inputs, **options).loss.dtype is expected.dtype
 
 
 def test_loss_options(torch_backend, fo, models, llama, inputs):
@@ -355,7 +356,7 @@ def test_loss_options(torch_backend, fo, models, llama, inputs):
         return [llama(**inputs, **given).loss for given in options]
 
     plain = losses()
-    fo.convert(llama, verbose=False)
+    converted(fo, llama)
     assert_close(losses(), plain)
 
 
@@ -383,7 +384,7 @@ def test_a_loss_of_somebodys_own_stays(fo, llama, inputs, capsys):
     def mine(logits, labels, vocab_size, **kwargs):
         return logits.sum()
 
-    fo.convert(llama, verbose=False)
+    converted(fo, llama)
     llama.loss_function = mine
     assert llama.loss_function is mine
     assert llama(**inputs).loss.equal(llama(**inputs).logits.sum())
@@ -396,14 +397,14 @@ def test_a_loss_of_somebodys_own_stays(fo, llama, inputs, capsys):
 def test_the_loss_of_a_mixtures_router_is_added(torch_backend, fo, models, transformers, inputs):
     model = FAMILIES["mixtral"].build(device=torch_backend.device, output_router_logits=True)
     plain = models.results(model, inputs)
-    fo.convert(model, verbose=False)
+    converted(fo, model)
     assert_close(models.results(model, inputs), plain)
 
 
 def test_models_that_nobody_converted_stay(fo, llama, inputs):
     other = copy.deepcopy(llama)
     plain, before = other(**inputs).logits, kinds(other)
-    fo.convert(llama, verbose=False)
+    converted(fo, llama)
     llama(**inputs)
     assert other(**inputs).logits.equal(plain)
     assert kinds(other) == before

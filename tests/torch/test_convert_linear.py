@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.helpers.converting import converted
 from tests.helpers.hugging_face import FAMILIES
 from tests.helpers.torch_functions import operators
 
@@ -54,7 +55,7 @@ def test_sequential(torch_backend, torch, fo, compiled, capsys):
 def test_layers_of_ours(torch_backend, torch, fo, name):
     """A linear layer within one of them, which is converted with a model around it."""
     layer = getattr(fo.nn, name)(12, 23).to(torch_backend.device)
-    fo.convert(torch.nn.ModuleList([layer]), verbose=False)
+    converted(fo, torch.nn.ModuleList([layer]))
     assert {type(child).__name__ for child in layer.children()} == {"PlainLinear"}
     assert layer.why_not() is None
 
@@ -67,16 +68,17 @@ def test_the_compiler_sees_the_same(torch, fo):
         graphs.append([node.name for node in graph.graph.nodes])
         return graph.forward
 
-    for _ in range(2):
+    for is_converted in (False, True):
+        if is_converted:
+            converted(fo, model, "Linear")
         torch.compile(lambda x: model(x).sin(), backend=backend)(torch.randn(4, 12))
         torch.compiler.reset()
-        fo.convert(model, verbose=False)
-    assert type(model) is not torch.nn.Linear and len(graphs) == 2 and graphs[0] == graphs[1]
+    assert len(graphs) == 2 and graphs[0] == graphs[1]
 
 
 def test_a_class_made_of_it_is_another(torch, fo):
     """As by parametrizations."""
-    model = fo.convert(torch.nn.Sequential(torch.nn.Linear(12, 23), torch.nn.SiLU()), verbose=False)
+    model = converted(fo, torch.nn.Sequential(torch.nn.Linear(12, 23), torch.nn.SiLU()))
     torch.nn.utils.parametrizations.weight_norm(model[0])
     x = torch.randn(4, 12)
     got = model(x)

@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 
 from tests.helpers.accuracy import assert_as_accurate, assert_each_close
+from tests.helpers.converting import converted
 from tests.helpers.numerics import assert_same_bits
 
 pytest.importorskip("fusedops.torch")
@@ -99,7 +100,7 @@ def test_results_are_as_accurate_and_revert_brings_the_bits_back(torch_backend, 
     x = torch.randn(4, 7, 12).to(getattr(torch, dtype))
     wide = copy.deepcopy(model).double()
     plain, exact = arrays(torch_backend, model, x), arrays(torch_backend, wide, x.double())
-    fo.convert(model, verbose=False)
+    converted(fo, model)
     got = arrays(torch_backend, model, x)
     if dtype == "float64":  # both sum up to 28 terms in each of seven products, one after the other
         assert_each_close(got, plain, rtol=0, terms=7 * 28)
@@ -169,7 +170,7 @@ def test_the_report_says_which_activations_are_computed(fo, capsys):
 def test_few_rows_and_none(fo, seen, shape):
     model, x = mlp(), torch.randn(shape)
     plain = results(model, x)
-    fo.convert(model, verbose=False)
+    converted(fo, model)
     got = results(model, x)
     assert len(seen) == 2
     torch.testing.assert_close(got, plain)
@@ -178,7 +179,7 @@ def test_few_rows_and_none(fo, seen, shape):
 def test_one_element(fo, seen):
     model, x = nn.Sequential(nn.Linear(1, 1), nn.SiLU()), torch.randn(1)
     plain = results(model, x)
-    fo.convert(model, verbose=False)
+    converted(fo, model)
     torch.testing.assert_close(results(model, x), plain)
     assert seen == [("linear", "silu")]
 
@@ -186,7 +187,7 @@ def test_one_element(fo, seen):
 def test_dropout_behind(fo, seen):
     """It is drawn as it would be behind modules of their own, in training alone."""
     model = nn.Sequential(nn.Linear(12, 24), nn.GELU(), nn.Dropout(0.5), nn.Linear(24, 8), nn.ReLU(), nn.Dropout(0.5))
-    fo.convert(model, verbose=False)
+    converted(fo, model)
     parts, x = [*model], torch.randn(6, 12)
 
     def one_by_one(x):
@@ -217,7 +218,7 @@ def test_training_goes_on_as_before(fo, kind):
         return losses_of_steps(model, lambda _: (model(x)[:, 0] - x.sum(-1)).square().mean(), 30, 1e-2, convert)
 
     plain = losses(convert=None)
-    torch.testing.assert_close(losses(partial(fo.convert, verbose=False)), plain, rtol=30 * 2**-40, atol=0)
+    torch.testing.assert_close(losses(partial(converted, fo)), plain, rtol=30 * 2**-40, atol=0)
     assert plain[-1] < plain[0] / 2
 
 
@@ -228,7 +229,7 @@ def test_nested_and_shared(fo, seen):
     model = nn.Sequential(inner, nn.Sequential(nn.Linear(12, 12)), act, inner, nn.Linear(12, 3), nn.SiLU())
     x = torch.randn(5, 12)
     plain = results(model, x)
-    fo.convert(model, verbose=False)
+    converted(fo, model)
     assert type(model[1]) is nn.Sequential
     torch.testing.assert_close(results(model, x), plain)
     assert seen == [("linear", "silu")] * 2 + [("linear", "silu")]
@@ -331,12 +332,12 @@ def test_what_is_changed_in_it_counts(fo, seen, change, order):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(12, 24), nn.GELU(), nn.Linear(24, 8), nn.SiLU())
         if convert and order == "after":
-            fo.convert(model, verbose=False)
+            converted(fo, model)
             model(x)
             seen.clear()
         CHANGES[change](model)
         if convert and order == "before":
-            fo.convert(model, verbose=False)
+            converted(fo, model)
         found.append(results(model, x))
     torch.testing.assert_close(*found)
     first = [("linear", "gelu_tanh")] if change == "with_another_formula" else []
@@ -345,7 +346,7 @@ def test_what_is_changed_in_it_counts(fo, seen, change, order):
 
 def test_a_lazy_layer_is_fused_once_it_has_its_weight(fo, seen):
     model = nn.Sequential(nn.LazyLinear(24), nn.GELU(), nn.Linear(24, 8), nn.SiLU())
-    fo.convert(model, verbose=False)
+    converted(fo, model)
     x = torch.randn(5, 12)
     first = model(x)
     assert seen == [("linear", "silu")]
@@ -355,7 +356,7 @@ def test_a_lazy_layer_is_fused_once_it_has_its_weight(fo, seen):
 
 def test_what_the_operator_does_not_take(fo):
     model = nn.Sequential(nn.Identity(), nn.Linear(12, 24), nn.GELU())
-    fo.convert(model, verbose=False)
+    converted(fo, model)
     with pytest.raises(TypeError, match="linear"):
         model([1, 2])
     with pytest.raises(RuntimeError, match="weight must have 11 columns"):
@@ -423,7 +424,7 @@ def test_it_is_the_container_that_it_was(fo, kind):
     named = OrderedDict(first=nn.Linear(12, 24), act=nn.GELU(), second=nn.Linear(24, 8), last=nn.SiLU())
     model, x = kind(named), torch.randn(5, 12)
     plain, text, state = model(x), str(model), copy.deepcopy(model.state_dict())
-    fo.convert(model, verbose=False)
+    converted(fo, model)
     assert isinstance(model, kind) and str(model) == text and len(model) == 4
     assert list(model.state_dict()) == list(state)
     assert model.load_state_dict(state) and kind(named).load_state_dict(model.state_dict())
@@ -438,7 +439,7 @@ def test_it_is_the_container_that_it_was(fo, kind):
 
 @pytest.mark.parametrize("kind", [nn.Sequential, Chain])
 def test_copies(fo, kind):
-    model, x = fo.convert(kind(nn.Linear(12, 24), nn.GELU()), verbose=False), torch.randn(5, 12)
+    model, x = converted(fo, kind(nn.Linear(12, 24), nn.GELU())), torch.randn(5, 12)
     file = io.BytesIO()
     torch.save(model, file)
     file.seek(0)
@@ -471,12 +472,12 @@ def test_hooks_of_the_container(fo):
     model, calls = mlp(), []
     model.register_forward_hook(lambda *_: calls.append("after"))
     model.register_forward_pre_hook(lambda *_: calls.append("before"))
-    fo.convert(model, verbose=False)(torch.randn(5, 12))
+    converted(fo, model)(torch.randn(5, 12))
     assert calls == ["before", "after"]
 
 
 def test_compiled(torch_backend, fo):
-    model, x = fo.convert(nn.Sequential(mlp(), nn.Linear(5, 4), nn.SiLU()), verbose=False), torch.randn(6, 12)
+    model, x = converted(fo, nn.Sequential(mlp(), nn.Linear(5, 4), nn.SiLU())), torch.randn(6, 12)
     expected = results(model, x)
     graphs = []
 
@@ -499,7 +500,7 @@ def test_autocast(torch_backend, fo, seen):
     exact = arrays(torch_backend, copy.deepcopy(model).double(), x.double())
     with torch.autocast(torch_backend.device, torch.bfloat16):
         plain = arrays(torch_backend, model, x)
-        got = arrays(torch_backend, fo.convert(model, verbose=False), x)
+        got = arrays(torch_backend, converted(fo, model), x)
     assert_as_accurate(got, plain, exact, "bfloat16")
     assert len(seen) == 2
 
@@ -511,7 +512,7 @@ def test_recorded(fo, activation):
 
     The tracer checks its graph by another one, made without gradients.
     """
-    model, x = fo.convert(mlp(ACTIVATIONS[activation]), verbose=False), torch.randn(6, 12)
+    model, x = converted(fo, mlp(ACTIVATIONS[activation])), torch.randn(6, 12)
     expected = results(model, x)
     symbolic = torch.fx.symbolic_trace(model)
     assert [node.target for node in symbolic.graph.nodes if node.op == "call_module"] == [*"01234"]
@@ -524,14 +525,14 @@ def test_recorded(fo, activation):
 def test_onnx_gets_operators_of_torch(fo, monkeypatch):
     import torch.onnx
 
-    model, x = fo.convert(mlp(), verbose=False), torch.randn(6, 12)
+    model, x = converted(fo, mlp()), torch.randn(6, 12)
     monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
     assert "fusedops" not in torch.export.export(model, (x,)).graph_module.code
 
 
 def test_transforms(fo):
     """torch.func's, of which vmap loops over rows or folds them."""
-    model, x = fo.convert(mlp(), verbose=False), torch.randn(6, 12)
+    model, x = converted(fo, mlp()), torch.randn(6, 12)
     plain = fo.revert(copy.deepcopy(model))
     for run in (torch.vmap, lambda model: torch.vmap(torch.func.jacrev(model))):
         torch.testing.assert_close(run(model)(x), run(plain)(x))
@@ -543,5 +544,5 @@ def test_transforms(fo):
 def test_classes_of_torch_s_own_are_left_alone(fo):
     """torch.ao looks them up by their class."""
     pair = torch.ao.nn.intrinsic.LinearReLU(nn.Linear(4, 4), nn.ReLU())
-    fo.convert(nn.Sequential(nn.LayerNorm(4), pair), verbose=False)
+    converted(fo, nn.Sequential(nn.LayerNorm(4), pair))
     assert type(pair) is torch.ao.nn.intrinsic.LinearReLU

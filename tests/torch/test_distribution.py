@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.helpers.converting import converted
 from tests.helpers.hugging_face import FAMILIES
 from tests.helpers.running import PROGRAMS, environment
 
@@ -59,14 +60,13 @@ def attentions(torch, fo, device):
     hidden = x.flatten(2)
     offsets = torch.tensor([0, 4], dtype=torch.int32, device=device)
     layer = fo.nn.MultiheadAttention(16, 2, batch_first=True, device=device)
-    converted = torch.nn.MultiheadAttention(16, 2, batch_first=True, device=device)
-    fo.convert(converted, verbose=False)
+    of_torch = converted(fo, torch.nn.MultiheadAttention(16, 2, batch_first=True, device=device))
     compiled = torch.compile(fo.attention, backend="aot_eager")
     yield "attention", lambda: fo.attention(x, x, x)
     yield "dropout", lambda: fo.attention(x, x, x, dropout=0.5)
     yield "attention_varlen", lambda: fo.attention_varlen(x[0], x[0], x[0], offsets, offsets)
     yield "layer", lambda: layer(hidden, hidden, hidden, need_weights=False)
-    yield "converted", lambda: converted(hidden, hidden, hidden, need_weights=False)
+    yield "converted", lambda: of_torch(hidden, hidden, hidden, need_weights=False)
     yield "compiled", lambda: compiled(x, x, x)
 
 
@@ -89,7 +89,7 @@ def test_context_parallel(torch_backend, fo, sharded):
 
 def test_context_parallel_of_a_converted_model(torch_backend, fo, transformers, sharded):
     torch = torch_backend.torch
-    model = fo.convert(FAMILIES["llama"].build("float32", torch_backend.device), verbose=False)
+    model = converted(fo, FAMILIES["llama"].build("float32", torch_backend.device))
     tokens = torch.arange(12, device=torch_backend.device)[None]
     check_refused_inside(sharded, [("llama", lambda: model(tokens))])
 

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.helpers.converting import converted
 from tests.helpers.hugging_face import FAMILIES
 
 torch = pytest.importorskip("torch")
@@ -89,7 +90,7 @@ def test_what_is_counted(torch_backend, fo, transformers, inputs_of_llama):
     """Of a model whose norms are computed in the blocks around them; converted before, and not."""
     model = FAMILIES["llama"].build(device=torch_backend.device)
     explanations = [fo.explain(model, **inputs_of_llama)]
-    fo.convert(model, verbose=False)
+    converted(fo, model)
     explanations.append(fo.explain(model, **inputs_of_llama))
     assert hasattr(type(model.model.norm), "mixin")  # as it came
     for explanation in explanations:

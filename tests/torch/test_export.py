@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.helpers.converting import converted
+
 
 @pytest.fixture
 def torch(torch_backend):
@@ -12,11 +14,11 @@ def torch(torch_backend):
         yield torch_backend.torch
 
 
-def converted(torch, fo):
+def sequential(torch, fo):
     nn = torch.nn
     model = nn.Sequential(nn.Linear(12, 16), nn.LayerNorm((4, 4)), nn.RMSNorm(4), nn.Softmax(1), nn.Softmax(-1))
     model.insert(1, nn.Unflatten(-1, (4, 4)))
-    return fo.convert(model, verbose=False)
+    return converted(fo, model)
 
 
 class Layers(pytest.importorskip("torch").nn.Module):
@@ -40,7 +42,7 @@ class Layers(pytest.importorskip("torch").nn.Module):
 
 def test_fx(torch, fo):
     """Layers are leaves of the graph, as torch.nn's own are, and functions are nodes."""
-    model, x = converted(torch, fo), torch.randn(3, 12)
+    model, x = sequential(torch, fo), torch.randn(3, 12)
     graph = torch.fx.symbolic_trace(model)
     assert {node.op for node in graph.graph.nodes} == {"placeholder", "call_module", "output"}
     for shape in ((3, 12), (2, 3, 12)):  # of which rank the input is decides which softmax is over the last dimension
@@ -77,7 +79,7 @@ def test_fx_of_a_function_by_another_name(torch, fo):
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")
 def test_torchscript_traces(torch, fo):
-    model, x = converted(torch, fo), torch.randn(3, 12)
+    model, x = sequential(torch, fo), torch.randn(3, 12)
     traced = torch.jit.trace(model, x)
     assert "fusedops::layer_norm" in str(traced.inlined_graph)
     assert traced(x).equal(model(x))
@@ -87,7 +89,7 @@ def test_onnx_gets_operators_of_torch(torch, fo, monkeypatch):
     """What torch.onnx.export records, it records of torch's own code."""
     import torch.onnx
 
-    model, x = converted(torch, fo), torch.randn(3, 12)
+    model, x = sequential(torch, fo), torch.randn(3, 12)
     monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
     program = torch.export.export(model, (x,))
     assert "fusedops" not in program.graph_module.code
@@ -101,7 +103,7 @@ def test_onnx(torch, torch_backend, fo, tmp_path, dynamo):
         pytest.skip("a model is written down in the same way for every device")
     for package in ("onnx", "onnxscript"):
         pytest.importorskip(package)
-    model, x = converted(torch, fo), torch.randn(3, 12)
+    model, x = sequential(torch, fo), torch.randn(3, 12)
     if not dynamo:
         del model[3]  # the older exporter does not know torch's own rms_norm either
     torch.onnx.export(model, (x,), tmp_path / "model.onnx", dynamo=dynamo)

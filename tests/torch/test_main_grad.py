@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from tests.helpers.converting import converted
 from tests.helpers.hugging_face import FAMILIES
 from tests.helpers.torch_functions import operators
 
@@ -246,7 +247,7 @@ def test_convert(torch_backend, torch, fo, transformers, name):
     model(**inputs).logits.square().sum().backward()
     expected = {key: p.grad for key, p in model.named_parameters()}
     model.zero_grad()
-    fo.convert(give_main_grads(torch, model), verbose=False)
+    converted(fo, give_main_grads(torch, model))
     for _ in range(2):
         model(**inputs).logits.square().sum().backward()
     weights = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Linear)}

@@ -9,6 +9,7 @@ import re
 import pytest
 
 from tests.helpers.accuracy import assert_as_accurate
+from tests.helpers.converting import converted
 
 WIDTH, HEADS, ROWS, QUERIES = 24, 3, 2, 5
 
@@ -157,7 +158,7 @@ def test_the_class_is_all_that_differs(torch_backend, torch, fnn):
         assert list(ours.parameters) == list(theirs.parameters)
     layer = of_torch(WIDTH, HEADS, kdim=4).to(torch_backend.device)
     state = copy.deepcopy(vars(layer))
-    assert type(torch_backend.functions.convert(layer, verbose=False)) is fnn.MultiheadAttention
+    assert type(converted(torch_backend.functions, layer)) is fnn.MultiheadAttention
     assert vars(layer).keys() == state.keys()
     assert type(copy.deepcopy(layer)) is fnn.MultiheadAttention
     assert type(torch_backend.functions.revert(layer)) is of_torch

@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from tests.helpers.converting import converted
+
 FEWEST = 64  # elements, in these tests
 PASSES = {  # a layer, its arguments, its options, and how many tensors it takes
     "RMSNorm": ((8,), {"weight_offset": 1.0}, 1),
@@ -193,7 +195,7 @@ def test_converted_models(torch_backend, fo, transformers, name, monkeypatch):
 
     monkeypatch.setattr(layer, "is_small_on_gpu", lambda x, size, fewest: size < fewest)
     torch = torch_backend.torch
-    model = fo.convert(FAMILIES[name].build(device=torch_backend.device), verbose=False)
+    model = converted(fo, FAMILIES[name].build(device=torch_backend.device))
     model.config.use_cache = False
     tokens = torch.arange(24, device=torch_backend.device).view(2, 12) + 5
     expected = model(tokens, labels=tokens)

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from tests.helpers.converting import converted
 from tests.helpers.hugging_face import FAMILIES, VOCABULARY
 
 STEPS, LENGTH, BATCH = 6, 12, 2
@@ -41,7 +42,7 @@ def trainer(torch_backend, transformers, tmp_path):
     def made(optimizer, *, convert=None, is_made=False, **options):
         model = FAMILIES["llama"].build("float32", torch_backend.device)
         if convert is not None:
-            torch_backend.functions.convert(model, verbose=False, **convert)
+            converted(torch_backend.functions, model, **convert)
         arguments = transformers.TrainingArguments(
             str(tmp_path),
             max_steps=STEPS,

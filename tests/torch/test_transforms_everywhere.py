@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.helpers.checks import tuples
+from tests.helpers.converting import converted
 from tests.helpers.torch_functions import close, function_and_leaves, prepared, recorded_calls, total
 from tests.helpers.torch_layers import CASES, ours, set_random_parameters
 from tests.specifications import BUILT_IN, EXPRESSIONS
@@ -197,7 +198,7 @@ def test_compiled_layers(torch_backend, case, random):
 def test_converted_models(torch_backend, random):
     torch, fo = torch_backend.torch, torch_backend.functions
     model = torch.nn.Sequential(torch.nn.LayerNorm(8), torch.nn.Linear(8, 6), torch.nn.RMSNorm(6), torch.nn.Softmax(-1))
-    model = fo.convert(model.to(torch_backend.device, torch.float64))
+    model = converted(fo, model.to(torch_backend.device, torch.float64))
     x = torch_backend.tensor(random.normal(size=(3, 8)), "float64")
     check_compiled(torch, model, (x,), "aot_eager", ("jvp", "grad"))
     check(model, torch.export.export(model, (x,)).module(), (x,))
