@@ -271,9 +271,11 @@ def test_what_is_damaged_is_compiled_again(place, damage):
     assert place.load() == (file, 0)
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(place, monkeypatch):
+@pytest.mark.parametrize("name", ["a file", "/proc"])
+def test_a_cache_that_cannot_be_written_is_done_without(place, monkeypatch, name):
+    """Root, too, cannot create files in /proc, which exists and belongs to root."""
     (place.folder / "a file").touch()
-    monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(place.folder / "a file"))
+    monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(place.folder / name))
     file, calls = place.load()
     assert calls == COMPILED and not file.exists()
 
