@@ -118,7 +118,7 @@ bench-report: $(environment)
 	$(python) -m benchmarks.page $(ARGS)
 
 families: build
-	$(python) -m benchmarks.families $(ARGS)
+	$(python) -m audits.families $(ARGS)
 
 soak: build
 	$(python) -m soak $(ARGS)

@@ -1,6 +1,6 @@
 """The models of Hugging Face's transformers on which `convert` is tested: one family for each form of code at least.
 
-Their small configs are found without knowing the family (`benchmarks/families`), so that adding one is adding its name.
+Their small configs are found without knowing the family (`audits/families`), so that adding one is adding its name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Family:
 
     def build(self, dtype: str = "float32", device: str = "cpu", **options: Any) -> Any:
         """A small model whose weights are all random: those of norms, too, which begin as ones or zeros."""
-        from benchmarks.families.hugging_face import families  # here, since it needs transformers
+        from audits.families.hugging_face import families  # here, since it needs transformers
 
         family = families()[self.name]
         if self.model:

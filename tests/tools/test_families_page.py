@@ -6,8 +6,8 @@ from importlib import metadata
 
 import pytest
 
-from benchmarks.families import page
-from benchmarks.families.counting import KINDS
+from audits.families import page
+from audits.families.counting import KINDS
 from tests.helpers.converting import converted
 
 SAMPLE = ("bert", "gemma2", "gpt2", "gpt_oss", "llama", "mixtral", "phi3", "qwen3", "qwen3_vl", "t5", "vit", "whisper")
@@ -19,7 +19,7 @@ def test_the_page_is_what_was_counted():
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_family_is_counted_as_on_the_page(torch_cpu, transformers, name):
-    from benchmarks.families import hugging_face
+    from audits.families import hugging_face
 
     rows = page.load().get(f"transformers-{metadata.version('transformers')}")
     if rows is None:
@@ -28,7 +28,7 @@ def test_a_family_is_counted_as_on_the_page(torch_cpu, transformers, name):
 
 
 def test_attentions_count_that_call_the_operator(torch_cpu, fo, transformers):
-    from benchmarks.families import attending, hugging_face
+    from audits.families import attending, hugging_face
 
     torch = torch_cpu.torch
     model = hugging_face.families()["llama"].plain()
@@ -53,7 +53,7 @@ def test_the_totals_are_those_of_the_rows():
 @pytest.mark.parametrize("name", ["BertBackbone", "LlamaBackbone", "T5Backbone"])
 def test_a_backbone_is_counted_as_on_the_page(tf_cpu, keras, name):
     pytest.importorskip("keras_hub")
-    from benchmarks.families import keras_hub
+    from audits.families import keras_hub
 
     rows = page.load().get(f"keras-hub-{metadata.version('keras-hub')}")
     if rows is None:

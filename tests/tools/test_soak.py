@@ -249,7 +249,7 @@ def test_what_the_page_names_is_there():
     page = (ROOT / "docs" / "testing.md").read_text()
     for file in re.findall(r"`(?:tests/)?([\w/]+\.py)`", page):
         assert (ROOT / "tests" / file).is_file(), file
-    programs = "".join((ROOT / folder / "__main__.py").read_text() for folder in ("soak", "benchmarks/families"))
+    programs = "".join((ROOT / folder / "__main__.py").read_text() for folder in ("soak", "audits/families"))
     for option in re.findall(r"--(?!tool|kernel|error)[a-z][a-z-]+", page):
         assert f'"{option}"' in programs, option
 

@@ -48,7 +48,7 @@ def test_results_are_as_accurate_and_revert_brings_the_bits_back(torch_backend, 
 @pytest.mark.parametrize("name", STEPPED)
 def test_step_by_step(torch_cpu, transformers, name):
     """The script's comparison, `make families ARGS=--check`, which runs on all families."""
-    from benchmarks.families import equality
+    from audits.families import equality
 
     verdict = equality.compare(name)
     assert verdict["converted"]
@@ -57,7 +57,7 @@ def test_step_by_step(torch_cpu, transformers, name):
 
 def test_a_difference_is_seen(torch_cpu, transformers):
     """The comparison fails for a model that computes something else."""
-    from benchmarks.families import equality
+    from audits.families import equality
 
     model = FAMILIES["llama"].build()
     other = FAMILIES["llama"].build(rms_norm_eps=1e-3)

@@ -94,9 +94,9 @@ def test_the_same_results(torch_backend, fo, inputs, capsys):
 @pytest.mark.parametrize("name, kind", [("deberta", "DisentangledSelfAttention"), ("mixtral", "MixtralTopKRouter")])
 def test_models_of_transformers(torch_backend, fo, transformers, name, kind, capsys):
     """Beside the modules that are replaced as a whole; loss, logits and gradients."""
-    from benchmarks.families.equality import LIMIT, difference
-    from benchmarks.families.hugging_face import families
-    from benchmarks.families.inputs import inputs_of
+    from audits.families.equality import LIMIT, difference
+    from audits.families.hugging_face import families
+    from audits.families.inputs import inputs_of
     from tests.helpers.torch_models import arrays, outputs
     from tests.helpers.torch_models import results as results_of
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 import fusedops.torch as fo
-from benchmarks.families.hugging_face import families, prepare
-from benchmarks.families.inputs import inputs_of
+from audits.families.hugging_face import families, prepare
+from audits.families.inputs import inputs_of
 
 
 def breaks(name: str) -> tuple[list[str], list[str]]:

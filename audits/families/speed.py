@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 import fusedops.torch as fo
-from benchmarks.families.hugging_face import families, prepare
-from benchmarks.families.inputs import first_field, inputs_of
-from benchmarks.families.steps_table import COMPILED, EAGER, LIGER
+from audits.families.hugging_face import families, prepare
+from audits.families.inputs import first_field, inputs_of
+from audits.families.steps_table import COMPILED, EAGER, LIGER
 from benchmarks.measuring.timing import Call, Contender, Effort, HostClock, take_turns
 
 _TOKENS = 2048  # in a step, of all sequences

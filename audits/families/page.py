@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.families import steps_table
-from benchmarks.families.counting import KINDS, Row
+from audits.families import steps_table
+from audits.families.counting import KINDS, Row
 
 PAGE = Path(__file__).parents[2] / "docs" / "families.md"
 DATA = PAGE.with_suffix("")
@@ -80,7 +80,7 @@ def text(counted: Mapping[str, Rows]) -> str:
 
 
 def _steps(measured: Mapping[str, Any]) -> str:
-    """`python -m benchmarks.families --speed` on one machine, and where that was."""
+    """`python -m audits.families --speed` on one machine, and where that was."""
     lines = steps_table.table(measured["families"])
     return "\n".join([f"## {measured['title']}", "", *measured["text"], "", *lines]) + "\n"
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from benchmarks.families.code import code_of
-from benchmarks.families.counting import ACTIVATIONS, ATTENTIONS, EXPERTS, GATED, LOSSES, NORMS, PAIRS, ROTARY
+from audits.families.code import code_of
+from audits.families.counting import ACTIVATIONS, ATTENTIONS, EXPERTS, GATED, LOSSES, NORMS, PAIRS, ROTARY
 
 _NORM = re.compile(r"Norm")
 _OF_OTHER_AXES = re.compile(r"Batch|Group|Instance|Weight|Spectral|Spatial|Ada")

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
-from benchmarks.families.inputs import NoInputs, inputs_of
+from audits.families.inputs import NoInputs, inputs_of
 from fusedops.torch.conversion.hf import implementation
 from fusedops.torch.internals import calls_of_modules
 

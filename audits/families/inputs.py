@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.families.shrinking import ORDINARY
+from audits.families.shrinking import ORDINARY
 
 _SHAPE = (2, 12)  # sequences, tokens in each
 _PATCHES = 4  # of an image, each way

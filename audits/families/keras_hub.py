@@ -17,8 +17,8 @@ import keras
 import keras_hub
 
 import fusedops.tf as fo
-from benchmarks.families.code import code_of
-from benchmarks.families.counting import (
+from audits.families.code import code_of
+from audits.families.counting import (
     ACTIVATIONS,
     ATTENTIONS,
     EXPERTS,

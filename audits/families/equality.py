@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 import fusedops.torch as fo
-from benchmarks.families.hugging_face import families, prepare
-from benchmarks.families.inputs import inputs_of
+from audits.families.hugging_face import families, prepare
+from audits.families.inputs import inputs_of
 from fusedops.torch.conversion import reported
 from tests.helpers import torch_models
 from tests.helpers.accuracy import assert_as_accurate

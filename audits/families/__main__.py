@@ -1,11 +1,11 @@
 """The command line: what `convert` replaces in every family of models, and whether the results stay the same.
 
-python -m benchmarks.families                         counts all families of both libraries, writes docs/families.md
-python -m benchmarks.families --library transformers  one library's, and the page
-python -m benchmarks.families --page                  the page alone, from what was counted before
-python -m benchmarks.families --check                 loss, outputs and gradients before and after, of every family
-python -m benchmarks.families --graph-breaks llama    where torch.compile breaks the graph, before and after
-python -m benchmarks.families --speed llama bert      training steps, on the GPU if there is one; --eager: not compiled
+python -m audits.families                         counts all families of both libraries, writes docs/families.md
+python -m audits.families --library transformers  one library's, and the page
+python -m audits.families --page                  the page alone, from what was counted before
+python -m audits.families --check                 loss, outputs and gradients before and after, of every family
+python -m audits.families --graph-breaks llama    where torch.compile breaks the graph, before and after
+python -m audits.families --speed llama bert      training steps, on the GPU if there is one; --eager: not compiled
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.families import page, pool, steps_table
-from benchmarks.families.counting import Row
+from audits.families import page, pool, steps_table
+from audits.families.counting import Row
 
-MODULES = {"transformers": "benchmarks.families.hugging_face", "keras-hub": "benchmarks.families.keras_hub"}
+MODULES = {"transformers": "audits.families.hugging_face", "keras-hub": "audits.families.keras_hub"}
 LIMIT = 180.0  # seconds for one family
 RESULTS = page.PAGE.parents[1] / "build" / "bench"
 
@@ -46,7 +46,7 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.families", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m audits.families", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("family", nargs="*", help="by default all")
     parser.add_argument("--library", action="append", choices=MODULES, help="by default both")
@@ -79,7 +79,7 @@ def _count(library: str, names: list[str]) -> None:
 
 def _check(names: list[str]) -> int:
     """How many families failed."""
-    from benchmarks.families import equality
+    from audits.families import equality
 
     results, compared, failed = {}, 0, 0
     for name, verdict in _run(equality.check, names):
@@ -100,7 +100,7 @@ def _check(names: list[str]) -> int:
 
 def _graph_breaks(names: list[str]) -> int:
     """How many families have new graph breaks."""
-    from benchmarks.families import breaks
+    from audits.families import breaks
 
     worse = 0
     for name, found in _run(breaks.breaks, names):
@@ -118,8 +118,8 @@ def _graph_breaks(names: list[str]) -> int:
 
 
 def _speed(names: list[str], compiled: bool) -> None:
-    from benchmarks.families import speed
-    from benchmarks.families.hugging_face import families
+    from audits.families import speed
+    from audits.families.hugging_face import families
 
     tasks = speed.tasks(names or list(families()), compiled)
     times: dict[str, dict[str, float]] = {}

@@ -12,10 +12,10 @@ import torch
 import transformers
 from transformers.models.auto import configuration_auto, modeling_auto
 
-from benchmarks.families.attending import attending
-from benchmarks.families.counting import ATTENTIONS, Row, counted
-from benchmarks.families.kinds import kinds_of
-from benchmarks.families.shrinking import Shrink, small_config
+from audits.families.attending import attending
+from audits.families.counting import ATTENTIONS, Row, counted
+from audits.families.kinds import kinds_of
+from audits.families.shrinking import Shrink, small_config
 from fusedops.torch.conversion import reported
 from fusedops.torch.conversion.hf.positions import OwnPositions
 
