@@ -4,7 +4,8 @@ python -m benchmarks                          everything, on the GPU if there is
 python -m benchmarks --device cpu             on the CPU
 python -m benchmarks --quick                  rough figures in under a minute, without compilers
 python -m benchmarks --op relu --op matmul    these operators
-python -m benchmarks --section rows           these tables
+python -m benchmarks --section rows           these tables; steps are whole training steps, optimizers those of AdamW
+python -m benchmarks --section rows --list    measures nothing, lists what would be measured
 python -m benchmarks --shape 4096x8192 --dtype float16 --dtype float32   rows of that shape, in these dtypes
 python -m benchmarks --compare old.json       and which rows have become slower or faster since
 python -m benchmarks --framework tf --json tf.json       one framework, in this process
@@ -25,7 +26,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.cases import all_cases
-from benchmarks.cases.case import FIRST_USE, GROWTH, SECTIONS, SIZES, Case
+from benchmarks.cases.case import FIRST_USE, GROWTH, OPTIMIZERS, SECTIONS, SIZES, STEPS, Case
 from benchmarks.cases.selection import Selection, parse_shape
 from benchmarks.measuring import runner
 from benchmarks.operators import OPERATORS
@@ -43,6 +44,9 @@ def main() -> None:
     if options.prepare:
         part, parts = map(int, options.prepare.split("/"))
         runner.prepare(_compiled(options)[part::parts])
+        return
+    if options.list:
+        print("\n".join(case.key for case in _chosen(options)))
         return
     if options.json:
         whole = runner.measure(
@@ -87,6 +91,7 @@ def _options() -> argparse.Namespace:
         help="instead of the tables' own shapes: 4096x8192 for rows, 1048576 elements, 512x512x512 for products "
         "(M, N, K); any --dtype then; may be given again",
     )
+    parser.add_argument("--list", action="store_true", help="measure nothing, print the keys of all rows")
     parser.add_argument("--quick", action="store_true", help="one shape of each operator, few rounds, no compilers")
     parser.add_argument("--compare", type=Path, metavar="FILE", help="with the results of an earlier run")
     parser.add_argument(
@@ -181,7 +186,7 @@ def _compiled(options: argparse.Namespace) -> list[Case]:
         for case in _chosen(options)
         if case.device == "cuda"
         and "torch" in case.frameworks
-        and case.section not in ("launch", "matmul", "call-gpu", FIRST_USE, *GROWTH)
+        and case.section not in ("launch", "matmul", "call-gpu", FIRST_USE, STEPS, OPTIMIZERS, *GROWTH)
     ]
 
 

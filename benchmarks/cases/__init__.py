@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from benchmarks.cases import attention, calls, elementwise, first_use, growth, models, over_rows, products
+from benchmarks.cases import attention, calls, elementwise, first_use, growth, models, optimizers, over_rows, products
 from benchmarks.cases.case import Case
 
 
@@ -24,3 +24,5 @@ def all_cases() -> Iterator[Case]:
     yield from attention.cpu()
     yield from models.keras()
     yield from models.transformers()
+    yield from models.steps()
+    yield from optimizers.optimizers()

@@ -35,11 +35,15 @@ SECTIONS = {
     "attention-cpu": "Attention on the CPU: batch, positions, heads, features",
     "keras": "Keras's layers, and a training step of a Llama",
     "transformers": "Two layers of Hugging Face's Llama",
+    "steps": "Whole training steps with AdamW",
+    "optimizers": "A step of AdamW over many parameters: memory speed",
 }
 CALLS = ("call", "call-gpu")
 FIRST_USE = "first-use"
 OF_HOST = ("python", FIRST_USE, *CALLS)  # sections that measure the host alone
 GROWTH = ("growth", "growth-rows", "growth-length")
+STEPS = "steps"
+OPTIMIZERS = "optimizers"
 
 # Key of a row -> seconds that others have published for it: PyTorch's operator, a plain kernel of their own, and an
 # optimized one. On other machines: they show what has been found worth a kernel, not whose is faster.
@@ -76,7 +80,7 @@ class Case:
     variant: str  # forward, backward, ...
     dtype: str
     # Of a matrix product: M, N, K; of attention: batch, positions, heads, features; of decoding: that of the keys; of a
-    # model: batch, sequence.
+    # model: batch, sequence; of an optimizer: tensors and their mean size.
     shape: tuple[int, ...]
     work: float
     unit: str  # of the work: "B", "FLOP" or "token"

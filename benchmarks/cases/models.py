@@ -1,14 +1,16 @@
-"""What is measured: layers of Keras's, and models."""
+"""What is measured: layers of Keras's, models, and whole training steps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
 
-from benchmarks.cases.case import BOTH, Case, Goal, moving
+from benchmarks.cases.case import BOTH, STEPS, Case, Goal, moving
 from benchmarks.cases.over_rows import VARIANTS
 from benchmarks.operators import OPERATORS
-from benchmarks.operators.models import LLAMA
+from benchmarks.operators.models import ENCODER, LARGE_LLAMA, LLAMA, SMALL_LLAMA
+
+STEP = "training step"
 
 
 def keras() -> Iterator[Case]:
@@ -34,9 +36,9 @@ def keras() -> Iterator[Case]:
         Goal("tf", "graph", 1.5, contender="fusedops, graph"),
         Goal("tf", "XLA", contender="fusedops, XLA"),
     )
-    step = ("training step", ("tf",))
-    yield _llama("keras", "cuda", *step, "bfloat16", (1, 4096), *goals, parameters="float32")
-    yield _llama("keras", "cpu", *step, "float32", (2, 64))
+    step = (LLAMA, STEP, ("tf",))
+    yield _model("keras", "cuda", *step, "bfloat16", (1, 4096), *goals, parameters="float32")
+    yield _model("keras", "cpu", *step, "float32", (2, 64))
 
 
 def transformers() -> Iterator[Case]:
@@ -45,13 +47,23 @@ def transformers() -> Iterator[Case]:
         Goal("torch", "Liger"),
         Goal("torch", "compiled", contender="fusedops, compiled"),
     )
-    yield _llama("transformers", "cuda", BOTH, ("torch",), "bfloat16", (1, 4096), *goals)
-    yield _llama("transformers", "cpu", BOTH, ("torch",), "float32", (2, 64))
+    yield _model("transformers", "cuda", LLAMA, BOTH, ("torch",), "bfloat16", (1, 4096), *goals)
+    yield _model("transformers", "cpu", LLAMA, BOTH, ("torch",), "float32", (2, 64))
 
 
-def _llama(
+def steps() -> Iterator[Case]:
+    """Forward, backward and optimizer: what a user gains from converting a model and its optimizer."""
+    for model, tokens in ((LARGE_LLAMA, 4096), (SMALL_LLAMA, 128)):
+        yield _model(STEPS, "cuda", model, STEP, ("torch",), "bfloat16", (1, tokens))
+    yield _model(STEPS, "cuda", ENCODER, STEP, ("tf",), "bfloat16", (16, 1024), parameters="float32")
+    yield _model(STEPS, "cpu", LLAMA, STEP, ("torch",), "float32", (1, 32))
+    yield _model(STEPS, "cpu", ENCODER, STEP, ("tf",), "float32", (2, 32))
+
+
+def _model(
     section: str,
     device: str,
+    operator: str,
     variant: str,
     frameworks: tuple[str, ...],
     dtype: str,
@@ -60,4 +72,4 @@ def _llama(
     parameters: str = "",
 ) -> Case:
     tokens = float(prod(shape))
-    return Case(section, device, LLAMA, variant, dtype, shape, tokens, "token", frameworks, goals, parameters)
+    return Case(section, device, operator, variant, dtype, shape, tokens, "token", frameworks, goals, parameters)

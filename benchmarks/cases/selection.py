@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from benchmarks.cases.case import GROWTH, Case, moving, product
+from benchmarks.cases.case import GROWTH, OPTIMIZERS, STEPS, Case, moving, product
 from benchmarks.operators import OPERATORS
 
 Shape = tuple[int, ...]
@@ -15,8 +15,9 @@ Shape = tuple[int, ...]
 # Sections whose cases make sense in any shape and dtype.
 RESIZABLE = ("stream", "matmul", "linear", "rows", "small", "python", "cpu", "cpu-rows")
 # What --quick leaves out unless it is asked for, and the contenders that compile first.
-NOT_QUICK = ("dtypes", "attention-cpu", "keras", "transformers", *GROWTH)
-COMPILED = ("compiled", "fusedops, compiled", "XLA", "fusedops, XLA", "Liger", "QuACK")
+NOT_QUICK = ("dtypes", "attention-cpu", "keras", "transformers", STEPS, OPTIMIZERS, *GROWTH)
+COMPILED = ("compiled", "compiled, mask of ones", "XLA", "Liger", "QuACK")
+COMPILED += tuple(f"fusedops, {name}" for name in COMPILED)
 
 
 @dataclass(frozen=True)

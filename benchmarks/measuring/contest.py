@@ -102,8 +102,8 @@ def _probe(side: Any, case: Case, contender: Contender, found: dict[str, Any]) -
     except Exception:
         return
     found["memory"] = most - before
-    if case.unit == "token":
-        found["peak"] = most
+    if case.is_model:
+        found["peak"] = most if contender.held is None else contender.held + most - before
 
 
 def _problem(side: Any, case: Case, outputs: Any, wanted: Expected) -> str | None:

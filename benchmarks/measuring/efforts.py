@@ -33,6 +33,9 @@ EFFORTS = {
     "attention-cpu": Effort(round=0.0, total=2.0, most_rounds=5),
     "keras": Effort(round=10e-3, total=1.0, least_calls=2),
     "transformers": Effort(round=50e-3, total=4.0, least_calls=2),
+    "steps": Effort(round=0.0, total=10.0, least_rounds=12, most_rounds=12),
+    # Several steps behind each other, as in training: the host may run ahead.
+    "optimizers": Effort(round=0.0, total=5.0, least_calls=16, least_rounds=3, most_rounds=5),
 }
 SETUP = 0.5  # seconds that a case takes beside its effort, about: inputs, the reference, first calls
 

@@ -23,6 +23,7 @@ class Contender:
     calls: int = 1  # that are in one `call`
     checked: bool = True  # its output is the case's
     once: Call | None = None  # the same work, where `call` is a graph of many or takes turns over inputs
+    held: int | None = None  # bytes of the GPU that it alone holds between calls; None: all that are in use are its own
 
 
 Build = Callable[[], Contender]

@@ -13,7 +13,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,19 @@ from rich.console import Console
 from benchmarks import __main__ as command_line
 from benchmarks.__main__ import main
 from benchmarks.cases import all_cases
-from benchmarks.cases.case import BOTH, FIRST_USE, SECTIONS, WEIGHTS, Case, attending, decoding, moving, product
+from benchmarks.cases.case import (
+    BOTH,
+    FIRST_USE,
+    OPTIMIZERS,
+    SECTIONS,
+    STEPS,
+    WEIGHTS,
+    Case,
+    attending,
+    decoding,
+    moving,
+    product,
+)
 from benchmarks.cases.products import LAYERS, PRODUCTS
 from benchmarks.cases.selection import Selection, parse_shape
 from benchmarks.contenders import side_of
@@ -444,8 +456,7 @@ def test_a_shape_replaces_the_tables_own():
         "attention",
         "attention_causal",
         "attention_decoding",
-        models.LLAMA,
-        *(operator.name for operator in FLOAT8),
+        *(operator.name for operator in (*models.OPERATORS, *FLOAT8)),
     }
     assert not any(case.goals for case in chosen)
     assert {case.operator for case in Selection(shapes=[parse_shape("64x32x16")]).of(all_cases())} == WEIGHTS.keys()
@@ -464,7 +475,7 @@ def test_a_quick_run_has_every_operator_once():
     ):
         found = [(case.operator, case.variant) for case in quick if case.device == device and case.section in sections]
         assert len(found) == len(set(found))
-        assert {operator for operator, _ in found} == OPERATORS.keys() - {models.LLAMA} - left_out
+        assert {operator for operator, _ in found} == OPERATORS.keys() - {x.name for x in models.OPERATORS} - left_out
 
 
 def test_every_section_has_cases_and_an_effort():
@@ -495,18 +506,31 @@ def test_options_that_make_no_sense(arguments, sentence, capsys, monkeypatch):
     assert left.value.code == 2 and sentence in capsys.readouterr().err
 
 
+def test_rows_are_listed(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--list", "--device", "cpu", "--section", "steps"])
+    main()
+    assert capsys.readouterr().out.splitlines() == [
+        "steps/llama/training step/float32/1x32",
+        "steps/encoder/training step/float32/2x32",
+    ]
+
+
 @pytest.mark.slow
-def test_whole_steps_are_measured(any_backend):
-    """Of a small model: each contender has a time, and none an error."""
+@pytest.mark.parametrize("section", [STEPS, OPTIMIZERS])
+def test_whole_steps_and_optimizers_are_measured(any_backend, measured, section):
+    """Shapes are those of the CPU on a GPU, too: each contender has a time, and none an error."""
     if any_backend.framework == "torch":
         pytest.importorskip("transformers")
-    command = [sys.executable, "-m", "benchmarks.steps", "--quick", "--framework", any_backend.framework]
-    hidden = {"CUDA_VISIBLE_DEVICES": ""} if any_backend.device == "cpu" else {}
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | hidden, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "Error" not in done.stdout
-    lines = [line.split() for line in done.stdout.splitlines() if line.endswith(" GiB")]
-    assert {line[0] for line in lines} == {"torch": {"eager", "fusedops,", "fusedops"}, "tf": {"Keras,", "fusedops,"}}[
-        any_backend.framework
-    ]
-    assert all(float(line[-4]) > 0 for line in lines)
+    (case,) = (
+        case
+        for case in all_cases()
+        if case.section == section and case.device == "cpu" and any_backend.framework in case.frameworks
+    )
+    row = measured(replace(case, device=any_backend.device))
+    assert "problem" not in row, row["problem"]
+    assert any(name.startswith("fusedops") for name in row["contenders"])
+    for name, contender in row["contenders"].items():
+        assert contender["problem"] is None, (name, contender["problem"])
+        assert min(contender["samples"]) > 0
+        if any_backend.device == "cuda" and section == STEPS:
+            assert contender["peak"] > contender["memory"]  # with its weights and moments

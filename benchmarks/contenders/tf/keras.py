@@ -1,4 +1,4 @@
-"""Keras's layers and those of fusedops.tf.keras; and training steps of KerasHub's Llama, converted and not."""
+"""Keras's layers and those of fusedops.tf.keras; and training steps of models, converted and not."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import fusedops.tf.keras as fk
 from benchmarks.cases.case import Case
 from benchmarks.measuring.timing import Build, Call, Clock, Contender
 from benchmarks.operators import OPERATORS
+from benchmarks.operators.models import ENCODER
 
 tf.get_logger().setLevel("ERROR")  # it warns of the many functions that are traced here, each of them once
 
@@ -35,11 +36,13 @@ LLAMAS = {
         "intermediate_dim": 448,
     },
 }
+# Layers, width, heads and vocabulary.
+ENCODERS = {"cuda": (6, 1024, 16, 32_000), "cpu": (1, 64, 4, 256)}
 
 
 def contenders(case: Case, values: Mapping[str, Any], clock: Callable[[], Clock]) -> dict[str, Build]:
     if case.is_model:
-        return _of_llama(case, clock)
+        return _steps(case, clock)
     wraps = {
         "": lambda function: function,
         "graph": partial(tf.function, autograph=False),
@@ -82,27 +85,47 @@ def _call(case: Case, layers: Any, values: Mapping[str, Any], wrap: Callable[...
     return partial(wrap(step), x, values["dout"])
 
 
-def _of_llama(case: Case, clock: Callable[[], Clock]) -> dict[str, Build]:
-    """All train the same model: a function that Keras traced keeps the layers that it has seen."""
+def _llama(case: Case) -> tuple[keras.Model, Any]:
+    """KerasHub's, and a batch."""
     import keras_hub  # if it is missing, that is what the table says
 
-    batch, length = case.shape
+    backbone = keras_hub.models.LlamaBackbone(**LLAMAS[case.device])
+    model = keras.Model(backbone.input, backbone.token_embedding(backbone.output, reverse=True))
+    tokens = tf.random.uniform(case.shape, maxval=VOCABULARY, dtype=tf.int32)
+    return model, ({"token_ids": tokens, "padding_mask": tf.ones_like(tokens)}, tokens)
+
+
+def _encoder(case: Case) -> tuple[keras.Model, Any]:
+    """Of Keras's own layers, and a batch."""
+    layers, width, heads, vocabulary = ENCODERS[case.device]
+    tokens = keras.Input(case.shape[1:], dtype="int32")
+    x = keras.layers.Embedding(vocabulary, width)(tokens)
+    for _ in range(layers):
+        h = keras.layers.MultiHeadAttention(heads, width // heads)(x, x)
+        x = keras.layers.LayerNormalization()(x + h)
+        h = keras.layers.Dense(width)(keras.layers.Dense(4 * width, activation="gelu")(x))
+        x = keras.layers.LayerNormalization()(x + h)
+    model = keras.Model(tokens, keras.layers.Dense(2)(x[:, 0]))
+    inputs = tf.random.uniform(case.shape, maxval=vocabulary, dtype=tf.int32)
+    return model, (inputs, tf.zeros(case.shape[0], tf.int32))
+
+
+def _steps(case: Case, clock: Callable[[], Clock]) -> dict[str, Build]:
+    """All train the same model: a function that Keras traced keeps the layers that it has seen."""
+    make, optimizer = (_encoder, keras.optimizers.AdamW) if case.operator == ENCODER else (_llama, keras.optimizers.SGD)
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy(f"mixed_{case.dtype}" if case.parameters else case.dtype)
     try:
-        backbone = keras_hub.models.LlamaBackbone(**LLAMAS[case.device])
+        model, batch = make(case)
     finally:
         keras.config.set_dtype_policy(policy)
-    model = keras.Model(backbone.input, backbone.token_embedding(backbone.output, reverse=True))
-    tokens = tf.random.uniform((batch, length), maxval=VOCABULARY, dtype=tf.int32)
-    inputs = {"token_ids": tokens, "padding_mask": tf.ones_like(tokens)}
-    batches = iter(tf.data.Dataset.from_tensors((inputs, tokens)).repeat())
+    batches = iter(tf.data.Dataset.from_tensors(batch).repeat())
 
     def build(switch: Callable[[Any], Any], jit_compile: bool) -> Contender:
         switch(model)  # before Keras asks the layers whether XLA compiles them
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.SGD(1e-4), loss, jit_compile=jit_compile)
-        switch(model)  # with its loss
+        model.compile(optimizer(1e-4), loss, jit_compile=jit_compile)
+        switch(model)  # with its loss and its optimizer
         if model.jit_compile is not jit_compile:
             raise RuntimeError("XLA does not compile this model")
         model.make_train_function()

@@ -21,7 +21,7 @@ os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 import tensorflow as tf
 
 import fusedops.tf as fo
-from benchmarks.cases.case import BOTH, CALLS, FIRST_USE, GROWTH, Case
+from benchmarks.cases.case import BOTH, CALLS, FIRST_USE, GROWTH, OPTIMIZERS, STEPS, Case
 from benchmarks.contenders.tf.functions import FUNCTIONS, matmul
 from benchmarks.measuring.timing import Build, Call, Contender, HostClock
 from benchmarks.operators import OPERATORS, OVER_ROWS, layouts
@@ -152,7 +152,9 @@ def _gradients(case: Case, tape: tf.GradientTape, outputs: Any, wanted: list[Any
 
 
 def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
-    if case.section == "keras":
+    if case.section == OPTIMIZERS:
+        return import_module("benchmarks.contenders.tf.optimizers").contenders(case, partial(_clock, case))
+    if case.section in ("keras", STEPS):
         result = import_module("benchmarks.contenders.tf.keras").contenders(case, values, partial(_clock, case))
         return result | ({"copy": lambda: _copy(case, values)} if values else {})
 

@@ -15,8 +15,8 @@ import torch
 import torch._inductor.config as inductor
 
 import fusedops.torch as fo
-from benchmarks.cases.case import BOTH, CALLS, FIRST_USE, GROWTH, OF_HOST, RECORDED, Case
-from benchmarks.contenders.torch import caches, first_use, libraries, llama
+from benchmarks.cases.case import BOTH, CALLS, FIRST_USE, GROWTH, OF_HOST, OPTIMIZERS, RECORDED, STEPS, Case
+from benchmarks.contenders.torch import caches, first_use, libraries, llama, optimizers, steps
 from benchmarks.contenders.torch.clocks import EventClock, graph, profiler_clock
 from benchmarks.contenders.torch.functions import FUNCTIONS, matmul
 from benchmarks.measuring.timing import Build, Call, Clock, Contender, HostClock
@@ -145,8 +145,9 @@ def call(case: Case, function: Function, values: Mapping[str, Any]) -> Call:
 def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
     if case.section == "launch":
         return _launch(case, values)
-    if case.is_model:
-        return llama.contenders(case, partial(_clock, case))
+    for section, module in {STEPS: steps, OPTIMIZERS: optimizers, "transformers": llama}.items():
+        if case.section == section:
+            return module.contenders(case, partial(_clock, case))
     if case.section == FIRST_USE:
         return first_use.contenders(case, values, partial(_clock, case))
     turns = caches.copies(case, values)
@@ -198,7 +199,8 @@ def _of_calls(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
 def _clock(case: Case) -> Clock:
     if case.device == "cpu":
         return HostClock()
-    return HostClock(torch.cuda.synchronize) if case.section in ("seeds", *OF_HOST) else EventClock()
+    by_host = case.section in ("seeds", STEPS, OPTIMIZERS, *OF_HOST)
+    return HostClock(torch.cuda.synchronize) if by_host else EventClock()
 
 
 def _calls(case: Case, function: Function, turns: Iterable[Mapping[str, Any]]) -> list[Call]:

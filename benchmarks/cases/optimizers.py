@@ -1,0 +1,33 @@
+"""What is measured: a step of an optimizer, whose floor is the memory that it moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from benchmarks.cases.case import OPTIMIZERS, SIZES, Case
+from benchmarks.operators.models import ADAMW
+
+SMALL = 1000  # elements of a small tensor
+MIXED, ALL_SMALL = "half of the tensors small", "all tensors small"
+# Parameter, gradient and two moments are read once, and all but the gradient are written once.
+MOVES = 7
+
+
+def optimizers() -> Iterator[Case]:
+    for dtype in ("float32", "bfloat16"):
+        yield _case("cuda", MIXED, dtype, (400, 2_500_000))
+        yield _case("cuda", ALL_SMALL, dtype, (10_000, SMALL))
+    yield _case("cpu", MIXED, "float32", (400, 2_500))
+
+
+def _case(device: str, variant: str, dtype: str, shape: tuple[int, int]) -> Case:
+    return Case(OPTIMIZERS, device, ADAMW, variant, dtype, shape, float(MOVES * prod(shape) * SIZES[dtype]), "B")
+
+
+def sizes_of(case: Case) -> list[int]:
+    """The elements of each parameter."""
+    tensors, mean = case.shape
+    if case.variant == ALL_SMALL:
+        return [mean] * tensors
+    return [2 * mean - SMALL, SMALL] * (tensors // 2)

@@ -1,0 +1,35 @@
+"""AdamW over many parameters: fusedops's and Keras's own. All update the same variables, with moments of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+import fusedops.tf.keras as fk
+from benchmarks.cases.case import Case
+from benchmarks.cases.optimizers import sizes_of
+from benchmarks.measuring.timing import Build, Clock, Contender
+
+
+def contenders(case: Case, clock: Callable[[], Clock]) -> dict[str, Build]:
+    variables = [keras.Variable(tf.zeros(size, case.dtype), dtype=case.dtype) for size in sizes_of(case)]
+    gradients = [tf.fill((size,), tf.cast(1e-3, case.dtype)) for size in sizes_of(case)]
+
+    def build(package: Any, jit_compile: bool) -> Contender:
+        optimizer = package.optimizers.AdamW()
+        optimizer.build(variables)
+        # In training gradients arise in the graph. As arguments of a function each would take Python 18 microseconds,
+        # all of them longer than the step.
+        step = tf.function(lambda: optimizer.apply(gradients, variables), jit_compile=jit_compile)
+        return Contender(step, clock(), checked=False)
+
+    return {
+        "fusedops, graph": partial(build, fk, False),
+        "graph": partial(build, keras, False),
+        "fusedops, XLA": partial(build, fk, True),
+        "XLA": partial(build, keras, True),
+    }
