@@ -13,10 +13,7 @@ import gc
 import os
 import platform
 import sys
-import time
-from functools import partial
 from pydoc_data.topics import topics
-from statistics import median
 
 import keras
 import matplotlib.pyplot as plt
@@ -24,8 +21,9 @@ import numpy as np
 import tensorflow as tf
 
 import fusedops
+from benchmarks.contenders.tf.switching import MODES, measure
 from fusedops.tf import xla
-from fusedops.tf.keras import convert, revert
+from fusedops.tf.keras import convert
 
 assert xla.fault is None, xla.fault  # XLA is one of the ways that are measured
 tf.get_logger().setLevel("ERROR")  # it warns of the many functions that are traced here, each of them once
@@ -132,48 +130,25 @@ train(model)
 # ## Step time and memory
 #
 # A training step, as `fit` and `train_on_batch` run it: eagerly, as a graph, and compiled by XLA. Keras's layers and
-# fusedops's take turns on the same weights and the same batch: `revert` undoes `convert`. Both drop the functions that
-# Keras traced for the model; they are kept here, so that each is traced once.
+# fusedops's take turns on the same weights and the same batch: `revert` undoes `convert`. The code that measures is in
+# `benchmarks/contenders/tf/switching.py`.
 
 # %%
-MODES = {"eager": {"run_eagerly": True}, "graph": {"jit_compile": False}, "XLA": {"jit_compile": True}}
-SWITCHES = {"Keras": revert, "fusedops": partial(convert, verbose=False)}
 TURNS = 3 if SMALL else 15
 
 
-def measure(model, x, y):
-    """(mode, whose layers) -> the median of seconds, and the most GiB in use on the GPU."""
+def show(results):
     print("       step, before and after" + "                          peak memory" * bool(gpus))
-    results = {}
-    for mode, options in MODES.items():
-        model.compile(model.optimizer, model.loss, **options)
-        steps, seconds, bytes_in_use = {}, {}, {}
-        for who, switch in SWITCHES.items():
-            switch(model)
-            model.train_on_batch(x, y)  # traces and compiles
-            steps[who], seconds[who], bytes_in_use[who] = model.train_function, [], [0]
-        for _ in range(TURNS):
-            for who, switch in SWITCHES.items():
-                switch(model)
-                model.train_function = steps[who]
-                if gpus:
-                    tf.config.experimental.reset_memory_stats("GPU:0")
-                start = time.perf_counter()
-                model.train_on_batch(x, y)  # returns the loss as a number: it has waited for the GPU
-                seconds[who].append(time.perf_counter() - start)
-                if gpus:
-                    bytes_in_use[who].append(tf.config.experimental.get_memory_info("GPU:0")["peak"])
-        for who in SWITCHES:
-            results[mode, who] = median(seconds[who]), max(bytes_in_use[who]) / 2**30
-        (keras_time, keras_peak), (our_time, our_peak) = (results[mode, who] for who in SWITCHES)
+    for mode in MODES:
+        (keras_time, keras_peak), (our_time, our_peak) = results[mode, "Keras"], results[mode, "fusedops"]
         line = (
             f"{mode:5}  {keras_time * 1e3:7.1f} -> {our_time * 1e3:6.1f} ms, {keras_time / our_time:4.2f} times as fast"
         )
         print(line + f";  {keras_peak:5.1f} -> {our_peak:4.1f} GiB" * bool(gpus))
-    return results
 
 
-measured = {"Transformer": measure(model, x[:BATCH], y[:BATCH])}
+measured = {"Transformer": measure(model, x[:BATCH], y[:BATCH], TURNS)}
+show(measured["Transformer"])
 if not gpus:
     print("TensorFlow counts no memory on a CPU.")
 
@@ -218,7 +193,8 @@ else:
     assert after < 2 * before
     del exact
     gc.collect()
-    measured["Llama"] = measure(model, x, y)
+    measured["Llama"] = measure(model, x, y, TURNS)
+    show(measured["Llama"])
 
 # %% [markdown]
 # ## A loss without logits
