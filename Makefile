@@ -141,7 +141,7 @@ lint: $(environment)
 	$(python) -m ruff check .
 	$(python) -m ruff format --check .
 	$(cpp_files) | tr '\n' '\0' | xargs -0 $(clang_format) --dry-run -Werror
-	$(python) -m build_tools.stubs
+	$(python) -m fusedops.building.stubs
 	$(python) -m mypy
 
 clean:

@@ -1,4 +1,4 @@
-"""The metadata is in pyproject.toml, the build in build_tools/."""
+"""The metadata is in pyproject.toml, the build in fusedops/building/."""
 
 from setuptools import Extension, setup
 

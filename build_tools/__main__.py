@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from build_tools.build import build
+from fusedops.building.ahead import build
 from fusedops.loading import FRAMEWORKS
 
 unknown = set(sys.argv[1:]) - FRAMEWORKS.keys()

@@ -7,10 +7,10 @@ from typing import Any
 from setuptools import build_meta
 from setuptools.build_meta import *  # noqa: F403
 
-from build_tools.build import find_frameworks
-from build_tools.environment import show_site_packages
 from fusedops.building import cuda
+from fusedops.building.ahead import find_frameworks
 from fusedops.building.core import Cuda
+from fusedops.building.environment import show_site_packages
 from fusedops.building.options import BuildError, Options
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import setuptools
 
-from build_tools import stubs
-from build_tools.build import build as build_bindings
+from fusedops.building import stubs
+from fusedops.building.ahead import build as build_bindings
 from fusedops.building.jit import FOLDERS
 from fusedops.loading import FRAMEWORKS, release
 from fusedops.sources import INSTALLED

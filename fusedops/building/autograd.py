@@ -6,14 +6,17 @@ which it is linked against, brings torch's.
 
 from __future__ import annotations
 
+import importlib.util
 import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from fusedops.building.binding import without_paths
 from fusedops.building.core import CORE
 from fusedops.building.ninja import NinjaFile
 from fusedops.building.options import BuildError, Options
-from fusedops.loading import autograd_file
+from fusedops.building.progress import Show
+from fusedops.loading import abi, autograd_file
 
 AUTOGRAD = Path("torch_autograd")
 
@@ -24,6 +27,32 @@ def torch_version(torch: Path) -> str:
         return re.search(r"^__version__ = ['\"](.+)['\"]", (torch / "version.py").read_text(), re.MULTILINE)[1]  # type: ignore[index]
     except (OSError, TypeError):
         raise BuildError(f"{torch / 'version.py'} does not tell the version of torch") from None
+
+
+def installed_torch() -> Path:
+    """The folder of the installed torch, which is not imported: that takes seconds."""
+    return Path(importlib.util.find_spec("torch").submodule_search_locations[0])  # type: ignore[union-attr, index]
+
+
+def build_autograd(
+    ninja: NinjaFile,
+    options: Options,
+    torches: Iterable[Path],
+    operators: Path,
+    show: Show,
+    say: Callable[[str], None],
+) -> list[Path]:
+    """The libraries for these folders of torch, one for each minor version. A library that does not compile is left
+    out: a torch to come may lack something, and with it autograd is in Python."""
+    made = []
+    for torch in {abi(torch_version(folder)): folder for folder in torches}.values():
+        library = add_autograd(ninja, options, torch, operators)
+        try:
+            ninja.run(options.jobs, str(library), show=show)
+            made.append(library)
+        except BuildError as error:
+            say(f"fusedops: {library.name} is left out: {error}")
+    return made
 
 
 def add_autograd(ninja: NinjaFile, options: Options, torch: Path, operators: Path) -> Path:

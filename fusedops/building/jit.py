@@ -20,7 +20,7 @@ from types import ModuleType
 from fusedops import cache as caches
 from fusedops import loading
 from fusedops.building import binding, core
-from fusedops.building.autograd import AUTOGRAD, add_autograd
+from fusedops.building.autograd import AUTOGRAD, build_autograd, installed_torch
 from fusedops.building.core import CORE, Cuda, add_core, announcement
 from fusedops.building.cuda import NoCudaError, NoCutlassError
 from fusedops.building.facts import remove_facts, write_facts
@@ -173,22 +173,10 @@ def _build(cache: Path, sources: Path, options: Options, cuda: Cuda | None, show
     show_rest(0, f"{LIBRARY} by torch.utils.cpp_extension")
     _link(cache, options, objects, cuda)
     show_rest(1, "autograd in C++, if torch's headers fit")
-    autograd = _add_autograd(cache, options)
-    show(steps + 2, steps + 2, "")
-    return [cache / LIBRARY, *autograd]
-
-
-def _add_autograd(cache: Path, options: Options) -> list[Path]:
-    """The library, if it compiles: a torch to come may lack something, and with it autograd is in Python."""
-    import torch
-
     ninja = NinjaFile(options.folder / AUTOGRAD, cache)
-    library = add_autograd(ninja, options, Path(torch.__file__).parent, Path(LIBRARY))
-    try:
-        ninja.run(options.jobs, show=silent)
-    except BuildError:
-        return []
-    return [cache / library]
+    autograd = build_autograd(ninja, options, [installed_torch()], Path(LIBRARY), silent, lambda reason: None)
+    show(steps + 2, steps + 2, "")
+    return [cache / LIBRARY, *(cache / library for library in autograd)]
 
 
 def _link(cache: Path, options: Options, objects: Sequence[Path], cuda: Cuda | None) -> None:

@@ -116,7 +116,7 @@ def test_a_string_that_is_no_choice(tf_backend):
 
 def test_the_build_prints_the_path(tf_cpu):
     """As `make build-tf` does at its end."""
-    from build_tools.build import outcome
+    from fusedops.building.ahead import outcome
     from fusedops.loading import FRAMEWORKS
 
     path = tf_cpu.functions.library_path()

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 import fusedops
-from build_tools import build, torch_autograd
 from fusedops import loading
-from fusedops.building import core, cuda
+from fusedops.building import ahead, core, cuda
 from fusedops.building import options as options_module
 from fusedops.building.architectures import Architecture, choose
+from fusedops.building.autograd import build_autograd
 from fusedops.building.core import Cuda, add_core, announcement
 from fusedops.building.cuda import NoCudaError
 from fusedops.building.ninja import NinjaFile
@@ -111,7 +111,7 @@ def test_a_build_is_broken_off_while_it_replaces_libraries(environment, tmp_path
         library.touch()
     monkeypatch.setattr(os, "replace", None)  # as if it were killed before
     with pytest.raises(TypeError):
-        build._install(made, there.folder)
+        ahead._install(made, there.folder)
     assert re.search(
         rf"there is no readable .*_build\.json, which a build writes last: one is under way, or was broken off; .*"
         rf"{END[framework]}",
@@ -122,7 +122,7 @@ def test_a_build_is_broken_off_while_it_replaces_libraries(environment, tmp_path
 def test_facts_stay_where_no_library_is_replaced(environment):
     environment({"torch": "2.13.0"}, {"torch": "2.13.0"})
     folder = loading.FRAMEWORKS["torch"].folder
-    build._install([folder / "_C.abi3.so"], folder)
+    ahead._install([folder / "_C.abi3.so"], folder)
     assert loading.library("torch")
 
 
@@ -589,7 +589,16 @@ def test_torch_compiles_with_all_that_cxx_says(tmp_path):
     (folder / "ccache").chmod(0o755)
     subprocess.run(["g++", "-fPIC", "-c", "core_cuda/core.cpp", "-o", "core.o"], cwd=folder, check=True)
     (folder / "build").mkdir()
-    command = ["build_tools.torch_extension", "build", "--torch", "2.13.0", "--objects", "core.o", "--flags", "-O0"]
+    command = [
+        "fusedops.building.torch_extension",
+        "build",
+        "--torch",
+        "2.13.0",
+        "--objects",
+        "core.o",
+        "--flags",
+        "-O0",
+    ]
     environment = os.environ | {"CXX": f"'{folder}/ccache' g++ -DGIVEN=3", "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-m", *command], cwd=folder, env=environment, check=True)
     assert (folder / "build/lib/fusedops/torch/_C.abi3.so").exists()
@@ -612,10 +621,8 @@ def autograd_of(tmp_path, monkeypatch):
             (torch / "include").mkdir(parents=True)
             (torch / "include/version.h").write_text(f"#define VERSION {torch.parent.name}")
             (torch / "version.py").write_text(f"__version__ = '{torch.parent.name}.0+cpu'\n")
-        monkeypatch.setattr(torch_autograd, "_installed", lambda: torches[0])
-        ninja = NinjaFile(options.folder)
-        given = dataclasses.replace(options, torch_headers=tuple(torches[1:]))
-        return [library.name for library in torch_autograd.build_autograd(ninja, given, Path("_C.abi3.so"), silent)]
+        made = build_autograd(NinjaFile(options.folder), options, torches, Path("_C.abi3.so"), silent, print)
+        return [library.name for library in made]
 
     return build_for
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from build_tools.tf_library import BINDING, add_tf
 from fusedops.building.architectures import Architecture
 from fusedops.building.core import CORE, Cuda, add_core
 from fusedops.building.cuda import CUTLASS, Cutlass, Toolkit
 from fusedops.building.ninja import NinjaFile
 from fusedops.building.options import Options
+from fusedops.building.tf_library import BINDING, add_tf
 from tests.helpers.running import ROOT, blocks
 
 PAGE = (ROOT / "docs/serving.md").read_text()

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fusedops.building.core import CORE
 from fusedops.building.cuda import Toolkit
@@ -31,12 +32,12 @@ print(json.dumps({"compile": sysconfig.get_compile_flags(), "link": sysconfig.ge
 """
 
 
-def _flags(options: Options, version: str) -> dict[str, list[str]]:
+def _flags(options: Options, version: str) -> dict[str, Any]:
     """What TensorFlow says about compiling against it. It is kept: importing TensorFlow takes seconds."""
     kept = options.folder / "tensorflow.json"
     key = [sys.prefix, version]
     if kept.exists():
-        answer = json.loads(kept.read_text())
+        answer: dict[str, Any] = json.loads(kept.read_text())
         if answer["key"] == key and Path(answer["include"]).is_dir():
             return answer
     done = subprocess.run([sys.executable, "-c", QUESTION, json.dumps(sys.path)], capture_output=True, text=True)
@@ -70,7 +71,7 @@ def add_tf(
         return [ninja.build(options.folder / f"{source}.o", "tf_cc", [source]) for source in sources]
 
     libraries = options.folder / "lib/fusedops/tf"
-    cudart = [toolkit.cudart, "-ldl", "-lrt", "-lpthread"] if toolkit else []
+    cudart: list[Path | str] = [toolkit.cudart, "-ldl", "-lrt", "-lpthread"] if toolkit else []
     link = [*options.cxx, "-shared", "-o", "$out", "$in", *flags["link"], "-Wl,--exclude-libs,ALL,-Bsymbolic"]
     # By this name, which no file has, _xla.so finds whichever _ops.so was loaded, a copy elsewhere too, and never
     # another library that happens to be called _ops.so.

@@ -1,4 +1,4 @@
-"""The PyTorch binding as a setuptools extension: see fusedops/building/binding.py.
+"""The PyTorch binding as a setuptools extension: see binding.py.
 
 Ninja runs this module when one of its inputs has changed, because importing torch takes longer than to see that there
 is nothing to do.
@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from build_tools.environment import show_site_packages
 from fusedops.building.binding import BINDING, CUDART_NEEDS, EXPORTS, LINK, flags, variables, without_paths
 from fusedops.building.core import CORE
 from fusedops.building.cuda import Toolkit
+from fusedops.building.environment import show_site_packages
 from fusedops.building.ninja import NinjaFile
 from fusedops.building.options import Options
 
@@ -26,8 +26,15 @@ def add_torch(
 ) -> list[Path]:
     """Adds the extension to `ninja`. `version` is the installed torch: another one is another command."""
     output = options.folder / "lib/fusedops/torch/_C.abi3.so"
-    cuda = ["--cuda", toolkit.home, "--cudart", toolkit.cudart] if toolkit else []
-    program = [sys.executable, "-m", "build_tools.torch_extension", options.folder, "--torch", version]
+    cuda: list[Path | str] = ["--cuda", toolkit.home, "--cudart", toolkit.cudart] if toolkit else []
+    program: list[Path | str] = [
+        sys.executable,
+        "-m",
+        "fusedops.building.torch_extension",
+        options.folder,
+        "--torch",
+        version,
+    ]
     command = [*program, *cuda, "--objects", "$in", "--flags", *flags(options)]
     ninja.rule("torch", command, description=f"torch extension for {version}")
     sources = [*BINDING.glob("*.cpp"), *BINDING.rglob("*.h"), EXPORTS, *CORE.rglob("*.h")]

@@ -1,4 +1,4 @@
-"""python -m build_tools.stubs: functions.pyi of both packages, for editors and type checkers, in place.
+"""python -m fusedops.building.stubs: functions.pyi of both packages, for editors and type checkers, in place.
 
 The functions are defined while a package is imported, which no checker sees. The build writes the same files. They need
 neither a compiled library nor a framework.

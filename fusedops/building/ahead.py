@@ -1,4 +1,4 @@
-"""Builds the bindings and puts them into place."""
+"""The build ahead of time: compiles the bindings of the installed frameworks and puts them into place."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import shutil
 from functools import partial
 from pathlib import Path
 
-from build_tools import stubs
-from build_tools.environment import show_site_packages
-from build_tools.tf_library import add_tf
-from build_tools.torch_autograd import build_autograd
-from build_tools.torch_extension import add_torch
+from fusedops.building import stubs
+from fusedops.building.autograd import build_autograd, installed_torch
 from fusedops.building.core import Cuda, add_core, announcement
 from fusedops.building.cuda import NoCudaError, gpus_here
+from fusedops.building.environment import show_site_packages
 from fusedops.building.facts import remove_facts, write_facts
 from fusedops.building.ninja import NinjaFile, alone
 from fusedops.building.options import BuildError, Options
 from fusedops.building.progress import progress
+from fusedops.building.tf_library import add_tf
+from fusedops.building.torch_extension import add_torch
 from fusedops.loading import FRAMEWORKS, Framework, at_least
 
 ADD = {"torch": add_torch, "tf": add_tf}
@@ -52,13 +52,14 @@ def _build(wanted: list[str], destination: Path) -> dict[str, str]:
         ninja = NinjaFile(options.folder)
         objects = add_core(ninja, options, cuda)
         libraries = {
-            name: ADD[name](ninja, options, version, objects, cuda and cuda.toolkit)
+            name: ADD[name](ninja, options, version, objects, cuda.toolkit if cuda else None)
             for name, version in versions.items()
         }
         with progress(say, verbose=True) as show:
             warnings = ninja.run(options.jobs, show=show)
             if "torch" in libraries:
-                libraries["torch"] += build_autograd(ninja, options, libraries["torch"][0], show)
+                torches = (*options.torch_headers, installed_torch())
+                libraries["torch"] += build_autograd(ninja, options, torches, libraries["torch"][0], show, say)
         if warnings:
             log = options.folder / "warnings.log"
             log.write_text(f"{warnings}\n")
