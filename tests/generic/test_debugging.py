@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fusedops.loading import FRAMEWORKS
-from tests.helpers.running import ROOT
+from tests.helpers.running import ROOT, compiled
 from tests.helpers.torch_functions import autograd_in_cpp
 
 
@@ -78,13 +77,8 @@ RANGES = [
 @pytest.fixture(scope="module")
 def nvtx_log(tmp_path_factory) -> Path:
     """A library that writes the ranges to $NVTX_LOG."""
-    compiler = shutil.which("g++")
-    if not compiler:
-        pytest.skip("g++ is not installed")
     library = tmp_path_factory.mktemp("nvtx") / "libnvtx_log.so"
-    source = ROOT / "tests/helpers/nvtx_log.cpp"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
-    return library
+    return compiled(ROOT / "tests/helpers/nvtx_log.cpp", library, "-shared", "-fPIC")
 
 
 @pytest.mark.slow

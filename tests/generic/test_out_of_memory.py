@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.frameworks import Torch
-from tests.helpers.running import ROOT, run_program
+from tests.helpers.running import ROOT, compiled, run_program
 from tests.helpers.specification import Specification
 
 ROWS = 2**44  # more memory than a machine has, even if each row is a byte
@@ -101,13 +99,8 @@ def test_tensorflow(tf_backend):
 @pytest.fixture(scope="module")
 def failing_new(tmp_path_factory) -> Path:
     """A library that lets one allocation in C++ fail."""
-    compiler = shutil.which("g++")
-    if not compiler:
-        pytest.skip("g++ is not installed")
     library = tmp_path_factory.mktemp("new") / "libfailing_new.so"
-    source = ROOT / "tests/helpers/failing_new.cpp"
-    subprocess.run([compiler, "-std=c++17", "-O1", "-shared", "-fPIC", "-o", library, source], check=True)
-    return library
+    return compiled(ROOT / "tests/helpers/failing_new.cpp", library, "-std=c++17", "-O1", "-shared", "-fPIC")
 
 
 @pytest.mark.slow

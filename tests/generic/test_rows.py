@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 import subprocess
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 
 from tests.helpers.numerics import assert_accurate, assert_same_bits, reference_dtype
 from tests.helpers.rows import BY_ROWS, LENGTHS, check, named, rows, with_exact_sum, with_x
-from tests.helpers.running import ROOT
+from tests.helpers.running import ROOT, compiled
 from tests.helpers.specification import Sample, Specification, pairwise
 
 
@@ -118,13 +117,9 @@ int main() {
 def test_blocks_that_share_a_row(tmp_path):
     """By the length of the row alone, so that its bits are: unless the GPU, or a slice of it, has not that many
     multiprocessors. The choice is host code, which needs no such GPU."""
-    compiler = shutil.which("g++")
-    if not compiler:
-        pytest.skip("g++ is not installed")
-    source, program = tmp_path / "clusters.cpp", tmp_path / "clusters"
+    source = tmp_path / "clusters.cpp"
     source.write_text(CLUSTERS)
-    core = ROOT / "core_cuda"
-    subprocess.run([compiler, "-std=c++20", f"-I{core}", "-o", program, source], check=True)
+    program = compiled(source, tmp_path / "clusters", "-std=c++20", f"-I{ROOT / 'core_cuda'}")
     chosen = subprocess.run([program], check=True, capture_output=True, text=True).stdout
     assert [line.split() for line in chosen.splitlines()] == [
         list("11248888"),

@@ -76,6 +76,15 @@ def copy_without_libraries(folder: Path) -> Path:
     return copy
 
 
+def compiled(source: Path, output: Path, *flags: str) -> Path:
+    """The program or library that g++ makes of a source, or a skip."""
+    compiler = shutil.which("g++")
+    if not compiler:
+        pytest.skip("g++ is not installed")
+    subprocess.run([compiler, *flags, "-o", output, source], check=True)
+    return output
+
+
 def skip_without(modules: tuple[str, ...]) -> None:
     for module in modules:
         if importlib.util.find_spec(module) is None:
