@@ -5,38 +5,93 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from benchmarks.measuring.timing import Effort
 from benchmarks.operators import OPERATORS
 
 SIZES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}  # bytes
 
-# Section -> title of its table.
+
+@dataclass(frozen=True)
+class Section:
+    title: str  # of its table
+    effort: Effort  # long enough for a figure that repeats, short enough for all to take minutes
+    is_quick: bool = True  # False: --quick leaves it out unless it is asked for
+
+
 SECTIONS = {
-    "stream": "2^28 elements on the GPU: memory speed",
-    "launch": "relu on 1 048 576 float32: GPU time alone",
-    "matmul": "Matrix products on the GPU",
-    "linear": "Linear layers in bfloat16 on the GPU: rows, features out, features in",
-    "attention": "Attention in bfloat16 on the GPU: batch, positions, heads, features",
-    "decoding": "Decoding in bfloat16 on the GPU: batch, keys, their heads, features; a query of four times the heads",
-    "rows": "Rows in bfloat16 on the GPU: memory speed",
-    "float8": "Rows of bfloat16 rounded to float8 with a scale each, on the GPU: memory speed",
-    "dtypes": "Rows in other dtypes on the GPU",
-    "small": "Few rows in bfloat16: GPU time alone, by CUDA graphs over inputs that rotate",
-    "growth": "Cost growth: elements, on the GPU its time alone",
-    "growth-rows": "Cost growth: rows of 1024, on the GPU its time alone",
-    "growth-length": "Cost growth: 64 rows of any length, on the GPU its time alone",
-    "seeds": "The seeds of the field: 1 048 576 float32 on the GPU, calls in a row",
-    "seeds-cpu": "The seeds of the field, on the CPU",
-    "first-use": "First use of an expression: from its text to the result",
-    "python": "Rows in bfloat16 on the GPU: time of the Python call, forward and backward",
-    "call": "A call on 16 or 64 floats, CPU",
-    "call-gpu": "A call on 16 or 64 floats, GPU",
-    "cpu": "2^24 float32 on the CPU; matrix products of 2048, linear layers of 1024",
-    "cpu-rows": "Rows in float32 on the CPU",
-    "attention-cpu": "Attention on the CPU: batch, positions, heads, features",
-    "keras": "Keras's layers, and a training step of a Llama",
-    "transformers": "Two layers of Hugging Face's Llama",
-    "steps": "Whole training steps with AdamW",
-    "optimizers": "A step of AdamW over many parameters: memory speed",
+    "stream": Section("2^28 elements on the GPU: memory speed", Effort(round=4e-3, total=0.3, least_calls=3)),
+    "launch": Section("relu on 1 048 576 float32: GPU time alone", Effort(round=2e-3, total=0.5, least_calls=5)),
+    "matmul": Section("Matrix products on the GPU", Effort(round=8e-3, total=0.3, least_calls=3)),
+    "linear": Section(
+        "Linear layers in bfloat16 on the GPU: rows, features out, features in",
+        Effort(round=8e-3, total=0.6, least_calls=3),
+    ),
+    "attention": Section(
+        "Attention in bfloat16 on the GPU: batch, positions, heads, features",
+        Effort(round=8e-3, total=0.3, least_calls=3),
+    ),
+    "decoding": Section(
+        "Decoding in bfloat16 on the GPU: batch, keys, their heads, features; a query of four times the heads",
+        Effort(round=2e-3, total=0.3, least_calls=2),
+    ),
+    "rows": Section("Rows in bfloat16 on the GPU: memory speed", Effort(round=4e-3, total=0.4, least_calls=2)),
+    "float8": Section(
+        "Rows of bfloat16 rounded to float8 with a scale each, on the GPU: memory speed",
+        Effort(round=4e-3, total=0.4, least_calls=2),
+    ),
+    "dtypes": Section("Rows in other dtypes on the GPU", Effort(round=4e-3, total=0.3, least_calls=2), is_quick=False),
+    "small": Section(
+        "Few rows in bfloat16: GPU time alone, by CUDA graphs over inputs that rotate",
+        Effort(round=1e-3, total=0.25, least_calls=2),
+    ),
+    "growth": Section(
+        "Cost growth: elements, on the GPU its time alone", Effort(round=1e-3, total=0.2), is_quick=False
+    ),
+    "growth-rows": Section(
+        "Cost growth: rows of 1024, on the GPU its time alone", Effort(round=1e-3, total=0.2), is_quick=False
+    ),
+    "growth-length": Section(
+        "Cost growth: 64 rows of any length, on the GPU its time alone", Effort(round=1e-3, total=0.2), is_quick=False
+    ),
+    "seeds": Section(
+        "The seeds of the field: 1 048 576 float32 on the GPU, calls in a row", Effort(round=2e-3, total=0.5)
+    ),
+    "seeds-cpu": Section("The seeds of the field, on the CPU", Effort(round=2e-3, total=0.5)),
+    "first-use": Section(
+        "First use of an expression: from its text to the result", Effort(round=0.0, total=5.0, most_rounds=9)
+    ),
+    "python": Section(
+        "Rows in bfloat16 on the GPU: time of the Python call, forward and backward",
+        Effort(round=5e-3, total=0.3, least_calls=5),
+    ),
+    "call": Section("A call on 16 or 64 floats, CPU", Effort(round=2e-3, total=0.4)),
+    "call-gpu": Section("A call on 16 or 64 floats, GPU", Effort(round=2e-3, total=0.4)),
+    "cpu": Section(
+        "2^24 float32 on the CPU; matrix products of 2048, linear layers of 1024", Effort(round=0.0, total=1.2)
+    ),
+    "cpu-rows": Section("Rows in float32 on the CPU", Effort(round=10e-3, total=1.2)),
+    "attention-cpu": Section(
+        "Attention on the CPU: batch, positions, heads, features",
+        Effort(round=0.0, total=2.0, most_rounds=5),
+        is_quick=False,
+    ),
+    "keras": Section(
+        "Keras's layers, and a training step of a Llama", Effort(round=10e-3, total=1.0, least_calls=2), is_quick=False
+    ),
+    "transformers": Section(
+        "Two layers of Hugging Face's Llama", Effort(round=50e-3, total=4.0, least_calls=2), is_quick=False
+    ),
+    "steps": Section(
+        "Whole training steps with AdamW",
+        Effort(round=0.0, total=10.0, least_rounds=12, most_rounds=12),
+        is_quick=False,
+    ),
+    # Several steps behind each other, as in training: the host may run ahead.
+    "optimizers": Section(
+        "A step of AdamW over many parameters: memory speed",
+        Effort(round=0.0, total=5.0, least_calls=16, least_rounds=3, most_rounds=5),
+        is_quick=False,
+    ),
 }
 CALLS = ("call", "call-gpu")
 FIRST_USE = "first-use"

@@ -7,15 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from benchmarks.cases.case import GROWTH, OPTIMIZERS, STEPS, Case, moving, product
+from benchmarks.cases.case import GROWTH, SECTIONS, Case, moving, product
 from benchmarks.operators import OPERATORS
 
 Shape = tuple[int, ...]
 
 # Sections whose cases make sense in any shape and dtype.
 RESIZABLE = ("stream", "matmul", "linear", "rows", "small", "python", "cpu", "cpu-rows")
-# What --quick leaves out unless it is asked for, and the contenders that compile first.
-NOT_QUICK = ("dtypes", "attention-cpu", "keras", "transformers", STEPS, OPTIMIZERS, *GROWTH)
+# Contenders that compile first, which --quick leaves out.
 COMPILED = ("compiled", "compiled, mask of ones", "XLA", "Liger", "QuACK")
 COMPILED += tuple(f"fusedops, {name}" for name in COMPILED)
 
@@ -36,7 +35,7 @@ class Selection:
             cases = [new for case in cases for shape in self.shapes for new in self._resized(case, shape)]
         cases = [case for case in cases if _in(case.dtype, self.dtypes)]
         if self.quick:
-            cases = _one_each(case for case in cases if self.sections or case.section not in NOT_QUICK)
+            cases = _one_each(case for case in cases if self.sections or SECTIONS[case.section].is_quick)
         return list({case.key: case for case in cases}.values())
 
     def _resized(self, case: Case, shape: Shape) -> list[Case]:

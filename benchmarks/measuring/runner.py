@@ -6,18 +6,27 @@ import ctypes
 import gc
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from benchmarks.cases.case import Case
+from benchmarks.cases.case import SECTIONS, Case
 from benchmarks.contenders import side_of
 from benchmarks.measuring.contest import is_usable, measured, tried
-from benchmarks.measuring.efforts import SETUP, effort_of
 from benchmarks.measuring.journal import Journal
 from benchmarks.measuring.progress import shown
+from benchmarks.measuring.timing import Effort
 from fusedops.loading import FRAMEWORKS, fault
+
+SETUP = 0.5  # seconds that a case takes beside its effort, about: inputs, the reference, first calls
+
+
+def effort_of(case: Case, quick: bool) -> Effort:
+    """How long a case is measured."""
+    effort = SECTIONS[case.section].effort
+    return replace(effort, total=min(0.1, effort.total), least_rounds=3, least_calls=1) if quick else effort
 
 
 def measure(

@@ -21,11 +21,11 @@ MANY = 12  # lines: more are folded
 
 
 def tables(runs: Sequence[Run]) -> Iterable[str]:
-    for section, title in SECTIONS.items():
+    for section, about in SECTIONS.items():
         for run in runs:
             rows = rows_of(run, section)
             if rows and section not in SEEDS:
-                name = f"{title} ({TITLES[run['framework']]})"
+                name = f"{about.title} ({TITLES[run['framework']]})"
                 yield _folded(name, _of_section(rows), section in OPEN)
 
 

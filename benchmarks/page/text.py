@@ -83,7 +83,7 @@ def page(folder: Path) -> str:
 def _not_in(machines: Mapping[str, Sequence[Run]]) -> str:
     """What `make bench` measures and none of the runs has, such as what is newer than they are."""
     found = {row["section"] for runs in machines.values() for run in runs for row in run["results"]}
-    titles = [title.partition(":")[0] for section, title in SECTIONS.items() if section not in found]
+    titles = [x.title.partition(":")[0] for section, x in SECTIONS.items() if section not in found]
     return f"- **Not in these runs**, though `make bench` measures it: {'; '.join(titles)}.\n" if titles else ""
 
 

@@ -96,11 +96,11 @@ def line(run: Run, row: Row) -> str:
 def show(console: Console, runs: Sequence[Run]) -> None:
     """All tables, and how many goals were met."""
     count: dict[str, int] = dict.fromkeys(COLOURS, 0)
-    for section, title in SECTIONS.items():
+    for section, about in SECTIONS.items():
         for run in runs:
             rows = [x for x in run["results"] if x["section"] == section]
             if rows:
-                console.print(_table(f"{title} ({TITLES[run['framework']]})", runs, run, rows, count))
+                console.print(_table(f"{about.title} ({TITLES[run['framework']]})", runs, run, rows, count))
                 console.print()
     for run in runs:
         for note in run["notes"]:
