@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 import fusedops
-from build_tools import operators, stubs
+from build_tools import operators
 from fusedops import lazy
+from fusedops.building import stubs
 from fusedops.functions import common
 from tests.helpers.activations import ACTIVATIONS
 from tests.helpers.frameworks import FRAMEWORKS, installed
