@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -85,15 +86,19 @@ def test_torch_layers(torch_backend, refused):
 
 
 def test_tensorflow(tf_backend):
-    """Eager, in a graph and by XLA. Of these operators only the product's result can be larger than its inputs."""
-    tf, size = tf_backend.tf, 2**22
-    with tf_backend.place:
-        a, b = tf.ones((size, 1)), tf.ones((1, size))
-        matmul = tf_backend.functions.matmul
-        for call in (matmul, tf.function(matmul), tf.function(matmul, jit_compile=True)):
-            with pytest.raises(tf.errors.ResourceExhaustedError, match="allocat"):
-                call(a, b)
-        assert matmul(a[:2], b[:, :3]).shape == (2, 3)
+    """Eager, in a graph and by XLA. Of these operators only the product's result can be larger than its inputs.
+
+    The calls run at the same time, since TensorFlow waits ten seconds for memory before it raises its error."""
+    tf, size, matmul = tf_backend.tf, 2**22, tf_backend.functions.matmul
+    a, b = tf.ones((size, 1)), tf.ones((1, size))
+
+    def check(call: Callable[..., Any]) -> None:
+        with tf_backend.place, pytest.raises(tf.errors.ResourceExhaustedError, match="allocat"):
+            call(a, b)
+
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(check, (matmul, tf.function(matmul), tf.function(matmul, jit_compile=True))))
+    assert matmul(a[:2], b[:, :3]).shape == (2, 3)
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +117,7 @@ def test_scratch(any_backend, failing_new):
         any_backend.framework,
         any_backend.device,
         device=any_backend.device,
+        is_new=True,
         LD_PRELOAD=str(failing_new),
     )
     assert done.returncode == 0, done.stderr

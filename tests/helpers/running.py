@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fusedops
+from fusedops.building.cuda import gpus_here
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -25,12 +29,49 @@ import runpy, sys
 from importlib.machinery import PathFinder
 
 _, missing, train, *arguments = sys.argv
+for name in [name for name in sys.modules if name.partition(".")[0] == missing]:
+    del sys.modules[name]
 find_spec = PathFinder.find_spec
 PathFinder.find_spec = lambda name, *rest: None if name == missing else find_spec(name, *rest)
 sys.argv = [train, *arguments]
 sys.path.insert(0, train.rpartition("/")[0])
 runpy.run_path(train, run_name="__main__")
 """
+
+LONGEST = 600  # seconds that a process may take
+
+
+def interpreter(
+    *arguments: str | Path, env: dict[str, str], cwd: Path | None = None, is_new: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Runs `python *arguments` in a process of its own. Not thread-safe.
+
+    The process is forked from a server that has imported the frameworks, since imports take longer than most programs.
+    `is_new` starts a new interpreter, for programs that depend on imports or on variables that are read during import.
+    Modules (`-m`) get a new one, since they start processes themselves. With a GPU all programs do: CUDA does not
+    survive a fork."""
+    command = [sys.executable, *map(str, arguments)]
+    if is_new or arguments[0] == "-m" or _has_gpu():
+        return subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, timeout=LONGEST)
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = [Path(folder, name) for name in ("stdout", "stderr")]
+        job = {"arguments": command[1:], "environment": env, "folder": str(cwd or Path.cwd()), "seconds": LONGEST}
+        server = _fork_server()
+        print(json.dumps({**job, "outputs": list(map(str, outputs))}), file=server.stdin, flush=True)
+        assert server.stdout
+        code = int(server.stdout.readline())
+        return subprocess.CompletedProcess(command, code, *(output.read_text() for output in outputs))
+
+
+_has_gpu = cache(gpus_here)
+
+
+@cache
+def _fork_server() -> subprocess.Popen[str]:
+    """It ends when its input is closed, at the end of this process."""
+    command = [sys.executable, PROGRAMS / "fork_server.py"]
+    variables = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    return subprocess.Popen(command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def environment(device: str, **variables: str) -> dict[str, str]:
@@ -47,24 +88,27 @@ def python_path(folder: Path) -> str:
 
 
 def run_program(
-    name: str, *arguments: str | Path, device: str = "cpu", cwd: Path | None = None, **variables: str
+    name: str,
+    *arguments: str | Path,
+    device: str = "cpu",
+    cwd: Path | None = None,
+    is_new: bool = False,
+    **variables: str,
 ) -> subprocess.CompletedProcess[str]:
     """Runs one of tests/programs/ in a process of its own."""
-    command = [sys.executable, PROGRAMS / name, *arguments]
-    variables = environment(device, **variables)
-    return subprocess.run(command, env=variables, cwd=cwd, capture_output=True, text=True, timeout=600)
+    return interpreter(PROGRAMS / name, *arguments, env=environment(device, **variables), cwd=cwd, is_new=is_new)
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    variables = {**os.environ, "COLUMNS": "100"}
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=cwd, env=variables)
+    return interpreter(*arguments, env=os.environ | {"COLUMNS": "100"}, cwd=cwd)
 
 
-def python(code: str, *, folder: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
+def python(
+    code: str, *, folder: Path = ROOT, is_new: bool = False, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Runs the code with the package in `folder`."""
     variables = os.environ | {"PYTHONPATH": python_path(folder), "TF_CPP_MIN_LOG_LEVEL": "3"} | variables
-    command = [sys.executable, "-c", code]
-    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=600)
+    return interpreter("-c", code, env=variables, cwd=folder, is_new=is_new)
 
 
 def copy_without_libraries(folder: Path) -> Path:

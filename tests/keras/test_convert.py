@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -12,7 +9,7 @@ from tests.helpers.accuracy import assert_as_accurate, assert_losses_overlap
 from tests.helpers.converting import converted
 from tests.helpers.keras_models import gradients, policy, twin, values
 from tests.helpers.numerics import assert_same_bits
-from tests.helpers.running import environment
+from tests.helpers.running import environment, interpreter
 
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16", "float64")
 
@@ -455,4 +452,4 @@ def test_keras_hub_is_not_imported(tf_cpu):
         "fk.convert(keras.Sequential([keras.Input((4,)), keras.layers.Softmax()]))\n"
         "assert not any(name.startswith('keras_hub') for name in sys.modules)\n"
     )
-    subprocess.run([sys.executable, "-c", code], env=environment("cpu"), check=True, capture_output=True)
+    interpreter("-c", code, env=environment("cpu")).check_returncode()

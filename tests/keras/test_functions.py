@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ from tests.helpers.bad_calls import CASES, arguments, of_any_size
 from tests.helpers.converting import converted
 from tests.helpers.float8 import wide_name
 from tests.helpers.numerics import DTYPES, assert_same_bits
-from tests.helpers.running import ROOT, blocks, environment
+from tests.helpers.running import ROOT, blocks, environment, interpreter
 from tests.helpers.specification import Like
 from tests.helpers.tf_functions import blurred, value_and_gradients
 from tests.specifications import EXPRESSIONS, SPECIFICATIONS
@@ -169,13 +167,7 @@ def test_saved(tf_backend, keras, tmp_path, random):
     model, tensors = of_every_function(keras, tf_backend, random)
     model.save(tmp_path / "model.keras")
     np.savez(tmp_path / "tensors.npz", *(x.numpy() for x in tensors))
-    done = subprocess.run(
-        [sys.executable, "-c", IN_ANOTHER_PROCESS, tmp_path],
-        env=environment(tf_backend.device),
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
+    done = interpreter("-c", IN_ANOTHER_PROCESS, tmp_path, env=environment(tf_backend.device), cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert re.search(r"Could not locate class '\w+'.*make sure they are all imported.*fusedops\.tf", done.stdout)
     found = np.load(tmp_path / "results.npz")

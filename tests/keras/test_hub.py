@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ from tests.helpers.accuracy import assert_as_accurate, assert_losses_overlap
 from tests.helpers.converting import converted
 from tests.helpers.keras_models import assert_loads_converted, gradients, policy, twin, values
 from tests.helpers.numerics import assert_same_bits
-from tests.helpers.running import environment
+from tests.helpers.running import environment, interpreter
 
 VOCABULARY, LENGTH, HIDDEN = 32, 12, 32
 EPS = float(np.finfo("float32").eps)
@@ -420,8 +418,7 @@ fk.revert(fk.convert(block))
 def test_another_version_of_keras_hub(tf_backend, hub):
     """Where something has another name, what has not is converted."""
     code = OTHER_VERSION.replace("LLAMA", repr(LLAMA))
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=environment(tf_backend.device), capture_output=True, text=True)
+    done = interpreter("-c", code, env=environment(tf_backend.device))
     assert done.returncode == 0, done.stderr
     for sentence in (
         "1 Softmax -> fusedops.tf.keras.softmax.Softmax",

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -19,7 +16,7 @@ from tests.helpers.keras_layers import (  # noqa: F401
     tensors,
 )
 from tests.helpers.numerics import assert_same_bits
-from tests.helpers.running import ROOT, environment
+from tests.helpers.running import ROOT, environment, interpreter
 
 KERAS = ("RMSNormalization", "LayerNormalization", "Softmax", "Dense")
 
@@ -127,8 +124,7 @@ fusedops.tf.keras.Softmax  # on first use
 
 
 def run(code, *arguments):
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, env=environment("cpu"), capture_output=True, text=True, cwd=ROOT)
+    done = interpreter("-c", code, *arguments, env=environment("cpu"), cwd=ROOT)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -62,4 +62,4 @@ def _run(device, folder, source):
     """The package in a process of its own, which has the operators from `source`: see torch_package.py."""
     variables = {"PYTHONFAULTHANDLER": "1", "TMPDIR": str(folder)}  # where torch leaves what it unpacks
     files = (folder / "program.pt2", folder / "values.pt")
-    return run_program("torch_package.py", *files, source, device=device, **variables)
+    return run_program("torch_package.py", *files, source, device=device, is_new=True, **variables)
