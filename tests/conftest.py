@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import zlib
@@ -195,6 +196,15 @@ def random(request: pytest.FixtureRequest) -> np.random.Generator:
     return np.random.default_rng(zlib.crc32(request.function.__qualname__.encode()))
 
 
+@pytest.hookimpl(trylast=True)  # behind the teardown of the file's fixtures
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Between two files, exempts all objects from garbage collection. The frameworks' modules and the tests themselves
+    are millions of objects, and would be scanned at each collection."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Skips a test that fills a GPU if the GPU is too small, or if other processes' caches leave too little of it."""
@@ -222,5 +232,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_collection_finish() -> None:
+    gc.freeze()
     if not any(map(installed, FRAMEWORKS)):
         raise pytest.UsageError("neither PyTorch nor TensorFlow is installed: nothing would be tested")

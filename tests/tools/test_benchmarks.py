@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -72,15 +72,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def frozen() -> Iterator[None]:
-    """As in a run, collections pass over what was there before: they would take longer than a case."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-@pytest.fixture
-def measured(any_backend: Backend, frozen: None) -> Callable[[Case], Any]:
+def measured(any_backend: Backend) -> Callable[[Case], Any]:
     """Measures a case, briefly."""
     side = side_of(any_backend.framework)
     return lambda case: contest.measured(side, case, QUICK, quick=True)
@@ -281,7 +273,7 @@ def test_a_time_counts_without_its_memory(any_backend, measured, monkeypatch):
 
 
 @pytest.mark.parametrize("operator", [*ELEMENTWISE, *OVER_ROWS], ids=lambda operator: operator.name)
-def test_calls_leave_no_tensor_behind(tf_cpu, frozen, operator):
+def test_calls_leave_no_tensor_behind(tf_cpu, operator):
     """Gradients that TensorFlow never frees fill a GPU within a run."""
     side = side_of("tf")
 
