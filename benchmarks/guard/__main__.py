@@ -5,7 +5,7 @@ python -m benchmarks.guard --update     measures all anew and writes them down; 
 
 `make bench-check` is the first of these. Rows that fail are measured again, twice at most, when all others are done:
 what disturbs one lasts for seconds. Ratios hold for a kind of processor and for versions of the frameworks, which the
-file names, several beside each other: elsewhere they are shown, and fail nothing.
+file names, several beside each other: elsewhere they are shown once, and fail nothing.
 """
 
 from __future__ import annotations

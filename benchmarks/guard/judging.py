@@ -28,7 +28,8 @@ def judge(framework: str, path: Path) -> None:
     here, rows = _rows(framework)
     known = _read(path).get(framework, {})
     judged = here in known
-    problems = problems_of(rows, known[here] if judged else next(iter(known.values()), {}))
+    committed = known[here] if judged else next(iter(known.values()), {})
+    problems = problems_of(rows, committed, RETRIES if judged else 0)
     if not judged:
         others = "; ".join(known) or "nothing"
         problems.append(f"not judged: the ratios are those of {others}. Of this machine: {UPDATE}")
@@ -45,12 +46,14 @@ def update(framework: str, path: Path) -> None:
     print(f"{len(found)} ratios written to {path}")
 
 
-def problems_of(rows: Mapping[str, Callable[[], float]], committed: Mapping[str, float]) -> list[str]:
+def problems_of(
+    rows: Mapping[str, Callable[[], float]], committed: Mapping[str, float], retries: int = RETRIES
+) -> list[str]:
     """Shows each row as it comes; returns what is wrong, in sentences."""
     problems = [f"{name} has a ratio and is not measured: {UPDATE}" for name in committed if name not in rows]
     problems += [f"{name} has no ratio: {UPDATE}" for name in rows if name not in committed]
     lost = {name: float("inf") for name in rows if name in committed}
-    for turn in range(1 + RETRIES):
+    for turn in range(1 + retries):
         if turn and lost:
             print(f"measured again: {len(lost)}", flush=True)
             time.sleep(PAUSE)

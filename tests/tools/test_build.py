@@ -343,13 +343,13 @@ def test_each_binding_imports_its_own_framework_only_and_both_live_in_one_proces
     for framework in loading.FRAMEWORKS.values():
         if framework.installed() is None:
             pytest.skip(f"{framework.title} is not installed")
-    done = python(code)
+    done = python(code, is_new=True)
     assert done.returncode == 0, done.stderr
 
 
 def test_fusedops_alone_imports_neither():
     code = "import sys, fusedops; fusedops.show_config(); assert not {'torch', 'tensorflow'} & set(sys.modules)"
-    done = python(code)
+    done = python(code, is_new=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -382,7 +382,7 @@ def test_make_alone_prints_what_there_is():
 
 
 def test_ci_runs_what_the_readme_says():
-    assert all("make test-all" in (ROOT / file).read_text() for file in ("README.md", ".ci/run"))
+    assert all(re.search(r"make .*test-all", (ROOT / file).read_text()) for file in ("README.md", ".ci/run"))
 
 
 TOOLKIT = cuda.Toolkit(ROOT, "13.0", ROOT, frozenset({"75", "80", "86", "87", "90", "120"}))
