@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+from functools import cache
 
 import numpy as np
 import pytest
@@ -38,15 +39,22 @@ def train(backend, modules, kind, arguments, dtype, way="eager"):
     return training(backend, importlib.import_module(modules[backend.framework]), kind, arguments, dtype, way).run()
 
 
+@cache
 def references(backend, kind, option):
     """Results of the framework's own optimizer, in float32 and in float64."""
     return [train(backend, THEIRS, kind, option.all, dtype) for dtype in ("float32", "float64")]
 
 
+@cache
+def eager(backend, kind, option):
+    """Results of our optimizer in eager code."""
+    return train(backend, OURS, kind, option.all, option.dtype)
+
+
 def assert_option(backend, kind, option):
     """The option gives what it gives in the framework's own optimizer, and the result without it is another."""
     theirs, exact = references(backend, kind, option)
-    assert_as_good(train(backend, OURS, kind, option.all, option.dtype), theirs, exact, "float32")
+    assert_as_good(eager(backend, kind, option), theirs, exact, "float32")
     without = train(backend, OURS, kind, option.without, option.dtype)
     if len(without) == len(exact):  # moving averages are further results
         with pytest.raises(AssertionError) if option.has_effect else contextlib.nullcontext():
@@ -72,8 +80,8 @@ def test_ways_in_torch(torch_backend, kind, option, way):
         pytest.skip("GPU: none")
     if way == "captured" and not option.is_captured:
         pytest.skip("CUDA graphs have no such step")
-    expected = train(torch_backend, OURS, kind, option.all, option.dtype)
-    for x, y in zip(train(torch_backend, OURS, kind, option.all, option.dtype, way), expected, strict=True):
+    found = train(torch_backend, OURS, kind, option.all, option.dtype, way)
+    for x, y in zip(found, eager(torch_backend, kind, option), strict=True):
         assert_same_bits(x, y)
 
 

@@ -24,7 +24,7 @@ SIZES = (1.0, 4.0, 0.25, 2.0, 0.5)  # of the gradients of each step: Adam hardly
 BETAS = (0.875, 1 - 2.0**-10)  # float32 has them: Keras rounds betas to it in its bias corrections, in float64 as well
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # hashed by identity: results of an option are cached
 class Option:
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)

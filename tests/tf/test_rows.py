@@ -12,7 +12,7 @@ from tests.helpers.running import python, run_program
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
-    return compiled(tmp_path_factory.mktemp("rows"))
+    return compiled(tmp_path_factory)
 
 
 LOAD = """

@@ -15,7 +15,7 @@ from tests.helpers.running import run_program
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
-    return compiled(tmp_path_factory.mktemp("rows"))
+    return compiled(tmp_path_factory)
 
 
 @pytest.mark.parametrize("autograd", ["cpp", "python"])

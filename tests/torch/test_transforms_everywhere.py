@@ -130,9 +130,10 @@ def uncompiled():
 
 # One of each kind: scalars, several results, integers, a product.
 OF_INDUCTOR = [spec for spec in BUILT_IN if spec.name in ("axpby", "add_rms_norm", "cross_entropy", "linear")]
-# Whose second derivatives others have as well: axpby's, none, add_layer_norm's with the formula of rms_norm, and
-# gated_linear's. Those of attention are a formula of torch's own operators, over which compilers take longest.
-ALIKE = ("scale", "add", "add_rms_norm", "linear", "attention", "attention_varlen")
+# Operators whose second derivatives others have as well: axpby's, none (add and dropout_add), add_layer_norm's,
+# add_layer_norm's with the formula of rms_norm, and gated_linear's. Those of attention are a formula of torch's own
+# operators, over which compilers take longest.
+ALIKE = ("scale", "add", "dropout_add", "layer_norm", "add_rms_norm", "linear", "attention", "attention_varlen")
 WHOLE = [*(spec for spec in BUILT_IN if spec.name not in ALIKE), EXPRESSIONS["norm"]]
 
 
