@@ -36,6 +36,19 @@ importlib.util.find_spec = lambda name, *rest: None if name == "cutlass_library"
 OPTIONS = {"DEBUG": "1", "FUSEDOPS_CPU_FLAGS": "-g0"}
 
 
+def keep_one_folder(core, name):
+    """Removes all other operators from the sources: they take most of the time to compile, and `make build` compiles
+    them with the same commands."""
+    declarations = "".join(header.read_text() for header in (core / "ops" / name).glob("*.h"))
+    kept = "|".join(re.findall(r"^const Operator& (\w+)\(\);", declarations, re.M))
+    table = core / "operators.cpp"
+    others = rf'^(#include "ops/(?!{name}/)| *&(?!({kept})\(\),)).*\n'
+    table.write_text(re.sub(others, "", table.read_text(), flags=re.M))
+    for folder in (core / "ops").iterdir():
+        if folder.name != name:
+            shutil.rmtree(folder)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Of the copy."""
@@ -46,6 +59,7 @@ def folder(tmp_path_factory):
         copy = copy_without_libraries(place)
         for name in jit.FOLDERS:
             shutil.copytree(jit._sources() / name, copy / "fusedops/_sources" / name)
+        keep_one_folder(copy / "fusedops/_sources" / jit.CORE, "elementwise")
         return str(copy)
 
     return Path(once(tmp_path_factory, "package", make))
