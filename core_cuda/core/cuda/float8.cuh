@@ -5,6 +5,8 @@
 // is computed once; the values of one that is not are computed again for each pass.
 #pragma once
 
+#include <cuda_bf16.h>
+
 #include "core/common/float8.h"
 #include "core/common/formulas.h"
 #include "core/cuda/row_variants.cuh"
@@ -104,70 +106,74 @@ __device__ uint32_t four_float8s(const float (&x)[4]) {
 #endif
 }
 
-// Rarely called: inlined, it would be most of a kernel's code.
-__device__ __noinline__ inline float4 odd_quotients(float4 x, float scale) {
-  return {odd_quotient(x.x, scale), odd_quotient(x.y, scale), odd_quotient(x.z, scale), odd_quotient(x.w, scale)};
-}
-
 __device__ inline float approximate_inverse(float x) {
   float inverse;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(x));
   return inverse;
 }
 
-// Divides by a scale. The quotients round to 8 bits as the exact ones do.
+// A float on the same side of all numbers of 8 significant bits as value / scale, or that number itself. All ties of
+// the formats are such numbers. Calls no division, around which registers would have to be saved.
+__device__ inline float on_the_exact_side(float value, float scale) {
+  const float magnitude = fabsf(scale), up = magnitude < 0x1p-60f ? 0x1p64f : magnitude > 0x1p60f ? 0x1p-64f : 1.0f;
+  value *= up, scale *= up;
+  const float nearest = __bfloat162float(__float2bfloat16_rn(value * approximate_inverse(scale)));
+  // Exact: of the 8 + 24 bits of nearest * scale the leading ones cancel. Infinite or NaN if the quotient is infinite.
+  const float remainder = fmaf(-nearest, scale, value), step = copysignf(0x1p-12f, scale);
+  const bool is_inexact = fabsf(remainder) > 0 && fabsf(remainder) < fabsf(value);
+  return is_inexact ? fmaf(copysignf(nearest, remainder), step, nearest) : nearest;
+}
+
+// Divides by a scale and rounds to 8 bits once, as one division would. That would dominate the kernel, which therefore
+// rounds two products that enclose the quotient. Where they give the same bytes, so does the quotient. They do unless a
+// tie of the format lies between them: for a few quotients in 100,000, or where values have few significant bits.
 template <class A>
-struct Divisor;
-
-// Without a division, without a branch for each value: an IEEE division per element would dominate the kernel.
-//
-// A multiplication by the approximate inverse finds the nearest number of 8 significant bits. All numbers of the
-// formats and all ties between them are such numbers. The remainder is exact then: of the 8 + 24 bits of nearest *
-// scale the leading 8 cancel. Its sign tells the side of the exact quotient, towards which a small step is enough.
-template <>
-struct Divisor<float> {
-  float scale, inverse;
-  bool is_plain;  // neither inverse nor remainders can overflow or lose bits
-
-  __device__ explicit Divisor(float scale)
-      : scale(scale),
-        inverse(approximate_inverse(scale)),
-        is_plain(fabsf(scale) >= 0x1p-60f && fabsf(scale) <= 0x1p60f) {}
-
-  __device__ float on_the_exact_side(float nearest, float value) const {
-    const float remainder = fmaf(-nearest, scale, value);
-    const float step = copysignf(0x1p-12f, scale);
-    // The remainder of an infinite quotient is infinite or NaN.
-    const bool is_inexact = fabsf(remainder) > 0 && fabsf(remainder) < fabsf(value);
-    return is_inexact ? fmaf(copysignf(nearest, remainder), step, nearest) : nearest;
+class Divisor {
+ public:
+  __device__ explicit Divisor(A scale) : scale_(scale) {
+    constexpr float kMargin = 0x1p-20f;  // several times the error of the inverse and of a product
+    const float magnitude = fabsf(scale), inverse = approximate_inverse(scale);
+    low_ = inverse * (1 - kMargin), high_ = inverse * (1 + kMargin);
+    // Products with the inverse of a power of two are exact, and 16-bit values are then often ties.
+    const uint32_t bits = __float_as_uint(magnitude);
+    if ((bits & 0x007fffff) == 0) low_ = high_ = copysignf(__uint_as_float(0x7f000000 - bits), scale);
+    // The inverse may leave the range of float32: no bounds.
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    if (!(magnitude >= 0x1p-100f && magnitude <= 0x1p100f)) low_ = 0, high_ = kInfinity;
   }
 
-  __device__ void divide(const float (&values)[4], float (&quotients)[4]) const {
-    if (!is_plain) {
-      const float4 exact = odd_quotients({values[0], values[1], values[2], values[3]}, scale);
-      quotients[0] = exact.x, quotients[1] = exact.y, quotients[2] = exact.z, quotients[3] = exact.w;
-      return;
-    }
+  template <bool kIsE5m2>
+  __device__ uint32_t divide(const A (&values)[4]) const {
+    float low[4], high[4], exact[4];
 #pragma unroll
-    for (int i = 0; i < 4; i += 2) {
-      uint32_t nearest;  // two numbers in bfloat16
-      asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(nearest) : "f"(values[i + 1] * inverse), "f"(values[i] * inverse));
-      quotients[i] = on_the_exact_side(__uint_as_float(nearest << 16), values[i]);
-      quotients[i + 1] = on_the_exact_side(__uint_as_float(nearest & 0xffff0000), values[i + 1]);
-    }
+    for (int i = 0; i < 4; ++i) low[i] = values[i] * low_, high[i] = values[i] * high_;
+    const uint32_t bytes = four_float8s<kIsE5m2>(low);
+    if (bytes == four_float8s<kIsE5m2>(high)) return bytes;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) exact[i] = on_the_exact_side(values[i], scale_);
+    return four_float8s<kIsE5m2>(exact);
   }
+
+ private:
+  A scale_;
+  float low_, high_;  // bounds of the inverse
 };
 
 template <>
-struct Divisor<double> {
-  double scale;
+class Divisor<double> {
+ public:
+  __device__ explicit Divisor(double scale) : scale_(scale) {}
 
-  __device__ explicit Divisor(double scale) : scale(scale) {}
-
-  __device__ void divide(const double (&values)[4], float (&quotients)[4]) const {
+  template <bool kIsE5m2>
+  __device__ uint32_t divide(const double (&values)[4]) const {
+    float quotients[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) quotients[i] = to_odd(odd_quotient(values[i], scale));
+    for (int i = 0; i < 4; ++i) quotients[i] = to_odd(odd_quotient(values[i], scale_));
+    return four_float8s<kIsE5m2>(quotients);
   }
+
+ private:
+  double scale_;
 };
 
 template <bool kAligned, bool kIsE5m2, class A, int kPack>
@@ -180,11 +186,9 @@ __device__ void store_float8s(const A (&values)[kPack], A scale, uint8_t* to, in
 #pragma unroll
   for (int i = 0; i < kPack; i += 4) {
     A four[4] = {};
-    float quotients[4];
 #pragma unroll
     for (int k = 0; k < 4 && i + k < kPack; ++k) four[k] = values[i + k];
-    divisor.divide(four, quotients);
-    pack.words[i / 4] = four_float8s<kIsE5m2>(quotients);
+    pack.words[i / 4] = divisor.template divide<kIsE5m2>(four);
   }
   if constexpr (kAligned) {
     if (count > 0) *reinterpret_cast<decltype(pack)*>(to) = pack;
