@@ -267,6 +267,13 @@ def encode(operator: Operator, attribute: Attribute, value: Any) -> Any:
     return int(value) if attribute.type == "int" else value
 
 
+def encoded_default(attribute: Attribute) -> Any:
+    """What the OpDef takes of the default, which the core has checked."""
+    if attribute.type == "float":
+        return _SPELLED[attribute.default]
+    return attribute.spelled(attribute.default) if attribute.type == "floats" else attribute.default
+
+
 def _refuse_tapes(operator: Operator, tensors: Sequence[tf.Tensor]) -> None:
     """For what is not differentiable: before it asks for a gradient function, a tape would make zeros in 8 bits, which
     TensorFlow cannot, and it would not ask at all for a result in 8 bits alone."""

@@ -32,7 +32,7 @@ def evaluation(
     for i, step in enumerate(taken):
         if step.op is not None:
             op = TABLE[step.op]
-            known |= {f"_{x.name}{i}": _value(op, x, step, attributes) for x in op.attributes}
+            known |= {f"_{x.name}{i}": _value(x, step, attributes) for x in op.attributes}
             known[calls.raw_name(op)] = RAW[op.name]
     name = f"gradient_of_{operator.name}"
     head = f"def {name}(_op, {', '.join(f'_{dy}' for dy in derivative.upstream)}):"
@@ -67,13 +67,13 @@ def _lines(operator: Operator, inputs: Sequence[str], flowing: Sequence[str], ta
     yield f"return [{', '.join(once)}]"
 
 
-def _value(op: Operator, attribute: Attribute, step: Taken, attributes: Mapping[str, Any]) -> Any:
+def _value(attribute: Attribute, step: Taken, attributes: Mapping[str, Any]) -> Any:
     """What a step passes on, encoded."""
     needs, passed = dict(step.needs), {x.attribute: x for x in step.attributes}
     if attribute.name in needs:
         return needs[attribute.name]
     if attribute.name not in passed:
-        return calls.encode(op, attribute, attribute.default)
+        return calls.encoded_default(attribute)
     value = attributes[passed[attribute.name].source]
     return not value if passed[attribute.name].negated else value
 
