@@ -7,12 +7,33 @@ both alike.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 from fusedops.declarations import Operator, Passed, Step
 from fusedops.gradients import GRADIENTS, REFUSED, Gradient
+
+
+class FormulaNames:
+    """The `f` of formulas: every operator, and the framework's functions that fusedops/gradients/__init__.py lists.
+
+    An operator that a process adds may have the name of such a function. It hides the function from the formulas of
+    added operators only.
+    """
+
+    def __init__(self, functions: Mapping[str, Callable[..., Any]], built_in: Container[str]) -> None:
+        self._built_in = built_in
+        self._of_built_in, self._of_added = SimpleNamespace(**functions), SimpleNamespace(**functions)
+
+    def add(self, name: str, function: Callable[..., Any]) -> None:
+        setattr(self._of_added, name, function)
+        if name in self._built_in:
+            setattr(self._of_built_in, name, function)
+
+    def of(self, operator: Operator) -> SimpleNamespace:
+        return self._of_built_in if operator.name in self._built_in else self._of_added
 
 
 @dataclass(frozen=True)

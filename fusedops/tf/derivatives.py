@@ -11,21 +11,21 @@ from typing import Any
 import tensorflow as tf
 
 from fusedops.declarations import Attribute, Operator
-from fusedops.derivatives import derivative_of
+from fusedops.derivatives import FormulaNames, derivative_of
 from fusedops.gradients import GRADIENTS
 from fusedops.tf import neutral, steps
 from fusedops.tf.calls import is_constant, no_gradient
-from fusedops.tf.library import TABLE, for_each
+from fusedops.tf.library import BUILT_IN, TABLE, for_each
 from fusedops.tf.operators import OPERATORS
 
-OF_FORMULAS = SimpleNamespace(**neutral.FUNCTIONS)  # and every operator
+FORMULA_NAMES = FormulaNames(neutral.FUNCTIONS, BUILT_IN)
 _Evaluation = Callable[..., Sequence[Any]]
 
 
 def _register(operator: Operator) -> None:
     if operator.has_effects_or_lists:
         return  # TensorFlow says that there is no gradient
-    vars(OF_FORMULAS).setdefault(operator.name, getattr(OPERATORS, operator.name))
+    FORMULA_NAMES.add(operator.name, getattr(OPERATORS, operator.name))
     optional = [f"N_{x.name}" for x in operator.inputs if x.kind == "optional"]
     asked = [*optional, *(f"T_{x.name}" for x in operator.inputs), *(x.name for x in operator.attributes)]
 
@@ -59,12 +59,13 @@ def _of_formula(
     derivative = derivative_of(TABLE, operator)
     decoded = {x.name: _decoded(x, attributes[x.name]) for x in operator.attributes}
     names = [*inputs, *(x.name for x in operator.outputs)]
+    functions = FORMULA_NAMES.of(operator)
 
     def evaluate(op: Any, *upstream: Any) -> Sequence[Any]:
         tensors = dict(zip(names, (*op.inputs, *op.outputs), strict=True))
         saved = {name: tensors.get(name) for name in derivative.saves}  # an optional input may be absent
         context = SimpleNamespace(**decoded, **saved, wanted=wanted.__contains__)
-        gradients = derivative.formula(OF_FORMULAS, context, *map(steps.dense, upstream))
+        gradients = derivative.formula(functions, context, *map(steps.dense, upstream))
         values = [gradients.get(name) if name in wanted else None for name in inputs]
         return [value() if callable(value) else value for value in values]
 

@@ -12,12 +12,12 @@ from fusedops import checks
 from fusedops.expressions.function import Elementwise
 from fusedops.expressions.rows import Rows
 from fusedops.tf import calls, internals, library, naming, text
-from fusedops.tf.derivatives import OF_FORMULAS
+from fusedops.tf.derivatives import FORMULA_NAMES
 from fusedops.tf.operators import OPERATORS
 from fusedops.tf.tensors import TensorLike
 
 _ROWS = Rows(ctypes.CDLL(str(library.LIBRARY)), library.GROWTH, library.added, OPERATORS)
-OF_FORMULAS.row = _ROWS.operator
+FORMULA_NAMES.add("row", _ROWS.operator)
 
 
 class _Elementwise(Elementwise[TensorLike, tf.Tensor]):

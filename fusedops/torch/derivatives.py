@@ -9,19 +9,18 @@ import functools
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 
+from fusedops.derivatives import FormulaNames
 from fusedops.gradients import REFUSED, Gradient
 from fusedops.torch import internals, neutral
 from fusedops.torch.arguments import Arguments
 from fusedops.torch.internals import forward_ad
-from fusedops.torch.library import Signature
+from fusedops.torch.library import BUILT_IN, Signature
 
-# What formulas see as `f`: every operator, which operators.py adds, and the functions of tensors.
-OF_FORMULAS = SimpleNamespace(**neutral.FUNCTIONS)
+FORMULA_NAMES = FormulaNames(neutral.FUNCTIONS, BUILT_IN)  # operators.py adds the operators
 
 
 def alive(x: Any) -> Any:
@@ -47,6 +46,7 @@ class Derivative:
         self.signature = signature
         self.formula = gradient.formula
         declaration = signature.declaration
+        self.functions = FORMULA_NAMES.of(declaration)
         self.names = [x.name for x in declaration.inputs]
         self.all_wanted = dict.fromkeys(self.names, True)
         self.differentiable = [i for i, x in enumerate(declaration.outputs) if not x.saved]
@@ -106,7 +106,7 @@ class Derivative:
         if dy[0] is None and all(x is None for x in dy):
             return [None] * len(needed)
         wanted = dict(zip(self.names, needed, strict=True)) if False in needed else self.all_wanted
-        gradients = self.formula(OF_FORMULAS, self.context(ctx, saved, wanted), *dy)
+        gradients = self.formula(self.functions, self.context(ctx, saved, wanted), *dy)
         result = []
         for name, is_needed in wanted.items():
             gradient = gradients.get(name) if is_needed else None

@@ -11,14 +11,14 @@ from fusedops import checks
 from fusedops.expressions.function import Elementwise
 from fusedops.expressions.rows import Rows
 from fusedops.torch import internals, library
-from fusedops.torch.derivatives import OF_FORMULAS
+from fusedops.torch.derivatives import FORMULA_NAMES
 from fusedops.torch.operators import OPERATORS
 
 _ROWS = Rows(library.LIBRARY, library.GROWTH, library.added, OPERATORS)
 _is_compiling = torch.compiler.is_compiling
 _is_recorded = internals.is_recorded
 
-OF_FORMULAS.row = _ROWS.operator
+FORMULA_NAMES.add("row", _ROWS.operator)
 
 
 class _Elementwise(Elementwise[torch.Tensor, torch.Tensor]):

@@ -21,7 +21,7 @@ from fusedops.torch import autograd, autograd_library, flops, internals, mapping
 from fusedops.torch.arguments import arrangement
 from fusedops.torch.autocast import autocast
 from fusedops.torch.calls import spelled_out
-from fusedops.torch.derivatives import OF_FORMULAS
+from fusedops.torch.derivatives import FORMULA_NAMES
 from fusedops.torch.errors import check_dense, explain
 from fusedops.torch.library import SIGNATURES, Signature, for_each, overload
 
@@ -59,7 +59,7 @@ OPERATORS = cast(Operators, SimpleNamespace())
 def _offer(row: Operator) -> None:
     function = _function(SIGNATURES[row.name])
     setattr(OPERATORS, row.name, function)
-    setattr(OF_FORMULAS, row.name, function)
+    FORMULA_NAMES.add(row.name, function)
 
 
 for_each(_offer)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 from fusedops import gradients
+from fusedops.derivatives import FormulaNames
 from tests.helpers.frameworks import installed
 from tests.helpers.numerics import rounded
 from tests.helpers.specification import Sample
@@ -119,3 +121,12 @@ def test_attributes_of_strings(any_backend, random):
     compiled = any_backend.traced(lambda x: bias_act(x, activation="relu"))
     for got in (bias_act(x, activation="relu"), bias_act(x, activation=np.str_("relu")), compiled(x)):
         np.testing.assert_array_equal(any_backend.to_numpy(got), np.maximum(any_backend.to_numpy(x), 0))
+
+
+def test_an_added_operator_hides_a_function_from_added_operators_only():
+    names = FormulaNames({"product": "function", "sum": "function"}, built_in={"matmul"})
+    names.add("matmul", "built in")
+    names.add("product", "added")
+    built_in, added = (vars(names.of(SimpleNamespace(name=name))) for name in ("matmul", "product"))
+    assert built_in == {"product": "function", "sum": "function", "matmul": "built in"}
+    assert added == {"product": "added", "sum": "function", "matmul": "built in"}
