@@ -54,6 +54,7 @@ help:
 	@echo '                              without a GPU; for a wheel 8.0 to 12.0+PTX'
 	@echo '                              (TORCH_CUDA_ARCH_LIST works too)'
 	@echo '  FUSEDOPS_CPU_FLAGS=-march=native    by default -march=x86-64-v3 on x86-64'
+	@echo '  FUSEDOPS_CUDA_FLAGS=-lineinfo       more flags for nvcc'
 	@echo '  CUDA=0                      no kernels for GPUs, even if nvcc is installed'
 	@echo '  DEBUG=1                     -G -g -O0 and assertions, in a separate build folder'
 	@echo '  MAX_JOBS=2                  compilers in parallel; by default one per core'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,6 +94,7 @@ def nvcc(options: Options, toolkit: Toolkit, includes: Sequence[str] = ()) -> li
         # Machine code takes a quarter of the room. A driver older than 12.4 could not read it; 13 needs a newer one
         # anyway.
         *(["--compress-mode=size"] if at_least(toolkit.version, "13.0") else []),
+        *shlex.split(options.cuda_flags),
     ]
 
 

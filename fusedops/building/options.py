@@ -27,6 +27,7 @@ class Options:
     # As asked of every extension of torch; "native", the GPUs here, is what no list means, too.
     torch_architectures: str
     cpu_flags: str
+    cuda_flags: str  # more flags for nvcc
     jobs: int
     torch_headers: tuple[Path, ...] = ()  # folders of torch, to make autograd in C++ for their versions as well
 
@@ -43,6 +44,7 @@ class Options:
             architectures=environment.get("FUSEDOPS_CUDA_ARCHS", "").strip(),
             torch_architectures=environment.get("TORCH_CUDA_ARCH_LIST", "").strip().removeprefix("native"),
             cpu_flags=environment.get("FUSEDOPS_CPU_FLAGS", cpu_flags),
+            cuda_flags=environment.get("FUSEDOPS_CUDA_FLAGS", ""),
             jobs=_jobs(),
             torch_headers=tuple(map(Path, filter(None, environment.get(TORCH_HEADERS, "").split(os.pathsep)))),
         )

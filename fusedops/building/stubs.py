@@ -7,6 +7,7 @@ neither a compiled library nor a framework.
 from __future__ import annotations
 
 import inspect
+import os
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -58,8 +59,12 @@ def files(package: Path) -> dict[Path, str]:
 
 def write(package: Path) -> None:
     for path, text in files(package).items():
+        if path.exists() and path.read_text() == text:
+            continue
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        new = path.with_suffix(f".{os.getpid()}")  # whole at once: a type checker may be reading
+        new.write_text(text)
+        new.replace(path)
 
 
 if __name__ == "__main__":

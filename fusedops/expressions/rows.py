@@ -92,7 +92,7 @@ def second_derivative(backward: Definition) -> Gradient:
         derivative = backward.backward()
         inputs = [getattr(c, name) for name in names]
         needs = {f"need_{x.name}": c.wanted(name) for x, name in zip(derivative.results, names, strict=True)}
-        results = f.row(derivative)(*inputs, *flowing, **needs)
+        results = f._row(derivative)(*inputs, *flowing, **needs)
         if len(names) == 1:
             results = (results,)
         return {name: y for name, y in zip(names, results, strict=True) if c.wanted(name)}

@@ -83,7 +83,7 @@ def attention(
     """
     check_whole_sequences("attention")
     scales, windowed = optional_number("attention", "scale", scale), optional_count("attention", "window", window)
-    seeds = None if dropout == 0 else seed_of("attention", seed, q)
+    seeds, rate = (None, 0.0) if dropout == 0 else (seed_of("attention", seed, q), dropout)
     y, _ = ops.attention(
         q,
         k,
@@ -96,7 +96,7 @@ def attention(
         window=windowed,
         softcap=softcap,
         seq_dim=seq_dim,
-        dropout=dropout,
+        dropout=rate,
     )
     return y
 

@@ -94,8 +94,8 @@ def add_rms_norm(
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
-    seeds = None if dropout == 0 else seed_of("add_rms_norm", seed, x)
-    y, s, _ = ops.add_rms_norm(x, residual, weight, seeds, eps=eps, weight_offset=weight_offset, dropout=dropout)
+    seeds, rate = (None, 0.0) if dropout == 0 else (seed_of("add_rms_norm", seed, x), dropout)
+    y, s, _ = ops.add_rms_norm(x, residual, weight, seeds, eps=eps, weight_offset=weight_offset, dropout=rate)
     return y, s
 
 
@@ -341,6 +341,6 @@ def add_layer_norm(
 
     Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
     """
-    seeds = None if dropout == 0 else seed_of("add_layer_norm", seed, x)
-    y, s, _, _ = ops.add_layer_norm(x, residual, weight, bias, seeds, eps=eps, dropout=dropout)
+    seeds, rate = (None, 0.0) if dropout == 0 else (seed_of("add_layer_norm", seed, x), dropout)
+    y, s, _, _ = ops.add_layer_norm(x, residual, weight, bias, seeds, eps=eps, dropout=rate)
     return y, s

@@ -268,7 +268,7 @@ def encode(operator: Operator, attribute: Attribute, value: Any) -> Any:
 
 
 def encoded_default(attribute: Attribute) -> Any:
-    """What the OpDef takes of the default, which the core has checked."""
+    """The default as the OpDef takes it. The core has checked it."""
     if attribute.type == "float":
         return _SPELLED[attribute.default]
     return attribute.spelled(attribute.default) if attribute.type == "floats" else attribute.default

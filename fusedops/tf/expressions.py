@@ -17,7 +17,7 @@ from fusedops.tf.operators import OPERATORS
 from fusedops.tf.tensors import TensorLike
 
 _ROWS = Rows(ctypes.CDLL(str(library.LIBRARY)), library.GROWTH, library.added, OPERATORS)
-FORMULA_NAMES.add("row", _ROWS.operator)
+FORMULA_NAMES.add("_row", _ROWS.operator)  # no operator's name begins with an underscore
 
 
 class _Elementwise(Elementwise[TensorLike, tf.Tensor]):

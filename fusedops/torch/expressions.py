@@ -18,7 +18,7 @@ _ROWS = Rows(library.LIBRARY, library.GROWTH, library.added, OPERATORS)
 _is_compiling = torch.compiler.is_compiling
 _is_recorded = internals.is_recorded
 
-FORMULA_NAMES.add("row", _ROWS.operator)
+FORMULA_NAMES.add("_row", _ROWS.operator)  # no operator's name begins with an underscore
 
 
 class _Elementwise(Elementwise[torch.Tensor, torch.Tensor]):

@@ -34,7 +34,7 @@ def test_names_in_the_profiler_of_torch(torch_backend, way):
             fo.rms_norm(x).sum().backward()
         else:
             torch.func.grad(lambda x: fo.rms_norm(x).sum())(x)
-    kernel = "fusedops::rms_norm" if autograd_in_cpp() or way == "torch.func" else "fusedops::_rms_norm"
+    kernel = "fusedops::rms_norm"
     in_python = set() if autograd_in_cpp() else {"FusedopsRmsNorm"}
     assert {"FusedopsRmsNormBackward", kernel, f"{kernel}_backward", *in_python} <= {
         event.key for event in profile.key_averages()

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -59,7 +60,13 @@ def interpreter(
         server = _fork_server()
         print(json.dumps({**job, "outputs": list(map(str, outputs))}), file=server.stdin, flush=True)
         assert server.stdout
-        code = int(server.stdout.readline())
+        answer = server.stdout.readline()
+        if not answer:
+            _fork_server.cache_clear()
+            raise RuntimeError(f"the server of processes ended with status {server.wait()}")
+        code = int(answer)
+        if code == -signal.SIGALRM:
+            raise subprocess.TimeoutExpired(command, LONGEST)
         return subprocess.CompletedProcess(command, code, *(output.read_text() for output in outputs))
 
 

@@ -664,3 +664,10 @@ def test_what_a_change_builds_again(tmp_path, monkeypatch):
     assert ninja(options, "-n") == [], "a header that it does not include was touched"
 
     assert ninja(dataclasses.replace(options, cpu_flags="-mtune=generic"), "-n") == compiled, "a flag changed"
+
+
+def test_flags_for_nvcc_are_part_of_its_command(monkeypatch):
+    """So that objects which were compiled with others are not taken for up to date."""
+    monkeypatch.setenv("FUSEDOPS_CUDA_FLAGS", "-lineinfo --Ofast-compile=max")
+    command = core.nvcc(Options.from_environment(), cuda.Toolkit(Path("/cuda"), "13.0", Path("/cudart")))
+    assert command[-2:] == ["-lineinfo", "--Ofast-compile=max"]

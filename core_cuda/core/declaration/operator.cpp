@@ -1,4 +1,4 @@
-// What an adaptor calls of an operator, infer() and then run(), and the text of its attributes.
+// An adaptor calls infer() and then run() of an operator. Attributes are read from text.
 #include "core/declaration/operator.h"
 
 #include <charconv>

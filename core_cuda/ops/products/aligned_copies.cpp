@@ -24,7 +24,7 @@ bool has_misaligned_lines(const Matmul::Matrix& matrix, int64_t batch) {
   return matrix.stride % kPack || (batch > 1 && matrix.batch_stride % kPack);
 }
 
-// Whether TMA reads all but some of the elements that lie side by side: see tma_rows in matmul_dispatch.h.
+// True if TMA reads all but some of the elements that lie side by side: see tma_rows in matmul_dispatch.h.
 bool tma_leaves_some(bool lie_side_by_side, int64_t elements, int64_t batch) {
   return batch == 1 && lie_side_by_side && elements % kPack;
 }
