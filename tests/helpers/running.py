@@ -142,6 +142,13 @@ def skip_without(modules: tuple[str, ...]) -> None:
             pytest.skip(f"the example needs {module}")
 
 
+def need_inductor() -> None:
+    """torch's compiler for CPUs does not quote the folder of torch itself in the linker's command."""
+    torch = importlib.util.find_spec("torch")
+    if torch and " " in str(torch.origin):
+        pytest.skip("torch's compiler fails where torch itself is in a path with a space")
+
+
 def run_elsewhere(backend: Any, program: str, *arguments: Any, cwd: Path) -> subprocess.CompletedProcess[str]:
     """In a process that does not find the package."""
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)

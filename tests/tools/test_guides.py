@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import fusedops
-from tests.helpers.running import ROOT, blocks, python
+from tests.helpers.running import ROOT, blocks, need_inductor, python
 
 GUIDES = ("README.md", "docs/layers.md", "docs/converting.md")
 PROGRAMS = {
@@ -53,6 +53,8 @@ def test_programs(framework, tmp_path):
     programs = {name: code for name, code in programs.items() if of_fusedops(code) and not missing(code)}
     if not programs:
         pytest.skip(f"{framework} is not installed")
+    if framework == "torch":
+        need_inductor()
     run_programs(programs, tmp_path)
 
 

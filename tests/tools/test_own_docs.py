@@ -9,7 +9,7 @@ from fusedops.building.options import Options
 from tests.conftest import require
 from tests.helpers.frameworks import FRAMEWORKS
 from tests.helpers.own_operators import need_compiler, shared_cache
-from tests.helpers.running import ROOT, run_program
+from tests.helpers.running import ROOT, need_inductor, run_program
 
 PAGE = ROOT / "docs/your-own-operator.md"
 
@@ -19,6 +19,8 @@ PAGE = ROOT / "docs/your-own-operator.md"
 def test_programs(framework, device, tmp_path, tmp_path_factory):
     require(framework, device)
     need_compiler()
+    if framework == "torch":
+        need_inductor()
     if device == "cuda":
         try:
             find_toolkit(Options.from_environment())

@@ -9,6 +9,7 @@ import pytest
 
 from tests.helpers.checks import tuples
 from tests.helpers.converting import converted
+from tests.helpers.running import need_inductor
 from tests.helpers.torch_functions import close, function_and_leaves, prepared, recorded_calls, total
 from tests.helpers.torch_layers import CASES, ours, set_random_parameters
 from tests.specifications import BUILT_IN, EXPRESSIONS
@@ -157,6 +158,7 @@ def test_compiled_whole(torch_backend, spec, uncompiled, random):
 @pytest.mark.parametrize("spec", OF_INDUCTOR, ids=str)
 def test_compiled_by_inductor(torch_backend, spec, uncompiled, random):
     """What inductor compiles are aot_eager's graphs: it need not see all of them."""
+    need_inductor()
     names = ("jvp", "grad", "hessian", "vmap of jvp")
     check_whole(torch_backend, spec, "inductor", uncompiled, random, lambda name: name in names)
 
