@@ -1,4 +1,4 @@
-"""What is measured: layers of Keras's, models, and whole training steps."""
+"""Cases of Keras's layers, of models, and of whole training steps."""
 
 from __future__ import annotations
 

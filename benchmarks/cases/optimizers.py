@@ -1,4 +1,4 @@
-"""What is measured: a step of an optimizer, whose floor is the memory that it moves."""
+"""Cases of optimizer steps, whose floor is the memory that they move."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ SETUP = 0.5  # seconds that a case takes beside its effort, about: inputs, the r
 
 
 def effort_of(case: Case, quick: bool) -> Effort:
-    """How long a case is measured."""
+    """The effort for a case: rounds and time."""
     effort = SECTIONS[case.section].effort
     return replace(effort, total=min(0.1, effort.total), least_rounds=3, least_calls=1) if quick else effort
 

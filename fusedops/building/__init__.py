@@ -1,4 +1,4 @@
-"""How fusedops is compiled: ahead of time, at run time (fusedops.torch.jit), and with operators of one's own (load).
+"""The build of fusedops: ahead of time, at run time (fusedops.torch.jit), and with operators of one's own (load).
 
 One ninja file compiles the core once and links it into a binding for every framework:
 

@@ -24,7 +24,7 @@ SOURCES = [
     "core/declaration/view.cpp",
 ]
 
-# What the tables ask of a GPU: compute capability, multiprocessors, their shared memory, sm90 kernels.
+# Properties of a GPU that the tables read: compute capability, multiprocessors, their shared memory, sm90 kernels.
 H100, A100 = (9, 0, 132, 233472, 1), (8, 0, 108, 167936, 0)
 WHOLE, SUMS, SPLIT_PART = range(3)  # kinds of results
 

@@ -96,7 +96,7 @@ def _llama(case: Case) -> tuple[keras.Model, Any]:
 
 
 def _encoder(case: Case) -> tuple[keras.Model, Any]:
-    """Of Keras's own layers, and a batch."""
+    """A model of Keras's own layers, and a batch."""
     layers, width, heads, vocabulary = ENCODERS[case.device]
     tokens = keras.Input(case.shape[1:], dtype="int32")
     x = keras.layers.Embedding(vocabulary, width)(tokens)

@@ -139,7 +139,7 @@ constexpr GatedLinearEntry kGatedLinears[] = {
 };
 // clang-format on
 
-// Of fewer rows or columns, the other kernels take less time than two more launches.
+// For fewer rows or columns, the other kernels take less time than two more launches.
 constexpr int64_t kLeastByTma = 64;
 
 // True if the product reads these copies: a matrix that is not copied must be aligned, and matrices are copied for TMA
