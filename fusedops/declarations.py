@@ -60,6 +60,14 @@ class Attribute:
 
 
 @dataclass(frozen=True)
+class Axes:
+    """`Axes` in core_cuda/core/declaration/signature.h. `fusedops/axes.py` reads the notation."""
+
+    tensors: str
+    when: str
+
+
+@dataclass(frozen=True)
 class GradientOf:
     input: str
     source: str
@@ -91,6 +99,7 @@ class Operator:
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
     attributes: tuple[Attribute, ...]
+    axes: tuple[Axes, ...]  # the first counts whose conditions hold
     derivative: tuple[Step, ...]  # none: a formula in fusedops/gradients
     autocast: bool
     batched: bool  # leading dimensions are independent of each other
@@ -142,6 +151,7 @@ def _operator(row: dict[str, Any]) -> Operator:
         inputs=tuple(Input(**item) for item in row["inputs"]),
         outputs=tuple(Output(**item) for item in row["outputs"]),
         attributes=tuple(_attribute(**item) for item in row["attributes"]),
+        axes=tuple(Axes(**item) for item in row["axes"]),
         derivative=tuple(_step(**item) for item in row["derivative"]),
         autocast=row["autocast"],
         batched=row["batched"],

@@ -68,6 +68,7 @@ def _backward(code: str, formula: str) -> str:
         "Square": "SquareBackward",
         '.inputs = {{"x"}}': '.inputs = {{"dy"}, {"x"}}',
         '"y"': '"dx"',
+        '{{"... -> ..."}}': '{{"..., ... -> ..."}}',
         "return [](compute_t<T> x) { return x * x; };": formula,
         "(rule.floating(kX));": f"(rule.floating(kX));\n  FUSEDOPS_TRY({_SAME});",
     }.items():

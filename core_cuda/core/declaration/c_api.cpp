@@ -54,6 +54,9 @@ std::string json(const Operator& op) {
            ", \"choices\": " + json_list(a.choices, [](std::string_view choice) { return quoted(choice); }) +
            ", \"bounds\": " + (a.bounds ? json(*a.bounds) : "null") + "}";
   };
+  const auto axes = [](const Axes& a) {
+    return "{\"tensors\": " + quoted(a.tensors) + ", \"when\": " + quoted(a.when) + "}";
+  };
   const auto gradient = [](const Step::Gradient& g) {
     return "{\"input\": " + quoted(g.input) + ", \"source\": " + quoted(g.source) + "}";
   };
@@ -68,7 +71,7 @@ std::string json(const Operator& op) {
   };
   return "{\"name\": " + quoted(op.name) + ", \"type\": " + quoted(type_name(op.name)) +
          ", \"inputs\": " + json_list(op.inputs, input) + ", \"outputs\": " + json_list(op.outputs, output) +
-         ", \"attributes\": " + json_list(op.attributes, attribute) +
+         ", \"attributes\": " + json_list(op.attributes, attribute) + ", \"axes\": " + json_list(op.axes, axes) +
          ", \"derivative\": " + json_list(op.derivative, step) + ", \"autocast\": " + (op.autocast ? "true" : "false") +
          ", \"batched\": " + (op.batched ? "true" : "false") +
          ", \"differentiable\": " + (is_differentiable(op) ? "true" : "false") + "}";

@@ -91,6 +91,29 @@ struct Attribute {
   std::optional<Bounds> bounds = {};               // of a number, or of each number of a list; none: any number
 };
 
+// The axes of each input and output, such as "...k, kn^transpose_weight, n/k -> ...n/k". A call can be computed in
+// parts along an axis: each part gets its part of the inputs that have the axis, and the results that have it are
+// joined.
+//
+//   k             an axis; calls can be divided along it
+//   C             an axis along which they cannot: every element of a result depends on all of it
+//   ...           any number of leading axes, along which calls can be divided
+//   c/...         a tensor with the axis c, which is a sum over the axes behind the slash: a result of a part is one of
+//                 its terms, and an input is given to one part, with zeros in the others
+//   1             a tensor of one element
+//   1/...:count   a mean over the axes behind the slash, weighted by another output
+//   ~...TC        broadcast to these axes, as NumPy does: leading ones may be missing, and others have size 1
+//   kn^transpose  the last two axes are swapped if this attribute is true
+//
+// A result that lacks an axis, and is no sum over it, is the same in all parts. Tensors may have different sizes along
+// an axis, as the heads of queries and keys: each part gets the same fraction then.
+struct Axes {
+  const char* tensors = nullptr;
+  // Conditions on the call, separated by spaces: "attribute=value", "attribute!=value", "input" that is given, or
+  // "!input" that is absent. The first declaration whose conditions hold counts; without one, nothing can be divided.
+  const char* when = "";
+};
+
 // A vector that a constant can hold.
 template <class Item, size_t kCapacity>
 class ShortList {
@@ -114,6 +137,7 @@ class ShortList {
 };
 
 using AttributeList = ShortList<Attribute, kMaxAttributes>;
+using AxesList = ShortList<Axes, 4>;
 
 // The place of what an operator does not have.
 inline constexpr int kNowhere = -1;
@@ -129,6 +153,7 @@ struct Signature {
   ShortList<Input, kMaxInputs> inputs = {};
   ShortList<Output, kMaxOutputs> outputs = {};
   AttributeList attributes = {};
+  AxesList axes = {};
 };
 
 // Whether it updates inputs, or takes lists: such an operator is not differentiable, and not mapped over rows.

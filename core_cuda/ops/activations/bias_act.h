@@ -14,6 +14,7 @@ inline constexpr Signature kBiasAct{
     .inputs = {{.name = "x", .layout = Layout::rows}, {.name = "bias", .kind = Kind::optional, .parameter = true}},
     .outputs = {{"y", "x"}},
     .attributes = {{"activation", Type::string, "gelu", activations::kNames}},
+    .axes = {{"...c, c -> ...c"}},
 };
 
 const Operator& bias_act();
@@ -27,6 +28,7 @@ inline constexpr Signature kBiasActFloat8{
                kGivenScale},
     .outputs = {kFloat8Result, kScalesResult},
     .attributes = {{"activation", Type::string, "gelu", activations::kNames}, kScalingAttribute, kFloat8Attribute},
+    .axes = {{"...C, C, ...S -> ...C, ...S", "scaling!=tensor"}, {"...C, C, 1 -> ...C, 1", "scale"}},
 };
 
 const Operator& bias_act_float8();
@@ -42,6 +44,7 @@ inline constexpr Signature kBiasActBackward{
     .attributes = {{"activation", Type::string, "gelu", activations::kNames},
                    {"need_dx", Type::boolean, "true"},
                    {"need_dbias", Type::boolean, "true"}},
+    .axes = {{"...c, ...c, c -> ...c, c/..."}},
 };
 
 const Operator& bias_act_backward();

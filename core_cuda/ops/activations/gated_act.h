@@ -16,6 +16,7 @@ inline constexpr Signature kGatedAct{
                {.name = "up", .kind = Kind::optional, .layout = Layout::rows}},
     .outputs = {{"y", "gate"}},
     .attributes = {{"activation", Type::string, "silu", activations::kNames}},
+    .axes = {{"...c, ...c -> ...c", "up"}, {"...C, ...C -> ...C"}},
 };
 
 const Operator& gated_act();
@@ -29,6 +30,7 @@ inline constexpr Signature kGatedActFloat8{
                kGivenScale},
     .outputs = {kFloat8Result, {"scales", "compute(gate)"}},
     .attributes = {{"activation", Type::string, "silu", activations::kNames}, kScalingAttribute, kFloat8Attribute},
+    .axes = {{"...C, ...C, ...S -> ...C, ...S", "scaling!=tensor"}, {"...C, ...C, 1 -> ...C, 1", "scale"}},
 };
 
 const Operator& gated_act_float8();
@@ -44,6 +46,7 @@ inline constexpr Signature kGatedActBackward{
     .attributes = {{"activation", Type::string, "silu", activations::kNames},
                    {"need_dgate", Type::boolean, "true"},
                    {"need_dup", Type::boolean, "true"}},
+    .axes = {{"...c, ...c, ...c -> ...c, ...c", "up"}, {"...C, ...C, ...C -> ...C, ...C"}},
 };
 
 const Operator& gated_act_backward();

@@ -47,6 +47,8 @@ inline constexpr Signature kAttention{
                kOptionalSeed},
     .outputs = {{"y", "q"}, {"lse", "compute(q)", /*saved=*/true}},
     .attributes = kAttentionOptions,
+    .axes = {{"...ThD, ...ShD, ...ShE, ~...hTS, ..., Z -> ...ThE, ...hT", "!seed seq_dim=-3"},
+             {"...hTD, ...hSD, ...hSE, ~...hTS, ..., Z -> ...hTE, ...hT", "!seed seq_dim=-2"}},
 };
 
 const Operator& attention();
@@ -66,6 +68,10 @@ inline constexpr Signature kAttentionBackward{
                kOptionalSeed},
     .outputs = {{"dq", "q"}, {"dk", "k"}, {"dv", "v"}},
     .attributes = kAttentionOptions,
+    .axes = {{"...ThE, ...ThD, ...ShD, ...ShE, ...ThE, ...hT, ~...hTS, ..., Z -> ...ThD, ...ShD, ...ShE",
+              "!seed seq_dim=-3"},
+             {"...hTE, ...hTD, ...hSD, ...hSE, ...hTE, ...hT, ~...hTS, ..., Z -> ...hTD, ...hSD, ...hSE",
+              "!seed seq_dim=-2"}},
 };
 
 const Operator& attention_backward();
@@ -83,6 +89,7 @@ inline constexpr Signature kAttentionVarlen{
                {"offsets_k", Kind::tensor, Layout::contiguous, /*parameter=*/true}},
     .outputs = {{"y", "q"}, {"lse", "compute(q)", /*saved=*/true}},
     .attributes = kVarlenOptions,
+    .axes = {{"ThD, ShD, ShE, I, I -> ThE, hT"}},
 };
 
 const Operator& attention_varlen();
@@ -99,6 +106,7 @@ inline constexpr Signature kAttentionVarlenBackward{
                {"offsets_k", Kind::tensor, Layout::contiguous, /*parameter=*/true}},
     .outputs = {{"dq", "q"}, {"dk", "k"}, {"dv", "v"}},
     .attributes = kVarlenOptions,
+    .axes = {{"ThE, ThD, ShD, ShE, ThE, hT, I, I -> ThD, ShD, ShE"}},
 };
 
 const Operator& attention_varlen_backward();

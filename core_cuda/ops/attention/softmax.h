@@ -18,6 +18,7 @@ inline constexpr Signature kSoftmax{
     .inputs = {{"x", Kind::tensor, Layout::rows}, {"mask", Kind::optional, Layout::contiguous, /*parameter=*/true}},
     .outputs = {{"y", "x"}},
     .attributes = {{.name = "scale", .value = "1.0", .bounds = kFinite}, {"causal", Type::boolean, "false"}},
+    .axes = {{"...C, ~...C -> ...C", "causal=false"}, {"...TC, ~...TC -> ...TC"}},
 };
 
 const Operator& softmax();
@@ -28,6 +29,7 @@ inline constexpr Signature kSoftmaxBackward{
     .inputs = {{"dy", Kind::tensor, Layout::rows}, {"y", Kind::tensor, Layout::rows}},
     .outputs = {{"dx", "y"}},
     .attributes = {{.name = "scale", .value = "1.0", .bounds = kFinite}},
+    .axes = {{"...C, ...C -> ...C"}},
 };
 
 const Operator& softmax_backward();

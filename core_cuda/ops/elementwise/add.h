@@ -6,7 +6,8 @@
 
 namespace fusedops {
 
-inline constexpr Signature kAdd{.name = "add", .inputs = {{"x"}, {"y"}}, .outputs = {{"sum", "x"}}};
+inline constexpr Signature kAdd{
+    .name = "add", .inputs = {{"x"}, {"y"}}, .outputs = {{"sum", "x"}}, .axes = {{"..., ... -> ..."}}};
 
 struct Add {
   template <class T>

@@ -10,6 +10,7 @@ inline constexpr Signature kAxpby{
     .name = "axpby",
     .inputs = {{"a", Kind::scalar}, {"x"}, {"b"}},
     .outputs = {{"y", "x"}},
+    .axes = {{"1, ..., ... -> ..."}},
 };
 
 struct Axpby {
@@ -31,6 +32,7 @@ inline constexpr Signature kAxpbyBackward{
     .inputs = {{"dy"}, {"a", Kind::scalar}, {"x"}},
     .outputs = {{"da", "a"}, {"dx", "x"}},
     .attributes = {{"need_dx", Type::boolean, "true"}},
+    .axes = {{"..., 1, ... -> 1/..., ..."}},
 };
 
 const Operator& axpby_backward();

@@ -15,6 +15,7 @@ inline constexpr Signature kPolynomialActivation{
     .inputs = {{"x"}},
     .outputs = {{"y", "x"}},
     .attributes = {{"coefficients", Type::f64s, "[1.0, 1.0, 1.0]"}},
+    .axes = {{"... -> ..."}},
 };
 
 inline constexpr Signature kPolynomialActivationBackward{
@@ -22,6 +23,7 @@ inline constexpr Signature kPolynomialActivationBackward{
     .inputs = {{"dy"}, {"x"}},
     .outputs = {{"dx", "x"}},
     .attributes = {{"coefficients", Type::f64s, "[1.0, 1.0, 1.0]"}},
+    .axes = {{"..., ... -> ..."}},
 };
 
 template <const Signature& kOp>

@@ -10,6 +10,7 @@ inline constexpr Signature kRelu{
     .name = "relu",
     .inputs = {{"x"}},
     .outputs = {{"y", "x"}},
+    .axes = {{"... -> ..."}},
 };
 
 struct Relu {
@@ -24,6 +25,7 @@ inline constexpr Signature kReluBackward{
     .name = "relu_backward",
     .inputs = {{"dy"}, {"y"}},
     .outputs = {{"dx", "y"}},
+    .axes = {{"..., ... -> ..."}},
 };
 
 // From y rather than x: the next layer keeps y anyway, so that x can be freed.

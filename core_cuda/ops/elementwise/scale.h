@@ -10,6 +10,7 @@ inline constexpr Signature kScale{
     .name = "scale",
     .inputs = {{"x"}, {"factor", Kind::scalar}},
     .outputs = {{"y", "x"}},
+    .axes = {{"..., 1 -> ..."}},
 };
 
 struct Scale {

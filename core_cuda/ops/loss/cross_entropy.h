@@ -16,6 +16,9 @@ inline constexpr Signature kCrossEntropy{
     .inputs = {{"logits", Kind::tensor, Layout::rows}, {"labels"}},
     .outputs = {{"loss", "compute(logits)"}, {"lse", "compute(logits)", true}, {"count", "compute(logits)", true}},
     .attributes = kCrossEntropyOptions,
+    .axes = {{"...V, ... -> ..., ...L, 1/...", "reduction=none"},
+             {"...V, ... -> 1/..., ...L, 1/...", "reduction=sum"},
+             {"...V, ... -> 1/...:count, ...L, 1/...", "reduction=mean"}},
 };
 
 const Operator& cross_entropy();
@@ -26,6 +29,9 @@ inline constexpr Signature kCrossEntropyBackward{
     .inputs = {{"dloss"}, {"logits", Kind::tensor, Layout::rows}, {"labels"}, {"lse"}, {"count"}},
     .outputs = {{.name = "dlogits", .dtype = "logits", .padded = true}},
     .attributes = kCrossEntropyOptions,
+    .axes = {{"..., ...V, ..., ...L, 1/... -> ...V", "reduction=none"},
+             {"1, ...V, ..., ...L, 1/... -> ...V", "reduction=sum"},
+             {"1, ...V, ..., ...L, 1 -> ...V", "reduction=mean"}},
 };
 
 const Operator& cross_entropy_backward();

@@ -27,6 +27,9 @@ inline constexpr Signature kLinearCrossEntropy{
                    {"reduction", Type::string, "mean", kReductions},
                    {.name = "softcap", .value = "0.0", .bounds = kFiniteNotNegative},
                    {"transpose_weight", Type::boolean, "true"}},
+    .axes = {{"...K, KV^transpose_weight, ..., V -> ..., ...L, 1/...", "reduction=none"},
+             {"...K, KV^transpose_weight, ..., V -> 1/..., ...L, 1/...", "reduction=sum"},
+             {"...K, KV^transpose_weight, ..., V -> 1/...:count, ...L, 1/...", "reduction=mean"}},
 };
 
 const Operator& linear_cross_entropy();
@@ -51,6 +54,12 @@ inline constexpr Signature kLinearCrossEntropyBackward{
                    {"need_dx", Type::boolean, "true"},
                    {"need_dweight", Type::boolean, "true"},
                    {"need_dbias", Type::boolean, "true"}},
+    .axes = {{"..., ...K, KV^transpose_weight, ..., V, ...L, 1/... -> ...K, KV^transpose_weight/..., V/...",
+              "reduction=none"},
+             {"1, ...K, KV^transpose_weight, ..., V, ...L, 1/... -> ...K, KV^transpose_weight/..., V/...",
+              "reduction=sum"},
+             {"1, ...K, KV^transpose_weight, ..., V, ...L, 1 -> ...K, KV^transpose_weight/..., V/...",
+              "reduction=mean"}},
 };
 
 const Operator& linear_cross_entropy_backward();

@@ -15,6 +15,7 @@ inline constexpr Signature kLayerNorm{
                {.name = "bias", .kind = Kind::optional, .parameter = true}},
     .outputs = {{"y", "x"}, {"mean", "compute(x)", true}, {"rstd", "compute(x)", true}},
     .attributes = {{.name = "eps", .value = "1e-5", .bounds = kNotNegative}},
+    .axes = {{"...C, C, C -> ...C, ..., ..."}},
 };
 
 const Operator& layer_norm();
@@ -29,6 +30,7 @@ inline constexpr Signature kLayerNormFloat8{
                kGivenScale},
     .outputs = {kFloat8Result, kScalesResult},
     .attributes = {{.name = "eps", .value = "1e-5", .bounds = kNotNegative}, kScalingAttribute, kFloat8Attribute},
+    .axes = {{"...C, C, C, ...S -> ...C, ...S", "scaling!=tensor"}, {"...C, C, C, 1 -> ...C, 1", "scale"}},
 };
 
 const Operator& layer_norm_float8();
@@ -44,6 +46,7 @@ inline constexpr Signature kAddLayerNorm{
                kOptionalSeed},
     .outputs = {{"y", "x"}, {"s", "x"}, {"mean", "compute(x)", true}, {"rstd", "compute(x)", true}},
     .attributes = {{.name = "eps", .value = "1e-5", .bounds = kNotNegative}, kDropoutAttribute},
+    .axes = {{"...C, ...C, C, C, Z -> ...C, ...C, ..., ...", "!seed"}},
 };
 
 const Operator& add_layer_norm();
@@ -69,6 +72,7 @@ inline constexpr Signature kLayerNormBackward{
                    {"need_dbias", Type::boolean, "true"},
                    kDropoutAttribute,
                    {"need_dropped_dx", Type::boolean, "true"}},
+    .axes = {{"...C, ...C, C, C, ..., ..., ...C, Z -> ...C, C/..., C/..., ...C", "!seed"}},
 };
 
 const Operator& layer_norm_backward();

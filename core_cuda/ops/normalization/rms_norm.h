@@ -14,6 +14,7 @@ inline constexpr Signature kRmsNorm{
     .outputs = {{"y", "x"}, {"rstd", "compute(x)", true}},
     .attributes = {{.name = "eps", .value = "1e-6", .bounds = kNotNegative},
                    {.name = "weight_offset", .value = "0.0", .bounds = kFinite}},
+    .axes = {{"...C, C -> ...C, ..."}},
 };
 
 const Operator& rms_norm();
@@ -30,6 +31,7 @@ inline constexpr Signature kAddRmsNorm{
     .attributes = {{.name = "eps", .value = "1e-6", .bounds = kNotNegative},
                    {.name = "weight_offset", .value = "0.0", .bounds = kFinite},
                    kDropoutAttribute},
+    .axes = {{"...C, ...C, C, Z -> ...C, ...C, ...", "!seed"}},
 };
 
 const Operator& add_rms_norm();
@@ -47,6 +49,7 @@ inline constexpr Signature kRmsNormFloat8{
                    {.name = "weight_offset", .value = "0.0", .bounds = kFinite},
                    kScalingAttribute,
                    kFloat8Attribute},
+    .axes = {{"...C, C, ...S -> ...C, ...S", "scaling!=tensor"}, {"...C, C, 1 -> ...C, 1", "scale"}},
 };
 
 const Operator& rms_norm_float8();
@@ -63,6 +66,8 @@ inline constexpr Signature kAddRmsNormFloat8{
                    {.name = "weight_offset", .value = "0.0", .bounds = kFinite},
                    kScalingAttribute,
                    kFloat8Attribute},
+    .axes = {{"...C, ...C, C, ...S -> ...C, ...S, ...C", "scaling!=tensor"},
+             {"...C, ...C, C, 1 -> ...C, 1, ...C", "scale"}},
 };
 
 const Operator& add_rms_norm_float8();
@@ -85,6 +90,7 @@ inline constexpr Signature kRmsNormBackward{
                    {"need_dweight", Type::boolean, "true"},
                    kDropoutAttribute,
                    {"need_dropped_dx", Type::boolean, "true"}},
+    .axes = {{"...C, ...C, C, ..., ...C, Z -> ...C, C/..., ...C", "!seed"}},
 };
 
 const Operator& rms_norm_backward();

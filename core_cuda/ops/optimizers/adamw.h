@@ -40,7 +40,8 @@ inline constexpr Signature kAdamw{.name = "adamw",
                                                  {.name = "weight_decay", .value = "0.01", .bounds = kFinite},
                                                  {"decoupled", Type::boolean, "true"},
                                                  {"epsilon_hat", Type::boolean, "false"},
-                                                 {"maximize", Type::boolean, "false"}}};
+                                                 {"maximize", Type::boolean, "false"}},
+                                  .axes = {{"..., ..., ..., ..., ..., 1, ..., 1, 1, 1, 1, 1 ->"}}};
 
 // What holds for all elements of a parameter.
 template <class C>

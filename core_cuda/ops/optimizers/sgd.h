@@ -33,7 +33,8 @@ inline constexpr Signature kSgd{.name = "sgd",
                                                {"nesterov", Type::boolean, "false"},
                                                {"maximize", Type::boolean, "false"},
                                                {"first", Type::boolean, "false"},
-                                               {"velocity", Type::boolean, "false"}}};
+                                               {"velocity", Type::boolean, "false"}},
+                                .axes = {{"..., ..., ..., 1, 1, 1, 1 ->"}}};
 
 template <class C>
 struct SgdFunction {

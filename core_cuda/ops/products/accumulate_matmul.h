@@ -14,6 +14,7 @@ inline constexpr Signature kAccumulateMatmul{
                {"a", Kind::tensor, Layout::matrix},
                {"b", Kind::tensor, Layout::matrix}},
     .attributes = {{"transpose_a", Type::boolean, "false"}, {"transpose_b", Type::boolean, "false"}},
+    .axes = {{"...mn/k, ...mk^transpose_a, ~...kn^transpose_b ->"}},
 };
 
 const Operator& accumulate_matmul();

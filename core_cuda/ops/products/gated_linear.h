@@ -21,6 +21,7 @@ inline constexpr Signature kGatedLinear{
     .attributes = {{"activation", Type::string, "silu", activations::kNames},
                    {"transpose_weight", Type::boolean, "true"},
                    {"keep", Type::boolean, "true"}},
+    .axes = {{"...K, Kn^transpose_weight, Kn^transpose_weight, n, n -> ...n, ...n, ...n"}},
 };
 
 const Operator& gated_linear();
@@ -49,6 +50,8 @@ inline constexpr Signature kGatedLinearBackward{
                    {"need_dup_weight", Type::boolean, "true"},
                    {"need_dgate_bias", Type::boolean, "true"},
                    {"need_dup_bias", Type::boolean, "true"}},
+    .axes = {{"...n, ...K, Kn^transpose_weight, Kn^transpose_weight, n, n, ...n, ...n -> ...K/n, "
+              "Kn^transpose_weight/..., Kn^transpose_weight/..., n/..., n/..."}},
 };
 
 const Operator& gated_linear_backward();

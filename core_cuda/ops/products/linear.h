@@ -21,6 +21,8 @@ inline constexpr Signature kLinear{
     .attributes = {{"activation", Type::string, "identity", activations::kNames},
                    {"transpose_weight", Type::boolean, "true"},
                    {"keep", Type::boolean, "true"}},
+    .axes = {{"...k, kn^transpose_weight, n/k -> ...n/k, ...n/k", "activation=identity"},
+             {"...K, Kn^transpose_weight, n -> ...n, ...n"}},
 };
 
 const Operator& linear();
@@ -40,6 +42,9 @@ inline constexpr Signature kLinearBackward{
                    {"need_dx", Type::boolean, "true"},
                    {"need_dweight", Type::boolean, "true"},
                    {"need_dbias", Type::boolean, "true"}},
+    .axes = {{"...n, ...k, kn^transpose_weight, n, ...n -> ...k/n, kn^transpose_weight/..., n/...",
+              "activation=identity"},
+             {"...n, ...K, Kn^transpose_weight, n, ...n -> ...K/n, Kn^transpose_weight/..., n/..."}},
 };
 
 const Operator& linear_backward();

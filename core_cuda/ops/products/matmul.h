@@ -10,6 +10,7 @@ inline constexpr Signature kMatmul{
     .inputs = {{"a", Kind::tensor, Layout::matrix}, {"b", Kind::tensor, Layout::matrix}},
     .outputs = {{"c", "a"}},
     .attributes = {{"transpose_a", Type::boolean, "false"}, {"transpose_b", Type::boolean, "false"}},
+    .axes = {{"...mk^transpose_a, ~...kn^transpose_b -> ...mn/k"}},
 };
 
 const Operator& matmul();

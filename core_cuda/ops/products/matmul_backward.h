@@ -20,6 +20,7 @@ inline constexpr Signature kMatmulBackward{
                    {"transpose_b", Type::boolean, "false"},
                    {"need_da", Type::boolean, "true"},
                    {"need_db", Type::boolean, "true"}},
+    .axes = {{"...mn, ...mk^transpose_a, ~...kn^transpose_b -> ...mk^transpose_a/n, ~...kn^transpose_b/m"}},
 };
 
 const Operator& matmul_backward();

@@ -18,6 +18,7 @@ inline constexpr Signature kRope{
     .attributes = {{"seq_dim", Type::i64, "-3"},
                    {"interleaved", Type::boolean, "false"},
                    {"inverse", Type::boolean, "false"}},
+    .axes = {{"b...ThD, ~bTF, ~bTF -> b...ThD", "seq_dim=-3"}, {"b...TD, ~bTF, ~bTF -> b...TD", "seq_dim=-2"}},
 };
 
 const Operator& rope();

@@ -1,0 +1,198 @@
+"""The axes along which a call of an operator can be divided, and what becomes of its tensors then.
+
+An operator declares them in the notation that `Axes` in core_cuda/core/declaration/signature.h describes. Nothing here
+belongs to a framework: shapes are sequences of sizes, which may be a tracer's symbols.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from fusedops.declarations import Axes, Operator
+
+_LEADING = "..."
+_TERM = re.compile(
+    r"(?P<broadcast>~?)(?P<axes>1|(?:[a-zA-Z]|\.\.\.)+)(?:\^(?P<swapped>\w+))?"
+    r"(?:/(?P<summed>(?:[a-zA-Z]|\.\.\.)+))?(?::(?P<weight>\w+))?"
+)
+_CONDITION = re.compile(r"(?P<absent>!?)(?P<name>\w+)(?:(?P<relation>!?=)(?P<value>\S+))?")
+
+
+@dataclass(frozen=True)
+class Share:
+    """A tensor of one part of a call, in terms of the tensor of the whole call."""
+
+    kind: str  # "all" of it, a "part", a "term" of a sum, or a "mean" of which all parts' weighted mean is the whole
+    dim: int = 0  # of a "part": the divided dimension
+
+
+ALL, TERM, MEAN = Share("all"), Share("term"), Share("mean")
+
+
+@dataclass(frozen=True)
+class Division:
+    """An axis along which a call can be divided, with the share that a part has of each tensor."""
+
+    axis: str
+    sizes: tuple[Any, ...]  # of the tensors that have the axis
+    inputs: tuple[Share, ...]
+    outputs: tuple[Share, ...]
+
+    def allows(self, parts: int) -> bool:
+        """True if a call can have so many parts. They may have any sizes if all tensors have the same number of
+        elements along the axis, and are equal otherwise, as those of key heads that several heads share."""
+        return all(size == self.sizes[0] for size in self.sizes) or all(size % parts == 0 for size in self.sizes)
+
+
+def divisions(
+    operator: Operator,
+    attributes: Mapping[str, Any],
+    inputs: Sequence[Sequence[Any] | None],
+    outputs: Sequence[Sequence[Any]],
+) -> list[Division]:
+    """The ways to divide a call with these attributes, on tensors of these shapes; None stands for an absent input."""
+    terms = _terms(operator, attributes, inputs)
+    if terms is None:
+        return []
+    shapes = (*inputs, *outputs)
+    ranks = [len(s) - len(t.axes) + 1 for t, s in zip(terms, shapes, strict=True) if s is not None and t.has_leading]
+    tensors = _placed(terms, shapes, max(0, *ranks) if ranks else 0)
+    axes = dict.fromkeys(axis for tensor in tensors for axis in tensor.dims if axis and not axis.isupper())
+    found = []
+    for axis in axes:
+        sizes = tuple(s[x.dims.index(axis)] for x, s in zip(tensors, shapes, strict=True) if s and axis in x.dims)
+        shares = [x.share(axis, i >= len(inputs)) for i, x in enumerate(tensors)]
+        found.append(Division(axis, sizes, tuple(shares[: len(inputs)]), tuple(shares[len(inputs) :])))
+    return found
+
+
+def means(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[Any]) -> dict[int, int]:
+    """The outputs that are means over axes, each with the output that weights it; None stands for an absent input."""
+    terms = (_terms(operator, attributes, inputs) or ())[len(operator.inputs) :]
+    names = [output.name for output in operator.outputs]
+    return {i: names.index(term.weight) for i, term in enumerate(terms) if term.weight is not None}
+
+
+@dataclass(frozen=True)
+class _Term:
+    """The declared axes of one tensor."""
+
+    axes: tuple[str, ...]
+    summed: tuple[str, ...]
+    is_broadcast: bool
+    weight: str | None
+
+    @property
+    def has_leading(self) -> bool:
+        """True if the tensor's rank says how many leading axes there are."""
+        return _LEADING in self.axes and not self.is_broadcast
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """The axes of one tensor of a call."""
+
+    term: _Term
+    dims: tuple[str | None, ...]  # None: a dimension that no axis divides
+    summed: tuple[str, ...]
+    lacked: tuple[str, ...]  # axes along which it is broadcast
+
+    def share(self, axis: str, is_output: bool) -> Share:
+        if axis in self.dims:
+            return Share("part", dim=self.dims.index(axis))
+        if axis in self.summed or (is_output and axis in self.lacked):
+            return TERM if self.term.weight is None else MEAN
+        return ALL
+
+
+def _placed(terms: Sequence[_Term], shapes: Sequence[Sequence[Any] | None], leading: int) -> list[_Tensor]:
+    sizes: dict[str, Any] = {}
+    for term, shape in zip(terms, shapes, strict=True):
+        if _is_divisible(shape) and not term.is_broadcast:
+            sizes |= zip(_last(_expanded(term.axes, leading), shape), shape, strict=False)
+    return [_tensor(term, shape, leading, sizes) for term, shape in zip(terms, shapes, strict=True)]
+
+
+def _tensor(term: _Term, shape: Sequence[Any] | None, leading: int, sizes: Mapping[str, Any]) -> _Tensor:
+    if not _is_divisible(shape):
+        return _Tensor(term, (), (), ())
+    axes, summed = _expanded(term.axes, leading), _expanded(term.summed, leading)
+    own = _last(axes, shape)
+    if not term.is_broadcast:
+        return _Tensor(term, own, summed, ())
+    dims = tuple(None if n == 1 and sizes.get(axis, 1) != 1 else axis for axis, n in zip(own, shape, strict=True))
+    return _Tensor(term, dims, summed, tuple(axis for axis in axes if axis not in dims))
+
+
+def _is_divisible(shape: Sequence[Any] | None) -> TypeGuard[Sequence[Any]]:
+    """False for an absent input, and for an output that is not needed, whose shape is [0]: all parts have the same."""
+    return shape is not None and not (len(shape) == 1 and isinstance(shape[0], int) and shape[0] == 0)
+
+
+def _expanded(axes: tuple[str, ...], leading: int) -> tuple[str, ...]:
+    """The axes, with one for each leading dimension."""
+    if _LEADING not in axes:
+        return axes
+    place = axes.index(_LEADING)
+    return (*axes[:place], *map(str, range(leading)), *axes[place + 1 :])
+
+
+def _last(axes: tuple[str, ...], shape: Sequence[Any]) -> tuple[str, ...]:
+    """As many of them as there are dimensions."""
+    return axes[max(0, len(axes) - len(shape)) :]
+
+
+def declared(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[Any]) -> Axes | None:
+    """The declaration that counts for a call; None stands for an absent input."""
+    given = {x.name for x, found in zip(operator.inputs, inputs, strict=True) if found is not None}
+    for axes in operator.axes:
+        if all(_holds(condition, operator, attributes, given) for condition in axes.when.split()):
+            return axes
+    return None
+
+
+def _terms(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[Any]) -> tuple[_Term, ...] | None:
+    axes = declared(operator, attributes, inputs)
+    if axes is None:
+        return None
+    terms = _parsed(axes.tensors, frozenset(name for name, value in attributes.items() if value is True))
+    if len(terms) != len(operator.inputs) + len(operator.outputs):
+        raise ValueError(f"{operator.name}: {axes.tensors!r} must name all inputs and outputs")
+    return terms
+
+
+def _holds(condition: str, operator: Operator, attributes: Mapping[str, Any], given: Collection[str]) -> bool:
+    match = _match(_CONDITION, condition)
+    if match["relation"] is None:
+        return (match["name"] in given) != bool(match["absent"])
+    attribute = next(a for a in operator.attributes if a.name == match["name"])
+    return bool(attributes[attribute.name] == attribute.read(match["value"])) == (match["relation"] == "=")
+
+
+@functools.cache
+def _parsed(tensors: str, swapped: frozenset[str]) -> tuple[_Term, ...]:
+    inputs, outputs = tensors.split("->")
+    texts = [text.strip() for side in (inputs, outputs) for text in side.split(",") if text.strip()]
+    return tuple(_term(_match(_TERM, text), swapped) for text in texts)
+
+
+def _term(match: re.Match[str], swapped: Collection[str]) -> _Term:
+    axes = _split(match["axes"])
+    if match["swapped"] in swapped:
+        axes = (*axes[:-2], axes[-1], axes[-2])
+    return _Term(axes, _split(match["summed"]), bool(match["broadcast"]), match["weight"])
+
+
+def _split(axes: str | None) -> tuple[str, ...]:
+    return tuple(re.findall(r"[a-zA-Z]|\.\.\.", axes or ""))
+
+
+def _match(pattern: re.Pattern[str], text: str) -> re.Match[str]:
+    match = pattern.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} must be in the notation of axes")
+    return match
