@@ -1,9 +1,15 @@
-"""Members of a package that are imported on first use."""
+"""Modules that are imported when they are needed."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Callable, Mapping
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
 
@@ -20,3 +26,42 @@ def members(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
         return module if module.__name__ == f"{package}.{name}" else getattr(module, name)
 
     return get
+
+
+def import_with(module: str, follower: str) -> None:
+    """Imports `follower` as soon as this process imports `module`, unless it lacks what `follower` imports from it."""
+    if module in sys.modules:
+        _import_if_possible(follower)
+    else:
+        sys.meta_path.insert(0, _Companion(module, follower))
+
+
+def _import_if_possible(module: str) -> None:
+    with contextlib.suppress(ImportError):
+        importlib.import_module(module)
+
+
+class _Companion(MetaPathFinder, Loader):
+    """Finds and loads a module as others do, and imports another one behind it."""
+
+    def __init__(self, module: str, follower: str) -> None:
+        self.module, self.follower = module, follower
+        self.found: Any = None
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != self.module:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            self.found, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self.found.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self.found
+        self.found.exec_module(module)
+        _import_if_possible(self.follower)

@@ -47,5 +47,8 @@ __all__ = ["convert", "explain", "load", "revert"]
 __all__ += functions.__all__
 
 
+lazy.import_with("torch.distributed.tensor", "fusedops.torch.distributed.strategies")  # it takes a second to import
+
+
 def __dir__() -> list[str]:
     return sorted({*__all__, *_LAZY, "ops"})

@@ -43,14 +43,25 @@ def _check_classes(declaration: Operator, inputs: Inputs, error: Exception) -> N
 
     That shows only when it is called: some subclasses run any operator.
     """
-    if not isinstance(error, (TypeError, NotImplementedError)) and "DTensor" not in str(error):
+    tensors = [*_tensors(declaration, inputs)]
+    distributed = [name for name, x in tensors if internals.is_distributed(x)]
+    if distributed and "mixed torch.Tensor and DTensor" in str(error):
+        for name, x in tensors:
+            if not internals.is_distributed(x) and x.numel() != 1:  # DTensor takes one number as it is
+                placed = f"torch.distributed.tensor.distribute_tensor({name}, {distributed[0]}.device_mesh, placements)"
+                raise TypeError(
+                    f"fusedops.{declaration.name}: {name} must be a DTensor beside {distributed[0]}; "
+                    f"got {type(x).__name__}: pass {placed}"
+                ) from error
+    if not isinstance(error, (TypeError, NotImplementedError)):
         return
-    for name, x in _tensors(declaration, inputs):
+    for name, x in tensors:
         if type(x) not in (torch.Tensor, torch.nn.Parameter):
-            kind = type(x).__name__
-            advice = f": pass {name}.to_local() or {name}.full_tensor()" if kind == "DTensor" else ""
+            advice = f": pass {name}.full_tensor()" if name in distributed else ""
             expected = "a torch.Tensor, or of a class that runs fused operators"
-            raise TypeError(f"fusedops.{declaration.name}: {name} must be {expected}; got {kind}{advice}") from error
+            raise TypeError(
+                f"fusedops.{declaration.name}: {name} must be {expected}; got {type(x).__name__}{advice}"
+            ) from error
 
 
 def renamed(error: Any, operator: str, function: str, **arguments: str) -> Any:

@@ -64,6 +64,11 @@ def is_exported_to_onnx() -> bool:
     return onnx is not None and is_recorded and onnx.is_in_onnx_export()
 
 
+def is_distributed(x: Any) -> bool:
+    """True for a DTensor. Its class is in torch.distributed.tensor, which takes a second to import."""
+    return type(x).__name__ == "DTensor"
+
+
 def is_symbol(x: Any) -> bool:
     """Whether x stands for a tensor while torch.fx records a module."""
     return isinstance(x, torch.fx.Proxy)

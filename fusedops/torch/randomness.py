@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fusedops import checks
+from fusedops.torch import distributed, internals
 
 
 def seed_of(function: str, seed: Any, x: Any) -> Any:
@@ -21,8 +22,9 @@ def seed_of(function: str, seed: Any, x: Any) -> Any:
         return seed
     device = x.device if isinstance(x, Tensor) else None  # the operator refuses what is no tensor
     if seed is None:
-        return torch.randint(2**63 - 1, (2,), dtype=torch.int64, device=device)
-    key, offset = checks.pair_of_integers(function, "seed", seed)
-    made = torch.full((2,), key, dtype=torch.int64, device=device)
-    made[1:].fill_(offset)
-    return made
+        made = torch.randint(2**63 - 1, (2,), dtype=torch.int64, device=device)
+    else:
+        key, offset = checks.pair_of_integers(function, "seed", seed)
+        made = torch.full((2,), key, dtype=torch.int64, device=device)
+        made[1:].fill_(offset)
+    return distributed.agreed(made, x) if internals.is_distributed(x) else made

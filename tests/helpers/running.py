@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,30 @@ def run_program(
 ) -> subprocess.CompletedProcess[str]:
     """Runs one of tests/programs/ in a process of its own."""
     return interpreter(PROGRAMS / name, *arguments, env=environment(device, **variables), cwd=cwd, is_new=is_new)
+
+
+def run_ranks(name: str, *arguments: str, device: str, world: int, folder: Path, timeout: float = 400) -> list[str]:
+    """Runs one of tests/programs/ once per rank, on the CPU with gloo, on GPUs with NCCL: what each rank has printed.
+
+    A program gets the arguments, the kind of device, its rank, the number of ranks and a new file for their store.
+    """
+    # Neither the network's name of this machine nor multicast over NVLink is there everywhere.
+    variables = environment(device, GLOO_SOCKET_IFNAME="lo", NCCL_NVLS_ENABLE="0")
+    logs = [folder / f"{rank}.log" for rank in range(world)]
+    ranks = []
+    try:
+        for rank, log in enumerate(logs):
+            command = [sys.executable, PROGRAMS / name, *arguments, device, str(rank), str(world), folder / "store"]
+            with log.open("w") as output:
+                ranks.append(subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=variables))
+        end = time.monotonic() + timeout
+        codes = [process.wait(timeout=max(0, end - time.monotonic())) for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+    for code, log in zip(codes, logs, strict=True):
+        assert code == 0, log.read_text()
+    return [log.read_text() for log in logs]
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

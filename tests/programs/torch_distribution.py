@@ -125,17 +125,17 @@ def compiled(model: torch.nn.Module) -> Callable[..., torch.Tensor]:
     return model
 
 
-device, rank, store = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+device, rank, world, store = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 if device == "cuda":
     torch.cuda.set_device(rank)
 dist.init_process_group(
     "nccl" if device == "cuda" else "gloo",
     init_method=f"file://{store}",
     rank=rank,
-    world_size=2,
+    world_size=world,
     timeout=datetime.timedelta(seconds=120),
 )
-mesh = dist.device_mesh.init_device_mesh(device, (2,))
+mesh = dist.device_mesh.init_device_mesh(device, (world,))
 torch.manual_seed(0)
 model = Model().to(device)
 batches = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.helpers.checks import tuples
 from tests.helpers.torch_functions import assert_same, call_and_leaves, outputs_and_gradients
 
 SUBCLASS = "a torch.Tensor, or of a class that runs fused operators"
@@ -105,19 +106,20 @@ def mesh(torch_backend):
 
 
 def test_distributed_tensors(case, spec, mesh):
-    """Alone and beside a tensor of this process."""
+    """They run; beside one of them, a tensor of this process alone does not."""
     from torch.distributed.tensor import DTensor, Replicate
 
     torch, function, inputs, names = case
     place = first_matrix(inputs)
     distributed = [DTensor.from_local(x.detach(), mesh, [Replicate()], run_check=False) for x in inputs]
-    for given, name in ((distributed, names[0]), (with_one(inputs, place, distributed[place]), names[place])):
-        advice = rf"pass {name}.to_local\(\) or {name}.full_tensor\(\)"
-        with pytest.raises(
-            TypeError, match=rf"fusedops\.{spec.name}: {name} must be {SUBCLASS}; got DTensor: {advice}$"
-        ):
-            function(*given)
-    assert_same(torch, function(*(x.to_local() for x in distributed)), function(*inputs))
+    results = tuples(function(*distributed))
+    assert all(type(y) is DTensor for y in results)
+    assert_same(torch, tuple(y.to_local() for y in results), function(*inputs))
+    local = [name for i, (name, x) in enumerate(zip(names, inputs, strict=True)) if i != place and x.numel() != 1]
+    if local:
+        sentence = rf"{local[0]} must be a DTensor beside {names[place]}; got Tensor: pass torch\.distributed\.tensor\."
+        with pytest.raises(TypeError, match=rf"fusedops\.{spec.name}: {sentence}distribute_tensor\({local[0]}, "):
+            function(*with_one(inputs, place, distributed[place]))
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 
-from fusedops.torch import internals
+from fusedops.torch import distributed, internals
 from fusedops.torch.library import DTYPES
 
 FLOATING = frozenset(dtype for dtype in DTYPES if dtype.is_floating_point)
@@ -105,7 +105,7 @@ def unfused_input(x: Any, what: str = "input") -> str | None:
         return f"the {what} is {name(x.layout)}"
     if x.is_nested:
         return f"the {what} is nested"
-    if type(x).__name__ == "DTensor":  # its class is in torch.distributed, which is not imported here
+    if internals.is_distributed(x) and not distributed.takes_dtensors():
         return f"the {what} is a DTensor"
     if x.is_cpu or x.is_cuda or x.is_meta:  # much faster than x.device.type
         return "ONNX has no such operator" if internals.is_exported_to_onnx() else None

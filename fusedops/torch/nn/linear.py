@@ -13,7 +13,7 @@ from torch.types import Device
 import fusedops.torch as fo
 from fusedops.functions.common import Activation
 from fusedops.torch.autocast import autocast_dtype
-from fusedops.torch.internals import is_any_autocast_enabled, is_watched
+from fusedops.torch.internals import is_any_autocast_enabled, is_distributed, is_watched
 from fusedops.torch.nn import main_grad
 from fusedops.torch.nn.layer import (
     FusedLayer,
@@ -52,6 +52,8 @@ _OF_PLAIN = tuple(map(_functions, _PLAIN))
 
 def _is_special(weight: Tensor) -> bool:
     """Whether it is around other tensors, such as a quantized weight, or may have an F.linear of its own."""
+    if is_distributed(weight):
+        return False
     return hasattr(weight, "__tensor_flatten__") or _functions(type(weight)) not in _OF_PLAIN
 
 
@@ -174,7 +176,8 @@ class Linear(FusedLayer, nn.Linear):
         no such effects, and torch.autograd.grad with respect to the weight have torch's gradient.
 
     torch's own code handles 16 bits on a CPU, where its products are faster, unless the weight has a main_grad; all
-    other dtypes, devices and layouts; and weights that are quantized or distributed, whose gradient is in `grad`.
+    other dtypes, devices and layouts; and weights that are quantized. The gradient of a weight that is quantized or
+    distributed is in `grad`.
 
     Example:
         >>> layer = fnn.Linear(2, 1, activation="relu")

@@ -10,6 +10,7 @@ from torch.types import Device
 
 import fusedops.torch as fo
 from fusedops.functions.common import Reduction
+from fusedops.torch.internals import is_distributed
 from fusedops.torch.nn.layer import (
     FusedLayer,
     as_original,
@@ -59,7 +60,9 @@ class CrossEntropyLoss(FusedLayer, nn.CrossEntropyLoss):
     def _unfused(self, *inputs: Any) -> str | None:
         if self.weight is not None:
             return "weight is set"
-        return unfused_input(inputs[0]) or unfused_target(*inputs[1:]) if inputs else None
+        if not inputs:
+            return None
+        return unfused_input(inputs[0]) or _sharded_classes(inputs[0]) or unfused_target(*inputs[1:])
 
     def extra_repr(self) -> str:
         return options(self, ignore_index=-100, reduction="mean", label_smoothing=0.0)
@@ -107,7 +110,7 @@ class LinearCrossEntropyLoss(FusedLayer, nn.Module):
             gradient of all weights.
 
     torch's own code computes the logits, and then their loss, of a `linear` that was replaced or has a hook, of weights
-    that are quantized or distributed, of probabilities as a target, and of other dtypes, devices and layouts.
+    that are quantized, of probabilities as a target, and of other dtypes, devices and layouts.
 
     Example:
         >>> loss = fnn.LinearCrossEntropyLoss(1, 2)
@@ -187,6 +190,15 @@ def of_classes(
 
 def _padded(logits: Any) -> str | None:
     return padded_by_compiler(logits, min(logits.dim() - 1, 1)) if isinstance(logits, Tensor) else None
+
+
+def _sharded_classes(x: Any) -> str | None:
+    """Why torch's own code computes the loss of these logits, which the operator would gather; torch's loss_parallel
+    leaves them in shards."""
+    if not is_distributed(x):
+        return None
+    of_classes = min(x.dim(), 2) - 1
+    return "the classes are sharded" if any(p.is_shard(of_classes) for p in x.placements) else None
 
 
 def unfused_target(target: Any = None) -> str | None:

@@ -14,7 +14,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 import fusedops.torch as fo
 from fusedops.functions.common import Activation
-from fusedops.torch.internals import are_transforms_active, tracing_state
+from fusedops.torch.internals import are_transforms_active, is_distributed, tracing_state
 
 _ops = torch.ops.fusedops
 _last_writes: Any = WeakIdKeyDictionary()  # the stream of each weight's last write to main_grad in this backward
@@ -22,9 +22,9 @@ _last_writes: Any = WeakIdKeyDictionary()  # the stream of each weight's last wr
 
 def has_main_grad(weight: Any) -> bool:
     """Whether the gradient of a linear layer's weight is to be added to `weight.main_grad`: one of another dtype than
-    the sums have is left to the program, with the gradient in grad."""
+    the sums have, and that of a DTensor, is left to the program, with the gradient in grad."""
     total = getattr(weight, "main_grad", None)
-    return isinstance(total, Tensor) and total.dtype is _dtype_of_sums(weight)
+    return isinstance(total, Tensor) and total.dtype is _dtype_of_sums(weight) and not is_distributed(weight)
 
 
 def is_added(weight: Any) -> bool:

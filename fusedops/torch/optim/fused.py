@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fusedops.torch.internals import by_device_and_dtype
+from fusedops.torch.internals import by_device_and_dtype, is_distributed
 from fusedops.torch.operators import OPERATORS
 
 Group = dict[str, Any]
@@ -127,7 +127,10 @@ class FusedOptimizer(torch.optim.Optimizer):
         rest = [p.grad for group in others for p in group["params"] if p.grad is not None]
         grads = [grad for update in updates for grad in update.grads]
         if rest or any(grad is not local(grad) for grad in grads):
-            norms = [whole(torch.nn.utils.get_total_norm([*rest, *grads]))]
+            by_mesh: dict[Any, list[torch.Tensor]] = {}
+            for grad in (*rest, *grads):
+                by_mesh.setdefault(getattr(grad, "device_mesh", None), []).append(grad)
+            norms = [whole(torch.nn.utils.get_total_norm(some)) for some in by_mesh.values()]
         else:
             norms = [OPERATORS.global_norm(update.grads) for update in updates]
         if not norms:
@@ -190,7 +193,14 @@ def _with_gradients(group: Group) -> tuple[list[torch.Tensor], list[Any]]:
     found = [grad for grad in grads if grad is not None]
     if len(found) < len(grads):
         params = [p for p, grad in zip(params, grads, strict=True) if grad is not None]
-    return params, found
+    return params, [_placed(grad, p) if is_distributed(p) else grad for p, grad in zip(params, found, strict=True)]
+
+
+def _placed(grad: Any, p: Any) -> Any:
+    """A DTensor's gradient where the parameter is: that of a replicated one may be a sum that no process has yet."""
+    if not is_distributed(grad) or grad.placements == p.placements:
+        return grad
+    return grad.redistribute(p.device_mesh, p.placements)
 
 
 def local(x: torch.Tensor) -> torch.Tensor:

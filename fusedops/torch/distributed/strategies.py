@@ -1,0 +1,164 @@
+"""DTensor's sharding strategies of all operators, forward and backward, from the axes that they declare.
+
+A strategy lists the placements with which every process can call the operator on its own shards. DTensor chooses those
+that cost the least communication, redistributes the inputs accordingly, and keeps the choice for calls of the same
+shapes, placements and attributes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor._dtensor_spec import DTensorSpec
+from torch.distributed.tensor._op_schema import OpSchema, OpSpec, OpStrategy, RuntimeSchemaInfo
+from torch.distributed.tensor._ops.utils import generate_redistribute_costs, register_op_strategy
+from torch.distributed.tensor.placement_types import Placement, _StridedShard
+
+from fusedops.axes import ALL, Division, Share, divisions, means
+from fusedops.declarations import Operator
+from fusedops.torch.library import SIGNATURES, Signature, for_each, overload
+from fusedops.torch.shapes import Shaped, infer
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """A division over the processes of one mesh dimension; without one, all of them compute the same."""
+
+    division: Division | None
+    stride: int | None  # the split factor, if shards are interleaved as those of FSDP2 with tensor parallelism are
+
+    def placement(self, share: Share) -> Placement:
+        if share.kind == "part":
+            return Shard(share.dim) if self.stride is None else _StridedShard(share.dim, split_factor=self.stride)
+        return Replicate() if share == ALL else Partial()
+
+
+class _Call:
+    """A call of an operator, as DTensor describes it."""
+
+    def __init__(self, signature: Signature, arguments: Sequence[Any]) -> None:
+        self.declaration = signature.declaration
+        given = signature.padded(arguments)
+        self.tensors: list[OpStrategy] = [x for x in given if x is not None]
+        self.places = [i for i, x in enumerate(given) if x is not None]
+        self.specs = [x.strategies[0].output_spec for x in self.tensors]
+        self.mesh = self.specs[0].mesh
+        rest = tuple(arguments[signature.inputs :])
+        shaped = [None if x is None else Shaped(x.tensor_meta.dtype, x.tensor_meta.shape) for x in given]
+        shapes = [None if x is None else x.shape for x in shaped]
+        outputs = [shape for _, shape in infer(signature, (*shaped, *rest))]
+        self.divisions = divisions(self.declaration, _attributes(signature, arguments), shapes, outputs)
+
+    def choices(self, mesh_dim: int) -> Iterator[_Choice]:
+        placements = [spec.placements[mesh_dim] for spec in self.specs]
+        strides = dict.fromkeys(p.split_factor for p in placements if isinstance(p, _StridedShard))
+        for division in self.divisions:
+            for stride in (None, *strides):
+                yield _Choice(division, stride)
+        yield _Choice(None, None)
+
+    def strategy(self) -> OpStrategy:
+        combinations = itertools.product(*(tuple(self.choices(i)) for i in range(self.mesh.ndim)))
+        found = [spec for choices in combinations if (spec := self._spec(choices)) is not None]
+        if not found:
+            names = " and ".join(x.name for x in self.declaration.inputs if x.updated)
+            raise ValueError(
+                f"fusedops.{self.declaration.name}: {names} must be sharded as the result of the other inputs is, or "
+                "replicated; got placements that would need another layout of what is updated in place"
+            )
+        return OpStrategy(found)
+
+    def _spec(self, choices: Sequence[_Choice]) -> OpSpec | None:
+        """All placements with these choices, one for each mesh dimension; None if the call does not allow them."""
+        inputs = []
+        for place, tensor, given in zip(self.places, self.tensors, self.specs, strict=True):
+            placements = tuple(c.placement(c.division.inputs[place] if c.division else ALL) for c in choices)
+            is_kept = placements == given.placements
+            if not is_kept and (self.declaration.inputs[place].updated or not self._fills(given.shape, placements)):
+                return None
+            inputs.append(DTensorSpec(self.mesh, placements, tensor_meta=tensor.tensor_meta))
+        for division in {c.division for c in choices if c.division}:
+            parts = math.prod(self.mesh.size(i) for i, c in enumerate(choices) if c.division == division)
+            if not division.allows(parts):
+                return None
+        outputs = tuple(
+            DTensorSpec(self.mesh, tuple(c.placement(c.division.outputs[i] if c.division else ALL) for c in choices))
+            for i in range(len(self.declaration.outputs))
+        )
+        costs = [generate_redistribute_costs(x, spec) for x, spec in zip(self.tensors, inputs, strict=True)]
+        return OpSpec(outputs[0] if len(outputs) == 1 else outputs if outputs else None, inputs, costs)
+
+    def _fills(self, shape: Sequence[Any], placements: Sequence[Placement]) -> bool:
+        """True if every process has an element along each sharded dimension: no others are worth a redistribution."""
+        parts = [1] * len(shape)
+        for mesh_dim, placement in enumerate(placements):
+            if isinstance(placement, (Shard, _StridedShard)):
+                parts[placement.dim] *= self.mesh.size(mesh_dim)
+        return all(count == 1 or size >= count for size, count in zip(shape, parts, strict=True))
+
+
+def _attributes(signature: Signature, arguments: Sequence[Any]) -> dict[str, Any]:
+    names = [a.name for a in signature.declaration.attributes]
+    return dict(zip(names, signature.attributes(tuple(arguments[signature.inputs :])), strict=True))
+
+
+def _handler(signature: Signature) -> Callable[..., Any]:
+    """A function that computes a call as DTensor does, and of means over shards the mean over all processes."""
+
+    def handle(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        dispatcher = DTensor._op_dispatcher
+        info = dispatcher.unwrap_to_op_info(op, args, kwargs)
+        dispatcher.sharding_propagator.propagate(info)
+        sharding = info.output_sharding
+        if sharding.needs_redistribute:
+            dispatcher.redistribute_local_args(
+                info, sharding.redistribute_schema, sharding.use_val_from_redistribute_schema
+            )
+        outputs = list(dispatcher.wrap(op(*info.local_args, **info.local_kwargs), sharding.output_spec))
+        for place, weight in means(signature.declaration, _attributes(signature, args), signature.padded(args)).items():
+            if any(isinstance(p, Partial) for p in outputs[place].placements):
+                outputs[place], outputs[weight] = _mean(outputs[place], outputs[weight])
+        return tuple(outputs)
+
+    return handle
+
+
+def _mean(shares: DTensor, weights: DTensor) -> tuple[DTensor, DTensor]:
+    """The mean over all processes of means over shards, and its weight. A shard of weight 0 has no mean, but NaN."""
+    own = weights._local_tensor
+    terms = torch.where(own != 0, shares._local_tensor * own, 0.0)
+    placements = [Replicate()] * shares.device_mesh.ndim
+    total = DTensor(terms, shares._spec, requires_grad=False).redistribute(placements=placements)
+    weight = weights.redistribute(placements=placements)
+    return total / weight, weight
+
+
+def _register(row: Operator) -> None:
+    if any(x.kind == "list" for x in row.inputs):
+        return  # optimizers call these with the shards of their process
+    signature = SIGNATURES[row.name]
+    has_means = any(":" in declared.tensors for declared in row.axes)
+    # DTensor's cache compares the arguments from this place on as they are, and of those before it the tensors alone,
+    # without their places. Numbers in place of tensors vary, and need not be compared where no tensor may be absent.
+    is_ambiguous = sum(x.kind != "tensor" for x in row.inputs) > 1
+    compared = 0 if is_ambiguous else signature.inputs + len(signature.scalars)
+
+    def strategy(schema: OpSchema) -> OpStrategy:
+        return _Call(signature, schema.args_schema).strategy()
+
+    for name in (row.name, f"_{row.name}"):
+        if not hasattr(torch.ops.fusedops, name):
+            continue
+        operator: Any = overload(name)
+        register_op_strategy(operator, RuntimeSchemaInfo(static_argnum=compared))(strategy)
+        if has_means:
+            DTensor._op_dispatcher._custom_op_handlers[operator] = _handler(signature)
+
+
+for_each(_register)

@@ -1,0 +1,381 @@
+"""Run by torch/test_dtensor.py, once per rank: calls and models on DTensors, compared with those in one process."""
+
+import contextlib
+import copy
+import datetime
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
+from torch.utils.checkpoint import checkpoint
+
+import fusedops.torch as fo
+import fusedops.torch.optim as fused_optim
+from tests.helpers.axes import MOST_ELEMENTS, assert_close, others, recorded, run, single, ways
+from tests.helpers.calls import function_of
+from tests.helpers.frameworks import backend as backend_of
+from tests.specifications import SPECIFICATIONS
+
+section, device, rank, world, store = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
+if device == "cuda":
+    torch.cuda.set_device(rank)
+torch.set_num_threads(1)
+dist.init_process_group(
+    "nccl" if device == "cuda" else "gloo",
+    init_method=f"file://{store}",
+    rank=rank,
+    world_size=world,
+    timeout=datetime.timedelta(seconds=120),
+)
+mesh = dist.device_mesh.init_device_mesh(device, (world,))
+backend = backend_of("torch", device)
+
+
+def placed(x: torch.Tensor, placement: Any) -> DTensor:
+    """x as a DTensor. Of a partial sum, each rank has another term."""
+    x = x.detach()
+    if isinstance(placement, Partial):
+        term = x if rank == 0 else torch.zeros_like(x)
+        return DTensor.from_local(term, mesh, [placement], run_check=False)
+    return distribute_tensor(x, mesh, [placement])
+
+
+def full(y: DTensor) -> torch.Tensor:
+    """The whole tensor; of 8 bits as bytes, since gloo knows no float8."""
+    local = y.to_local()
+    shards = local.view(torch.uint8) if local.element_size() == 1 else local
+    whole_sizes = {"shape": y.shape, "stride": y.stride()}
+    return DTensor.from_local(shards, mesh, y.placements, run_check=False, **whole_sizes).full_tensor()
+
+
+def of_share(share: Any) -> Any:
+    return {"part": Shard(share.dim), "all": Replicate(), "term": Partial(), "mean": Replicate()}[share.kind]
+
+
+def operators() -> None:
+    """Every registered operator in every way in which its axes divide it: nothing is sent, and the results are the
+    shares that the axes say."""
+    from fusedops.torch.library import SIGNATURES, overload
+
+    count = 0
+    calls = [call for spec in SPECIFICATIONS for call in recorded(backend, spec, np.random.default_rng(0))]
+    for call in (*calls, *others(torch, np.random.default_rng(0))):
+        signature = SIGNATURES[call.name]
+        if any(isinstance(x, list) for x in call.arguments[: signature.inputs]):
+            continue
+        results, updated = run(torch, call)
+        for division in ways(call, results):
+            if not division.allows(world):
+                continue
+            inputs = [
+                None if x is None else placed(single(x), of_share(share))
+                for x, share in zip(call.arguments, division.inputs, strict=False)
+            ]
+            arguments = (*inputs, *call.arguments[signature.inputs :])
+            with CommDebugMode() as messages:
+                got = overload(call.name)(*arguments)
+            label = f"{call} along {division.axis}"
+            has_mean = any(share.kind == "mean" for share in division.outputs)
+            assert has_mean or messages.get_total_counts() == 0, label
+            got = () if got is None else got if isinstance(got, tuple) else (got,)
+            for y, expected, share in zip(got, results, division.outputs, strict=True):
+                assert has_mean or y.placements == (of_share(share),), (label, y.placements)
+                assert_close(torch, full(y), expected, label)
+            mutated = [x for x, declared in zip(inputs, signature.declaration.inputs, strict=True) if declared.updated]
+            for y, expected in zip(mutated, updated, strict=True):
+                assert_close(torch, y.full_tensor(), expected, label)
+            count += 1
+    assert count > 100
+
+
+def placements_of(inputs: tuple[torch.Tensor, ...]) -> Iterator[list[Any]]:
+    """One input at a time sharded along each dimension, or a partial sum; then all along the same."""
+    everywhere = [Replicate() for _ in inputs]
+    yield everywhere
+    for i, x in enumerate(inputs):
+        for dim in range(x.dim()):
+            yield [*everywhere[:i], Shard(dim), *everywhere[i + 1 :]]
+        if x.is_floating_point():
+            yield [*everywhere[:i], Partial(), *everywhere[i + 1 :]]
+    for dim in (0, 1, -1):
+        if all(x.dim() > abs(dim) for x in inputs):
+            yield [Shard(dim % x.dim()) for x in inputs]
+
+
+def functions() -> None:
+    """Every public function with any placement of its inputs, forward and backward."""
+    count = 0
+    for spec in SPECIFICATIONS:
+        random = np.random.default_rng(1)
+        samples = [spec.sample((4, 6), random), *itertools.islice(spec.more_samples(random), 2)]
+        for sample in samples:
+            if sum(np.size(x) for x in sample.inputs.values()) > MOST_ELEMENTS or not sample.tensors:
+                continue
+            given = backend.tensors(sample, "float64")
+            names = sample.tensors
+            tensors = tuple(given[name] for name in names)
+            wanted = [name in spec.differentiable(sample) for name in names]
+            function = function_of(backend, spec, sample, given, names)
+            expected, upstream = with_gradients(function, tensors, wanted)
+            for placements in placements_of(tensors):
+                distributed = tuple(placed(x, p) for x, p in zip(tensors, placements, strict=True))
+                got, _ = with_gradients(function, distributed, wanted, upstream)
+                for y, whole in zip(got, expected, strict=True):
+                    assert_close(torch, y.full_tensor(), whole, f"{spec} {sample} {placements}")
+                count += 1
+    assert count > 100
+
+
+def with_gradients(function: Callable[..., Any], tensors: Any, wanted: list[bool], upstream: Any = None) -> Any:
+    inputs = [x.detach().requires_grad_(want) for x, want in zip(tensors, wanted, strict=True)]
+    outputs = function(*inputs)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    if upstream is None:
+        upstream = [torch.rand(y.shape, dtype=y.dtype, device=device, generator=seeded(0)) for y in outputs]
+    dys = [placed(dy, Replicate()) if isinstance(y, DTensor) else dy for y, dy in zip(outputs, upstream, strict=True)]
+    leaves = [x for x in inputs if x.requires_grad]
+    return (*outputs, *torch.autograd.grad(outputs, leaves, dys)) if leaves else outputs, upstream
+
+
+class Block(torch.nn.Module):
+    """A layer of a transformer, whose heads are as many as each rank has."""
+
+    def __init__(self, bias: bool) -> None:
+        super().__init__()
+        self.norm = fo.nn.RMSNorm(WIDTH)
+        self.next_norm = fo.nn.AddLayerNorm(WIDTH)
+        self.q, self.k, self.v, self.o = (fo.nn.Linear(WIDTH, WIDTH, bias) for _ in range(4))
+        self.gate, self.up, self.down = (
+            fo.nn.Linear(n, k, bias) for n, k in 2 * ((WIDTH, HIDDEN),) + ((HIDDEN, WIDTH),)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.norm(x)
+        q, k, v = (linear(h).unflatten(-1, (-1, SIZE)) for linear in (self.q, self.k, self.v))
+        mixed = self.o(fo.attention(q, k, v, causal=True).flatten(-2))
+        h, x = self.next_norm(mixed, x)
+        return x + self.down(fo.swiglu(self.gate(h), self.up(h)))
+
+
+class Model(torch.nn.Module):
+    def __init__(self, bias: bool) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(CLASSES, WIDTH)
+        self.blocks = torch.nn.ModuleList([Block(bias), Block(bias)])
+        self.norm, self.head = fo.nn.RMSNorm(WIDTH), fo.nn.Linear(WIDTH, CLASSES, bias=False)
+
+    def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.checkpointed else block(x)
+        return fo.cross_entropy(self.head(self.norm(x)), labels)
+
+    checkpointed = False
+
+
+def tensor_parallel(model: Model, mesh: Any, keeps_dtensors: bool) -> Model:
+    """Linear layers in parts. `keeps_dtensors`: attention and activations are computed on DTensors, else on shards."""
+    column, row = ColwiseParallel(use_local_output=not keeps_dtensors), RowwiseParallel()
+    plan = {name: column for name in ("q", "k", "v", "gate", "up")} | {name: row for name in ("o", "down")}
+    for block in model.blocks:
+        parallelize_module(block, mesh, plan)
+    return model
+
+
+def sequence_parallel(model: Model, mesh: Any) -> Model:
+    """Norms and residuals on parts of the sequences, linear layers on parts of their weights."""
+    column = ColwiseParallel(input_layouts=Shard(1), use_local_output=False)
+    row = RowwiseParallel(output_layouts=Shard(1), use_local_output=False)
+    plan = {name: column for name in ("q", "k", "v", "gate", "up")} | {name: row for name in ("o", "down")}
+    for block in model.blocks:
+        parallelize_module(block, mesh, {"norm": SequenceParallel(), "next_norm": Everywhere(), **plan})
+    outer = {
+        "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1), use_local_output=False),
+        "norm": SequenceParallel(),
+        "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
+    }
+    return parallelize_module(model, mesh, outer)
+
+
+class Everywhere(ParallelStyle):
+    """Parameters that every rank has; their gradients are sums over the ranks."""
+
+    def _apply(self, module: torch.nn.Module, device_mesh: Any) -> torch.nn.Module:
+        for name, parameter in [*module.named_parameters(recurse=False)]:
+            whole = distribute_tensor(parameter, device_mesh, [Replicate()])
+            module.register_parameter(name, torch.nn.Parameter(whole))
+        return module
+
+
+def whole(x: torch.Tensor) -> torch.Tensor:
+    return x.full_tensor() if isinstance(x, DTensor) else x
+
+
+def steps(model: torch.nn.Module, batches: list[Any], context: Callable[[], Any] = contextlib.nullcontext) -> list[Any]:
+    """The loss and all gradients of each step, and the parameters behind the last."""
+    optimizer = fused_optim.AdamW(model.parameters(), 0.01, max_grad_norm=1.0)
+    history: list[Any] = []
+    for tokens, labels in batches:
+        optimizer.zero_grad()
+        with context():
+            loss = model(tokens, labels)
+        loss.backward()
+        history += [whole(loss.detach()), *(whole(p.grad) for p in model.parameters())]
+        optimizer.step()
+    return [*history, *(whole(p.detach()) for p in model.parameters())]
+
+
+def check(got: list[torch.Tensor], expected: list[torch.Tensor], label: str) -> None:
+    """Half of the digits of the largest number are beyond doubt; gradients that are zero but for rounding have none."""
+    largest = max(float(reference.abs().max()) for reference in expected)
+    for y, reference in zip(got, expected, strict=True):
+        limit = torch.finfo(reference.dtype).eps ** 0.5 * largest
+        torch.testing.assert_close(y, reference, rtol=0, atol=limit, msg=lambda text: f"{label}: {text}")
+
+
+def models() -> None:
+    """Training under tensor and sequence parallelism is that of one process."""
+    for bias in (False, True):
+        torch.manual_seed(0)
+        model = Model(bias).to(device, torch.float64)
+        expected = steps(copy.deepcopy(model), batches)
+        ways: dict[str, Callable[[Model], Any]] = {
+            "tp": lambda m: tensor_parallel(m, mesh, keeps_dtensors=False),
+            "tp of dtensors": lambda m: tensor_parallel(m, mesh, keeps_dtensors=True),
+            "sp": lambda m: sequence_parallel(m, mesh),
+        }
+        for name, parallel in ways.items():
+            with fused_only():
+                check(steps(parallel(copy.deepcopy(model)), batches), expected, name)
+            if bias:
+                compiled = parallel(copy.deepcopy(model))
+                for block in compiled.blocks:
+                    block.compile(backend="aot_eager")
+                check(steps(compiled, batches), expected, f"{name}, compiled")
+                checkpointed = parallel(copy.deepcopy(model))
+                checkpointed.checkpointed = True
+                check(steps(checkpointed, batches), expected, f"{name}, checkpointed")
+
+
+@contextlib.contextmanager
+def fused_only() -> Iterator[None]:
+    """No layer of ours leaves anything to torch's code meanwhile."""
+    from fusedops.torch.nn.layer import FusedLayer
+
+    def refused(layer: Any, original: Any, *inputs: Any) -> Any:
+        raise AssertionError(f"{type(layer).__name__}: {layer.why_not(*inputs)}")
+
+    otherwise, FusedLayer.otherwise = FusedLayer.otherwise, refused  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        FusedLayer.otherwise = otherwise  # type: ignore[method-assign]
+
+
+def two_dimensions() -> None:
+    """FSDP2 over pairs of ranks, and tensor parallelism within each."""
+    both = dist.device_mesh.init_device_mesh(device, (world // 2, 2), mesh_dim_names=("data", "model"))
+    torch.manual_seed(0)
+    model = Model(bias=True).to(device, torch.float64)
+    expected = steps(copy.deepcopy(model), batches)
+    for name, parallel in {
+        "fsdp and tp": lambda m: tensor_parallel(m, both["model"], keeps_dtensors=True),
+        "fsdp and sp": lambda m: sequence_parallel(m, both["model"]),
+    }.items():
+        sharded = parallel(copy.deepcopy(model))
+        for block in sharded.blocks:
+            fully_shard(block, mesh=both["data"])
+        fully_shard(sharded, mesh=both["data"])
+        check(steps(sharded, batches), expected, name)
+
+
+def autocast() -> None:
+    """The dtypes, and with rows, heads or sequences in shards the bits, of one process."""
+    x, w = (torch.randn(shape, device=device, generator=seeded(2)) for shape in ((4, 6), (5, 6)))
+    q = torch.randn(4, 3, 2, 8, device=device, generator=seeded(3))
+    with torch.autocast(device, torch.bfloat16):
+        for function, tensors, placements in (
+            (fo.linear, (x, w), (Shard(0), Replicate())),
+            (fo.add, (x.bfloat16(), x), (Shard(1), Shard(1))),
+            (fo.rms_norm, (x.bfloat16(), w[0]), (Shard(0), Replicate())),
+            (fo.attention, (q, q, q), (Shard(2),) * 3),
+        ):
+            expected = function(*tensors)
+            got = function(*map(placed, tensors, placements))
+            assert got.placements == placements[:1] and torch.equal(got.full_tensor(), expected), function
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator(device).manual_seed(seed)
+
+
+def losses() -> None:
+    """The layer's loss of rows in shards is the kernel's; torch's loss_parallel has that of classes in shards."""
+    x, labels = (
+        torch.randn(6, 8, device=device, generator=seeded(4)),
+        torch.tensor([1, 7, -100, 3, 0, 2], device=device),
+    )
+    layer = fo.nn.CrossEntropyLoss()
+    expected = torch.nn.functional.cross_entropy(x, labels)
+    with fused_only():
+        got = layer(placed(x, Shard(0)), placed(labels, Shard(0)))
+    torch.testing.assert_close(got.full_tensor(), expected)
+    with loss_parallel():
+        got = layer(placed(x, Shard(1)), placed(labels, Replicate()))
+    torch.testing.assert_close(got.full_tensor(), expected)
+
+
+def dropout() -> None:
+    """All ranks drop the same, whatever their own generators draw."""
+    torch.manual_seed(rank)
+    x = torch.ones(8, 6, dtype=torch.float64, device=device)
+    for placement in (Replicate(), Shard(0), Shard(1)):
+        drawn = fo.dropout(placed(x, placement), 0.5).full_tensor()
+        agreed = [torch.empty_like(drawn) for _ in range(world)]
+        dist.all_gather(agreed, drawn)
+        assert 0 < int((drawn == 0).sum()) < drawn.numel() and all(torch.equal(drawn, y) for y in agreed)
+        fixed = fo.dropout(placed(x, placement), 0.5, seed=(3, 4)).full_tensor()
+        assert torch.equal(fixed, fo.dropout(x, 0.5, seed=(3, 4)))
+
+
+def errors() -> None:
+    """On every rank, without a hang."""
+    x, weight = torch.ones(4, 6, device=device), torch.ones(6, device=device)
+    with raises(TypeError, r"fusedops\.rms_norm: weight must be a DTensor beside x; got Tensor: pass torch\.distr"):
+        fo.rms_norm(placed(x, Shard(0)), weight)
+    with raises(RuntimeError, r"fusedops\.rms_norm: weight must have shape \[6\], the last dimension of x; got \[4\]"):
+        fo.rms_norm(placed(x, Shard(0)), placed(weight[:4], Replicate()))
+    total = placed(torch.zeros(4, 4, device=device), Shard(0))
+    with raises(RuntimeError, r"fusedops\.accumulate_matmul: total must be sharded as the result of the other inputs"):
+        fo.accumulate_matmul(placed(torch.zeros(4, 4, device=device), Partial("max")), total, total)
+
+
+def raises(kind: type[Exception], match: str) -> Any:
+    return pytest.raises(kind, match=match)
+
+
+WIDTH, HIDDEN, CLASSES, SIZE, BATCH, TIME = 16, 24, 12, 4, 2, 8
+generator = torch.Generator().manual_seed(1)
+batches = [
+    tuple(torch.randint(CLASSES, (BATCH, TIME), generator=generator).to(device) for _ in range(2)) for _ in range(3)
+]
+for name in section.split(","):
+    globals()[name]()
+    print(name, flush=True)
+dist.destroy_process_group()

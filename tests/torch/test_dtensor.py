@@ -1,0 +1,84 @@
+"""PyTorch: DTensors in operators, functions, layers and models, over processes: tests/programs/torch_dtensor.py."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.helpers.running import ROOT, blocks, environment, python, run_ranks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("world", "sections"),
+    [
+        (2, ("operators", "functions", "models", "losses", "autocast", "dropout", "errors")),
+        (4, ("dropout", "two_dimensions")),
+    ],
+    ids=["two", "four"],
+)
+def test_ranks(torch_backend, tmp_path, world, sections):
+    """On the CPU with gloo, on GPUs with NCCL."""
+    if torch_backend.device == "cuda" and torch_backend.gpus() < world:
+        pytest.skip("GPU: too few")
+    program = ("torch_dtensor.py", ",".join(sections))
+    for log in run_ranks(*program, device=torch_backend.device, world=world, folder=tmp_path):
+        assert [line for line in log.splitlines() if line in sections] == [*sections]
+
+
+@pytest.mark.slow
+def test_guide(torch_backend, tmp_path):
+    """The program of docs/distributed.md, as it says to run it."""
+    if torch_backend.device == "cuda" and torch_backend.gpus() < 2:
+        pytest.skip("GPU: too few")
+    (program,) = blocks("python", (ROOT / "docs/distributed.md").read_text())
+    (tmp_path / "program.py").write_text(program)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    variables = environment(torch_backend.device, GLOO_SOCKET_IFNAME="lo", NCCL_NVLS_ENABLE="0")
+    command = [*torchrun, "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert all(f"rank {rank}: torch.Size([2, 4, 16])" in done.stdout for rank in (0, 1)), done.stdout
+
+
+# In one process, after the imports in the order that is given.
+ALONE = """
+import sys
+{imports}
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor, Replicate
+import fusedops.torch as fo
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+mesh = dist.init_device_mesh("cpu", (1,))
+x, weight = (DTensor.from_local(torch.ones(n), mesh, [Replicate()]) for n in ((2, 3), (3,)))
+layer = fo.nn.RMSNorm(3)
+layer.weight = torch.nn.Parameter(weight)
+assert layer(x).shape == x.shape
+print(layer.why_not(x))
+try:
+    print(type(fo.rms_norm(x, weight)).__name__)
+except TypeError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("first", ["fusedops.torch", "torch.distributed.tensor"])
+def test_order_of_imports(torch_cpu, first):
+    done = python(ALONE.format(imports=f"import torch, {first}"), GLOO_SOCKET_IFNAME="lo")
+    assert done.stdout.split() == ["None", "DTensor"], done.stderr
+
+
+def test_nothing_is_imported_for_dtensors(torch_cpu):
+    code = "import sys, fusedops.torch; print('torch.distributed.tensor' in sys.modules)"
+    assert python(code).stdout.split() == ["False"]
+
+
+def test_another_version_of_pytorch(torch_cpu):
+    """One without the functions that register strategies: layers leave DTensors to torch, and functions say so."""
+    imports = "import torch; sys.modules['fusedops.torch.distributed.strategies'] = None"
+    done = python(ALONE.format(imports=imports), GLOO_SOCKET_IFNAME="lo")
+    expected = "fusedops.rms_norm: x must be a torch.Tensor, or of a class that runs fused operators; got DTensor"
+    assert done.stdout.splitlines() == ["the input is a DTensor", f"{expected}: pass x.full_tensor()"], done.stderr
