@@ -59,8 +59,8 @@ def divisions(
     if terms is None:
         return []
     shapes = (*inputs, *outputs)
-    ranks = [len(s) - len(t.axes) + 1 for t, s in zip(terms, shapes, strict=True) if s is not None and t.has_leading]
-    tensors = _placed(terms, shapes, max(0, *ranks) if ranks else 0)
+    leading = (len(s) - len(t.axes) + 1 for t, s in zip(terms, shapes, strict=True) if s is not None and t.has_leading)
+    tensors = _placed(terms, shapes, max([0, *leading]))
     axes = dict.fromkeys(axis for tensor in tensors for axis in tensor.dims if axis and not axis.isupper())
     found = []
     for axis in axes:
@@ -68,6 +68,18 @@ def divisions(
         shares = [x.share(axis, i >= len(inputs)) for i, x in enumerate(tensors)]
         found.append(Division(axis, sizes, tuple(shares[: len(inputs)]), tuple(shares[len(inputs) :])))
     return found
+
+
+def is_batched(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[Any]) -> bool:
+    """True if leading dimensions of a call are independent of each other, so that it can have one more of them.
+
+    Parameters and scalars have none. Nothing is a sum over the leading dimensions then.
+    """
+    terms = _terms(operator, attributes, inputs)
+    if terms is None:
+        return False
+    own = [t for t, x in zip(terms, operator.inputs, strict=False) if not x.parameter and x.kind != "scalar"]
+    return all(term.begins_with_leading for term in (*own, *terms[len(operator.inputs) :]))
 
 
 def means(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[Any]) -> dict[int, int]:
@@ -88,8 +100,11 @@ class _Term:
 
     @property
     def has_leading(self) -> bool:
-        """True if the tensor's rank says how many leading axes there are."""
-        return _LEADING in self.axes and not self.is_broadcast
+        return _LEADING in self.axes
+
+    @property
+    def begins_with_leading(self) -> bool:
+        return self.axes[:1] == (_LEADING,)
 
 
 @dataclass(frozen=True)
@@ -112,8 +127,9 @@ class _Tensor:
 def _placed(terms: Sequence[_Term], shapes: Sequence[Sequence[Any] | None], leading: int) -> list[_Tensor]:
     sizes: dict[str, Any] = {}
     for term, shape in zip(terms, shapes, strict=True):
-        if _is_divisible(shape) and not term.is_broadcast:
-            sizes |= zip(_last(_expanded(term.axes, leading), shape), shape, strict=False)
+        if _is_divisible(shape):
+            known = zip(_last(_expanded(term.axes, leading), shape), shape, strict=False)
+            sizes |= {axis: size for axis, size in known if not (term.is_broadcast and size == 1)}
     return [_tensor(term, shape, leading, sizes) for term, shape in zip(terms, shapes, strict=True)]
 
 

@@ -15,7 +15,6 @@ class Input:
     kind: str  # "tensor", "optional", "scalar" or "list"
     parameter: bool  # the same for all rows
     updated: bool  # written in place: in TensorFlow, variables
-    unbatched: bool  # a call that has it is not `batched`
     only_for: str | None  # the output that it is read for alone
 
 
@@ -102,7 +101,6 @@ class Operator:
     axes: tuple[Axes, ...]  # the first counts whose conditions hold
     derivative: tuple[Step, ...]  # none: a formula in fusedops/gradients
     autocast: bool
-    batched: bool  # leading dimensions are independent of each other
     differentiable: bool
 
     @property
@@ -154,7 +152,6 @@ def _operator(row: dict[str, Any]) -> Operator:
         axes=tuple(Axes(**item) for item in row["axes"]),
         derivative=tuple(_step(**item) for item in row["derivative"]),
         autocast=row["autocast"],
-        batched=row["batched"],
         differentiable=row["differentiable"],
     )
 

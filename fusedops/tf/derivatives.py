@@ -10,12 +10,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from fusedops.declarations import Attribute, Operator
+from fusedops.declarations import Operator
 from fusedops.derivatives import FormulaNames, derivative_of
 from fusedops.gradients import GRADIENTS
 from fusedops.tf import neutral, steps
 from fusedops.tf.calls import is_constant, no_gradient
-from fusedops.tf.library import BUILT_IN, TABLE, for_each
+from fusedops.tf.library import BUILT_IN, TABLE, decoded, for_each
 from fusedops.tf.operators import OPERATORS
 
 FORMULA_NAMES = FormulaNames(neutral.FUNCTIONS, BUILT_IN)
@@ -57,26 +57,19 @@ def _of_formula(
     if operator.name not in GRADIENTS:
         raise no_gradient(operator)
     derivative = derivative_of(TABLE, operator)
-    decoded = {x.name: _decoded(x, attributes[x.name]) for x in operator.attributes}
+    options = {x.name: decoded(x, attributes[x.name]) for x in operator.attributes}
     names = [*inputs, *(x.name for x in operator.outputs)]
     functions = FORMULA_NAMES.of(operator)
 
     def evaluate(op: Any, *upstream: Any) -> Sequence[Any]:
         tensors = dict(zip(names, (*op.inputs, *op.outputs), strict=True))
         saved = {name: tensors.get(name) for name in derivative.saves}  # an optional input may be absent
-        context = SimpleNamespace(**decoded, **saved, wanted=wanted.__contains__)
+        context = SimpleNamespace(**options, **saved, wanted=wanted.__contains__)
         gradients = derivative.formula(functions, context, *map(steps.dense, upstream))
         values = [gradients.get(name) if name in wanted else None for name in inputs]
         return [value() if callable(value) else value for value in values]
 
     return evaluate
-
-
-def _decoded(attribute: Attribute, value: Any) -> Any:
-    """An attribute of an OpDef as the Python value that was given for it."""
-    if attribute.type in ("bool", "int"):
-        return value
-    return attribute.read(value.decode() if isinstance(value, bytes) else value)
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from fusedops import declarations, growth, loading
-from fusedops.declarations import Operator
+from fusedops.declarations import Attribute, Operator
 from fusedops.tf import internals, text
 
 LIBRARY = loading.library("tf")
@@ -73,3 +73,10 @@ def _op_list(row: Operator) -> bytes:
     size = ctypes.c_int64()
     found: Any = _CDLL.fusedops_tf_op_list(row.name.encode(), ctypes.byref(size))
     return ctypes.string_at(found, size.value) if found else b""
+
+
+def decoded(attribute: Attribute, value: Any) -> Any:
+    """An attribute of an OpDef as the Python value that was given for it."""
+    if attribute.type in ("bool", "int"):
+        return value
+    return attribute.read(value.decode() if isinstance(value, bytes) else value)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from fusedops.axes import is_batched
 from fusedops.declarations import Operator
 from fusedops.tf.internals import converted, converted_by_loop, new_operation, register_converter
-from fusedops.tf.library import for_each
+from fusedops.tf.library import decoded, for_each
 
 
 def _register(operator: Operator) -> None:
@@ -18,7 +19,6 @@ def _register(operator: Operator) -> None:
         return  # TensorFlow calls it in a loop
     scalars = {x.name for x in operator.inputs if x.kind == "scalar"}
     shared = scalars.union(x.name for x in operator.inputs if x.parameter)
-    unbatched = {x.name for x in operator.inputs if x.unbatched}
 
     @register_converter(operator.type)
     def convert(call: Any) -> Any:
@@ -29,7 +29,9 @@ def _register(operator: Operator) -> None:
         ranks = {all_ranks[i] for i in rows}
         # A further dimension can make inputs valid that a single call refuses, such as a mask of one rank more. Where
         # all ranks are known, the rule has checked those of a single call when it was traced.
-        foldable = operator.batched and unbatched.isdisjoint(names) and len(ranks) == 1 and min(all_ranks) >= 0
+        attributes = {a.name: decoded(a, call.get_attr(a.name)) for a in operator.attributes}
+        given = [x.name if x.name in names else None for x in operator.inputs]
+        foldable = is_batched(operator, attributes, given) and len(ranks) == 1 and min(all_ranks) >= 0
         foldable = foldable and not any(call.input(i).is_stacked for i in range(len(names)) if i not in rows)
         # A scalar of more dimensions, which some rows broadcast, would meet the stacked one.
         of_scalars = [all_ranks[i] for i, name in enumerate(names) if name in scalars]

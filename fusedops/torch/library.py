@@ -55,6 +55,11 @@ class Signature:
         given = tuple(rest[len(self.scalars) :])
         return given + tuple(a.default for a in self.declaration.attributes[len(given) :])
 
+    def named_attributes(self, arguments: Sequence[Any]) -> dict[str, Any]:
+        """The attributes among all arguments of a call."""
+        values = self.attributes(tuple(arguments[self.inputs :]))
+        return dict(zip([a.name for a in self.declaration.attributes], values, strict=True))
+
 
 def overload(name: str) -> Callable[..., Any]:
     """The registered operator."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from fusedops.axes import is_batched
 from fusedops.declarations import Operator
 from fusedops.torch import internals
 from fusedops.torch.library import SIGNATURES, Signature, for_each, overload
@@ -35,7 +36,6 @@ def _rule(signature: Signature, op: Callable[..., Any]) -> Callable[..., tuple[A
 
     declaration = signature.declaration
     shared = {i for i, x in enumerate(declaration.inputs) if x.kind == "scalar" or x.parameter}
-    unbatched = [i for i, x in enumerate(declaration.inputs) if x.unbatched]
 
     def fold(
         size: int, dims: Sequence[int | None], inputs: Sequence[Any], single: Sequence[Any], rest: Sequence[Any]
@@ -76,7 +76,7 @@ def _rule(signature: Signature, op: Callable[..., Any]) -> Callable[..., tuple[A
         single = [_single(x, d) for x, d in zip(inputs, dims, strict=True)]
         ranks = [None if x is None else len(x.shape) for x in single]
         mapped = {rank for i, rank in enumerate(ranks) if i not in shared and rank is not None}
-        batched = declaration.batched and all(inputs[i] is None for i in unbatched)
+        batched = is_batched(declaration, signature.named_attributes(arguments), inputs)
         foldable = batched and len(mapped) == 1 and all(dims[i] is None for i in shared)
         # A scalar of more dimensions, which some rows broadcast, would meet the mapped one.
         foldable = foldable and all((ranks[i] or 0) <= max(mapped) for i in signature.scalars)

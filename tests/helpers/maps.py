@@ -10,9 +10,11 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
+from fusedops import axes
 from tests.helpers.checks import small_samples
 from tests.helpers.specification import Sample, Specification
 
@@ -67,3 +69,10 @@ def sentence(error: Exception) -> str:
     if not found:
         raise error
     return found[0]
+
+
+def is_batched(table: dict[str, Any], spec: Specification, sample: Sample) -> bool:
+    """True if a map of the call is one call, by the operator's axes."""
+    operator = table[spec.operator]
+    attributes = {a.name: sample.options.get(a.name, a.default) for a in operator.attributes}
+    return axes.is_batched(operator, attributes, [sample.inputs.get(x.name) for x in operator.inputs])

@@ -17,12 +17,16 @@ struct Times {
   }
 };
 
-constexpr Signature kTriple{
-    .name = "triple", .inputs = {{"x"}}, .outputs = {{"y", "x"}}, .attributes = {{"factor", Type::f64, "3.0"}}};
+constexpr Signature kTriple{.name = "triple",
+                            .inputs = {{"x"}},
+                            .outputs = {{"y", "x"}},
+                            .attributes = {{"factor", Type::f64, "3.0"}},
+                            .axes = {{"... -> ..."}}};
 constexpr Signature kTripleBackward{.name = "triple_backward",
                                     .inputs = {{"dy"}},
                                     .outputs = {{"dx", "dy"}},
-                                    .attributes = {{"factor", Type::f64, "3.0"}}};
+                                    .attributes = {{"factor", Type::f64, "3.0"}},
+                                    .axes = {{"... -> ..."}}};
 
 Status same_shape(Rule& rule) {
   FUSEDOPS_TRY(rule.floating(0));
@@ -40,14 +44,13 @@ const Operator& triple() {
       kTriple,
       {.derivative = {{.op = "triple_backward", .inputs = {"dy"}, .gradients = {{"x", "dx"}}}},
        .rule = same_shape,
-       .cpu = times<kTriple>,
-       .batched = true},
+       .cpu = times<kTriple>},
   };
   return op;
 }
 
 const Operator& triple_backward() {
-  static const Operator op{kTripleBackward, {.rule = same_shape, .cpu = times<kTripleBackward>, .batched = true}};
+  static const Operator op{kTripleBackward, {.rule = same_shape, .cpu = times<kTripleBackward>}};
   return op;
 }
 
@@ -71,8 +74,10 @@ const Operator& quadruple() {
   return op;
 }
 
-constexpr Signature kWeigh{
-    .name = "weigh", .inputs = {{"bias", Kind::optional}, {"x"}, {"s", Kind::scalar}}, .outputs = {{"y", "x"}}};
+constexpr Signature kWeigh{.name = "weigh",
+                           .inputs = {{"bias", Kind::optional}, {"x"}, {"s", Kind::scalar}},
+                           .outputs = {{"y", "x"}},
+                           .axes = {{"..., ..., ~... -> ..."}}};
 constexpr Signature kWeighBackward{
     .name = "weigh_backward", .inputs = {{"s", Kind::scalar}, {"x"}, {"dy"}}, .outputs = {{"ds", "s"}, {"dx", "x"}}};
 
@@ -163,8 +168,7 @@ const Operator& weigh() {
       {.derivative = {{.op = "weigh_backward", .inputs = {"s", "x", "dy"}, .gradients = {{"s", "ds"}, {"x", "dx"}}},
                       {.gradients = {{"bias", "dy"}}}},
        .rule = weigh_rule,
-       .cpu = weigh_cpu,
-       .batched = true},
+       .cpu = weigh_cpu},
   };
   return op;
 }
@@ -220,10 +224,14 @@ Status wide_cpu(const Call& call) {
 const Operator& wide() {
   static const Operator op = [] {
     const auto name = [](const char* text, int i) { return (new std::string(text + std::to_string(i)))->c_str(); };
-    Operator row{{.name = "wide"}, {.rule = wide_rule, .cpu = wide_cpu, .batched = true}};
+    Operator row{{.name = "wide"}, {.rule = wide_rule, .cpu = wide_cpu}};
     for (int i = 0; i < kMaxInputs; ++i) row.inputs.add({name("x", i)});
     for (int i = 0; i < kMaxOutputs; ++i) row.outputs.add({name("y", i), "x0"});
     for (int i = 0; i < kMaxAttributes; ++i) row.attributes.add({name("need_y", i), Type::boolean, "true"});
+    auto& axes = *new std::string("...");
+    for (int i = 1; i < kMaxInputs; ++i) axes += ", ...";
+    for (int i = 0; i < kMaxOutputs; ++i) axes += i ? ", ..." : " -> ...";
+    row.axes = {{axes.c_str()}};
     return row;
   }();
   return op;

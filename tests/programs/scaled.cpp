@@ -9,7 +9,8 @@ namespace {
 constexpr Signature kScaled{.name = "scaled",
                             .inputs = {{"x"}, {"bias", Kind::optional}},
                             .outputs = {{"y", "x"}, {"copy", "x", /*saved=*/true}},
-                            .attributes = {{"factor", Type::f64, "2.0"}}};
+                            .attributes = {{"factor", Type::f64, "2.0"}},
+                            .axes = {{"..., ... -> ..., ..."}}};
 
 Status scaled_rule(Rule& rule) {
   constexpr int kX = input_of(kScaled, "x"), kBias = input_of(kScaled, "bias");
@@ -36,7 +37,7 @@ Status scaled_cpu(const Call& call) {
 }
 
 const Operator& scaled() {
-  static const Operator op{kScaled, {.rule = scaled_rule, .cpu = scaled_cpu, .batched = true}};
+  static const Operator op{kScaled, {.rule = scaled_rule, .cpu = scaled_cpu}};
   return op;
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.helpers.maps import is_batched
 from tests.helpers.numerics import assert_same_bits
 from tests.helpers.tf_functions import (
     assert_all_same_bits,
@@ -216,7 +217,7 @@ def test_vectorized_map_makes_one_call(tf_backend, spec, random, monkeypatch):
     monkeypatch.setattr(tf.get_logger(), "handle", lambda record: said.append(record.getMessage()))
     graph = tf.function(lambda: tf.vectorized_map(one, mapped)).get_concrete_function().graph
     assert said == []
-    assert bool(types_of_nodes(graph) & {"While", "StatelessWhile"}) == (not TABLE[spec.operator].batched)
+    assert bool(types_of_nodes(graph) & {"While", "StatelessWhile"}) == (not is_batched(TABLE, spec, sample))
 
 
 @pytest.mark.parametrize("spec", MAPPED_AT_ONCE, ids=str)
@@ -228,7 +229,7 @@ def test_vectorized_map_under_xla(tf_backend, spec, random):
     sample = spec.sample((4, 3, 6), random)
     inputs = tf_backend.tensors(sample, "float64")
     mapped = [name for name in sample.tensors if name not in spec.shared]
-    wanted = spec.differentiable(sample) if TABLE[spec.operator].batched else ()
+    wanted = spec.differentiable(sample) if is_batched(TABLE, spec, sample) else ()
 
     def one(slices):
         return tf_backend.call(spec.name, {**inputs, **slices}, sample.options)

@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.bad_calls import CASES, of_tensors
 from tests.helpers.calls import function_of
 from tests.helpers.checks import tuples
-from tests.helpers.maps import equal_sizes, samples, selections, sentence
+from tests.helpers.maps import equal_sizes, is_batched, samples, selections, sentence
 from tests.helpers.torch_functions import assert_same, close, total
 from tests.helpers.torch_layers import CASES as LAYER_CASES
 from tests.helpers.torch_layers import Case, of_shapes, ours, set_random_parameters
@@ -136,7 +136,7 @@ def test_one_call(torch_backend, spec, random):
         names = tuple(name for name in sample.tensors if name not in spec.shared)
         function = function_of(torch_backend, spec, sample, inputs, names)
         calls = calls_of(torch, torch.vmap(function), [inputs[name] for name in names])
-        assert len(calls) == (1 if TABLE[spec.operator].batched else 4), calls
+        assert len(calls) == (1 if is_batched(TABLE, spec, sample) else 4), calls
 
 
 @pytest.mark.parametrize("spec", BUILT_IN, ids=str)

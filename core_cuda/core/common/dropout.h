@@ -14,7 +14,7 @@ namespace fusedops {
 inline constexpr Attribute kRateAttribute{.name = "rate", .value = "0.5", .bounds = kBelowOne};
 
 // Optional dropout within an operator. Positions are those in the whole tensor: a call with a seed is not batched.
-inline constexpr Input kOptionalSeed{.name = "seed", .kind = Kind::optional, .parameter = true, .unbatched = true};
+inline constexpr Input kOptionalSeed{.name = "seed", .kind = Kind::optional, .parameter = true};
 inline constexpr Attribute kDropoutAttribute{.name = "dropout", .value = "0.0", .bounds = kBelowOne};
 
 // A formula of elements that draw: see elementwise.h.

@@ -42,7 +42,7 @@ std::string json(const Operator& op) {
   const auto input = [](const Input& i) {
     return "{\"name\": " + quoted(i.name) + ", \"kind\": " + quoted(kKinds[int(i.kind)]) +
            ", \"parameter\": " + (i.parameter ? "true" : "false") + ", \"updated\": " + (i.updated ? "true" : "false") +
-           ", \"unbatched\": " + (i.unbatched ? "true" : "false") + ", \"only_for\": " + text(i.only_for) + "}";
+           ", \"only_for\": " + text(i.only_for) + "}";
   };
   const auto output = [](const Output& o) {
     return "{\"name\": " + quoted(o.name) + ", \"dtype\": " + quoted(o.dtype) +
@@ -73,7 +73,6 @@ std::string json(const Operator& op) {
          ", \"inputs\": " + json_list(op.inputs, input) + ", \"outputs\": " + json_list(op.outputs, output) +
          ", \"attributes\": " + json_list(op.attributes, attribute) + ", \"axes\": " + json_list(op.axes, axes) +
          ", \"derivative\": " + json_list(op.derivative, step) + ", \"autocast\": " + (op.autocast ? "true" : "false") +
-         ", \"batched\": " + (op.batched ? "true" : "false") +
          ", \"differentiable\": " + (is_differentiable(op) ? "true" : "false") + "}";
 }
 

@@ -90,7 +90,6 @@ struct Implementation {
   Kernel cuda = nullptr;  // null in a build without nvcc
 
   bool autocast = false;          // computes in the autocast dtype where PyTorch has one
-  bool batched = false;           // leading dimensions are independent: vmap may add one instead of looping
   bool rounds_to_8_bits = false;  // nothing is differentiable in what is left
 };
 

@@ -36,7 +36,6 @@ struct Input {
   Layout layout = Layout::contiguous;
   bool parameter = false;  // the same for all rows, such as a weight: vmap cannot fold a dimension of it into the rows
   bool updated = false;    // written in place: the call's effect. A tensor or a list; it has no gradient then
-  bool unbatched = false;  // of an optional input: a call that has it is not `batched`
   const char* only_for = nullptr;  // of an optional input of a backward operator: the output that it is read for alone
 };
 

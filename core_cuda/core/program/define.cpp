@@ -1,6 +1,5 @@
 #include "core/program/define.h"
 
-#include <algorithm>
 #include <deque>
 #include <mutex>
 
@@ -25,6 +24,23 @@ void declare_arguments(const FusedopsDefinition& given, ProgramOperator& op) {
     op.outputs.add({kept(given.result[i].name), like < 0 ? "common()" : op.inputs[like].name});
     if (given.needs) op.attributes.add({kept(std::string("need_") + given.result[i].name), Type::boolean, "true"});
   }
+}
+
+// All inputs broadcast. A gradient has the shape of its input, and is a sum over what this lacks.
+std::string axes(const FusedopsDefinition& given) {
+  const std::string last = given.reductions > 0 ? "C" : "";
+  const auto input = [&](int i) {
+    return static_cast<Kind>(given.input[i].kind) == Kind::scalar ? std::string("1") : "~..." + last;
+  };
+  std::string text;
+  for (int i = 0; i < given.inputs; ++i) text += (i ? ", " : "") + input(i);
+  text += " -> ";
+  for (int i = 0; i < given.results; ++i) {
+    const int like = given.result[i].result.like;
+    const std::string result = like == kLikeAll ? "..." + last : like == kLikeRows ? "...S" : input(like);
+    text += (i ? ", " : "") + (result == "1" ? "1/..." : result);
+  }
+  return text;
 }
 
 // The backward takes the inputs and the upstream gradients, in this order.
@@ -61,8 +77,7 @@ Status define(const FusedopsDefinition& given) {
   op->workspace = workspace;
   op->cpu = cpu;
   op->cuda = cuda;
-  // The gradient of a number is a sum over everything, also over what a map has folded into the leading dimensions.
-  op->batched = !given.needs || std::ranges::none_of(op->inputs, [](const Input& x) { return x.kind == Kind::scalar; });
+  op->axes = {{kept(axes(given))}};
   const Operator* const row = op.get();
   FUSEDOPS_TRY(add_operators({&row, 1}));
   (void)op.release();  // it is the table's

@@ -193,8 +193,7 @@ const Operator& bias_act() {
                        .gradients = {{"x", "dx"}, {"bias", "dbias"}}}},
        .rule = forward_rule,
        .cpu = forward_cpu,
-       .cuda = bias_act_cuda,
-       .batched = true},
+       .cuda = bias_act_cuda},
   };
   return op;
 }

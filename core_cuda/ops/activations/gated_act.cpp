@@ -143,8 +143,7 @@ const Operator& gated_act() {
                        .gradients = {{"gate", "dgate"}, {"up", "dup"}}}},
        .rule = forward_rule,
        .cpu = forward_cpu,
-       .cuda = gated_act_cuda,
-       .batched = true},
+       .cuda = gated_act_cuda},
   };
   return op;
 }
@@ -164,7 +163,7 @@ const Operator& gated_act_float8() {
 const Operator& gated_act_backward() {
   static const Operator op{
       kGatedActBackward,
-      {.rule = backward_rule, .cpu = backward_cpu, .cuda = gated_act_backward_cuda, .batched = true},
+      {.rule = backward_rule, .cpu = backward_cpu, .cuda = gated_act_backward_cuda},
   };
   return op;
 }

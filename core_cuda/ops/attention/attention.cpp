@@ -347,8 +347,7 @@ const Operator& attention() {
        .workspace = forward_workspace,
        .cpu = attention_cpu,
        .cuda = attention_cuda,
-       .autocast = true,
-       .batched = true},
+       .autocast = true},
   };
   return op;
 }
@@ -359,8 +358,7 @@ const Operator& attention_backward() {
       {.rule = backward_rule,
        .workspace = backward_workspace,
        .cpu = attention_backward_cpu,
-       .cuda = attention_backward_cuda,
-       .batched = true},
+       .cuda = attention_backward_cuda},
   };
   return op;
 }

@@ -151,8 +151,7 @@ const Operator& softmax() {
       {.derivative = {{.op = "softmax_backward", .inputs = {"dy", "y"}, .gradients = {{"x", "dx"}}}},
        .rule = forward_rule,
        .cpu = softmax_cpu,
-       .cuda = softmax_cuda,
-       .batched = true},
+       .cuda = softmax_cuda},
   };
   return op;
 }
@@ -160,7 +159,7 @@ const Operator& softmax() {
 const Operator& softmax_backward() {
   static const Operator op{
       kSoftmaxBackward,
-      {.rule = backward_rule, .cpu = softmax_backward_cpu, .cuda = softmax_backward_cuda, .batched = true},
+      {.rule = backward_rule, .cpu = softmax_backward_cpu, .cuda = softmax_backward_cuda},
   };
   return op;
 }

@@ -23,8 +23,7 @@ const Operator& add() {
       {.derivative = {{.gradients = {{"x", "dsum"}, {"y", "dsum"}}}},
        .rule = add_rule,
        .cpu = add_cpu,
-       .cuda = add_cuda,
-       .batched = true},
+       .cuda = add_cuda},
   };
   return op;
 }

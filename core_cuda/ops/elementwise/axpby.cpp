@@ -85,8 +85,7 @@ const Operator& axpby() {
                       {.gradients = {{"b", "dy"}}}},
        .rule = axpby_rule,
        .cpu = axpby_cpu,
-       .cuda = axpby_cuda,
-       .batched = true},
+       .cuda = axpby_cuda},
   };
   return op;
 }

@@ -59,8 +59,7 @@ const Operator& polynomial_activation() {
       {.derivative = {{.op = "polynomial_activation_backward", .inputs = {"dy", "x"}, .gradients = {{"x", "dx"}}}},
        .rule = forward_rule,
        .cpu = forward_cpu,
-       .cuda = polynomial_activation_cuda,
-       .batched = true},
+       .cuda = polynomial_activation_cuda},
   };
   return op;
 }
@@ -68,7 +67,7 @@ const Operator& polynomial_activation() {
 const Operator& polynomial_activation_backward() {
   static const Operator op{
       kPolynomialActivationBackward,
-      {.rule = backward_rule, .cpu = backward_cpu, .cuda = polynomial_activation_backward_cuda, .batched = true},
+      {.rule = backward_rule, .cpu = backward_cpu, .cuda = polynomial_activation_backward_cuda},
   };
   return op;
 }

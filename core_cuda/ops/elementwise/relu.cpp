@@ -32,8 +32,7 @@ const Operator& relu() {
       {.derivative = {{.op = "relu_backward", .inputs = {"dy", "y"}, .gradients = {{"x", "dx"}}}},
        .rule = relu_rule,
        .cpu = relu_cpu,
-       .cuda = relu_cuda,
-       .batched = true},
+       .cuda = relu_cuda},
   };
   return op;
 }
@@ -41,7 +40,7 @@ const Operator& relu() {
 const Operator& relu_backward() {
   static const Operator op{
       kReluBackward,
-      {.rule = relu_backward_rule, .cpu = relu_backward_cpu, .cuda = relu_backward_cuda, .batched = true},
+      {.rule = relu_backward_rule, .cpu = relu_backward_cpu, .cuda = relu_backward_cuda},
   };
   return op;
 }

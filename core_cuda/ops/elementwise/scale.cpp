@@ -29,8 +29,7 @@ const Operator& scale() {
                       {.op = "scale", .inputs = {"dy", "factor"}, .gradients = {{"x", "y"}}}},
        .rule = scale_rule,
        .cpu = scale_cpu,
-       .cuda = scale_cuda,
-       .batched = true},
+       .cuda = scale_cuda},
   };
   return op;
 }

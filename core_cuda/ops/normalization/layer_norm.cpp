@@ -13,8 +13,7 @@ const Operator& layer_norm() {
        .rule = [](Rule& rule) { return norm_forward_rule(rule, kLayerNorm); },
        .workspace = [](const Call& call) { return norm_forward_workspace(call, kLayerNorm); },
        .cpu = [](const Call& call) { return norm_forward_cpu(call, kLayerNorm); },
-       .cuda = layer_norm_cuda,
-       .batched = true},
+       .cuda = layer_norm_cuda},
   };
   return op;
 }
@@ -50,8 +49,7 @@ const Operator& add_layer_norm() {
        .rule = [](Rule& rule) { return norm_forward_rule(rule, kAddLayerNorm); },
        .workspace = [](const Call& call) { return norm_forward_workspace(call, kAddLayerNorm); },
        .cpu = [](const Call& call) { return norm_forward_cpu(call, kAddLayerNorm); },
-       .cuda = add_layer_norm_cuda,
-       .batched = true},
+       .cuda = add_layer_norm_cuda},
   };
   return op;
 }

@@ -13,8 +13,7 @@ const Operator& rms_norm() {
        .rule = [](Rule& rule) { return norm_forward_rule(rule, kRmsNorm); },
        .workspace = [](const Call& call) { return norm_forward_workspace(call, kRmsNorm); },
        .cpu = [](const Call& call) { return norm_forward_cpu(call, kRmsNorm); },
-       .cuda = rms_norm_cuda,
-       .batched = true},
+       .cuda = rms_norm_cuda},
   };
   return op;
 }
@@ -38,8 +37,7 @@ const Operator& add_rms_norm() {
        .rule = [](Rule& rule) { return norm_forward_rule(rule, kAddRmsNorm); },
        .workspace = [](const Call& call) { return norm_forward_workspace(call, kAddRmsNorm); },
        .cpu = [](const Call& call) { return norm_forward_cpu(call, kAddRmsNorm); },
-       .cuda = add_rms_norm_cuda,
-       .batched = true},
+       .cuda = add_rms_norm_cuda},
   };
   return op;
 }

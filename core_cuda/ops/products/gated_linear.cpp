@@ -120,8 +120,7 @@ const Operator& gated_linear() {
        .workspace = gated_linear_workspace,
        .cpu = gated_linear_in_parts,
        .cuda = gated_linear_cuda,
-       .autocast = true,
-       .batched = true},
+       .autocast = true},
   };
   return op;
 }

@@ -114,8 +114,7 @@ const Operator& linear() {
        .workspace = workspace_of_linear,
        .cpu = linear_cpu,
        .cuda = linear_cuda,
-       .autocast = true,
-       .batched = true},
+       .autocast = true},
   };
   return op;
 }

@@ -193,8 +193,7 @@ const Operator& matmul() {
        .workspace = matmul_workspace,
        .cpu = matmul_cpu,
        .cuda = matmul_cuda,
-       .autocast = true,
-       .batched = true},
+       .autocast = true},
   };
   return op;
 }

@@ -118,8 +118,7 @@ const Operator& matmul_backward() {
       {.rule = backward_rule,
        .workspace = backward_workspace,
        .cpu = matmul_backward_cpu,
-       .cuda = matmul_backward_cuda,
-       .batched = true},
+       .cuda = matmul_backward_cuda},
   };
   return op;
 }

@@ -160,7 +160,6 @@ const Operator& rope() {
           .rule = rope_rule,
           .cpu = rope_cpu,
           .cuda = rope_cuda,
-          // Not batched: the first dimension of x has a meaning, where cos and sin have a batch.
       },
   };
   return op;

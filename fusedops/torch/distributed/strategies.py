@@ -53,7 +53,7 @@ class _Call:
         shaped = [None if x is None else Shaped(x.tensor_meta.dtype, x.tensor_meta.shape) for x in given]
         shapes = [None if x is None else x.shape for x in shaped]
         outputs = [shape for _, shape in infer(signature, (*shaped, *rest))]
-        self.divisions = divisions(self.declaration, _attributes(signature, arguments), shapes, outputs)
+        self.divisions = divisions(self.declaration, signature.named_attributes(arguments), shapes, outputs)
 
     def choices(self, mesh_dim: int) -> Iterator[_Choice]:
         placements = [spec.placements[mesh_dim] for spec in self.specs]
@@ -103,11 +103,6 @@ class _Call:
         return all(count == 1 or size >= count for size, count in zip(shape, parts, strict=True))
 
 
-def _attributes(signature: Signature, arguments: Sequence[Any]) -> dict[str, Any]:
-    names = [a.name for a in signature.declaration.attributes]
-    return dict(zip(names, signature.attributes(tuple(arguments[signature.inputs :])), strict=True))
-
-
 def _handler(signature: Signature) -> Callable[..., Any]:
     """A function that computes a call as DTensor does, and of means over shards the mean over all processes."""
 
@@ -121,7 +116,9 @@ def _handler(signature: Signature) -> Callable[..., Any]:
                 info, sharding.redistribute_schema, sharding.use_val_from_redistribute_schema
             )
         outputs = list(dispatcher.wrap(op(*info.local_args, **info.local_kwargs), sharding.output_spec))
-        for place, weight in means(signature.declaration, _attributes(signature, args), signature.padded(args)).items():
+        for place, weight in means(
+            signature.declaration, signature.named_attributes(args), signature.padded(args)
+        ).items():
             if any(isinstance(p, Partial) for p in outputs[place].placements):
                 outputs[place], outputs[weight] = _mean(outputs[place], outputs[weight])
         return tuple(outputs)
