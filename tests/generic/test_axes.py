@@ -47,7 +47,7 @@ def of_specification(backend, spec):
 
 @functools.cache
 def of_others(backend):
-    return {found for call in others(backend.torch, np.random.default_rng(0)) for found in check(backend.torch, call)}
+    return {found for call in others(backend, np.random.default_rng(0)) for found in check(backend.torch, call)}
 
 
 def test_parts_of_specified_operators(torch_cpu, spec):

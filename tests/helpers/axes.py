@@ -68,12 +68,12 @@ def recorded(backend: Any, spec: Any, random: np.random.Generator) -> list[Opera
     return list(found.values())
 
 
-def others(torch: Any, random: np.random.Generator) -> Iterator[OperatorCall]:
+def others(backend: Any, random: np.random.Generator) -> Iterator[OperatorCall]:
     """Calls of the operators that no specification reaches: results in 8 bits, and updates."""
     from fusedops.torch.library import SIGNATURES
 
     def tensor(*shape: int) -> Any:
-        return torch.from_numpy(random.normal(size=shape))
+        return backend.from_numpy(random.normal(size=shape))
 
     for name in float8.SIGNATURES:
         signature = SIGNATURES[name]
@@ -95,8 +95,10 @@ def others(torch: Any, random: np.random.Generator) -> Iterator[OperatorCall]:
         if update.name == "accumulate_matmul" or not signature.declaration.axes:
             continue
         for call in update.calls("float64", random):
-            lists = [[torch.from_numpy(np.asarray(x[3]))] if x else [] for x in call.lists.values()]
-            scalars = [torch.tensor(x) if isinstance(x, np.ndarray | np.generic) else x for x in call.scalars.values()]
+            lists = [[backend.from_numpy(x[3])] if x else [] for x in call.lists.values()]
+            scalars = [
+                backend.from_numpy(x) if isinstance(x, np.ndarray | np.generic) else x for x in call.scalars.values()
+            ]
             numbers = [x for x in scalars if isinstance(x, float)] or [0.0]
             tensors = [None if isinstance(x, float) else x for x in scalars]
             options = {a.name: a.default for a in signature.declaration.attributes} | call.options

@@ -4,6 +4,8 @@ import contextlib
 import copy
 import datetime
 import itertools
+import os
+import pathlib
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,6 +25,7 @@ from torch.distributed.tensor.parallel import (
     loss_parallel,
     parallelize_module,
 )
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import fusedops.torch as fo
@@ -30,6 +33,7 @@ import fusedops.torch.optim as fused_optim
 from tests.helpers.axes import MOST_ELEMENTS, assert_close, others, recorded, run, single, ways
 from tests.helpers.calls import function_of
 from tests.helpers.frameworks import backend as backend_of
+from tests.helpers.hugging_face import FAMILIES
 from tests.specifications import SPECIFICATIONS
 
 section, device, rank, world, store = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
@@ -75,7 +79,7 @@ def operators() -> None:
 
     count = 0
     calls = [call for spec in SPECIFICATIONS for call in recorded(backend, spec, np.random.default_rng(0))]
-    for call in (*calls, *others(torch, np.random.default_rng(0))):
+    for call in (*calls, *others(backend, np.random.default_rng(0))):
         signature = SIGNATURES[call.name]
         if any(isinstance(x, list) for x in call.arguments[: signature.inputs]):
             continue
@@ -326,6 +330,72 @@ def autocast() -> None:
 
 def seeded(seed: int) -> torch.Generator:
     return torch.Generator(device).manual_seed(seed)
+
+
+def called(model: Any, tokens: torch.Tensor) -> tuple[set[str], list[torch.Tensor]]:
+    """The operators of ours that a model's forward calls; its loss, and all gradients."""
+    names = set()
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func.namespace == "fusedops":
+                names.add(func._schema.name.removeprefix("fusedops::"))
+            return func(*args, **(kwargs or {}))
+
+    with Recorder():
+        loss = model(tokens, labels=tokens).loss
+    loss.backward()
+    return names, [whole(loss.detach()), *(whole(p.grad) for p in model.parameters())]
+
+
+def in_parts(model: Any) -> Any:
+    """As transformers does it: `tp_plan="auto"`, by the plan of the model's class."""
+    folder = pathlib.Path(store).parent / "model"
+    if rank == 0:
+        model.save_pretrained(folder)
+    dist.barrier()
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+    return type(model).from_pretrained(folder, tp_plan="auto", dtype=torch.float64)
+
+
+def by_positions(model: Any) -> Any:
+    """Sequence parallelism, by a plan of one's own for models with Llama's names."""
+    column = ColwiseParallel(input_layouts=Shard(1))
+    row = RowwiseParallel(output_layouts=Shard(1), use_local_output=False)
+    attention = {f"self_attn.{name}_proj": column for name in "qkv"} | {"self_attn.o_proj": row}
+    mlp = {"mlp.gate_proj": column, "mlp.up_proj": column, "mlp.down_proj": row}
+    norms = {"input_layernorm": SequenceParallel(), "post_attention_layernorm": SequenceParallel()}
+    for layer in model.model.layers:
+        parallelize_module(layer, mesh, attention | mlp | norms)
+    embedding = RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1), use_local_output=False)
+    head = ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())
+    outer = {"model.embed_tokens": embedding, "model.norm": SequenceParallel(), "lm_head": head}
+    return parallelize_module(model, mesh, outer)
+
+
+def transformers() -> None:
+    """Converted models keep their fused operators. The products of a gated MLP are torch's, whose layers are called for
+    their hooks; so are the norms of sequence parallelism, without the residual."""
+    tokens = torch.randint(90, (2, 8), generator=torch.Generator().manual_seed(0)).to(device)
+    parallel_ways = {"llama": (in_parts, by_positions), "qwen3": (in_parts,), "gemma3": (in_parts,)}
+    for name, those in parallel_ways.items():
+        torch.manual_seed(0)
+        model = FAMILIES[name].build("float64", device)
+        usual, expected = called(fo.convert(copy.deepcopy(model), verbose=False), tokens)
+        for way in those:
+            left_out = {"gated_linear"} | ({"add_rms_norm"} if way is by_positions else set())
+            for is_converted_first in (False, True):
+                if is_converted_first and way is in_parts:
+                    continue  # transformers loads models of its own classes
+                given = copy.deepcopy(model)
+                parallel = way(fo.convert(given, verbose=False) if is_converted_first else given)
+                if not is_converted_first:
+                    fo.convert(parallel, verbose=False)
+                names, got = called(parallel, tokens)
+                assert names == (usual - left_out) | {"gated_act"}, (name, way, names, usual)
+                for y, reference in zip(got, expected, strict=True):  # losses, angles and some norms are float32
+                    limit = torch.finfo(torch.float32).eps ** 0.5 * float(reference.abs().max())
+                    torch.testing.assert_close(y, reference, rtol=0, atol=limit)
 
 
 def losses() -> None:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
 from tests.helpers.running import ROOT, blocks, environment, python, run_ranks
 
+TWO = ("operators", "functions", "models", "losses", "autocast", "dropout", "errors")
+FOUR = ("dropout", "two_dimensions")
+CONVERTED = ("transformers",) if find_spec("transformers") else ()
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("world", "sections"),
-    [
-        (2, ("operators", "functions", "models", "losses", "autocast", "dropout", "errors")),
-        (4, ("dropout", "two_dimensions")),
-    ],
-    ids=["two", "four"],
-)
+@pytest.mark.parametrize(("world", "sections"), [(2, TWO + CONVERTED), (4, FOUR)], ids=["two", "four"])
 def test_ranks(torch_backend, tmp_path, world, sections):
     """On the CPU with gloo, on GPUs with NCCL."""
     if torch_backend.device == "cuda" and torch_backend.gpus() < world:

@@ -139,6 +139,21 @@ def test_one_call(torch_backend, spec, random):
         assert len(calls) == (1 if is_batched(TABLE, spec, sample) else 4), calls
 
 
+@pytest.mark.parametrize(("scaling", "count"), [("row", 1), ("block", 1), ("tensor", 4)])
+def test_options_decide(torch_backend, fo, scaling, count):
+    """Rows, or blocks of them, have scales of their own; one scale of a tensor belongs to one call."""
+    torch = torch_backend.torch
+    x = torch.randn(4, 3, 6, device=torch_backend.device)
+
+    def function(x):
+        y, scales = fo.rms_norm_float8(x, scaling=scaling)
+        return y.view(torch.uint8), scales
+
+    assert len(calls_of(torch, torch.vmap(function), [x])) == count
+    loop = (torch.stack(results) for results in zip(*map(function, x), strict=True))
+    assert_same(torch, torch.vmap(function)(x), tuple(loop))
+
+
 @pytest.mark.parametrize("spec", BUILT_IN, ids=str)
 def test_compiled(torch_backend, spec, random):
     """Values where the compiler has symbols for the sizes, and errors also where it knows them: only the sentences
