@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
@@ -42,17 +41,14 @@ def _import_if_possible(module: str) -> None:
 
 
 class _Companion(MetaPathFinder, Loader):
-    """Finds and loads a module as others do, and imports another one behind it."""
+    """Finds and loads a module as Python does, and imports another one behind it."""
 
     def __init__(self, module: str, follower: str) -> None:
         self.module, self.follower = module, follower
         self.found: Any = None
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name != self.module:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        spec = PathFinder.find_spec(name, path, target) if name == self.module else None
         if spec is not None and spec.loader is not None:
             self.found, spec.loader = spec.loader, self
         return spec

@@ -34,6 +34,7 @@ from tests.helpers.axes import MOST_ELEMENTS, assert_close, others, recorded, ru
 from tests.helpers.calls import function_of
 from tests.helpers.frameworks import backend as backend_of
 from tests.helpers.hugging_face import FAMILIES
+from tests.helpers.torch_functions import every_operator
 from tests.specifications import SPECIFICATIONS
 
 section, device, rank, world, store = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
@@ -396,6 +397,31 @@ def transformers() -> None:
                 for y, reference in zip(got, expected, strict=True):  # losses, angles and some norms are float32
                     limit = torch.finfo(torch.float32).eps ** 0.5 * float(reference.abs().max())
                     torch.testing.assert_close(y, reference, rtol=0, atol=limit)
+
+
+def compiled() -> None:
+    """All functions in one graph, forward and backward; with symbols for sizes, the norms and a loss."""
+    function, tensors = every_operator(backend, np.random.default_rng(2))
+    check_compiled(function, tensors, dynamic=False)
+
+    def block(x: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        y, s = fo.add_rms_norm(x, fo.scale(x, 0.5), weight)
+        return fo.cross_entropy(fo.swiglu(y, s), labels)
+
+    for rows in (4, 6):
+        x, weight = (torch.randn(n, 8, device=device, generator=seeded(rows)).requires_grad_() for n in (rows, 1))
+        labels = torch.arange(rows, device=device)
+        check_compiled(block, (x, weight.detach()[0].clone().requires_grad_(), labels), dynamic=True)
+
+
+def check_compiled(function: Callable[..., Any], tensors: tuple[torch.Tensor, ...], dynamic: bool) -> None:
+    wanted = [x.requires_grad for x in tensors]
+    expected, upstream = with_gradients(function, tensors, wanted)
+    distributed = tuple(placed(x, Shard(0) if x.dim() > 1 else Replicate()) for x in tensors)
+    traced = torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    got, _ = with_gradients(traced, distributed, wanted, upstream)
+    for y, reference in zip(got, expected, strict=True):
+        assert_close(torch, y.full_tensor(), reference, "compiled")
 
 
 def losses() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.running import ROOT, blocks, environment, python, run_ranks
 
-TWO = ("operators", "functions", "models", "losses", "autocast", "dropout", "errors")
+TWO = ("operators", "functions", "models", "compiled", "losses", "autocast", "dropout", "errors")
 FOUR = ("dropout", "two_dimensions")
 CONVERTED = ("transformers",) if find_spec("transformers") else ()
 
@@ -63,9 +63,17 @@ except TypeError as error:
 """
 
 
-@pytest.mark.parametrize("first", ["fusedops.torch", "torch.distributed.tensor"])
-def test_order_of_imports(torch_cpu, first):
-    done = python(ALONE.format(imports=f"import torch, {first}"), GLOO_SOCKET_IFNAME="lo")
+LOOK = "import importlib.util, fusedops.torch; importlib.util.find_spec('torch.distributed.tensor')"
+
+
+@pytest.mark.parametrize(
+    "imports",
+    ["import fusedops.torch", "import torch.distributed.tensor", LOOK],
+    ids=["before", "behind", "looked for"],
+)
+def test_order_of_imports(torch_cpu, imports):
+    """Strategies are registered, whatever is imported first."""
+    done = python(ALONE.format(imports=f"import torch; {imports}"), GLOO_SOCKET_IFNAME="lo")
     assert done.stdout.split() == ["None", "DTensor"], done.stderr
 
 

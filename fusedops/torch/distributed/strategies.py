@@ -83,9 +83,10 @@ class _Call:
             if not is_kept and (self.declaration.inputs[place].updated or not self._fills(given.shape, placements)):
                 return None
             inputs.append(DTensorSpec(self.mesh, placements, tensor_meta=tensor.tensor_meta))
-        for division in {c.division for c in choices if c.division}:
-            parts = math.prod(self.mesh.size(i) for i, c in enumerate(choices) if c.division == division)
-            if not division.allows(parts):
+        for division in (c.division for c in choices if c.division):
+            if not division.allows(
+                math.prod(self.mesh.size(i) for i, c in enumerate(choices) if c.division is division)
+            ):
                 return None
         outputs = tuple(
             DTensorSpec(self.mesh, tuple(c.placement(c.division.outputs[i] if c.division else ALL) for c in choices))

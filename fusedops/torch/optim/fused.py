@@ -193,6 +193,8 @@ def _with_gradients(group: Group) -> tuple[list[torch.Tensor], list[Any]]:
     found = [grad for grad in grads if grad is not None]
     if len(found) < len(grads):
         params = [p for p, grad in zip(params, grads, strict=True) if grad is not None]
+    if {*map(type, params)} == {torch.nn.Parameter}:
+        return params, found
     return params, [_placed(grad, p) if is_distributed(p) else grad for p, grad in zip(params, found, strict=True)]
 
 
