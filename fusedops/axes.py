@@ -175,10 +175,7 @@ def _terms(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[A
     axes = declared(operator, attributes, inputs)
     if axes is None:
         return None
-    terms = _parsed(axes.tensors, frozenset(name for name, value in attributes.items() if value is True))
-    if len(terms) != len(operator.inputs) + len(operator.outputs):
-        raise ValueError(f"{operator.name}: {axes.tensors!r} must name all inputs and outputs")
-    return terms
+    return _parsed(axes.tensors, frozenset(name for name, value in attributes.items() if value is True))
 
 
 def _holds(condition: str, operator: Operator, attributes: Mapping[str, Any], given: Collection[str]) -> bool:

@@ -424,6 +424,18 @@ def check_compiled(function: Callable[..., Any], tensors: tuple[torch.Tensor, ..
         assert_close(torch, y.full_tensor(), reference, "compiled")
 
 
+def absent_inputs() -> None:
+    """Calls whose tensors are alike, in other places: DTensor's cache of decisions must tell them apart. An attribute
+    that has not its default comes behind all inputs, so that the calls have as many arguments."""
+    x, w = (torch.randn(n, dtype=torch.float64, device=device, generator=seeded(5)) for n in ((4, 6), (6,)))
+    for _ in range(2):
+        for given in ((w, None), (None, w), (w, w), (None, None)):
+            for of_x, of_w in ((Shard(1), Shard(0)), (Shard(0), Replicate())):
+                parameters = [None if y is None else placed(y, of_w) for y in given]
+                got = fo.layer_norm(placed(x, of_x), *parameters, eps=0.1)
+                assert_close(torch, got.full_tensor(), fo.layer_norm(x, *given, eps=0.1), f"{given}")
+
+
 def losses() -> None:
     """The layer's loss of rows in shards is the kernel's; torch's loss_parallel has that of classes in shards."""
     x, labels = (

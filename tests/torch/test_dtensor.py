@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.running import ROOT, blocks, environment, python, run_ranks
 
-TWO = ("operators", "functions", "models", "compiled", "losses", "autocast", "dropout", "errors")
+TWO = ("operators", "functions", "models", "compiled", "absent_inputs", "losses", "autocast", "dropout", "errors")
 FOUR = ("dropout", "two_dimensions")
 CONVERTED = ("transformers",) if find_spec("transformers") else ()
 

@@ -53,6 +53,7 @@ class Check {
       return error("with lists, inputs that it updates or results in 8 bits, it can have no derivative");
     FUSEDOPS_TRY(names());
     for (const Attribute& attribute : op_.attributes) FUSEDOPS_TRY(check(attribute));
+    for (const Axes& axes : op_.axes) FUSEDOPS_TRY(check(axes));
     for (const Step& step : op_.derivative) FUSEDOPS_TRY(check(step));
     return {};
   }
@@ -120,6 +121,21 @@ class Check {
     if (!attribute.choices.empty())
       good = good && std::find(attribute.choices.begin(), attribute.choices.end(), text) != attribute.choices.end();
     return good ? Status() : error("the default of ", attribute.name, " must be a value that it can have; got ", text);
+  }
+
+  // The notation within a term is checked where it is read: fusedops/axes.py.
+  Status check(const Axes& axes) const {
+    const std::string_view text = axes.tensors ? axes.tensors : "", arrow = "->";
+    const size_t place = std::min(text.find(arrow), text.size());
+    const auto terms = [](std::string_view side) {
+      const bool is_empty = side.find_first_not_of(' ') == side.npos;
+      return is_empty ? 0 : 1 + static_cast<size_t>(std::count(side.begin(), side.end(), ','));
+    };
+    const std::string_view results = text.substr(std::min(place + arrow.size(), text.size()));
+    if (terms(text.substr(0, place)) != op_.inputs.size() || terms(results) != op_.outputs.size())
+      return error("its axes must be those of ", std::to_string(op_.inputs.size()), " inputs and ",
+                   std::to_string(op_.outputs.size()), " outputs; got '", text, "'");
+    return {};
   }
 
   Status check(const Step& step) const {

@@ -142,8 +142,8 @@ def _register(row: Operator) -> None:
         return  # optimizers call these with the shards of their process
     signature = SIGNATURES[row.name]
     has_means = any(":" in declared.tensors for declared in row.axes)
-    # DTensor's cache compares the arguments from this place on as they are, and of those before it the tensors alone,
-    # without their places. Numbers in place of tensors vary, and need not be compared where no tensor may be absent.
+    # DTensor's cache compares all arguments from this place on, and of those before it only the tensors. Where several
+    # inputs may be absent, it must compare their places. A number in place of a tensor varies, and decides nothing.
     is_ambiguous = sum(x.kind != "tensor" for x in row.inputs) > 1
     compared = 0 if is_ambiguous else signature.inputs + len(signature.scalars)
 
