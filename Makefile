@@ -6,7 +6,7 @@ SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
-# With PYTHON: that interpreter and its packages. Otherwise .venv, which the first target that needs it creates.
+# PYTHON selects an interpreter with its packages. Without it, the first target that needs .venv creates it.
 ifdef PYTHON
 python := "$(PYTHON)"
 environment :=
@@ -19,7 +19,7 @@ endif
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
 cpp_files := find core_cuda torch_binding torch_autograd tf_binding -name '*.cpp' -o -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh'
-# On every core, if pytest-xdist is installed to divide the tests among them.
+# Tests run on all cores if pytest-xdist is installed.
 pytest := $(python) -m pytest $$($(python) -c 'import xdist; print("-n auto --dist worksteal")' 2>/dev/null)
 clang_format := $(python) -c 'from clang_format import clang_format; clang_format()'
 
@@ -61,7 +61,7 @@ help:
 	@echo '  ARGS="-k relu"              more arguments for test; ARGS=--quick for demo, example, bench and'
 	@echo '                              docs; for soak ARGS="--seed 2 --calls 100000"'
 
-# The versions of Python for which both TensorFlow and PyTorch have wheels.
+# Python versions for which both TensorFlow and PyTorch have wheels.
 .venv/.installed: requirements.txt requirements-cuda.txt requirements-headers.txt requirements-keras-hub.txt
 	@for python in python3 python3.12 python3.11 python3.13 python3.10; do \
 	  if "$$python" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' 2>/dev/null; then \

@@ -4,5 +4,5 @@ from setuptools import Extension, setup
 
 from build_tools.commands import COMMANDS
 
-# Stands for both bindings: which of them are built depends on the frameworks that are installed.
+# A placeholder for both bindings: those of the installed frameworks are built.
 setup(ext_modules=[Extension("fusedops.torch._C", [], py_limited_api=True)], cmdclass=COMMANDS)

@@ -1,4 +1,4 @@
-"""python -m build_tools [torch] [tf]: builds these bindings in place; without a name those of what is installed."""
+"""python -m build_tools [torch] [tf]: builds these bindings in place, by default those of the installed frameworks."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""setuptools' build backend, with one requirement more where there are kernels for the GPU to compile."""
+"""setuptools' build backend, which also requires CUTLASS if CUDA kernels are compiled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fusedops.building.options import BuildError, Options
 
 
 def _cutlass() -> list[str]:
-    # Asked for only where it is needed and missing: the wheel has headers to offer, and heavy dependencies.
+    # Required only if needed and missing: only the wheel's headers are used, but its dependencies are heavy.
     show_site_packages()
     try:
         find_frameworks([])  # raises before pip downloads the requirements

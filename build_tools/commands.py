@@ -23,7 +23,7 @@ from setuptools.command.build_ext import build_ext
 
 class Build(build):
     def run(self) -> None:
-        # The folder is kept from build to build: what an earlier one left there must not enter this wheel.
+        # setuptools reuses the folder: stale files of an earlier build must not enter this wheel.
         package = Path(self.build_lib, "fusedops")
         shutil.rmtree(package, ignore_errors=True)
         super().run()
@@ -53,10 +53,12 @@ class BuildBindings(build_ext):
 
 
 class Wheel(bdist_wheel):
-    """Neither binding is tied to a minor version of Python: the torch extension keeps to the limited API, and the
-    TensorFlow library uses nothing of Python's. Hence the tag cp310-abi3. No tag can name the TensorFlow that a library
-    was built against; the build tag does, for people (fusedops-0.1.0-0.torch2.13.tf2.21-cp310-abi3-linux_x86_64.whl),
-    and the loader checks it."""
+    """Sets the wheel's tags.
+
+    The Python tag is cp310-abi3: the torch extension uses the limited API, and the TensorFlow library no Python API.
+    The build tag names the frameworks for people (fusedops-0.1.0-0.torch2.13.tf2.21-cp310-abi3-linux_x86_64.whl). pip
+    has no tag to check these versions, so the loader does.
+    """
 
     def finalize_options(self) -> None:
         self.py_limited_api = "cp310"

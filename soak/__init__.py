@@ -1,18 +1,18 @@
 """Random calls against float64, by seed and time: `python -m soak`, or `make soak`.
 
-What an operator computes, how exactly, and which calls of it there are, is in `tests/specifications/`, so that a new
-operator is soaked without further mention. The layers, from below:
+`tests/specifications/` defines each operator's result, accuracy and possible calls, so a new operator needs no code
+here. The layers, from below:
 
     layout       a tensor in memory: any strides, spaced, expanded, misaligned
-    plan         what is chosen for a call, by its seed and number alone, and how each choice is made simpler
-    call         the arrays of a planned call, and what must come out
-    torch_side   the ways to call an operator in PyTorch, as source code; and what else is PyTorch's
+    plan         the choices for a call, which follow from its seed and number alone, and simpler choices
+    call         the arrays of a planned call, and the expected results
+    torch_side   the ways to call an operator in PyTorch, as source code, and other code specific to PyTorch
     tf_side      the same for TensorFlow
     running      one call, from its plan to its failure
-    program      a failed call as a program of its own
+    program      a failed call as a standalone program
     shrink       the simplest call that still fails
-    worker       one process of calls after calls, and its memory
-    crew         the processes, and what they report
+    worker       one process that makes many calls, and its memory
+    crew         the processes, and their reports
     report       the tables
 """
 

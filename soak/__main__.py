@@ -1,15 +1,15 @@
 """Random calls against float64, by seed and time.
 
 python -m soak                                      a minute of calls, on all cores but two
-python -m soak --seed 7 --calls 1000000             so many, other ones
-python -m soak --framework torch --device cuda      there alone
-python -m soak --op rms_norm --way backward         these alone
-python -m soak --call 7:1234                        the call that failed, again
+python -m soak --seed 7 --calls 1000000             a million other calls
+python -m soak --framework torch --device cuda      PyTorch on the GPU only
+python -m soak --op rms_norm --way backward         one operator, called in one way
+python -m soak --call 7:1234                        repeats one call, such as one that failed
 compute-sanitizer python -m soak --processes 1 --calls 10000 --framework torch --device cuda --eager
 
-Every call is checked against a reference in float64 or longer, within the tolerance that its dtype allows. Where bits
-are promised, it is made twice, and every second one in the other framework, too. What fails is made simpler for as long
-as it fails, and printed as a program.
+Every call is checked against a reference in float64 or longer, within the tolerance of its dtype. If its bits are
+guaranteed, it is made twice, and every second one also in the other framework. A failing call is simplified as long as
+it fails, and printed as a program.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ALL_WAYS = tuple(dict.fromkeys(way for ways in WAYS.values() for way in ways))
 
 def main() -> None:
     options = _options()
-    # A file or a pipe has no width of its own, and 80 columns break tables.
+    # A file or a pipe has no width; the default of 80 columns would break tables.
     console = Console(width=None if sys.stdout.isatty() else 200)
     if options.call:
         sys.exit(_one(console, *options.call))
@@ -79,10 +79,10 @@ def _one(console: Console, seed: int, number: int) -> int:
 
 
 class _Show:
-    """A bar where a terminal is, else a line every ten seconds. The first Ctrl-C ends the calls, not the program."""
+    """A bar on a terminal, else a line every ten seconds. The first Ctrl-C ends the calls, the second the program."""
 
     def __init__(self, console: Console, order: Order) -> None:
-        self.order, self.start, self.said, self.is_stopped = order, time.monotonic(), time.monotonic(), False
+        self.order, self.start, self.printed_at, self.is_stopped = order, time.monotonic(), time.monotonic(), False
         columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
         self.bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self.console = console
@@ -114,9 +114,9 @@ class _Show:
             f"{memory / 2**30:.1f} GiB"
         )
         self.bar.update(self.task, completed=max(shares, default=0.0), description=text)
-        if not self.console.is_terminal and time.monotonic() - self.said > 10:
+        if not self.console.is_terminal and time.monotonic() - self.printed_at > 10:
             self.console.print(f"{seconds:.0f} s: {text}", highlight=False)
-            self.said = time.monotonic()
+            self.printed_at = time.monotonic()
 
 
 def _options() -> argparse.Namespace:
@@ -135,14 +135,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--op", action="append", default=[], choices=NAMED, help="this operator; may be given again")
     parser.add_argument("--way", action="append", default=[], choices=ALL_WAYS, help="may be given again")
     parser.add_argument(
-        "--eager", action="store_true", help="nothing that keeps what it traces or compiles; memory is judged"
+        "--eager", action="store_true", help="no call that caches traces or compiled code; memory is judged"
     )
     parser.add_argument(
         "--trace",
         action="store_true",
         help="with one process: print the number of each call before it; memory is not judged",
     )
-    parser.add_argument("--call", type=_call, metavar="SEED:NUMBER", help="this one alone")
+    parser.add_argument("--call", type=_call, metavar="SEED:NUMBER", help="makes this call only")
     options = parser.parse_args()
     if options.calls is None and options.seconds is None:
         options.seconds = 60.0

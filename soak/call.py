@@ -1,4 +1,4 @@
-"""The arrays of a planned call, and what must come out of it."""
+"""The arrays of a planned call, and its expected results."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.helpers.checks import tuples
 from tests.helpers.numerics import LONGEST, compute_dtype, half_ulp, inaccurate, rounded
 from tests.helpers.specification import Sample, Specification, pick
 
-COPIES = 3  # of the calls that vmap makes one of
-THREADS = 4  # that make the same call at once
+COPIES = 3  # calls that vmap folds into one
+THREADS = 4  # threads that make the same call concurrently
 
 
 class Wrong(Exception):
-    """A result is not what it must be. `check`: Python that fails where it is so, of `results`; in it, {array} is the
-    tensor x as an array in float64."""
+    """A result is wrong. `check`: Python code on `results` that fails if they are wrong; {array} in it stands for the
+    tensor x as a float64 array."""
 
     def __init__(self, sentence: str, check: str = "") -> None:
         super().__init__(sentence)
@@ -30,7 +30,7 @@ class Wrong(Exception):
 
 @dataclass(frozen=True)
 class Expected:
-    """One result: what it is, within which tolerance. `exact` None: any numbers of this shape."""
+    """An expected result and its tolerance. With `exact` None, any numbers of this shape are right."""
 
     label: str
     dtype: str
@@ -50,7 +50,7 @@ class Expected:
         if self.exact is None:
             return
         wrong, limit = inaccurate(got, self.exact, self.magnitude, self.roundings, self.storage)
-        wrong &= np.isfinite(limit)  # elsewhere the formula itself says nothing, such as of equal elements without eps
+        wrong &= np.isfinite(limit)  # the formula itself may be undefined, such as for equal elements without eps
         if wrong.any():
             at = tuple(map(int, np.unravel_index(np.argmax(wrong), wrong.shape)))
             expected, within = np.asarray(self.exact)[at], limit[at]
@@ -63,15 +63,15 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Along:
-    """What is known of derivatives in one direction: the sum of `weights` times the results from `start` on."""
+class Directional:
+    """An expected derivative along one direction: the sum of `weights` times the results from `start` on."""
 
     label: str
     start: int
     weights: Sequence[np.ndarray]
     exact: Any
     limit: Any
-    relative: float = 0  # of the sum of the terms' sizes, beside the limit
+    relative: float = 0  # additional tolerance, relative to the sum of the terms' absolute values
 
     def check(self, results: Sequence[np.ndarray]) -> None:
         terms = [weight * x.astype(LONGEST) for weight, x in zip(self.weights, results[self.start :], strict=True)]
@@ -89,15 +89,15 @@ class Along:
 @dataclass(frozen=True)
 class Call:
     plan: Plan
-    way: str  # the plan's, or forward where there is nothing to differentiate
+    way: str  # the plan's, or forward if nothing is differentiable
     options: Mapping[str, Any]
     inputs: Mapping[str, Any]  # in the order of the signature: Tensor, number or None
     others: Mapping[str, Tensor]  # upstream gradients, tangents, directions
-    mapped: tuple[str, ...]  # by vmap
-    wanted: tuple[str, ...]  # inputs
-    upstream: tuple[str, ...]  # of `others`
+    mapped: tuple[str, ...]  # inputs mapped by vmap
+    wanted: tuple[str, ...]  # inputs whose gradients are computed
+    upstream: tuple[str, ...]  # the upstream gradients among `others`
     expected: tuple[Expected, ...]
-    along: Along | None
+    directional: Directional | None
 
     @property
     def spec(self) -> Specification:
@@ -105,7 +105,7 @@ class Call:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """By the names of all variables."""
+        """All tensors, by variable name."""
         return {**{name: x for name, x in self.inputs.items() if isinstance(x, Tensor)}, **self.others}
 
     @property
@@ -115,8 +115,8 @@ class Call:
     def check(self, results: Sequence[np.ndarray]) -> None:
         for i, (got, expected) in enumerate(zip(results, self.expected, strict=True)):
             expected.check(i, got)
-        if self.along:
-            self.along.check(results)
+        if self.directional:
+            self.directional.check(results)
 
 
 def build(plan: Plan) -> Call:
@@ -124,7 +124,7 @@ def build(plan: Plan) -> Call:
         return _Builder(plan).call()
 
 
-OFFSETS = ("offsets_q", "offsets_k")  # no layout may repeat them, nor do they count other rows
+OFFSETS = ("offsets_q", "offsets_k")  # their values must stay as they are: never mapped, rolled or expanded
 
 
 class _Builder:
@@ -161,14 +161,14 @@ class _Builder:
             self._expected(name, exact, size, name, self._dtype_of_output(name))
             for name, exact, size in zip(self.spec.outputs, self.exact, self.magnitudes, strict=True)
         ]
-        upstream, along = (), None
+        upstream, directional = (), None
         if way in ("forward", "inference mode", "vmap"):
             expected = outputs
         elif way == "jvp":
-            expected, along = self._jvp(outputs)
+            expected, directional = self._jvp(outputs)
         elif way == "double backward":
             upstream = self._upstream()
-            expected, along = self._double(upstream)
+            expected, directional = self._double(upstream)
         else:
             upstream = self._upstream()
             expected = (outputs + self._gradients(upstream)) * (THREADS if way == "threads" else 1)
@@ -182,7 +182,7 @@ class _Builder:
             self.wanted,
             upstream,
             tuple(expected),
-            along,
+            directional,
         )
 
     def _sample(self) -> Sample:
@@ -233,12 +233,12 @@ class _Builder:
         exact, roundings = np.asarray(exact), self.roundings[0][key]
         storage = [counts.get(key, 0) for counts in self.storage]
         counts = np.stack([np.broadcast_to(x, exact.shape[1:]) for x in storage]) if self.is_mapped else storage[0]
-        if any(isinstance(x, Tensor) and x.repeats for x in (*self.inputs.values(), *self.others.values())):
-            roundings = roundings**2  # equal terms of a sum round alike: as many errors as terms, instead of the root
+        if any(isinstance(x, Tensor) and x.has_repeats for x in (*self.inputs.values(), *self.others.values())):
+            roundings = roundings**2  # equal terms of a sum have equal rounding errors: n of them add up, not √n
         return Expected(label, dtype, exact.shape, exact, magnitude, roundings, (counts, self.plan.dtype))
 
     def _gradients(self, upstream: Sequence[str]) -> list[Expected]:
-        """Those of each mapped call, also with respect to inputs that the calls share."""
+        """The gradients of each mapped call, also with respect to inputs shared by the calls."""
         dys = [self._values(self.others[name]) for name in upstream]
         of_calls = [([dy[i] for dy in dys] if self.is_mapped else dys, x) for i, x in enumerate(self.all_arguments)]
         exact = [self.spec.gradients(*dy, **x) for dy, x in of_calls]
@@ -249,9 +249,9 @@ class _Builder:
             for name, exact, size in zip(self.wanted, *map(self._stacked, of_names), strict=True)
         ]
 
-    def _jvp(self, outputs: list[Expected]) -> tuple[list[Expected], Along]:
-        """<dy, J t> = <Jᵀ dy, t> for any dy. The transpose of a formula of the framework's own operators rounds some
-        numbers in their dtype: eight times, as in tests/torch/test_derivatives.py."""
+    def _jvp(self, outputs: list[Expected]) -> tuple[list[Expected], Directional]:
+        """Uses <dy, J t> = <Jᵀ dy, t> for any dy. The formulas made of the framework's own operators round some values
+        to the storage dtype: eight times, as in tests/torch/test_derivatives.py."""
         names = [self._like(f"t{name}", self.inputs[name], self.inputs[name].dtype) for name in self.wanted]
         tangents = dict(zip(self.wanted, (self._values(self.others[name]) for name in names), strict=True))
         dys = [self.random.normal(size=exact.shape) for exact in self.exact]
@@ -264,11 +264,11 @@ class _Builder:
         dtype = self.plan.dtype
         limit = computed * half_ulp(size, compute_dtype(dtype)) + 2 * stored * half_ulp(size, dtype)
         tangent = [Expected(f"tangent of {x.label}", x.dtype, x.shape) for x in outputs]
-        return outputs + tangent, Along("tangents", len(outputs), dys, exact, limit)
+        return outputs + tangent, Directional("tangents", len(outputs), dys, exact, limit)
 
-    def _double(self, upstream: Sequence[str]) -> tuple[list[Expected], Along | None]:
-        """Of F = <v, Jᵀ dy> the slope along any direction, by central differences. In float64 alone: how much else the
-        formulas, which are of the frameworks' own operators, round is not known."""
+    def _double(self, upstream: Sequence[str]) -> tuple[list[Expected], Directional | None]:
+        """The slope of F = <v, Jᵀ dy> along a random direction, by central differences. Only in float64: in other
+        dtypes the rounding errors of formulas made of the frameworks' own operators are unknown."""
         directions = [self._like(f"v{name}", self.inputs[name], self.inputs[name].dtype) for name in self.wanted]
         like = [*(self.inputs[name] for name in self.wanted), *(self.others[name] for name in upstream)]
         labels = [*(f"second gradient of {name}" for name in self.wanted), *upstream]
@@ -280,7 +280,7 @@ class _Builder:
         of_inputs = dict(zip(self.wanted, shifts, strict=False))
         of_upstream = shifts[len(self.wanted) :]
         dys = [self._values(self.others[name]) for name in upstream]
-        step = LONGEST(1e-9)  # the error of rounding is 1e-10
+        step = LONGEST(1e-9)  # rounding contributes an error of 1e-10
 
         def gradients(function: Callable[..., Any], step: Any) -> dict[str, Any]:
             moved = {name: self.arguments[name] + step * shift for name, shift in of_inputs.items()}
@@ -294,7 +294,7 @@ class _Builder:
         slope = slope_of(step)
         sizes = gradients(self.spec.gradient_magnitude, LONGEST(0))
         size = sum(np.sum(np.abs(v) * sizes[name]) for name, v in vs.items())
-        # The quotient of a jump grows with the inverse of the step: at a kink, such as a tie of a row's maximum.
+        # At a kink, such as a tie of a row's maximum, the quotient grows with the inverse of the step.
         if abs(slope_of(step / 2) - slope) > 1e-7 * (size + abs(slope)):
             return expected, None
-        return expected, Along("second gradients", 0, shifts, slope, 1e-7 * size, 1e-7)
+        return expected, Directional("second gradients", 0, shifts, slope, 1e-7 * size, 1e-7)

@@ -1,4 +1,4 @@
-"""The processes, and what they report. One that dies is reported with its call and replaced."""
+"""The worker processes and their reports. A process that dies is reported with its call and replaced."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from soak.plan import draw
 from soak.worker import Order, Report, prepare, work
 
 FOLDER = Path(__file__).parent.parent / "build" / "soak"
-STUCK = 300.0  # seconds in one call, after which a process is ended
+TIMEOUT = 300.0  # seconds in one call, after which a process is killed
 TENSORFLOW_THREADS = (0, 1, 2, 4)
 _spawn = multiprocessing.get_context("spawn")
 
@@ -26,22 +26,22 @@ _spawn = multiprocessing.get_context("spawn")
 def run(
     order: Order, processes: int, show: Callable[[list[Report]], None], stopped: Callable[[], bool]
 ) -> list[Report]:
-    """Until all have done what they were told."""
-    members = [_Member(order, i, processes) for i in range(processes)]
+    """Runs the processes until all are done."""
+    slots = [_Slot(order, i, processes) for i in range(processes)]
     try:
-        while not all(member.is_done for member in members):
+        while not all(slot.is_done for slot in slots):
             time.sleep(0.2)
-            for member in members:
-                member.look(stopped())
-            show([report for member in members for report in member.reports])
+            for slot in slots:
+                slot.poll(stopped())
+            show([report for slot in slots for report in slot.reports])
     finally:
-        for member in members:
-            member.end()
-    return [report for member in members for report in member.reports]
+        for slot in slots:
+            slot.end()
+    return [report for slot in slots for report in slot.reports]
 
 
-class _Member:
-    """One process, and those that take its place."""
+class _Slot:
+    """One process and its replacements."""
 
     def __init__(self, order: Order, index: int, count: int) -> None:
         calls = order.calls if order.calls is None else (order.calls + count - 1 - index) // count
@@ -59,8 +59,8 @@ class _Member:
         return self.reports[-1].done
 
     def _begin(self, first: int) -> None:
+        """Starts a process at call number `first`, with the calls and time left by its predecessors."""
         self.first = first
-        """The first number of a process, which does what its predecessors have left."""
         order = self.order
         if order.calls is not None:
             order = replace(order, calls=order.calls - sum(report.count for report in self.reports))
@@ -79,7 +79,7 @@ class _Member:
     def log(self) -> Path:
         return FOLDER / f"process-{self.index}.log"
 
-    def look(self, stop: bool) -> None:
+    def poll(self, stop: bool) -> None:
         if self.is_done:
             return
         self.stop.value = stop
@@ -93,30 +93,28 @@ class _Member:
             return
         if self.number.value != self.at:
             self.at, self.since = self.number.value, time.monotonic()
-        if time.monotonic() - self.since > STUCK:
+        if time.monotonic() - self.since > TIMEOUT:
             self.process.kill()
             self.process.join()
-            self._replace(f"no end after {STUCK:.0f} s")
+            self._replace(f"no end after {TIMEOUT:.0f} s")
         elif ended:
             self.process.join()
             self._replace(f"its process ended with status {self.process.exitcode}")
 
     def _replace(self, what: str) -> None:
-        from soak.running import crashed
+        from soak.running import crash_text
 
         number = self.number.value
         if number < self.first:  # nothing was called yet
-            self.reports[-1].problems.append(
-                f"Process {self.index}: {what} before its first call\n{self._last_words()}"
-            )
+            self.reports[-1].problems.append(f"Process {self.index}: {what} before its first call\n{self._log_tail()}")
             self.reports[-1].done = True
             return
         plan, report = draw(self.order.seed, number), self.reports[-1]
         report.calls[plan.key] += 1
-        report.failures.append((plan.key, f"{crashed(plan, what)}\n{self._last_words()}"))
+        report.failures.append((plan.key, f"{crash_text(plan, what)}\n{self._log_tail()}"))
         self._begin(number + self.step)
 
-    def _last_words(self) -> str:
+    def _log_tail(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])
 
     def end(self) -> None:
@@ -127,7 +125,7 @@ class _Member:
 
 
 def _child(order: Order, first: int, step: int, connection: Connection, number: Any, stop: Any, log: Path) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops its children through `stop`
     log.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for stream in (1, 2):

@@ -1,4 +1,4 @@
-"""A tensor as it lies in memory."""
+"""A tensor's memory layout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.helpers.specification import pick
 
 @dataclass(frozen=True)
 class Tensor:
-    """A view of `memory`, which has one dimension; strides and offset count elements, as in torch."""
+    """A view of the one-dimensional array `memory`; strides and offset count elements, as in torch."""
 
     memory: np.ndarray
     shape: tuple[int, ...]
@@ -26,8 +26,8 @@ class Tensor:
         return np.lib.stride_tricks.as_strided(self.memory[self.offset :], self.shape, strides)
 
     @property
-    def repeats(self) -> bool:
-        """Whether elements along a dimension are one and the same."""
+    def has_repeats(self) -> bool:
+        """True if a dimension is expanded: its stride is 0."""
         return any(stride == 0 and size > 1 for stride, size in zip(self.strides, self.shape, strict=True))
 
     @property
@@ -40,12 +40,15 @@ class Tensor:
 
 
 def plain(values: np.ndarray) -> Tensor:
-    """Contiguous and aligned."""
+    """A contiguous, aligned tensor."""
     return Tensor(values.reshape(-1), values.shape, _strides(values.shape))
 
 
 def drawn(values: np.ndarray, random: np.random.Generator) -> Tensor:
-    """These values, or the first of a dimension for all of it, in memory that else holds what must not be read."""
+    """A tensor of these values in a random layout; the rest of its memory holds values that spoil results.
+
+    An expanded dimension repeats its first slice.
+    """
     kind = pick(random, "plain", "plain", "offset", "transposed", "permuted", "spaced", "expanded")
     rank, stored = values.ndim, list(values.shape)
     if kind == "plain" or not values.size:
@@ -67,7 +70,7 @@ def drawn(values: np.ndarray, random: np.random.Generator) -> Tensor:
     ]
     offset = int(pick(random, 0, 1, 3, 8))
     length = offset + 1 + sum(stride * (size - 1) for stride, size in zip(strides, values.shape, strict=True))
-    tensor = Tensor(np.full(length, _hole(values.dtype), values.dtype), values.shape, tuple(strides), offset)
+    tensor = Tensor(np.full(length, _poison(values.dtype), values.dtype), values.shape, tuple(strides), offset)
     tensor.values[...] = values
     return tensor
 
@@ -78,7 +81,7 @@ def _strides(
     gaps: Sequence[int] | None = None,
     spaces: Sequence[int] | None = None,
 ) -> tuple[int, ...]:
-    """Of dimensions that are stored in this order, from the closest on; by default contiguous."""
+    """The strides of dimensions stored in this order, innermost first; by default contiguous."""
     strides, step = [0] * len(shape), 1
     for i in reversed(range(len(shape))) if order is None else order:
         strides[i] = step * (gaps[i] if gaps else 1)
@@ -86,7 +89,7 @@ def _strides(
     return tuple(strides)
 
 
-def _hole(dtype: np.dtype) -> float | int | bool:
+def _poison(dtype: np.dtype) -> float | int | bool:
     if dtype.kind == "b":
         return True
     return 2**31 - 1 if dtype.kind in "iu" else math.nan

@@ -1,4 +1,4 @@
-"""What is chosen for a call, by its seed and number alone."""
+"""The plan of a call: all choices, drawn from its seed and number alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMED = {spec.name: spec for spec in DRAWN}
 FRAMEWORKS = ("torch", "tf")
 DEVICES = ("cpu", "cuda")
 
-# Way to call an operator -> how many of a thousand calls take it. Those that trace or compile are dear.
+# Frequency of each way to call an operator, per thousand calls. Ways that trace or compile are expensive.
 WAYS: Mapping[str, Mapping[str, int]] = {
     "torch": {
         "forward": 220,
@@ -47,12 +47,13 @@ WAYS: Mapping[str, Mapping[str, int]] = {
         "XLA": 10,
     },
 }
-COMPILED = ("compiled", "graph", "XLA")  # of one dtype, one set of options, one number of threads: compiled once
-# What keeps all that it traces or compiles: TensorFlow's forward mode, a function for every operator and shape.
-KEEPING = (*(("torch", way) for way in COMPILED), *(("tf", way) for way in (*COMPILED, "jvp")))
+# Compiled ways use one dtype, one set of options and one number of threads per operator, so it is compiled once.
+COMPILED = ("compiled", "graph", "XLA")
+# Ways that cache traces or compiled code. TensorFlow's forward mode caches a function per operator and shape.
+CACHING = (*(("torch", way) for way in COMPILED), *(("tf", way) for way in (*COMPILED, "jvp")))
 MAPPED = ("vmap", "vmap of gradients")
 SMALL = ("jvp", "double backward", *MAPPED)
-# Elements of the first large input at most -> of how many thousandths of the calls.
+# Frequency of each upper limit on the elements of the largest input, per thousand calls.
 SIZES = {60: 500, 600: 475, 6_000: 22, 100_000: 3}
 
 
@@ -68,14 +69,14 @@ class Plan:
     operator: str
     way: str
     dtype: str
-    wide_parameters: bool  # in float32 beside 16 bits
-    shape: tuple[int, ...] | None  # of Specification.draw
-    other: int  # without a shape: which of Specification.more_samples
-    any_options: bool  # or those of Specification.sample
+    wide_parameters: bool  # float32 parameters with a 16-bit x
+    shape: tuple[int, ...] | None  # argument of Specification.draw
+    other: int  # if shape is None: an index into Specification.more_samples
+    any_options: bool  # False: the options of Specification.sample
     any_layout: bool
-    some_gradients: bool  # or all
-    threads: int  # of PyTorch, within an operator
-    beside: bool  # compared with the other framework, where the bits are promised
+    some_gradients: bool  # False: all gradients
+    threads: int  # PyTorch's intra-op threads
+    beside: bool  # True if compared with the other framework, provided that its bits are guaranteed
 
     def __str__(self) -> str:
         where = f"{self.operator} in {self.framework} on {self.device}, {self.way}, {self.dtype}"
@@ -90,7 +91,7 @@ class Plan:
         return NAMED[self.operator]
 
     def simpler(self) -> Iterator[Plan]:
-        """Plans that may fail in the same way, those first that leave most out."""
+        """Simpler plans that may fail in the same way, the greatest simplifications first."""
         if self.way not in ("forward", "backward"):
             yield replace(self, way="backward")
         if self.way == "backward":
@@ -117,7 +118,7 @@ class Plan:
 
 def draw(seed: int, number: int) -> Plan:
     random = np.random.default_rng([seed, number])
-    framework, device = pick(random, "torch", "torch", "tf"), pick(random, *DEVICES)  # TensorFlow takes its time
+    framework, device = pick(random, "torch", "torch", "tf"), pick(random, *DEVICES)  # TensorFlow is slow
     spec = pick(random, *DRAWN)
     way, most = weighted(random, WAYS[framework]), weighted(random, SIZES)
     dtype = pick(random, *DTYPES)
@@ -141,7 +142,7 @@ def draw(seed: int, number: int) -> Plan:
         shape=shape if other is None else None,
         other=other or 0,
         any_options=way not in COMPILED,
-        # Not for jvp: PyTorch copies tangents into the layout of their inputs, and refuses expanded ones.
+        # Not for jvp: PyTorch copies tangents into the layout of their inputs and rejects expanded inputs.
         any_layout=way not in (*COMPILED, "jvp") and pick(random, True, False),
         some_gradients=way not in COMPILED and pick(random, True, False, False),
         threads=1 if way in COMPILED else pick(random, 1, 1, 1, 1, 1, 2, 3, 4),
@@ -151,29 +152,29 @@ def draw(seed: int, number: int) -> Plan:
 
 @functools.cache
 def more_samples(spec: Specification, seed: int) -> list[Sample]:
-    """With finite values: what becomes of NaN and infinities, the tests of special values know."""
+    """The specification's further samples, if finite: the tests of special values cover NaN and infinities."""
     samples = list(spec.more_samples(np.random.default_rng(seed)))
     return [sample for sample in samples if all(np.isfinite(sample.inputs[name]).all() for name in sample.tensors)]
 
 
 @functools.cache
 def _fitting(spec: Specification, seed: int, most: int) -> tuple[int | None, ...]:
-    """Which of the samples have at most so many elements."""
+    """Indices of the samples whose tensors have at most `most` elements each."""
     samples = enumerate(more_samples(spec, seed))
     return tuple(i for i, x in samples if max(x.inputs[name].size for name in x.tensors) <= most) or (None,)
 
 
 def weighted(random: np.random.Generator, weights: Mapping[Any, int]) -> Any:
-    """A key, as often as its weight says."""
+    """A random key, drawn with these weights."""
     ends = list(itertools.accumulate(weights.values()))
     return list(weights)[bisect.bisect(ends, random.integers(ends[-1]))]
 
 
 def _shape(spec: Specification, way: str, most: int, random: np.random.Generator) -> tuple[int, ...]:
-    """Of at most so many elements, now and then of none."""
+    """A random shape of at most `most` elements, sometimes of none."""
     if way == "XLA":
-        return (4, 3, 8)  # which is compiled in
-    if way in COMPILED:  # sizes that are never the same by chance, for which a compiler would start over
+        return (4, 3, 8)  # XLA compiles for each shape
+    if way in COMPILED:  # disjoint sizes: a compiler would specialize on dimensions that happen to be equal
         return pick(random, 7, 9, 11, 13), pick(random, 3, 4, 6), pick(random, 16, 20, 24, 32, 40)
     rank = max(spec.least_rank, int(random.integers(0, 5)))
     shape, left = [], float(most)

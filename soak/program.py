@@ -1,4 +1,4 @@
-"""A call as a program of its own, which fails where the call failed. Its numbers stand in it, or in a file beside."""
+"""A call as a standalone program that fails as the call did. It contains the inputs, or loads them from a file."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from soak.layout import Tensor
 
 SIDES: dict[str, ModuleType] = {"torch": torch_side, "tf": tf_side}
 FOLDER = Path(__file__).parent.parent / "build" / "soak"
-MOST_NUMBERS = 100
+MAX_INLINE_NUMBERS = 100
 
 
 def function_code(call: Call, framework: str, way: str) -> str:
-    """The call as a function of its tensors, which gives a tuple."""
+    """Code of a function from the call's tensors to a tuple of results."""
     arguments = [f"{name}={name if isinstance(x, Tensor) else repr(x)}" for name, x in call.inputs.items()]
     arguments += [f"{name}={value!r}" for name, value in call.options.items()]
     result = f"{call.spec.code}({', '.join(arguments)})"
@@ -29,7 +29,7 @@ def function_code(call: Call, framework: str, way: str) -> str:
 
 
 def run_code(call: Call, framework: str, way: str) -> str:
-    """A function `run` of what is around it, which gives all results."""
+    """Code of a function `run` without arguments that makes the call and returns all results."""
     tensors = [name for name, x in call.inputs.items() if isinstance(x, Tensor)]
     body = (
         SIDES[framework]
@@ -43,7 +43,7 @@ def run_code(call: Call, framework: str, way: str) -> str:
             mapped=", ".join(call.mapped),
             dims=", ".join("0" if name in call.mapped else "None" for name in tensors),
             upstream_dims=", ".join("0" for _ in call.upstream),
-            device=tf_side.PLACES[call.plan.device],
+            device=tf_side.DEVICES[call.plan.device],
         )
     )
     if way != "threads":
@@ -58,7 +58,7 @@ def run():
 
 
 def value_program(call: Call, check: str) -> str:
-    """One that makes the call, and what `check` says of its `results`."""
+    """A program that makes the call and runs the code `check` on its `results`."""
     return _joined(
         [
             *_preparation(call, call.plan.framework, call.way),
@@ -75,7 +75,7 @@ def repetition_program(call: Call) -> str:
 
 
 def parity_program(call: Call, ways: dict[str, str], count: int) -> str:
-    """One in which the frameworks' first `count` results are compared, each called in its way."""
+    """A program that compares the first `count` results of both frameworks, each called in its way."""
     lines = []
     for framework, way in ways.items():
         results = SIDES[framework].LIST.format(results=f"run()[:{count}]")
@@ -89,10 +89,10 @@ def _joined(lines: Sequence[str]) -> str:
 
 
 def _preparation(call: Call, framework: str, way: str) -> list[str]:
-    """Everything but the run."""
+    """The lines before the run."""
     side = SIDES[framework]
     tensors = {name: x.memory if framework == "torch" else x.values for name, x in call.tensors.items()}
-    if sum(x.size for x in tensors.values()) <= MOST_NUMBERS:
+    if sum(x.size for x in tensors.values()) <= MAX_INLINE_NUMBERS:
         numbers = {name: repr(_wide(x).reshape(-1).tolist()) for name, x in tensors.items()}
     else:
         FOLDER.mkdir(parents=True, exist_ok=True)

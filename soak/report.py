@@ -13,13 +13,13 @@ from soak.plan import Key
 from soak.worker import Report, Sample
 
 NAMES = {"torch": "PyTorch", "tf": "TensorFlow", "cpu": "CPU", "cuda": "GPU"}
-WARMING = 0.2  # the share of a process's calls after which all that is kept has been made
-# What a process may grow by from the middle of its calls on: what allocators keep of large tensors, and bytes a call.
+WARMUP = 0.2  # fraction of a process's calls after which all caches are filled
+# Memory growth allowed to a process after 60% of its calls, in bytes: in total for the allocators, and per call.
 NOISE, LEAK = 64 * 2**20, 64
 
 
 def show(console: Console, reports: Sequence[Report], seconds: float, judged: bool) -> None:
-    """`judged`: what memory grew by is a problem where it is too much."""
+    """`judged`: True if excessive memory growth is a problem."""
     calls = total(reports)
     failed = Counter(key for report in reports for key, _ in report.failures)
     for report in reports:
@@ -45,14 +45,14 @@ def total(reports: Sequence[Report]) -> Counter[Key]:
 
 
 def problems(reports: Sequence[Report], judged: bool) -> list[str]:
-    """In sentences: what is wrong beside calls that failed."""
+    """Sentences on problems other than failed calls."""
     found = [text for report in reports for text in report.problems]
     for name, size in _memories(reports).items() if judged else ():
         for report in reports:
-            thirds = _thirds(report)
-            if not thirds:
+            points = _memory_points(report)
+            if not points:
                 continue
-            _, middle, end = thirds
+            _, middle, end = points
             allowed = (NOISE if name == "process" else 0) + LEAK * (end.calls - middle.calls)
             if size(end) - size(middle) > allowed:
                 found.append(
@@ -83,25 +83,25 @@ def _memories(reports: Sequence[Report]) -> dict[str, Callable[[Sample], int]]:
     return {"process": lambda sample: sample.process, **of_gpu}
 
 
-def _thirds(report: Report) -> tuple[Sample, Sample, Sample] | None:
-    """After the beginning, in the middle and at the end of a process's calls."""
+def _memory_points(report: Report) -> tuple[Sample, Sample, Sample] | None:
+    """Memory after the warm-up, after 60% and at the end of a process's calls."""
     if not report.memory or not report.count:
         return None
 
-    def after(share: float) -> Sample:
-        return next(sample for sample in report.memory if sample.calls >= share * report.memory[-1].calls)
+    def after(fraction: float) -> Sample:
+        return next(sample for sample in report.memory if sample.calls >= fraction * report.memory[-1].calls)
 
-    return after(WARMING), after(0.6), report.memory[-1]
+    return after(WARMUP), after(0.6), report.memory[-1]
 
 
 def _memory_table(reports: Sequence[Report]) -> Table:
-    """Of all processes together."""
+    """The summed memory of all processes."""
     table = Table("memory of all processes", box=box.MARKDOWN)
-    for share in (f"after {WARMING:.0%} of the calls", "after 60%", "at the end"):
-        table.add_column(share, justify="right")
-    found = [thirds for thirds in map(_thirds, reports) if thirds]
+    for point in (f"after {WARMUP:.0%} of the calls", "after 60%", "at the end"):
+        table.add_column(point, justify="right")
+    found = [points for points in map(_memory_points, reports) if points]
     for name, size in _memories(reports).items():
-        table.add_row(name, *(_mib(sum(size(thirds[i]) for thirds in found)) for i in range(3)))
+        table.add_row(name, *(_mib(sum(size(points[i]) for points in found)) for i in range(3)))
     return table
 
 

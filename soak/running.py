@@ -14,7 +14,7 @@ from soak.plan import FRAMEWORKS, Plan
 from tests.helpers.frameworks import backend
 from tests.helpers.numerics import assert_same_bits
 
-# What is the operators' own code alone: the same bits in both frameworks. Beside it, what the other framework does.
+# Ways that run only the operators' kernels, with the same bits in both frameworks -> the other framework's way.
 SAME_BITS = {
     "forward": "forward",
     "inference mode": "forward",
@@ -37,7 +37,7 @@ class Failure:
 
 @functools.cache
 def side(framework: str, device: str) -> Any:
-    """The framework's, or None where there is none."""
+    """The framework's Side on this device; None if unavailable."""
     found = backend(framework, device)
     if isinstance(found, str):
         return None
@@ -45,7 +45,7 @@ def side(framework: str, device: str) -> Any:
 
 
 def attempt(plan: Plan, compare: bool = True) -> Failure | None:
-    """Makes the call; `compare`: the other framework may be used as well."""
+    """Makes the call. `compare`: True if the other framework may be used as well."""
     call = build(plan)
     try:
         results = _results(call, plan.framework, call.way, 2 if call.way in SAME_BITS else 1)
@@ -76,22 +76,22 @@ def attempt(plan: Plan, compare: bool = True) -> Failure | None:
     return None
 
 
-def crashed(plan: Plan, what: str) -> str:
-    """What is known of a call that ended its process."""
+def crash_text(plan: Plan, what: str) -> str:
+    """The failure text of a call that ended its process."""
     call = build(plan)
     return f"{plan}: {what}\n{program.value_program(call, '')}"
 
 
 def _results(call: Call, framework: str, way: str, times: int) -> list[list[np.ndarray]]:
-    there = side(framework, call.plan.device)
-    there.prepare(call)
-    namespace = dict(there.globals)
+    framework_side = side(framework, call.plan.device)
+    framework_side.prepare(call)
+    namespace = dict(framework_side.globals)
     namespace["f"] = _function(framework, program.function_code(call, framework, way))
     for name, x in call.tensors.items():
-        namespace[name] = there.tensor(call, name, x, way)
+        namespace[name] = framework_side.tensor(call, name, x, way)
     exec(_compiled(program.run_code(call, framework, way)), namespace)
     runs = [list(namespace["run"]()) for _ in range(times)]
-    fetched = there.fetch([x for results in runs for x in results])
+    fetched = framework_side.fetch([x for results in runs for x in results])
     count = len(runs[0])
     return [fetched[i * count : (i + 1) * count] for i in range(times)]
 
@@ -108,6 +108,6 @@ def _compiled(code: str) -> Any:
 
 @functools.cache
 def _function(framework: str, code: str) -> Any:
-    """One for each code, so that what is compiled is compiled once."""
+    """The function of this code, cached so that each function is compiled once."""
     globals_of = next(found.globals for device in ("cpu", "cuda") if (found := side(framework, device)))
     return eval(code, dict(globals_of))

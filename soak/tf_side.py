@@ -1,4 +1,4 @@
-"""The ways to call an operator in TensorFlow, as source code: what is run is what a failure prints."""
+"""The ways to call an operator in TensorFlow, as source code, which is both run and printed on failure."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ FUNCTIONS = {
     "graph": "tf.function({f}, autograph=False, reduce_retracing=True)",
     "XLA": "tf.function({f}, autograph=False, jit_compile=True)",
 }
-PLACES = {"cpu": "/CPU:0", "cuda": "/GPU:0"}
+DEVICES = {"cpu": "/CPU:0", "cuda": "/GPU:0"}
 
 
 def tensor_code(call: Call, name: str, x: Tensor, values: str, way: str) -> str:
@@ -80,7 +80,7 @@ class Side:
         pass
 
     def fetch(self, results: Sequence[Any]) -> list[np.ndarray]:
-        """From a GPU at once: every copy would wait for its turn among the processes."""
+        """Copies the results to the host, from a GPU in one transfer: each copy waits for the other processes."""
         if self.backend.device == "cpu":
             return [self.backend.to_numpy(x) for x in results]
         tf = self.tf
@@ -88,12 +88,12 @@ class Side:
             parts = tf.concat([tf.reshape(tf.bitcast(x, tf.uint8), [-1]) for x in results], 0)
         return split(parts.numpy(), [(x.dtype.name, x.shape) for x in results])
 
-    def empty(self) -> None:
-        """What eager code keeps: zeros, numbers, and a kernel for every set of attributes, on the GPU too."""
+    def clear_caches(self) -> None:
+        """Clears the caches of eager mode: zeros, scalars, and a kernel for every set of attributes."""
         context = self.context.context()
         context._clear_caches()
         context.clear_kernel_cache()
 
     def memory(self) -> int:
-        """In use on the GPU, by tensors."""
+        """Bytes of GPU memory used by tensors."""
         return self.tf.config.experimental.get_memory_info("GPU:0")["current"] if self.backend.device == "cuda" else 0

@@ -1,4 +1,4 @@
-"""The ways to call an operator in PyTorch, as source code: what is run is what a failure prints."""
+"""The ways to call an operator in PyTorch, as source code, which is both run and printed on failure."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Side:
 
         self.torch, self.backend = torch, backend
         self.globals = {"torch": torch, "fo": backend.functions}
-        torch._dynamo.config.cache_size_limit = 64  # of one operator's compiled code
+        torch._dynamo.config.cache_size_limit = 64  # compiled variants of one operator
 
     def tensor(self, call: Call, name: str, x: Tensor, way: str) -> Any:
         tensor = self.backend.from_numpy(x.memory).as_strided(x.shape, x.strides, x.offset)
@@ -79,18 +79,18 @@ class Side:
             self.torch.set_num_threads(call.plan.threads)
 
     def fetch(self, results: Sequence[Any]) -> list[np.ndarray]:
-        """From a GPU at once: every copy would wait for its turn among the processes."""
+        """Copies the results to the host, from a GPU in one transfer: each copy waits for the other processes."""
         if self.backend.device == "cpu":
             return [self.backend.to_numpy(x) for x in results]
-        plain = self.torch.contiguous_format  # contiguous() would keep the stride of a single element
+        plain = self.torch.contiguous_format  # contiguous() would not change the stride of a single element
         parts = [x.detach().clone(memory_format=plain).reshape(-1).view(self.torch.uint8) for x in results]
         return split(self.torch.cat(parts).cpu().numpy(), [(self.backend.dtype_of(x), x.shape) for x in results])
 
-    def empty(self) -> None:
-        """What eager code keeps: nothing."""
+    def clear_caches(self) -> None:
+        """Does nothing: eager PyTorch has no such caches."""
 
     def memory(self) -> int:
-        """In use on the GPU, by tensors."""
+        """Bytes of GPU memory used by tensors."""
         return self.torch.cuda.memory_allocated() if self.backend.device == "cuda" else 0
 
 

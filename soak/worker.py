@@ -1,4 +1,4 @@
-"""One process of calls after calls, and its memory."""
+"""One process that makes many calls, and its memory."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from soak.plan import KEEPING, WAYS, Key, Plan, draw
+from soak.plan import CACHING, WAYS, Key, Plan, draw
 
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be run."""
+    """The calls to make."""
 
     seed: int
     calls: int | None
     seconds: float | None
     frameworks: tuple[str, ...]
     devices: tuple[str, ...]
-    operators: tuple[str, ...]  # none: all
-    ways: tuple[str, ...]  # none: all
-    eager: bool = False  # nothing of plan.KEEPING
-    tensorflow_threads: int = 0  # 0: TensorFlow's own choice
+    operators: tuple[str, ...]  # empty: all
+    ways: tuple[str, ...]  # empty: all
+    eager: bool = False  # True to exclude plan.CACHING
+    tensorflow_threads: int = 0  # 0: TensorFlow's default
 
     def has(self, plan: Plan) -> bool:
         return (
             plan.framework in self.frameworks
             and plan.device in self.devices
             and (not self.operators or plan.operator in self.operators)
-            and self.takes(plan.framework, plan.way)
+            and self.has_way(plan.framework, plan.way)
         )
 
-    def takes(self, framework: str, way: str) -> bool:
-        return (not self.ways or way in self.ways) and not (self.eager and (framework, way) in KEEPING)
+    def has_way(self, framework: str, way: str) -> bool:
+        return (not self.ways or way in self.ways) and not (self.eager and (framework, way) in CACHING)
 
 
 @dataclass
 class Sample:
-    """Memory after so many calls, in bytes: of the process, and of each framework's tensors on the GPU."""
+    """Memory after `calls` calls, in bytes: of the process, and of each framework's tensors on the GPU."""
 
     calls: int
     process: int
@@ -53,7 +53,7 @@ class Sample:
 
 @dataclass
 class Report:
-    """What a worker has done until now."""
+    """The results of a worker so far."""
 
     calls: Counter[Key] = field(default_factory=Counter)
     failures: list[tuple[Key, str]] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Report:
 
 
 def prepare(order: Order) -> list[str]:
-    """Imports what is asked for; says what is not there."""
+    """Imports the frameworks. Returns those that are unavailable."""
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     from soak import running
 
@@ -92,20 +92,20 @@ def work(
     begin: Callable[[int], None],
     stopped: Callable[[], bool],
 ) -> Report:
-    """Every step-th call from `first` on, as many as ordered. `begin` hears of each number, `say` of the report."""
+    """Makes every step-th call from number `first` on. Passes each number to `begin` and the report to `say`."""
     from soak import running
     from soak.shrink import shrunk
 
-    _give_freed_memory_back()
-    warnings.simplefilter("ignore")  # of NumPy and the frameworks: which results are right, the checks say
+    _return_freed_memory()
+    warnings.simplefilter("ignore")  # NumPy and the frameworks warn of values that the checks judge anyway
     report = Report()
     compare = len(order.frameworks) > 1
-    start = said = measured = time.monotonic()
+    start = reported = measured = time.monotonic()
     gc.collect()
-    gc.freeze()  # what was imported: it would be walked through at every collection
+    gc.freeze()  # exclude imported modules from every later collection
     number = first - step
     possible = any(
-        running.side(framework, device) and any(order.takes(framework, way) for way in WAYS[framework])
+        running.side(framework, device) and any(order.has_way(framework, way) for way in WAYS[framework])
         for framework in order.frameworks
         for device in order.devices
     )
@@ -116,9 +116,9 @@ def work(
         if now - measured > 2 or not report.memory:
             report.memory.append(_memory(order, report.count))
             measured = now
-        if now - said > 0.5:
+        if now - reported > 0.5:
             say(report)
-            said = now
+            reported = now
         number += step
         plan = draw(order.seed, number)
         if not order.has(plan) or not running.side(plan.framework, plan.device):
@@ -142,11 +142,11 @@ def _described(order: Order, plan: Plan, failure: Any, small: Any) -> str:
     return f"{where}: {failure.sentence}\nSimplest: {small.sentence}\n{small.program}"
 
 
-def _give_freed_memory_back() -> None:
-    """Of large arrays, always: glibc would keep more and more of it, which is no leak and looks like one."""
+def _return_freed_memory() -> None:
+    """Makes glibc return the memory of large arrays to the system: its growing free lists would look like a leak."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt:
-        mallopt(-3, 2**20)  # M_MMAP_THRESHOLD, which then stays
+        mallopt(-3, 2**20)  # M_MMAP_THRESHOLD; setting it disables its dynamic adjustment
 
 
 def _memory(order: Order, calls: int) -> Sample:
@@ -155,7 +155,7 @@ def _memory(order: Order, calls: int) -> Sample:
     for framework in order.frameworks if order.eager else ():
         side = next(filter(None, (running.side(framework, device) for device in order.devices)), None)
         if side:
-            side.empty()
+            side.clear_caches()
     gc.collect()
     with open("/proc/self/statm") as file:
         pages = int(file.read().split()[1])

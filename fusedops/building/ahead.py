@@ -1,4 +1,4 @@
-"""The build ahead of time: compiles the bindings of the installed frameworks and puts them into place."""
+"""The build ahead of time: compiles and installs the bindings of the installed frameworks."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ ADD = {"torch": add_torch, "tf": add_tf}
 
 
 def build(wanted: list[str], destination: Path) -> dict[str, str]:
-    """Builds the bindings of the frameworks `wanted` that are installed, or of all, and puts them into
-    destination/fusedops, with the types of the functions. Returns the versions built against, by framework."""
+    """Builds the bindings of the frameworks `wanted`, by default of all installed ones, into destination/fusedops.
+
+    Also writes the type stubs of the functions. Returns the framework versions that were built against.
+    """
     show_site_packages()
     try:
         versions = _build(wanted, destination)
@@ -47,7 +49,7 @@ def _build(wanted: list[str], destination: Path) -> dict[str, str]:
         reason = str(error)
     say = partial(print, flush=True)
     say(announcement(cuda, reason))
-    # Builds of both types are put into one place.
+    # Release and debug builds install into the same folder: they share one lock.
     with alone(options.folder.parent, say):
         ninja = NinjaFile(options.folder)
         objects = add_core(ninja, options, cuda)
@@ -72,7 +74,7 @@ def _build(wanted: list[str], destination: Path) -> dict[str, str]:
 
 
 def outcome(framework: Framework, version: str | None, destination: Path) -> str:
-    """What came of building a binding; if it is there, with the path that tf.load_op_library takes."""
+    """A sentence on the result; for a built binding with the library's path, which tf.load_op_library takes."""
     if not version:
         return f"fusedops.{framework.name}: not built, because {framework.title} is not installed"
     library = (destination / "fusedops" / framework.name / framework.files[0]).resolve()
@@ -80,7 +82,7 @@ def outcome(framework: Framework, version: str | None, destination: Path) -> str
 
 
 def find_frameworks(wanted: list[str]) -> dict[str, str]:
-    """The versions of those `wanted`, or of all that are installed."""
+    """The installed versions of the frameworks `wanted`, by default of all installed ones."""
     versions = {}
     for framework in FRAMEWORKS.values():
         version = framework.installed()
@@ -110,9 +112,9 @@ def _install(libraries: list[Path], folder: Path) -> None:
         installed = folder / library.name
         if not installed.exists() or installed.stat().st_mtime_ns != library.stat().st_mtime_ns:
             remove_facts(folder)
-            # Replaced in one step: a process that has loaded the old one keeps it.
+            # An atomic replacement: a process that has loaded the old file keeps its mapping.
             new = installed.with_suffix(".new")
             shutil.copy2(library, new)
             os.replace(new, installed)
     for old in {*folder.glob("*.so")} - {folder / library.name for library in libraries}:
-        old.unlink()  # of another torch
+        old.unlink()  # built for another version of torch

@@ -13,7 +13,7 @@ NO_GPU = (
     "no GPU was found (to compile for GPUs elsewhere, set their compute capability: FUSEDOPS_CUDA_ARCHS=9.0 make build)"
 )
 OLDEST = 8
-# Names that TORCH_CUDA_ARCH_LIST may hold, as torch.utils.cpp_extension knows them.
+# Architecture names allowed in TORCH_CUDA_ARCH_LIST, as in torch.utils.cpp_extension.
 NAMED = {
     "Kepler+Tesla": "3.7",
     "Kepler": "3.5+PTX",
@@ -35,7 +35,7 @@ NAMED = {
 @dataclass(frozen=True)
 class Architecture:
     number: str  # "90", "90a"
-    ptx: bool  # also as PTX, which later GPUs compile for themselves
+    ptx: bool  # True if PTX is embedded as well, which the driver compiles for later GPUs
 
     def __str__(self) -> str:
         major, minor, variant = re.fullmatch(r"(\d+)(\d)([af]?)", self.number).groups()  # type: ignore[union-attr]
@@ -50,14 +50,14 @@ class Architecture:
 @dataclass(frozen=True)
 class Choice:
     architectures: Sequence[Architecture]
-    left_out: str = ""  # what cannot be compiled for, though it was found, and where
+    left_out: str = ""  # a sentence on found architectures that cannot be compiled for, and their source
 
 
 def choose(options: Options, toolkit: Toolkit, gpus: Callable[[], Sequence[str]]) -> Choice:
     """The architectures that a variable lists ("8.0;9.0+PTX", "90"), else those of `gpus`.
 
-    An entry of FUSEDOPS_CUDA_ARCHS that nvcc cannot compile for is an error. Such an entry of TORCH_CUDA_ARCH_LIST,
-    which is mostly set for other packages, or such a GPU is left out.
+    If nvcc cannot compile for an entry of FUSEDOPS_CUDA_ARCHS, it is an error. If it cannot compile for a GPU or an
+    entry of TORCH_CUDA_ARCH_LIST, which is mostly set for other packages, that one is left out.
 
     Raises:
         NoCudaError: No architecture remains.
@@ -82,7 +82,7 @@ def choose(options: Options, toolkit: Toolkit, gpus: Callable[[], Sequence[str]]
 
 
 def _read(text: str, toolkit: Toolkit) -> tuple[list[Architecture], list[str]]:
-    """The architectures that a list names, and what it names besides."""
+    """The architectures that a list names, and its unusable entries, each with a reason."""
     found, problems = [], []
     for item, name in _items(text):
         parts = re.fullmatch(r"(?:sm_)?(\d+)\.?(\d)([af]?)(\+PTX)?", item)
@@ -100,7 +100,7 @@ def _read(text: str, toolkit: Toolkit) -> tuple[list[Architecture], list[str]]:
 
 
 def _items(text: str) -> Iterator[tuple[str, str]]:
-    """What a list names, each with the name that stood for it, if one did."""
+    """Pairs of a listed architecture and the name it was expanded from, or ""."""
     for word in re.split(r"[;,\s]+", text.strip(";, ")):
         name = word if word in NAMED else word.removesuffix("+PTX")
         if name in NAMED:

@@ -1,7 +1,7 @@
-"""Autograd in C++ for PyTorch: torch_autograd/ becomes a library for one minor version of torch, of its headers alone.
+"""Autograd in C++ for PyTorch: torch_autograd/ becomes one library per minor version of torch.
 
-It is made on torch's C++ API, which has no stable ABI, and uses nothing of Python's. The library of the operators,
-which it is linked against, brings torch's.
+It uses torch's C++ API, which has no stable ABI, and no Python API. It needs torch's headers only, and links against
+the library of the operators, which brings torch's libraries.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ AUTOGRAD = Path("torch_autograd")
 
 
 def torch_version(torch: Path) -> str:
-    """The version of torch in this folder, which is not imported."""
+    """The version of torch in this folder, without importing it."""
     try:
         return re.search(r"^__version__ = ['\"](.+)['\"]", (torch / "version.py").read_text(), re.MULTILINE)[1]  # type: ignore[index]
     except (OSError, TypeError):
@@ -30,7 +30,7 @@ def torch_version(torch: Path) -> str:
 
 
 def installed_torch() -> Path:
-    """The folder of the installed torch, which is not imported: that takes seconds."""
+    """The folder of the installed torch, without importing it, which would take seconds."""
     return Path(importlib.util.find_spec("torch").submodule_search_locations[0])  # type: ignore[union-attr, index]
 
 
@@ -42,8 +42,10 @@ def build_autograd(
     show: Show,
     say: Callable[[str], None],
 ) -> list[Path]:
-    """The libraries for these folders of torch, one for each minor version. A library that does not compile is left
-    out: a torch to come may lack something, and with it autograd is in Python."""
+    """The libraries for these folders of torch, one for each minor version.
+
+    A library that does not compile is left out: a future torch may lack some API. With it, autograd runs in Python.
+    """
     made = []
     for torch in {abi(torch_version(folder)): folder for folder in torches}.values():
         library = add_autograd(ninja, options, torch, operators)
@@ -56,17 +58,20 @@ def build_autograd(
 
 
 def add_autograd(ninja: NinjaFile, options: Options, torch: Path, operators: Path) -> Path:
-    """Adds the library to `ninja`, beside that of the operators. `torch`: a folder with version.py and include/."""
+    """Adds the library to `ninja`. `torch`: a folder with version.py and include/; `operators`: the operators' library.
+
+    The output lies in the folder of `operators`.
+    """
     version = torch_version(torch)
     output = operators.parent / autograd_file(version)
     include = torch / "include"
     *others, last = ninja.sources(AUTOGRAD, "*.cpp")
-    # As one: torch's headers take a compiler far longer than the code that uses them.
-    together = [word for source in others for word in ("-include", str(source))]
+    # A unity build: torch's headers take far longer to compile than the code that uses them.
+    unity = [word for source in others for word in ("-include", str(source))]
     includes = [f"-I{CORE}", "-isystem", str(include), "-isystem", str(include / "torch/csrc/api/include")]
-    compile_cpp = [*options.cxx, "-std=c++20", *options.host_flags, "-Wall", "-Wextra", *includes, *together]
+    compile_cpp = [*options.cxx, "-std=c++20", *options.host_flags, "-Wall", "-Wextra", *includes, *unity]
     compile_cpp += without_paths([str(include)])
-    # Ninja is told in a flag when the headers are those of another version.
+    # The version is part of the command, so ninja recompiles when the headers' version changes.
     compile_cpp += [f"-DFUSEDOPS_TORCH={version}", "-c", "$in", "-o", "$out"]
     name = output.name.replace(".", "_")
     ninja.rule(f"{name}_cpp", compile_cpp, description=f"c++ {AUTOGRAD} for torch {version}", headers=True)

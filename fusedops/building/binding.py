@@ -1,7 +1,7 @@
-"""How the PyTorch binding is compiled and linked: torch_binding/ and the core's objects, by torch's own tools.
+"""Compiler and linker flags of the PyTorch binding: torch_binding/ and the core's objects, built by torch's tools.
 
-It is made on LibTorch's stable ABI and Python's limited API: one file for every torch from 2.10 and every Python from
-3.10 on.
+The binding uses LibTorch's stable ABI and Python's limited API: one file serves every torch from 2.10 on and every
+Python from 3.10 on.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from fusedops.building.options import Options, cached
 BINDING = Path("torch_binding")
 STABLE_ABI = "0x020a000000000000"  # torch 2.10
 EXPORTS = BINDING / "exports.map"
-# By this name, which no file has, a library for autograd finds the operators that are loaded, wherever they lie.
+# No file has this soname. Through it the autograd library binds to the loaded operators, wherever their file lies.
 LINK = [f"-Wl,--version-script={EXPORTS}", "-Wl,-soname,fusedops_torch_operators"]
-CUDART_NEEDS = ["dl", "rt", "pthread"]  # libraries behind the static runtime
+CUDART_NEEDS = ["dl", "rt", "pthread"]  # dependencies of the static CUDA runtime
 
 
 def variables(options: Options, folder: Path) -> dict[str, str]:
-    """What torch's tools find ninja and the compiler by. A program stands for all that CXX says: some versions of torch
-    take CXX for one word, and put a ccache before it, others end a word at every space. It is made in `folder`."""
+    """The environment variables through which torch's tools find ninja and the compiler.
+
+    CXX becomes the name of a script in `folder` that runs the whole command. Some versions of torch take CXX as one
+    word and put ccache before it; others split it at every space.
+    """
     program = folder / "fusedops-c++"
     program.write_text(f'#!/bin/sh\nexec {shlex.join(cached(options.cxx))} "$@"\n')
     program.chmod(0o755)
@@ -33,10 +36,10 @@ def variables(options: Options, folder: Path) -> dict[str, str]:
 
 
 def flags(options: Options) -> list[str]:
-    """All but those of `without_paths`, for which torch must be imported."""
+    """The compiler flags, except those of `without_paths`, which need torch to be imported."""
     return ["-std=c++20", *options.host_flags, "-Wall", f"-DTORCH_TARGET_VERSION={STABLE_ABI}"]
 
 
 def without_paths(torch_includes: Iterable[str]) -> list[str]:
-    """Takes the folders of the machine that builds out of file names: torch shows these in some of its errors."""
+    """Flags that strip the build machine's folders from file names, which torch shows in some of its errors."""
     return [f"-fmacro-prefix-map={folder}/=" for folder in (Path.cwd(), *torch_includes)]

@@ -1,4 +1,4 @@
-"""The core: every file of core_cuda/ becomes one object, which all bindings share."""
+"""The core: every file of core_cuda/ becomes one object, shared by all bindings."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ from fusedops.building.options import BuildError, Options
 from fusedops.loading import at_least
 
 CORE = Path("core_cuda")
-# What a library of operators of its own links of it: core/declaration/library.h.
+# Core sources that a library of user-defined operators links: core/declaration/library.h.
 FOR_LIBRARIES = (Path("core/declaration/rule.cpp"), Path("core/declaration/view.cpp"))
 
 
 def sources(*folders: Path) -> Path:
-    """Where these folders are, that an installed package has too, or a BuildError."""
+    """The folder that holds these source folders, in a checkout or an installed package.
+
+    Raises:
+        BuildError: They were not found.
+    """
     try:
         return own.folder(*folders)
     except FileNotFoundError as error:
@@ -29,7 +33,7 @@ def sources(*folders: Path) -> Path:
 
 @dataclass(frozen=True)
 class Cuda:
-    """Everything that a build with kernels for the GPU needs."""
+    """The tools and architectures of a build with CUDA kernels."""
 
     toolkit: Toolkit
     architectures: Sequence[Architecture]
@@ -38,19 +42,19 @@ class Cuda:
 
     @staticmethod
     def find(options: Options, gpus: Callable[[], Sequence[str]]) -> Cuda:
-        """Raises NoCudaError if a tool or a GPU to compile for is missing: see `choose`."""
+        """Raises NoCudaError if a tool is missing or no architecture remains: see `choose`."""
         toolkit = find_toolkit(options)
         choice = choose(options, toolkit, gpus)
         return Cuda(toolkit, choice.architectures, find_cutlass(), choice.left_out)
 
     @property
     def sm90(self) -> bool:
-        """Whether the *sm90*.cu files are compiled: they use instructions that only 9.0 has."""
+        """True if the *sm90*.cu files are compiled: they use instructions that only 9.0 has."""
         return any(a.number in ("90", "90a") for a in self.architectures)
 
 
 def announcement(cuda: Cuda | None, reason: str | None) -> str:
-    """What is about to be built, for people; `reason`: why it is without CUDA."""
+    """A sentence on the build that begins. `reason`: the cause of a build without CUDA."""
     if not cuda:
         return f"fusedops: building for the CPU only, because {reason}"
     names = ", ".join(map(str, cuda.architectures))
@@ -59,8 +63,8 @@ def announcement(cuda: Cuda | None, reason: str | None) -> str:
 
 
 def _cutlass_flags(ninja: NinjaFile, options: Options, cutlass: Cutlass) -> list[str]:
-    # Reached through a link in the build folder: the headers' own place changes with every isolated build of pip, and
-    # may hold a space. Ninja is told by their version in a flag when they change.
+    # A link in the build folder: the headers' path changes with every isolated build of pip and may hold a space. The
+    # version is part of the command, so ninja recompiles when the headers change.
     link = options.folder / "cutlass"
     made = ninja.root / link
     made.parent.mkdir(parents=True, exist_ok=True)
@@ -70,14 +74,14 @@ def _cutlass_flags(ninja: NinjaFile, options: Options, cutlass: Cutlass) -> list
 
 
 def cpp(options: Options, with_kernels: bool) -> list[str]:
-    """The compiler of .cpp files. `with_kernels`: whether those for the GPU are compiled, too."""
+    """The compiler command of .cpp files. `with_kernels`: True if CUDA kernels are compiled as well."""
     flags = ["-std=c++20", *options.host_flags, "-Wall", "-Wextra", f"-I{CORE}"]
     return [*options.cxx, *flags, *(["-DFUSEDOPS_WITH_CUDA"] if with_kernels else [])]
 
 
 def nvcc(options: Options, toolkit: Toolkit, includes: Sequence[str] = ()) -> list[str]:
-    """The compiler of .cu files, for no architecture yet. `includes`: flags for headers besides the core's."""
-    own = ("-O0", "-g", "-O3", "-DNDEBUG")  # nvcc hands these to the host's compiler itself
+    """The compiler command of .cu files, without architectures. `includes`: flags for headers besides the core's."""
+    forwarded = ("-O0", "-g", "-O3", "-DNDEBUG")  # nvcc passes these to the host compiler itself
     compiler, flags = options.host_compiler
     return [
         str(toolkit.home / "bin/nvcc"),
@@ -90,22 +94,22 @@ def nvcc(options: Options, toolkit: Toolkit, includes: Sequence[str] = ()) -> li
         f"-I{CORE}",
         *includes,
         "-Xcompiler",
-        ",".join([*flags, *(flag for flag in options.host_flags if flag not in own)]),
-        # Machine code takes a quarter of the room. A driver older than 12.4 could not read it; 13 needs a newer one
-        # anyway.
+        ",".join([*flags, *(flag for flag in options.host_flags if flag not in forwarded)]),
+        # Compressed machine code takes a quarter of the space. Drivers older than 12.4 cannot read it, but CUDA 13
+        # needs a newer one anyway.
         *(["--compress-mode=size"] if at_least(toolkit.version, "13.0") else []),
         *shlex.split(options.cuda_flags),
     ]
 
 
 def for_gpus(options: Options, architectures: Sequence[Architecture]) -> list[str]:
-    """Flags of nvcc's."""
+    """nvcc's flags for these architectures and the build type."""
     optimization = ["-G", "-g", "-O0"] if options.debug else ["-O3", "-DNDEBUG"]
     return [*optimization, *(flag for architecture in architectures for flag in architecture.flags)]
 
 
 def add_core(ninja: NinjaFile, options: Options, cuda: Cuda | None) -> list[Path]:
-    """Adds the core's objects to `ninja`; without `cuda` those of the CPU only."""
+    """Adds the core's objects to `ninja`; without `cuda`, the CPU objects only."""
     compile_cpp = [*cpp(options, cuda is not None), "-c", "$in", "-o", "$out"]
     ninja.rule("core_cpp", compile_cpp, description="c++ $in", headers=True)
 
@@ -123,7 +127,7 @@ def add_core(ninja: NinjaFile, options: Options, cuda: Cuda | None) -> list[Path
         only_sm90 += ["-gencode=arch=compute_90a,code=sm_90a"]
         ninja.rule("core_cu_sm90", [*compile_cu, *only_sm90, *rest], description="nvcc $in", headers=True)
         kernels = ninja.sources(CORE, "*.cu")
-        # These take by far the longest: first, so that the build does not end waiting for them alone.
+        # These take by far the longest, so they start first and the build does not end waiting for them alone.
         if cuda.sm90:
             made += objects("core_cu_sm90", [s for s in kernels if "sm90" in s.name])
         made += objects("core_cu", [s for s in kernels if "sm90" not in s.name])

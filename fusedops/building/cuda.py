@@ -1,4 +1,4 @@
-"""The CUDA toolkit, the GPUs here and the CUTLASS headers."""
+"""The CUDA toolkit, the local GPUs and the CUTLASS headers."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ CUTLASS = "nvidia-cutlass==4.2.0.0"
 
 
 class NoCudaError(Exception):
-    """Why the kernels for the GPU are left out."""
+    """CUDA kernels cannot be built; the message says why."""
 
 
 class NoCutlassError(NoCudaError):
-    """There is a toolkit, and only the headers of CUTLASS are missing."""
+    """A toolkit was found; only the headers of CUTLASS are missing."""
 
 
 @dataclass(frozen=True)
 class Toolkit:
     home: Path
     version: str
-    cudart: Path  # the static one: the binding then loads beside any CUDA, or none
-    known: frozenset[str] = frozenset()  # the architectures that its nvcc compiles for, as "90"; empty: it does not say
+    cudart: Path  # the static runtime: the binding then loads beside any CUDA, or none
+    known: frozenset[str] = frozenset()  # architectures that nvcc compiles for, such as "90"; empty if nvcc lists none
 
 
 def find_toolkit(options: Options) -> Toolkit:
@@ -40,7 +40,7 @@ def find_toolkit(options: Options) -> Toolkit:
     places = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
     if nvcc:
         places.insert(2, str(Path(nvcc).resolve().parent.parent))
-    # An nvcc on the PATH may be a mere wrapper; a toolkit has the headers beside it.
+    # An nvcc on the PATH may be a wrapper script; only a real toolkit also has the headers.
     homes = [
         Path(p) for p in places if p and Path(p, "bin/nvcc").exists() and Path(p, "include/cuda_runtime.h").exists()
     ]
@@ -81,7 +81,7 @@ class Cutlass:
 
 
 def find_cutlass() -> Cutlass:
-    """The headers in the wheel `nvidia-cutlass`, whose Python code is not used."""
+    """The headers in the wheel `nvidia-cutlass`; its Python code is not used."""
     spec = importlib.util.find_spec("cutlass_library")
     for place in (spec.submodule_search_locations or []) if spec else []:
         folder = Path(place) / "source"

@@ -1,4 +1,4 @@
-"""The environment that fusedops is installed to, which pip hides from a build of its own."""
+"""The site-packages that pip's isolated builds hide."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import sys
 
 
 def show_site_packages() -> None:
-    """pip builds in an isolated environment, where torch and TensorFlow are not seen. They are appended, so that what
-    pip chose for the build still comes first."""
+    """Appends the site-packages of the target environment to sys.path.
+
+    pip builds in an isolated environment, which has neither torch nor TensorFlow. Appending them leaves the packages
+    that pip chose for the build in front.
+    """
     # -E: pip isolates a build through PYTHONPATH.
     question = [sys.executable, "-E", "-c", "import json, sys; print(json.dumps(sys.path[1:]))"]
     answer = subprocess.run(question, capture_output=True, text=True, check=True).stdout

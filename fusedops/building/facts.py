@@ -1,4 +1,4 @@
-"""_build.json, beside the libraries of a binding: what they were built for. fusedops.loading reads it."""
+"""_build.json, the build record beside the libraries of a binding. fusedops.loading reads it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fusedops.version import VERSION
 
 
 def remove_facts(folder: Path) -> None:
-    """Before a library is replaced: one without facts is not loaded."""
+    """Called before a library is replaced: a library without facts is not loaded."""
     (folder / "_build.json").unlink(missing_ok=True)
 
 
 def write_facts(
     folder: Path, libraries: Iterable[Path], *, version: str, options: Options, cuda: Cuda | None, reason: str | None
 ) -> None:
-    """`version`: the framework's. `reason`: why it is without CUDA."""
+    """`version`: the framework's. `reason`: the cause of a build without CUDA."""
     facts = {
         "fusedops": VERSION,
         "framework": version,
@@ -31,7 +31,7 @@ def write_facts(
         "build_type": options.build_type,
         "bytes": {library.name: library.stat().st_size for library in libraries},
     }
-    # In one step, and last: where it is, the build is complete.
+    # Atomic, and last: the file's presence marks a complete build.
     new = folder / "_build.new"
     new.write_text(json.dumps(facts, indent=2) + "\n")
     os.replace(new, folder / "_build.json")

@@ -1,4 +1,4 @@
-"""Which headers sources include, found in their text: a compiler is not asked."""
+"""The headers that sources include, found by reading the text, without a compiler."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.M)
 
 @dataclass(frozen=True)
 class Includes:
-    texts: tuple[tuple[str, bytes], ...]  # of the sources, with their suffixes, and of the headers, with their names
-    folders: tuple[Path, ...]  # in which headers are that do not lie beside what includes them
+    texts: tuple[tuple[str, bytes], ...]  # (suffix, text) of each source, (name, text) of each header
+    folders: tuple[Path, ...]  # folders of headers that do not lie beside the file that includes them
 
 
 def find(sources: Iterable[Path], core: Path) -> Includes:
-    """A header is looked for beside the file that includes it, in the core, then in the folders above that file: so
-    "ops/elementwise/square.h" is found wherever `ops` lies. What is in none of these is left to the compiler."""
-    files = [(source, source.suffix) for source in sources]  # grows
+    """Searches a header beside the file that includes it, in the core, then in the parent folders of that file.
+
+    The parents let "ops/elementwise/square.h" be found wherever `ops` lies. A header found in none of these is left to
+    the compiler.
+    """
+    files = [(source, source.suffix) for source in sources]  # a worklist: headers are appended during the loop
     known = {source for source, _ in files}
     texts, folders = [], {}
     for file, name in files:

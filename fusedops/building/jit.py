@@ -1,7 +1,7 @@
 """The build at run time, if no prebuilt library matches the machine.
 
-The core is compiled by the ninja file of every other build: torch's own would give all kernels the same flags, and link
-torch's CUDA libraries. torch.utils.cpp_extension.load then compiles the binding, links both, and loads the library.
+The core is compiled by our own ninja file, as in every other build: torch's would give all kernels the same flags and
+link torch's CUDA libraries. torch.utils.cpp_extension.load then compiles the binding, links both and loads the library.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fusedops.version import VERSION
 PACKAGE = "fusedops.torch"
 FRAMEWORK = loading.FRAMEWORKS["torch"]
 LIBRARY = FRAMEWORK.files[0]
-FOLDERS = (CORE, binding.BINDING, AUTOGRAD)  # of the sources, that an installed package has
+FOLDERS = (CORE, binding.BINDING, AUTOGRAD)  # source folders that are part of an installed package
 
 
 def load(verbose: bool = True) -> ModuleType:
@@ -42,22 +42,22 @@ def load(verbose: bool = True) -> ModuleType:
         fo = fusedops.torch.jit.load()
 
     They are compiled for this CPU and, if nvcc is found, for the GPUs that torch sees, which takes minutes. The library
-    stays in torch's cache of extensions ($TORCH_EXTENSIONS_DIR or ~/.cache/torch_extensions), in a folder of its own
-    for every version of fusedops and torch, CPU, GPU and set of options. It may be deleted at any time.
-    It is created with mode 0700, and refused if another user owns it, unless that is root, or can write to it.
+    is cached in torch's folder of extensions ($TORCH_EXTENSIONS_DIR or ~/.cache/torch_extensions). Every combination of
+    versions of fusedops and torch, CPU, GPUs and options has its own folder, which may be deleted at any time. The
+    folder is created with mode 0700. It is refused if another user can write to it, or owns it and is not root.
 
     Afterwards, `import fusedops.torch` works for the rest of the process. Later processes call `load` again, which then
     only loads. If several processes call it at once, one compiles and the others wait.
 
-    A library that is already loaded, or that was installed with the package and fits, is used instead: operators can be
-    registered only once in a process.
+    A library that is already loaded is used instead, since operators can be registered only once in a process. So is an
+    installed library that fits the machine.
 
     It needs ninja, setuptools and a C++20 compiler; for GPUs also the CUDA toolkit and CUTLASS's headers (`pip install
     --no-deps nvidia-cutlass`). It honours the variables of `make build`: CXX, CUDA, DEBUG, MAX_JOBS,
     FUSEDOPS_CUDA_ARCHS and FUSEDOPS_CPU_FLAGS, by default -march=native.
 
     Args:
-        verbose: whether to print what is built, the progress, and the path of the cache.
+        verbose: True to print the target, the progress, and the path of the cache.
 
     Returns:
         The package fusedops.torch.
@@ -87,7 +87,7 @@ def load(verbose: bool = True) -> ModuleType:
 
 
 def _built(version: str, say: Callable[[str], None], verbose: bool) -> Path:
-    """The folder of the library, which is built first if it is not there."""
+    """The folder of the library, which is built first if it does not exist."""
     options, cuda, reason = _wanted()
     sources = _sources()
     cache = _cache() / f"fusedops_{VERSION}_torch_{version}_{_key(sources, options, cuda)}"
@@ -111,7 +111,7 @@ def _built(version: str, say: Callable[[str], None], verbose: bool) -> Path:
 
 
 def _wanted() -> tuple[Options, Cuda | None, str | None]:
-    """What to build for, and why it is without CUDA."""
+    """The options, the CUDA tools, and the reason if CUDA is left out."""
     import torch
 
     def gpus() -> list[str]:
@@ -138,23 +138,23 @@ def _cache() -> Path:
 
 
 def _key(sources: Path, options: Options, cuda: Cuda | None) -> str:
-    """Names everything that the library depends on. The modules of this package stand for the flags."""
+    """A hash of everything the library depends on. The modules of this package determine the flags."""
     key = hashlib.sha256()
     folders = (*(sources / folder for folder in FOLDERS), Path(__file__).parent)
     for folder in folders:
         for file in sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"):
             key.update(f"{file.relative_to(folder)}\0".encode() + file.read_bytes())
-    asked = [options.build_type, options.cpu_flags, *options.cxx, options.processor]
+    settings = [options.build_type, options.cpu_flags, *options.cxx, options.processor]
     if cuda:
-        asked += [cuda.toolkit.version, cuda.cutlass.version, *map(str, cuda.architectures)]
-    key.update("\0".join(asked).encode())
+        settings += [cuda.toolkit.version, cuda.cutlass.version, *map(str, cuda.architectures)]
+    key.update("\0".join(settings).encode())
     return key.hexdigest()[:12]
 
 
 def _build(cache: Path, sources: Path, options: Options, cuda: Cuda | None, show: Show) -> list[Path]:
-    """The libraries."""
+    """Builds the libraries and returns their paths."""
     for folder in FOLDERS:
-        # Copied: so that the paths in commands are relative, and a debugger finds the lines after an upgrade, too.
+        # A copy keeps the paths in commands relative, and a debugger finds the sources after an upgrade.
         shutil.rmtree(cache / folder, ignore_errors=True)
         shutil.copytree(sources / folder, cache / folder)
     ninja = NinjaFile(options.folder, cache)
@@ -182,10 +182,10 @@ def _build(cache: Path, sources: Path, options: Options, cuda: Cuda | None, show
 def _link(cache: Path, options: Options, objects: Sequence[Path], cuda: Cuda | None) -> None:
     from torch.utils import cpp_extension
 
-    # Left by a process that was killed; torch would wait for it for ever. `alone` keeps living ones away.
+    # A killed process leaves torch's lock file, on which torch would wait forever. `alone` excludes live processes.
     (cache / "lock").unlink(missing_ok=True)
-    # Torch links no library that is newer than its objects, though it be damaged, and compiles nothing for the second
-    # time in one process, though the first one failed.
+    # Torch does not relink a library that is newer than its objects, even a damaged one. It does not compile twice in
+    # one process, even if the first attempt failed.
     (cache / LIBRARY).unlink(missing_ok=True)
     name = LIBRARY.removesuffix(".so")
     cpp_extension.JIT_EXTENSION_VERSIONER.entries.pop(name, None)
@@ -193,7 +193,7 @@ def _link(cache: Path, options: Options, objects: Sequence[Path], cuda: Cuda | N
     static = [shlex.quote(str(cuda.toolkit.cudart))] if cuda else []
     with _variables(binding.variables(options, cache)), _torch_reached_by_a_link(cache):
         try:
-            # It runs in `build_directory`, to which all paths are relative.
+            # The commands run in `build_directory`; all paths are relative to it.
             cpp_extension.load(
                 name,
                 sorted(map(str, (cache / binding.BINDING).glob("*.cpp"))),
@@ -209,7 +209,7 @@ def _link(cache: Path, options: Options, objects: Sequence[Path], cuda: Cuda | N
 
 @contextmanager
 def _torch_reached_by_a_link(cache: Path) -> Iterator[None]:
-    """torch puts the path of its libraries into a command as it is, where a space would end it."""
+    """Replaces the path of torch's libraries by a link: torch does not quote it, and it may contain spaces."""
     from torch.utils import cpp_extension
 
     before = cpp_extension.TORCH_LIB_PATH

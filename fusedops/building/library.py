@@ -1,7 +1,7 @@
-"""How a library of operators of one's own is compiled, at run time, and kept: core/declaration/library.h.
+"""Compiles a library of user-defined operators at run time and caches it: core/declaration/library.h.
 
-It is of no framework. Its sources are compiled like those of the core, by the compilers themselves: no shell sees the
-name of a file.
+The library is independent of the frameworks. Its sources are compiled like those of the core. The compilers are started
+directly, so no shell interprets file names.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _DIGEST = hashlib.sha256().digest_size
 
 @dataclass(frozen=True)
 class Library:
-    """What is to be compiled, as it was read."""
+    """The inputs of a compilation, as they were read."""
 
     sources: tuple[Path, ...]
-    folders: tuple[Path, ...]  # of headers
+    folders: tuple[Path, ...]  # include folders
     options: Options
-    key: str  # of all that it is made of, but for the compilers
+    key: str  # hash of all inputs except the compilers
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class _Gpus:
 
 
 def read(sources: Sequence[Path]) -> Library:
-    """Of source files that are there, by their absolute paths."""
+    """Reads the library of these source files, which are absolute paths."""
     options = Options.from_environment()
     core = _core()
     found = includes.find(sources, core)
@@ -71,7 +71,7 @@ def _core() -> Path:
 
 @contextmanager
 def compiled(library: Library) -> Iterator[Path]:
-    """The compiled library: a file that need not last longer than the context."""
+    """The compiled library. The file may be deleted when the context ends."""
     gpus = _gpus(library)
     version = _version(library.options)
     folder = _folder(library)
@@ -86,11 +86,11 @@ def compiled(library: Library) -> Iterator[Path]:
     if folder and _can_write(folder):
         with alone(folder, lambda text: None):
             if not _is_whole(folder / name):  # another process may have compiled it meanwhile
-                for left in folder.glob("compiling-*"):  # by a process that was killed
-                    shutil.rmtree(left, ignore_errors=True)
+                for stale in folder.glob("compiling-*"):  # of a process that was killed
+                    shutil.rmtree(stale, ignore_errors=True)
                 with tempfile.TemporaryDirectory(prefix="compiling-", dir=folder) as within:
                     made = _compile(library, gpus, Path(within))
-                    if read(library.sources).key != library.key:  # or another library would be kept in its place
+                    if read(library.sources).key != library.key:  # the cache would hold it under the wrong key
                         raise BuildError("a source was changed while it was compiled; load it again")
                     made.write_bytes(_sealed(made.read_bytes(), folder / name))
                     made.chmod(0o700)
@@ -102,7 +102,7 @@ def compiled(library: Library) -> Iterator[Path]:
 
 
 def _without_compiler(library: Library, folder: Path | None) -> Path:
-    """What was compiled before; with kernels for GPUs, which are large, if there is one."""
+    """The largest cached library, since one with CUDA kernels is larger than one without."""
     made = sorted(folder.glob("*.so"), key=lambda file: file.stat().st_size) if folder else []
     for file in reversed(made):
         if _is_whole(file):
@@ -132,7 +132,7 @@ def _can_write(folder: Path) -> bool:
         return False
 
 
-# A file of the cache ends with a digest of itself and its place: one that is damaged, or another's, is never loaded.
+# A cached file ends with a digest of its content and name, so a damaged or foreign file is never loaded.
 def _sealed(binary: bytes, file: Path) -> bytes:
     return binary + hashlib.sha256(f"{file.parent.name}/{file.name}".encode() + binary).digest()
 
@@ -146,7 +146,7 @@ def _is_whole(file: Path) -> bool:
 
 
 def _version(options: Options) -> str:
-    """Of the compiler; nothing if there is none."""
+    """The output of the compiler's --version; empty if there is no compiler."""
     try:
         return subprocess.run([*options.cxx, "--version"], capture_output=True, text=True, errors="replace").stdout
     except OSError:
@@ -157,7 +157,7 @@ _gpus_here = functools.cache(gpus_here)
 
 
 def _gpus(library: Library) -> _Gpus | None:
-    """What the kernels are compiled for; None leaves them out."""
+    """The toolkit and architectures for the kernels; None if they are left out."""
     if not any(source.suffix == ".cu" for source in library.sources):
         return None
     try:
@@ -169,7 +169,7 @@ def _gpus(library: Library) -> _Gpus | None:
 
 
 def _compile(library: Library, gpus: _Gpus | None, folder: Path) -> Path:
-    """The library, in `folder`. All files are reached through links in it: nvcc hands paths to a shell."""
+    """Compiles the library in `folder`, with sources behind links in it, because nvcc passes paths to a shell."""
     options = library.options
     places = dict.fromkeys((*library.folders, *(source.parent for source in library.sources)), "")
     places = {place: f"folder{i}" for i, place in enumerate(places)}
@@ -177,8 +177,8 @@ def _compile(library: Library, gpus: _Gpus | None, folder: Path) -> Path:
         (folder / link).symlink_to(place)
 
     def run(command: Sequence[str]) -> None:
-        in_english = os.environ | {"LC_ALL": "C"}
-        done = subprocess.run(command, cwd=folder, env=in_english, capture_output=True, text=True, errors="replace")
+        english = os.environ | {"LC_ALL": "C"}
+        done = subprocess.run(command, cwd=folder, env=english, capture_output=True, text=True, errors="replace")
         if done.returncode:
             raise BuildError(_complaint(done.stderr + done.stdout, places))
 
@@ -201,7 +201,7 @@ def _compile(library: Library, gpus: _Gpus | None, folder: Path) -> Path:
 
 
 def _complaint(output: str, places: Mapping[Path, str]) -> str:
-    """What a compiler has said, with its first error in front."""
+    """The compiler's output, preceded by its first error."""
     for place, link in places.items():
         output = re.sub(rf"\b{link}/", lambda found, place=place: f"{place}/", output)  # type: ignore[misc]
     errors = re.findall(r"^.*(?:error|multiple definition|undefined reference).*$", output, re.M)

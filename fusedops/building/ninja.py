@@ -26,15 +26,15 @@ def _path(path: Path | str) -> str:
 
 
 def command(arguments: Iterable[Path | str]) -> str:
-    """A shell command in which $in and $out are left to ninja."""
+    """A shell command in which $in and $out remain ninja variables."""
     words = [shlex.quote(str(a)).replace("$", "$$") for a in arguments]
     return " ".join(word.replace("'$$in'", "$in").replace("'$$out'", "$out") for word in words)
 
 
 class NinjaFile:
     def __init__(self, folder: Path, root: Path = Path()):
-        """`root`: the folder that holds the sources. Ninja runs there, and all paths, `folder` too, start there: so no
-        space in its own path reaches a compiler."""
+        """`root`: the folder that holds the sources. Ninja runs there, and all paths, including `folder`, are relative
+        to it, so that spaces in its own path do not reach a compiler."""
         self.folder = folder
         self.root = root
         self._text = f"builddir = {_path(folder)}\n"
@@ -44,8 +44,8 @@ class NinjaFile:
         return sorted(path.relative_to(self.root) for path in (self.root / folder).rglob(pattern))
 
     def rule(self, name: str, arguments: Iterable[Path | str], *, description: str, headers: bool = False) -> None:
-        """`headers`: a compiler's rule. The compiler writes a list of the headers that it reads, and ninja compiles
-        again when one of them changes. ccache or sccache is used if installed."""
+        """`headers`: True for a compiler's rule. The compiler lists the headers it reads, and ninja recompiles when one
+        changes. ccache or sccache is used if installed."""
         arguments = cached([*map(str, arguments), "-MMD", "-MF", "$out.d"]) if headers else arguments
         text = command(arguments).replace("'$$out.d'", "$out.d")
         self._text += f"\nrule {name}\n  command = {text}\n  description = {description}\n"
@@ -65,15 +65,15 @@ class NinjaFile:
         return path
 
     def run(self, jobs: int, *arguments: str, show: Show) -> str:
-        """Builds what is stale, and returns the output of the compilers, such as warnings.
+        """Builds stale outputs and returns the compilers' output, such as warnings.
 
         Raises:
-            BuildError: A compiler failed; with its output.
+            BuildError: A compiler failed; the message has its output.
         """
         words = [find_ninja(), "-f", str(self.write()), "-j", str(jobs), *arguments]
-        # torch's own build runs "ninja" by that name.
+        # torch's build runs "ninja" from the PATH.
         environment = {**os.environ, "PATH": path_with_ninja(), "NINJA_STATUS": "[%s/%f/%t] ", "TERM": "xterm"}
-        running, said = list[str](), list[str]()
+        running, messages = list[str](), list[str]()
         with (
             _terminal() as (screen, output),
             subprocess.Popen(
@@ -85,7 +85,7 @@ class NinjaFile:
                 step = re.match(r"\[(\d+)/(\d+)/(\d+)\] (.*)", line)
                 if not step:
                     if not line.startswith("ninja: "):  # such as "no work to do"
-                        said.append(line)
+                        messages.append(line)
                     continue
                 begun, done, steps, what = int(step[1]), int(step[2]), int(step[3]), step[4]
                 if begun > done + len(running):
@@ -94,7 +94,7 @@ class NinjaFile:
                 elif what in running:
                     running.remove(what)
                     show(done, steps, "", running)
-        text = "\n".join(said).strip("\n")
+        text = "\n".join(messages).strip("\n")
         if ninja.returncode:
             raise BuildError(f"the compiler failed in {self.root.resolve()}\n{text}")
         return text
@@ -102,21 +102,21 @@ class NinjaFile:
 
 @contextmanager
 def _terminal() -> Iterator[tuple[int, Iterator[str]]]:
-    """A pseudo-terminal, and the lines that are written to it. Ninja announces the beginning of a step only there."""
+    """A pseudo-terminal and the lines written to it. Ninja announces the start of a step only on a terminal."""
     reader, screen = pty.openpty()
-    # Ninja cuts its lines at the width.
+    # Ninja truncates lines to the terminal's width.
     fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 10_000, 0, 0))
     with open(reader, "rb", buffering=0) as stream:
         yield screen, _lines(stream)
 
 
 def _lines(stream: FileIO) -> Iterator[str]:
-    """The lines, without terminal control sequences; a carriage return ends one too."""
+    """The lines, without terminal control sequences. A carriage return also ends a line."""
     rest = b""
     while True:
         try:
             read = stream.read(65536)
-        except OSError:  # Linux's end of file
+        except OSError:  # end of file of a pseudo-terminal on Linux
             read = b""
         *lines, rest = re.split(rb"[\r\n]+", rest + (read or b""))
         for line in lines if read else [*lines, rest]:
@@ -144,10 +144,10 @@ def path_with_ninja() -> str:
 
 @contextmanager
 def alone(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Two builds in one folder wait for each other, and for the compilers that a build left behind when it was killed:
-    they inherit the lock, through `close_fds=False`."""
+    """Holds the lock of a build folder. Compilers inherit it through `close_fds=False`: a build also waits for the
+    compilers that a killed build left running."""
     folder.mkdir(parents=True, exist_ok=True)
-    # Not "lock": that is torch.utils.cpp_extension's name for a file of its own, which it removes.
+    # Not named "lock": torch.utils.cpp_extension creates and removes a file of that name.
     with open(folder / "fusedops.lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -158,5 +158,5 @@ def alone(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
         try:
             yield
         finally:
-            # Closing it would not do where a compiler started a server that lives on, as sccache does.
+            # Closing the file is not enough if a compiler started a server that stays alive, as sccache does.
             fcntl.flock(lock, fcntl.LOCK_UN)

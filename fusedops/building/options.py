@@ -1,4 +1,4 @@
-"""What the environment asks of the build."""
+"""Build options, read from environment variables."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ TORCH_HEADERS = "FUSEDOPS_TORCH_HEADERS"
 
 
 class BuildError(RuntimeError):
-    """Why nothing could be built, and what to do."""
+    """The build failed; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
 class Options:
     debug: bool
     cuda: bool
-    architectures: str  # as asked for
-    # As asked of every extension of torch; "native", the GPUs here, is what no list means, too.
+    architectures: str  # FUSEDOPS_CUDA_ARCHS
+    # TORCH_CUDA_ARCH_LIST, which applies to every extension of torch. "native", the local GPUs, is the default here.
     torch_architectures: str
     cpu_flags: str
     cuda_flags: str  # more flags for nvcc
     jobs: int
-    torch_headers: tuple[Path, ...] = ()  # folders of torch, to make autograd in C++ for their versions as well
+    torch_headers: tuple[Path, ...] = ()  # folders of further torch versions to build autograd in C++ for
 
     @classmethod
     def from_environment(cls, cpu_flags: str | None = None) -> Options:
-        """`cpu_flags`: where FUSEDOPS_CPU_FLAGS is not given; by default those of a library that others may get."""
+        """`cpu_flags`: the default of FUSEDOPS_CPU_FLAGS; if None, flags for a library that is distributed."""
         environment = os.environ
         if cpu_flags is None:
-            # The oldest x86-64 on which the CPU kernels are fast: AVX2, FMA, F16C. The loader checks that it is there.
+            # The oldest x86-64 level on which the CPU kernels are fast: AVX2, FMA, F16C. The loader checks for it.
             cpu_flags = "-march=x86-64-v3" if platform.machine() in ("x86_64", "AMD64") else ""
         return cls(
             debug=_switch("DEBUG", "0"),
@@ -55,7 +55,7 @@ class Options:
 
     @property
     def folder(self) -> Path:
-        """Where everything is made: relative, so that no space in the checkout's own path reaches a compiler."""
+        """The build folder, a relative path, so that spaces in the checkout's path do not reach a compiler."""
         return Path("build") / self.build_type
 
     @property
@@ -65,21 +65,21 @@ class Options:
 
     @property
     def host_compiler(self) -> tuple[str, list[str]]:
-        """The compiler within `cxx`, which nvcc can call only as one word, and its flags."""
+        """The compiler in `cxx` without launchers, and its flags: nvcc takes the host compiler as one word."""
         launched = next((i for i, word in enumerate(self.cxx) if Path(word).name not in LAUNCHERS), 0)
         return self.cxx[launched], self.cxx[launched + 1 :]
 
     @property
     def processor(self) -> str:
-        """The processor's model and instructions, if the flags ask for those of this machine, as -march=native does.
-        Machines with several processors may share a cache of compiled code."""
+        """The processor's model and instructions if the flags depend on them, as -march=native does; else empty.
+        Machines with different processors may share a cache of compiled code."""
         is_native = any(word.endswith("=native") for word in (*self.cxx, *shlex.split(self.cpu_flags)))
         return _processor() if is_native else ""
 
     @property
     def host_flags(self) -> list[str]:
-        """The flags of everything that runs on the CPU. An inline function of a core header may be compiled in the
-        core, in a .cu and in a binding; the linker keeps one of them: all must have the same code."""
+        """The flags of all host code. They must be the same everywhere: an inline function of a core header may be
+        compiled in the core, a .cu file and a binding, and the linker keeps one copy."""
         optimization = ["-O0", "-g", "-UNDEBUG"] if self.debug else ["-O3", "-DNDEBUG"]
         return [
             *optimization,
@@ -93,7 +93,7 @@ class Options:
 
 
 def cached(command: list[str]) -> list[str]:
-    """The command of a compiler behind ccache or sccache, if one is installed and the command has no launcher yet."""
+    """The compiler command, prefixed by ccache or sccache if installed, unless it already has a launcher."""
     if Path(command[0]).name in LAUNCHERS:
         return command
     found = next(filter(None, map(shutil.which, COMPILER_CACHES)), None)

@@ -1,6 +1,6 @@
-"""Progress of long work, such as a build: a bar if rich and a terminal are available, otherwise lines.
+"""Progress of long work, such as a build: a bar if rich and a terminal are available, otherwise one line per step.
 
-A line is printed when a step begins: "[12/40] nvcc core_cuda/ops/attention/softmax.cu".
+A line looks like "[12/40] nvcc core_cuda/ops/attention/softmax.cu".
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 
 class Show(Protocol):
-    """Shows that `done` of `steps` have ended and `running` have not; `begun`, if not empty, has just begun."""
+    """Shows that `done` of `steps` have ended and `running` are in progress. `begun`: the step just started, or ""."""
 
     def __call__(self, done: int, steps: int, begun: str, running: Sequence[str] = (), /) -> None: ...
 
@@ -23,8 +23,8 @@ def silent(done: int, steps: int, begun: str, running: Sequence[str] = ()) -> No
 
 @contextmanager
 def progress(say: Callable[[str], None], verbose: bool, still: bool = False) -> Iterator[Show]:
-    """The function to call when a step begins or ends. A `still` bar is drawn only then, without a thread that would
-    disturb measurements."""
+    """Yields the function to call when a step begins or ends. A `still` bar is redrawn only by these calls, without a
+    thread that would disturb measurements."""
     bar = _bar(still) if verbose else None
     if bar is None:
 
@@ -39,7 +39,7 @@ def progress(say: Callable[[str], None], verbose: bool, still: bool = False) -> 
     def redraw(done: int, steps: int, begun: str, running: Sequence[str] = ()) -> None:
         text = ", ".join(Path(step).name for step in running) or begun
         bar.update(task, completed=done, total=steps, description=text, refresh=still)
-        bar.start()  # not before: no bar is drawn where nothing is stale
+        bar.start()  # only now, so that no bar appears if nothing is stale
 
     try:
         yield redraw

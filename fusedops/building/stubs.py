@@ -1,7 +1,7 @@
-"""python -m fusedops.building.stubs: functions.pyi of both packages, for editors and type checkers, in place.
+"""python -m fusedops.building.stubs: writes functions.pyi of both packages in place, for editors and type checkers.
 
-The functions are defined while a package is imported, which no checker sees. The build writes the same files. They need
-neither a compiled library nor a framework.
+The functions are defined while a package is imported, which type checkers do not see. The build writes the same files.
+Neither a compiled library nor a framework is needed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fusedops import functions
 from fusedops.loading import FRAMEWORKS
 
 PACKAGE = Path(functions.__file__).parents[1]
-_TENSORS = {  # what fusedops/functions/common.py leaves to a framework
+_TENSORS = {  # the framework's definitions of the type names in fusedops/functions/common.py
     "torch": "from torch import Tensor\nTensorLike = Tensor\nVariable = Tensor",
     "tf": "from fusedops.tf.tensors import Tensor, TensorLike, Variable",
 }
@@ -62,7 +62,7 @@ def write(package: Path) -> None:
         if path.exists() and path.read_text() == text:
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_suffix(f".{os.getpid()}")  # whole at once: a type checker may be reading
+        new = path.with_suffix(f".{os.getpid()}")  # an atomic replacement: a type checker may be reading
         new.write_text(text)
         new.replace(path)
 

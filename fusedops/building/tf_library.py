@@ -1,10 +1,10 @@
 """The TensorFlow binding: two libraries for tf.load_op_library.
 
     _ops.so     tf_binding/ and the core's objects: the operators
-    _xla.so     tf_binding/xla/: what XLA needs to know of them; it uses the _ops.so that is loaded already
+    _xla.so     tf_binding/xla/: the operators' XLA kernels; it uses the loaded _ops.so
 
-They hold nothing of Python's. TensorFlow's C++ ABI changes with every minor version, so that they go with the
-TensorFlow they were built against.
+They use no Python API. TensorFlow's C++ ABI changes with every minor version, so they work only with the TensorFlow
+they were built against.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fusedops.building.options import Options
 BINDING = Path("tf_binding")
 XLA = BINDING / "xla"
 
-QUESTION = """
+_FLAGS_PROGRAM = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
 from tensorflow import sysconfig
@@ -33,21 +33,21 @@ print(json.dumps({"compile": sysconfig.get_compile_flags(), "link": sysconfig.ge
 
 
 def _flags(options: Options, version: str) -> dict[str, Any]:
-    """What TensorFlow says about compiling against it. It is kept: importing TensorFlow takes seconds."""
-    kept = options.folder / "tensorflow.json"
+    """TensorFlow's compile and link flags, cached in a file because importing TensorFlow takes seconds."""
+    cache = options.folder / "tensorflow.json"
     key = [sys.prefix, version]
-    if kept.exists():
-        answer: dict[str, Any] = json.loads(kept.read_text())
+    if cache.exists():
+        answer: dict[str, Any] = json.loads(cache.read_text())
         if answer["key"] == key and Path(answer["include"]).is_dir():
             return answer
-    done = subprocess.run([sys.executable, "-c", QUESTION, json.dumps(sys.path)], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", _FLAGS_PROGRAM, json.dumps(sys.path)], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"fusedops: TensorFlow {version} is installed but does not import:\n{done.stderr}")
     answer = json.loads(done.stdout.splitlines()[-1])
     include = next(flag.removeprefix("-I") for flag in answer["compile"] if flag.startswith("-I"))
     answer |= {"key": key, "include": include}
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps(answer))
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    cache.write_text(json.dumps(answer))
     return answer
 
 
@@ -55,9 +55,9 @@ def add_tf(
     ninja: NinjaFile, options: Options, version: str, objects: Sequence[Path], toolkit: Toolkit | None
 ) -> list[Path]:
     flags = _flags(options, version)
-    # C++20 is the core's; the other flags settle the ABI. Its headers' own warnings are not ours.
+    # Only the ABI macros of TensorFlow's flags are used: the core needs C++20. -isystem silences its headers' warnings.
     defines = [flag for flag in flags["compile"] if flag.startswith("-D")]
-    # XLA's headers include these two by their own roots.
+    # XLA's headers include these two libraries relative to their own roots.
     roots = ["", "external/highwayhash", "external/farmhash_archive/src"]
     includes = [word for root in roots for word in ("-isystem", str(Path(flags["include"], root)))]
     own_includes = [f"-I{CORE}", f"-I{BINDING}"]
@@ -73,8 +73,8 @@ def add_tf(
     libraries = options.folder / "lib/fusedops/tf"
     cudart: list[Path | str] = [toolkit.cudart, "-ldl", "-lrt", "-lpthread"] if toolkit else []
     link = [*options.cxx, "-shared", "-o", "$out", "$in", *flags["link"], "-Wl,--exclude-libs,ALL,-Bsymbolic"]
-    # By this name, which no file has, _xla.so finds whichever _ops.so was loaded, a copy elsewhere too, and never
-    # another library that happens to be called _ops.so.
+    # No file has this soname. Through it _xla.so binds to the loaded _ops.so, wherever its file lies, and never to
+    # another library named _ops.so.
     name = "-Wl,-soname,fusedops_tf_operators"
     ninja.rule("tf_link", [*link, *cudart, name], description="link $out")
     operators = ninja.build(libraries / "_ops.so", "tf_link", [*compiled(BINDING), *objects])

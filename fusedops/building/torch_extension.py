@@ -1,7 +1,6 @@
 """The PyTorch binding as a setuptools extension: see binding.py.
 
-Ninja runs this module when one of its inputs has changed, because importing torch takes longer than to see that there
-is nothing to do.
+Ninja runs this module, and only if an input has changed, because importing torch takes seconds.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from fusedops.building.options import Options
 def add_torch(
     ninja: NinjaFile, options: Options, version: str, objects: Sequence[Path], toolkit: Toolkit | None
 ) -> list[Path]:
-    """Adds the extension to `ninja`. `version` is the installed torch: another one is another command."""
+    """Adds the extension to `ninja`. `version`, the installed torch's, is part of the command: a new one rebuilds."""
     output = options.folder / "lib/fusedops/torch/_C.abi3.so"
     cuda: list[Path | str] = ["--cuda", toolkit.home, "--cudart", toolkit.cudart] if toolkit else []
     program: list[Path | str] = [
@@ -43,7 +42,7 @@ def add_torch(
 
 @contextmanager
 def _quiet(log: Path) -> Iterator[None]:
-    """torch prints every command. They are of interest only where one fails."""
+    """Redirects output to `log`, since torch prints every command, and shows the log if an error occurs."""
     screen = os.dup(1), os.dup(2)
     with open(log, "wb") as file:
         os.dup2(file.fileno(), 1)
@@ -88,8 +87,8 @@ def main() -> None:
         extra_link_args=LINK,
         py_limited_api=True,
     )
-    # CUDAExtension adds torch's CUDA libraries and the dynamic runtime. The binding needs neither, and without them it
-    # also loads in a torch for the CPU.
+    # CUDAExtension adds torch's CUDA libraries and the dynamic runtime. The binding needs neither. Without them it also
+    # loads in a CPU build of torch.
     extension.libraries = ["c10", "torch", "torch_cpu", *(CUDART_NEEDS if arguments.cudart else [])]
 
     distribution = setuptools.Distribution({"name": "fusedops", "ext_modules": [extension]})

@@ -1,4 +1,4 @@
-"""What `fusedops.torch` is after `import fusedops` alone."""
+"""The attribute `fusedops.torch` after `import fusedops` alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Unbuilt:
-    """Stands for `fusedops.torch` where it does not import, because no library fits: has `jit`, and nothing else."""
+    """A placeholder for `fusedops.torch` if it cannot be imported because no library fits. It has only `jit`."""
 
     def __init__(self, sentence: str) -> None:
         self._sentence = sentence
@@ -19,15 +19,15 @@ class Unbuilt:
         return importlib.import_module("fusedops.building.jit")
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # what Python itself asks of any object
+        if name.startswith("_"):  # Python's own protocols look these up on any object
             raise AttributeError(name)
         raise ImportError(self._sentence, name="fusedops.torch")
 
 
 def torch() -> Any:
-    """The package fusedops.torch, or what stands for it."""
-    # `from fusedops import torch` asks for the attribute before it imports the module, and must then raise ImportError;
-    # `fusedops.torch.jit` asks for it in the same way, and must find it. Only the frame that asks tells them apart.
+    """The package fusedops.torch, or its placeholder."""
+    # `from fusedops import torch` looks the attribute up before importing the module, and must then raise ImportError.
+    # `fusedops.torch.jit` looks it up the same way and must find it. Only the calling frame distinguishes the two.
     if sys._getframe(2).f_code.co_name == "_handle_fromlist":
         raise AttributeError("torch")
     try:
