@@ -1,1 +1,1 @@
-"""Audits of what `convert` does to models of other libraries: counts, and comparisons of results."""
+"""Audits of `convert` on models of other libraries: counts of converted modules, and comparisons of results."""

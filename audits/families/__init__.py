@@ -1,8 +1,11 @@
-"""What `convert` does to every family of models that the installed libraries have: `make families`.
+"""Audits of `convert` on every family of models in the installed libraries: `make families`.
 
-A family is a model type of Hugging Face's transformers, or a backbone of KerasHub. Its model is built from a small
-config that is found without knowing the family (`shrinking`), so that a new family needs no code here. Of each,
-`counting` counts the modules by kind and which of them `convert` replaces; `equality` compares results before and
-after; `breaks` lists the graph breaks of torch.compile; `speed` times a training step. `page` writes docs/families.md
-from what was counted.
+A family is a model type of Hugging Face's transformers, or a backbone of KerasHub. `shrinking` derives a small config
+without knowledge of the family, so a new family needs no code here.
+
+counting    counts the modules of a model by kind, and those that `convert` replaces
+equality    compares results before and after conversion
+breaks      lists graph breaks of torch.compile
+speed       times a training step
+page        writes docs/families.md from the counts
 """

@@ -1,11 +1,11 @@
-"""The command line: what `convert` replaces in every family of models, and whether the results stay the same.
+"""The command line: counts the modules that `convert` replaces in every family, and compares results.
 
 python -m audits.families                         counts all families of both libraries, writes docs/families.md
-python -m audits.families --library transformers  one library's, and the page
-python -m audits.families --page                  the page alone, from what was counted before
-python -m audits.families --check                 loss, outputs and gradients before and after, of every family
-python -m audits.families --graph-breaks llama    where torch.compile breaks the graph, before and after
-python -m audits.families --speed llama bert      training steps, on the GPU if there is one; --eager: not compiled
+python -m audits.families --library transformers  counts one library's families, writes the page
+python -m audits.families --page                  writes the page from earlier counts
+python -m audits.families --check                 compares loss, outputs and gradients before and after
+python -m audits.families --graph-breaks llama    lists the graph breaks of torch.compile before and after
+python -m audits.families --speed llama bert      times training steps, on the GPU if available; --eager: not compiled
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from rich.console import Console
 
 from audits.families import page, pool, steps_table
-from audits.families.counting import Row
+from audits.families.counting import Entry
 
 MODULES = {"transformers": "audits.families.hugging_face", "keras-hub": "audits.families.keras_hub"}
 LIMIT = 180.0  # seconds for one family
@@ -68,17 +68,17 @@ def _run(function: Any, names: list[str], library: str = "transformers", **optio
 
 def _count(library: str, names: list[str]) -> None:
     found = dict(_run(importlib.import_module(MODULES[library]).count, names, library))
-    rows: dict[str, Row] = {
-        name: {"problem": str(row)} if isinstance(row, pool.Problem) else row for name, row in found.items()
+    entries: dict[str, Entry] = {
+        name: {"problem": str(entry)} if isinstance(entry, pool.Problem) else entry for name, entry in found.items()
     }
     if names:
-        print(json.dumps(rows, indent=1))
+        print(json.dumps(entries, indent=1))
     else:
-        page.save(f"{library}-{metadata.version(library)}", rows)
+        page.save(f"{library}-{metadata.version(library)}", entries)
 
 
 def _check(names: list[str]) -> int:
-    """How many families failed."""
+    """The number of families that failed."""
     from audits.families import equality
 
     results, compared, failed = {}, 0, 0
@@ -99,7 +99,7 @@ def _check(names: list[str]) -> int:
 
 
 def _graph_breaks(names: list[str]) -> int:
-    """How many families have new graph breaks."""
+    """The number of families with new graph breaks."""
     from audits.families import breaks
 
     worse = 0

@@ -1,4 +1,4 @@
-"""Which attentions of a model run fusedops's: those whose `forward` calls the operator, in a run of the small model."""
+"""The attentions of a model whose `forward` calls fusedops's operator, found by running the small model."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ NOT_TAKEN = "its call is not one that the kernel takes"
 
 
 def attending(model: Any, attentions: Iterable[Any]) -> dict[Any, str | None]:
-    """Of the attentions that are called at all: why fusedops's is not; None of those that run it.
+    """Maps each attention that was called to the reason why fusedops's operator was not, or None if it was.
 
-    Parts of the model whose inputs do not follow from its own, such as images beside text, are run alone, where inputs
-    for them are found.
+    Parts of the model that its inputs do not reach, such as an image encoder beside text, are run alone if inputs for
+    them are found.
 
     Args:
-        model: of transformers.
-        attentions: those of its modules that are asked for.
+        model: a model of transformers.
+        attentions: the modules of the model to examine.
     """
     found: dict[Any, bool] = {}
     attentions = set(attentions)
@@ -45,7 +45,7 @@ def _models(modules: Iterable[torch.nn.Module]) -> Iterator[Any]:
 
 
 def _called(part: Any, attentions: set[Any]) -> dict[Any, bool]:
-    """Those that are called by a model, and whether they call the operator."""
+    """Maps each attention that the model calls to True if it calls the operator."""
     try:
         inputs = inputs_of(part)
     except NoInputs:

@@ -1,4 +1,4 @@
-"""Where torch.compile breaks the graph of a family's model: before `convert` and after."""
+"""Graph breaks of torch.compile in a family's model, before and after `convert`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from audits.families.inputs import inputs_of
 
 
 def breaks(name: str) -> tuple[list[str], list[str]]:
-    """The reasons before and after, one for each break, where in the code it is."""
+    """The breaks before and after, each as its reason and its place in the code."""
     prepare()
     model = families()[name].build()
     inputs = inputs_of(model)
@@ -22,7 +22,7 @@ def breaks(name: str) -> tuple[list[str], list[str]]:
 
 
 def new(before: list[str], after: list[str]) -> list[str]:
-    """Those that were not there before."""
+    """The breaks in `after` that are not in `before`."""
     return [*(Counter(after) - Counter(before)).elements()]
 
 

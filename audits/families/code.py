@@ -1,4 +1,4 @@
-"""What the methods of a module's class say, read from their source as syntax trees."""
+"""Properties of a module's class, found in the syntax trees of its methods."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_FRAMEWORKS = ("torch", "keras", "tensorflow")  # whose own layers have none of this
+_FRAMEWORKS = ("torch", "keras", "tensorflow")  # their own layers have none of these properties
 _ROTATION = re.compile(r"\w*apply_\w*(rotary|rope)\w*|rotate_half|rotate_every_two|\w*apply_rotation\w*")
 _ACTIVATION = re.compile(
     r"\w*(act|act_fn|activation|activation_fn|act_func|silu|swish|gelu|relu|nonlinearity)\d*|ACT2FN"
@@ -19,18 +19,18 @@ _ACTIVATION = re.compile(
 
 @dataclass(frozen=True)
 class Code:
-    gates: bool = False  # a product of two values one of which an activation gives
-    rotates: bool = False
+    has_gate: bool = False  # True if an activation's result is multiplied by another value
+    has_rotation: bool = False
     added_then_called: tuple[str, ...] = ()  # attributes that are called with a sum
 
 
 @functools.cache
 def code_of(kind: type, forward: str) -> Code:
-    """Of a class without source, nothing.
+    """The properties of a class; the defaults if its source is unavailable.
 
     Args:
         kind: the class.
-        forward: the name of its method that computes.
+        forward: the name of the method that computes.
     """
     definition = _classes_of(kind.__module__).get(kind.__qualname__)
     if definition is None:
@@ -38,8 +38,8 @@ def code_of(kind: type, forward: str) -> Code:
     methods = [node for node in definition.body if isinstance(node, ast.FunctionDef)]
     calls = {_name(node.func) for method in methods for node in ast.walk(method) if isinstance(node, ast.Call)}
     return Code(
-        gates=any(map(_gates, methods)),
-        rotates=any(_ROTATION.fullmatch(name) for name in calls),
+        has_gate=any(map(_has_gate, methods)),
+        has_rotation=any(_ROTATION.fullmatch(name) for name in calls),
         added_then_called=tuple(
             name for method in methods if method.name == forward for name in _called_with_sums(method)
         ),
@@ -48,7 +48,7 @@ def code_of(kind: type, forward: str) -> Code:
 
 @functools.cache
 def _classes_of(module: str) -> dict[str, ast.ClassDef]:
-    """The definitions in a module's source. `inspect.getsource` parses it again for every class."""
+    """The class definitions in a module's source. `inspect.getsource` of a class would parse it again every time."""
     if module.partition(".")[0] in _FRAMEWORKS:
         return {}
     try:
@@ -59,13 +59,13 @@ def _classes_of(module: str) -> dict[str, ast.ClassDef]:
 
 
 def _name(called: ast.expr) -> str:
-    """The last name of what is called: act_fn of self.act_fn(x); ACT2FN of ACT2FN[name](x)."""
+    """The last name of a called expression: act_fn of self.act_fn(x); ACT2FN of ACT2FN[name](x)."""
     if isinstance(called, ast.Subscript):
         return _name(called.value)
     return called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
 
 
-def _gates(method: ast.FunctionDef) -> bool:
+def _has_gate(method: ast.FunctionDef) -> bool:
     activated: set[str] = set()
 
     def is_activated(value: ast.expr) -> bool:
@@ -73,8 +73,8 @@ def _gates(method: ast.FunctionDef) -> bool:
             return value.id in activated
         if not isinstance(value, ast.Call):
             return False
-        casts = isinstance(value.func, ast.Attribute) and value.func.attr in ("to", "float", "type_as")
-        return is_activated(value.func.value) if casts else bool(_ACTIVATION.fullmatch(_name(value.func)))
+        is_cast = isinstance(value.func, ast.Attribute) and value.func.attr in ("to", "float", "type_as")
+        return is_activated(value.func.value) if is_cast else bool(_ACTIVATION.fullmatch(_name(value.func)))
 
     for node in _in_order(method):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
@@ -111,7 +111,7 @@ def _is_own(called: ast.expr) -> bool:
 
 
 def _in_order(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes, what a statement is made of before the statement."""
+    """All nodes, in post-order."""
     for child in ast.iter_child_nodes(node):
         yield from _in_order(child)
     yield node

@@ -1,4 +1,4 @@
-"""How many modules of each kind a model has, how many of them `convert` replaces, and why not the others."""
+"""Counts of a model's modules by kind: all, those that `convert` replaces, and the reasons for the others."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ATTENTIONS = "attentions"
 KINDS = (NORMS, ACTIVATIONS, GATED, ROTARY, PAIRS, EXPERTS, LOSSES, ATTENTIONS)
 
 
-class Row(TypedDict, total=False):
-    """Of one family."""
+class Entry(TypedDict, total=False):
+    """The counts of one family."""
 
     model: str
-    counts: dict[str, list[int]]  # kind: how many there are, how many are converted
-    kept: dict[str, dict[str, int]]  # kind: class and reason of those that are not: how many
-    problem: str  # why there is no model
+    counts: dict[str, list[int]]  # kind -> [number of modules, number converted]
+    kept: dict[str, dict[str, int]]  # kind -> "class: reason" of skipped modules -> number
+    problem: str  # the reason if the model could not be built
 
 
 NO_COUNTERPART = "no counterpart"
@@ -39,19 +39,19 @@ def counted(
     classes: Mapping[Any, str],
     attending: Mapping[Any, str | None],
     does: Callable[[Any, str], bool] = lambda module, kind: True,
-) -> Row:
-    """A row.
+) -> Entry:
+    """The counts of one model.
 
     Args:
-        kinds: of each module, before the conversion.
-        outcomes: those of the report.
-        classes: names of the modules' classes.
-        attending: of the attentions that the model has called, why fusedops's was not; None if it was.
-        does: whether a module that was converted does its work of a kind with a kernel.
+        kinds: the kinds of each module before the conversion.
+        outcomes: the outcomes in the conversion's report.
+        classes: the names of the modules' classes.
+        attending: for each attention that the model called, the reason why fusedops's was not called, or None.
+        does: a function that returns True if a converted module uses a kernel for this kind of work.
     """
     became = {outcome.thing: outcome for outcome in outcomes}
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    kept: dict[str, Counter[str]] = defaultdict(Counter)
+    skipped: dict[str, Counter[str]] = defaultdict(Counter)
     for module, found in kinds.items():
         outcome = became.get(module)
         for kind, count in found.items():
@@ -60,7 +60,7 @@ def counted(
                 counts[kind][0] += count * (reason != NOT_CALLED)
                 counts[kind][1] += count * (reason is None)
                 if reason is not None:
-                    kept[kind][f"{classes[module]}: {reason}"] += count
+                    skipped[kind][f"{classes[module]}: {reason}"] += count
                 continue
             counts[kind][0] += count
             is_converted = outcome is not None and outcome.status in ("replaced", "found", "computed")
@@ -68,5 +68,5 @@ def counted(
                 counts[kind][1] += count
             else:
                 reason = NOT_THIS_PART if is_converted else (outcome and outcome.reason) or NO_COUNTERPART
-                kept[kind][f"{classes[module]}: {reason}"] += count
-    return {"counts": dict(counts), "kept": {kind: dict(reasons) for kind, reasons in kept.items()}}
+                skipped[kind][f"{classes[module]}: {reason}"] += count
+    return {"counts": dict(counts), "kept": {kind: dict(reasons) for kind, reasons in skipped.items()}}

@@ -1,4 +1,4 @@
-"""Whether a converted model computes what it computed before: loss, outputs and gradients, step by step."""
+"""Compares loss, outputs and gradients of a model before and after `convert`, step by step."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tests.helpers import torch_models
 from tests.helpers.accuracy import assert_as_accurate
 
 STEPS = 3
-LIMIT = 1e-5  # relative to the size of all results of a kind, in float32: a hundred roundings
-_RATE = 1e-2  # how far a step goes, relative to the size of the weights
+LIMIT = 1e-5  # relative to the norm of all results of a kind, in float32: a hundred roundings
+_RATE = 1e-2  # length of a gradient descent step, relative to the norm of the weights
 
 
 class Verdict(TypedDict):
-    """Of one family."""
+    """The result of one family."""
 
     converted: int  # modules
-    float32: list[float]  # of each step: the greatest relative difference of loss, outputs and gradients
+    float32: list[float]  # per step: the greatest relative difference of loss, outputs and gradients
     faults: list[str]
 
 
 def check(name: str) -> Verdict:
-    """As `compare`, in a process of its own."""
+    """Calls `compare`; runs in a separate process."""
     prepare()
     return compare(name)
 
@@ -38,9 +38,9 @@ def check(name: str) -> Verdict:
 def compare(name: str) -> Verdict:
     """Compares a family's small model before and after `convert`.
 
-    Float32: each of three steps of gradient descent gives the same loss, outputs and gradients, within 1e-5 of their
-    size; where they differ by more, ours must err at most twice as much as theirs, against float64. Bfloat16: the
-    latter alone.
+    In float32, three steps of gradient descent are made. Loss, outputs and gradients of each must agree within 1e-5 of
+    their norm. If they do not, the converted model's error against float64 must be at most twice the other's. In
+    bfloat16, only these errors are compared.
     """
     family = families()[name]
     model = family.build()
@@ -58,7 +58,7 @@ def compare(name: str) -> Verdict:
 
 
 def steps(ours: Any, theirs: Any, inputs: Mapping[str, torch.Tensor]) -> Any:
-    """The results of both models in every step, each going down its own gradient."""
+    """The results of both models in every step of gradient descent; each model follows its own gradient."""
     for _ in range(STEPS):
         found = [torch_models.results(model, inputs) for model in (ours, theirs)]
         yield tuple(torch_models.arrays(results) for results in found)
@@ -75,7 +75,7 @@ def _descend(model: Any) -> None:
 
 
 def difference(got: list[np.ndarray], plain: list[np.ndarray]) -> float:
-    """The greatest of the relative differences of the loss, of the outputs together and of the gradients together."""
+    """The greatest relative difference of three: the loss, all outputs together, and all gradients together."""
     parts = (slice(0, 1), slice(1, 2), slice(2, None))
     return max(_relative(got[part], plain[part]) for part in parts)
 

@@ -1,4 +1,4 @@
-"""The families of Hugging Face's transformers: a class of models for each model type, and a small model of it."""
+"""The families of Hugging Face's transformers: the classes of each model type, and a small model."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import transformers
 from transformers.models.auto import configuration_auto, modeling_auto
 
 from audits.families.attending import attending
-from audits.families.counting import ATTENTIONS, Row, counted
+from audits.families.counting import ATTENTIONS, Entry, counted
 from audits.families.kinds import kinds_of
 from audits.families.shrinking import Shrink, small_config
 from fusedops.torch.conversion import reported
 from fusedops.torch.conversion.hf.positions import OwnPositions
 
-# Of a type with several classes, the one that is found first here: it has a loss, and most of the modules.
+# Preference among the classes of a model type: those with a loss and with most of the modules first.
 _PREFERRED = (
     "SEQ_TO_SEQ_CAUSAL_LM",
     "SPEECH_SEQ_2_SEQ",
@@ -33,15 +33,15 @@ _PREFERRED = (
     "OBJECT_DETECTION",
     "SEMANTIC_SEGMENTATION",
 )
-_MOST_CLASSES = 3  # of a type that are tried
-_MOST_PARAMETERS = 200e6  # of a model that is built with its own widths
-_MOST_PARAMETERS_RELEASED = 4e9
-_FEW_EXPERTS = 16  # of a model that is larger with all of them
+_MAX_CLASSES = 3  # classes of a type that are tried
+_MAX_PARAMETERS = 200e6  # of a model that is built with its default widths
+_MAX_PARAMETERS_RELEASED = 4e9
+_FEW_EXPERTS = 16  # number of experts if the model is too large with all of them
 _EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts")
 
 
 _ROTARY = {"rope_type": "default", "rope_theta": 10000.0}
-# Fields that depend on others by rules of the family's own.
+# Fields that depend on others by rules specific to the family.
 _OPTIONS: dict[str, dict[str, Any]] = {
     "cohere_compass_text": {"rope_parameters": {"full_attention": _ROTARY}},
     "dots1": {"n_shared_experts": 1},
@@ -52,7 +52,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "zamba": {"layers_block_type": ["linear_attention", "hybrid", "hybrid"], "num_hidden_layers": 3},
 }
 
-# What is imported before a process is forked for each family: importing it takes longer than a small model.
+# Modules imported before a process is forked for each family: the imports take longer than a small model.
 IMPORTED = [
     __name__,
     "transformers.models.bert.modeling_bert",
@@ -63,7 +63,7 @@ IMPORTED = [
 
 @dataclass(frozen=True)
 class Family:
-    """A model type, the class of its config, and the classes of its models, of which the first that builds is taken."""
+    """A model type, its config class, and its model classes; the first model class that can be built is used."""
 
     name: str
     config: str
@@ -74,9 +74,9 @@ class Family:
         return small_config(getattr(transformers, self.config), shrink, **{**own, **options})
 
     def build(self, dtype: str = "float32", device: str = "cpu", seed: int = 0, **options: Any) -> Any:
-        """A small model whose weights are all random: those of norms, too, which begin as ones or zeros."""
+        """A small model whose weights are all random, even those of norms, whose initial values are ones or zeros."""
         model = self.plain(seed, **options)
-        if getattr(model, "loss_type", "") is None:  # of some, which warn of it, and torch.compile knows no warning
+        if getattr(model, "loss_type", "") is None:  # the model would warn, and torch.compile cannot trace warnings
             model.loss_type = "ForCausalLM"
         with torch.no_grad():
             for weight in model.parameters():
@@ -85,13 +85,13 @@ class Family:
         return model.to(device, getattr(torch, dtype)).eval()
 
     def plain(self, seed: int = 0, **options: Any) -> Any:
-        """A small model as transformers makes it; of the family's own widths, if it does not build with others."""
+        """A small model as transformers initializes it; with the default widths if small ones are invalid."""
         problem: Exception | None = None
         for shrink, model in itertools.product((Shrink.ALL, Shrink.COUNTS), self.models):
             kind = getattr(transformers, model)
             try:
                 config = self.config_of(shrink, **options)
-                if shrink is Shrink.COUNTS and _parameters(kind, config) > _MOST_PARAMETERS:
+                if shrink is Shrink.COUNTS and _parameters(kind, config) > _MAX_PARAMETERS:
                     continue
                 torch.manual_seed(seed)
                 return kind(config)
@@ -100,33 +100,33 @@ class Family:
         raise problem or ValueError("it is too large with the widths that it has")
 
     def released(self, device: str, dtype: str) -> Any:
-        """A model of few layers whose other numbers are its config's defaults: mostly those of a released model.
+        """A model of few layers whose other sizes are its config's defaults, mostly those of a released model.
 
-        It has fewer experts if it is too large otherwise.
+        The number of experts is reduced if the model is too large otherwise.
 
         Raises:
-            ValueError: it is too large.
+            ValueError: the model is too large even so.
         """
         kind, config = getattr(transformers, self.models[0]), self.config_of(Shrink.LAYERS)
-        if _parameters(kind, config) > _MOST_PARAMETERS_RELEASED:
+        if _parameters(kind, config) > _MAX_PARAMETERS_RELEASED:
             fewer = {name: _FEW_EXPERTS for name in _EXPERTS if (getattr(config, name, 0) or 0) > _FEW_EXPERTS}
             config = self.config_of(Shrink.LAYERS, **fewer)
-        if _parameters(kind, config) > _MOST_PARAMETERS_RELEASED:
-            raise ValueError(f"more than {_MOST_PARAMETERS_RELEASED:.0e} parameters")
+        if _parameters(kind, config) > _MAX_PARAMETERS_RELEASED:
+            raise ValueError(f"more than {_MAX_PARAMETERS_RELEASED:.0e} parameters")
         torch.manual_seed(0)
         with torch.device(device):
             return kind(config).to(device, getattr(torch, dtype))
 
 
 def _parameters(kind: type, config: Any) -> int:
-    """How many there would be."""
+    """The number of parameters, without allocating them."""
     with torch.device("meta"):
         return sum(weight.numel() for weight in kind(config).parameters())
 
 
 @functools.cache
 def families() -> dict[str, Family]:
-    """By model type, in the alphabet's order."""
+    """The families by model type, in alphabetical order."""
     mappings = {
         name.removeprefix("MODEL_FOR_").removesuffix("_MAPPING_NAMES"): getattr(modeling_auto, name)
         for name in dir(modeling_auto)
@@ -139,25 +139,25 @@ def families() -> dict[str, Family]:
         models = [mapping[kind] for mapping in ordered if kind in mapping]
         names = dict.fromkeys(model if isinstance(model, str) else model[0] for model in models)
         if names:
-            found[kind] = Family(kind, config, (*names,)[:_MOST_CLASSES])
+            found[kind] = Family(kind, config, (*names,)[:_MAX_CLASSES])
     return found
 
 
 def prepare() -> None:
-    """For a process that runs one small model."""
+    """Sets up a process that runs one small model."""
     torch.set_num_threads(1)
     transformers.logging.set_verbosity(transformers.logging.CRITICAL)
     warnings.filterwarnings("ignore")
 
 
-def count(name: str) -> Row:
-    """As `row_of`, in a process of its own."""
+def count(name: str) -> Entry:
+    """Calls `row_of`; runs in a separate process."""
     prepare()
     return row_of(name)
 
 
-def row_of(name: str) -> Row:
-    """What `convert` does to a family's small model."""
+def row_of(name: str) -> Entry:
+    """The counts of a family's small model."""
     model = families()[name].plain()
     modules = list(model.modules())
     kinds = {module: kinds_of(module) for module in modules}
@@ -166,7 +166,6 @@ def row_of(name: str) -> Row:
     called = attending(model, [each for each in modules if kinds[each][ATTENTIONS]])
 
     def does(module: Any, kind: str) -> bool:
-        return not isinstance(module, OwnPositions)  # of which nothing but its masks is ours
+        return not isinstance(module, OwnPositions)  # only its masks are computed by fusedops
 
-    row = counted(kinds, outcomes, classes, called, does)
-    return {"model": type(model).__name__, **row}
+    return {"model": type(model).__name__, **counted(kinds, outcomes, classes, called, does)}

@@ -1,4 +1,4 @@
-"""What a model of any family takes: text, images or sound, of the sizes that its config names."""
+"""Inputs for a model of any family: text, images or sound, with sizes from its config."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import torch
 
 from audits.families.shrinking import ORDINARY
 
-_SHAPE = (2, 12)  # sequences, tokens in each
-_PATCHES = 4  # of an image, each way
+_SHAPE = (2, 12)  # sequences, tokens per sequence
+_PATCHES = 4  # patches of an image per side
 
 
 class NoInputs(Exception):
-    """Says what a model raised for the first inputs that were tried."""
+    """No inputs were found. The message has the model's error for the first inputs that were tried."""
 
 
 def inputs_of(model: Any, shape: tuple[int, int] = _SHAPE) -> dict[str, torch.Tensor]:
-    """The first inputs that the model takes, with labels if it has a loss of them.
+    """The first inputs that the model accepts, with labels if it computes a loss.
 
     Args:
-        model: of transformers.
-        shape: how many sequences, or images, and how many tokens in each.
+        model: a model of transformers.
+        shape: the number of sequences or images, and of tokens per sequence.
 
     Raises:
-        NoInputs: it takes none of those that are tried.
+        NoInputs: the model accepts none of the inputs that are tried.
     """
     problem: Exception | None = None
     for inputs in _tried(model, shape, torch.Generator().manual_seed(0)):
@@ -95,7 +95,7 @@ def _signals(
             yield {"input_features": noise(*shape)}
     if "inputs_embeds" in names:
         yield {"inputs_embeds": noise(length, first_field(config, ("hidden_size", "d_model"), 64))}
-    if {"hidden_states", "grid_thw"} <= names:  # patches of images, and how many there are in time, height and width
+    if {"hidden_states", "grid_thw"} <= names:  # patches of images, and their numbers in time, height and width
         side = first_field(config, ("patch_size",), 14)
         pixels = side * side * first_field(config, ("in_channels", "in_chans"), 3)
         pixels *= first_field(config, ("temporal_patch_size",), 1)
@@ -106,7 +106,7 @@ def _signals(
 
 
 def first_field(config: Any, names: tuple[str, ...], default: Any) -> Any:
-    """What the config, or one within it, has under one of these names."""
+    """The value of the first of these fields that the config has, or one of its nested configs."""
     for name in names:
         value = vars(config).get(name)
         if value is not None:

@@ -1,4 +1,4 @@
-"""The families of KerasHub: a small backbone of each, from the arguments of its class."""
+"""The families of KerasHub: a small backbone of each, built from the argument names of its class."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from audits.families.counting import (
     NORMS,
     PAIRS,
     ROTARY,
-    Row,
+    Entry,
     counted,
 )
 from fusedops.tf.keras import internals
@@ -35,8 +35,8 @@ from fusedops.tf.keras.conversion import reported
 
 IMPORTED = [__name__, "fusedops.tf.keras.hub.llama", "fusedops.tf.keras.hub.transformer"]
 
-_LENGTHS = (8, 4096)  # of inputs that may have any: the first that the model takes
-# What an argument is whose name ends so, after an underscore; the longest ending counts.
+_LENGTHS = (8, 4096)  # sizes tried for dimensions that the input leaves open
+# Values of arguments by name, or by the end of the name after an underscore; the longest match counts.
 _ARGUMENTS: dict[str, Any] = {
     "vocabulary_size": 128,
     "vocab_size": 128,
@@ -123,7 +123,7 @@ _OF_FAMILY: dict[str, dict[str, Any]] = {
 
 @functools.cache
 def families() -> dict[str, type]:
-    """The classes of backbones by name."""
+    """The backbone classes by name."""
     names = (name for name in dir(keras_hub.models) if name.endswith("Backbone"))
     kinds = {name: getattr(keras_hub.models, name) for name in sorted(names)}
     return {name: kind for name, kind in kinds.items() if "args" not in inspect.signature(kind.__init__).parameters}
@@ -139,12 +139,12 @@ def build(name: str) -> Any:
 
 
 def _argument(name: str) -> Any:
-    ending = max((x for x in _ARGUMENTS if name == x or name.endswith(f"_{x}")), key=len, default=None)
-    return _ARGUMENTS[ending] if ending else None
+    match = max((x for x in _ARGUMENTS if name == x or name.endswith(f"_{x}")), key=len, default=None)
+    return _ARGUMENTS[match] if match else None
 
 
 def kinds_of(layer: Any) -> Counter[str]:
-    """How often a layer is of each kind. A gated MLP of KerasHub's is no layer, but a part of a block's code."""
+    """The number of units of each kind in a layer. KerasHub's gated MLP is not a layer, but part of a block's code."""
     kind = next((base for base in type(layer).__mro__ if not base.__module__.startswith("fusedops")), type(layer))
     name = kind.__name__
     children = {key: value for key, value in vars(layer).items() if isinstance(value, keras.layers.Layer)}
@@ -165,7 +165,7 @@ def kinds_of(layer: Any) -> Counter[str]:
 
 
 def is_norm(layer: Any) -> bool:
-    """Of whole rows, as fusedops's are."""
+    """True for a norm over whole rows, as fusedops's are."""
     name = type(layer).__name__
     return (
         isinstance(layer, keras.layers.Layer)
@@ -175,8 +175,8 @@ def is_norm(layer: Any) -> bool:
     )
 
 
-def row_of(name: str) -> Row:
-    """What `convert` does to a family's small backbone."""
+def row_of(name: str) -> Entry:
+    """The counts of a family's small backbone."""
     model = build(name)
     layers = internals.layers(model)
     kinds = {layer: kinds_of(layer) for layer in layers}
@@ -186,20 +186,20 @@ def row_of(name: str) -> Row:
     called = attending(model, [layer for layer in layers if kinds[layer][ATTENTIONS]])
 
     def does(layer: Any, kind: str) -> bool:
-        return kind not in (GATED, PAIRS) or type(layer).call is not calls[layer]  # they are lines of this method
+        return kind not in (GATED, PAIRS) or type(layer).call is not calls[layer]  # these kinds are lines of `call`
 
     return {"model": name, **counted(kinds, outcomes, classes, called, does)}
 
 
 def attending(model: Any, attentions: Iterable[Any]) -> dict[Any, str | None]:
-    """Of the attentions that a backbone calls: why fusedops's is not; None of those whose `call` does call it."""
+    """Maps each attention that a backbone calls to the reason why its `call` does not use fusedops's, or None."""
     found: dict[int, str | None] = {}
     inside: list[int] = []
     original, operator = keras.layers.Layer.__call__, fo.attention
-    asked = {id(each): each for each in attentions}
+    watched = {id(each): each for each in attentions}
 
     def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        if id(layer) not in asked:
+        if id(layer) not in watched:
             return original(layer, *args, **kwargs)
         found.setdefault(id(layer), NO_COUNTERPART)
         inside.append(id(layer))
@@ -208,24 +208,24 @@ def attending(model: Any, attentions: Iterable[Any]) -> dict[Any, str | None]:
         finally:
             inside.pop()
 
-    def watched(*args: Any, **kwargs: Any) -> Any:
+    def operator_call(*args: Any, **kwargs: Any) -> Any:
         if inside:
             found[inside[-1]] = None
         return operator(*args, **kwargs)
 
-    keras.layers.Layer.__call__, fo.attention = call, watched
+    keras.layers.Layer.__call__, fo.attention = call, operator_call
     try:
         for length in _LENGTHS:
-            with contextlib.suppress(ValueError):  # it is too short, as of sound
+            with contextlib.suppress(ValueError):  # the length is too short, such as for sound
                 model(keras.tree.map_structure(functools.partial(_ones, length), model.input))
                 break
     finally:
         keras.layers.Layer.__call__, fo.attention = original, operator
-    return {asked[key]: why for key, why in found.items()}
+    return {watched[key]: why for key, why in found.items()}
 
 
 def _ones(length: int, symbol: Any) -> Any:
     return keras.ops.ones([2, *(length if size is None else size for size in symbol.shape[1:])], symbol.dtype)
 
 
-count = row_of  # in a process of its own, which needs no more
+count = row_of  # the separate process needs no setup

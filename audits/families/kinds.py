@@ -1,6 +1,6 @@
-"""What kind of work a module does, known from its class and its code, and not from what `convert` makes of it.
+"""The kinds of work a module does, derived from its class and its code, independently of `convert`.
 
-A module may be of several kinds: an attention rotates its queries and keys, and attends.
+A module may have several kinds: an attention may also rotate its queries and keys.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from audits.families.code import code_of
 from audits.families.counting import ACTIVATIONS, ATTENTIONS, EXPERTS, GATED, LOSSES, NORMS, PAIRS, ROTARY
 
 _NORM = re.compile(r"Norm")
-_OF_OTHER_AXES = re.compile(r"Batch|Group|Instance|Weight|Spectral|Spatial|Ada")
+_OTHER_AXES = re.compile(r"Batch|Group|Instance|Weight|Spectral|Spatial|Ada")
 _MIXES_POSITIONS = re.compile(r"Attention|Attn|Mixer|Mamba|DeltaNet|SSM|Conv")
 
 
 def kinds_of(module: torch.nn.Module) -> Counter[str]:
-    """How often a module is of each kind: a block may have several pairs of residual and norm."""
+    """The number of units of each kind in a module: a block may have several pairs of residual and norm."""
     kind = getattr(type(module), "original", type(module))
     is_model = isinstance(module, PreTrainedModel)
     code = code_of(kind, "forward")
@@ -32,24 +32,24 @@ def kinds_of(module: torch.nn.Module) -> Counter[str]:
             ACTIVATIONS: _is_activation(module),
             PAIRS: sum(is_norm(getattr(module, name, None)) for name in code.added_then_called),
             LOSSES: is_model and "labels" in inspect.signature(kind.forward).parameters,
-            ROTARY: code.rotates and not is_model,
+            ROTARY: code.has_rotation and not is_model,
             ATTENTIONS: "Attention" in kind.__name__ and _projections(module) >= 2,
         }
     )
     if _has_experts(module):
         found[EXPERTS] += 1
-    elif code.gates and not is_model and _projections(module) >= 2 and not _MIXES_POSITIONS.search(kind.__name__):
+    elif code.has_gate and not is_model and _projections(module) >= 2 and not _MIXES_POSITIONS.search(kind.__name__):
         found[GATED] += 1
     return +found
 
 
 def is_norm(module: Any) -> bool:
-    """Of whole rows, as fusedops's are: those of batches or groups of channels are others."""
+    """True for a norm over whole rows, as fusedops's are, not over batches or groups of channels."""
     if not isinstance(module, torch.nn.Module) or next(module.children(), None) is not None:
         return False
     name = getattr(type(module), "original", type(module)).__name__
-    rows = all(weight.dim() <= 1 for weight in module.parameters())
-    return bool(_NORM.search(name)) and not _OF_OTHER_AXES.search(name) and rows
+    has_vectors_only = all(weight.dim() <= 1 for weight in module.parameters())
+    return bool(_NORM.search(name)) and not _OTHER_AXES.search(name) and has_vectors_only
 
 
 def _is_activation(module: torch.nn.Module) -> bool:
@@ -60,11 +60,11 @@ def _is_activation(module: torch.nn.Module) -> bool:
 
 
 def _projections(module: torch.nn.Module) -> int:
-    """How many matrices the module itself multiplies by."""
+    """The number of weight matrices of the module's direct children."""
     return sum(weight.dim() == 2 for child in module.children() for weight in child.parameters(recurse=False))
 
 
 def _has_experts(module: torch.nn.Module) -> bool:
-    """Whether it has the matrices of several experts, each in one tensor."""
+    """True if the module stacks the matrices of several experts in one tensor."""
     name = getattr(type(module), "original", type(module)).__name__
     return "Expert" in name and any(weight.dim() == 3 for weight in module.parameters(recurse=False))

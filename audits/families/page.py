@@ -1,4 +1,4 @@
-"""docs/families.md, from the files that were counted into docs/families/."""
+"""Writes docs/families.md from the counts in docs/families/."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from audits.families import steps_table
-from audits.families.counting import KINDS, Row
+from audits.families.counting import KINDS, Entry
 
 PAGE = Path(__file__).parents[2] / "docs" / "families.md"
 DATA = PAGE.with_suffix("")
-STEPS = DATA / "steps"  # a file for each machine
-Rows = Mapping[str, Row]
+STEPS = DATA / "steps"  # one file per machine
+Entries = Mapping[str, Entry]
 
-_MOST_REASONS = 12  # of each kind
-_OF_A_MODEL = re.compile(r"(the code of|no flash attention for) \w+")  # which say the same of many
+_MAX_REASONS = 12  # per kind
+_MODEL_NAME = re.compile(r"(the code of|no flash attention for) \w+")  # reasons that differ only in the model's name
 _LIBRARIES = {"transformers": "Hugging Face's transformers", "keras-hub": "KerasHub"}
 
 _HEAD = """# Families of models
@@ -53,34 +53,34 @@ def write() -> None:
     PAGE.write_text(text(load()))
 
 
-def load() -> dict[str, Rows]:
-    """What was counted: rows by name of library and version, the newest first."""
+def load() -> dict[str, Entries]:
+    """The saved counts by name of library and version, the newest first."""
     found = {path.stem: json.loads(path.read_text()) for path in DATA.glob("*.json")}
     return {name: found[name] for name in sorted(found, key=_order)}
 
 
-def save(library: str, rows: Rows) -> None:
-    """One family a line, so that a change shows what has changed."""
+def save(library: str, entries: Entries) -> None:
+    """Writes one family per line, for readable diffs."""
     DATA.mkdir(exist_ok=True)
-    lines = (f"{json.dumps(name)}: {json.dumps(row, sort_keys=True)}" for name, row in rows.items())
+    lines = (f"{json.dumps(name)}: {json.dumps(entry, sort_keys=True)}" for name, entry in entries.items())
     (DATA / f"{library}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
-def text(counted: Mapping[str, Rows]) -> str:
+def text(counted: Mapping[str, Entries]) -> str:
     parts = [_HEAD, "## In all\n", _totals(counted)]
     newest: dict[str, str] = {}
-    for name, rows in counted.items():
+    for name, entries in counted.items():
         library = name.rpartition("-")[0]
         if library in newest:
-            parts += [_differences(name, rows, newest[library], counted[newest[library]])]
+            parts += [_differences(name, entries, newest[library], counted[newest[library]])]
         else:
             newest[library] = name
-            parts += [_families(name, rows), _reasons(rows), _problems(rows)]
+            parts += [_families(name, entries), _reasons(entries), _problems(entries)]
     return "\n".join(parts + [_steps(json.loads(path.read_text())) for path in sorted(STEPS.glob("*.json"))])
 
 
 def _steps(measured: Mapping[str, Any]) -> str:
-    """`python -m audits.families --speed` on one machine, and where that was."""
+    """The results of `python -m audits.families --speed` on one machine, with its description."""
     lines = steps_table.table(measured["families"])
     return "\n".join([f"## {measured['title']}", "", *measured["text"], "", *lines]) + "\n"
 
@@ -95,72 +95,72 @@ def _order(name: str) -> tuple[int, list[int]]:
     return [*_LIBRARIES].index(library), [-int(number) for number in re.findall(r"\d+", version)]
 
 
-def _built(rows: Rows) -> dict[str, Row]:
-    return {name: row for name, row in rows.items() if "counts" in row}
+def _built(entries: Entries) -> dict[str, Entry]:
+    return {name: entry for name, entry in entries.items() if "counts" in entry}
 
 
-def sums(rows: Rows) -> dict[str, list[int]]:
-    """How many modules of each kind there are in all families, and how many are replaced."""
-    counts = [row["counts"] for row in _built(rows).values()]
+def sums(entries: Entries) -> dict[str, list[int]]:
+    """For each kind, the number of modules in all families and the number replaced."""
+    counts = [entry["counts"] for entry in _built(entries).values()]
     return {kind: [sum(each.get(kind, [0, 0])[i] for each in counts) for i in (0, 1)] for kind in KINDS}
 
 
-def _totals(counted: Mapping[str, Rows]) -> str:
+def _totals(counted: Mapping[str, Entries]) -> str:
     lines = ["| | families | " + " | ".join(KINDS) + " |", "| --- |" + " --- |" * (1 + len(KINDS))]
-    for name, rows in counted.items():
+    for name, entries in counted.items():
         cells = [
-            f"{100 * replaced / there:.0f} % of {there}" if there else "" for there, replaced in sums(rows).values()
+            f"{100 * replaced / all_:.0f} % of {all_}" if all_ else "" for all_, replaced in sums(entries).values()
         ]
-        lines.append(f"| {_title(name)} | {len(_built(rows))} | {' | '.join(cells)} |")
+        lines.append(f"| {_title(name)} | {len(_built(entries))} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def cell(row: Row, kind: str) -> str:
+def cell(entry: Entry, kind: str) -> str:
     """`2/5`: two of five are replaced."""
-    there, replaced = row["counts"].get(kind, (0, 0))
-    return f"{replaced}/{there}" if there else ""
+    total, replaced = entry["counts"].get(kind, (0, 0))
+    return f"{replaced}/{total}" if total else ""
 
 
-def line(name: str, row: Row) -> str:
-    """Of the table of families."""
-    return f"| {name} | {row['model']} | {' | '.join(cell(row, kind) for kind in KINDS)} |"
+def line(name: str, entry: Entry) -> str:
+    """A line of the table of families."""
+    return f"| {name} | {entry['model']} | {' | '.join(cell(entry, kind) for kind in KINDS)} |"
 
 
-def _table(rows: Iterable[tuple[str, Row]]) -> list[str]:
+def _table(entries: Iterable[tuple[str, Entry]]) -> list[str]:
     head = ["| family | class | " + " | ".join(KINDS) + " |", "| --- | --- |" + " --- |" * len(KINDS)]
-    return head + [line(name, row) for name, row in rows]
+    return head + [line(name, entry) for name, entry in entries]
 
 
-def _families(name: str, rows: Rows) -> str:
+def _families(name: str, entries: Entries) -> str:
     parts = [
         f"## {_title(name)}",
         "",
         "How many are replaced, of how many there are.",
         "",
-        *_table(_built(rows).items()),
+        *_table(_built(entries).items()),
     ]
     return "\n".join(parts) + "\n"
 
 
-def _differences(name: str, rows: Rows, newest: str, others: Rows) -> str:
-    def is_other(family: str, row: Row) -> bool:
-        return line(family, row) != line(family, others[family]) if family in _built(others) else True
+def _differences(name: str, entries: Entries, newest: str, others: Entries) -> str:
+    def is_different(family: str, entry: Entry) -> bool:
+        return line(family, entry) != line(family, others[family]) if family in _built(others) else True
 
-    different = [(family, row) for family, row in _built(rows).items() if is_other(family, row)]
-    missing = [family for family in _built(others) if family not in _built(rows)]
+    different = [(family, entry) for family, entry in _built(entries).items() if is_different(family, entry)]
+    missing = [family for family in _built(others) if family not in _built(entries)]
     parts = [f"## {_title(name)}", "", f"The families whose rows differ from those of {_title(newest)}.", ""]
     parts += _table(different) if different else ["There is none."]
     parts += ["", f"Without: {', '.join(missing)}."] if missing else []
     return "\n".join(parts) + "\n"
 
 
-def _reasons(rows: Rows) -> str:
+def _reasons(entries: Entries) -> str:
     found: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
-    for row in _built(rows).values():
-        for kind, reasons in row["kept"].items():
+    for entry in _built(entries).values():
+        for kind, reasons in entry["kept"].items():
             for reason, count in reasons.items():
                 module, _, why = reason.partition(": ")
-                why = _OF_A_MODEL.sub(r"\1 its model", why)
+                why = _MODEL_NAME.sub(r"\1 its model", why)
                 found[kind][why][module] += count
     lines = [
         "### Why the others are not",
@@ -170,17 +170,17 @@ def _reasons(rows: Rows) -> str:
     ]
     for kind in KINDS:
         ordered = sorted(found[kind].items(), key=lambda item: (-item[1].total(), item[0]))
-        for why, modules in ordered[:_MOST_REASONS]:
+        for why, modules in ordered[:_MAX_REASONS]:
             examples = ", ".join(name for name, _ in sorted(modules.items(), key=lambda item: (-item[1], item[0]))[:4])
             lines.append(f"| {kind} | {modules.total()} | {_escaped(why)} | {len(modules)}: {examples} |")
-        rest = ordered[_MOST_REASONS:]
+        rest = ordered[_MAX_REASONS:]
         if rest:
             lines.append(f"| {kind} | {sum(modules.total() for _, modules in rest)} | {len(rest)} other reasons | |")
     return "\n".join(lines) + "\n"
 
 
-def _problems(rows: Rows) -> str:
-    lines = [f"| {name} | {_escaped(row['problem'])} |" for name, row in rows.items() if "problem" in row]
+def _problems(entries: Entries) -> str:
+    lines = [f"| {name} | {_escaped(entry['problem'])} |" for name, entry in entries.items() if "problem" in entry]
     if not lines:
         return ""
     return "\n".join(["### Not built from a small config", "", "| family | why |", "| --- | --- |", *lines]) + "\n"

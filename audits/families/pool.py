@@ -1,4 +1,4 @@
-"""Runs a function for every family, each in a process of its own with a limit of time, and shows how far it is."""
+"""Runs a function for every family, each in a separate process with a time limit, and shows progress."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 _Result = TypeVar("_Result")
-_EVERY = 20  # families have a line where there is no terminal
+_EVERY = 20  # families per line of progress if there is no terminal
 
 
 class Problem(Exception):
-    """A family whose function gave no result, in a sentence."""
+    """A function gave no result for a family; the message says why."""
 
 
 def run(
@@ -30,15 +30,16 @@ def run(
     title: str,
     at_once: int | None = None,
 ) -> Iterator[tuple[str, _Result | Problem]]:
-    """Each name and its result, in this order, as soon as it is there.
+    """Yields each name with its result, in the order of `names`.
 
     Args:
-        function: of a module, takes a family's name.
-        names: of the families.
-        limit: seconds that one may take.
-        modules: what is imported once, before the processes are forked: a framework takes longer than a small model.
-        title: of the bar.
-        at_once: how many processes; by default as many as there are cores.
+        function: a module-level function of a family's name.
+        names: the families' names.
+        limit: the time limit per family, in seconds.
+        modules: modules imported once before the processes are forked: importing a framework takes longer than a small
+            model.
+        title: the title of the progress bar.
+        at_once: the number of concurrent processes; by default the number of cores.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, *modules])

@@ -1,4 +1,4 @@
-"""Small configs of transformers, by the names of their fields: those that its own tests write by hand."""
+"""Small configs of transformers, derived from the names of their fields. transformers' tests write them by hand."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from enum import Enum
 from typing import Any
 
 VOCABULARY = 128
-ORDINARY = 96  # tokens from here on may be special: one that stands for an image, the end of a text
+ORDINARY = 96  # tokens from here on may be special, such as an image placeholder or the end of a text
 LAYERS, EXPERTS, HEADS, HEAD_DIM, HIDDEN, FEEDFORWARD = 2, 2, 4, 16, 64, 96
 
-_AS_IT_IS = -1
+_UNCHANGED = -1
 _KV_HEADS = re.compile(r".*(key_value|kv)_heads?|n_head_kv|multi_query_group_num")
 
-# What a field without a default becomes, which the config of a released model gives.
+# Values of fields without a default, which configs of released models set.
 _MISSING = {
     "head_dim": HEAD_DIM,
     "mask_token_id": 4,
@@ -26,11 +26,11 @@ _MISSING = {
     "vocab_size": VOCABULARY,
 }
 
-# What an integer becomes: that of the first pattern which is the whole name of its field.
+# Values of integer fields: the first pattern that matches the whole name counts.
 _COUNTS = (
     (r"type_vocab_size", 2),
     (r".*vocab_size(?!_base).*|num_hash_buckets", VOCABULARY),
-    # Each token goes to all experts: which of more it goes to would hang on a rounding.
+    # Each token goes to all experts: otherwise the choice could depend on a rounding.
     (r".*(num_experts_per_tok|experts_per_token|moe_top_?k|num_selected_experts|router_top_?k|top_k_experts)", EXPERTS),
     (r".*shared_experts", 1),
     (r".*(num|n)_(local_|routed_|global_)?experts", EXPERTS),
@@ -41,7 +41,7 @@ _LAYERS = (
     (r".*_layer_period|full_attention_interval", 2),
     (r"moe_layer_end_index|moe_layer_(freq|interval)|.*sparse_step|interleave_moe_layer_step|moe_every_n_layers", 1),
     (r"num_kv_shared_layers|num_nextn_predict_layers", 0),
-    (r".*feat_extract_layers|num_adapter_layers|num_timestamp_prediction_layers|.*stages|.*_layer_index", _AS_IT_IS),
+    (r".*feat_extract_layers|num_adapter_layers|num_timestamp_prediction_layers|.*stages|.*_layer_index", _UNCHANGED),
     (r"(.*_)?(num_)?(hidden_)?(layers|n_layer|n_layers|depth|num_blocks|[lrx]_layers)", LAYERS),
 )
 _SIZES = (
@@ -63,29 +63,29 @@ _SIZES = (
     (r"sliding_window.*|attention_window|chunk_size|mamba_chunk_size|local_attention|attention_chunk_size", 8),
     (r"num_queries|num_query_tokens|.*num_latents|mm_tokens_per_image", 16),
 )  # fmt: skip
-_KEPT = {"chunk_size_feed_forward"}
-_NOT_OF_THE_MODEL = {"id2label", "label2id", "architectures", "transformers_version"}
-_MROPE = [HEAD_DIM // 2 - 2 * (HEAD_DIM // 6), HEAD_DIM // 6, HEAD_DIM // 6]  # parts of half a head
-_MOST_KINDS = 4
+_EXCEPTIONS = {"chunk_size_feed_forward"}  # fields that match a pattern but stay as they are
+_IGNORED = {"id2label", "label2id", "architectures", "transformers_version"}
+_MROPE = [HEAD_DIM // 2 - 2 * (HEAD_DIM // 6), HEAD_DIM // 6, HEAD_DIM // 6]  # sections of half a head
+_MAX_KINDS = 4
 
 _TOKEN = re.compile(r".*(token_id|token_index|token|_bos_id|_eos_id|_pad_id|im_\w+_id)s?")
 
 
 class Shrink(Enum):
-    """What of a default config becomes smaller."""
+    """The sizes of a default config to reduce."""
 
     ALL = (*_COUNTS, *_LAYERS, *_SIZES)
-    COUNTS = (*_COUNTS, *_LAYERS)  # not widths, since some configs have rules of their own between them
-    LAYERS = _LAYERS  # nothing else: the other numbers are mostly those of a released model
+    COUNTS = (*_COUNTS, *_LAYERS)  # not widths, for which some configs have their own constraints
+    LAYERS = _LAYERS  # the other sizes are mostly those of a released model
 
 
 def small_config(kind: type, shrink: Shrink = Shrink.ALL, **options: Any) -> Any:
-    """A config with few layers, one of each kind of layer at least.
+    """A config with few layers, at least one of each kind of layer.
 
     Args:
-        kind: a class of configs; every field of it has a default.
-        shrink: what else is small.
-        options: fields that are given.
+        kind: a config class; every field has a default.
+        shrink: the sizes to reduce.
+        options: values of further fields.
     """
     return kind(**(_changes(kind(), shrink) | options))
 
@@ -103,29 +103,29 @@ def _changes(default: Any, shrink: Shrink) -> dict[str, Any]:
             changes[name] = value if value < ORDINARY else next(special)
         elif value is None and name in _MISSING:
             changes[name] = _MISSING[name]
-        elif type(value) is int and value > 1 and name not in _KEPT:
+        elif type(value) is int and value > 1 and name not in _EXCEPTIONS:
             if sizes and _KV_HEADS.fullmatch(name):
                 new = HEADS if value == _value(default, "num_attention_heads") else HEADS // 2
             else:
-                new = next((new for rule, new in rules if rule.fullmatch(name)), _AS_IT_IS)
-            changes |= {} if new is _AS_IT_IS else {name: new}
+                new = next((new for rule, new in rules if rule.fullmatch(name)), _UNCHANGED)
+            changes |= {} if new is _UNCHANGED else {name: new}
         elif isinstance(value, dict) and "mrope_section" in value and sizes:
             changes[name] = value | {"mrope_section": _MROPE}
     return changes | _per_layer(default, changes)
 
 
 def _per_layer(default: Any, changes: dict[str, Any]) -> dict[str, Any]:
-    """The lists that say something of each layer, for as many layers as have every value of every list among them."""
+    """Shortens the per-layer lists to a subset of layers that has every value of every list."""
     layers = getattr(default, "num_hidden_layers", None)
     lists = {name: _value(default, name) for name in _fields(default)}
     lists = {name: list(x) for name, x in lists.items() if isinstance(x, (list, tuple)) and len(x) == layers}
     if not lists or not layers:
         return {}
-    chosen = {x.index(value) for x in lists.values() if len(set(map(str, x))) <= _MOST_KINDS for value in x}
+    chosen = {x.index(value) for x in lists.values() if len(set(map(str, x))) <= _MAX_KINDS for value in x}
     for layer in range(layers):
         if len(chosen) < LAYERS:
             chosen.add(layer)
-    numbers = {name for name, x in lists.items() if x == [*range(layers)]}  # the layers' own
+    numbers = {name for name, x in lists.items() if x == [*range(layers)]}  # layer indices
     return {
         **{
             name: [*range(len(chosen))] if name in numbers else [x[i] for i in sorted(chosen)]
@@ -138,10 +138,10 @@ def _per_layer(default: Any, changes: dict[str, Any]) -> dict[str, Any]:
 def _value(config: Any, name: str) -> Any:
     try:
         return getattr(config, name, None)
-    except Exception:  # some fields of some configs are those of a layer, and refuse to be read as the model's
+    except Exception:  # some configs raise when a per-layer field is read
         return inspect.signature(type(config)).parameters[name].default
 
 
 def _fields(config: Any) -> list[str]:
     names = inspect.signature(type(config)).parameters
-    return [name for name in names if name not in _NOT_OF_THE_MODEL]
+    return [name for name in names if name not in _IGNORED]

@@ -1,8 +1,8 @@
-"""A training step of a family's model before `convert`, after it, and with Liger's kernels: eager and compiled.
+"""Times a training step of a family's model before `convert`, after it, and with Liger's kernels: eager and compiled.
 
-The model has few layers; its other numbers are the defaults of its config's class, which mostly are those of a released
-model, of the smallest in many families. Each contender has a model of its own, over the same weights. The host's clock
-is read around loops of steps: of a small model they take the time that the host needs to issue them.
+The model has few layers; its other sizes are the defaults of its config class, mostly those of the smallest released
+model. Each contender has its own model over the same weights. Loops of steps are timed with the host's clock, so the
+time of a small model is that of issuing its kernels.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from audits.families.inputs import first_field, inputs_of
 from audits.families.steps_table import COMPILED, EAGER, LIGER
 from benchmarks.measuring.timing import Call, Contender, Effort, HostClock, take_turns
 
-_TOKENS = 2048  # in a step, of all sequences
-_IMAGES = 16  # or pieces of sound
+_TOKENS = 2048  # per step, in all sequences
+_IMAGES = 16  # images or sounds per step
 _QUICK = (2, 16)
 EFFORT = Effort(round=50e-3, total=3.0, least_calls=2)
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len", "n_ctx")
@@ -36,8 +36,8 @@ def steps(task: str) -> dict[str, float]:
     """Seconds by contender.
 
     Args:
-        task: a family's name, and the contenders that share a process, after a colon: `llama:before;converted`. Liger
-            replaces functions for all models of the process, so that it has one of its own.
+        task: a family's name, a colon, and the contenders that share a process: `llama:before;converted`. Liger
+            replaces functions for all models of a process, so it runs in a separate one.
     """
     prepare()
     name, _, contenders = task.partition(":")
@@ -46,18 +46,18 @@ def steps(task: str) -> dict[str, float]:
 
 
 def calls(name: str, contenders: Iterable[str], shape: tuple[int, int] | None = None) -> dict[str, Call]:
-    """A step of each contender, on the GPU if there is one.
+    """A step of each contender, on the GPU if available.
 
     Args:
-        name: of a family.
-        contenders: some of those in `steps_table`.
-        shape: how many sequences or images, and how many tokens in each; by default as many as the model takes.
+        name: a family's name.
+        contenders: contenders of `steps_table`.
+        shape: the number of sequences or images, and of tokens per sequence; derived from the config by default.
     """
     cuda = torch.cuda.is_available()
     model = families()[name].released("cuda", "bfloat16") if cuda else families()[name].build()
     if hasattr(model.config, "use_cache"):
         model.config.use_cache = False  # a training step needs none
-    if hasattr(model.config, "layerdrop"):  # of speech models: the contenders would run other layers than each other
+    if hasattr(model.config, "layerdrop"):  # speech models would drop different layers in each contender
         model.config.layerdrop = 0.0
     inputs = inputs_of(model, shape or (_shape(model) if cuda else _QUICK))
     model.train()
@@ -65,16 +65,16 @@ def calls(name: str, contenders: Iterable[str], shape: tuple[int, int] | None = 
 
 
 def timed(calls: Mapping[str, Call], effort: Effort) -> dict[str, float]:
-    """Seconds of each, which take turns."""
+    """Median seconds of each call; the calls are timed in turns."""
     clock = HostClock(torch.cuda.synchronize if torch.cuda.is_available() else None)
     times = take_turns({name: Contender(call, clock) for name, call in calls.items()}, effort)
     return {name: statistics.median(samples) for name, samples in times.items()}
 
 
 def _shape(model: Any) -> tuple[int, int]:
-    """Of text as many tokens for all families, in sequences that the model's positions suffice for."""
+    """For text, the same number of tokens in all families, in sequences no longer than the model's positions."""
     length, positions = _TOKENS, first_field(model.config, _POSITIONS, _TOKENS)
-    # Some tables of positions begin with a few that no token has.
+    # Some position tables begin with up to two reserved entries.
     spare = 0 if first_field(model.config, ("rope_parameters",), None) else 2
     while length > positions - spare:
         length //= 2

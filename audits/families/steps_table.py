@@ -1,4 +1,4 @@
-"""The table of training steps: milliseconds of each contender, and how many times as fast a converted model is."""
+"""The table of training steps: milliseconds of each contender, and the speedup of converted models."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _RATIOS = {
 
 
 def table(families: Mapping[str, Times]) -> list[str]:
-    """Its lines, without the contenders that no family has."""
-    there = {name for times in families.values() for name in times}
-    contenders = [name for name in (*EAGER, LIGER, *COMPILED) if name in there]
-    ratios = {title: both for title, both in _RATIOS.items() if there.issuperset(both)}
+    """The table's lines, without contenders that no family has."""
+    measured = {name for times in families.values() for name in times}
+    contenders = [name for name in (*EAGER, LIGER, *COMPILED) if name in measured]
+    ratios = {title: both for title, both in _RATIOS.items() if measured.issuperset(both)}
     lines = ["| family | " + " | ".join([*contenders, *ratios]) + " |"]
     lines.append("| --- |" + " --- |" * (len(contenders) + len(ratios)))
     for family, times in families.items():
