@@ -1,13 +1,13 @@
-"""The command line: runs each framework in a process of its own, then prints the tables of both.
+"""The command line: runs each framework in a separate process, then prints the tables of both.
 
-python -m benchmarks                          everything, on the GPU if there is one: minutes
+python -m benchmarks                          everything, on the GPU if available: minutes
 python -m benchmarks --device cpu             on the CPU
 python -m benchmarks --quick                  rough figures in under a minute, without compilers
 python -m benchmarks --op relu --op matmul    these operators
-python -m benchmarks --section rows           these tables; steps are whole training steps, optimizers those of AdamW
-python -m benchmarks --section rows --list    measures nothing, lists what would be measured
+python -m benchmarks --section rows           this table; "steps": training steps, "optimizers": AdamW steps
+python -m benchmarks --section rows --list    lists the rows without measuring them
 python -m benchmarks --shape 4096x8192 --dtype float16 --dtype float32   rows of that shape, in these dtypes
-python -m benchmarks --compare old.json       and which rows have become slower or faster since
+python -m benchmarks --compare old.json       also lists rows that became slower or faster
 python -m benchmarks --framework tf --json tf.json       one framework, in this process
 python -m benchmarks --merge torch.json tf.json          the tables of earlier runs
 """
@@ -35,8 +35,8 @@ from benchmarks.results.schema import Run
 
 RESULTS = Path(__file__).parent.parent / "build" / "bench" / "results.json"
 FRAMEWORKS = ("torch", "tf")
-UNUSABLE = 75  # status of a process that another has to resume: EX_TEMPFAIL of sysexits.h
-MOST_CRASHES = 20
+UNUSABLE = 75  # exit status of a process that another must resume: EX_TEMPFAIL of sysexits.h
+MAX_RESTARTS = 20
 
 
 def main() -> None:
@@ -49,18 +49,18 @@ def main() -> None:
         print("\n".join(case.key for case in _chosen(options)))
         return
     if options.json:
-        whole = runner.measure(
+        is_complete = runner.measure(
             options.framework, options.device, _chosen(options), options.quick, options.json, resume=options.resume
         )
-        sys.exit(0 if whole else UNUSABLE)
-    old = _load(options.compare) if options.compare else None  # before anything is measured, or overwritten
+        sys.exit(0 if is_complete else UNUSABLE)
+    old = _load(options.compare) if options.compare else None  # before the output may overwrite it
     if options.merge:
         runs, problems = [run for path in options.merge for run in _load(path)], []
     else:
         runs, problems = _measure(options)
         if not any(run["results"] for run in runs):
             sys.exit("\n".join([*(note for run in runs for note in run["notes"]), *problems, "Nothing was measured"]))
-    # A file or a pipe has no width of its own, and 80 columns break every cell.
+    # A file or a pipe has no width; the default of 80 columns would break every cell.
     console = Console(width=None if sys.stdout.isatty() else max(200, shutil.get_terminal_size().columns))
     console.print()
     report.show(console, runs)
@@ -78,8 +78,8 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="by default the GPU, if there is one")
-    parser.add_argument("--framework", choices=FRAMEWORKS, help="by default both, as far as they are there")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="by default the GPU if available")
+    parser.add_argument("--framework", choices=FRAMEWORKS, help="by default all installed frameworks")
     again: dict[str, Any] = {"action": "append", "default": []}
     parser.add_argument("--op", **again, choices=OPERATORS, help="this operator; may be given again")
     parser.add_argument("--section", **again, choices=SECTIONS, help="this table; may be given again")
@@ -88,22 +88,22 @@ def _options() -> argparse.Namespace:
         "--shape",
         **again,
         type=parse_shape,
-        help="instead of the tables' own shapes: 4096x8192 for rows, 1048576 elements, 512x512x512 for products "
-        "(M, N, K); any --dtype then; may be given again",
+        help="replaces the tables' shapes: 4096x8192 for rows, 1048576 elements, 512x512x512 for products (M, N, K); "
+        "allows any --dtype; may be given again",
     )
     parser.add_argument("--list", action="store_true", help="measure nothing, print the keys of all rows")
     parser.add_argument("--quick", action="store_true", help="one shape of each operator, few rounds, no compilers")
-    parser.add_argument("--compare", type=Path, metavar="FILE", help="with the results of an earlier run")
+    parser.add_argument("--compare", type=Path, metavar="FILE", help="compare with the results of an earlier run")
     parser.add_argument(
         "--output",
         type=Path,
         metavar="FILE",
         default=RESULTS,
-        help="of all results; by default build/bench/results.json",
+        help="file for all results; by default build/bench/results.json",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="with --framework: measure it in this process")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="measure nothing, print these files")
-    parser.add_argument("--resume", action="store_true", help=argparse.SUPPRESS)  # of --json, after UNUSABLE
+    parser.add_argument("--resume", action="store_true", help=argparse.SUPPRESS)  # with --json, after UNUSABLE
     parser.add_argument("--prepare", metavar="I/N", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.json and not options.framework:
@@ -119,7 +119,7 @@ def _options() -> argparse.Namespace:
 
 
 def _load(path: Path) -> list[Run]:
-    """What one framework's process wrote, or results.json, which has it all."""
+    """The runs in a file: one framework's run, or the list in results.json."""
     found = json.loads(path.read_text())
     found = found if isinstance(found, list) else [found]
     if not all("results" in run for run in found):
@@ -138,7 +138,7 @@ def _chosen(options: argparse.Namespace) -> list[Case]:
 
 
 def _measure(options: argparse.Namespace) -> tuple[list[Run], list[str]]:
-    """What the frameworks' processes wrote, and which of them came to grief, in sentences."""
+    """The runs of the frameworks' processes, and sentences on processes that failed."""
     runs, problems = [], []
     options.output.parent.mkdir(parents=True, exist_ok=True)
     chosen = {framework for case in _chosen(options) for framework in case.frameworks}
@@ -159,7 +159,7 @@ def _measure(options: argparse.Namespace) -> tuple[list[Run], list[str]]:
 
 
 def _child(framework: str, options: argparse.Namespace, path: Path) -> int:
-    """Measures one framework in a process of its own: two that share a GPU or a thread pool disturb each other."""
+    """Measures one framework in a separate process: two that share a GPU or a thread pool disturb each other."""
     command = [sys.executable, "-m", "benchmarks", "--framework", framework]
     command += ["--device", options.device] if options.device else []
     command += ["--quick"] if options.quick else []
@@ -172,7 +172,7 @@ def _child(framework: str, options: argparse.Namespace, path: Path) -> int:
         _prepare(command, len(_compiled(options)))
     command += ["--json", str(path)]
     status = subprocess.run(command, check=False).returncode
-    for _ in range(MOST_CRASHES):
+    for _ in range(MAX_RESTARTS):
         if status != UNUSABLE:
             break
         status = subprocess.run([*command, "--resume"], check=False).returncode
@@ -180,7 +180,7 @@ def _child(framework: str, options: argparse.Namespace, path: Path) -> int:
 
 
 def _compiled(options: argparse.Namespace) -> list[Case]:
-    """The cases in which PyTorch's contenders compile something."""
+    """The cases with PyTorch contenders that compile."""
     return [
         case
         for case in _chosen(options)
@@ -191,7 +191,7 @@ def _compiled(options: argparse.Namespace) -> list[Case]:
 
 
 def _prepare(command: list[str], count: int) -> None:
-    """Lets several processes compile what torch.compile and other libraries will run: their caches are on the disk."""
+    """Fills the disk caches of torch.compile and other libraries by compiling in several processes."""
     parts = min(12, (os.cpu_count() or 1) - 2, count // 4)
     if parts < 2:
         return

@@ -1,4 +1,4 @@
-"""What is measured. A case is a row of the tables before anything is measured."""
+"""The cases: all measurements to make, in the order of the tables."""
 
 from collections.abc import Iterator
 
@@ -7,13 +7,13 @@ from benchmarks.cases.case import Case
 
 
 def all_cases() -> Iterator[Case]:
-    """In the order of the tables."""
+    """All cases, in the order of the tables."""
     yield from elementwise.stream()
     yield from elementwise.launch()
     yield from products.matmul()
     yield from products.linear()
     yield from attention.attention()
-    yield from attention.one_query()
+    yield from attention.decode()
     yield from over_rows.cases_over_rows()
     yield from first_use.first_use_cases()
     yield from growth.growth_cases()

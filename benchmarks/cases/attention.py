@@ -1,6 +1,4 @@
-"""What is measured: attention, at the sizes of language models: 16384 tokens of 2048 features, long sequences, and the
-next token of one.
-"""
+"""Cases of attention at the sizes of language models: 16384 tokens of 2048 features, long sequences, and decoding."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from collections.abc import Iterator
 from benchmarks.cases.case import BOTH, Case, Goal, attending, decoding
 
 TOKENS, FEATURES = 16384, 2048
-SIZES = ((64, 1024), (64, 16384), (128, 1024), (128, 4096), (128, 16384))  # features of a head, positions
+SIZES = ((64, 1024), (64, 16384), (128, 1024), (128, 4096), (128, 16384))  # (head dimension, positions)
 LONG = (32_768, 131_072)
 KINDS = ("attention", "attention_causal")
 
@@ -30,7 +28,7 @@ def attention() -> Iterator[Case]:
     )
 
 
-def one_query() -> Iterator[Case]:
+def decode() -> Iterator[Case]:
     goals = (Goal("torch", "copy", 0.9, as_time=True), Goal("torch", "fastest peer", 1 / 1.02, as_time=True))
     yield decoding("cuda", "bfloat16", (1, 32_768, 8, 128), *goals)
 

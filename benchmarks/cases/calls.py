@@ -1,4 +1,4 @@
-"""What is measured: the Python call of every operator on inputs so small that nothing else takes time."""
+"""Cases of the Python call of every operator, on inputs so small that the call's overhead dominates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks.cases.case import BOTH, RECORDED, Case, Goal, moving, product
 from benchmarks.operators import ELEMENTWISE, OVER_ROWS
 
 ADD = Goal("tf", "tf.add", 1.0, as_time=True)
-STEP = Goal("tf", "bare tape", 1 / 1.05, as_time=True)  # over as many tensors: what the tape takes depends on these
+STEP = Goal("tf", "bare tape", 1 / 1.05, as_time=True)  # a tape's time depends on the number of tensors
 RAW = Goal("tf", "raw_ops.AddV2", 1 / 1.3, contender="raw", as_time=True)
 
 
@@ -23,7 +23,7 @@ def call_cases() -> Iterator[Case]:
                 recorded = Goal("torch", "addcmul", 1 / 4, as_time=True)
                 yield moving(section, device, name, RECORDED, "float32", shape, recorded, frameworks=("torch",))
                 both = (STEP, Goal("torch", "addcmul", 1 / 1.4, as_time=True))
-            # PyTorch's autograd hands the upstream gradient through add: there is no step to measure.
+            # PyTorch's autograd returns add's upstream gradient as it is: there is no backward to measure.
             frameworks = ("torch", "tf") if operator.moves[1] else ("tf",)
             yield moving(section, device, name, BOTH, "float32", shape, *both, frameworks=frameworks)
         for operator in OVER_ROWS:

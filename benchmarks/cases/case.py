@@ -1,4 +1,4 @@
-"""One row of the tables: what is computed, the least work that it takes, and the goals."""
+"""A case: the operation to measure, the minimum work it takes, and its goals."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ SIZES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}  # bytes
 
 @dataclass(frozen=True)
 class Section:
-    title: str  # of its table
-    effort: Effort  # long enough for a figure that repeats, short enough for all to take minutes
-    is_quick: bool = True  # False: --quick leaves it out unless it is asked for
+    title: str  # of the table
+    effort: Effort  # long enough for reproducible figures, short enough that all cases take minutes
+    is_quick: bool = True  # True if part of --quick; the others only if named by --section
 
 
 SECTIONS = {
@@ -86,7 +86,7 @@ SECTIONS = {
         Effort(round=0.0, total=10.0, least_rounds=12, most_rounds=12),
         is_quick=False,
     ),
-    # Several steps behind each other, as in training: the host may run ahead.
+    # Several consecutive steps, as in training, so that the host can run ahead.
     "optimizers": Section(
         "A step of AdamW over many parameters: memory speed",
         Effort(round=0.0, total=5.0, least_calls=16, least_rounds=3, most_rounds=5),
@@ -95,36 +95,36 @@ SECTIONS = {
 }
 CALLS = ("call", "call-gpu")
 FIRST_USE = "first-use"
-OF_HOST = ("python", FIRST_USE, *CALLS)  # sections that measure the host alone
+HOST_SECTIONS = ("python", FIRST_USE, *CALLS)  # sections that measure host time only
 GROWTH = ("growth", "growth-rows", "growth-length")
 STEPS = "steps"
 OPTIMIZERS = "optimizers"
 
-# Key of a row -> seconds that others have published for it: PyTorch's operator, a plain kernel of their own, and an
-# optimized one. On other machines: they show what has been found worth a kernel, not whose is faster.
+# Key of a row -> seconds published by others, on other machines: for PyTorch's operator, a simple custom kernel and an
+# optimized one. They show which kernels were worth writing; they cannot be compared with ours.
 PUBLISHED = {
     "seeds/relu/forward/float32/1048576": {"native": 45e-6, "simple custom": 40e-6, "optimized custom": 28e-6},
 }
 
 BOTH = "forward + backward"
-RECORDED = "forward, recorded"  # by autograd, for a backward that is not called
+RECORDED = "forward, recorded"  # recorded by autograd for a backward that is not run
 
-# Matrix products, and layers of them: by how many matrices the first input is multiplied.
+# Number of weight matrices of matrix products and layers.
 WEIGHTS = {"matmul": 1, "linear": 1, "gated_linear": 2, "linear_cross_entropy": 1}
 
 
 @dataclass(frozen=True)
 class Goal:
-    """Compares the work per second of a contender with that of another, or its time with a number."""
+    """A required ratio of a contender's work per second to another's, or an upper limit on its time."""
 
     framework: str
-    against: str = ""  # a contender, or the fastest of PEERS; "" where `seconds` are the goal
-    speed: float = 1.0  # of `contender`, at least this many times that of `against`
+    against: str = ""  # a contender, or "fastest peer"; "" if `seconds` is set
+    speed: float = 1.0  # minimum ratio of the speeds of `contender` and `against`
     contender: str = "fusedops"
-    against_framework: str = ""  # "" is the same one
-    or_floor: str = ""  # reached as well by whoever is within 5 % of this contender's time
-    as_time: bool = False  # speak of times, not of speeds
-    seconds: float = 0.0  # at most
+    against_framework: str = ""  # "": the same framework
+    or_floor: str = ""  # a contender; the goal is also met within 5 % of its time
+    as_time: bool = False  # True to report a ratio of times instead of speeds
+    seconds: float = 0.0  # upper limit on the time; 0: none
 
 
 @dataclass(frozen=True)
@@ -134,14 +134,14 @@ class Case:
     operator: str
     variant: str  # forward, backward, ...
     dtype: str
-    # Of a matrix product: M, N, K; of attention: batch, positions, heads, features; of decoding: that of the keys; of a
-    # model: batch, sequence; of an optimizer: tensors and their mean size.
+    # Matrix product: M, N, K. Attention: batch, positions, heads, features. Decoding: the shape of the keys. Model:
+    # batch, sequence. Optimizer: number of tensors, mean size.
     shape: tuple[int, ...]
     work: float
     unit: str  # of the work: "B", "FLOP" or "token"
     frameworks: tuple[str, ...] = ("torch", "tf")
     goals: tuple[Goal, ...] = ()
-    parameters: str = ""  # the dtype of weight and bias, if it is another
+    parameters: str = ""  # the dtype of weight and bias, if different
 
     @property
     def key(self) -> str:
@@ -150,13 +150,13 @@ class Case:
 
     @property
     def bytes(self) -> float:
-        """That must move; of a model nobody counts them."""
+        """The minimum memory traffic; 0 for models, whose traffic is not counted."""
         if self.is_attention:
             return float(SIZES[self.dtype] * 4 * prod(self.shape))  # q, k, v and the result
         if self.is_product:
             m, n, k = self.shape
             inputs, out = m * k + WEIGHTS[self.operator] * k * n, m * n
-            # The backward reads the inputs again, and the upstream gradient, and writes gradients of the inputs.
+            # The backward reads the inputs and the upstream gradient, and writes the gradients of the inputs.
             return float(SIZES[self.dtype] * (3 * inputs + 2 * out if self.variant == BOTH else inputs + out))
         return self.work if self.unit == "B" else 0.0
 
@@ -170,8 +170,8 @@ class Case:
 
     @property
     def cache(self) -> str:
-        """Where the inputs are when a call starts, as contenders/torch/caches.py says."""
-        if self.section in OF_HOST:
+        """The state of the GPU's cache when a call starts: see contenders/torch/caches.py."""
+        if self.section in HOST_SECTIONS:
             return ""
         warm = self.device == "cpu" or self.section == "seeds" or self.variant.endswith("one buffer")
         return "warm" if warm else "cold"
@@ -182,7 +182,7 @@ class Case:
 
     @property
     def is_layer(self) -> bool:
-        """A product with what follows it."""
+        """True for a product with an epilogue, such as linear."""
         return self.is_product and self.operator != "matmul"
 
     @property
@@ -191,7 +191,7 @@ class Case:
 
     @property
     def is_arithmetic(self) -> bool:
-        """It is what the work is counted in, and memory is no floor."""
+        """True if the work is counted in FLOP, so that memory traffic gives no floor."""
         return self.unit == "FLOP"
 
     @property
@@ -216,7 +216,7 @@ def moving(
     frameworks: tuple[str, ...] = ("torch", "tf"),
     parameters: str = "",
 ) -> Case:
-    """A case whose work is the memory that it moves; weights and other parameters are too small to count."""
+    """A case whose work is its memory traffic; weights and other parameters are negligible."""
     forward, backward = OPERATORS[operator].moves
     tensors = backward if variant == "backward" else forward + backward if variant == BOTH else forward
     work = float(tensors * prod(shape) * SIZES[dtype])
@@ -232,18 +232,18 @@ def product(
     *goals: Goal,
     operator: str = "matmul",
 ) -> Case:
-    """A case of a matrix product; or of a layer, whose backward has two for each of its forward."""
+    """A case of a matrix product or a layer; the backward has two products for each one of the forward."""
     products = WEIGHTS[operator] * (3 if variant == BOTH else 1)
     return Case(section, device, operator, variant, dtype, shape, products * 2.0 * prod(shape), "FLOP", goals=goals)
 
 
 def as_fast_as_in_torch() -> Goal:
-    """Both read the host's clock there: TensorFlow has no events."""
+    """TensorFlow's time is at most 3 % above PyTorch's, both by the host's clock: TensorFlow has no events."""
     return Goal("tf", "fusedops, host clock", 1 / 1.03, against_framework="torch", as_time=True)
 
 
 def decoding(device: str, dtype: str, keys: tuple[int, int, int, int], *goals: Goal) -> Case:
-    """A case of attention of one query, whose work is the memory of keys and values."""
+    """A case of attention with one query, whose work is reading keys and values."""
     work = float(2 * prod(keys) * SIZES[dtype])
     return Case("decoding", device, "attention_decoding", "forward", dtype, keys, work, "B", ("torch",), goals)
 
@@ -258,7 +258,7 @@ def attending(
     *goals: Goal,
     frameworks: tuple[str, ...] = ("torch",),
 ) -> Case:
-    """A case of attention: two products of as many scores as causality leaves, and five in the backward."""
+    """A case of attention: two products over the visible scores in the forward, five in the backward."""
     positions = shape[1]
     each = 2.0 * prod(shape) * positions / (2 if operator.endswith("causal") else 1)
     products = {"forward": 2, "backward": 5, BOTH: 7}[variant]

@@ -1,4 +1,4 @@
-"""What is measured: the elementwise operators, at the speed of memory and as what many have written first."""
+"""Cases of the elementwise operators: bound by memory bandwidth, by the launch, and on a million elements."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.operators import ELEMENTWISE
 
 
 def stream() -> Iterator[Case]:
-    """The kernels are the same in TensorFlow: two dtypes show that they also take the same time."""
+    """TensorFlow runs the same kernels: two dtypes suffice to show that they take the same time."""
     shape = (2**28,)
     for dtype in SIZES:
         both = ("torch", "tf") if dtype in ("float32", "bfloat16") else ("torch",)
@@ -27,7 +27,7 @@ def launch() -> Iterator[Case]:
 
 
 def seeds() -> Iterator[Case]:
-    """What many have written their first kernel for: relu, and a·x + b as one kernel instead of two."""
+    """Typical first kernels: relu, and a·x + b as one kernel instead of two."""
     for section, device in (("seeds", "cuda"), ("seeds-cpu", "cpu")):
         for operator in ("relu", "axpby"):
             yield moving(section, device, operator, "forward", "float32", (2**20,))

@@ -1,4 +1,4 @@
-"""What is measured: an expression that nobody has used before, from its text to the result of the first call."""
+"""Cases of the first use of an expression, from its text to the result of the first call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.operators import OPERATORS
 
 
 def first_use_cases() -> Iterator[Case]:
-    operators = (OPERATORS["biased_gate"], OPERATORS["rms_norm"])  # by elements, and by rows
+    operators = (OPERATORS["biased_gate"], OPERATORS["rms_norm"])  # one elementwise, one with row reductions
     for device, dtype in (("cuda", "bfloat16"), ("cpu", "float32")):
         for operator in operators:
             yield moving(FIRST_USE, device, operator.name, "first use", dtype, operator.smallest)

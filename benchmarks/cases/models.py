@@ -14,7 +14,7 @@ STEP = "training step"
 
 
 def keras() -> Iterator[Case]:
-    """Layers with weights of the same dtype, and of float32, as mixed precision has them."""
+    """Layers with weights of the same dtype, and with float32 weights as in mixed precision; and a training step."""
     ahead = (Goal("tf", "XLA"), Goal("tf", "XLA", contender="fusedops, XLA"))
     for operator in (x.name for x in OPERATORS.values() if x.keras):
         for variant in VARIANTS:
@@ -52,7 +52,7 @@ def transformers() -> Iterator[Case]:
 
 
 def steps() -> Iterator[Case]:
-    """Forward, backward and optimizer: what a user gains from converting a model and its optimizer."""
+    """Forward, backward and optimizer: the gain from converting both a model and its optimizer."""
     for model, tokens in ((LARGE_LLAMA, 4096), (SMALL_LLAMA, 128)):
         yield _model(STEPS, "cuda", model, STEP, ("torch",), "bfloat16", (1, tokens))
     yield _model(STEPS, "cuda", ENCODER, STEP, ("tf",), "bfloat16", (16, 1024), parameters="float32")

@@ -1,4 +1,4 @@
-"""Cases of optimizer steps, whose floor is the memory that they move."""
+"""Cases of optimizer steps, whose floor is their memory traffic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.operators.models import ADAMW
 
 SMALL = 1000  # elements of a small tensor
 MIXED, ALL_SMALL = "half of the tensors small", "all tensors small"
-# Parameter, gradient and two moments are read once, and all but the gradient are written once.
+# Tensors moved: parameter, gradient and two moments are read, and all but the gradient are written.
 MOVES = 7
 
 
@@ -26,7 +26,7 @@ def _case(device: str, variant: str, dtype: str, shape: tuple[int, int]) -> Case
 
 
 def sizes_of(case: Case) -> list[int]:
-    """The elements of each parameter."""
+    """The number of elements of each parameter."""
     tensors, mean = case.shape
     if case.variant == ALL_SMALL:
         return [mean] * tensors

@@ -1,6 +1,6 @@
-"""What is measured: the operators over the last dimension, and the gated ones.
+"""Cases of the operators over the last dimension, and of the gated ones.
 
-The floor of a case is the time in which a copy, measured beside it, moves as many bytes.
+The floor of a case is the time in which a copy, measured in the same case, moves as many bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from benchmarks.operators import FLOAT8, OPERATORS, OVER_ROWS
 
 VARIANTS = ("forward", BOTH)
 NORMS = (OPERATORS["rms_norm"], OPERATORS["layer_norm"])
-REDUCED = (*NORMS, OPERATORS["softmax"])  # which stand for the others where rows have many lengths
+REPRESENTATIVES = (*NORMS, OPERATORS["softmax"])  # measured for more shapes than the other operators
 
 
 def cases_over_rows() -> Iterator[Case]:
@@ -25,12 +25,12 @@ def cases_over_rows() -> Iterator[Case]:
 
 
 def _goals(times_floor: float) -> tuple[Goal, ...]:
-    """Within so many times the floor, and within 2 % of the fastest peer."""
+    """At most `times_floor` times the floor, unless 0, and within 2 % of the fastest peer."""
     floor = (Goal("torch", "copy", 1 / times_floor, as_time=True),) if times_floor else ()
     return (*floor, Goal("torch", "fastest peer", 1 / 1.02, as_time=True))
 
 
-def _in_tensorflow() -> tuple[Goal, ...]:
+def _tf_goals() -> tuple[Goal, ...]:
     graph = "fusedops, graph"
     return as_fast_as_in_torch(), Goal("tf", "XLA"), Goal("tf", "XLA", contender=graph)
 
@@ -39,11 +39,11 @@ def _rows() -> Iterator[Case]:
     for operator in OVER_ROWS:
         shape = operator.shape(*operator.largest)
         for variant, times in zip(VARIANTS, operator.floors, strict=True):
-            goals = (*_goals(times), *_in_tensorflow())
+            goals = (*_goals(times), *_tf_goals())
             yield moving("rows", "cuda", operator.name, variant, "bfloat16", shape, *goals)
-    for operator in REDUCED:
+    for operator in REPRESENTATIVES:
         for variant, times in zip(VARIANTS, (1.10, 1.25), strict=True):
-            goals = (*_goals(times), *_in_tensorflow())
+            goals = (*_goals(times), *_tf_goals())
             yield moving("rows", "cuda", operator.name, variant, "bfloat16", (65536, 1024), *goals)
 
 
@@ -55,12 +55,12 @@ def _float8() -> Iterator[Case]:
 
 
 def _dtypes() -> Iterator[Case]:
-    """As many bytes as 16384 rows of bfloat16 have."""
-    for operator in (*REDUCED, OPERATORS["swiglu"]):
+    """Cases with as many bytes as 16384 rows of bfloat16."""
+    for operator in (*REPRESENTATIVES, OPERATORS["swiglu"]):
         for dtype in ("float32", "float16", "float64"):
             shape = (2 * 16384 // SIZES[dtype], 8192)
             for variant, times in zip(VARIANTS, operator.floors, strict=True):
-                goals = _goals(0.0 if dtype == "float64" else times)  # there, arithmetic may take longer than memory
+                goals = _goals(0.0 if dtype == "float64" else times)  # float64 may be bound by arithmetic
                 yield moving("dtypes", "cuda", operator.name, variant, dtype, shape, *goals, frameworks=("torch",))
     for operator in NORMS:
         for variant, times in zip(VARIANTS, operator.floors, strict=True):
@@ -71,7 +71,7 @@ def _dtypes() -> Iterator[Case]:
 def _small() -> Iterator[Case]:
     largest = (4096, 4096)
     shapes = [(rows, columns) for columns in (4096, 8192) for rows in (1, 8, 64)]
-    for operator in REDUCED:
+    for operator in REPRESENTATIVES:
         for shape in (*shapes, largest):
             goals = (Goal("torch", seconds=20e-6), *_goals(0.0)) if shape == largest else _goals(0.0)
             yield moving("small", "cuda", operator.name, "forward", "bfloat16", shape, *goals, frameworks=("torch",))
@@ -79,7 +79,7 @@ def _small() -> Iterator[Case]:
 
 def _python() -> Iterator[Case]:
     goal = Goal("torch", "fastest peer", as_time=True)
-    for rows, columns, operators in ((4096, 4096, OVER_ROWS), (256, 1024, REDUCED)):
+    for rows, columns, operators in ((4096, 4096, OVER_ROWS), (256, 1024, REPRESENTATIVES)):
         for operator in operators:
             shape = operator.shape(rows, columns)
             yield moving("python", "cuda", operator.name, BOTH, "bfloat16", shape, goal, frameworks=("torch",))

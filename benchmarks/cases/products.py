@@ -1,4 +1,4 @@
-"""What is measured: matrix products, and linear layers, which are products with what follows them."""
+"""Cases of matrix products, and of linear layers, which are products with an epilogue."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from benchmarks.cases.case import BOTH, Case, Goal, as_fast_as_in_torch, product
 from benchmarks.cases.over_rows import VARIANTS
 from benchmarks.operators import OPERATORS
 
-# Of C = A·B: as it is, and the two products of its backward: dC·Bᵀ and Aᵀ·dC.
+# Transposes in C = A·B and in its backward: dC·Bᵀ and Aᵀ·dC.
 PRODUCTS = ("NN", "NT", "TN")
-# M, N, K of layers: into and out of a feed-forward network, and few rows.
+# M, N, K of layers: up and down projection of a feed-forward network, and few rows.
 LAYERS = {
     "linear": ((4096, 16384, 4096), (16384, 4096, 4096), (512, 16384, 4096)),
     "gated_linear": ((4096, 14336, 4096), (16384, 4096, 4096)),
@@ -31,7 +31,7 @@ def matmul() -> Iterator[Case]:
 
 
 def linear() -> Iterator[Case]:
-    """The floor is the time of the products alone."""
+    """Layers, whose floor is the time of their products alone."""
     peers = [Goal(framework, "fastest peer", 1 / 1.02, as_time=True) for framework in ("torch", "tf")]
     for operator, shapes in LAYERS.items():
         for shape in shapes:

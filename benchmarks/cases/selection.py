@@ -1,4 +1,4 @@
-"""Which of the cases are measured: what the options of the command line ask for."""
+"""The selection of cases by command-line options."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from benchmarks.operators import OPERATORS
 
 Shape = tuple[int, ...]
 
-# Sections whose cases make sense in any shape and dtype.
+# Sections whose cases accept any shape and dtype.
 RESIZABLE = ("stream", "matmul", "linear", "rows", "small", "python", "cpu", "cpu-rows")
-# Contenders that compile first, which --quick leaves out.
+# Contenders that compile, which --quick leaves out.
 COMPILED = ("compiled", "compiled, mask of ones", "XLA", "Liger", "QuACK")
 COMPILED += tuple(f"fusedops, {name}" for name in COMPILED)
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Empty: all."""
+    """The command line's filters; an empty one selects all."""
 
     operators: Sequence[str] = ()
     sections: Sequence[str] = ()
@@ -39,7 +39,7 @@ class Selection:
         return list({case.key: case for case in cases}.values())
 
     def _resized(self, case: Case, shape: Shape) -> list[Case]:
-        """In that shape, and in all dtypes that are asked for. Goals are of the tables' shapes alone."""
+        """The case in that shape and all selected dtypes, without goals, which hold for the tables' shapes only."""
         fitting = _fitting(case, shape) if case.section in RESIZABLE else None
         if not fitting:
             return []
@@ -53,7 +53,7 @@ class Selection:
 
 
 def parse_shape(text: str) -> Shape:
-    """Of the command line: 1048576 elements, 4096x8192 rows and columns, or M, N and K of a product."""
+    """Parses 1048576 (elements), 4096x8192 (rows and columns) or 512x512x512 (M, N, K of a product)."""
     sizes = text.split("x")
     if len(sizes) > 3 or not all(size.isdecimal() and int(size) for size in sizes):
         raise argparse.ArgumentTypeError(f"{text!r} is none of 1048576, 4096x8192 and 512x512x512, as examples")
@@ -61,7 +61,7 @@ def parse_shape(text: str) -> Shape:
 
 
 def _fitting(case: Case, shape: Shape) -> Shape | None:
-    """What the operator makes of it: three numbers are a matrix product's, one is that of elements."""
+    """The shape as the operator needs it, or None: three sizes are for products, one for elementwise operators."""
     if len(shape) == 3 or case.is_arithmetic:
         return shape if len(shape) == 3 and case.is_product else None
     operator = OPERATORS[case.operator]
@@ -72,7 +72,7 @@ def _fitting(case: Case, shape: Shape) -> Shape | None:
 
 
 def _one_each(cases: Iterable[Case]) -> list[Case]:
-    """One shape and dtype of each row of a table, bfloat16 where it is one of them; all sizes that grow."""
+    """One shape and dtype per operator and variant, bfloat16 if available; all sizes of the growth sections."""
     found: dict[tuple[str, ...], Case] = {}
     for case in sorted(cases, key=lambda case: case.dtype != "bfloat16"):
         size = str(case.shape) if case.section in GROWTH else ""

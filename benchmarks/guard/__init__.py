@@ -1,1 +1,1 @@
-"""`make bench-check`: whether fusedops has become slower on a CPU."""
+"""`make bench-check`: fails if fusedops has become slower on a CPU."""

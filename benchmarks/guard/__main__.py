@@ -1,11 +1,11 @@
-"""Whether fusedops has become slower on a CPU: its time over the framework's own, beside the committed ratios.
+"""Compares fusedops's time over the framework's own on a CPU with committed ratios.
 
-python -m benchmarks.guard              compares: fails where a ratio is more than a quarter above the committed one
-python -m benchmarks.guard --update     measures all anew and writes them down; best where nothing else runs
+python -m benchmarks.guard              fails if a ratio is more than a quarter above the committed one
+python -m benchmarks.guard --update     measures and writes all ratios; best on an idle machine
 
-`make bench-check` is the first of these. Rows that fail are measured again, twice at most, when all others are done:
-what disturbs one lasts for seconds. Ratios hold for a kind of processor and for versions of the frameworks, which the
-file names, several beside each other: elsewhere they are shown once, and fail nothing.
+`make bench-check` is the first of these. Disturbances last for seconds, so ratios that fail are measured again at the
+end, at most twice. The file has ratios for several processors and framework versions. On other machines ratios are
+printed once and nothing fails.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.guard", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--update", action="store_true", help="write the ratios down instead of comparing them")
-    parser.add_argument("--framework", choices=tuple(FRAMEWORKS), help="by default both, as far as they are there")
+    parser.add_argument("--update", action="store_true", help="write the ratios instead of comparing them")
+    parser.add_argument("--framework", choices=tuple(FRAMEWORKS), help="by default all installed frameworks")
     parser.add_argument(
         "--ratios", type=Path, default=judging.RATIOS, metavar="FILE", help="by default the committed ones"
     )
     options = parser.parse_args()
-    ratio.use_one_thread()  # of the processes that are begun here, before they import a framework
+    ratio.use_one_thread()  # for the child processes, before they import a framework
     if not options.update and not options.ratios.is_file():
         parser.error(f"there is no {options.ratios}")
     codes = []

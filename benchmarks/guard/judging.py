@@ -1,4 +1,4 @@
-"""Ratios beside the committed ones, and the file that these are in."""
+"""Compares ratios with the committed ones, and updates their file."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from benchmarks.guard import ratio
 from benchmarks.measuring.environment import environment
 
 RATIOS = Path(__file__).with_name("ratios.json")
-LOSS = 1.25  # times the committed ratio
+LOSS = 1.25  # highest allowed multiple of the committed ratio
 RETRIES = 2
-PAUSE = 3  # seconds before they are measured again
-UPDATES = 3  # measurements of which the median is written down
+PAUSE = 3  # seconds before a retry
+UPDATES = 3  # number of measurements, whose median is written
 UPDATE = "make bench-check ARGS=--update"
 
 
@@ -49,7 +49,7 @@ def update(framework: str, path: Path) -> None:
 def problems_of(
     rows: Mapping[str, Callable[[], float]], committed: Mapping[str, float], retries: int = RETRIES
 ) -> list[str]:
-    """Shows each row as it comes; returns what is wrong, in sentences."""
+    """Measures and prints each ratio. Returns sentences on problems."""
     problems = [f"{name} has a ratio and is not measured: {UPDATE}" for name in committed if name not in rows]
     problems += [f"{name} has no ratio: {UPDATE}" for name in rows if name not in committed]
     lost = {name: float("inf") for name in rows if name in committed}
@@ -68,7 +68,7 @@ def problems_of(
 
 
 def _rows(framework: str) -> tuple[str, dict[str, Callable[[], float]]]:
-    """What is measured with, and how each ratio is measured."""
+    """A description of framework and processor, and for each ratio the function that measures it."""
     side = side_of(framework)
     here = f"{side.TITLE} {side.version()}, {environment()['cpu']}"
     print(f"{here}: time over that of the framework's own operators, on one thread", flush=True)

@@ -1,8 +1,8 @@
-"""fusedops's time over the framework's own on the CPU: what the guard compares, and how it measures.
+"""The ratios that the guard compares: fusedops's time over the framework's own on the CPU.
 
-Both take turns on one thread, and the clock is the CPU time of the process: whoever else keeps the cores busy slows
-down both, and a ratio holds where no time does. Tensors have half a MiB, since traffic in a shared cache, or to memory,
-does not slow down both alike. The price: what only memory or many threads make slow is for `make bench` to find.
+Both take turns on one thread, and the clock is the CPU time of the process. Other load on the cores slows both down, so
+ratios are stable although times are not. Tensors have half a MiB, since traffic in a shared cache or to memory does not
+slow both down equally. Slowdowns in memory traffic or with many threads are found by `make bench` only.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from benchmarks.cases.products import PRODUCTS
 from benchmarks.measuring.timing import Call, Effort, take_turns
 from benchmarks.operators import OPERATORS, OVER_ROWS
 
-# To be set before a framework is imported.
+# Must be set before a framework is imported.
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "TF_NUM_INTRAOP_THREADS": "1",
     "TF_NUM_INTEROP_THREADS": "1",
-    # glibc keeps what is freed: fresh memory costs a page fault every 4 KiB.
+    # Makes glibc reuse freed memory: fresh memory costs a page fault every 4 KiB.
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
 }
 EFFORT = Effort(round=0.5e-3, total=0.4, least_rounds=25, most_rounds=300)
 VARIANTS = ("forward", "backward")
-OF_CALLS = {"torch": "addcmul", "tf": "tf.add"}  # framework -> with what a call on 16 floats is compared
+OF_CALLS = {"torch": "addcmul", "tf": "tf.add"}  # framework -> peer of a call on 16 floats
 
 
 def pairs(framework: str) -> Iterator[tuple[Case, str]]:
-    """A case of an operator of fusedops's, and the contender that it is compared with."""
+    """Pairs of a case of fusedops and the peer it is compared with."""
     elementwise = (OPERATORS["axpby"], OPERATORS["relu"])
     for operator in elementwise:
         yield moving("call", "cpu", operator.name, "forward", "float32", (16,)), OF_CALLS[framework]
@@ -48,7 +48,7 @@ def pairs(framework: str) -> Iterator[tuple[Case, str]]:
 
 
 def measured(side: Any, case: Case, against: str) -> float:
-    """The median, over the rounds, of the ratio within a round. `side` is the framework's module of contenders."""
+    """The median over the rounds of the ratio in each round. `side`: the framework's module of contenders."""
     with side.on(case.device):
         builds = side.contenders(case, side.inputs(case))
         both = {name: replace(builds[name](), clock=_cpu_clock) for name in ("fusedops", against)}

@@ -1,1 +1,1 @@
-"""How a case is measured: in a process for each framework, checked, contenders taking turns."""
+"""Measures cases: one process per framework, results checked, contenders in turns."""

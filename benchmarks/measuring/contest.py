@@ -1,4 +1,4 @@
-"""One row of the tables: all contenders on the same inputs, their outputs checked before a time counts."""
+"""Measures one row: all contenders on the same inputs, with outputs checked before times count."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.results.schema import Row
 
 
 def measured(side: Any, case: Case, effort: Effort, quick: bool, crashed: Mapping[str, str] | None = None) -> Row:
-    """A row; `crashed`: what was wrong with contenders that are left out."""
+    """Measures a case. `crashed`: contenders to leave out, with their problems."""
     about = {"bytes": case.bytes, "flops": case.flops, "cache": case.cache}
     row: Any = {"key": case.key, **asdict(case), **about, "contenders": {}}
     if case.key in PUBLISHED:
@@ -39,7 +39,7 @@ def measured(side: Any, case: Case, effort: Effort, quick: bool, crashed: Mappin
                 if crashed and name in crashed:
                     row["contenders"][name] = {"work": case.work, "problem": crashed[name], "crashed": True}
                     continue
-                contender, outputs, problem = tried(side, case.device, build)
+                contender, outputs, problem = try_build(side, case.device, build)
                 if contender and contender.checked and wanted and not problem:
                     problem = _problem(side, case, outputs, wanted)
                 del outputs
@@ -57,14 +57,14 @@ def measured(side: Any, case: Case, effort: Effort, quick: bool, crashed: Mappin
             if case.device == "cuda":
                 for name in right:
                     if name != "copy":
-                        _probe(side, case, right[name], row["contenders"][name])
-    except Exception as error:  # out of memory, say: the other cases can still be measured
+                        _measure_memory(side, case, right[name], row["contenders"][name])
+    except Exception as error:  # such as out of memory: the other cases can still be measured
         row["problem"] = _sentence(error)
     return row
 
 
 def is_usable(side: Any, device: str) -> bool:
-    """False once a kernel has left the GPU in a state in which every later call of this process fails."""
+    """True unless a kernel left the GPU in a state in which all later calls of this process fail."""
     try:
         if device == "cuda":
             side.synchronize()
@@ -73,20 +73,20 @@ def is_usable(side: Any, device: str) -> bool:
     return True
 
 
-def tried(side: Any, device: str, build: Build) -> tuple[Contender | None, Any, str | None]:
-    """A contender, what its first call returned, and what went wrong: one that fails must not end the run."""
+def try_build(side: Any, device: str, build: Build) -> tuple[Contender | None, Any, str | None]:
+    """A contender, the result of its first call, and its problem, if any: a failure must not end the run."""
     try:
         contender = build()
         outputs = contender.call()
         if device == "cuda":
-            side.synchronize()  # or a kernel that fails would be taken for one of the next contender's
+            side.synchronize()  # attributes a failing kernel to this contender, not to the next one
         return contender, outputs, None
     except Exception as error:
         return None, None, _sentence(error)
 
 
 def _contest(right: dict[str, Contender], effort: Effort, failed: Callable[[str, str], None]) -> dict[str, list[float]]:
-    """Again without a contender that fails while it is timed."""
+    """Times the contenders; starts again without a contender that fails."""
     while True:
         try:
             return take_turns(right, effort)
@@ -95,19 +95,19 @@ def _contest(right: dict[str, Contender], effort: Effort, failed: Callable[[str,
             failed(problem.name, _sentence(problem.error))
 
 
-def _probe(side: Any, case: Case, contender: Contender, found: dict[str, Any]) -> None:
-    """How much memory a call takes. A time that was measured counts without."""
+def _measure_memory(side: Any, case: Case, contender: Contender, found: dict[str, Any]) -> None:
+    """Adds the memory that a call takes. If measuring it fails, the times still count."""
     try:
-        before, most = side.memory(contender.once or contender.call)
+        before, peak = side.memory(contender.once or contender.call)
     except Exception:
         return
-    found["memory"] = most - before
+    found["memory"] = peak - before
     if case.is_model:
-        found["peak"] = most if contender.held is None else contender.held + most - before
+        found["peak"] = peak if contender.held is None else contender.held + peak - before
 
 
 def _problem(side: Any, case: Case, outputs: Any, wanted: Expected) -> str | None:
-    """Why a contender's time does not count."""
+    """The problem of a contender's outputs, if any; then its time does not count."""
     try:
         outputs = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
         return problem_with(side, case, outputs, wanted)

@@ -1,4 +1,4 @@
-"""The machine as it was found: versions, processor, load, GPU and its clocks. No framework is imported."""
+"""The machine's state: versions, processor, load, GPU and its clocks. No framework is imported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import fusedops
 from benchmarks.results.schema import Clocks, Environment
 
-# Distribution -> the name that it has in the results: two builds of one package do not bear the same name.
+# Distribution -> name in the results: two builds of a package may have different distribution names.
 PACKAGES = {
     "torch": "torch",
     "triton": "triton",
@@ -48,23 +48,23 @@ def environment() -> Environment:
 
 
 def clocks() -> Clocks | None:
-    """An idle GPU lowers its clocks: what is read before and after a run bounds nothing, but shows one that is held."""
+    """The GPU's clocks. An idle GPU lowers them, so values before and after a run are no bounds, but reveal a limit."""
     answer = _query("clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem", units=False)
-    if not answer or not all(x.isdigit() for x in answer):  # "[N/A]" in a part of a GPU
+    if not answer or not all(x.isdigit() for x in answer):  # "[N/A]" on a MIG instance
         return None
-    sm, memory, sm_most, memory_most = map(int, answer)
-    return {"sm": sm, "memory": memory, "sm_most": sm_most, "memory_most": memory_most}
+    sm, memory, max_sm, max_memory = map(int, answer)
+    return {"sm": sm, "memory": memory, "sm_most": max_sm, "memory_most": max_memory}
 
 
 def _query(*fields: str, units: bool = True) -> list[str] | None:
-    """What nvidia-smi says of the first GPU."""
+    """nvidia-smi's values of these fields for the first GPU; None if unavailable."""
     if not shutil.which("nvidia-smi"):
         return None
     form = "csv,noheader" if units else "csv,noheader,nounits"
     command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", f"--format={form}"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
-    rows = answer.stdout.splitlines()
-    return rows[0].split(", ") if answer.returncode == 0 and rows else None
+    lines = answer.stdout.splitlines()
+    return lines[0].split(", ") if answer.returncode == 0 and lines else None
 
 
 def _versions() -> dict[str, str]:
@@ -82,8 +82,8 @@ def _cpu() -> str:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
         return platform.processor()
-    found = {name.strip(): value.strip() for name, _, value in (row.partition(":") for row in text.splitlines())}
+    found = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
     name = found.get("model name", "")
-    if "cpu family" in found and "model" in found:  # a hypervisor may give several generations one name
+    if "cpu family" in found and "model" in found:  # hypervisors may use one name for several generations
         name += f" (family {found['cpu family']}, model {found['model']})"
     return name

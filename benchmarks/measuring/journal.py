@@ -1,4 +1,4 @@
-"""What a run has found so far: shown as it comes, and on the disk after every case."""
+"""The results of a run so far, printed and written to disk after every case."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Journal:
             "results": [],
             "notes": [],
         }
-        self.crashed: dict[str, str] = {}  # contenders of the next case, which are left out, and what was wrong
+        self.crashed: dict[str, str] = {}  # contenders to leave out of the next case, with their problems
         self._console, self._path = console, path
         self._start = time.perf_counter()
 
     def resume(self) -> str:
-        """Goes on with what another process has written; the device that it measured, whatever has become of it."""
+        """Loads the results of a crashed process, to continue after them. Returns the device that it measured."""
         self.run = json.loads(self._path.read_text())
         self._start -= self.run["environment"]["seconds"]
         row = self.run["results"][-1]
@@ -39,7 +39,7 @@ class Journal:
         return row["device"]
 
     def describe(self, **facts: Any) -> None:
-        """Of the framework and the machine."""
+        """Records facts about the framework and the machine."""
         self.run["environment"].update(facts)  # type: ignore[typeddict-item]
 
     def note(self, text: str) -> None:

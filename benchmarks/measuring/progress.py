@@ -1,4 +1,4 @@
-"""How far a run is: a bar in a terminal, else a line now and then."""
+"""Progress of a run: a bar on a terminal, else a line every few cases."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TypeVar
 from rich import progress
 from rich.console import Console
 
-EVERY = 10  # cases have a line
+EVERY = 10  # cases per line
 T = TypeVar("T")
 
 
 def shown(console: Console, title: str, items: Sequence[T], costs: Sequence[float]) -> Iterator[tuple[str, T]]:
-    """Each item and its place; an item counts as done when the next is asked for. `costs` are seconds, about."""
+    """Yields each item with its place, "3/40". `costs`: approximate seconds of each item."""
     begun = time.perf_counter()
     with _bar(console) as bar:
         task = bar.add_task(title, total=sum(costs), rows=f"0/{len(items)}")
@@ -39,11 +39,11 @@ def _bar(console: Console) -> progress.Progress:
         console=console,
         transient=True,
         disable=not console.is_terminal,
-        auto_refresh=False,  # a thread that draws would disturb what is measured
+        auto_refresh=False,  # a drawing thread would disturb measurements
         speed_estimate_period=120,
     )
 
 
 def _left(costs: Sequence[float], done: int, seconds: float) -> float:
-    """As if the rest of the cases took as many times their costs as those that are done."""
+    """The remaining seconds, from the ratio of time to costs so far."""
     return seconds * sum(costs[done:]) / sum(costs[:done])

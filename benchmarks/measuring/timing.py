@@ -1,4 +1,4 @@
-"""Contenders take turns, so that whatever else happens on the machine happens to all of them."""
+"""Times contenders in turns, so that disturbances of the machine affect all of them alike."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 
 Call = Callable[[], Any]
-Clock = Callable[[Call, int], float]  # seconds per call, of so many calls
+Clock = Callable[[Call, int], float]  # (call, number of calls) -> seconds per call
 
 
 @dataclass(frozen=True)
 class Contender:
     call: Call
     clock: Clock
-    work: float | None = None  # if it is not the case's
-    calls: int = 1  # that are in one `call`
-    checked: bool = True  # its output is the case's
-    once: Call | None = None  # the same work, where `call` is a graph of many or takes turns over inputs
-    held: int | None = None  # bytes of the GPU that it alone holds between calls; None: all that are in use are its own
+    work: float | None = None  # work of one call; None: the case's
+    calls: int = 1  # calls of the operator in one `call`
+    checked: bool = True  # True if the output is the case's result
+    once: Call | None = None  # a single call, if `call` is a graph of many or rotates over inputs
+    held: int | None = None  # GPU memory that it holds between calls, in bytes; None: all memory in use
 
 
 Build = Callable[[], Contender]
@@ -31,15 +31,15 @@ Build = Callable[[], Contender]
 
 @dataclass(frozen=True)
 class Effort:
-    round: float  # seconds that one contender measures before the next takes its turn
-    total: float  # seconds for a case, about
-    least_calls: int = 1  # in a round
+    round: float  # seconds of one contender's turn
+    total: float  # approximate seconds of a case
+    least_calls: int = 1  # per round
     least_rounds: int = 5
     most_rounds: int = 100
 
 
 class Failed(Exception):
-    """What a contender raised while it was timed, and which."""
+    """A contender, named by `name`, raised `error` while it was timed."""
 
     def __init__(self, name: str, error: Exception) -> None:
         super().__init__(name, error)
@@ -47,10 +47,10 @@ class Failed(Exception):
 
 
 class HostClock:
-    """Reads the host's clock around calls with one synchronization at the end.
+    """Host time of calls with one synchronization at the end.
 
-    `host_share` is the part of the time that the host needed to issue the calls, by the median: near 1, the host was
-    measured. None if nothing is synchronized.
+    `host_share` is the median fraction of the time that the host needed to issue the calls. Near 1, the time is the
+    host's. None without synchronization.
     """
 
     def __init__(self, synchronize: Call | None = None) -> None:
@@ -76,7 +76,7 @@ class HostClock:
 
 
 def take_turns(contenders: Mapping[str, Contender], effort: Effort) -> dict[str, list[float]]:
-    """Seconds per call of each contender, one value per round; raises Failed."""
+    """Seconds per call of each contender, one value per round. Raises Failed if a contender raises."""
 
     def timed(name: str, count: int) -> float:
         try:
@@ -100,7 +100,7 @@ def take_turns(contenders: Mapping[str, Contender], effort: Effort) -> dict[str,
         for turn in range(effort.most_rounds):
             if turn >= effort.least_rounds and time.perf_counter() - start > effort.total:
                 break
-            shuffle(order)  # nobody always follows the same neighbour
+            shuffle(order)  # varies each contender's predecessor
             for name in order:
                 samples[name].append(timed(name, counts[name]) / contenders[name].calls)
     finally:

@@ -1,1 +1,1 @@
-"""docs/benchmarks.md, from runs."""
+"""Writes docs/benchmarks.md from runs."""

@@ -1,9 +1,9 @@
 """Writes docs/benchmarks.md with its pictures, from the runs in docs/benchmarks/. Nothing is measured.
 
-python -m benchmarks.page                                   writes the page anew
-python -m benchmarks.page h200=build/bench/results.json     puts a run there first, trimmed, in place of the last h200
+python -m benchmarks.page                                   writes the page
+python -m benchmarks.page h200=build/bench/results.json     first replaces the run h200 by this one, trimmed
 
-A machine's heading, and which of them comes first, follow from its run: any name will do.
+Names of runs are arbitrary: the heading and the order of machines follow from the runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.page", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("runs", nargs="*", type=_named, metavar="NAME=FILE", help="what make bench has written")
+    parser.add_argument("runs", nargs="*", type=_named, metavar="NAME=FILE", help="a file written by make bench")
     parser.add_argument("--out", type=Path, default=DOCS, metavar="FOLDER", help="where to write [docs]")
     options = parser.parse_args()
     folder = options.out / FOLDER

@@ -1,4 +1,4 @@
-"""What the page says in Markdown tables: all rows, the seeds of the field, and where fusedops is slower."""
+"""The page's Markdown tables: all rows, the seeds of the field, and rows in which fusedops is slower."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 from benchmarks.cases.case import SECTIONS
 from benchmarks.page.summary import OURS, compared, names_of, rows_of, slower, time_of
-from benchmarks.results.figures import TITLES, fastest_peer, floor_of, is_of_host, spread, times_of
+from benchmarks.results.figures import TITLES, fastest_peer, floor_of, is_host_bound, spread, times_of
 from benchmarks.results.report import memory_text, time_text
 from benchmarks.results.schema import Row, Run
 
 SEEDS = ("seeds", "seeds-cpu")
-OPEN = ("rows", "cpu-rows")  # sections whose tables are not folded
+UNFOLDED = ("rows", "cpu-rows")  # sections whose tables are not folded
 PUBLISHED = (
     "What others have published is of other machines: it shows what was found worth a kernel, not whose is faster."
 )
-OF_HOST = "†"
-MANY = 12  # lines: more are folded
+HOST_MARK = "†"
+MAX_UNFOLDED_LINES = 12
 
 
 def tables(runs: Sequence[Run]) -> Iterable[str]:
@@ -26,11 +26,11 @@ def tables(runs: Sequence[Run]) -> Iterable[str]:
             rows = rows_of(run, section)
             if rows and section not in SEEDS:
                 name = f"{about.title} ({TITLES[run['framework']]})"
-                yield _folded(name, _of_section(rows), section in OPEN)
+                yield _folded(name, _of_section(rows), section in UNFOLDED)
 
 
 def seeds(runs: Sequence[Run]) -> str:
-    """relu and axpby on a million elements, beside what others have published."""
+    """relu and axpby on a million elements, with published times."""
     found = [(run, row) for run in runs for row in rows_of(run, *SEEDS)]
     if not found:
         return "Not measured in this run."
@@ -47,7 +47,7 @@ def seeds(runs: Sequence[Run]) -> str:
 
 
 def losses(runs: Sequence[Run]) -> str:
-    """Every row in which a peer is faster, from the data."""
+    """Every row in which a peer is faster."""
     parts = []
     for run in runs:
         found = slower(run)
@@ -62,7 +62,9 @@ def losses(runs: Sequence[Run]) -> str:
         ]
         if lines:
             heads = ["", "", "ours", "time", "peer", "time", "ours / peer"]
-            parts.append(_folded(f"{title}: where a peer is faster", _table(heads, lines), len(lines) <= MANY))
+            parts.append(
+                _folded(f"{title}: where a peer is faster", _table(heads, lines), len(lines) <= MAX_UNFOLDED_LINES)
+            )
     return "\n\n".join(parts)
 
 
@@ -79,8 +81,8 @@ def _of_section(rows: Sequence[Row]) -> str:
         "memory": [memory_text(row["contenders"].get(OURS, {})) for row in rows],
         **{name: [_cell(row, name) for row in rows] for name in names},
     }
-    kept = {head: cells for head, cells in columns.items() if any(cells)}
-    return _table(list(kept), list(zip(*kept.values(), strict=True)))
+    filled = {head: cells for head, cells in columns.items() if any(cells)}
+    return _table(list(filled), list(zip(*filled.values(), strict=True)))
 
 
 def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -102,12 +104,12 @@ def _where(row: Row) -> str:
 
 
 def _cell(row: Row, name: str) -> str:
-    """The time, or why there is none."""
+    """The time, or "wrong" or "error"."""
     contender: Mapping[str, Any] = row["contenders"].get(name, {})
     problem = contender.get("problem")
     if problem:
         return "wrong" if problem.startswith("wrong") else "error"
-    return _time(time_of(row, name)) + f" {OF_HOST}" * is_of_host(row, contender)
+    return _time(time_of(row, name)) + f" {HOST_MARK}" * is_host_bound(row, contender)
 
 
 def _time(seconds: float | None) -> str:
@@ -123,7 +125,7 @@ def _spread(row: Row) -> str:
 
 
 def _times(times: float, row: Row, ours: str, peer: str) -> str:
-    """Whose quartiles overlap may have changed places by chance."""
+    """The ratio, marked if it may be chance: the difference is less than both spreads together."""
     both = [row["contenders"][name] for name in (ours, peer)]
-    near = times - 1 < sum(map(spread, both))
-    return f"{times:.2f}{', within the spread' if near else ''}"
+    is_within_spread = times - 1 < sum(map(spread, both))
+    return f"{times:.2f}{', within the spread' if is_within_spread else ''}"

@@ -1,4 +1,4 @@
-"""The text of docs/benchmarks.md, with its pictures: what was measured on each machine."""
+"""The text of docs/benchmarks.md, with its pictures: the results of each machine."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from benchmarks.page.tables import losses, seeds, tables
 from benchmarks.results.figures import TITLES
 from benchmarks.results.schema import Run
 
-FRAMEWORKS = ("torch", "tensorflow")  # packages; their runs say more of their version
-BUSY = 0.5  # of the cores, by the load average before anything was measured
-FOLDER = "benchmarks"  # in docs: runs and pictures
+FRAMEWORKS = ("torch", "tensorflow")  # packages whose versions are taken from the runs, with more detail
+BUSY = 0.5  # load average before the run, as a fraction of the cores
+FOLDER = "benchmarks"  # folder in docs of runs and pictures
 
 BEGINNING = """\
 # Benchmarks
@@ -71,17 +71,21 @@ def page(folder: Path) -> str:
     """The text; draws the pictures beside the runs in `folder`."""
     machines = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
 
-    def first(name: str) -> tuple[bool, int]:  # GPUs; of these what has been measured whole, then parts
+    def first(name: str) -> tuple[bool, int]:  # GPUs first; then by the number of rows
         runs = machines[name]
         return "gpu" not in _environment(runs), -sum(len(run["results"]) for run in runs)
 
     names = sorted(machines, key=first)
-    parts = [BEGINNING + _not_in(machines), *(_machine(name, machines[name], folder) for name in names), ENDING]
+    parts = [
+        BEGINNING + _unmeasured_sections(machines),
+        *(_machine(name, machines[name], folder) for name in names),
+        ENDING,
+    ]
     return "\n".join(parts)
 
 
-def _not_in(machines: Mapping[str, Sequence[Run]]) -> str:
-    """What `make bench` measures and none of the runs has, such as what is newer than they are."""
+def _unmeasured_sections(machines: Mapping[str, Sequence[Run]]) -> str:
+    """A list item of the sections that no run has, such as sections newer than the runs."""
     found = {row["section"] for runs in machines.values() for run in runs for row in run["results"]}
     titles = [x.title.partition(":")[0] for section, x in SECTIONS.items() if section not in found]
     return f"- **Not in these runs**, though `make bench` measures it: {'; '.join(titles)}.\n" if titles else ""
@@ -121,7 +125,7 @@ def _title(runs: Sequence[Run]) -> str:
 
 
 def _facts(runs: Sequence[Run]) -> str:
-    """Versions and the machine, and what a reader should hold against the run."""
+    """Versions, the machine, and reservations about the run."""
     facts = _environment(runs)
     versions = {"fusedops": facts["fusedops"], "Python": facts["python"]}
     versions |= {name: version for name, version in facts.get("versions", {}).items() if name not in FRAMEWORKS}
@@ -134,7 +138,7 @@ def _facts(runs: Sequence[Run]) -> str:
         words.append(f"Clocks {when}: {text}")
     if "date" in facts:
         words.append(f"Measured at {facts['date']}")
-    load = facts.get("load", [0.0])[0]  # of the first process: those behind it meet its own
+    load = facts.get("load", [0.0])[0]  # from the first process, whose own load later processes see
     if load > BUSY * facts["cores"]:
         words.append(
             f"**Other work ran on this machine** (load {load:g}): times may be longer, and spread wider, than need be"

@@ -1,1 +1,1 @@
-"""What a run writes, and what follows from it: figures, goals, tables."""
+"""The results of a run, and figures, goals and tables derived from them."""

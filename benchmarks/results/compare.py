@@ -1,4 +1,4 @@
-"""Which rows have become slower or faster since another run, by more than the spread of both."""
+"""Compares two runs: rows that became slower or faster by more than the spread of both."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.results.figures import TITLES, fastest_peer, seconds, spread
 from benchmarks.results.report import time_text
 from benchmarks.results.schema import Row, Run
 
-LEAST = 0.02  # two runs of one program on an idle machine differ by that
+MIN_SPREAD = 0.02  # two runs of one program on an idle machine differ by this much
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Move:
     contender: str
     old: float  # seconds
     new: float
-    spread: float  # of both together, relative
-    peers: float | None  # the fastest peer's new time over its old one: near `times`, it is the machine that moved
+    spread: float  # sum of both relative spreads
+    peers: float | None  # the fastest peer's new time over its old one; near `times`, the machine itself changed
 
     @property
     def times(self) -> float:
@@ -32,7 +32,7 @@ class Move:
 
 
 def moves(old: Sequence[Run], new: Sequence[Run]) -> list[Move]:
-    """Of all contenders that are fusedops's, those that became slower by most first."""
+    """The moves of fusedops's contenders, the greatest slowdown first."""
     found = [move for before, now, framework in _pairs(old, new) for move in _moves(framework, before, now)]
     return sorted(found, key=lambda move: move.times, reverse=True)
 
@@ -73,7 +73,7 @@ def _moves(framework: str, old: Row, new: Row) -> Iterator[Move]:
         before, now = seconds(other), seconds(contender)
         if not name.startswith("fusedops") or not before or not now:
             continue
-        both = max(LEAST, spread(other) + spread(contender))
+        both = max(MIN_SPREAD, spread(other) + spread(contender))
         if not 1 / (1 + both) <= now / before <= 1 + both:
             yield Move(framework, new["key"], name, before, now, both, moved)
 

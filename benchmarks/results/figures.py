@@ -1,4 +1,4 @@
-"""What follows from a row: the times of its contenders, and how they compare."""
+"""Figures derived from a row: the times of its contenders, and their ratios."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.cases.case import OF_HOST
+from benchmarks.cases.case import HOST_SECTIONS
 from benchmarks.results.schema import Row
 
 TITLES = {"torch": "PyTorch", "tf": "TensorFlow"}
 # Contenders that do the same work by other means, in either framework.
 PEERS = ("eager", "compiled", "Liger", "QuACK", "cuDNN", "flash", "graph", "XLA")
-HOST_BOUND = 0.9  # the host issued calls for this part of the time: it was not the GPU that was measured
-NOT_SLOWER = 1.02  # times the fastest peer's time: two measurements of one contender differ by that
+HOST_BOUND = 0.9  # if the host issues calls for a greater fraction of the time, the time is the host's
+NOT_SLOWER = 1.02  # ratio to the fastest peer's time; two measurements of one contender differ by this much
 
 
 def seconds(contender: Mapping[str, Any] | None) -> float | None:
@@ -31,29 +31,29 @@ def spread(contender: Mapping[str, Any] | None) -> float:
 
 
 def fastest_peer(row: Row) -> str | None:
-    """By name, of those whose results are right."""
+    """The name of the fastest peer whose results are right."""
     times = {name: time for name in PEERS if (time := seconds(row["contenders"].get(name)))}
     return min(times, key=times.__getitem__) if times else None
 
 
 def times_of(row: Row, against: str, ours: str = "fusedops") -> float | None:
-    """How many times as long as the other ours takes for the same work, by medians."""
+    """The ratio of our median time to the other contender's, for the same work."""
     times = [_seconds_for(row, name) for name in (ours, against)]
     return times[0] / times[1] if times[0] and times[1] else None
 
 
 def floor_of(row: Row) -> float | None:
-    """The seconds in which the copy beside this row moves as much."""
+    """The seconds in which the row's copy moves as many bytes."""
     return _seconds_for(row, "copy")
 
 
-def is_of_host(row: Row, contender: Mapping[str, Any]) -> bool:
-    """Whether it was the host that was measured, where the GPU was meant."""
-    return contender.get("host_share", 0) > HOST_BOUND and row["section"] not in OF_HOST
+def is_host_bound(row: Row, contender: Mapping[str, Any]) -> bool:
+    """True if a time meant to be the GPU's is the host's."""
+    return contender.get("host_share", 0) > HOST_BOUND and row["section"] not in HOST_SECTIONS
 
 
 def _seconds_for(row: Row, name: str) -> float | None:
-    """The work of the row by that contender."""
+    """The contender's time for the row's work."""
     contender = row["contenders"].get(name)
     time = seconds(contender)
     return time * row["work"] / contender["work"] if contender and time else None

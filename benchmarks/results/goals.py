@@ -1,4 +1,4 @@
-"""Verdicts: whether the goals of a row were met."""
+"""Verdicts on the goals of a row."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.cases.case import CALLS, FIRST_USE, GROWTH
-from benchmarks.results.figures import NOT_SLOWER, PEERS, TITLES, fastest_peer, is_of_host, seconds, times_of
+from benchmarks.results.figures import NOT_SLOWER, PEERS, TITLES, fastest_peer, is_host_bound, seconds, times_of
 from benchmarks.results.schema import Row, Run
 
 
 @dataclass(frozen=True)
 class Verdict:
-    text: str  # what was compared, and the figure
+    text: str  # the figure, and the contenders compared
     goal: str
     verdict: str
 
@@ -25,12 +25,12 @@ def verdicts(runs: Sequence[Run], run: Run, row: Row) -> list[Verdict]:
 
 
 def not_slower(run: Run) -> str | None:
-    """How many rows are not slower than the fastest peer, in a sentence."""
+    """A sentence on the number of rows that are not slower than the fastest peer."""
     found = []
     for row in run["results"]:
         peer = fastest_peer(row)
         if not peer or row["unit"] != "B" or row["section"] in (FIRST_USE, *CALLS, *GROWTH):
-            continue  # calls have goals of their own, and small sizes are calls
+            continue  # calls have other goals, and small sizes are dominated by calls
         times = times_of(row, peer)
         if times:
             found.append((times, peer, row["key"]))
@@ -53,23 +53,23 @@ def _verdict(runs: Sequence[Run], row: Row, goal: Mapping[str, Any]) -> Verdict 
             return Verdict("", wanted, "not measured")
         return Verdict(f"{time * 1e6:.3g} µs", wanted, "met" if time <= goal["seconds"] else "missed")
 
-    peers, against, there = row, goal["against"], goal["against_framework"]
-    if there:
-        found = [x for run in runs if run["framework"] == there for x in run["results"] if x["key"] == row["key"]]
+    peers, against, other = row, goal["against"], goal["against_framework"]
+    if other:
+        found = [x for run in runs if run["framework"] == other for x in run["results"] if x["key"] == row["key"]]
         if not found:
             return None
         peers = found[0]
-    name = f"{TITLES[there]}'s" if there else "floor" if against == "copy" and goal["as_time"] else against
+    name = f"{TITLES[other]}'s" if other else "floor" if against == "copy" and goal["as_time"] else against
     wanted = f"time ≤ {1 / goal['speed']:.3g} × {name}" if goal["as_time"] else f"speed ≥ {goal['speed']:.3g} × {name}"
     if against == "fastest peer":
         name = against = fastest_peer(row) or against
     peer = peers["contenders"].get(against)
     if (row["contenders"] and contender is None) or (peers["contenders"] and peer is None and against in PEERS):
-        return None  # --quick leaves compilers out, and libraries may not be there
+        return None  # --quick leaves compilers out, and libraries may be missing
     if not contender or not peer or not time or not seconds(peer):
         return Verdict("", wanted, "not measured")
 
-    speeds = _speeds(contender, peer, paired=not there)
+    speeds = _speeds(contender, peer, paired=not other)
     speed = statistics.median(speeds)
     verdict = "met" if speed >= goal["speed"] else "missed"
     if verdict == "missed" and speed + _uncertainty(speeds) >= goal["speed"]:
@@ -80,7 +80,7 @@ def _verdict(runs: Sequence[Run], row: Row, goal: Mapping[str, Any]) -> Verdict 
         wanted += f", or the {goal['or_floor']}"
         text += f", {time / floor:.3g} × floor"
         verdict = "met" if time <= 1.05 * floor else verdict
-    if is_of_host(row, contender) or is_of_host(row, peer):
+    if is_host_bound(row, contender) or is_host_bound(row, peer):
         text += ", bound by the host"
     if goal["contender"] != "fusedops":
         text = f"{goal['contender']}: {text}"
@@ -88,7 +88,7 @@ def _verdict(runs: Sequence[Run], row: Row, goal: Mapping[str, Any]) -> Verdict 
 
 
 def _speeds(contender: Mapping[str, Any], peer: Mapping[str, Any], paired: bool) -> list[float]:
-    """Of the contender over the peer's, round by round where they took turns."""
+    """The contender's speed over the peer's; per round if they took turns."""
     work = contender["work"] / peer["work"]
     if paired:
         return [work * b / a for a, b in zip(contender["samples"], peer["samples"], strict=True)]
@@ -96,9 +96,10 @@ def _speeds(contender: Mapping[str, Any], peer: Mapping[str, Any], paired: bool)
 
 
 def _uncertainty(values: Sequence[float]) -> float:
-    """Twice the standard error of the median, as of a normal distribution with the same quartiles.
+    """Twice the standard error of the median of a normal distribution with the same quartiles.
 
-    At least 1 %, by which two measurements of one contender differ anyway; at most 10 %, or a busy machine excuses all.
+    At least 1 %, by which two measurements of one contender differ anyway. At most 10 %, lest a busy machine excuse any
+    result.
     """
     lower, middle, upper = statistics.quantiles(values, n=4)
     return min(0.1 * middle, max(0.01 * middle, 1.86 * (upper - lower) / len(values) ** 0.5))

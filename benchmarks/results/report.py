@@ -1,4 +1,4 @@
-"""Tables, from what the runs wrote."""
+"""Prints the tables of runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.results.schema import Row, Run
 
 COLOURS = {"met": "green", "within noise": "yellow", "missed": "red", "not measured": "dim"}
 FLOOR = "floor"
-NOT_RATED = (FIRST_USE, *CALLS)  # of these nobody asks for bytes per second
+NOT_RATED = (FIRST_USE, *CALLS)  # sections without bytes per second
 UNITS = {"B": (1e9, "GB/s"), "FLOP": (1e12, "TFLOP/s"), "token": (1e3, "thousand tokens/s")}
 
 
@@ -50,7 +50,7 @@ def _measured(contender: Mapping[str, Any]) -> str:
 
 
 def memory_text(contender: Mapping[str, Any]) -> str:
-    """Of a model with its weights and inputs; of others beyond the inputs. A few KB tell nothing."""
+    """The memory of a call: for models including weights and inputs, else beyond the inputs; empty below 1 MiB."""
     used = contender.get("peak", contender.get("memory", 0))
     for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
         if used >= size:
@@ -59,7 +59,7 @@ def memory_text(contender: Mapping[str, Any]) -> str:
 
 
 def _floor(row: Row) -> str:
-    """The time in which the copy moves as much, and its bandwidth."""
+    """The time in which the copy moves as many bytes, and its bandwidth."""
     time = floor_of(row)
     return f"{time_text(time)}\n{_rate(row['work'], row, time)}" if time else ""
 
@@ -70,7 +70,7 @@ def _ours(row: Row) -> str:
 
 
 def _peer(row: Row) -> str:
-    """The fastest, and how many times its time fusedops takes."""
+    """The fastest peer, and fusedops's time over its time."""
     name = fastest_peer(row)
     times = times_of(row, name) if name else None
     return f"{name}\nours: {times:.3g} ×" if times else name or ""
@@ -84,7 +84,7 @@ def _name(row: Row) -> str:
 
 
 def line(run: Run, row: Row) -> str:
-    """One case, as it comes."""
+    """One line on a measured row."""
     name = _name(row).replace("\n", " ")
     if "problem" in row:
         return f"{name}: {row['problem']}"
@@ -94,7 +94,7 @@ def line(run: Run, row: Row) -> str:
 
 
 def show(console: Console, runs: Sequence[Run]) -> None:
-    """All tables, and how many goals were met."""
+    """Prints all tables, and the number of goals met."""
     count: dict[str, int] = dict.fromkeys(COLOURS, 0)
     for section, about in SECTIONS.items():
         for run in runs:
@@ -120,7 +120,7 @@ def _table(title: str, runs: Sequence[Run], run: Run, rows: Sequence[Row], count
     others = [name for name in names if name not in ("fusedops", "copy")]
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("", no_wrap=True)
-    # The floor's column stays empty where nothing is copied beside the others: leave it out.
+    # Without a copy there is no floor: omit its column.
     columns = ([FLOOR] if "copy" in names else []) + ["fusedops", "fastest peer", *others]
     for name in columns:
         table.add_column(name, justify="right")

@@ -1,1 +1,1 @@
-"""What the examples share: the two frameworks behind one interface, a stopwatch, and how results are shown."""
+"""Code shared by the examples: one interface to both frameworks, a stopwatch, and the display of results."""

@@ -1,4 +1,4 @@
-"""The look of the pictures, and measured times as bars."""
+"""The style of the pictures, and bar charts of times."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 
-matplotlib.use("Agg")  # it needs no screen
+matplotlib.use("Agg")  # needs no display
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure, SubFigure
 
 from common.stopwatch import Times
 
-FUSED, OWN, INK = "#0b7a75", "#d9a441", "#2b2d42"
+FUSED, BASELINE, INK = "#0b7a75", "#d9a441", "#2b2d42"
 _STYLE = {
     "font.size": 10,
     "axes.titlesize": 12,
@@ -34,7 +34,7 @@ _STYLE = {
 
 @contextmanager
 def saved(path: Path, size: tuple[float, float]) -> Iterator[Figure]:
-    """A figure to draw into, which is then saved."""
+    """Yields a figure to draw into, and saves it."""
     with plt.rc_context(_STYLE):
         figure = plt.figure(figsize=size, layout="constrained")
         figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12)
@@ -53,7 +53,7 @@ def times(figure: SubFigure, measured: Sequence[Times]) -> None:
         y = np.arange(len(times))
         for offset, color, label, values in (
             (-0.19, FUSED, "fusedops", [t.fused * 1e3 for t in times]),
-            (0.19, OWN, "the framework's own operators", [t.own * 1e3 for t in times]),
+            (0.19, BASELINE, "the framework's own operators", [t.baseline * 1e3 for t in times]),
         ):
             bars = axes.barh(y + offset, values, 0.36, color=color, label=label)
             axes.bar_label(bars, fmt="%.2f", padding=3, size=9)

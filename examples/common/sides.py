@@ -1,4 +1,4 @@
-"""Finds the installed frameworks, and the device that all of them can use."""
+"""Finds the installed frameworks, and a device that all of them support."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# PyTorch's threads sleep while they wait for each other. If other programs use the same cores, spinning makes every
-# operator, fusedops's or not, a hundred times slower.
+# PyTorch's threads sleep while they wait for each other. Spinning would make every operator a hundred times slower if
+# other programs use the same cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # both frameworks share the GPU
 
-if importlib.util.find_spec("fusedops") is None:  # not installed: the in-place build
+if importlib.util.find_spec("fusedops") is None:  # not installed: use the in-place build
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 
 def load() -> tuple[str, list[Any], list[str]]:
-    """The device, one side for each installed framework (PyTorch first), and the reasons why others are missing.
+    """The device, one side for each installed framework (PyTorch first), and sentences on missing ones.
 
-    Each comes from the module `in_torch` or `in_tf` of the example that runs.
+    The sides are classes of the modules `in_torch` and `in_tf` of the running example.
     """
     classes, missing = [], []
     with _quiet():
@@ -38,7 +38,7 @@ def load() -> tuple[str, list[Any], list[str]]:
 
 
 def _on_gpu(side: Any) -> bool:
-    """Whether the framework has a GPU and its binding has kernels for it."""
+    """True if the framework finds a GPU and its binding has CUDA kernels."""
     from fusedops.loading import FRAMEWORKS
 
     build = FRAMEWORKS[side.fused.__name__.rpartition(".")[2]].build()
@@ -47,7 +47,7 @@ def _on_gpu(side: Any) -> bool:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Hides what C++ code writes to the terminal: TensorFlow's libraries do so before they read the settings above."""
+    """Hides output of C++ code: TensorFlow's libraries write to stderr before they read the settings above."""
     sys.stderr.flush()
     terminal = os.dup(2)
     with open(os.devnull, "w") as nowhere:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-# A side, the operators to use, whether compiled -> a call to be timed.
+# (side, operators, compiled) -> a call to be timed.
 Work = Callable[[Any, Any, bool], Callable[[], Any]]
 
 
@@ -16,8 +16,8 @@ Work = Callable[[Any, Any, bool], Callable[[], Any]]
 class Times:
     work: str
     where: str
-    fused: float  # seconds
-    own: float
+    fused: float  # seconds with fusedops
+    baseline: float  # seconds with the framework's own operators
 
 
 class Stopwatch:
@@ -37,7 +37,7 @@ class Stopwatch:
 
 
 def _medians(calls: Sequence[Callable[[], Any]], wait: Callable[[], None], seconds: float) -> list[float]:
-    """The median time of each call. They take turns, so that all see the same noise, at least five times."""
+    """The median time of each call, over at least five turns. Taking turns exposes all calls to the same noise."""
     for call in [*calls] * 3:  # warm-up: tracing, caches, allocators
         call()
     wait()

@@ -14,12 +14,12 @@ def times(measured: Sequence[Times]) -> Table:
     for heading in ("work", "where", "fusedops", "its own", "fusedops is"):
         table.add_column(heading, justify="left" if heading in ("work", "where") else "right")
     for i, t in enumerate(measured):
-        ratio = t.own / t.fused
+        ratio = t.baseline / t.fused
         table.add_row(
             t.work,
             t.where,
             f"{t.fused * 1e3:.2f}",
-            f"{t.own * 1e3:.2f}",
+            f"{t.baseline * 1e3:.2f}",
             f"{ratio:.2f} × faster" if ratio >= 1 else f"{1 / ratio:.2f} × slower",
             style="green" if ratio > 1.05 else "yellow" if ratio < 0.95 else "",
             end_section=i + 1 < len(measured) and measured[i + 1].work != t.work,

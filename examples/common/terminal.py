@@ -25,7 +25,7 @@ def options(description: str | None, quick: str, picture: str) -> argparse.Names
 
 
 def found_sides(console: Console, trained: str) -> tuple[str, list[Any]]:
-    """The device and the frameworks that are installed, PyTorch first. Without PyTorch the program ends."""
+    """The device and the installed frameworks, PyTorch first. Without PyTorch the program ends."""
     with console.status("importing PyTorch and TensorFlow"):
         device, found, missing = sides.load()
     for reason in missing:
@@ -55,5 +55,5 @@ def measure_with_bar(progress: Progress, stopwatch: Stopwatch, found: Sequence[A
 
 
 def say(console: Console, line: str, style: str = "") -> None:
-    """Prints one line, never folded, never read as markup."""
+    """Prints one line, without wrapping or markup."""
     console.print(Text(line, style=style), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""TensorFlow, as the examples use it: tensors from numpy arrays and functions, on one device."""
+"""TensorFlow behind the examples' interface: tensors from numpy arrays and functions, on one device."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import tensorflow as tf
 
 import fusedops.tf
 
-tf.get_logger().setLevel("ERROR")  # it warns of many traced graphs: here each is a separate function
+tf.get_logger().setLevel("ERROR")  # suppress warnings about repeated tracing: each graph is a separate function
 
 
 class Side:
-    """An example's subclass has the functions that it compares, and `plain`, TensorFlow's own operators."""
+    """Base class. An example's subclass adds the functions to compare, and `plain`, TensorFlow's own operators."""
 
     title = "TensorFlow"
     fused = fusedops.tf
-    compiled = (False, True)  # eager, and as a graph
+    compiled = (False, True)  # eager and graph
 
     def __init__(self, device: str) -> None:
         self.device = f"/{device}:0"
@@ -45,6 +45,6 @@ class Side:
         return tf.function(placed) if compiled else placed
 
     def wait(self) -> None:
-        """Until the GPU has finished."""
+        """Waits for the GPU."""
         if "GPU" in self.device:
             tf.test.experimental.sync_devices()

@@ -1,4 +1,4 @@
-"""PyTorch, as the examples use it: tensors from numpy arrays, on one device."""
+"""PyTorch behind the examples' interface: tensors from numpy arrays, on one device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import fusedops.torch
 
 
 class Side:
-    """An example's subclass has the functions that it compares, and `plain`, torch's own operators."""
+    """Base class. An example's subclass adds the functions to compare, and `plain`, torch's own operators."""
 
     title = "PyTorch"
     fused = fusedops.torch
@@ -31,6 +31,6 @@ class Side:
         return {name: self.tensor(array).requires_grad_() for name, array in arrays.items()}
 
     def wait(self) -> None:
-        """Until the GPU has finished."""
+        """Waits for the GPU."""
         if self.device == "cuda":
             torch.cuda.synchronize()

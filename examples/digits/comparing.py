@@ -17,13 +17,13 @@ BATCH = 128
 class Comparison:
     what: str
     operators: str  # "fusedops" or "their own"
-    compiled: bool  # the second framework ran a graph
+    compiled: bool  # True if the second framework ran a graph
     first: np.ndarray
     second: np.ndarray
 
     @property
     def differing_bits(self) -> np.ndarray:
-        """How many of each value's 32 bits differ."""
+        """The number of differing bits of each value."""
         return differing(self.first, self.second)
 
     @property
@@ -35,7 +35,7 @@ def compare(first: Any, second: Any, parameters: Mapping[str, np.ndarray], digit
     """Runs the same weights and images in both frameworks, with fusedops and with the frameworks' own operators."""
     batch = digits.train_images[:BATCH]
     labels = digits.train_labels[:BATCH]
-    # The loss is each framework's own, so it is not compared: both sides get the same gradient of the logits.
+    # The loss is each framework's own and not compared: both sides get the same gradient of the logits.
     upstream = first.upstream(first.logits(first.fused, parameters, batch, compiled=False), labels)
     result = []
     for operators, fo, other in (
@@ -45,11 +45,11 @@ def compare(first: Any, second: Any, parameters: Mapping[str, np.ndarray], digit
         logits = first.logits(fo, parameters, digits.test_images, compiled=False)
         gradients = _joined(first.gradients(fo, parameters, batch, upstream, compiled=False))
         for compiled in second.compiled:
-            there = second.logits(other, parameters, digits.test_images, compiled)
-            result.append(Comparison("test logits", operators, compiled, logits, there))
+            other_logits = second.logits(other, parameters, digits.test_images, compiled)
+            result.append(Comparison("test logits", operators, compiled, logits, other_logits))
         for compiled in second.compiled:
-            there = _joined(second.gradients(other, parameters, batch, upstream, compiled))
-            result.append(Comparison("gradients", operators, compiled, gradients, there))
+            other_gradients = _joined(second.gradients(other, parameters, batch, upstream, compiled))
+            result.append(Comparison("gradients", operators, compiled, gradients, other_gradients))
     return result
 
 

@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits, 1797 images of 8 × 8 pixels, which come with the package."""
+"""scikit-learn's handwritten digits: 1797 images of 8 × 8 pixels, included in the package."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Digits:
 
 
 def load(seed: int = 0) -> Digits:
-    """Three quarters to train on, one quarter to test, the same on every run."""
+    """A fixed split: three quarters for training, one quarter for testing."""
     digits = load_digits()
     pixels = digits.data / 16
-    # With a column of ones, the weights' last row is a bias, so matmul is enough.
+    # With a column of ones, the last row of the weights is a bias, so matmul suffices.
     images = np.hstack([pixels, np.ones((len(pixels), 1))]).astype(np.float32)
     labels = digits.target.astype(np.int64)
     split = train_test_split(images, labels, test_size=0.25, random_state=seed, stratify=labels)
@@ -30,5 +30,5 @@ def load(seed: int = 0) -> Digits:
 
 
 def accuracy(logits: np.ndarray, labels: np.ndarray) -> float:
-    """The share of images whose largest score is that of their label."""
+    """The fraction of images whose highest score is their label's."""
     return float(np.mean(logits.argmax(axis=1) == labels))

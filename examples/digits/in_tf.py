@@ -23,7 +23,7 @@ class TensorFlowSide(Side):
     def gradients(
         self, fo: Any, arrays: Mapping[str, np.ndarray], images: np.ndarray, upstream: np.ndarray, compiled: bool
     ) -> dict[str, np.ndarray]:
-        """The gradient of every parameter, for a gradient of the logits."""
+        """The gradients of the parameters for an upstream gradient of the logits."""
         parameters = self.parameters(arrays)
 
         def gradients(x: tf.Tensor, dy: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -51,7 +51,7 @@ class TensorFlowSide(Side):
         return lambda: step(x, y)
 
     def axpby(self, fo: Any, x: np.ndarray, b: np.ndarray, compiled: bool, backward: bool) -> Callable[[], Any]:
-        """One large a·x + b, alone or with its gradients, to be timed."""
+        """One large a·x + b, with or without its gradients, to be timed."""
         tensors = [self.tensor(array) for array in (np.full(1, 0.5, np.float32), x, b)]
         upstream = tf.ones_like(tensors[1])
 
@@ -59,7 +59,7 @@ class TensorFlowSide(Side):
             with tf.GradientTape() as tape:
                 tape.watch(tensors)
                 y = fo.axpby(*tensors)
-            return y, tape.gradient(y, tensors, upstream)  # also y, or the graph would not compute it
+            return y, tape.gradient(y, tensors, upstream)  # with y, which the graph would otherwise not compute
 
         call = self.function(gradients if backward else fo.axpby, compiled)
         return lambda: call(*tensors)

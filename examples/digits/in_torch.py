@@ -28,7 +28,7 @@ class TorchSide(Side):
     def gradients(
         self, fo: Any, arrays: Mapping[str, np.ndarray], images: np.ndarray, upstream: np.ndarray, compiled: bool
     ) -> dict[str, np.ndarray]:
-        """The gradient of every parameter, for a gradient of the logits."""
+        """The gradients of the parameters for an upstream gradient of the logits."""
         parameters = self.parameters(arrays)
         logits = network.logits(fo, parameters, self.tensor(images))
         gradients = torch.autograd.grad(logits, list(parameters.values()), self.tensor(upstream))
@@ -48,7 +48,7 @@ class TorchSide(Side):
         return step
 
     def axpby(self, fo: Any, x: np.ndarray, b: np.ndarray, compiled: bool, backward: bool) -> Callable[[], Any]:
-        """One large a·x + b, alone or with its gradients, to be timed."""
+        """One large a·x + b, with or without its gradients, to be timed."""
         a = torch.full((1,), 0.5, device=self.device)
         tensors = [a, self.tensor(x), self.tensor(b)]
         if not backward:

@@ -1,4 +1,4 @@
-"""The network, written once: `fo` is `fusedops.torch`, `fusedops.tf`, or a framework's own operators by these names."""
+"""The network, written once: `fo` is `fusedops.torch`, `fusedops.tf`, or a module of the same functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 WIDTH = 128
 BLOCKS = 3
 CLASSES = 10
-PARABOLA = (0.07, 0.5, 0.21)  # the closest to GELU, for normally distributed inputs
+PARABOLA = (0.07, 0.5, 0.21)  # least-squares fit of GELU for normally distributed inputs
 
 
 def logits(fo: Any, parameters: Mapping[str, Any], images: Any) -> Any:
@@ -19,15 +19,15 @@ def logits(fo: Any, parameters: Mapping[str, Any], images: Any) -> Any:
     for block in range(BLOCKS):
         branch = fo.matmul(h, parameters[f"weight{block}"])
         branch = fo.polynomial_activation(branch, PARABOLA) if block % 2 else fo.relu(branch)
-        h = fo.axpby(parameters[f"alpha{block}"], branch, h)  # the factor of the branch is learned: one number
-    # A linear classifier of the pixels and, through their column of ones, the bias.
+        h = fo.axpby(parameters[f"alpha{block}"], branch, h)  # alpha is learned
+    # A linear classifier of the pixels; their column of ones adds the bias.
     direct = fo.matmul(images, parameters["direct"])
     scores = fo.add(fo.matmul(h, parameters["leave"]), direct)
     return fo.scale(scores, parameters["gain"])
 
 
 def initial_parameters(inputs: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Random weights, as float32 arrays of numpy."""
+    """Random weights, as float32 numpy arrays."""
     random = np.random.default_rng(seed)
 
     def weights(rows: int, columns: int, gain: float = 2.0) -> np.ndarray:

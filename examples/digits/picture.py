@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 from common import picture
-from common.picture import FUSED, INK, OWN
+from common.picture import BASELINE, FUSED, INK
 from common.stopwatch import Times
 from comparing import Comparison
 from data import Digits
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 
-DIFFERENCES = LinearSegmentedColormap.from_list("differences", ["white", OWN, "#7a2e0e"])
+DIFFERENCES = LinearSegmentedColormap.from_list("differences", ["white", BASELINE, "#7a2e0e"])
 
 
 def save(
@@ -51,15 +51,15 @@ def _losses(axes: Axes, losses: Sequence[float], accuracies: Sequence[float]) ->
     axes.set(title="Training in PyTorch", xlabel="epoch")
     axes.set_ylabel("loss", color=FUSED)
     right = axes.twinx()
-    right.plot(epochs, [100 * accuracy for accuracy in accuracies], color=OWN, linewidth=2)
-    right.set_ylabel("test accuracy, %", color=OWN)
+    right.plot(epochs, [100 * accuracy for accuracy in accuracies], color=BASELINE, linewidth=2)
+    right.set_ylabel("test accuracy, %", color=BASELINE)
     right.annotate(
         f"{100 * accuracies[-1]:.1f} %",
         (len(losses), 100 * accuracies[-1]),
         xytext=(0, -16),
         textcoords="offset points",
         ha="right",
-        color=OWN,
+        color=BASELINE,
         weight="bold",
     )
 
@@ -67,7 +67,7 @@ def _losses(axes: Axes, losses: Sequence[float], accuracies: Sequence[float]) ->
 def _confusion(axes: Axes, logits: np.ndarray, labels: np.ndarray) -> None:
     counts = np.zeros((10, 10), int)
     np.add.at(counts, (labels, logits.argmax(axis=1)), 1)
-    axes.imshow(np.sqrt(counts), cmap="GnBu")  # the root makes single mistakes visible beside forty right answers
+    axes.imshow(np.sqrt(counts), cmap="GnBu")  # the root keeps single errors visible beside forty correct answers
     for row, column in zip(*np.nonzero(counts), strict=True):
         color = "white" if row == column else INK
         axes.text(column, row, counts[row, column], ha="center", va="center", color=color, size=9)
@@ -77,7 +77,7 @@ def _confusion(axes: Axes, logits: np.ndarray, labels: np.ndarray) -> None:
 
 
 def _hardest(axes: Axes, logits: np.ndarray, digits: Digits, rows: int = 3, columns: int = 5) -> None:
-    """The test digits that the network is least sure of."""
+    """The test digits with the lowest probability of their label."""
     exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
     probabilities = exponentials / exponentials.sum(axis=1, keepdims=True)
     order = probabilities[np.arange(len(logits)), digits.test_labels].argsort()[: rows * columns]
@@ -95,7 +95,7 @@ def _hardest(axes: Axes, logits: np.ndarray, digits: Digits, rows: int = 3, colu
 
 
 def _bits(axes: Axes, comparison: Comparison) -> None:
-    """Every test logit is one cell, dark where many of its bits differ."""
+    """One cell per test logit, darker the more bits differ."""
     bits = comparison.differing_bits
     axes.imshow(bits, cmap=DIFFERENCES, vmin=0, vmax=12, aspect="auto", interpolation="nearest")
     axes.set_title(f"{comparison.operators}: {bits.sum():,} bits", size=10, weight="normal")

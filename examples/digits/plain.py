@@ -1,4 +1,4 @@
-"""The two operators that no framework has, written with Python's operators: for plain_torch and plain_tf."""
+"""The two operators that neither framework has, in Python's operators, for plain_torch and plain_tf."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is timed with fusedops and with each framework's own operators."""
+"""The work that is timed with fusedops and with each framework's own operators."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from common.stopwatch import Work
 from data import Digits
 
 BATCH = 128
-LARGE = 1 << 22  # floats: 16 MiB, more than most caches hold
+LARGE = 1 << 22  # 16 MiB of floats, larger than most caches
 
 
 def timed_work(parameters: Mapping[str, np.ndarray], digits: Digits) -> dict[str, Work]:

@@ -54,8 +54,8 @@ def main() -> int:
 
 
 def train_with_bar(progress: Progress, side: Any, digits: data.Digits, epochs: int) -> Any:
-    """Trains, with a progress bar in a terminal, and with a line for every tenth epoch elsewhere."""
-    import training  # needs PyTorch, which may be missing when this file is read
+    """Trains, with a progress bar on a terminal, else with a line for every tenth epoch."""
+    import training  # needs PyTorch, which may be missing when this file is imported
 
     task = progress.add_task("training", total=epochs, now="")
 
@@ -69,7 +69,7 @@ def train_with_bar(progress: Progress, side: Any, digits: data.Digits, epochs: i
 
 
 def verdict(console: Console, accuracy: float, comparisons: Sequence[Comparison]) -> int:
-    """Prints the last line, and returns the exit code: 1 if a bit differs or the accuracy is too low."""
+    """Prints the verdict. Returns the exit code: 1 if a bit differs or the accuracy is too low."""
     differing = sum(int(c.differing_bits.sum()) for c in comparisons if c.operators == "fusedops")
     bits = sum(c.bits for c in comparisons if c.operators == "fusedops")
     too_low = accuracy < WANTED_ACCURACY

@@ -1,4 +1,4 @@
-"""Trains the network in PyTorch, like any other network."""
+"""Trains the network in PyTorch."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ BATCH = 64
 @dataclass(frozen=True)
 class Trained:
     parameters: dict[str, np.ndarray]
-    losses: list[float]  # of each epoch, the mean over its batches
+    losses: list[float]  # per epoch: the mean over its batches
     accuracies: list[float]  # on the test images, after each epoch
 
 
 def train(side: TorchSide, digits: Digits, epochs: int, report: Callable[[int, float, float], None]) -> Trained:
-    """Adam with a learning rate that falls to zero along a cosine; `report(epoch, loss, accuracy)` after each epoch."""
+    """Trains by Adam with cosine decay of the learning rate. Calls `report(epoch, loss, accuracy)` after each epoch."""
     random = np.random.default_rng(0)
     parameters = side.parameters(network.initial_parameters(digits.train_images.shape[1]))
     images, labels = side.tensor(digits.train_images), side.tensor(digits.train_labels)

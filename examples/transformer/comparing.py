@@ -1,4 +1,4 @@
-"""Compares both frameworks with the same weights: the text that they generate, and the bits of their logits."""
+"""Compares both frameworks with the same weights: the generated text, and the bits of the logits."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from generating import greedy
 @dataclass(frozen=True)
 class Written:
     where: str
-    texts: list[np.ndarray]  # the tokens of each prompt, and what follows
-    logits: np.ndarray  # of a batch of test windows
+    texts: list[np.ndarray]  # the tokens of each prompt and its continuation
+    logits: np.ndarray  # the logits of a batch of test windows
 
     @property
     def characters(self) -> int:
@@ -38,7 +38,7 @@ def write(
     count: int,
     report: Callable[[str], None],
 ) -> list[Written]:
-    """Generates text in each framework with fusedops's operators, eagerly and as a graph."""
+    """Generates text in each framework with fusedops's operators, eager and as a graph."""
     starts = np.linspace(0, len(text.test) - model.CONTEXT - 1, 8).astype(int)
     tokens, _ = windows(text.test, starts, model.CONTEXT)
     encoded = [text.encoded(prompt) for prompt in prompts]

@@ -1,4 +1,4 @@
-"""The text of Python's own help on its language, as numbers that stand for characters."""
+"""The text of Python's help on its language, as character tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Text:
 
 
 def load() -> Text:
-    """All topics by name. Every twentieth page is for testing, because the end alone would be too uniform."""
+    """All topics in order of their names. Every twentieth page is for testing; the end alone would be too uniform."""
     text = "\n\n\n".join(topics[name] for name in sorted(topics))
     alphabet = "".join(sorted(set(text)))
     tokens = Text(alphabet, np.array([]), np.array([])).encoded(text)
@@ -34,6 +34,6 @@ def load() -> Text:
 
 
 def windows(tokens: np.ndarray, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """[starts, length] tokens, and the token that follows each."""
+    """[starts, length] tokens, and the token after each."""
     places = starts[:, None] + np.arange(length)
     return tokens[places], tokens[places + 1]

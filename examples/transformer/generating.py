@@ -1,4 +1,4 @@
-"""Generates text with a model, always with the most likely next character."""
+"""Greedy text generation."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 
 
 def greedy(predict: Callable[[np.ndarray], np.ndarray], prompts: Sequence[np.ndarray], count: int) -> list[np.ndarray]:
-    """Each prompt and `count` more tokens. `predict` gives the logits of [prompts, CONTEXT] tokens.
+    """Each prompt followed by `count` more tokens. `predict` returns the logits of [prompts, CONTEXT] tokens.
 
-    The model sees the last CONTEXT tokens. A shorter text is padded at its end, which causality hides.
+    The model sees the last CONTEXT tokens. A shorter text is padded at its end, which the causal mask hides.
     """
     texts = [list(prompt) for prompt in prompts]
     for _ in range(count):

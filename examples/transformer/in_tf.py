@@ -29,7 +29,7 @@ class TensorFlowSide(Side):
     def predictor(
         self, fo: Any, arrays: Mapping[str, np.ndarray], compiled: bool
     ) -> Callable[[np.ndarray], np.ndarray]:
-        """The logits of tokens."""
+        """A function from tokens to logits."""
         parameters = self.parameters(arrays)
         predict = self.function(lambda tokens: self.logits(fo, parameters, tokens), compiled)
         return lambda tokens: predict(self.tensor(tokens)).numpy()

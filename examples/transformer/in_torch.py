@@ -32,7 +32,7 @@ class TorchSide(Side):
     def predictor(
         self, fo: Any, arrays: Mapping[str, np.ndarray], compiled: bool
     ) -> Callable[[np.ndarray], np.ndarray]:
-        """The logits of tokens."""
+        """A function from tokens to logits."""
         parameters = self.parameters(arrays)
 
         @torch.no_grad()

@@ -1,7 +1,7 @@
 """The language model, written once.
 
-`fo` is `fusedops.torch`, `fusedops.tf`, or a framework's own operators by these names. `shapes` has the framework's
-functions that only move numbers: gather, reshape, split.
+`fo` is `fusedops.torch`, `fusedops.tf`, or a module of the same functions. `shapes` has the framework's gather, reshape
+and split, which only move data.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 LAYERS = 2
 WIDTH = 128
 HEADS = 4
-SIZE = WIDTH // HEADS  # of a head
-HIDDEN = 352  # of the feed-forward part: 8/3 of the width, rounded up to a multiple of 32
-CONTEXT = 128  # characters that the model sees
+SIZE = WIDTH // HEADS  # head dimension
+HIDDEN = 352  # feed-forward width: 8/3 of the width, rounded up to a multiple of 32
+CONTEXT = 128  # context length in characters
 
 
 def logits(fo: Any, shapes: Any, parameters: Mapping[str, Any], angles: tuple[Any, Any], tokens: Any) -> Any:
-    """The scores of every character as the next one, at each position of [batch, CONTEXT] tokens."""
+    """The logits of the next character at each position of [batch, CONTEXT] tokens."""
     residual = shapes.gather(parameters["embedding"], tokens)
     x = fo.rms_norm(residual, parameters["norm"])
     for layer in range(LAYERS):
@@ -42,14 +42,14 @@ def attention(fo: Any, shapes: Any, p: Mapping[str, Any], angles: tuple[Any, Any
 
 
 def angles() -> tuple[np.ndarray, np.ndarray]:
-    """Cosine and sine of the angles of every position, [CONTEXT, SIZE / 2]: computed once, for both frameworks."""
+    """Cosine and sine of the rotary angles, [CONTEXT, SIZE / 2], computed once for both frameworks."""
     frequencies = 10000.0 ** (-np.arange(0, SIZE, 2) / SIZE)
     angle = np.outer(np.arange(CONTEXT), frequencies)
     return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
 
 
 def initial_parameters(vocabulary: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Random weights, as float32 arrays of numpy."""
+    """Random weights, as float32 numpy arrays."""
     random = np.random.default_rng(seed)
 
     def weights(rows: int, columns: int, gain: float = 1.0) -> np.ndarray:
@@ -58,7 +58,7 @@ def initial_parameters(vocabulary: int, seed: int = 0) -> dict[str, np.ndarray]:
     def ones() -> np.ndarray:
         return np.ones(WIDTH, np.float32)
 
-    into_residual = (2 * LAYERS) ** -0.5  # keeps the size of the residual independent of the depth
+    into_residual = (2 * LAYERS) ** -0.5  # makes the residual's variance independent of the depth
     parameters = {"embedding": weights(WIDTH, vocabulary).T.copy(), "norm": ones()}
     for layer in range(LAYERS):
         parameters[f"qkv{layer}"] = weights(WIDTH, 3 * WIDTH)

@@ -16,10 +16,10 @@ from data import Text
 from matplotlib.axes import Axes
 
 if TYPE_CHECKING:
-    from training import Trained  # which needs PyTorch
+    from training import Trained  # needs PyTorch
 
 FAINT = "#b9c4c9"
-COLUMNS = 72  # of the text
+COLUMNS = 72  # width of the text
 
 
 def save(path: Path, trained: Trained, text: Text, written: Sequence[Written], measured: Sequence[Times]) -> None:
@@ -66,5 +66,5 @@ def _text(axes: Axes, title: str, texts: Sequence[Written], first: Written, text
     axes.set_axis_off()
     lines = "\n\n".join(map(text.decoded, texts[0].texts)).splitlines()
     folded = [piece for line in lines for piece in textwrap.wrap(line, COLUMNS) or [""]]
-    shown = "\n".join(folded[:14]).replace("$", r"\$")  # a dollar begins a formula
+    shown = "\n".join(folded[:14]).replace("$", r"\$")  # matplotlib parses $ as math
     axes.text(0, 1, shown, family="monospace", size=9.5, va="top", transform=axes.transAxes, linespacing=1.25)

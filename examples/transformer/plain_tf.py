@@ -7,7 +7,7 @@ from tensorflow import Tensor
 
 
 def matmul(a: Tensor, b: Tensor, *, transpose_b: bool = False) -> Tensor:
-    """One matrix for all of a, as in Keras's dense layers: a single tall product."""
+    """A single tall product, as in Keras's dense layers: b is shared by all of a."""
     return tf.tensordot(a, b, [[2], [1 if transpose_b else 0]])
 
 
@@ -21,7 +21,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, T
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor, *, seq_dim: int) -> Tensor:
-    assert seq_dim == -3  # the heads are between the positions and the features
+    assert seq_dim == -3  # layout [batch, positions, heads, features]
     cos, sin = cos[:, None], sin[:, None]
     first, second = tf.split(x, 2, -1)
     return tf.concat([first * cos - second * sin, second * cos + first * sin], -1)
@@ -31,8 +31,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
     q, k, v = (tf.transpose(heads, (0, 2, 1, 3)) for heads in (q, k, v))
     scores = tf.matmul(q, k, transpose_b=True) * q.shape[-1] ** -0.5
     if causal:
-        kept = tf.linalg.band_part(tf.ones(scores.shape[-2:], tf.bool), -1, 0)
-        scores = tf.where(kept, scores, float("-inf"))
+        visible = tf.linalg.band_part(tf.ones(scores.shape[-2:], tf.bool), -1, 0)
+        scores = tf.where(visible, scores, float("-inf"))
     return tf.transpose(tf.matmul(tf.nn.softmax(scores), v), (0, 2, 1, 3))
 
 

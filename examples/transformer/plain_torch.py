@@ -21,7 +21,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, T
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor, *, seq_dim: int) -> Tensor:
-    assert seq_dim == -3  # the heads are between the positions and the features
+    assert seq_dim == -3  # layout [batch, positions, heads, features]
     cos, sin = cos[:, None], sin[:, None]
     first, second = x.chunk(2, -1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)

@@ -9,7 +9,7 @@ from rich.table import Table
 
 
 def agreement(written: Sequence[Written]) -> Table:
-    """How each framework compares with the first."""
+    """The differences of each framework's text and logits from the first's."""
     first = written[0]
     table = Table(title=f"Compared with {first.where}, the same weights: what differs", title_justify="left")
     for heading in ("", "characters written", "bits of the test logits"):

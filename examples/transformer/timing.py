@@ -1,4 +1,4 @@
-"""What is timed with fusedops and with each framework's own operators."""
+"""The work that is timed with fusedops and with each framework's own operators."""
 
 from __future__ import annotations
 

@@ -65,8 +65,8 @@ def main() -> int:
 
 
 def train_with_bar(progress: Progress, side: Any, text: data.Text, steps: int) -> Any:
-    """Trains, with a progress bar in a terminal, and with four lines elsewhere."""
-    import training  # needs PyTorch, which may be missing when this file is read
+    """Trains, with a progress bar on a terminal, else with four lines."""
+    import training  # needs PyTorch, which may be missing when this file is imported
 
     task = progress.add_task("training", total=steps, now="")
 
@@ -80,7 +80,7 @@ def train_with_bar(progress: Progress, side: Any, text: data.Text, steps: int) -
 
 
 def verdict(console: Console, loss: float, wanted_loss: float, written: Sequence[Any]) -> int:
-    """Prints the last line, and returns the exit code: 1 if the texts or a bit differ, or the loss is too high."""
+    """Prints the verdict. Returns the exit code: 1 if the texts or a bit differ, or the loss is too high."""
     first, *others = written
     too_high = loss > wanted_loss
     if too_high:

@@ -1,4 +1,4 @@
-"""Trains the model in PyTorch, like any other model."""
+"""Trains the model in PyTorch."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from data import Text, windows
 from in_torch import TorchSide
 
 BATCH = 16
-TESTS = 20  # while training
+TESTS = 20  # evaluations during training
 LEARNING_RATE = 4e-3
 
 
 @dataclass(frozen=True)
 class Trained:
     parameters: dict[str, np.ndarray]
-    losses: list[float]  # of each step, in nats per character
-    test_losses: list[tuple[int, float]]  # after which step, on text not trained on
+    losses: list[float]  # per step, in nats per character
+    test_losses: list[tuple[int, float]]  # (step, loss on the test text)
 
 
 def train(side: TorchSide, text: Text, steps: int, report: Callable[[int, float, float], None]) -> Trained:
-    """AdamW; the learning rate rises for a twentieth of the steps, then falls to zero along a cosine."""
+    """Trains by AdamW, with linear warm-up over a twentieth of the steps and cosine decay of the learning rate."""
     random = np.random.default_rng(0)
     parameters = side.parameters(model.initial_parameters(len(text.alphabet)))
     matrices = [p for p in parameters.values() if p.dim() == 2]
@@ -58,7 +58,7 @@ def train(side: TorchSide, text: Text, steps: int, report: Callable[[int, float,
 
 @torch.no_grad()
 def test_loss(side: TorchSide, parameters: dict[str, torch.Tensor], text: Text) -> float:
-    """On the same 64 windows each time."""
+    """The loss on 64 fixed windows of the test text."""
     starts = np.linspace(0, len(text.test) - model.CONTEXT - 1, 64).astype(int)
     tokens, labels = map(side.tensor, windows(text.test, starts, model.CONTEXT))
     return float(side.fused.cross_entropy(side.logits(side.fused, parameters, tokens), labels))

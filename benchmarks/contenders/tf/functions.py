@@ -1,4 +1,4 @@
-"""What formulas are written over, in TensorFlow: what its users and Keras write."""
+"""TensorFlow's functions for the formulas of operators, as users and Keras write them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from benchmarks.operators.record import Function
 
 
 def _attention(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, causal: bool) -> tf.Tensor:
-    """Of [batch, positions, heads, features], as Keras computes it."""
+    """Attention over [batch, positions, heads, features], as Keras computes it."""
     scores = tf.einsum("bthd,bshd->bhts", q * q.shape[-1] ** -0.5, k)
     if causal:
-        kept = tf.linalg.band_part(tf.ones(scores.shape[-2:], tf.bool), -1, 0)
-        scores = tf.where(kept, scores, scores.dtype.min)
+        visible = tf.linalg.band_part(tf.ones(scores.shape[-2:], tf.bool), -1, 0)
+        scores = tf.where(visible, scores, scores.dtype.min)
     wide = tf.cast(scores, tf.float32) if scores.dtype.size == 2 else scores
     return tf.einsum("bhts,bshd->bthd", tf.cast(tf.nn.softmax(wide), v.dtype), v)
 

@@ -1,4 +1,4 @@
-"""Keras's layers and those of fusedops.tf.keras; and training steps of models, converted and not."""
+"""Keras's layers and those of fusedops.tf.keras, and training steps of models, converted and not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.measuring.timing import Build, Call, Clock, Contender
 from benchmarks.operators import OPERATORS
 from benchmarks.operators.models import ENCODER
 
-tf.get_logger().setLevel("ERROR")  # it warns of the many functions that are traced here, each of them once
+tf.get_logger().setLevel("ERROR")  # suppress warnings about repeated tracing
 
 VOCABULARY = 1024
 LLAMAS = {
@@ -36,7 +36,7 @@ LLAMAS = {
         "intermediate_dim": 448,
     },
 }
-# Layers, width, heads and vocabulary.
+# (layers, width, heads, vocabulary)
 ENCODERS = {"cuda": (6, 1024, 16, 32_000), "cpu": (1, 64, 4, 256)}
 
 
@@ -50,7 +50,7 @@ def contenders(case: Case, values: Mapping[str, Any], clock: Callable[[], Clock]
     }
 
     def build(layers: Any, wrap: Callable[[Call], Call]) -> Contender:
-        # Keras's results are not checked: whatever their errors, theirs is the time to compare with.
+        # Keras's results are not checked: its time is the baseline whatever its accuracy.
         return Contender(_call(case, layers, values, wrap), clock(), checked=layers is fk)
 
     result = {}
@@ -61,9 +61,9 @@ def contenders(case: Case, values: Mapping[str, Any], clock: Callable[[], Clock]
 
 
 def _call(case: Case, layers: Any, values: Mapping[str, Any], wrap: Callable[..., Any]) -> Call:
-    """A layer's output; or that, and the gradients of its input and its weights."""
+    """A call that returns a layer's output, and for backward cases the gradients of its input and weights."""
     keras_layer = OPERATORS[case.operator].keras
-    assert keras_layer  # of other operators there are no such cases
+    assert keras_layer  # cases.models selects operators with a Keras layer
     name, epsilon = keras_layer
     policy = f"mixed_{case.dtype}" if case.parameters else case.dtype
     layer = getattr(layers, name)(epsilon=epsilon, dtype=policy)
@@ -79,15 +79,15 @@ def _call(case: Case, layers: Any, values: Mapping[str, Any], wrap: Callable[...
             tape.watch(x)
             y = layer(x)
         wanted = [x, *(variable.value for variable in layer.trainable_variables)]
-        # The output as well: in a model something always uses it. Without it, XLA would leave the forward out.
+        # Includes the output, which a model always uses: without it, XLA would eliminate the forward.
         return [y, *tape.gradient(y, wanted, dout)]
 
     return partial(wrap(step), x, values["dout"])
 
 
 def _llama(case: Case) -> tuple[keras.Model, Any]:
-    """KerasHub's, and a batch."""
-    import keras_hub  # if it is missing, that is what the table says
+    """KerasHub's Llama and a batch."""
+    import keras_hub  # an ImportError becomes the row's problem
 
     backbone = keras_hub.models.LlamaBackbone(**LLAMAS[case.device])
     model = keras.Model(backbone.input, backbone.token_embedding(backbone.output, reverse=True))
@@ -96,7 +96,7 @@ def _llama(case: Case) -> tuple[keras.Model, Any]:
 
 
 def _encoder(case: Case) -> tuple[keras.Model, Any]:
-    """A model of Keras's own layers, and a batch."""
+    """An encoder of Keras's layers and a batch."""
     layers, width, heads, vocabulary = ENCODERS[case.device]
     tokens = keras.Input(case.shape[1:], dtype="int32")
     x = keras.layers.Embedding(vocabulary, width)(tokens)
@@ -111,7 +111,7 @@ def _encoder(case: Case) -> tuple[keras.Model, Any]:
 
 
 def _steps(case: Case, clock: Callable[[], Clock]) -> dict[str, Build]:
-    """All train the same model: a function that Keras traced keeps the layers that it has seen."""
+    """Contenders that all train the same model: a function that Keras traced keeps the layers it was traced with."""
     make, optimizer = (_encoder, keras.optimizers.AdamW) if case.operator == ENCODER else (_llama, keras.optimizers.SGD)
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy(f"mixed_{case.dtype}" if case.parameters else case.dtype)
@@ -122,10 +122,10 @@ def _steps(case: Case, clock: Callable[[], Clock]) -> dict[str, Build]:
     batches = iter(tf.data.Dataset.from_tensors(batch).repeat())
 
     def build(switch: Callable[[Any], Any], jit_compile: bool) -> Contender:
-        switch(model)  # before Keras asks the layers whether XLA compiles them
+        switch(model)  # first, because compile() asks the layers if they support XLA
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(optimizer(1e-4), loss, jit_compile=jit_compile)
-        switch(model)  # with its loss and its optimizer
+        switch(model)  # again, now with loss and optimizer
         if model.jit_compile is not jit_compile:
             raise RuntimeError("XLA does not compile this model")
         model.make_train_function()

@@ -1,4 +1,4 @@
-"""AdamW over many parameters: fusedops's and Keras's own. All update the same variables, with moments of their own."""
+"""AdamW over many parameters: fusedops's and Keras's. All update the same variables, each with its own moments."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def contenders(case: Case, clock: Callable[[], Clock]) -> dict[str, Build]:
     def build(package: Any, jit_compile: bool) -> Contender:
         optimizer = package.optimizers.AdamW()
         optimizer.build(variables)
-        # In training gradients arise in the graph. As arguments of a function each would take Python 18 microseconds,
-        # all of them longer than the step.
+        # In training, gradients are computed in the graph. As arguments of the function they would take Python 18 µs
+        # each, in total longer than the step.
         step = tf.function(lambda: optimizer.apply(gradients, variables), jit_compile=jit_compile)
         return Contender(step, clock(), checked=False)
 

@@ -1,4 +1,4 @@
-"""TensorFlow: fusedops and TensorFlow's own operators, eagerly; over rows as graphs and under XLA as well."""
+"""TensorFlow: fusedops and TensorFlow's own operators, eager; operators over rows also as graphs and under XLA."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def has_gpu() -> bool:
 
 
 def synchronize() -> None:
-    """With the GPU: what went wrong in kernels is raised here."""
+    """Waits for the GPU. Errors of earlier kernels are raised here."""
     tf.test.experimental.sync_devices()
 
 
 def cache_size() -> None:
-    """TensorFlow does not know it."""
+    """None: TensorFlow does not report the size of the L2 cache."""
 
 
 def load_peers() -> list[str]:
@@ -56,8 +56,8 @@ def load_peers() -> list[str]:
 
 
 def memory(call: Call) -> tuple[int, int]:
-    """The bytes of the GPU in use before a call, and the most that are in use during it."""
-    call()  # the last contender's leftovers go
+    """Bytes of GPU memory in use before a call, and the peak during it."""
+    call()  # frees the memory of the previous contender
     tf.test.experimental.sync_devices()
     before = tf.config.experimental.get_memory_info("GPU:0")["current"]
     tf.config.experimental.reset_memory_stats("GPU:0")
@@ -68,14 +68,14 @@ def memory(call: Call) -> tuple[int, int]:
 
 @contextmanager
 def on(device: str) -> Iterator[None]:
-    """The device of a case, and products in all bits."""
-    fast = tf.config.experimental.tensor_float_32_execution_enabled()
+    """Sets the device of a case, and disables TF32 in products."""
+    tf32 = tf.config.experimental.tensor_float_32_execution_enabled()
     tf.config.experimental.enable_tensor_float_32_execution(False)
     try:
         with tf.device("/GPU:0" if device == "cuda" else "/CPU:0"):
             yield
     finally:
-        tf.config.experimental.enable_tensor_float_32_execution(fast)
+        tf.config.experimental.enable_tensor_float_32_execution(tf32)
 
 
 def inputs(case: Case) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def _draw(case: Case, x: Input, layout: Layout) -> tf.Tensor:
 
 
 def wide(tensor: tf.Tensor, places: np.ndarray | slice | None, axis: int | None) -> tf.Tensor:
-    """Some of a tensor along an axis, or all of it, in float64; integers stay."""
+    """A selection of a tensor along an axis, or all of it, in float64; integers are not converted."""
     if isinstance(places, slice):
         tensor = tensor[(slice(None),) * (axis or 0) + (places,)]
     elif places is not None:
@@ -115,7 +115,7 @@ def formula(case: Case) -> Function:
 def call(
     case: Case, function: Function, values: Mapping[str, Any], wrap: Callable[[Function], Function] = lambda f: f
 ) -> Call:
-    """What a clock sees: a call that returns outputs, gradients, or both."""
+    """The call to be timed, which returns outputs, gradients, or both."""
     operator = OPERATORS[case.operator]
     given = {name: values[name] for name in operator.names}
     arguments = list(given.values())
@@ -123,7 +123,7 @@ def call(
         return partial(wrap(function), *arguments)
     places = [place for place, x in enumerate(operator.inputs) if x.gradient]
     upstream = [value for name, value in values.items() if name not in given] or None
-    if case.variant == "backward":  # alone, over a tape that stays
+    if case.variant == "backward":  # the backward only, over a persistent tape
         wanted = [arguments[place] for place in places]
         with tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
             tape.watch(wanted)
@@ -136,14 +136,14 @@ def call(
             tape.watch(wanted)
             outputs = function(*arguments)
         outputs = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
-        # The outputs are returned as well: what nobody asks for, a compiler leaves out.
+        # Includes the outputs: a compiler would eliminate unused ones.
         return [*outputs, *_gradients(case, tape, outputs, wanted, upstream)]
 
     return partial(wrap(step), arguments, upstream)
 
 
 def _gradients(case: Case, tape: tf.GradientTape, outputs: Any, wanted: list[Any], upstream: Any) -> list[Any]:
-    """TensorFlow 2.21 never frees a gradient that a tape gives for two sources: of two summands it is asked once."""
+    """The gradients. TensorFlow 2.21 leaks a gradient that a tape returns for two sources: for a sum, ask only once."""
     if not OPERATORS[case.operator].sums:
         return list(tape.gradient(outputs, wanted, upstream))
     x, _, *others = wanted
@@ -166,10 +166,10 @@ def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
 
     ours, plain = partial(public, fo, case), partial(formula, case)
     result = {"fusedops": timed(ours), "eager": timed(plain)}
-    if has_both(case) and case.section not in GROWTH:  # there, kernels would be compiled for every length of row
+    if has_both(case) and case.section not in GROWTH:  # an expression is compiled for every row length
         result["fusedops, expression"] = timed(partial(expression, fo, case))
     if case.section in CALLS:
-        return result | _of_calls(case, values)
+        return result | _call_peers(case, values)
     if not case.is_arithmetic:
         result["copy"] = lambda: _copy(case, values)
     compiled = OPERATORS[case.operator] in OVER_ROWS or case.is_attention or case.is_layer
@@ -181,17 +181,17 @@ def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
 
 
 def _copy(case: Case, values: Mapping[str, Any]) -> Contender:
-    """What bounds whoever moves memory: bytes over this bandwidth are the floor of a case."""
+    """A copy, whose bandwidth defines the floor of a case."""
     x = next(x for x in values.values() if isinstance(x, tf.Tensor) and x.shape == case.shape)
     work = 2.0 * prod(case.shape) * x.dtype.size
     copy = partial(tf.raw_ops.DeepCopy, x=tf.bitcast(x, tf.half) if x.dtype.size == 2 else x)
-    if copy().device != x.device:  # where it has no kernel, TensorFlow goes elsewhere in silence
+    if copy().device != x.device:  # without a kernel, TensorFlow silently picks another device
         raise NotImplementedError(f"DeepCopy runs on {copy().device}")
     return Contender(copy, _clock(case), work=work, checked=False)
 
 
-def _of_calls(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
-    """What TensorFlow itself needs for a call, or a step of the tape."""
+def _call_peers(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
+    """TensorFlow's own overhead of a call and of a tape's step, and the bare operator."""
     add = replace(case, operator="add", variant=BOTH if case.variant == BOTH else "forward")
     adding = call(add, tf.add, inputs(add))
     result = {"tf.add": lambda: Contender(adding, _clock(case), checked=False)}
@@ -205,7 +205,7 @@ def _of_calls(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
 
 
 def _bare_tape(case: Case) -> Call:
-    """A step over as many tensors, all of them watched: the gradient function of Pack does nothing but call Unpack."""
+    """A tape's step over the same number of watched tensors; Pack's gradient function only calls Unpack."""
     tensors = [tf.random.normal(case.shape) for _ in OPERATORS[case.operator].inputs]
     upstream = tf.random.normal((len(tensors), *case.shape))
 
@@ -219,7 +219,7 @@ def _bare_tape(case: Case) -> Call:
 
 
 def _first_use(case: Case, values: Mapping[str, Any]) -> Call:
-    """Another name each time, or there would be nothing to make."""
+    """A call that uses a new name each time, since a known expression would not be compiled."""
     names = (f"first_{i}_{time.time_ns()}" for i in itertools.count())
     return lambda: expression(fo, case, next(names))(*values.values())
 
@@ -229,7 +229,7 @@ def _clock(case: Case) -> HostClock:
 
 
 def _raw(case: Case, values: Mapping[str, Any]) -> Call:
-    """The registered operator without the functions of `fusedops.tf`."""
+    """A call of the registered operator without the functions of `fusedops.tf`."""
     operator = getattr(tf.load_op_library(fo.library_path()), f"fusedops_{case.operator}")
     arguments = [tf.constant(value) if isinstance(value, float) else value for value in values.values()]
     return partial(operator, *arguments)

@@ -1,4 +1,4 @@
-"""Clocks of the GPU: events, the profiler, and CUDA graphs that leave the host out."""
+"""Clocks of the GPU: events and the profiler; and CUDA graphs, which exclude the host."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ import torch
 
 from benchmarks.measuring.timing import Call
 
-SLEEP = (1e-3, 50e-3)  # seconds, at least and at most
-MARGIN = 1.5  # times what the host has needed at least
-FREQUENCY = 2e9  # of the GPU, about: it counts cycles while it sleeps
+SLEEP = (1e-3, 50e-3)  # minimum and maximum, in seconds
+MARGIN = 1.5  # factor on the host's shortest issue time
+FREQUENCY = 2e9  # approximate clock of the GPU, whose sleep counts cycles
 
 
 class EventClock:
-    """The GPU's own time for back-to-back calls: it sleeps until the host has issued them.
+    """GPU time of back-to-back calls: the GPU sleeps until the host has issued them.
 
-    `first` runs on the GPU before every so many calls, and is not in their time. `host_share` is the part of the GPU's
-    time in which the host was still issuing, or waited in a call, by the median: 0 if it slept long enough; near 1, the
-    host was measured.
+    `first` runs on the GPU before every `every` calls and is not timed. `host_share` is the median fraction of the
+    GPU's time in which the host was still issuing calls or waiting in one. It is 0 if the sleep was long enough; near
+    1, the time is the host's.
     """
 
     def __init__(self, first: Call = lambda: None, every: int | None = None) -> None:
         self.first, self.every = first, every
-        self._issues: list[float] = []  # seconds of the host for one call
+        self._issues: list[float] = []  # host seconds to issue one call
         self._shares: list[float] = []
 
     @property
@@ -44,9 +44,9 @@ class EventClock:
         return seconds / count
 
     def _time(self, call: Call, count: int) -> tuple[float, float]:
-        """The GPU's seconds, and those of them in which the host was still issuing."""
+        """The GPU's seconds, and the part of them in which the host was still issuing calls."""
         asleep, start, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
-        # The least that was seen: what a full queue or a first call took is more than what the host needs.
+        # The shortest issue time so far: a full queue or a first call takes longer than issuing does.
         least, most = SLEEP
         sleep = min(most, max(least, MARGIN * count * min(self._issues, default=0.0)))
         asleep.record()
@@ -66,7 +66,7 @@ class EventClock:
 
 
 def profiler_clock(call: Call, count: int) -> float:
-    """The time inside kernels, without what lies between them."""
+    """The time inside kernels, without the gaps between them."""
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for _ in itertools.repeat(None, min(count, 200)):
@@ -79,7 +79,7 @@ def profiler_clock(call: Call, count: int) -> float:
 
 
 def graph(function: Callable[..., Any], arguments: Sequence[Sequence[Any]]) -> Call:
-    """One call for each list of arguments, captured; the outputs are different buffers where the arguments are."""
+    """A CUDA graph of one call for each list of arguments. Each has its own output if the arguments differ."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -93,10 +93,10 @@ def graph(function: Callable[..., Any], arguments: Sequence[Sequence[Any]]) -> C
             if rotating or not outputs:
                 outputs.append(output)
 
-    kept = outputs, arguments  # freed inputs would be read, too: the graph holds no tensor
+    alive = outputs, arguments  # the graph itself holds no reference to its tensors
 
     def replay() -> Any:
         captured.replay()
-        return kept[0][0]
+        return alive[0][0]
 
     return replay

@@ -1,7 +1,7 @@
-"""The first use of an expression, from its text to the result: compiled then, or found where an earlier process has
-kept it; and that of PyTorch's own ways to compile a formula.
+"""The first use of an expression, from its text to the result: compiled, or loaded from the disk cache; and the first
+use of PyTorch's own ways to compile a formula.
 
-Run as a program, it is that earlier process. Arguments: the key of a case, and names for its expression.
+Run as a program, this module fills the disk cache. Arguments: the key of a case, and names for its expression.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from benchmarks.contenders.torch.functions import FUNCTIONS, matmul
 from benchmarks.measuring.timing import Build, Clock, Contender
 from benchmarks.operators.layouts import expression, formula
 
-MOST_CALLS = 20  # of a contender: those of the most rounds, and a few before and behind them
+MAX_CALLS = 20  # calls of a contender: the maximum number of rounds, and a few before and after
 JITERATOR = {
     "biased_gate": """
 template <typename T> T {name}(T x, T bias, T up) {{
@@ -34,7 +34,7 @@ template <typename T> T {name}(T x, T bias, T up) {{
 
 
 def contenders(case: Case, values: Mapping[str, Any], clock: Callable[[], Clock]) -> dict[str, Build]:
-    """Another name each time, or there would be nothing to compile."""
+    """The contenders. Each call uses a new name, since a known expression would not be compiled."""
     inputs = tuple(values.values())
 
     def once(name: str) -> torch.Tensor:
@@ -57,7 +57,7 @@ def contenders(case: Case, values: Mapping[str, Any], clock: Callable[[], Clock]
 
     result = {"fusedops": build(once)}
     if case.device == "cuda":
-        result["fusedops, from the cache"] = build(once, partial(_kept, case))
+        result["fusedops, from the cache"] = build(once, partial(_cached_names, case))
         result["compiled"] = build(compiled)
         if case.operator in JITERATOR:
             result["jiterator"] = build(jiterator)
@@ -72,9 +72,9 @@ def _names() -> Iterator[str]:
     return (f"first_{i}_{time.time_ns()}" for i in itertools.count())
 
 
-def _kept(case: Case) -> Iterator[str]:
-    """Names of which another process has compiled the expression."""
-    names = list(itertools.islice(_names(), MOST_CALLS))
+def _cached_names(case: Case) -> Iterator[str]:
+    """Names for which another process has compiled the expression."""
+    names = list(itertools.islice(_names(), MAX_CALLS))
     subprocess.run([sys.executable, "-m", __name__, case.key, *names], check=True)
     return iter(names)
 

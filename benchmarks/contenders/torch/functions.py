@@ -1,4 +1,4 @@
-"""What formulas are written over, in PyTorch."""
+"""PyTorch's functions for the formulas of operators."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ def _wide(x: torch.Tensor) -> torch.Tensor:
     return x.float() if x.element_size() == 2 else x
 
 
-ROWS = 16384  # more queries are taken a part at a time, or their scores would fill a GPU
+MAX_QUERIES = 16384  # longer sequences are computed in chunks of queries, since their scores would fill a GPU
 
 
 def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
-    """Of [batch, positions, heads, features]; heads of k and v may be shared by several of q."""
+    """Attention over [batch, positions, heads, features]; several heads of q may share one of k and v."""
     positions = q.shape[1]
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
 
-    def part(first: int, last: int) -> torch.Tensor:
+    def chunk(first: int, last: int) -> torch.Tensor:
         scores = q[:, :, first:last] @ k.mT * q.shape[-1] ** -0.5
         if causal:
-            kept = torch.ones(last - first, positions, dtype=torch.bool, device=q.device).tril(first)
-            scores = scores.masked_fill(~kept, -torch.inf)
+            visible = torch.ones(last - first, positions, dtype=torch.bool, device=q.device).tril(first)
+            scores = scores.masked_fill(~visible, -torch.inf)
         return torch.softmax(_wide(scores), -1).to(v.dtype) @ v
 
-    step = positions if positions <= ROWS else 2048
-    parts = [part(first, min(first + step, positions)) for first in range(0, positions, step)]
-    return torch.cat(parts, 2).transpose(1, 2)
+    step = positions if positions <= MAX_QUERIES else 2048
+    chunks = [chunk(first, min(first + step, positions)) for first in range(0, positions, step)]
+    return torch.cat(chunks, 2).transpose(1, 2)
 
 
 FUNCTIONS = {

@@ -1,4 +1,4 @@
-"""Libraries of fused kernels for PyTorch that fusedops is compared with, where they are installed."""
+"""Libraries of fused kernels for PyTorch that fusedops is compared with, if installed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import torch
 from benchmarks.operators import OPERATORS
 from benchmarks.operators.record import Function
 
-# Name, package, the least compute capability that its kernels are written for, and the module that records are given.
+# (name, package, minimum compute capability of its kernels, module passed to the operators' records)
 LIBRARIES = (("Liger", "liger_kernel", 8, "liger_kernel.ops"), ("QuACK", "quack", 9, "quack"))
-FUNCTIONS: dict[str, dict[str, Function]] = {}  # library -> operator -> of the inputs in the public order
+FUNCTIONS: dict[str, dict[str, Function]] = {}  # library -> operator -> a function of its inputs in the public order
 
 
 def load() -> list[str]:
-    """Fills FUNCTIONS, which takes seconds; returns what is missing, in sentences."""
+    """Fills FUNCTIONS, which takes seconds. Returns sentences on missing libraries."""
     missing = []
     major, minor = torch.cuda.get_device_capability()
     for name, package, least, module in LIBRARIES:
@@ -31,7 +31,7 @@ def load() -> list[str]:
         else:
             try:
                 FUNCTIONS[name] = _functions(name, module)
-            except Exception as error:  # a library that is there may still not fit this torch
+            except Exception as error:  # an installed library may not work with this torch
                 missing.append(f"{name} is not compared: {type(error).__name__}: {error}".splitlines()[0])
     return missing
 
@@ -43,12 +43,12 @@ def _functions(name: str, module: str) -> dict[str, Function]:
 
 
 def arguments(library: str, operator: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Inputs as the library wants them."""
-    if library == "Liger":  # writes gradients, and rotated features, over its inputs
+    """The inputs as the library needs them."""
+    if library == "Liger":  # overwrites its inputs with gradients and rotated features
         return {name: value.clone() for name, value in values.items()}
     record = OPERATORS[operator]
-    own = dict(values)
+    converted = dict(values)
     if record.quack_parameters:
         dtype = getattr(torch, record.quack_parameters)
-        own |= {x.name: values[x.name].to(dtype) for x in record.inputs if x.parameter}
-    return own
+        converted |= {x.name: values[x.name].to(dtype) for x in record.inputs if x.parameter}
+    return converted

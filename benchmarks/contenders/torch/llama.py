@@ -1,4 +1,4 @@
-"""Two layers of Hugging Face's Llama, forward and backward: as they are, converted, and with Liger's kernels."""
+"""Two layers of Hugging Face's Llama, forward and backward: unchanged, converted, and with Liger's kernels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZES = {
 
 
 def contenders(case: Case, clock: Callable[[], Clock]) -> dict[str, Build]:
-    from transformers import LlamaConfig, LlamaModel  # if it is missing, that is what the table says
+    from transformers import LlamaConfig, LlamaModel  # an ImportError becomes the row's problem
 
     sizes, dtype = SIZES[case.device], getattr(torch, case.dtype)
     torch.manual_seed(0)
@@ -33,10 +33,10 @@ def contenders(case: Case, clock: Callable[[], Clock]) -> dict[str, Build]:
     parameters = list(model.parameters())
 
     def build(switch: Callable[[Any], Any], compiled: bool = False) -> Contender:
-        """A model of its own for each, over the same parameters."""
+        """A contender with its own model over the shared parameters."""
         own = Layers(switch(copy.deepcopy(model, {id(parameter): parameter for parameter in parameters})))
         step = _step(torch.compile(own, dynamic=False, fullgraph=True) if compiled else own, x, dout)
-        call = partial(inside, ligers_rotation, step) if switch is with_liger else step
+        call = partial(call_within, liger_rope, step) if switch is with_liger else step
         return Contender(call, clock(), checked=False)
 
     converted = partial(fo.convert, verbose=False)
@@ -51,8 +51,8 @@ def contenders(case: Case, clock: Callable[[], Clock]) -> dict[str, Build]:
 
 
 class Layers(torch.nn.Module):
-    """The model's layers without a mask, which transformers builds for a compiled model though causality needs none:
-    attention would then take three times as long and hide all else."""
+    """The model's layers without a mask. transformers builds a causal mask for a compiled model, with which attention
+    would take three times as long and dominate the time."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ def _step(layers: torch.nn.Module, x: torch.Tensor, dout: torch.Tensor) -> Call:
 
 
 def with_liger(model: Any) -> Any:
-    with ligers_rotation():
+    with liger_rope():
         import_module("liger_kernel.transformers").apply_liger_kernel_to_llama(
             rope=False, fused_linear_cross_entropy=False, model=model
         )
@@ -84,8 +84,8 @@ def with_liger(model: Any) -> Any:
 
 
 @contextmanager
-def ligers_rotation() -> Iterator[None]:
-    """Liger puts its functions into transformers' module, for all models there: they are taken out again."""
+def liger_rope() -> Iterator[None]:
+    """Replaces the rotation by Liger's. On exit, restores all functions that Liger replaces in transformers' module."""
     llama = import_module("transformers.models.llama.modeling_llama")
     own = {name: getattr(llama, name) for name in ("apply_rotary_pos_emb", "LlamaRMSNorm", "LlamaMLP")}
     llama.apply_rotary_pos_emb = import_module("liger_kernel.transformers.rope").liger_rotary_pos_emb
@@ -95,6 +95,6 @@ def ligers_rotation() -> Iterator[None]:
         vars(llama).update(own)
 
 
-def inside(context: Callable[[], Any], call: Call) -> Any:
+def call_within(context: Callable[[], Any], call: Call) -> Any:
     with context():
         return call()

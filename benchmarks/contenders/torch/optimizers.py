@@ -1,4 +1,4 @@
-"""AdamW over many parameters: fusedops's and torch's own. All update the same tensors, with moments of their own."""
+"""AdamW over many parameters: fusedops's and torch's. All update the same tensors, each with its own moments."""
 
 from __future__ import annotations
 

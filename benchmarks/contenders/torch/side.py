@@ -1,4 +1,4 @@
-"""PyTorch: fusedops, torch eager, torch.compile, other libraries, and what bounds them all."""
+"""PyTorch: fusedops, eager torch, torch.compile, other libraries, and the floors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 import torch._inductor.config as inductor
 
 import fusedops.torch as fo
-from benchmarks.cases.case import BOTH, CALLS, FIRST_USE, GROWTH, OF_HOST, OPTIMIZERS, RECORDED, STEPS, Case
+from benchmarks.cases.case import BOTH, CALLS, FIRST_USE, GROWTH, HOST_SECTIONS, OPTIMIZERS, RECORDED, STEPS, Case
 from benchmarks.contenders.torch import caches, first_use, libraries, llama, optimizers, steps
 from benchmarks.contenders.torch.clocks import EventClock, graph, profiler_clock
 from benchmarks.contenders.torch.functions import FUNCTIONS, matmul
@@ -25,7 +25,7 @@ from benchmarks.operators.layouts import drawn, dtype_of, expression, has_both, 
 from benchmarks.operators.record import Function, Input, Layout
 
 NAME, TITLE = "torch", "PyTorch"
-GRAPH_CALLS = 128  # where they rotate, over as many buffers: a GiB, of which no cache holds much
+GRAPH_CALLS = 128  # rotating calls use as many buffers, a GiB in total, far more than a cache holds
 
 torch.backends.cuda.matmul.allow_tf32 = False
 torch.backends.cudnn.allow_tf32 = False
@@ -40,23 +40,23 @@ def has_gpu() -> bool:
 
 
 def synchronize() -> None:
-    """With the GPU: what went wrong in kernels is raised here."""
+    """Waits for the GPU. Errors of earlier kernels are raised here."""
     torch.cuda.synchronize()
 
 
 def cache_size() -> int:
-    """Of the GPU."""
+    """The size of the GPU's L2 cache in bytes."""
     return caches.cache_size()
 
 
 def load_peers() -> list[str]:
-    """Other libraries; returns what is missing, in sentences."""
+    """Loads other libraries. Returns sentences on missing ones."""
     return libraries.load()
 
 
 def memory(call: Call) -> tuple[int, int]:
-    """The bytes of the GPU in use before a call, and the most that are in use during it."""
-    call()  # a compiler that tunes uses memory at the first call
+    """Bytes of GPU memory in use before a call, and the peak during it."""
+    call()  # autotuning uses memory in the first call
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -65,17 +65,17 @@ def memory(call: Call) -> tuple[int, int]:
     return before, torch.cuda.max_memory_allocated()
 
 
-def keep_no_tuning() -> None:
-    """For processes that share the GPU: what is tuned there is tuned badly, and must not reach those who measure."""
+def disable_autotune_cache() -> None:
+    """Disables torch's autotuning cache: processes that share the GPU tune badly, and must not affect measurements."""
     inductor.autotune_local_cache = False
 
 
 @contextmanager
 def on(device: str) -> Iterator[None]:
-    """A case's surroundings; torch.device would cost every call several microseconds."""
+    """Prepares for a case. Does not set torch.device, which would cost every call several microseconds."""
     if device == "cuda":
         torch.cuda.empty_cache()
-        torch.compiler.reset()  # or it would run eagerly after eight shapes of one formula
+        torch.compiler.reset()  # after eight shapes of one formula, torch.compile would fall back to eager
     yield
 
 
@@ -94,10 +94,10 @@ def _draw(case: Case, x: Input, layout: Layout) -> torch.Tensor:
 
 
 def wide(tensor: torch.Tensor, places: np.ndarray | slice | None, axis: int | None) -> torch.Tensor:
-    """Some of a tensor along an axis, or all of it, in float64; integers stay."""
+    """A selection of a tensor along an axis, or all of it, in float64; integers are not converted."""
     tensor = tensor.detach()
     if tensor.is_floating_point() and tensor.element_size() == 1:
-        tensor = tensor.float()  # torch picks no rows of 8 bits
+        tensor = tensor.float()  # index_select does not support float8
     if isinstance(places, slice):
         tensor = tensor.narrow(axis or 0, places.start, places.stop - places.start)
     elif places is not None:
@@ -114,13 +114,13 @@ def formula(case: Case) -> Function:
 
 
 def _eager(case: Case) -> Function:
-    """PyTorch's own operator; where it has none, the formula."""
+    """PyTorch's own operator, or the formula if there is none."""
     own = OPERATORS[case.operator].torch
     return own(torch) if own else formula(case)
 
 
 def call(case: Case, function: Function, values: Mapping[str, Any]) -> Call:
-    """What a clock sees: a call that returns outputs, gradients, or both."""
+    """The call to be timed, which returns outputs, gradients, or both."""
     operator = OPERATORS[case.operator]
     given = {name: values[name] for name in operator.names}
     if "backward" not in case.variant and case.variant != RECORDED:
@@ -131,7 +131,7 @@ def call(case: Case, function: Function, values: Mapping[str, Any]) -> Call:
     arguments = tuple(given.values())
     if case.variant == RECORDED:
         return partial(function, *arguments)
-    if case.variant == "backward":  # alone, over a graph that stays
+    if case.variant == "backward":  # the backward only, over a retained graph
         return partial(torch.autograd.grad, function(*arguments), leaves, upstream, retain_graph=True)
 
     def step() -> tuple[torch.Tensor, ...]:
@@ -153,17 +153,17 @@ def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
     turns = caches.copies(case, values)
 
     def timed(function: Callable[[], Function], own: Callable[..., Mapping[str, Any]] = lambda x: x) -> Build:
-        """Everything happens when it is built: a contender that fails there must not take the others along."""
+        """Defers all work to the build, so that a contender that fails does not affect the others."""
         return lambda: _timed(case, _calls(case, function(), map(own, turns)))
 
     result = {
         "fusedops": timed(lambda: public(fo, case)),
         "eager": timed(partial(_eager, case)),
     }
-    if has_both(case) and case.section not in GROWTH:  # there, kernels would be compiled for every length of row
+    if has_both(case) and case.section not in GROWTH:  # an expression is compiled for every row length
         result["fusedops, expression"] = timed(partial(expression, fo, case))
     if case.section in CALLS:
-        return result | _of_calls(case, values)
+        return result | _call_peers(case, values)
     if case.device == "cpu" and (case.operator, case.variant) == ("axpby", "forward"):
         result["addcmul"] = lambda: Contender(_addcmul(case), _clock(case), checked=False)
     if not case.is_arithmetic and case.section != "python":
@@ -175,7 +175,7 @@ def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
     if "tf" in case.frameworks and case.section != "seeds":
         synchronized = HostClock(torch.cuda.synchronize)
         result["fusedops, host clock"] = lambda: Contender(call(case, public(fo, case), values), synchronized)
-    if case.section in GROWTH:  # compilers, and other libraries, would compile anew for every length of row
+    if case.section in GROWTH:  # compilers and other libraries would recompile for every row length
         return result
     for name, build in OPERATORS[case.operator].torch_others.items():
         result[name] = timed(partial(build, torch))
@@ -188,8 +188,8 @@ def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
     return result
 
 
-def _of_calls(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
-    """What torch itself needs for a call, and the registered operator for one."""
+def _call_peers(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
+    """A call of torch's own addcmul, and of the registered operator."""
     result = {"addcmul": lambda: Contender(_addcmul(case), _clock(case), checked=False)}
     if case.variant == "forward" and OPERATORS[case.operator].elementwise:
         result["torch.ops"] = lambda: Contender(_raw(case, values), _clock(case))
@@ -199,8 +199,8 @@ def _of_calls(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
 def _clock(case: Case) -> Clock:
     if case.device == "cpu":
         return HostClock()
-    by_host = case.section in ("seeds", STEPS, OPTIMIZERS, *OF_HOST)
-    return HostClock(torch.cuda.synchronize) if by_host else EventClock()
+    uses_host_clock = case.section in ("seeds", STEPS, OPTIMIZERS, *HOST_SECTIONS)
+    return HostClock(torch.cuda.synchronize) if uses_host_clock else EventClock()
 
 
 def _calls(case: Case, function: Function, turns: Iterable[Mapping[str, Any]]) -> list[Call]:
@@ -208,7 +208,7 @@ def _calls(case: Case, function: Function, turns: Iterable[Mapping[str, Any]]) -
 
 
 def _timed(case: Case, calls: Sequence[Call], **more: Any) -> Contender:
-    """One call after the other; on small inputs without the host, which would take longer than the GPU."""
+    """Times the calls in turn; for small inputs as a CUDA graph, since issuing takes longer than running them."""
     if len(calls) == 1:
         return Contender(calls[0], _clock(case), **more)
     if case.unit == "B" and "backward" not in case.variant:
@@ -223,20 +223,20 @@ def _run(call: Call) -> Any:
 
 
 def _copy(case: Case, turns: Sequence[Mapping[str, Any]]) -> Contender:
-    """What bounds whoever moves memory: bytes over this bandwidth are the floor of a case."""
+    """A copy, whose bandwidth defines the floor of a case."""
     xs = [next(x for x in values.values() if isinstance(x, torch.Tensor) and x.shape == case.shape) for values in turns]
     copies = [partial(torch.empty_like(x).copy_, x) for x in xs]
     return _timed(case, copies, work=2.0 * xs[0].numel() * xs[0].element_size(), checked=False)
 
 
 def _products(case: Case, turns: Sequence[Mapping[str, Any]]) -> Contender:
-    """What bounds a layer: its matrix products alone, and those of the backward."""
+    """The floor of a layer: the matrix products of its forward and backward."""
 
     def products(values: Mapping[str, Any]) -> list[torch.Tensor]:
         x, weights = values["x"], [value for name, value in values.items() if name.endswith("weight")]
         found = [x @ w.mT for w in weights]
         if case.variant == BOTH:
-            # The gradient of a product that a loss hides is as large as that product.
+            # A loss layer has no upstream gradient of its logits' shape: the logits stand in for it.
             gradients = [values["dout"]] * len(weights) if "dout" in values else list(found)
             found += [each for dz, w in zip(gradients, weights, strict=True) for each in (dz @ w, dz.mT @ x)]
         return found
@@ -250,13 +250,13 @@ def _addcmul(case: Case) -> Call:
 
 
 def _raw(case: Case, values: Mapping[str, Any]) -> Call:
-    """The registered operator without the function before it."""
+    """A call of the registered operator without the public function."""
     arguments = OPERATORS[case.operator].registered or (lambda *inputs: inputs)
     return partial(getattr(torch.ops.fusedops, case.operator).default, *arguments(*values.values()))
 
 
 def _launch(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
-    """relu alone on the GPU, and a kernel of one element for the floor."""
+    """relu's GPU time, and as its floor that of a kernel for one element."""
     method, buffers = case.variant.split(", ")
     x = values["x"]
     same = [(x,)] * GRAPH_CALLS
@@ -278,7 +278,7 @@ def _launch(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
 
 
 def _rotating(calls: Sequence[Call]) -> Call:
-    """The next of the calls each time; outputs are kept for a turn, or one buffer would serve them all."""
+    """A call that runs the next one of `calls`. Outputs live for one turn, so that each call has its own buffer."""
     turns, outputs = itertools.cycle(calls), deque[Any](maxlen=len(calls))
 
     def call() -> Any:

@@ -1,4 +1,4 @@
-"""Training steps of Hugging Face's Llamas, with AdamW: as they are, converted, compiled, and with Liger's kernels."""
+"""Training steps of Hugging Face's Llamas, with AdamW: unchanged, converted, compiled, and with Liger's kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 import fusedops.torch as fo
 from benchmarks.cases.case import Case
-from benchmarks.contenders.torch.llama import inside, ligers_rotation, with_liger
+from benchmarks.contenders.torch.llama import call_within, liger_rope, with_liger
 from benchmarks.measuring.timing import Build, Clock, Contender
 from benchmarks.operators.models import LARGE_LLAMA, LLAMA, SMALL_LLAMA
 from fusedops.torch.optim import AdamW
@@ -46,8 +46,8 @@ CONFIGS = {
 
 
 def contenders(case: Case, clock: Callable[[], Clock]) -> dict[str, Build]:
-    """All begin with the same weights, and train a copy of their own."""
-    from transformers import LlamaConfig, LlamaForCausalLM  # if it is missing, that is what the table says
+    """The contenders. Each trains its own copy of the model, with the same initial weights."""
+    from transformers import LlamaConfig, LlamaForCausalLM  # an ImportError becomes the row's problem
 
     torch.manual_seed(0)
     with torch.device(case.device):
@@ -66,8 +66,8 @@ def contenders(case: Case, clock: Callable[[], Clock]) -> dict[str, Build]:
             adamw.step()
             adamw.zero_grad()
 
-        call = partial(inside, ligers_rotation, step) if switch is with_liger else step
-        call()  # creates the moments
+        call = partial(call_within, liger_rope, step) if switch is with_liger else step
+        call()  # allocates the moments
         held = _allocated(case) - before if case.device == "cuda" else None
         return Contender(call, clock(), checked=False, held=held)
 
@@ -83,7 +83,7 @@ def contenders(case: Case, clock: Callable[[], Clock]) -> dict[str, Build]:
         "fusedops, fuse_loss": partial(build, partial(convert, fuse_loss=True), AdamW),
     }
     if case.device == "cuda":
-        # Without a mask, transformers compiles one of all pairs, for sequences that may be packed.
+        # Without a mask, transformers compiles a full [T, T] mask that allows for packed sequences.
         ones = {"attention_mask": torch.ones_like(tokens)}
         result |= {
             "Liger": partial(build, with_liger, fused),

@@ -1,6 +1,6 @@
-"""The page's pictures, one module each. All are drawn from the runs alone.
+"""The page's pictures, one module each, drawn from the runs alone.
 
-`draw(runs, path)` writes a PNG, or returns a sentence that says what the runs lack for it.
+`draw(runs, path)` writes a PNG, or returns a phrase that says which data the runs lack.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from benchmarks.results.schema import Run
 
 Draw = Callable[[Sequence[Run], Path], str | None]
 
-# Name of the file -> what it shows, and how it is drawn.
+# Name of the file -> (alternative text, draw function).
 PICTURES: dict[str, tuple[str, Draw]] = {
     "floor": ("Fraction of the floor that each operator reaches, beside its peers", floor.draw),
     "roofline": ("Rooflines: arithmetic per second against arithmetic per byte", roofline.draw),

@@ -1,4 +1,4 @@
-"""The time of a Python call on a few numbers: what a framework and its operators cost the host."""
+"""The time of a Python call on a few numbers: the host overhead of a framework and its operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A panel for each framework, a line for each operator and direction, a dot for each contender."""
+"""Dot plots: a panel per framework, a line per operator and direction, a dot per contender."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from benchmarks.operators import OPERATORS
 from benchmarks.page.pictures import style
 from benchmarks.results.schema import Row
 
-Values = Mapping[str, float]  # contender -> where its dot is
-Line = tuple[str, str]  # operator, variant
+Values = Mapping[str, float]  # contender -> x coordinate of its dot
+Line = tuple[str, str]  # (operator, variant)
 ORDER = list(OPERATORS)
 
 
 def lines(rows: Sequence[Row]) -> dict[Line, Row]:
-    """The first of the rows of each operator and direction."""
+    """The first row of each operator and direction."""
     found: dict[Line, Row] = {}
     for row in rows:
         found.setdefault((row["operator"], row["variant"]), row)
@@ -25,14 +25,14 @@ def lines(rows: Sequence[Row]) -> dict[Line, Row]:
 
 
 def panels(found: Mapping[str, Mapping[Line, Values]], xlabel: str) -> tuple[Any, Sequence[Any]]:
-    """A figure, and its axes: one for each title."""
+    """A figure with axes for each title."""
     all_lines = {line for values in found.values() for line in values}
     places = {line: i for i, line in enumerate(sorted(all_lines, key=lambda x: (ORDER.index(x[0]), x[1])))}
     size = (3 + 3.6 * len(found), 1.5 + 0.25 * len(places))
     figure, axes = plt.subplots(1, len(found), figsize=size, sharey=True, squeeze=False, layout="constrained")
     for ax, (title, values) in zip(axes[0], found.items(), strict=True):
         for line, of_line in values.items():
-            for name, value in reversed(list(of_line.items())):  # ours is on top
+            for name, value in reversed(list(of_line.items())):  # draws ours on top
                 ax.plot(value, places[line], markersize=7, linestyle="", **style.look(name))
         ax.grid(True)
         ax.set_title(title)

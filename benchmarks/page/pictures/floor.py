@@ -1,4 +1,4 @@
-"""The fraction of the floor that each operator reaches, beside every peer: at 1 it takes as long as a copy."""
+"""The floor over the time, for each operator and peer: at 1 it takes as long as a copy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def draw(runs: Sequence[Run], path: Path) -> str | None:
 
 
 def _rows(run: Run) -> list[Row]:
-    """Of one dtype: that of the operators over rows, where those were measured."""
+    """Rows with a floor, of one dtype: that of the operators over rows if they were measured."""
     rows = [row for section in SECTIONS for row in rows_of(run, section) if floor_of(row) and time_of(row, OURS)]
     return [row for row in rows if row["dtype"] == rows[0]["dtype"]]
 

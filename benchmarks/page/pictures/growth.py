@@ -1,4 +1,4 @@
-"""How the time grows: with the number of elements, with that of rows, and with the length of a row."""
+"""Growth of the time with the number of elements, with the number of rows, and with the row length."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def draw(runs: Sequence[Run], path: Path) -> str | None:
             if points:
                 ax.plot(*zip(*points, strict=True), **options)
         ax.set_xscale("log", base=2)
-        ax.margins(x=0.02)  # or the next power beyond the last has a label that is cut off
+        ax.margins(x=0.02)  # wider margins would show the cut-off label of the next power
         ax.set_yscale("log")
         ax.grid(True)
         ax.set_title(title)

@@ -1,6 +1,6 @@
 """A roofline for each dtype: arithmetic per second against arithmetic per byte.
 
-Its roofs were measured in the same run: the best bandwidth of a copy, and the best matrix product of that dtype.
+The roofs are measured in the same run: the highest bandwidth of a copy, and the fastest matrix product of that dtype.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.results.schema import Row, Run
 
 LEADER = {"arrowstyle": "-", "color": "#AAAAAA", "linewidth": 0.7}
 SECTIONS = ("stream", "rows", "dtypes", "matmul", "cpu", "cpu-rows")
-LINE = 11  # points between the labels
+LINE = 11  # points between labels
 
 
 def draw(runs: Sequence[Run], path: Path) -> str | None:
@@ -70,7 +70,7 @@ def _panel(ax: Any, title: str, rows: Sequence[Row], bandwidth: float) -> None:
 
 
 def _label(ax: Any, rows: Sequence[Row]) -> None:
-    """Names in a column to the right of the points, in their order, each tied to ours."""
+    """Labels in a column to the right of the points, in the same order, each with a line to our point."""
     first: dict[str, Row] = {}
     for row in sorted(rows, key=lambda row: row["variant"] != "forward"):
         first.setdefault(row["operator"], row)
@@ -90,7 +90,7 @@ def _label(ax: Any, rows: Sequence[Row]) -> None:
 
 
 def _rows(run: Run, dtype: str) -> list[Row]:
-    """Those of which operations and bytes were counted."""
+    """The rows whose operations and bytes were counted."""
     return [
         row
         for row in run["results"]
@@ -100,7 +100,7 @@ def _rows(run: Run, dtype: str) -> list[Row]:
 
 
 def _bandwidth(run: Run) -> float:
-    """The best of all copies, in bytes per second."""
+    """The highest bandwidth of a copy, in bytes per second."""
     copies = [row for row in run["results"] if row["section"] in SECTIONS and time_of(row, "copy")]
     return max((row["contenders"]["copy"]["work"] / (time_of(row, "copy") or 1) for row in copies), default=0.0)
 

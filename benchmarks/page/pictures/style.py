@@ -1,4 +1,4 @@
-"""What all pictures share: a contender looks the same in each."""
+"""The style of all pictures: each contender has the same colour and marker everywhere."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from PIL.PngImagePlugin import PngInfo
 from benchmarks.page.summary import OURS
 from benchmarks.results.schema import Run
 
-# Okabe and Ito's colours, which colour-blind readers tell apart, but for the yellow, too pale on white. Markers tell
-# contenders apart in grey, too.
+# Okabe and Ito's palette for colour-blind readers, without its yellow, which is too pale on white. Markers distinguish
+# contenders in greyscale.
 LOOKS = {
     OURS: ("#0072B2", "o"),
     "eager": ("#E69F00", "s"),
@@ -33,7 +33,7 @@ LOOKS = {
 }
 OTHERS = ("#777777", "d")  # references: addcmul, tf.add, the bare operators
 GREY = "#555555"
-SHOWS = "Shows"  # the name of the digest in the file
+SHOWS = "Shows"  # PNG text field with the digest of the runs
 
 plt.rcParams.update(
     {
@@ -51,7 +51,7 @@ plt.rcParams.update(
 
 
 def look(name: str, *, filled: bool = True) -> dict[str, Any]:
-    """Our graph, or what XLA made of it, has our colour and the other's shape, and is hollow."""
+    """The look of a contender. fusedops under a graph or XLA has our colour and the mode's marker, hollow."""
     mode = name.removeprefix(f"{OURS}, ")
     colour, marker = LOOKS.get(name, OTHERS)
     if mode != name:
@@ -66,7 +66,7 @@ def legend(figure: Any, names: Iterable[str], more: Mapping[str, dict[str, Any]]
 
 
 def save(figure: Any, path: Path, runs: Sequence[Run]) -> None:
-    """In 256 colours, a third of the bytes. The file says which runs it shows, or nobody would see that it is old."""
+    """Saves in 256 colours, a third of the size. The file holds a digest of the runs, which reveals a stale picture."""
     picture, text = io.BytesIO(), PngInfo()
     text.add_text(SHOWS, digest(runs))
     figure.savefig(picture, format="png", dpi=100)
