@@ -107,7 +107,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--prepare", metavar="I/N", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.json and not options.framework:
-        parser.error("--json needs --framework: the frameworks are measured in processes of their own")
+        parser.error("--json needs --framework: each framework is measured in a separate process")
     for path in (*(options.merge or ()), *([options.compare] if options.compare else ())):
         try:
             _load(path)

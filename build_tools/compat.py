@@ -98,11 +98,11 @@ def _interpreters(version: str) -> Iterator[str]:
     folders = [Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep)]
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     candidates = [folder / name for folder in folders] + sorted(pyenv.glob(f"versions/{version}.*/bin/{name}"))
-    question = "import ensurepip, sys; print('%d.%d' % sys.version_info[:2])"
+    program = "import ensurepip, sys; print('%d.%d' % sys.version_info[:2])"
     for candidate in candidates:
         if candidate.exists():
-            answer = subprocess.run([candidate, "-c", question], capture_output=True, text=True)
-            if answer.returncode == 0 and answer.stdout.strip() == version:
+            done = subprocess.run([candidate, "-c", program], capture_output=True, text=True)
+            if done.returncode == 0 and done.stdout.strip() == version:
                 yield str(candidate)
 
 

@@ -85,7 +85,7 @@ def _run(tool: str, *arguments: str) -> None:
     folders = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     done = subprocess.run([sys.executable, "-m", tool, *arguments], env={**os.environ, "PATH": folders})
     if done.returncode:
-        raise SystemExit(f"fusedops: {tool} {arguments[0]} failed; what it said is above")
+        raise SystemExit(f"fusedops: {tool} {arguments[0]} failed; its output is above")
 
 
 if __name__ == "__main__":

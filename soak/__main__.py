@@ -49,15 +49,15 @@ def main() -> None:
         options.eager,
     )
     start = time.monotonic()
-    with _Show(console, order) as showing:
+    with _Show(console, order) as display:
         if options.processes > 1:
-            reports = crew.run(order, options.processes, showing.show, showing.stopped)
+            reports = crew.run(order, options.processes, display.show, display.stopped)
         else:
             faulthandler.enable()
-            for what in prepare(order):
-                console.print(f"Not here: {what}", highlight=False)
+            for missing in prepare(order):
+                console.print(f"Not available: {missing}", highlight=False)
             begin = (lambda number: print(number, flush=True)) if options.trace else (lambda number: None)
-            reports = [work(order, 0, 1, lambda one: showing.show([one]), begin, showing.stopped)]
+            reports = [work(order, 0, 1, lambda one: display.show([one]), begin, display.stopped)]
     judged = options.eager and not options.trace
     report.show(console, reports, time.monotonic() - start, judged)
     if not report.total(reports):
@@ -72,7 +72,7 @@ def _one(console: Console, seed: int, number: int) -> int:
     print(plan)
     prepare(Order(seed, None, None, FRAMEWORKS, (plan.device,), (), ()))
     if not running.side(plan.framework, plan.device):
-        sys.exit(f"{plan.framework} on {plan.device} is not here")
+        sys.exit(f"{plan.framework} on {plan.device} is not available")
     failure = running.attempt(plan)
     print(f"{failure.sentence}\n{failure.program}" if failure else "Right")
     return 1 if failure else 0

@@ -240,13 +240,13 @@ class _Builder:
     def _gradients(self, upstream: Sequence[str]) -> list[Expected]:
         """The gradients of each mapped call, also with respect to inputs shared by the calls."""
         dys = [self._values(self.others[name]) for name in upstream]
-        of_calls = [([dy[i] for dy in dys] if self.is_mapped else dys, x) for i, x in enumerate(self.all_arguments)]
-        exact = [self.spec.gradients(*dy, **x) for dy, x in of_calls]
-        size = [self.spec.gradient_magnitude(*dy, **x) for dy, x in of_calls]
-        of_names = [[tuple(found[name] for name in self.wanted) for found in each] for each in (exact, size)]
+        arguments = [([dy[i] for dy in dys] if self.is_mapped else dys, x) for i, x in enumerate(self.all_arguments)]
+        exact = [self.spec.gradients(*dy, **x) for dy, x in arguments]
+        size = [self.spec.gradient_magnitude(*dy, **x) for dy, x in arguments]
+        per_call = [[tuple(found[name] for name in self.wanted) for found in each] for each in (exact, size)]
         return [
             self._expected(f"gradient of {name}", exact, size, f"d{name}", self.inputs[name].dtype)
-            for name, exact, size in zip(self.wanted, *map(self._stacked, of_names), strict=True)
+            for name, exact, size in zip(self.wanted, *map(self._stacked, per_call), strict=True)
         ]
 
     def _jvp(self, outputs: list[Expected]) -> tuple[list[Expected], Directional]:
@@ -277,14 +277,14 @@ class _Builder:
             return expected, None
         vs = dict(zip(self.wanted, (self._values(self.others[name]) for name in directions), strict=True))
         shifts = [self.random.normal(size=x.shape) for x in like]
-        of_inputs = dict(zip(self.wanted, shifts, strict=False))
-        of_upstream = shifts[len(self.wanted) :]
+        input_shifts = dict(zip(self.wanted, shifts, strict=False))
+        upstream_shifts = shifts[len(self.wanted) :]
         dys = [self._values(self.others[name]) for name in upstream]
         step = LONGEST(1e-9)  # rounding contributes an error of 1e-10
 
         def gradients(function: Callable[..., Any], step: Any) -> dict[str, Any]:
-            moved = {name: self.arguments[name] + step * shift for name, shift in of_inputs.items()}
-            shifted = [dy + step * shift for dy, shift in zip(dys, of_upstream, strict=True)]
+            moved = {name: self.arguments[name] + step * shift for name, shift in input_shifts.items()}
+            shifted = [dy + step * shift for dy, shift in zip(dys, upstream_shifts, strict=True)]
             return function(*shifted, **{**self.arguments, **moved})
 
         def slope_of(step: Any) -> Any:

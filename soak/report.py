@@ -35,7 +35,7 @@ def show(console: Console, reports: Sequence[Report], seconds: float, judged: bo
         console.print(_table(title, calls, failed, place))
     console.print(_memory_table(reports))
     if not judged:
-        console.print("Memory is judged with --eager and without --trace alone", highlight=False)
+        console.print("Memory is judged only with --eager and without --trace", highlight=False)
     for text in problems(reports, judged):
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
@@ -79,8 +79,8 @@ def _table(title: str, calls: Counter[Key], failed: Counter[Key], place: int) ->
 
 def _memories(reports: Sequence[Report]) -> dict[str, Callable[[Sample], int]]:
     frameworks = sorted({name for report in reports for sample in report.memory for name in sample.gpu}, reverse=True)
-    of_gpu = {f"{NAMES[name]}'s tensors on the GPU": lambda sample, name=name: sample.gpu[name] for name in frameworks}
-    return {"process": lambda sample: sample.process, **of_gpu}
+    gpu = {f"{NAMES[name]}'s tensors on the GPU": lambda sample, name=name: sample.gpu[name] for name in frameworks}
+    return {"process": lambda sample: sample.process, **gpu}
 
 
 def _memory_points(report: Report) -> tuple[Sample, Sample, Sample] | None:

@@ -87,7 +87,7 @@ def _describe_gpu(side: Any, journal: Journal, quick: bool) -> None:
 def _measure_all(console: Console, side: Any, cases: Sequence[Case], quick: bool, journal: Journal) -> bool:
     """Returns False if the GPU has become unusable."""
     efforts = [effort_of(case, quick) for case in cases]
-    console.print(f"{len(cases)} rows, of which the clocks alone take about {sum(x.total for x in efforts):.0f} s")
+    console.print(f"{len(cases)} rows; timing takes about {sum(x.total for x in efforts):.0f} s")
     both, costs = list(zip(cases, efforts, strict=True)), [effort.total + SETUP for effort in efforts]
     for place, (case, effort) in shown(console, side.TITLE, both, costs):
         begin = time.perf_counter()

@@ -68,7 +68,7 @@ ENDING = """\
 
 
 def page(folder: Path) -> str:
-    """The text; draws the pictures beside the runs in `folder`."""
+    """The text of the page. Draws the pictures into `folder`, which has the runs."""
     machines = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
 
     def first(name: str) -> tuple[bool, int]:  # GPUs first; then by the number of rows

@@ -26,7 +26,7 @@ def torch_version(torch: Path) -> str:
     try:
         return re.search(r"^__version__ = ['\"](.+)['\"]", (torch / "version.py").read_text(), re.MULTILINE)[1]  # type: ignore[index]
     except (OSError, TypeError):
-        raise BuildError(f"{torch / 'version.py'} does not tell the version of torch") from None
+        raise BuildError(f"{torch / 'version.py'} does not have the version of torch") from None
 
 
 def installed_torch() -> Path:

@@ -58,9 +58,9 @@ def find_toolkit(options: Options) -> Toolkit:
     raise NoCudaError(f"the CUDA toolkit in {home} has no libcudart_static.a")
 
 
-def _nvcc(home: Path, question: str) -> str:
+def _nvcc(home: Path, option: str) -> str:
     try:
-        return subprocess.run([home / "bin/nvcc", question], capture_output=True, text=True, check=True).stdout
+        return subprocess.run([home / "bin/nvcc", option], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         raise NoCudaError(f"{home / 'bin/nvcc'} does not run") from None
 

@@ -14,6 +14,6 @@ def show_site_packages() -> None:
     that pip chose for the build in front.
     """
     # -E: pip isolates a build through PYTHONPATH.
-    question = [sys.executable, "-E", "-c", "import json, sys; print(json.dumps(sys.path[1:]))"]
-    answer = subprocess.run(question, capture_output=True, text=True, check=True).stdout
-    sys.path += [place for place in json.loads(answer) if place not in sys.path]
+    command = [sys.executable, "-E", "-c", "import json, sys; print(json.dumps(sys.path[1:]))"]
+    folders = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    sys.path += [folder for folder in folders if folder not in sys.path]

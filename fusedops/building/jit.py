@@ -161,9 +161,9 @@ def _build(cache: Path, sources: Path, options: Options, cuda: Cuda | None, show
     objects = add_core(ninja, options, cuda)
     steps = 0
 
-    def show_core(done: int, of_core: int, begun: str, running: Sequence[str] = ()) -> None:
+    def show_core(done: int, core_steps: int, begun: str, running: Sequence[str] = ()) -> None:
         nonlocal steps
-        steps = of_core
+        steps = core_steps
         show(done, steps + 2, begun, running)
 
     def show_rest(done: int, begun: str) -> None:

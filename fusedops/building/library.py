@@ -54,13 +54,13 @@ def read(sources: Sequence[Path]) -> Library:
     core = _core()
     found = includes.find(sources, core)
     headers = sorted(path for suffix in ("h", "cuh") for path in core.rglob(f"*.{suffix}"))
-    of_core = [
+    core_files = [
         (str(path.relative_to(core)), path.read_bytes()) for path in (*headers, *(core / x for x in FOR_LIBRARIES))
     ]
     key = hashlib.sha256()
     for word in (*cpp(options, with_kernels=False), options.processor, str(len(sources))):
         key.update(word.encode() + b"\0")
-    for name, text in (*found.texts, *of_core):
+    for name, text in (*found.texts, *core_files):
         key.update(f"{name}\0{len(text)}\0".encode() + text)
     return Library(tuple(sources), found.folders, options, key.hexdigest()[:32])
 
@@ -180,18 +180,18 @@ def _compile(library: Library, gpus: _Gpus | None, folder: Path) -> Path:
         english = os.environ | {"LC_ALL": "C"}
         done = subprocess.run(command, cwd=folder, env=english, capture_output=True, text=True, errors="replace")
         if done.returncode:
-            raise BuildError(_complaint(done.stderr + done.stdout, places))
+            raise BuildError(_compiler_error(done.stderr + done.stdout, places))
 
     search = [f"-I{places[place]}" for place in library.folders]
-    of_cpp = [*cpp(options, gpus is not None), *search]
-    commands = [[*of_cpp, "-c", f"{CORE}/{source}"] for source in FOR_LIBRARIES]
+    compile_cpp = [*cpp(options, gpus is not None), *search]
+    commands = [[*compile_cpp, "-c", f"{CORE}/{source}"] for source in FOR_LIBRARIES]
     for source in library.sources:
         file = f"{places[source.parent]}/{source.name}"
         if source.suffix == ".cpp":
-            commands.append([*of_cpp, "-c", file])
+            commands.append([*compile_cpp, "-c", file])
         elif gpus:
-            of_cu = [*nvcc(options, gpus.toolkit, search), *for_gpus(options, gpus.architectures)]
-            commands.append([*of_cu, "-c", file])
+            compile_cu = [*nvcc(options, gpus.toolkit, search), *for_gpus(options, gpus.architectures)]
+            commands.append([*compile_cu, "-c", file])
     objects = [f"{i}.o" for i in range(len(commands))]
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(run, ([*command, "-o", made] for command, made in zip(commands, objects, strict=True))))
@@ -200,9 +200,9 @@ def _compile(library: Library, gpus: _Gpus | None, folder: Path) -> Path:
     return folder / "library.so"
 
 
-def _complaint(output: str, places: Mapping[Path, str]) -> str:
+def _compiler_error(output: str, places: Mapping[Path, str]) -> str:
     """The compiler's output, preceded by its first error."""
     for place, link in places.items():
         output = re.sub(rf"\b{link}/", lambda found, place=place: f"{place}/", output)  # type: ignore[misc]
     errors = re.findall(r"^.*(?:error|multiple definition|undefined reference).*$", output, re.M)
-    return f"the compiler failed: {errors[0].strip() if errors else 'it says nothing'}\n\n{output}"
+    return f"the compiler failed: {errors[0].strip() if errors else 'it printed no error'}\n\n{output}"

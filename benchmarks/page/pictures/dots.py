@@ -31,8 +31,8 @@ def panels(found: Mapping[str, Mapping[Line, Values]], xlabel: str) -> tuple[Any
     size = (3 + 3.6 * len(found), 1.5 + 0.25 * len(places))
     figure, axes = plt.subplots(1, len(found), figsize=size, sharey=True, squeeze=False, layout="constrained")
     for ax, (title, values) in zip(axes[0], found.items(), strict=True):
-        for line, of_line in values.items():
-            for name, value in reversed(list(of_line.items())):  # draws ours on top
+        for line, dots in values.items():
+            for name, value in reversed(list(dots.items())):  # draws ours on top
                 ax.plot(value, places[line], markersize=7, linestyle="", **style.look(name))
         ax.grid(True)
         ax.set_title(title)
