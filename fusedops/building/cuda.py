@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fusedops.building.options import Options
 
-OLDEST = (12, 4)  # the first whose nvcc knows __maxnreg__
+OLDEST = (12, 4)  # the first toolkit whose nvcc supports __maxnreg__
 CUTLASS = "nvidia-cutlass==4.2.0.0"
 
 
