@@ -9,6 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from fusedops import functions
+
 FOLDER = Path(__file__).resolve().parents[1] / "build" / "reference"
 
 # A section of a docstring, such as "Args:": a line that ends in a colon, and the indented lines below it.
@@ -21,7 +23,6 @@ def pages() -> dict[str, str]:
     import fusedops.tf.keras  # imported here because the other functions of this file need only one framework
     import fusedops.torch.nn
     import fusedops.torch.optim
-    from fusedops import functions
 
     nn, keras, optim = fusedops.torch.nn, fusedops.tf.keras, fusedops.torch.optim
     layers = [name for name in keras.__all__ if inspect.isclass(getattr(keras, name))]
@@ -78,7 +79,8 @@ def _summary(member: Any) -> str:
 
 
 def _description(member: Any) -> str:
-    return inspect.getdoc(member) or ""
+    shown = functions.whole_description(member) if member in functions.PUBLIC else inspect.getdoc(member)
+    return (shown or "").rstrip()
 
 
 def _entry(name: str, member: Any) -> str:

@@ -38,14 +38,21 @@ PUBLIC: tuple[Any, ...] = tuple(
         key=lambda function: function.__name__,
     )
 )
-__all__ = [function.__name__ for function in PUBLIC]
+_NAMED = {function.__name__: function for function in PUBLIC}
+__all__ = [*_NAMED]
 # Those that make tensors of tensors; the others make functions, or are called for their effect.
 _OTHERS = {own.__name__, accumulation.__name__}
 OF_TENSORS = [function.__name__ for function in PUBLIC if function.__module__ not in _OTHERS]
 
 NAME = inspect.Parameter("name", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="str | None")
 _WIDTH = 116  # of a description without its indentation
-_TITLES = {name: framework.title for name, framework in loading.FRAMEWORKS.items()}
+_TITLES = "|".join(framework.title for framework in loading.FRAMEWORKS.values())
+_SHARED = re.compile(r"^    (?P<names>\w+(?:, \w+)*): as in `(?P<function>\w+)`\.\n", re.M)
+_ENTRY = re.compile(r"^    (\w+): (.*\n(?:     .*\n)*)", re.M)
+_ERRORS = """\
+    RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or dtype,
+        or is out of range.
+"""
 
 
 def define(module: dict[str, Any], **names: Any) -> list[str]:
@@ -81,11 +88,34 @@ def signature(function: Callable[..., Any], framework: str) -> inspect.Signature
     return plain.replace(parameters=[*parameters, NAME])
 
 
-def description(function: Callable[..., Any], framework: str) -> str | None:
-    """The function's docstring without the section and the errors of other frameworks."""
+def whole_description(function: Callable[..., Any]) -> str | None:
+    """The function's docstring, in which text that functions share is written out.
+
+    An entry `eps, weight: as in `rms_norm`.` stands for the entries of these arguments there. The errors that a
+    function of tensors raises for its arguments need no entry.
+    """
     if function.__doc__ is None:  # python -OO
         return None
-    own_title, titles = _TITLES[framework], "|".join(_TITLES.values())
+
+    def entries(shared: re.Match[str]) -> str:
+        described = whole_description(_NAMED[shared["function"]]) or ""
+        there = dict(_ENTRY.findall(described.partition("\nArgs:\n")[2].partition("\n\n")[0] + "\n"))
+        return "".join(f"    {name}: {there[name]}" for name in shared["names"].split(", "))
+
+    text = _SHARED.sub(entries, f"{inspect.cleandoc(function.__doc__)}\n")
+    if function.__name__ not in OF_TENSORS or _ERRORS.partition(":")[0] in text:
+        return text
+    if "\nRaises:\n" not in text:
+        text = re.sub(rf"(?=^(?:{_TITLES}):\n)", "Raises:\n\n", text, count=1, flags=re.M)
+    return text.replace("\nRaises:\n", f"\nRaises:\n{_ERRORS}", 1)
+
+
+def description(function: Callable[..., Any], framework: str) -> str | None:
+    """The function's description without the section and the errors of other frameworks."""
+    text = whole_description(function)
+    if text is None:
+        return None
+    own_title = loading.FRAMEWORKS[framework].title
 
     def of_framework(errors: re.Match[str]) -> str:
         """An entry of the section Raises, such as `RuntimeError (PyTorch), LookupError (TensorFlow): ...`."""
@@ -95,8 +125,7 @@ def description(function: Callable[..., Any], framework: str) -> str | None:
         entry = f"    {kinds[1]}: {' '.join(errors['text'].split())}"
         return textwrap.fill(entry, _WIDTH, subsequent_indent=" " * 8) + "\n"
 
-    text = f"{inspect.cleandoc(function.__doc__)}\n"
-    text = re.sub(rf"^(?!{own_title})(?:{titles}):\n(?:(?: .*)?\n)+", "", text, flags=re.M)
+    text = re.sub(rf"^(?!{own_title})(?:{_TITLES}):\n(?:(?: .*)?\n)+", "", text, flags=re.M)
     return re.sub(
-        rf"^    (?P<kinds>\w[\w, ]* \((?:{titles})\).*?): (?P<text>.*\n(?:     .*\n)*)", of_framework, text, flags=re.M
+        rf"^    (?P<kinds>\w[\w, ]* \((?:{_TITLES})\).*?): (?P<text>.*\n(?:     .*\n)*)", of_framework, text, flags=re.M
     ).rstrip()

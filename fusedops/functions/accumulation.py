@@ -16,10 +16,7 @@ def accumulate_matmul(
     Args:
         total: [..., M, N], float64 if a is, else float32. In PyTorch a tensor, in TensorFlow a variable of its own or
             of Keras's. It is updated.
-        a: [..., M, K], or [..., K, M] with `transpose_a`; float64, float32, float16 or bfloat16.
-        b: [..., K, N], or [..., N, K] with `transpose_b`; of a's dtype. Its leading dimensions are a's, or it has none.
-        transpose_a: whether a's last two dimensions are exchanged.
-        transpose_b: whether b's last two dimensions are exchanged.
+        a, b, transpose_a, transpose_b: as in `matmul`.
 
     Returns:
         Nothing. The order of the sums follows from sizes, layouts and alignment alone, as in `matmul`.

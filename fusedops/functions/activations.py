@@ -24,8 +24,6 @@ def bias_act(x: Tensor, bias: Tensor | None = None, activation: Activation = "ge
         dx = dy · act'(x + bias); dbias is the sum of dx over all dimensions but the last.
 
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
         ValueError: `activation` is not one of those above.
 
     PyTorch:
@@ -82,8 +80,6 @@ def bias_act_float8(
         torch.no_grad(), and TensorFlow one that a tape watches, unless it is given as tf.stop_gradient(x).
 
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
         RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
         ValueError: `activation`, `scaling` or `dtype` is not one of those above.
 
@@ -123,8 +119,6 @@ def gated_act(gate: Tensor, up: Tensor | None = None, activation: Activation = "
         dgate = dy · up · act'(gate) and dup = dy · act(gate). The gradient of a packed gate is packed.
 
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
         ValueError: `activation` is not one of those of `bias_act`.
 
     PyTorch:
@@ -155,9 +149,7 @@ def gated_act_float8(
         gate: as in `gated_act`, with at least one dimension.
         up: as in `gated_act`.
         activation: as in `bias_act`.
-        scale: as in `bias_act_float8`.
-        scaling: as in `bias_act_float8`.
-        dtype: as in `bias_act_float8`.
+        scale, scaling, dtype: as in `bias_act_float8`.
 
     Returns:
         y, of gate's shape, or [..., D] if it is packed, and its scale.
@@ -166,8 +158,6 @@ def gated_act_float8(
         None, as in `bias_act_float8`.
 
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
         RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
         ValueError: `activation`, `scaling` or `dtype` is not one of those of `bias_act_float8`.
 
@@ -192,18 +182,13 @@ def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
     """silu(gate) · up: `gated_act` with `silu`.
 
     Args:
-        gate: as in `gated_act`; without `up` packed, [..., 2D].
-        up: gate's shape and dtype.
+        gate, up: as in `gated_act`.
 
     Returns:
         A tensor of gate's shape, or [..., D] if it is packed, and of its dtype.
 
     Gradient:
         As in `gated_act`.
-
-    Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
 
     PyTorch:
         >>> fo.swiglu(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
@@ -225,8 +210,7 @@ def geglu(gate: Tensor, up: Tensor | None = None, *, approximate: Approximation 
     """gelu(gate) · up: `gated_act` with `gelu` or `gelu_tanh`.
 
     Args:
-        gate: as in `gated_act`; without `up` packed, [..., 2D].
-        up: gate's shape and dtype.
+        gate, up: as in `gated_act`.
         approximate: "none" for `gelu`, "tanh" for `gelu_tanh`.
 
     Returns:
@@ -236,8 +220,6 @@ def geglu(gate: Tensor, up: Tensor | None = None, *, approximate: Approximation 
         As in `gated_act`.
 
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
         ValueError: `approximate` is neither of the two.
 
     PyTorch:
@@ -262,18 +244,13 @@ def reglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
     """relu(gate) · up: `gated_act` with `relu`.
 
     Args:
-        gate: as in `gated_act`; without `up` packed, [..., 2D].
-        up: gate's shape and dtype.
+        gate, up: as in `gated_act`.
 
     Returns:
         A tensor of gate's shape, or [..., D] if it is packed, and of its dtype.
 
     Gradient:
         As in `gated_act`.
-
-    Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
 
     PyTorch:
         >>> fo.reglu(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))

@@ -21,10 +21,6 @@ def axpby(a: float | Tensor, x: Tensor, b: Tensor) -> Tensor:
     Gradient:
         da = Σ dy·x, dx = a·dy and db = dy. One pass over dy and x computes da and dx.
 
-    Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
-
     PyTorch:
         Under torch.compile a number that varies does not cause a recompilation.
 
@@ -53,10 +49,6 @@ def add(x: Tensor, y: Tensor) -> Tensor:
     Gradient:
         Of x and of y, the upstream gradient.
 
-    Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
-
     PyTorch:
         >>> fo.add(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]))
         tensor([4., 6.])
@@ -80,10 +72,6 @@ def scale(x: Tensor, factor: float | Tensor) -> Tensor:
 
     Gradient:
         dx = factor·dy and dfactor = Σ dy·x.
-
-    Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
 
     PyTorch:
         Under torch.compile a number that varies does not cause a recompilation.
@@ -116,10 +104,6 @@ def dropout(x: Tensor, rate: float, seed: Tensor | tuple[int, int] | None = None
 
     Gradient:
         dx = dropout(dy) with the same seed.
-
-    Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype, or the rate is out of range.
 
     PyTorch:
         Without a seed, torch.manual_seed repeats the call, as does the state that torch.utils.checkpoint keeps; a CUDA
@@ -157,10 +141,6 @@ def dropout_add(x: Tensor, residual: Tensor, rate: float, seed: Tensor | tuple[i
     Gradient:
         dx = dropout(dy) with the same seed; of residual, the upstream gradient.
 
-    Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype, or the rate is out of range.
-
     PyTorch:
         What `dropout` says of seeds and rates.
 
@@ -185,9 +165,6 @@ def relu(x: Tensor) -> Tensor:
 
     Gradient:
         dx = dy where x > 0, and 0 elsewhere, also at 0. A NaN passes its gradient on.
-
-    Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): x has the wrong dtype.
 
     PyTorch:
         >>> fo.relu(torch.tensor([-1.0, 2.0]))
@@ -214,10 +191,6 @@ def polynomial_activation(x: Tensor, coefficients: Sequence[float] = (1.0, 1.0, 
 
     Gradient:
         dx = dy · (c₁ + 2·c₂·x + 3·c₃·x² + ...). The coefficients have no gradient.
-
-    Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): x has the wrong dtype, or there are no
-            coefficients or more than 8.
 
     PyTorch:
         >>> fo.polynomial_activation(torch.tensor([1.0, 2.0]), (1.0, 0.0, 3.0))

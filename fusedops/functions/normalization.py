@@ -26,10 +26,6 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, *, eps: float = 1e-6, weig
         With r = rsqrt(mean(x²) + eps), n = x·r and g = dy·(weight + weight_offset): dx = r·(g - n·mean(g·n)), and
         dweight is the sum of dy·n over the rows. One pass computes both.
 
-    Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype, or a number is out of range.
-
     PyTorch:
         `eps` is a constant of compiled code: torch.compile compiles again for each value.
 
@@ -61,12 +57,9 @@ def add_rms_norm(
     s is rounded to x's dtype before it is normalized, as if the steps were separate operators.
 
     Args:
-        x: [..., columns], float64, float32, float16 or bfloat16. Rows may be strided: they are read in place.
+        x: as in `rms_norm`.
         residual: x's shape and dtype.
-        weight: [columns], of x's dtype, or float32 beside a 16-bit x; None means a factor of 1.
-        eps: at least 0; added to the mean of squares, in the compute dtype.
-        weight_offset: added to the weight in the compute dtype; 1 for weights that are stored as the difference from 1,
-            as in Gemma. Unused without a weight.
+        weight, eps, weight_offset: as in `rms_norm`.
         dropout: the probability with which an element of x is dropped, from 0 to below 1.
         seed: as in `dropout`, which drops the same with it. Unused if `dropout` is 0.
 
@@ -76,10 +69,6 @@ def add_rms_norm(
     Gradient:
         x and residual have the same gradient: that of `rms_norm` at s, plus the gradient of the second result. With
         dropout, x has `dropout` of it, with the same seed.
-
-    Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype, or a number is out of range.
 
     PyTorch:
         `eps` and `dropout` are constants of compiled code: torch.compile compiles again for each value.
@@ -112,13 +101,8 @@ def rms_norm_float8(
     """(y, scale) with rms_norm(x) ≈ y · scale, y in 8 bits, rounded and scaled as by `bias_act_float8`.
 
     Args:
-        x: as in `rms_norm`.
-        weight: as in `rms_norm`.
-        eps: as in `rms_norm`.
-        weight_offset: as in `rms_norm`.
-        scale: as in `bias_act_float8`.
-        scaling: as in `bias_act_float8`.
-        dtype: as in `bias_act_float8`.
+        x, weight, eps, weight_offset: as in `rms_norm`.
+        scale, scaling, dtype: as in `bias_act_float8`.
 
     Returns:
         y, of x's shape, and its scale. The normalized values are rounded once, from float32, or float64.
@@ -127,8 +111,6 @@ def rms_norm_float8(
         None, as in `bias_act_float8`.
 
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype, or a number is out of range.
         RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
         ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
 
@@ -165,14 +147,8 @@ def add_rms_norm_float8(
     """(y, scale, s) with s = x + residual and rms_norm(s) ≈ y · scale, y in 8 bits, as by `bias_act_float8`.
 
     Args:
-        x: as in `add_rms_norm`.
-        residual: as in `add_rms_norm`.
-        weight: as in `rms_norm`.
-        eps: as in `rms_norm`.
-        weight_offset: as in `rms_norm`.
-        scale: as in `bias_act_float8`.
-        scaling: as in `bias_act_float8`.
-        dtype: as in `bias_act_float8`.
+        x, residual, weight, eps, weight_offset: as in `add_rms_norm`.
+        scale, scaling, dtype: as in `bias_act_float8`.
 
     Returns:
         y, of x's shape, its scale, and the sum for the next residual connection, in x's dtype.
@@ -181,8 +157,6 @@ def add_rms_norm_float8(
         None, as in `bias_act_float8`.
 
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype, or a number is out of range.
         RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
         ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
 
@@ -224,10 +198,6 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
         With r = rsqrt(var(x) + eps), n = (x − mean(x))·r and g = dy·weight: dx = r·(g − mean(g) − n·mean(g·n)); dweight
         is the sum of dy·n over the rows, dbias that of dy. One pass computes all three.
 
-    Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype, or a number is out of range.
-
     PyTorch:
         `eps` is a constant of compiled code: torch.compile compiles again for each value.
 
@@ -257,13 +227,8 @@ def layer_norm_float8(
     """(y, scale) with layer_norm(x) ≈ y · scale, y in 8 bits, rounded and scaled as by `bias_act_float8`.
 
     Args:
-        x: as in `layer_norm`.
-        weight: as in `layer_norm`.
-        bias: as in `layer_norm`.
-        eps: as in `layer_norm`.
-        scale: as in `bias_act_float8`.
-        scaling: as in `bias_act_float8`.
-        dtype: as in `bias_act_float8`.
+        x, weight, bias, eps: as in `layer_norm`.
+        scale, scaling, dtype: as in `bias_act_float8`.
 
     Returns:
         y, of x's shape, and its scale. The normalized values are rounded once, from float32, or float64.
@@ -272,8 +237,6 @@ def layer_norm_float8(
         None, as in `bias_act_float8`.
 
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype, or a number is out of range.
         RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
         ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
 
@@ -309,13 +272,9 @@ def add_layer_norm(
     s is rounded to x's dtype before it is normalized, as if the steps were separate operators.
 
     Args:
-        x: [..., columns], float64, float32, float16 or bfloat16. Rows may be strided: they are read in place.
-        residual: x's shape and dtype.
-        weight: [columns], of x's dtype, or float32 beside a 16-bit x; None means a factor of 1.
-        bias: [columns], of x's dtype, or float32 beside a 16-bit x; None adds nothing.
-        eps: at least 0; added to the variance, in the compute dtype.
-        dropout: the probability with which an element of x is dropped, from 0 to below 1.
-        seed: as in `dropout`, which drops the same with it. Unused if `dropout` is 0.
+        x, residual: as in `add_rms_norm`.
+        weight, bias, eps: as in `layer_norm`.
+        dropout, seed: as in `add_rms_norm`.
 
     Returns:
         The normalized sum, and the sum itself for the next residual connection: two tensors of x's shape and dtype.
@@ -323,10 +282,6 @@ def add_layer_norm(
     Gradient:
         x and residual have the same gradient: that of `layer_norm` at s, plus the gradient of the second result. With
         dropout, x has `dropout` of it, with the same seed.
-
-    Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype, or a number is out of range.
 
     PyTorch:
         `eps` and `dropout` are constants of compiled code: torch.compile compiles again for each value.

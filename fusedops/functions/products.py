@@ -28,10 +28,6 @@ def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool
         da = dy @ bᵀ and db = aᵀ @ dy, for matrices that are not transposed. The gradient of one b for a batch of a is
         summed over the batch.
 
-    Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
-
     PyTorch:
         Under autocast both inputs are cast to its dtype first, unless they are float64.
 
@@ -76,8 +72,6 @@ def linear(
         backward computes it again, with the same bits.
 
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
         ValueError: `activation` is not one of those of `bias_act`.
 
     PyTorch:
@@ -131,8 +125,6 @@ def gated_linear(
         called; otherwise the backward computes them again, with the same bits.
 
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
         ValueError: `activation` is not one of those of `bias_act`.
 
     PyTorch:

@@ -25,10 +25,6 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, seq_dim: int = -3, interleaved:
     Gradient:
         dx is dy, rotated by the opposite angles. cos and sin have no gradient.
 
-    Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
-
     PyTorch:
         >>> quarter_turn = torch.tensor([[0.0]]), torch.tensor([[1.0]])
         >>> fo.rope(torch.tensor([[[1.0, 2.0]]]), *quarter_turn)

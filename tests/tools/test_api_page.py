@@ -82,7 +82,7 @@ def test_a_description_is_that_of_its_framework(package):
     framework = package.__name__.partition(".")[2]
     (other,) = {*TITLES.values()} - {TITLES[framework]}
     for function in functions.PUBLIC:
-        whole = inspect.getdoc(function)
+        whole = functions.whole_description(function)
         text = inspect.getdoc(getattr(package, function.__name__))
         sections = [title for title, _ in reference.SECTION.findall(f"{whole}\n")]
         assert other in sections
