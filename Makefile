@@ -23,7 +23,7 @@ cpp_files := find core_cuda torch_binding torch_autograd tf_binding -name '*.cpp
 pytest := $(python) -m pytest $$($(python) -c 'import xdist; print("-n auto --dist worksteal")' 2>/dev/null)
 clang_format := $(python) -c 'from clang_format import clang_format; clang_format()'
 
-.PHONY: help build build-torch build-tf wheel test test-all test-compat demo example bench bench-check bench-report families soak docs reference operators format lint clean
+.PHONY: help build build-torch build-tf wheel test test-all test-compat demo example bench bench-check bench-report families soak docs reference format lint clean
 
 help:
 	@echo 'make build         build the bindings of PyTorch and TensorFlow'
@@ -42,7 +42,6 @@ help:
 	@echo 'make soak          build what is stale, check random calls against float64, for a minute'
 	@echo 'make docs          build what is stale, convert and measure a Keras transformer, write docs/keras.md'
 	@echo 'make reference     write the reference of all functions and layers into build/reference/'
-	@echo 'make operators     write the types of the operators, fusedops/functions/operators.py'
 	@echo 'make format        format Python and C++'
 	@echo 'make lint          check formatting, style and types'
 	@echo 'make clean         remove everything that was built, except .venv'
@@ -130,21 +129,17 @@ docs: build
 reference: build
 	@$(python) -m build_tools.reference
 
-operators: build
-	@$(python) -m build_tools.operators
-
 format: $(environment)
 	$(python) -m ruff format .
 	$(python) -m ruff check --fix .
 	$(cpp_files) | tr '\n' '\0' | xargs -0 $(clang_format) -i
 
-lint: $(environment)
+lint: build
 	$(python) -m ruff check .
 	$(python) -m ruff format --check .
 	$(cpp_files) | tr '\n' '\0' | xargs -0 $(clang_format) --dry-run -Werror
-	$(python) -m fusedops.building.stubs
 	$(python) -m mypy
 
 clean:
-	rm -rf build dist *.egg-info fusedops/*/*.so fusedops/*/_build.json fusedops/*/functions.pyi .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist *.egg-info fusedops/*/*.so fusedops/*/_build.json fusedops/*/functions.pyi fusedops/functions/operators.pyi .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -path ./.venv -prune -o -name __pycache__ -prune -exec rm -rf {} +

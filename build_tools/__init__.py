@@ -6,6 +6,6 @@ backend.py          the build backend for pip
 wheel.py            builds and checks a distributable wheel in dist/
 compat.py           tests a wheel with several versions of torch and Python
 times.py            CPU time and size of each object
-operators.py        writes fusedops/functions/operators.py from the compiled library
-reference.py        the API reference, one page per family
+operators.py        fusedops/functions/operators.pyi, from the compiled library
+reference.py        the API reference, a page for each family
 """

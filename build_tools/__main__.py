@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from build_tools import operators
 from fusedops.building.ahead import build
 from fusedops.loading import FRAMEWORKS
 
@@ -10,3 +11,4 @@ unknown = set(sys.argv[1:]) - FRAMEWORKS.keys()
 if unknown:
     raise SystemExit(f"fusedops: the bindings are {', '.join(FRAMEWORKS)}; got {', '.join(sorted(unknown))}")
 build(sys.argv[1:], Path())
+operators.write()

@@ -1,7 +1,7 @@
-"""python -m fusedops.building.stubs: writes functions.pyi of both packages in place, for editors and type checkers.
+"""functions.pyi of both packages, for editors and type checkers.
 
-The functions are defined while a package is imported, which type checkers do not see. The build writes the same files.
-Neither a compiled library nor a framework is needed.
+The functions are defined while a package is imported, which no checker sees. Their types need neither a compiled
+library nor a framework.
 """
 
 from __future__ import annotations
@@ -65,7 +65,3 @@ def write(package: Path) -> None:
         new = path.with_suffix(f".{os.getpid()}")  # an atomic replacement: a type checker may be reading
         new.write_text(text)
         new.replace(path)
-
-
-if __name__ == "__main__":
-    write(PACKAGE)

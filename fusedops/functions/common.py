@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from fusedops.checks import renamed as renamed
-from fusedops.functions.operators import Operators
+
+if TYPE_CHECKING:
+    from fusedops.functions.operators import Operators
 
 Tensor = Any
 TensorLike = Any  # what a function makes a tensor of: in PyTorch a tensor
 Variable = Any  # what a function updates: in PyTorch a tensor
-ops: Operators = cast(Operators, None)  # a framework's
+ops: Operators = cast("Operators", None)  # a framework's
 
 
 def may_need_gradient(*tensors: Tensor | None) -> bool:

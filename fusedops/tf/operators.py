@@ -7,14 +7,16 @@ whatever TensorFlow makes one of, None for an absent optional, a number where a 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from fusedops.declarations import Operator
-from fusedops.functions.operators import Operators
 from fusedops.tf import calls
 from fusedops.tf.library import KEEP, RAW, for_each
 
-OPERATORS = cast(Operators, SimpleNamespace())
+if TYPE_CHECKING:
+    from fusedops.functions.operators import Operators
+
+OPERATORS = cast("Operators", SimpleNamespace())
 
 
 def _offer(row: Operator) -> None:

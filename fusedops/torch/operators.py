@@ -11,12 +11,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from fusedops.declarations import Operator
-from fusedops.functions.operators import Operators
 from fusedops.torch import autograd, autograd_library, flops, internals, mapping, shapes  # noqa: F401  for their effect
 from fusedops.torch.arguments import arrangement
 from fusedops.torch.autocast import autocast
@@ -24,6 +23,9 @@ from fusedops.torch.calls import spelled_out
 from fusedops.torch.derivatives import FORMULA_NAMES
 from fusedops.torch.errors import check_dense, explain
 from fusedops.torch.library import SIGNATURES, Signature, for_each, overload
+
+if TYPE_CHECKING:
+    from fusedops.functions.operators import Operators
 
 _is_compiling = torch.compiler.is_compiling
 _is_any_autocast_enabled = internals.is_any_autocast_enabled
@@ -53,7 +55,7 @@ def _function(signature: Signature) -> Callable[..., Any]:
     return spelled_out(declaration, operator, checked, functools.partial(explain, declaration))
 
 
-OPERATORS = cast(Operators, SimpleNamespace())
+OPERATORS = cast("Operators", SimpleNamespace())
 
 
 def _offer(row: Operator) -> None:
