@@ -47,25 +47,23 @@ OF_TENSORS = [function.__name__ for function in PUBLIC if function.__module__ no
 NAME = inspect.Parameter("name", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="str | None")
 _WIDTH = 116  # of a description without its indentation
 _TITLES = "|".join(framework.title for framework in loading.FRAMEWORKS.values())
-_SHARED = re.compile(r"^    (?P<names>\w+(?:, \w+)*): as in `(?P<function>\w+)`\.\n", re.M)
-_ENTRY = re.compile(r"^    (\w+): (.*\n(?:     .*\n)*)", re.M)
+_SHARED = re.compile(r"^(?P<indent> *)(?P<names>\w+(?:, \w+)*): as in `(?P<function>\w+)`\.\n", re.M)
 _ERRORS = """\
     RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or dtype,
         or is out of range.
 """
 
 
-def define(module: dict[str, Any], **names: Any) -> list[str]:
+def define(module: dict[str, Any]) -> list[str]:
     """Defines the public functions in a framework's module, given as its `__dict__`, and returns their names.
 
     Each has the code of the function here, so that a traceback and `inspect.getsource` show this package. Its globals
     are the module's, since torch's compiler looks globals up in the module that they name: what the family's module
-    has, and `names`, the framework's own for those of common.py.
+    has, unless the framework's module has its own, as for names of common.py.
     """
     package = module["__package__"]
-    for family in FAMILIES:
-        module.update({name: value for name, value in vars(family).items() if not name.startswith("__")})
-    module.update(names)
+    shared = {name: value for family in FAMILIES for name, value in vars(family).items() if not name.startswith("__")}
+    module.update({**shared, **module})
     for function in PUBLIC:
         copy = FunctionType(function.__code__, module, function.__name__, function.__defaults__)
         copy.__kwdefaults__ = function.__kwdefaults__
@@ -91,18 +89,23 @@ def signature(function: Callable[..., Any], framework: str) -> inspect.Signature
 def whole_description(function: Callable[..., Any]) -> str | None:
     """The function's docstring, in which text that functions share is written out.
 
-    An entry `eps, weight: as in `rms_norm`.` stands for the entries of these arguments there. The errors that a
-    function of tensors raises for its arguments need no entry.
+    `eps, weight: as in `rms_norm`.` stands for the entries of these arguments there, and `Returns, Gradient: as in
+    `rms_norm`.` for these sections. The errors that a function of tensors raises for its arguments need no entry.
     """
     if function.__doc__ is None:  # python -OO
         return None
 
-    def entries(shared: re.Match[str]) -> str:
-        described = whole_description(_NAMED[shared["function"]]) or ""
-        there = dict(_ENTRY.findall(described.partition("\nArgs:\n")[2].partition("\n\n")[0] + "\n"))
-        return "".join(f"    {name}: {there[name]}" for name in shared["names"].split(", "))
+    def written_out(shared: re.Match[str]) -> str:
+        described, indent = whole_description(_NAMED[shared["function"]]) or "", shared["indent"]
 
-    text = _SHARED.sub(entries, f"{inspect.cleandoc(function.__doc__)}\n")
+        def entry(name: str) -> str:
+            found = re.search(rf"^{indent}{name}:.*\n(?:{indent} +.*\n)*", described, re.M)
+            assert found, f"{shared['function']} has no entry {name}"
+            return found[0]
+
+        return ("" if indent else "\n").join(map(entry, shared["names"].split(", ")))
+
+    text = _SHARED.sub(written_out, f"{inspect.cleandoc(function.__doc__)}\n")
     if function.__name__ not in OF_TENSORS or _ERRORS.partition(":")[0] in text:
         return text
     if "\nRaises:\n" not in text:

@@ -154,12 +154,7 @@ def gated_act_float8(
     Returns:
         y, of gate's shape, or [..., D] if it is packed, and its scale.
 
-    Gradient:
-        None, as in `bias_act_float8`.
-
-    Raises:
-        RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
-        ValueError: `activation`, `scaling` or `dtype` is not one of those of `bias_act_float8`.
+    Gradient, Raises: as in `bias_act_float8`.
 
     PyTorch:
         >>> y, scale = fo.gated_act_float8(torch.tensor([[1.0, 2.0, 3.5, 3.5]]), activation="relu")
@@ -170,8 +165,6 @@ def gated_act_float8(
         >>> y, scale = fo.gated_act_float8(tf.constant([[1.0, 2.0, 3.5, 3.5]]), activation="relu")
         >>> (tf.cast(y, tf.float32) * scale).numpy()
         array([[3.5, 7. ]], dtype=float32)
-
-    Source: Shazeer, "GLU variants improve transformer", 2020.
     """
     name = dtype_name(dtype)
     y, scales = ops.gated_act_float8(gate, up, scale, activation=activation, scaling=scaling, dtype=name)
@@ -184,11 +177,7 @@ def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
     Args:
         gate, up: as in `gated_act`.
 
-    Returns:
-        A tensor of gate's shape, or [..., D] if it is packed, and of its dtype.
-
-    Gradient:
-        As in `gated_act`.
+    Returns, Gradient, Source: as in `gated_act`.
 
     PyTorch:
         >>> fo.swiglu(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
@@ -197,8 +186,6 @@ def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
     TensorFlow:
         >>> fo.swiglu(tf.constant([[1.0, 2.0, 3.0, 4.0]])).numpy().round(4)
         array([[2.1932, 7.0464]], dtype=float32)
-
-    Source: Shazeer, "GLU variants improve transformer", 2020.
     """
     try:
         return ops.gated_act(gate, up, activation="silu")
@@ -213,11 +200,7 @@ def geglu(gate: Tensor, up: Tensor | None = None, *, approximate: Approximation 
         gate, up: as in `gated_act`.
         approximate: "none" for `gelu`, "tanh" for `gelu_tanh`.
 
-    Returns:
-        A tensor of gate's shape, or [..., D] if it is packed, and of its dtype.
-
-    Gradient:
-        As in `gated_act`.
+    Returns, Gradient, Source: as in `gated_act`.
 
     Raises:
         ValueError: `approximate` is neither of the two.
@@ -229,8 +212,6 @@ def geglu(gate: Tensor, up: Tensor | None = None, *, approximate: Approximation 
     TensorFlow:
         >>> fo.geglu(tf.constant([[1.0, 2.0, 3.0, 4.0]])).numpy().round(4)
         array([[2.524, 7.818]], dtype=float32)
-
-    Source: Shazeer, "GLU variants improve transformer", 2020.
     """
     if approximate not in ("none", "tanh"):
         raise ValueError(f"fusedops.geglu: approximate must be 'none' or 'tanh'; got {approximate!r}")
@@ -246,11 +227,7 @@ def reglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
     Args:
         gate, up: as in `gated_act`.
 
-    Returns:
-        A tensor of gate's shape, or [..., D] if it is packed, and of its dtype.
-
-    Gradient:
-        As in `gated_act`.
+    Returns, Gradient, Source: as in `gated_act`.
 
     PyTorch:
         >>> fo.reglu(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
@@ -259,8 +236,6 @@ def reglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
     TensorFlow:
         >>> fo.reglu(tf.constant([[1.0, 2.0, 3.0, 4.0]])).numpy().round(4)
         array([[3., 8.]], dtype=float32)
-
-    Source: Shazeer, "GLU variants improve transformer", 2020.
     """
     try:
         return ops.gated_act(gate, up, activation="relu")

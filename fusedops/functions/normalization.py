@@ -70,6 +70,8 @@ def add_rms_norm(
         x and residual have the same gradient: that of `rms_norm` at s, plus the gradient of the second result. With
         dropout, x has `dropout` of it, with the same seed.
 
+    Source: as in `rms_norm`.
+
     PyTorch:
         `eps` and `dropout` are constants of compiled code: torch.compile compiles again for each value.
 
@@ -80,8 +82,6 @@ def add_rms_norm(
         >>> y, s = fo.add_rms_norm(tf.constant([[1.0, 2.0]]), tf.constant([[2.0, 2.0]]))
         >>> y.numpy().round(4), s.numpy()
         (array([[0.8485, 1.1314]], dtype=float32), array([[3., 4.]], dtype=float32))
-
-    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
     seeds, rate = (None, 0.0) if dropout == 0 else (seed_of("add_rms_norm", seed, x), dropout)
     y, s, _ = ops.add_rms_norm(x, residual, weight, seeds, eps=eps, weight_offset=weight_offset, dropout=rate)
@@ -107,12 +107,13 @@ def rms_norm_float8(
     Returns:
         y, of x's shape, and its scale. The normalized values are rounded once, from float32, or float64.
 
-    Gradient:
-        None, as in `bias_act_float8`.
+    Gradient: as in `bias_act_float8`.
 
     Raises:
         RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
         ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
+
+    Source: as in `rms_norm`.
 
     PyTorch:
         >>> y, scale = fo.rms_norm_float8(torch.tensor([[1.0, 2.0]]))
@@ -123,8 +124,6 @@ def rms_norm_float8(
         >>> y, scale = fo.rms_norm_float8(tf.constant([[1.0, 2.0]]))
         >>> (tf.cast(y, tf.float32) * scale).numpy().round(4)
         array([[0.6325, 1.2649]], dtype=float32)
-
-    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
     float8 = dtype_name(dtype)
     y, scales = ops.rms_norm_float8(
@@ -153,12 +152,7 @@ def add_rms_norm_float8(
     Returns:
         y, of x's shape, its scale, and the sum for the next residual connection, in x's dtype.
 
-    Gradient:
-        None, as in `bias_act_float8`.
-
-    Raises:
-        RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
-        ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
+    Gradient, Raises, Source: as in `rms_norm_float8`.
 
     PyTorch:
         >>> y, scale, s = fo.add_rms_norm_float8(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 1.0]]))
@@ -169,8 +163,6 @@ def add_rms_norm_float8(
         >>> y, scale, s = fo.add_rms_norm_float8(tf.constant([[0.0, 1.0]]), tf.constant([[1.0, 1.0]]))
         >>> (tf.cast(y, tf.float32) * scale).numpy().round(4), s.numpy()
         (array([[0.6325, 1.2649]], dtype=float32), array([[1., 2.]], dtype=float32))
-
-    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
     float8 = dtype_name(dtype)
     y, scales, s = ops.add_rms_norm_float8(
@@ -191,8 +183,7 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
         bias: [columns], of x's dtype, or float32 beside a 16-bit x; None adds nothing.
         eps: at least 0; added to the variance, in the compute dtype.
 
-    Returns:
-        A tensor of x's shape and dtype. 16-bit inputs are computed and summed in float32 and rounded once.
+    Returns: as in `rms_norm`.
 
     Gradient:
         With r = rsqrt(var(x) + eps), n = (x − mean(x))·r and g = dy·weight: dx = r·(g − mean(g) − n·mean(g·n)); dweight
@@ -230,15 +221,9 @@ def layer_norm_float8(
         x, weight, bias, eps: as in `layer_norm`.
         scale, scaling, dtype: as in `bias_act_float8`.
 
-    Returns:
-        y, of x's shape, and its scale. The normalized values are rounded once, from float32, or float64.
+    Returns, Gradient, Raises: as in `rms_norm_float8`.
 
-    Gradient:
-        None, as in `bias_act_float8`.
-
-    Raises:
-        RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
-        ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
+    Source: as in `layer_norm`.
 
     PyTorch:
         >>> y, scale = fo.layer_norm_float8(torch.tensor([[1.0, 2.0, 3.0]]))
@@ -249,8 +234,6 @@ def layer_norm_float8(
         >>> y, scale = fo.layer_norm_float8(tf.constant([[1.0, 2.0, 3.0]]))
         >>> (tf.cast(y, tf.float32) * scale).numpy().round(4)
         array([[-1.2247,  0.    ,  1.2247]], dtype=float32)
-
-    Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
     """
     float8 = dtype_name(dtype)
     y, scales = ops.layer_norm_float8(x, weight, bias, scale, eps=eps, scaling=scaling, dtype=float8)
@@ -276,12 +259,13 @@ def add_layer_norm(
         weight, bias, eps: as in `layer_norm`.
         dropout, seed: as in `add_rms_norm`.
 
-    Returns:
-        The normalized sum, and the sum itself for the next residual connection: two tensors of x's shape and dtype.
+    Returns: as in `add_rms_norm`.
 
     Gradient:
         x and residual have the same gradient: that of `layer_norm` at s, plus the gradient of the second result. With
         dropout, x has `dropout` of it, with the same seed.
+
+    Source: as in `layer_norm`.
 
     PyTorch:
         `eps` and `dropout` are constants of compiled code: torch.compile compiles again for each value.
@@ -293,8 +277,6 @@ def add_layer_norm(
         >>> y, s = fo.add_layer_norm(tf.constant([[1.0, 2.0]]), tf.constant([[2.0, 2.0]]))
         >>> y.numpy().round(4), s.numpy()
         (array([[-1.,  1.]], dtype=float32), array([[3., 4.]], dtype=float32))
-
-    Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
     """
     seeds, rate = (None, 0.0) if dropout == 0 else (seed_of("add_layer_norm", seed, x), dropout)
     y, s, _, _ = ops.add_layer_norm(x, residual, weight, bias, seeds, eps=eps, dropout=rate)

@@ -6,25 +6,20 @@ The build writes their types, for editors and type checkers, into functions.pyi.
 from __future__ import annotations
 
 from fusedops.functions import OF_TENSORS, define, signature
-from fusedops.tf import expressions
+from fusedops.tf import expressions as own
 from fusedops.tf.naming import with_name
-from fusedops.tf.operators import OPERATORS
+from fusedops.tf.operators import OPERATORS as ops
 from fusedops.tf.randomness import seed_of
 from fusedops.tf.recording import may_need_gradient
 from fusedops.tf.tensors import Tensor, TensorLike, Variable
 from fusedops.tf.text import unconverted
 
-__all__ = define(
-    globals(),
-    Tensor=Tensor,
-    TensorLike=TensorLike,
-    Variable=Variable,
-    ops=OPERATORS,
-    own=expressions,
-    check_whole_sequences=lambda function: None,  # TensorFlow has no attention that shards sequences over processes
-    may_need_gradient=may_need_gradient,
-    seed_of=seed_of,
-)
+
+def check_whole_sequences(function: str) -> None:
+    """Nothing to check: TensorFlow has no attention that shards sequences over processes."""
+
+
+__all__ = define(globals())
 for _name in __all__:
     _plain = unconverted(globals()[_name])
     globals()[_name] = with_name(_plain, signature(_plain, "tf")) if _name in OF_TENSORS else _plain
