@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,6 +42,12 @@ class Like:
     dtype: str
     shape: tuple[int, ...]
 
+    @staticmethod
+    def of(value: Any) -> Any:
+        """The tensor that "float32[2, 3]" stands for, or any other value as it is."""
+        match = re.fullmatch(r"(\w+)\[([\d, ]*)\]", value) if isinstance(value, str) else None
+        return Like(match[1], tuple(map(int, re.findall(r"\d+", match[2])))) if match else value
+
 
 @dataclass(frozen=True)
 class Bad:
@@ -52,6 +59,22 @@ class Bad:
 
     def __str__(self) -> str:
         return self.sentence.split(": ", 1)[1].replace(" ", "_")
+
+
+def bad_calls(operator: str, good: Mapping[str, Any], changes: Mapping[str, Mapping[str, Any]]) -> tuple[Bad, ...]:
+    """Bad calls, keyed by their error sentences. Each gives the inputs that differ from those of a good call.
+
+    "float32[2, 3]" stands for a tensor of this dtype and shape. A value is an option if it is neither a tensor nor
+    belongs to an input of the good call.
+    """
+
+    def bad(sentence: str, changed: Mapping[str, Any]) -> Bad:
+        given = {name: Like.of(value) for name, value in {**good, **changed}.items()}
+        inputs = {name: value for name, value in given.items() if name in good or isinstance(value, Like)}
+        options = {name: value for name, value in given.items() if name not in inputs}
+        return Bad(inputs, f"fusedops.{operator}: {sentence}", options)
+
+    return tuple(bad(sentence, changed) for sentence, changed in changes.items())
 
 
 class Specification:

@@ -11,6 +11,7 @@ import re
 import numpy as np
 import pytest
 
+from tests.helpers.specification import bad_calls
 from tests.helpers.torch_layouts import LAYOUTS, compact, expanded, misaligned, rows_spaced_by_one, spaced_batches
 
 TRANSPOSES = list(itertools.product((False, True), repeat=2))
@@ -119,62 +120,42 @@ def test_what_is_not_needed(any_backend, shared, random):
                 np.testing.assert_array_equal(any_backend.to_numpy(x), y.astype(np.float32))
 
 
-BAD = (
-    (("float32", (2, 4)), None, ("float32", (3, 4)), {}, "a must be a tensor if need_db is true; got nothing"),
-    (("int32", (2, 4)), None, ("int32", (3, 4)), {"need_db": False}, "dc must be float64, float32, float16 or"),
-    (("float32", (4,)), None, ("float32", (3, 4)), {"need_db": False}, "dc must have at least 2 dimensions; got"),
-    (("float32", (2, 4)), ("float32", (2, 3)), ("float64", (3, 4)), {}, "b must have dc's dtype, float32; got float64"),
-    (("float32", (2, 4)), ("float64", (2, 3)), ("float32", (3, 4)), {}, "a must have dc's dtype, float32; got float64"),
-    (
-        ("float32", (2, 4)),
-        ("float32", (2, 3)),
-        ("float32", (3, 5)),
-        {},
-        "b must have 4 columns to multiply dc of shape [2, 4]; got shape [3, 5]",
-    ),
-    (
-        ("float32", (2, 4)),
-        ("float32", (2, 3)),
-        ("float32", (3, 5)),
-        {"transpose_b": True},
-        "b must have 4 rows to multiply dc of shape [2, 4]; got shape [3, 5]",
-    ),
-    (
-        ("float32", (6, 2, 4)),
-        ("float32", (6, 2, 3)),
-        ("float32", (5, 3, 4)),
-        {},
-        "b must have two dimensions or dc's leading dimensions, [6]; got shape [5, 3, 4]",
-    ),
-    (
-        ("float32", (2, 4)),
-        ("float32", (3, 2)),
-        ("float32", (3, 4)),
-        {},
-        "a must have shape [2, 3], as dc and b have it; got [3, 2]",
-    ),
-    (
-        ("float32", (2, 4)),
-        ("float32", (2, 3)),
-        ("float32", (3, 4)),
-        {"transpose_a": True},
-        "a must have shape [3, 2], as dc and b have it; got [2, 3]",
-    ),
-    (
-        ("float32", (6, 2, 4)),
-        ("float32", (2, 3)),
-        ("float32", (3, 4)),
-        {},
-        "a must have shape [6, 2, 3], as dc and b have it; got [2, 3]",
-    ),
+BAD = bad_calls(
+    "matmul_backward",
+    {"dc": "float32[2, 4]", "a": "float32[2, 3]", "b": "float32[3, 4]"},
+    {
+        "a must be a tensor if need_db is true; got nothing": {"a": None},
+        "dc must be float64, float32, float16 or bfloat16; got int32": {
+            "dc": "int32[2, 4]",
+            "a": None,
+            "b": "int32[3, 4]",
+            "need_db": False,
+        },
+        "dc must have at least 2 dimensions; got shape [4]": {"dc": "float32[4]", "a": None, "need_db": False},
+        "b must have dc's dtype, float32; got float64": {"b": "float64[3, 4]"},
+        "a must have dc's dtype, float32; got float64": {"a": "float64[2, 3]"},
+        "b must have 4 columns to multiply dc of shape [2, 4]; got shape [3, 5]": {"b": "float32[3, 5]"},
+        "b must have 4 rows to multiply dc of shape [2, 4]; got shape [3, 5]": {
+            "b": "float32[3, 5]",
+            "transpose_b": True,
+        },
+        "b must have two dimensions or dc's leading dimensions, [6]; got shape [5, 3, 4]": {
+            "dc": "float32[6, 2, 4]",
+            "a": "float32[6, 2, 3]",
+            "b": "float32[5, 3, 4]",
+        },
+        "a must have shape [2, 3], as dc and b have it; got [3, 2]": {"a": "float32[3, 2]"},
+        "a must have shape [3, 2], as dc and b have it; got [2, 3]": {"transpose_a": True},
+        "a must have shape [6, 2, 3], as dc and b have it; got [2, 3]": {"dc": "float32[6, 2, 4]"},
+    },
 )
 
 
-@pytest.mark.parametrize(("dc", "a", "b", "options", "sentence"), BAD)
-def test_errors(any_backend, dc, a, b, options, sentence):
-    dc, a, b = (x if x is None else any_backend.from_numpy(np.ones(x[1], x[0])) for x in (dc, a, b))
-    with pytest.raises(any_backend.errors, match=re.escape(f"fusedops.matmul_backward: {sentence}")):
-        backward(any_backend, dc, a, b, **options)
+@pytest.mark.parametrize("bad", BAD, ids=str)
+def test_errors(any_backend, bad):
+    tensors = [x if x is None else any_backend.from_numpy(np.ones(x.shape, x.dtype)) for x in bad.inputs.values()]
+    with pytest.raises(any_backend.errors, match=re.escape(bad.sentence)):
+        backward(any_backend, *tensors, **bad.options)
 
 
 @pytest.mark.parametrize("known", ["none", "ranks", "a and dc", "b and dc"])

@@ -1,6 +1,6 @@
 import numpy as np
 
-from tests.helpers.specification import Bad, Like, Sample, Specification
+from tests.helpers.specification import Sample, Specification, bad_calls
 
 
 class Add(Specification):
@@ -23,27 +23,19 @@ class Add(Specification):
     def roundings(self, x, y):
         return {"y": 1, "dx": 0, "dy": 0}
 
-    bad = (
-        Bad(
-            {"x": Like("complex64", (3,)), "y": Like("complex64", (3,))},
-            "fusedops.add: x must be float64, float32, float16 or bfloat16; got complex64",
-        ),
-        Bad(
-            {"x": Like("float32", (3, 1)), "y": Like("float32", (3,))},
-            "fusedops.add: y must have x's shape, [3, 1]; got [3]",
-        ),
-        Bad(
-            {"x": Like("float32", (3,)), "y": Like("float32", ())},
-            "fusedops.add: y must have x's shape, [3]; got []",
-        ),
-        Bad(
-            {"x": Like("float32", (3,)), "y": Like("float64", (3,))},
-            "fusedops.add: y must have x's dtype, float32; got float64",
-        ),
-        Bad(
-            {"x": Like("float32", (3,)), "y": None},
-            "fusedops.add: y must be a tensor; got NoneType",
-        ),
+    bad = bad_calls(
+        "add",
+        {"x": "float32[3]", "y": "float32[3]"},
+        {
+            "x must be float64, float32, float16 or bfloat16; got complex64": {
+                "x": "complex64[3]",
+                "y": "complex64[3]",
+            },
+            "y must have x's shape, [3, 1]; got [3]": {"x": "float32[3, 1]"},
+            "y must have x's shape, [3]; got []": {"y": "float32[]"},
+            "y must have x's dtype, float32; got float64": {"y": "float64[3]"},
+            "y must be a tensor; got NoneType": {"y": None},
+        },
     )
 
 

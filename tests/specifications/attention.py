@@ -2,7 +2,7 @@ import numpy as np
 
 from tests.helpers.attention import STORAGE, Plain, positions, roundings, seen
 from tests.helpers.dropout import draw_seed, dropped
-from tests.helpers.specification import Bad, Like, Sample, Specification, pick
+from tests.helpers.specification import Sample, Specification, bad_calls, pick
 
 
 class Attention(Specification):
@@ -157,143 +157,76 @@ class Attention(Specification):
     def storage_roundings(self, **inputs):
         return STORAGE
 
-    bad = (
-        *(
-            Bad(
-                {name: Like("int32" if name == wrong else "float32", (2, 5, 4, 8)) for name in "qkv"},
-                f"fusedops.attention: {sentence}; got int32",
-            )
-            for wrong, sentence in (
-                ("q", "q must be float64, float32, float16 or bfloat16"),
-                ("k", "k must have q's dtype, float32"),
-                ("v", "v must have q's dtype, float32"),
-            )
-        ),
-        *(
-            Bad(
-                {"q": Like("float32", q), "k": Like("float32", k), "v": Like("float32", v)},
-                f"fusedops.attention: {sentence}",
-                options,
-            )
-            for q, k, v, sentence, options in (
-                ((5, 8), (5, 8), (5, 8), "q must have at least 3 dimensions; got shape [5, 8]", {}),
-                (
-                    (2, 5, 4, 8),
-                    (5, 8),
-                    (2, 5, 4, 8),
-                    "k must have at least 3 dimensions; got shape [5, 8]",
-                    {},
-                ),
-                (
-                    (2, 5, 4, 257),
-                    (2, 5, 4, 257),
-                    (2, 5, 4, 8),
-                    "q must have 1 to 256 features in its last dimension; got shape [2, 5, 4, 257]",
-                    {},
-                ),
-                (
-                    (2, 5, 4, 8),
-                    (2, 5, 4, 8),
-                    (2, 5, 4, 264),
-                    "v must have 1 to 256 features in its last dimension; got shape [2, 5, 4, 264]",
-                    {},
-                ),
-                (
-                    (2, 5, 4, 8),
-                    (2, 7, 4, 6),
-                    (2, 7, 4, 8),
-                    "k must have shape [2, S, Hk, 8] beside q of shape [2, 5, 4, 8]; got [2, 7, 4, 6]",
-                    {},
-                ),
-                (
-                    (2, 5, 4, 8),
-                    (3, 7, 4, 8),
-                    (3, 7, 4, 8),
-                    "k must have shape [2, S, Hk, 8] beside q of shape [2, 5, 4, 8]; got [3, 7, 4, 8]",
-                    {},
-                ),
-                (
-                    (2, 4, 5, 8),
-                    (7, 4, 8),
-                    (7, 4, 8),
-                    "k must have shape [2, Hk, S, 8] beside q of shape [2, 4, 5, 8]; got [7, 4, 8]",
-                    {"seq_dim": -2},
-                ),
-                (
-                    (2, 5, 4, 8),
-                    (2, 7, 3, 8),
-                    (2, 7, 3, 8),
-                    "k must have a number of heads that divides q's, 4; got 3",
-                    {},
-                ),
-                (
-                    (2, 5, 4, 8),
-                    (2, 7, 2, 8),
-                    (2, 6, 2, 8),
-                    "v must have shape [2, 7, 2, Dv] beside k of shape [2, 7, 2, 8]; got [2, 6, 2, 8]",
-                    {},
-                ),
-            )
-        ),
-        *(
-            Bad(
-                {name: Like("float32", (2, 5, 4, 8)) for name in "qkv"},
-                f"fusedops.attention: {sentence}",
-                options,
-            )
-            for sentence, options in (
-                ("seq_dim must be -3 or -2; got 1", {"seq_dim": 1}),
-                ("scale must be a finite number; got inf", {"scale": float("inf")}),
-                ("scale must be a finite number; got nan", {"scale": float("nan")}),
-                ("scale must be a number or None; got '2'", {"scale": "2"}),
-                ("softcap must be a finite number, at least 0; got -1", {"softcap": -1.0}),
-                ("softcap must be a finite number, at least 0; got nan", {"softcap": float("nan")}),
-                ("window must be at least 1; got 0", {"window": 0}),
-                ("window must be at least 1; got -3", {"window": -3}),
-                ("window must be an integer or None; got 2.0", {"window": 2.0}),
-                ("causal must be a bool; got 1", {"causal": 1}),
-            )
-        ),
-        *(
-            Bad(
-                {**{name: Like("float32", (2, 5, 4, 8)) for name in "qkv"}, "seed": seed},
-                f"fusedops.attention: seed must {sentence}",
-                {"dropout": 0.5},
-            )
-            for seed, sentence in (
-                (Like("float32", (2,)), "be int64; got float32"),
-                (Like("int64", (3,)), "have shape [2], a key and an offset; got [3]"),
-                ((1, 0.5), "be an int64 tensor of shape [2], a pair of integers or None; got (1, 0.5)"),
-            )
-        ),
-        *(
-            Bad(
-                {**{name: Like("float32", (2, 5, 4, 8)) for name in "qkv"}, name: Like(dtype, shape)},
-                f"fusedops.attention: {name} must {sentence}",
-            )
-            for name, dtype, shape, sentence in (
-                ("mask", "float32", (5, 5), "be bool; got float32"),
-                (
-                    "mask",
-                    "bool",
-                    (2, 5, 5),
-                    "be broadcastable to [2, 4, 5, 5], the heads, queries and keys; got [2, 5, 5]",
-                ),
-                (
-                    "mask",
-                    "bool",
-                    (1, 2, 4, 5, 5),
-                    "be broadcastable to [2, 4, 5, 5], the heads, queries and keys; got [1, 2, 4, 5, 5]",
-                ),
-                ("lengths", "float32", (2,), "be int32 or int64; got float32"),
-                ("lengths", "int64", (3,), "have shape [2], q's dimensions before its last three; got [3]"),
-                ("lengths", "int32", (), "have shape [2], q's dimensions before its last three; got []"),
-            )
-        ),
-        Bad(
-            {"q": Like("float32", (5, 4, 8)), "k": Like("float32", (5, 4, 8)), "v": None},
-            "fusedops.attention: v must be a tensor; got NoneType",
-        ),
+    bad = bad_calls(
+        "attention",
+        {"q": "float32[2, 5, 4, 8]", "k": "float32[2, 5, 4, 8]", "v": "float32[2, 5, 4, 8]"},
+        {
+            "q must be float64, float32, float16 or bfloat16; got int32": {"q": "int32[2, 5, 4, 8]"},
+            "k must have q's dtype, float32; got int32": {"k": "int32[2, 5, 4, 8]"},
+            "v must have q's dtype, float32; got int32": {"v": "int32[2, 5, 4, 8]"},
+            "q must have at least 3 dimensions; got shape [5, 8]": {
+                "q": "float32[5, 8]",
+                "k": "float32[5, 8]",
+                "v": "float32[5, 8]",
+            },
+            "k must have at least 3 dimensions; got shape [5, 8]": {"k": "float32[5, 8]"},
+            "q must have 1 to 256 features in its last dimension; got shape [2, 5, 4, 257]": {
+                "q": "float32[2, 5, 4, 257]",
+                "k": "float32[2, 5, 4, 257]",
+            },
+            "v must have 1 to 256 features in its last dimension; got shape [2, 5, 4, 264]": {
+                "v": "float32[2, 5, 4, 264]"
+            },
+            "k must have shape [2, S, Hk, 8] beside q of shape [2, 5, 4, 8]; got [2, 7, 4, 6]": {
+                "k": "float32[2, 7, 4, 6]",
+                "v": "float32[2, 7, 4, 8]",
+            },
+            "k must have shape [2, S, Hk, 8] beside q of shape [2, 5, 4, 8]; got [3, 7, 4, 8]": {
+                "k": "float32[3, 7, 4, 8]",
+                "v": "float32[3, 7, 4, 8]",
+            },
+            "k must have shape [2, Hk, S, 8] beside q of shape [2, 4, 5, 8]; got [7, 4, 8]": {
+                "q": "float32[2, 4, 5, 8]",
+                "k": "float32[7, 4, 8]",
+                "v": "float32[7, 4, 8]",
+                "seq_dim": -2,
+            },
+            "k must have a number of heads that divides q's, 4; got 3": {
+                "k": "float32[2, 7, 3, 8]",
+                "v": "float32[2, 7, 3, 8]",
+            },
+            "v must have shape [2, 7, 2, Dv] beside k of shape [2, 7, 2, 8]; got [2, 6, 2, 8]": {
+                "k": "float32[2, 7, 2, 8]",
+                "v": "float32[2, 6, 2, 8]",
+            },
+            "seq_dim must be -3 or -2; got 1": {"seq_dim": 1},
+            "scale must be a finite number; got inf": {"scale": float("inf")},
+            "scale must be a finite number; got nan": {"scale": float("nan")},
+            "scale must be a number or None; got '2'": {"scale": "2"},
+            "softcap must be a finite number, at least 0; got -1": {"softcap": -1.0},
+            "softcap must be a finite number, at least 0; got nan": {"softcap": float("nan")},
+            "window must be at least 1; got 0": {"window": 0},
+            "window must be at least 1; got -3": {"window": -3},
+            "window must be an integer or None; got 2.0": {"window": 2.0},
+            "causal must be a bool; got 1": {"causal": 1},
+            "seed must be int64; got float32": {"seed": "float32[2]", "dropout": 0.5},
+            "seed must have shape [2], a key and an offset; got [3]": {"seed": "int64[3]", "dropout": 0.5},
+            "seed must be an int64 tensor of shape [2], a pair of integers or None; got (1, 0.5)": {
+                "seed": (1, 0.5),
+                "dropout": 0.5,
+            },
+            "mask must be bool; got float32": {"mask": "float32[5, 5]"},
+            "mask must be broadcastable to [2, 4, 5, 5], the heads, queries and keys; got [2, 5, 5]": {
+                "mask": "bool[2, 5, 5]"
+            },
+            "mask must be broadcastable to [2, 4, 5, 5], the heads, queries and keys; got [1, 2, 4, 5, 5]": {
+                "mask": "bool[1, 2, 4, 5, 5]"
+            },
+            "lengths must be int32 or int64; got float32": {"lengths": "float32[2]"},
+            "lengths must have shape [2], q's dimensions before its last three; got [3]": {"lengths": "int64[3]"},
+            "lengths must have shape [2], q's dimensions before its last three; got []": {"lengths": "int32[]"},
+            "v must be a tensor; got NoneType": {"q": "float32[5, 4, 8]", "k": "float32[5, 4, 8]", "v": None},
+        },
     )
 
 

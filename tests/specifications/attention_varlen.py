@@ -3,7 +3,7 @@ import math
 import numpy as np
 
 from tests.helpers.attention import STORAGE, Plain, positions, roundings, seen
-from tests.helpers.specification import Bad, Like, Sample, Specification, pick
+from tests.helpers.specification import Sample, Specification, bad_calls, pick
 
 
 class AttentionVarlen(Specification):
@@ -82,58 +82,31 @@ class AttentionVarlen(Specification):
     def storage_roundings(self, **inputs):
         return STORAGE
 
-    bad = tuple(
-        Bad(
-            {
-                **{name: Like("float32", (5, 4, 8)) for name in "qkv"},
-                **{name: Like("int32", (3,)) for name in ("offsets_q", "offsets_k")},
-                **changed,
+    bad = bad_calls(
+        "attention_varlen",
+        {
+            "q": "float32[5, 4, 8]",
+            "k": "float32[5, 4, 8]",
+            "v": "float32[5, 4, 8]",
+            "offsets_q": "int32[3]",
+            "offsets_k": "int32[3]",
+        },
+        {
+            "q must be float64, float32, float16 or bfloat16; got int32": {"q": "int32[5, 4, 8]"},
+            "k must have q's dtype, float32; got float16": {"k": "float16[5, 4, 8]"},
+            "q must have 3 dimensions: positions, heads, features; got shape [1, 5, 4, 8]": {
+                "q": "float32[1, 5, 4, 8]"
             },
-            f"fusedops.attention_varlen: {sentence}",
-            options,
-        )
-        for changed, sentence, options in (
-            (
-                {"q": Like("int32", (5, 4, 8))},
-                "q must be float64, float32, float16 or bfloat16; got int32",
-                {},
-            ),
-            ({"k": Like("float16", (5, 4, 8))}, "k must have q's dtype, float32; got float16", {}),
-            (
-                {"q": Like("float32", (1, 5, 4, 8))},
-                "q must have 3 dimensions: positions, heads, features; got shape [1, 5, 4, 8]",
-                {},
-            ),
-            (
-                {"v": Like("float32", (5, 8))},
-                "v must have 3 dimensions: positions, heads, features; got shape [5, 8]",
-                {},
-            ),
-            (
-                {"k": Like("float32", (5, 3, 8))},
-                "k must have a number of heads that divides q's, 4; got 3",
-                {},
-            ),
-            (
-                {"v": Like("float32", (6, 4, 8))},
-                "v must have shape [5, 4, Dv] beside k of shape [5, 4, 8]; got [6, 4, 8]",
-                {},
-            ),
-            ({"offsets_q": Like("int64", (3,))}, "offsets_q must be int32; got int64", {}),
-            (
-                {"offsets_q": Like("int32", (1, 3))},
-                "offsets_q must have shape [B + 1], for B sequences; got [1, 3]",
-                {},
-            ),
-            (
-                {"offsets_k": Like("int32", (0,))},
-                "offsets_k must have shape [B + 1], for B sequences; got [0]",
-                {},
-            ),
-            ({"offsets_k": Like("int32", (4,))}, "offsets_k must have offsets_q's shape, [3]; got [4]", {}),
-            ({}, "window must be at least 1; got 0", {"window": 0}),
-            ({}, "scale must be a finite number; got inf", {"scale": float("inf")}),
-        )
+            "v must have 3 dimensions: positions, heads, features; got shape [5, 8]": {"v": "float32[5, 8]"},
+            "k must have a number of heads that divides q's, 4; got 3": {"k": "float32[5, 3, 8]"},
+            "v must have shape [5, 4, Dv] beside k of shape [5, 4, 8]; got [6, 4, 8]": {"v": "float32[6, 4, 8]"},
+            "offsets_q must be int32; got int64": {"offsets_q": "int64[3]"},
+            "offsets_q must have shape [B + 1], for B sequences; got [1, 3]": {"offsets_q": "int32[1, 3]"},
+            "offsets_k must have shape [B + 1], for B sequences; got [0]": {"offsets_k": "int32[0]"},
+            "offsets_k must have offsets_q's shape, [3]; got [4]": {"offsets_k": "int32[4]"},
+            "window must be at least 1; got 0": {"window": 0},
+            "scale must be a finite number; got inf": {"scale": float("inf")},
+        },
     )
 
 

@@ -1,6 +1,6 @@
 import numpy as np
 
-from tests.helpers.specification import Bad, Like, Sample, Specification, pairwise, pick
+from tests.helpers.specification import Sample, Specification, bad_calls, pairwise, pick
 
 
 class Axpby(Specification):
@@ -42,51 +42,30 @@ class Axpby(Specification):
         number = not isinstance(a, np.ndarray)  # rounded to the compute dtype
         return {"y": 2 + number, "da": pairwise(x.size), "dx": 1 + number, "db": 0}
 
-    bad = (
-        Bad(
-            {"a": 2.0, "x": Like("int32", (3,)), "b": Like("int32", (3,))},
-            "fusedops.axpby: x must be float64, float32, float16 or bfloat16; got int32",
-        ),
-        Bad(
-            {"a": 2.0, "x": Like("float32", (2, 3)), "b": Like("float32", (2, 4))},
-            "fusedops.axpby: b must have x's shape, [2, 3]; got [2, 4]",
-        ),
-        Bad(
-            {"a": 2.0, "x": Like("float32", (2, 3)), "b": Like("float32", (3,))},
-            "fusedops.axpby: b must have x's shape, [2, 3]; got [3]",
-        ),
-        Bad(
-            {"a": Like("float32", ()), "x": Like("float16", (3,)), "b": Like("float32", (3,))},
-            "fusedops.axpby: b must have x's dtype, float16; got float32",
-        ),
-        Bad(
-            {"a": Like("float16", ()), "x": Like("bfloat16", (3,)), "b": Like("bfloat16", (3,))},
-            "fusedops.axpby: a must have x's dtype, bfloat16, or float32; got float16",
-        ),
-        Bad(
-            {"a": Like("int64", ()), "x": Like("bfloat16", (3,)), "b": Like("bfloat16", (3,))},
-            "fusedops.axpby: a must have x's dtype, bfloat16, or float32; got int64",
-        ),
-        Bad(
-            {"a": Like("float32", (2,)), "x": Like("float32", (3,)), "b": Like("float32", (3,))},
-            "fusedops.axpby: a must be a number or a tensor of one element; got shape [2]",
-        ),
-        Bad(
-            {"a": Like("float32", (0,)), "x": Like("float32", (3,)), "b": Like("float32", (3,))},
-            "fusedops.axpby: a must be a number or a tensor of one element; got shape [0]",
-        ),
-        Bad(
-            {"a": None, "x": Like("float32", (3,)), "b": Like("float32", (3,))},
-            "fusedops.axpby: a must be a number or a tensor of one element; got NoneType",
-        ),
-        Bad(
-            {"a": True, "x": Like("float32", (3,)), "b": Like("float32", (3,))},
-            "fusedops.axpby: a must be a number or a tensor of one element; got bool",
-        ),
-        Bad(
-            {"a": 2.0, "x": Like("float32", (3,)), "b": None},
-            "fusedops.axpby: b must be a tensor; got NoneType",
-        ),
+    bad = bad_calls(
+        "axpby",
+        {"a": 2.0, "x": "float32[3]", "b": "float32[3]"},
+        {
+            "x must be float64, float32, float16 or bfloat16; got int32": {"x": "int32[3]", "b": "int32[3]"},
+            "b must have x's shape, [2, 3]; got [2, 4]": {"x": "float32[2, 3]", "b": "float32[2, 4]"},
+            "b must have x's shape, [2, 3]; got [3]": {"x": "float32[2, 3]"},
+            "b must have x's dtype, float16; got float32": {"a": "float32[]", "x": "float16[3]"},
+            "a must have x's dtype, bfloat16, or float32; got float16": {
+                "a": "float16[]",
+                "x": "bfloat16[3]",
+                "b": "bfloat16[3]",
+            },
+            "a must have x's dtype, bfloat16, or float32; got int64": {
+                "a": "int64[]",
+                "x": "bfloat16[3]",
+                "b": "bfloat16[3]",
+            },
+            "a must be a number or a tensor of one element; got shape [2]": {"a": "float32[2]"},
+            "a must be a number or a tensor of one element; got shape [0]": {"a": "float32[0]"},
+            "a must be a number or a tensor of one element; got NoneType": {"a": None},
+            "a must be a number or a tensor of one element; got bool": {"a": True},
+            "b must be a tensor; got NoneType": {"b": None},
+        },
     )
 
 

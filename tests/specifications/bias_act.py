@@ -1,7 +1,7 @@
 import numpy as np
 
 from tests.helpers.activations import ACTIVATIONS
-from tests.helpers.specification import Bad, Like, Sample, Specification, pairwise, pick
+from tests.helpers.specification import Sample, Specification, bad_calls, pairwise, pick
 
 NAMES = "identity, relu, gelu, gelu_tanh, silu, sigmoid, tanh"
 
@@ -61,45 +61,23 @@ class BiasAct(Specification):
         product = act.slope_roundings and act.slope_roundings + 1
         return {"y": act.value_roundings + (bias is not None), "dx": product, "dbias": product + pairwise(rows)}
 
-    bad = (
-        Bad(
-            {"x": Like("int32", (2, 3)), "bias": None},
-            "fusedops.bias_act: x must be float64, float32, float16 or bfloat16; got int32",
-        ),
-        Bad(
-            {"x": Like("float32", ()), "bias": Like("float32", (1,))},
-            "fusedops.bias_act: x must have at least one dimension; got shape []",
-        ),
-        Bad(
-            {"x": Like("float32", (2, 3)), "bias": Like("float32", (2,))},
-            "fusedops.bias_act: bias must have shape [3], the last dimension of x; got [2]",
-        ),
-        Bad(
-            {"x": Like("float32", (2, 3)), "bias": Like("float32", (1, 3))},
-            "fusedops.bias_act: bias must have shape [3], the last dimension of x; got [1, 3]",
-        ),
-        Bad(
-            {"x": Like("float32", (2, 3)), "bias": Like("float64", (3,))},
-            "fusedops.bias_act: bias must have x's dtype, float32; got float64",
-        ),
-        Bad(
-            {"x": Like("bfloat16", (2, 3)), "bias": Like("float16", (3,))},
-            "fusedops.bias_act: bias must have x's dtype, bfloat16, or float32; got float16",
-        ),
-        Bad(
-            {"x": Like("float32", (2, 3)), "bias": None},
-            f"fusedops.bias_act: activation must be one of {NAMES}; got 'swish'",
-            {"activation": "swish"},
-        ),
-        Bad(
-            {"x": Like("float32", (2, 3)), "bias": None},
-            "fusedops.bias_act: activation must be a string; got None",
-            {"activation": None},
-        ),
-        Bad(
-            {"x": None, "bias": Like("float32", (3,))},
-            "fusedops.bias_act: x must be a tensor; got NoneType",
-        ),
+    bad = bad_calls(
+        "bias_act",
+        {"x": "float32[2, 3]", "bias": None},
+        {
+            "x must be float64, float32, float16 or bfloat16; got int32": {"x": "int32[2, 3]"},
+            "x must have at least one dimension; got shape []": {"x": "float32[]", "bias": "float32[1]"},
+            "bias must have shape [3], the last dimension of x; got [2]": {"bias": "float32[2]"},
+            "bias must have shape [3], the last dimension of x; got [1, 3]": {"bias": "float32[1, 3]"},
+            "bias must have x's dtype, float32; got float64": {"bias": "float64[3]"},
+            "bias must have x's dtype, bfloat16, or float32; got float16": {
+                "x": "bfloat16[2, 3]",
+                "bias": "float16[3]",
+            },
+            f"activation must be one of {NAMES}; got 'swish'": {"activation": "swish"},
+            "activation must be a string; got None": {"activation": None},
+            "x must be a tensor; got NoneType": {"x": None, "bias": "float32[3]"},
+        },
     )
 
 

@@ -3,7 +3,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.helpers.specification import Bad, Like, Sample, Specification, pairwise, pick
+from tests.helpers.specification import Sample, Specification, bad_calls, pairwise, pick
 
 IGNORED = -100
 
@@ -91,56 +91,22 @@ class CrossEntropy(Specification):
         row = 8 + pairwise(logits.shape[-1])
         return {"loss": row + pairwise(labels.size), "dlogits": row + 4}
 
-    bad = (
-        Bad(
-            {"logits": Like("int32", (2, 3)), "labels": Like("int64", (2,))},
-            "fusedops.cross_entropy: logits must be float64, float32, float16 or bfloat16; got int32",
-        ),
-        Bad(
-            {"logits": Like("float32", ()), "labels": Like("int64", ())},
-            "fusedops.cross_entropy: logits must have at least one dimension; got shape []",
-        ),
-        Bad(
-            {"logits": Like("float32", (2, 3)), "labels": Like("float32", (2,))},
-            "fusedops.cross_entropy: labels must be int32 or int64; got float32",
-        ),
-        Bad(
-            {"logits": Like("float32", (2, 3)), "labels": Like("int64", (3,))},
-            "fusedops.cross_entropy: labels must have shape [2], that of the rows of logits; got [3]",
-        ),
-        Bad(
-            {"logits": Like("float32", (2, 3)), "labels": Like("int64", (2, 3))},
-            "fusedops.cross_entropy: labels must have shape [2], that of the rows of logits; got [2, 3]",
-        ),
-        Bad(
-            {"logits": Like("float32", (2, 3)), "labels": Like("int64", (2,))},
-            "fusedops.cross_entropy: label_smoothing must be in [0, 1]; got 1.5",
-            {"label_smoothing": 1.5},
-        ),
-        Bad(
-            {"logits": Like("float32", (2, 3)), "labels": Like("int64", (2,))},
-            "fusedops.cross_entropy: label_smoothing must be in [0, 1]; got nan",
-            {"label_smoothing": float("nan")},
-        ),
-        Bad(
-            {"logits": Like("float32", (2, 3)), "labels": Like("int64", (2,))},
-            "fusedops.cross_entropy: reduction must be one of mean, sum, none; got 'average'",
-            {"reduction": "average"},
-        ),
-        Bad(
-            {"logits": Like("float32", (2, 3)), "labels": Like("int64", (2,))},
-            "fusedops.cross_entropy: reduction must be a string; got None",
-            {"reduction": None},
-        ),
-        Bad(
-            {"logits": Like("float32", (2, 3)), "labels": Like("int64", (2,))},
-            "fusedops.cross_entropy: ignore_index must be an integer; got 0.5",
-            {"ignore_index": 0.5},
-        ),
-        Bad(
-            {"logits": Like("float32", (2, 3)), "labels": None},
-            "fusedops.cross_entropy: labels must be a tensor; got NoneType",
-        ),
+    bad = bad_calls(
+        "cross_entropy",
+        {"logits": "float32[2, 3]", "labels": "int64[2]"},
+        {
+            "logits must be float64, float32, float16 or bfloat16; got int32": {"logits": "int32[2, 3]"},
+            "logits must have at least one dimension; got shape []": {"logits": "float32[]", "labels": "int64[]"},
+            "labels must be int32 or int64; got float32": {"labels": "float32[2]"},
+            "labels must have shape [2], that of the rows of logits; got [3]": {"labels": "int64[3]"},
+            "labels must have shape [2], that of the rows of logits; got [2, 3]": {"labels": "int64[2, 3]"},
+            "label_smoothing must be in [0, 1]; got 1.5": {"label_smoothing": 1.5},
+            "label_smoothing must be in [0, 1]; got nan": {"label_smoothing": float("nan")},
+            "reduction must be one of mean, sum, none; got 'average'": {"reduction": "average"},
+            "reduction must be a string; got None": {"reduction": None},
+            "ignore_index must be an integer; got 0.5": {"ignore_index": 0.5},
+            "labels must be a tensor; got NoneType": {"labels": None},
+        },
     )
 
 

@@ -3,7 +3,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tests.helpers.activations import ACTIVATIONS
-from tests.helpers.specification import Bad, Like, Sample, Specification, pick
+from tests.helpers.specification import Sample, Specification, bad_calls, pick
 
 NAMES = "identity, relu, gelu, gelu_tanh, silu, sigmoid, tanh"
 
@@ -73,45 +73,26 @@ class GatedAct(Specification):
         value, slope = act.value_roundings + 1, act.slope_roundings + 2
         return {"y": value, "dgate": slope if up is not None else max(value, slope), "dup": value}
 
-    bad = (
-        Bad(
-            {"gate": Like("int64", (2, 4)), "up": Like("int64", (2, 4))},
-            "fusedops.gated_act: gate must be float64, float32, float16 or bfloat16; got int64",
-        ),
-        Bad(
-            {"gate": Like("float32", (2, 4)), "up": Like("float32", (2, 3))},
-            "fusedops.gated_act: up must have gate's shape, [2, 4]; got [2, 3]",
-        ),
-        Bad(
-            {"gate": Like("float32", (2, 4)), "up": Like("float32", (4,))},
-            "fusedops.gated_act: up must have gate's shape, [2, 4]; got [4]",
-        ),
-        Bad(
-            {"gate": Like("bfloat16", (2, 4)), "up": Like("float32", (2, 4))},
-            "fusedops.gated_act: up must have gate's dtype, bfloat16; got float32",
-        ),
-        Bad(
-            {"gate": Like("float32", (2, 5)), "up": None},
-            "fusedops.gated_act: gate must have an even last dimension, as it holds up as well; got shape [2, 5]",
-        ),
-        Bad(
-            {"gate": Like("float32", ()), "up": None},
-            "fusedops.gated_act: gate must have at least one dimension; got shape []",
-        ),
-        Bad(
-            {"gate": Like("float32", (2, 4)), "up": Like("float32", (2, 4))},
-            f"fusedops.gated_act: activation must be one of {NAMES}; got 'swiglu'",
-            {"activation": "swiglu"},
-        ),
-        Bad(
-            {"gate": Like("float32", (2, 4)), "up": Like("float32", (2, 4))},
-            "fusedops.gated_act: activation must be a string; got 1",
-            {"activation": 1},
-        ),
-        Bad(
-            {"gate": None, "up": Like("float32", (2, 4))},
-            "fusedops.gated_act: gate must be a tensor; got NoneType",
-        ),
+    bad = bad_calls(
+        "gated_act",
+        {"gate": "float32[2, 4]", "up": "float32[2, 4]"},
+        {
+            "gate must be float64, float32, float16 or bfloat16; got int64": {
+                "gate": "int64[2, 4]",
+                "up": "int64[2, 4]",
+            },
+            "up must have gate's shape, [2, 4]; got [2, 3]": {"up": "float32[2, 3]"},
+            "up must have gate's shape, [2, 4]; got [4]": {"up": "float32[4]"},
+            "up must have gate's dtype, bfloat16; got float32": {"gate": "bfloat16[2, 4]"},
+            "gate must have an even last dimension, as it holds up as well; got shape [2, 5]": {
+                "gate": "float32[2, 5]",
+                "up": None,
+            },
+            "gate must have at least one dimension; got shape []": {"gate": "float32[]", "up": None},
+            f"activation must be one of {NAMES}; got 'swiglu'": {"activation": "swiglu"},
+            "activation must be a string; got 1": {"activation": 1},
+            "gate must be a tensor; got NoneType": {"gate": None},
+        },
     )
 
 

@@ -3,7 +3,7 @@ import math
 import numpy as np
 
 from tests.helpers.activations import ACTIVATIONS
-from tests.helpers.specification import Bad, Like, Sample, Specification, any_order, pairwise, pick
+from tests.helpers.specification import Sample, Specification, any_order, bad_calls, pairwise, pick
 from tests.specifications.linear import NAMES, argument, size_of_argument, through_product
 
 
@@ -113,54 +113,24 @@ class GatedLinear(Specification):
         """Both factors; their gradients; and the parts of dx before they are added."""
         return {"y": 2, "dx": 4, "dgate_weight": 3, "dup_weight": 3, "dgate_bias": 3, "dup_bias": 3}
 
-    bad = (
-        Bad(
-            {"x": Like("int32", (2, 3)), "gate_weight": Like("int32", (4, 3)), "up_weight": Like("int32", (4, 3))},
-            "fusedops.gated_linear: x must be float64, float32, float16 or bfloat16; got int32",
-        ),
-        Bad(
-            {
-                "x": Like("float32", (2, 3)),
-                "gate_weight": Like("float32", (3, 4)),
-                "up_weight": Like("float32", (3, 4)),
+    bad = bad_calls(
+        "gated_linear",
+        {"x": "float32[2, 3]", "gate_weight": "float32[4, 3]", "up_weight": "float32[4, 3]"},
+        {
+            "x must be float64, float32, float16 or bfloat16; got int32": {
+                "x": "int32[2, 3]",
+                "gate_weight": "int32[4, 3]",
+                "up_weight": "int32[4, 3]",
             },
-            "fusedops.gated_linear: gate_weight must have 3 columns to multiply x of shape [2, 3]; got shape [3, 4]",
-        ),
-        Bad(
-            {
-                "x": Like("float32", (2, 3)),
-                "gate_weight": Like("float32", (4, 3)),
-                "up_weight": Like("float32", (5, 3)),
+            "gate_weight must have 3 columns to multiply x of shape [2, 3]; got shape [3, 4]": {
+                "gate_weight": "float32[3, 4]",
+                "up_weight": "float32[3, 4]",
             },
-            "fusedops.gated_linear: up_weight must have gate_weight's shape, [4, 3]; got [5, 3]",
-        ),
-        Bad(
-            {
-                "x": Like("float32", (2, 3)),
-                "gate_weight": Like("float32", (4, 3)),
-                "up_weight": Like("float16", (4, 3)),
-            },
-            "fusedops.gated_linear: up_weight must have gate_weight's dtype, float32; got float16",
-        ),
-        Bad(
-            {
-                "x": Like("float32", (2, 3)),
-                "gate_weight": Like("float32", (4, 3)),
-                "up_weight": Like("float32", (4, 3)),
-                "gate_bias": None,
-                "up_bias": Like("float32", (3,)),
-            },
-            "fusedops.gated_linear: up_bias must have shape [4], the outputs of up_weight; got [3]",
-        ),
-        Bad(
-            {
-                "x": Like("float32", (2, 3)),
-                "gate_weight": Like("float32", (4, 3)),
-                "up_weight": Like("float32", (4, 3)),
-            },
-            f"fusedops.gated_linear: activation must be one of {NAMES}; got 'swish'",
-            {"activation": "swish"},
-        ),
+            "up_weight must have gate_weight's shape, [4, 3]; got [5, 3]": {"up_weight": "float32[5, 3]"},
+            "up_weight must have gate_weight's dtype, float32; got float16": {"up_weight": "float16[4, 3]"},
+            "up_bias must have shape [4], the outputs of up_weight; got [3]": {"up_bias": "float32[3]"},
+            f"activation must be one of {NAMES}; got 'swish'": {"activation": "swish"},
+        },
     )
 
 

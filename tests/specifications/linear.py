@@ -4,7 +4,7 @@ import math
 import numpy as np
 
 from tests.helpers.activations import ACTIVATIONS
-from tests.helpers.specification import Bad, Like, Sample, Specification, any_order, pairwise, pick
+from tests.helpers.specification import Sample, Specification, any_order, bad_calls, pairwise, pick
 
 NAMES = "identity, relu, gelu, gelu_tanh, silu, sigmoid, tanh"
 
@@ -101,49 +101,25 @@ class Linear(Specification):
         z = activation != "identity"
         return {"dx": 2 * z, "dweight": 2 * z, "dbias": z}
 
-    bad = (
-        Bad(
-            {"x": Like("int32", (2, 3)), "weight": Like("int32", (4, 3)), "bias": None},
-            "fusedops.linear: x must be float64, float32, float16 or bfloat16; got int32",
-        ),
-        Bad(
-            {"x": Like("float32", ()), "weight": Like("float32", (4, 3)), "bias": None},
-            "fusedops.linear: x must have at least one dimension; got shape []",
-        ),
-        Bad(
-            {"x": Like("float32", (2, 3)), "weight": Like("float16", (4, 3)), "bias": None},
-            "fusedops.linear: weight must have x's dtype, float32; got float16",
-        ),
-        Bad(
-            {"x": Like("float32", (2, 3)), "weight": Like("float32", (3,)), "bias": None},
-            "fusedops.linear: weight must have 2 dimensions; got shape [3]",
-        ),
-        Bad(
-            {"x": Like("float32", (2, 3)), "weight": Like("float32", (3, 4)), "bias": None},
-            "fusedops.linear: weight must have 3 columns to multiply x of shape [2, 3]; got shape [3, 4]",
-        ),
-        Bad(
-            {"x": Like("float32", (2, 3)), "weight": Like("float32", (4, 3)), "bias": None},
-            "fusedops.linear: weight must have 3 rows to multiply x of shape [2, 3]; got shape [4, 3]",
-            {"transpose_weight": False},
-        ),
-        Bad(
-            {"x": Like("float32", (2, 3)), "weight": Like("float32", (4, 3)), "bias": Like("float32", (3,))},
-            "fusedops.linear: bias must have shape [4], the outputs of weight; got [3]",
-        ),
-        Bad(
-            {"x": Like("float16", (2, 3)), "weight": Like("float16", (4, 3)), "bias": Like("float32", (4,))},
-            "fusedops.linear: bias must have x's dtype, float16; got float32",
-        ),
-        Bad(
-            {"x": Like("float32", (2, 3)), "weight": Like("float32", (4, 3)), "bias": None},
-            f"fusedops.linear: activation must be one of {NAMES}; got 'swish'",
-            {"activation": "swish"},
-        ),
-        Bad(
-            {"x": Like("float32", (2, 3)), "weight": None, "bias": None},
-            "fusedops.linear: weight must be a tensor; got NoneType",
-        ),
+    bad = bad_calls(
+        "linear",
+        {"x": "float32[2, 3]", "weight": "float32[4, 3]", "bias": None},
+        {
+            "x must be float64, float32, float16 or bfloat16; got int32": {"x": "int32[2, 3]", "weight": "int32[4, 3]"},
+            "x must have at least one dimension; got shape []": {"x": "float32[]"},
+            "weight must have x's dtype, float32; got float16": {"weight": "float16[4, 3]"},
+            "weight must have 2 dimensions; got shape [3]": {"weight": "float32[3]"},
+            "weight must have 3 columns to multiply x of shape [2, 3]; got shape [3, 4]": {"weight": "float32[3, 4]"},
+            "weight must have 3 rows to multiply x of shape [2, 3]; got shape [4, 3]": {"transpose_weight": False},
+            "bias must have shape [4], the outputs of weight; got [3]": {"bias": "float32[3]"},
+            "bias must have x's dtype, float16; got float32": {
+                "x": "float16[2, 3]",
+                "weight": "float16[4, 3]",
+                "bias": "float32[4]",
+            },
+            f"activation must be one of {NAMES}; got 'swish'": {"activation": "swish"},
+            "weight must be a tensor; got NoneType": {"weight": None},
+        },
     )
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.helpers.specification import Bad, Like, Sample, Specification, any_order, pairwise, pick
+from tests.helpers.specification import Sample, Specification, any_order, bad_calls, pairwise, pick
 from tests.specifications.cross_entropy import IGNORED, Rows, reduced, slope
 from tests.specifications.linear import argument, size_of_argument, through_product
 
@@ -135,51 +135,20 @@ class LinearCrossEntropy(Specification):
         """dz."""
         return {"dx": 1, "dweight": 1, "dbias": 1}
 
-    bad = (
-        Bad(
-            {"x": Like("int32", (2, 3)), "weight": Like("int32", (4, 3)), "labels": Like("int64", (2,))},
-            "fusedops.linear_cross_entropy: x must be float64, float32, float16 or bfloat16; got int32",
-        ),
-        Bad(
-            {"x": Like("float32", (2, 3)), "weight": Like("float32", (3, 4)), "labels": Like("int64", (2,))},
-            "fusedops.linear_cross_entropy: weight must have 3 columns to multiply x of shape [2, 3]; got shape [3, 4]",
-        ),
-        Bad(
-            {
-                "x": Like("float32", (2, 3)),
-                "weight": Like("float32", (4, 3)),
-                "labels": Like("int64", (2,)),
-                "bias": Like("float32", (3,)),
-            },
-            "fusedops.linear_cross_entropy: bias must have shape [4], the outputs of weight; got [3]",
-        ),
-        Bad(
-            {"x": Like("float32", (2, 3)), "weight": Like("float32", (4, 3)), "labels": Like("float32", (2,))},
-            "fusedops.linear_cross_entropy: labels must be int32 or int64; got float32",
-        ),
-        Bad(
-            {"x": Like("float32", (2, 3)), "weight": Like("float32", (4, 3)), "labels": Like("int64", (3,))},
-            "fusedops.linear_cross_entropy: labels must have shape [2], that of the rows of x; got [3]",
-        ),
-        Bad(
-            {"x": Like("float32", (2, 3)), "weight": Like("float32", (4, 3)), "labels": Like("int64", (2,))},
-            "fusedops.linear_cross_entropy: label_smoothing must be in [0, 1]; got -0.5",
-            {"label_smoothing": -0.5},
-        ),
-        Bad(
-            {"x": Like("float32", (2, 3)), "weight": Like("float32", (4, 3)), "labels": Like("int64", (2,))},
-            "fusedops.linear_cross_entropy: softcap must be a finite number, at least 0; got -1",
-            {"softcap": -1.0},
-        ),
-        Bad(
-            {"x": Like("float32", (2, 3)), "weight": Like("float32", (4, 3)), "labels": Like("int64", (2,))},
-            "fusedops.linear_cross_entropy: reduction must be one of mean, sum, none; got 'average'",
-            {"reduction": "average"},
-        ),
-        Bad(
-            {"x": Like("float32", (2, 3)), "weight": Like("float32", (4, 3)), "labels": None},
-            "fusedops.linear_cross_entropy: labels must be a tensor; got NoneType",
-        ),
+    bad = bad_calls(
+        "linear_cross_entropy",
+        {"x": "float32[2, 3]", "weight": "float32[4, 3]", "labels": "int64[2]"},
+        {
+            "x must be float64, float32, float16 or bfloat16; got int32": {"x": "int32[2, 3]", "weight": "int32[4, 3]"},
+            "weight must have 3 columns to multiply x of shape [2, 3]; got shape [3, 4]": {"weight": "float32[3, 4]"},
+            "bias must have shape [4], the outputs of weight; got [3]": {"bias": "float32[3]"},
+            "labels must be int32 or int64; got float32": {"labels": "float32[2]"},
+            "labels must have shape [2], that of the rows of x; got [3]": {"labels": "int64[3]"},
+            "label_smoothing must be in [0, 1]; got -0.5": {"label_smoothing": -0.5},
+            "softcap must be a finite number, at least 0; got -1": {"softcap": -1.0},
+            "reduction must be one of mean, sum, none; got 'average'": {"reduction": "average"},
+            "labels must be a tensor; got NoneType": {"labels": None},
+        },
     )
 
 

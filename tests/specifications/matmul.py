@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 
-from tests.helpers.specification import Bad, Like, Sample, Specification, any_order, pick
+from tests.helpers.specification import Sample, Specification, any_order, bad_calls, pick
 
 
 class Matmul(Specification):
@@ -63,54 +63,28 @@ class Matmul(Specification):
         shared = math.prod(a.shape[:-2]) if b.ndim == 2 else 1
         return {"y": any_order(k), "da": any_order(n), "db": any_order(m * shared)}
 
-    bad = (
-        Bad(
-            {"a": Like("int32", (2, 3)), "b": Like("int32", (3, 4))},
-            "fusedops.matmul: a must be float64, float32, float16 or bfloat16; got int32",
-        ),
-        Bad(
-            {"a": Like("float32", (2, 3)), "b": Like("float16", (3, 4))},
-            "fusedops.matmul: b must have a's dtype, float32; got float16",
-        ),
-        Bad(
-            {"a": Like("float32", (3,)), "b": Like("float32", (3, 4))},
-            "fusedops.matmul: a must have at least 2 dimensions; got shape [3]",
-        ),
-        Bad(
-            {"a": Like("float32", (2, 3)), "b": Like("float32", (3,))},
-            "fusedops.matmul: b must have at least 2 dimensions; got shape [3]",
-        ),
-        Bad(
-            {"a": Like("float32", (2, 3)), "b": Like("float32", (4, 5))},
-            "fusedops.matmul: b must have 3 rows to multiply a of shape [2, 3]; got shape [4, 5]",
-        ),
-        Bad(
-            {"a": Like("float32", (2, 3)), "b": Like("float32", (3, 4))},
-            "fusedops.matmul: b must have 3 columns to multiply a of shape [2, 3]; got shape [3, 4]",
-            {"transpose_b": True},
-        ),
-        Bad(
-            {"a": Like("float32", (2, 3)), "b": Like("float32", (3, 4))},
-            "fusedops.matmul: b must have 2 rows to multiply a of shape [2, 3]; got shape [3, 4]",
-            {"transpose_a": True},
-        ),
-        Bad(
-            {"a": Like("float32", (2, 3, 4)), "b": Like("float32", (3, 4, 5))},
-            "fusedops.matmul: b must have two dimensions or a's leading dimensions, [2]; got shape [3, 4, 5]",
-        ),
-        Bad(
-            {"a": Like("float32", (3, 4)), "b": Like("float32", (2, 4, 5))},
-            "fusedops.matmul: b must have two dimensions or a's leading dimensions, []; got shape [2, 4, 5]",
-        ),
-        Bad(
-            {"a": Like("float32", (3, 4)), "b": Like("float32", (4, 5))},
-            "fusedops.matmul: transpose_a must be a bool; got 1",
-            {"transpose_a": 1},
-        ),
-        Bad(
-            {"a": Like("float32", (3, 4)), "b": None},
-            "fusedops.matmul: b must be a tensor; got NoneType",
-        ),
+    bad = bad_calls(
+        "matmul",
+        {"a": "float32[2, 3]", "b": "float32[3, 4]"},
+        {
+            "a must be float64, float32, float16 or bfloat16; got int32": {"a": "int32[2, 3]", "b": "int32[3, 4]"},
+            "b must have a's dtype, float32; got float16": {"b": "float16[3, 4]"},
+            "a must have at least 2 dimensions; got shape [3]": {"a": "float32[3]"},
+            "b must have at least 2 dimensions; got shape [3]": {"b": "float32[3]"},
+            "b must have 3 rows to multiply a of shape [2, 3]; got shape [4, 5]": {"b": "float32[4, 5]"},
+            "b must have 3 columns to multiply a of shape [2, 3]; got shape [3, 4]": {"transpose_b": True},
+            "b must have 2 rows to multiply a of shape [2, 3]; got shape [3, 4]": {"transpose_a": True},
+            "b must have two dimensions or a's leading dimensions, [2]; got shape [3, 4, 5]": {
+                "a": "float32[2, 3, 4]",
+                "b": "float32[3, 4, 5]",
+            },
+            "b must have two dimensions or a's leading dimensions, []; got shape [2, 4, 5]": {
+                "a": "float32[3, 4]",
+                "b": "float32[2, 4, 5]",
+            },
+            "transpose_a must be a bool; got 1": {"a": "float32[3, 4]", "b": "float32[4, 5]", "transpose_a": 1},
+            "b must be a tensor; got NoneType": {"a": "float32[3, 4]", "b": None},
+        },
     )
 
 

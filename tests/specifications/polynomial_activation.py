@@ -1,6 +1,6 @@
 import numpy as np
 
-from tests.helpers.specification import Bad, Like, Sample, Specification, pick
+from tests.helpers.specification import Sample, Specification, bad_calls, pick
 
 
 class PolynomialActivation(Specification):
@@ -42,31 +42,19 @@ class PolynomialActivation(Specification):
         steps = len(coefficients) - 1
         return {"y": 1 + 2 * steps, "dx": 2 * steps}
 
-    bad = (
-        Bad(
-            {"x": Like("int32", (3,))},
-            "fusedops.polynomial_activation: x must be float64, float32, float16 or bfloat16; got int32",
-        ),
-        Bad(
-            {"x": Like("float32", (3,))},
-            "fusedops.polynomial_activation: coefficients must be 1 to 8 numbers; got 0",
-            {"coefficients": ()},
-        ),
-        Bad(
-            {"x": Like("bfloat16", (3,))},
-            "fusedops.polynomial_activation: coefficients must be 1 to 8 numbers; got 9",
-            {"coefficients": (1.0,) * 9},
-        ),
-        Bad(
-            {"x": Like("float32", (3,))},
-            "fusedops.polynomial_activation: coefficients must be a list of numbers; got 2.0",
-            {"coefficients": 2.0},
-        ),
-        Bad(
-            {"x": Like("float32", (3,))},
-            "fusedops.polynomial_activation: coefficients must be a list of numbers; got (1.0, 'two')",
-            {"coefficients": (1.0, "two")},
-        ),
+    bad = bad_calls(
+        "polynomial_activation",
+        {"x": "float32[3]"},
+        {
+            "x must be float64, float32, float16 or bfloat16; got int32": {"x": "int32[3]"},
+            "coefficients must be 1 to 8 numbers; got 0": {"coefficients": ()},
+            "coefficients must be 1 to 8 numbers; got 9": {
+                "x": "bfloat16[3]",
+                "coefficients": (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0),
+            },
+            "coefficients must be a list of numbers; got 2.0": {"coefficients": 2.0},
+            "coefficients must be a list of numbers; got (1.0, 'two')": {"coefficients": (1.0, "two")},
+        },
     )
 
 

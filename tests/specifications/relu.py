@@ -1,6 +1,6 @@
 import numpy as np
 
-from tests.helpers.specification import Bad, Like, Sample, Specification
+from tests.helpers.specification import Sample, Specification, bad_calls
 
 
 class Relu(Specification):
@@ -22,19 +22,14 @@ class Relu(Specification):
     def roundings(self, x):
         return {"y": 0, "dx": 0}
 
-    bad = (
-        Bad(
-            {"x": Like("int64", (3,))},
-            "fusedops.relu: x must be float64, float32, float16 or bfloat16; got int64",
-        ),
-        Bad(
-            {"x": Like("uint8", ())},
-            "fusedops.relu: x must be float64, float32, float16 or bfloat16; got uint8",
-        ),
-        Bad(
-            {"x": None},
-            "fusedops.relu: x must be a tensor; got NoneType",
-        ),
+    bad = bad_calls(
+        "relu",
+        {"x": "float32[3]"},
+        {
+            "x must be float64, float32, float16 or bfloat16; got int64": {"x": "int64[3]"},
+            "x must be float64, float32, float16 or bfloat16; got uint8": {"x": "uint8[]"},
+            "x must be a tensor; got NoneType": {"x": None},
+        },
     )
 
 

@@ -1,6 +1,6 @@
 import numpy as np
 
-from tests.helpers.specification import Bad, Like, Sample, Specification, pick
+from tests.helpers.specification import Sample, Specification, bad_calls, pick
 
 
 class Rope(Specification):
@@ -59,75 +59,53 @@ class Rope(Specification):
     def roundings(self, x, cos, sin, seq_dim=-3, interleaved=False):
         return {"y": 2, "dx": 2}
 
-    bad = (
-        Bad(
-            {"x": Like("int64", (5, 3, 8)), "cos": Like("float32", (5, 4)), "sin": Like("float32", (5, 4))},
-            "fusedops.rope: x must be float64, float32, float16 or bfloat16; got int64",
-        ),
-        Bad(
-            {"x": Like("float32", (5, 3, 8)), "cos": Like("float64", (5, 4)), "sin": Like("float64", (5, 4))},
-            "fusedops.rope: cos must have x's dtype, float32; got float64",
-        ),
-        Bad(
-            {"x": Like("float16", (5, 3, 8)), "cos": Like("bfloat16", (5, 4)), "sin": Like("bfloat16", (5, 4))},
-            "fusedops.rope: cos must have x's dtype, float16, or float32; got bfloat16",
-        ),
-        Bad(
-            {"x": Like("float16", (5, 3, 8)), "cos": Like("float32", (5, 4)), "sin": Like("float16", (5, 4))},
-            "fusedops.rope: sin must have cos's dtype, float32; got float16",
-        ),
-        Bad(
-            {"x": Like("float32", (3, 8)), "cos": Like("float32", (3, 4)), "sin": Like("float32", (3, 4))},
-            "fusedops.rope: x must have at least 3 dimensions; got shape [3, 8]",
-        ),
-        Bad(
-            {"x": Like("float32", (8,)), "cos": Like("float32", (3, 4)), "sin": Like("float32", (3, 4))},
-            "fusedops.rope: x must have at least 2 dimensions; got shape [8]",
-            {"seq_dim": -2},
-        ),
-        Bad(
-            {"x": Like("float32", (5, 3, 8)), "cos": Like("float32", (4,)), "sin": Like("float32", (4,))},
-            "fusedops.rope: cos must have shape [T, R/2] or [B, T, R/2]; got [4]",
-        ),
-        Bad(
-            {"x": Like("float32", (5, 3, 8)), "cos": Like("float32", (3, 4)), "sin": Like("float32", (3, 4))},
-            "fusedops.rope: cos must have shape [5, R/2 <= 4] beside x of shape [5, 3, 8]; got [3, 4]",
-        ),
-        Bad(
-            {"x": Like("float32", (5, 3, 8)), "cos": Like("float32", (5, 5)), "sin": Like("float32", (5, 5))},
-            "fusedops.rope: cos must have shape [5, R/2 <= 4] beside x of shape [5, 3, 8]; got [5, 5]",
-        ),
-        Bad(
-            {"x": Like("float32", (2, 5, 3, 8)), "cos": Like("float32", (3, 5, 4)), "sin": Like("float32", (3, 5, 4))},
-            "fusedops.rope: cos must have shape [2, 5, R/2 <= 4] beside x of shape [2, 5, 3, 8]; got [3, 5, 4]",
-        ),
-        Bad(
-            {"x": Like("float32", (5, 3, 8)), "cos": Like("float32", (1, 5, 4)), "sin": Like("float32", (1, 5, 4))},
-            "fusedops.rope: cos must have shape [T, R/2] beside x of shape [5, 3, 8]; got [1, 5, 4]",
-        ),
-        Bad(
-            {"x": Like("float32", (5, 3, 8)), "cos": Like("float32", (5, 4)), "sin": Like("float32", (5, 3))},
-            "fusedops.rope: sin must have cos's shape, [5, 4]; got [5, 3]",
-        ),
-        Bad(
-            {"x": Like("float32", (5, 3, 8)), "cos": Like("float32", (5, 4)), "sin": Like("float32", (5, 4))},
-            "fusedops.rope: seq_dim must be -3 or -2; got -1",
-            {"seq_dim": -1},
-        ),
-        Bad(
-            {"x": Like("float32", (5, 3, 8)), "cos": Like("float32", (5, 4)), "sin": Like("float32", (5, 4))},
-            "fusedops.rope: seq_dim must be -3 or -2; got 2",
-            {"seq_dim": 2},
-        ),
-        Bad(
-            {"x": Like("float32", (5, 3, 8)), "cos": Like("float32", (5, 4)), "sin": Like("float32", (5, 4))},
-            "fusedops.rope: interleaved must be a bool; got 1",
-            {"interleaved": 1},
-        ),
-        Bad(
-            {"x": Like("float32", (5, 3, 8)), "cos": Like("float32", (5, 4)), "sin": None},
-            "fusedops.rope: sin must be a tensor; got NoneType",
-        ),
+    bad = bad_calls(
+        "rope",
+        {"x": "float32[5, 3, 8]", "cos": "float32[5, 4]", "sin": "float32[5, 4]"},
+        {
+            "x must be float64, float32, float16 or bfloat16; got int64": {"x": "int64[5, 3, 8]"},
+            "cos must have x's dtype, float32; got float64": {"cos": "float64[5, 4]", "sin": "float64[5, 4]"},
+            "cos must have x's dtype, float16, or float32; got bfloat16": {
+                "x": "float16[5, 3, 8]",
+                "cos": "bfloat16[5, 4]",
+                "sin": "bfloat16[5, 4]",
+            },
+            "sin must have cos's dtype, float32; got float16": {"x": "float16[5, 3, 8]", "sin": "float16[5, 4]"},
+            "x must have at least 3 dimensions; got shape [3, 8]": {
+                "x": "float32[3, 8]",
+                "cos": "float32[3, 4]",
+                "sin": "float32[3, 4]",
+            },
+            "x must have at least 2 dimensions; got shape [8]": {
+                "x": "float32[8]",
+                "cos": "float32[3, 4]",
+                "sin": "float32[3, 4]",
+                "seq_dim": -2,
+            },
+            "cos must have shape [T, R/2] or [B, T, R/2]; got [4]": {"cos": "float32[4]", "sin": "float32[4]"},
+            "cos must have shape [5, R/2 <= 4] beside x of shape [5, 3, 8]; got [3, 4]": {
+                "cos": "float32[3, 4]",
+                "sin": "float32[3, 4]",
+            },
+            "cos must have shape [5, R/2 <= 4] beside x of shape [5, 3, 8]; got [5, 5]": {
+                "cos": "float32[5, 5]",
+                "sin": "float32[5, 5]",
+            },
+            "cos must have shape [2, 5, R/2 <= 4] beside x of shape [2, 5, 3, 8]; got [3, 5, 4]": {
+                "x": "float32[2, 5, 3, 8]",
+                "cos": "float32[3, 5, 4]",
+                "sin": "float32[3, 5, 4]",
+            },
+            "cos must have shape [T, R/2] beside x of shape [5, 3, 8]; got [1, 5, 4]": {
+                "cos": "float32[1, 5, 4]",
+                "sin": "float32[1, 5, 4]",
+            },
+            "sin must have cos's shape, [5, 4]; got [5, 3]": {"sin": "float32[5, 3]"},
+            "seq_dim must be -3 or -2; got -1": {"seq_dim": -1},
+            "seq_dim must be -3 or -2; got 2": {"seq_dim": 2},
+            "interleaved must be a bool; got 1": {"interleaved": 1},
+            "sin must be a tensor; got NoneType": {"sin": None},
+        },
     )
 
 

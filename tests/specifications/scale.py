@@ -1,6 +1,6 @@
 import numpy as np
 
-from tests.helpers.specification import Bad, Like, Sample, Specification, pairwise, pick
+from tests.helpers.specification import Sample, Specification, bad_calls, pairwise, pick
 
 
 class Scale(Specification):
@@ -40,23 +40,15 @@ class Scale(Specification):
         number = not isinstance(factor, np.ndarray)  # rounded to the compute dtype
         return {"y": 1 + number, "dx": 1 + number, "dfactor": pairwise(x.size)}
 
-    bad = (
-        Bad(
-            {"x": Like("bool", (3,)), "factor": 2.0},
-            "fusedops.scale: x must be float64, float32, float16 or bfloat16; got bool",
-        ),
-        Bad(
-            {"x": Like("float16", (3,)), "factor": Like("float64", ())},
-            "fusedops.scale: factor must have x's dtype, float16, or float32; got float64",
-        ),
-        Bad(
-            {"x": Like("float32", (3,)), "factor": Like("float32", (1, 3))},
-            "fusedops.scale: factor must be a number or a tensor of one element; got shape [1, 3]",
-        ),
-        Bad(
-            {"x": Like("float32", (3,)), "factor": None},
-            "fusedops.scale: factor must be a number or a tensor of one element; got NoneType",
-        ),
+    bad = bad_calls(
+        "scale",
+        {"x": "float32[3]", "factor": 2.0},
+        {
+            "x must be float64, float32, float16 or bfloat16; got bool": {"x": "bool[3]"},
+            "factor must have x's dtype, float16, or float32; got float64": {"x": "float16[3]", "factor": "float64[]"},
+            "factor must be a number or a tensor of one element; got shape [1, 3]": {"factor": "float32[1, 3]"},
+            "factor must be a number or a tensor of one element; got NoneType": {"factor": None},
+        },
     )
 
 

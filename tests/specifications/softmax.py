@@ -1,6 +1,6 @@
 import numpy as np
 
-from tests.helpers.specification import Bad, Like, Sample, Specification, pairwise, pick
+from tests.helpers.specification import Sample, Specification, bad_calls, pairwise, pick
 
 
 class Softmax(Specification):
@@ -95,50 +95,21 @@ class Softmax(Specification):
         # is below 6 in normal numbers.
         return {"dx": 2 + 6 * abs(scale)}
 
-    bad = (
-        Bad(
-            {"x": Like("int32", (2, 3))},
-            "fusedops.softmax: x must be float64, float32, float16 or bfloat16; got int32",
-        ),
-        Bad(
-            {"x": Like("float32", ())},
-            "fusedops.softmax: x must have at least one dimension; got shape []",
-        ),
-        Bad(
-            {"x": Like("float32", (3,))},
-            "fusedops.softmax: x must have at least two dimensions to be causal; got shape [3]",
-            {"causal": True},
-        ),
-        Bad(
-            {"x": Like("float32", (2, 3)), "mask": Like("float32", (2, 3))},
-            "fusedops.softmax: mask must be bool; got float32",
-        ),
-        Bad(
-            {"x": Like("float32", (2, 3)), "mask": Like("bool", (2,))},
-            "fusedops.softmax: mask must be broadcastable to x's shape, [2, 3]; got [2]",
-        ),
-        Bad(
-            {"x": Like("float32", (2, 3)), "mask": Like("bool", (1, 2, 3))},
-            "fusedops.softmax: mask must be broadcastable to x's shape, [2, 3]; got [1, 2, 3]",
-        ),
-        Bad(
-            {"x": Like("float32", (1, 3)), "mask": Like("bool", (4, 3))},
-            "fusedops.softmax: mask must be broadcastable to x's shape, [1, 3]; got [4, 3]",
-        ),
-        Bad(
-            {"x": Like("float32", (2, 3))},
-            "fusedops.softmax: scale must be a number; got '2'",
-            {"scale": "2"},
-        ),
-        Bad(
-            {"x": Like("float32", (2, 3))},
-            "fusedops.softmax: causal must be a bool; got 1",
-            {"causal": 1},
-        ),
-        Bad(
-            {"x": None},
-            "fusedops.softmax: x must be a tensor; got NoneType",
-        ),
+    bad = bad_calls(
+        "softmax",
+        {"x": "float32[2, 3]"},
+        {
+            "x must be float64, float32, float16 or bfloat16; got int32": {"x": "int32[2, 3]"},
+            "x must have at least one dimension; got shape []": {"x": "float32[]"},
+            "x must have at least two dimensions to be causal; got shape [3]": {"x": "float32[3]", "causal": True},
+            "mask must be bool; got float32": {"mask": "float32[2, 3]"},
+            "mask must be broadcastable to x's shape, [2, 3]; got [2]": {"mask": "bool[2]"},
+            "mask must be broadcastable to x's shape, [2, 3]; got [1, 2, 3]": {"mask": "bool[1, 2, 3]"},
+            "mask must be broadcastable to x's shape, [1, 3]; got [4, 3]": {"x": "float32[1, 3]", "mask": "bool[4, 3]"},
+            "scale must be a number; got '2'": {"scale": "2"},
+            "causal must be a bool; got 1": {"causal": 1},
+            "x must be a tensor; got NoneType": {"x": None},
+        },
     )
 
 
