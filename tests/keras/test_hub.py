@@ -388,11 +388,16 @@ def test_what_is_not_built_or_of_another_version_is_kept(fk, hub, monkeypatch, c
     fk.convert(layer)
     assert "kept TransformerEncoder 'encoder': not built yet: call the model once" in capsys.readouterr().out
     layer.build((2, 6, HIDDEN))
-    monkeypatch.setattr(transformer.TransformerEncoder, "needs", ("_something_else",))
-    fk.convert(layer)
-    assert type(layer) is hub.layers.TransformerEncoder
-    sentence = "kept TransformerEncoder 'encoder': this version of KerasHub's has no attribute _something_else"
-    assert sentence in capsys.readouterr().out
+    for attribute, value, reason in (
+        ("needs", ("_something_else",), "has no attribute _something_else"),
+        ("arguments", 6, "takes other arguments"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(transformer.TransformerEncoder, attribute, value)
+            fk.convert(layer)
+        assert type(layer) is hub.layers.TransformerEncoder
+        sentence = f"kept TransformerEncoder 'encoder': this version of KerasHub's {reason}"
+        assert sentence in capsys.readouterr().out
 
 
 OTHER_VERSION = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import tensorflow as tf
@@ -10,6 +11,14 @@ from fusedops.tf.keras.hub import made
 from fusedops.tf.keras.hub.decoder import CausalDecoder
 from fusedops.tf.keras.hub.gated import gated
 from fusedops.tf.keras.hub.residual import add_norm
+
+of_mask = attrgetter(  # the arguments of `_compute_self_attention_mask`, in order
+    "decoder_sequence",
+    "decoder_padding_mask",
+    "decoder_attention_mask",
+    "self_attention_cache",
+    "self_attention_cache_update_index",
+)
 
 
 class GatedDecoder(CausalDecoder):
@@ -23,32 +32,20 @@ class GatedDecoder(CausalDecoder):
         "_feedforward_output_dense",
         "activation",
     )
+    arguments = 6
 
-    def call(
-        self,
-        decoder_sequence: tf.Tensor,
-        decoder_padding_mask: Any = None,
-        decoder_attention_mask: Any = None,
-        self_attention_cache: Any = None,
-        self_attention_cache_update_index: Any = None,
-        training: bool | None = None,
-    ) -> Any:
+    def fused_call(self, given: Any) -> Any:
+        cache = given.self_attention_cache
         attended = self._self_attention_layer(
-            hidden_states=self._self_attention_layernorm(decoder_sequence),
-            attention_mask=self._compute_self_attention_mask(
-                decoder_sequence,
-                decoder_padding_mask,
-                decoder_attention_mask,
-                self_attention_cache,
-                self_attention_cache_update_index,
-            ),
-            cache=self_attention_cache,
-            cache_update_index=self_attention_cache_update_index,
+            hidden_states=self._self_attention_layernorm(given.decoder_sequence),
+            attention_mask=self._compute_self_attention_mask(*of_mask(given)),
+            cache=cache,
+            cache_update_index=given.self_attention_cache_update_index,
         )
-        if self_attention_cache is not None:
-            attended, self_attention_cache = attended
-        y = feed_forward(self, self._feedforward_layernorm, attended, decoder_sequence, training)
-        return y if self_attention_cache is None else (y, self_attention_cache)
+        if cache is not None:
+            attended, cache = attended
+        y = feed_forward(self, self._feedforward_layernorm, attended, given.decoder_sequence, given.training)
+        return y if cache is None else (y, cache)
 
 
 def feed_forward(block: Any, norm: Any, attended: tf.Tensor, residual: tf.Tensor, training: bool | None) -> tf.Tensor:

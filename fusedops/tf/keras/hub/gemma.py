@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
@@ -46,30 +45,19 @@ class CachedGemmaAttention(HubLayer, gemma_attention.CachedGemmaAttention):
         "_mask_sliding_window",
         "_compute_attention",
     )
+    arguments = 5
 
     def why_not(self, inputs: Any = None) -> str | None:
         return super().why_not(inputs) or too_many(head_dim=self.head_dim)
 
-    def call(
-        self,
-        x: tf.Tensor,
-        attention_mask: Any = None,
-        cache: Any = None,
-        cache_update_index: Any = 0,
-        training: bool = False,
-    ) -> Any:
-        if not isinstance(attention_mask, Kept):
-            return super().call(
-                x,
-                attention_mask=attention_mask,
-                cache=cache,
-                cache_update_index=cache_update_index,
-                training=training,
-            )
+    def fused_call(self, given: Any) -> Any:
+        x, mask, training = given.x, given.attention_mask, given.training
+        if not isinstance(mask, Kept):
+            return super().call(x, mask, given.cache, given.cache_update_index, training)
         # Gemma's own order of features after the rotation is left out: it is the same for queries and keys, whose
         # products do not depend on it. So is setting to zero what attends to nothing: its probabilities are zero.
         query, key = (self.rope_layer(dense(x)) for dense in (self.query_dense, self.key_dense))
-        attended = self._compute_attention(query, key, self.value_dense(x), attention_mask, training=training)
+        attended = self._compute_attention(query, key, self.value_dense(x), mask, training=training)
         return self.output_dense(attended)
 
     def _compute_attention(
@@ -111,19 +99,24 @@ class GatedBlock(HubLayer):
         "_compute_attention_mask",
     )
 
-    def _block(self, x: tf.Tensor, mask: Callable[[tf.Tensor], Any], cache: Any, **of_cache: Any) -> Any:
-        """What the block computes. `mask` makes its mask of the normalized x; `of_cache` belongs to a cache."""
-        normalized = self.pre_attention_norm(x)
+    # The call's arguments that `_compute_attention_mask` takes, in order, and those that belong to a cache.
+    of_mask: ClassVar[tuple[str, ...]] = ("padding_mask", "cache", "cache_update_index")
+    of_cache: ClassVar[tuple[str, ...]] = ("cache_update_index",)
+
+    def fused_call(self, given: Any) -> Any:
+        normalized, cache = self.pre_attention_norm(given.x), given.cache
+        mask = self._compute_attention_mask(normalized, *(getattr(given, name) for name in self.of_mask))
         if cache is None:
-            attended = self.attention(normalized, attention_mask=mask(normalized))
+            attended = self.attention(normalized, attention_mask=mask)
         else:
-            attended, cache = self.attention(normalized, attention_mask=mask(normalized), cache=cache, **of_cache)
+            of_cache = {name: getattr(given, name) for name in self.of_cache}
+            attended, cache = self.attention(normalized, attention_mask=mask, cache=cache, **of_cache)
         if self.use_post_attention_norm:
             attended = self.post_attention_norm(attended)
         if self.dropout:
             attended = self.attention_dropout(attended)
 
-        normalized, residual = add_norm(self.pre_ffw_norm, attended, x)
+        normalized, residual = add_norm(self.pre_ffw_norm, attended, given.x)
         gated = gated_product(self.gating_ffw, self.gating_ffw_2, normalized, "gelu_tanh")
         y = self.ffw_linear(gated)
         if self.use_post_ffw_norm:
@@ -134,11 +127,7 @@ class GatedBlock(HubLayer):
 
 @saved
 class GemmaDecoderBlock(GatedBlock, gemma_decoder_block.GemmaDecoderBlock):
-    def call(self, x: tf.Tensor, padding_mask: Any = None, cache: Any = None, cache_update_index: Any = 0) -> Any:
-        def mask(normalized: tf.Tensor) -> Any:
-            return self._compute_attention_mask(normalized, padding_mask, cache, cache_update_index)
-
-        return self._block(x, mask, cache, cache_update_index=cache_update_index)
+    arguments = 4
 
     def _compute_attention_mask(self, x: tf.Tensor, padding_mask: Any, cache: Any, cache_update_index: Any) -> Any:
         everything = partial(super()._compute_attention_mask, x, padding_mask, cache, cache_update_index)

@@ -46,6 +46,7 @@ class Gemma4TextDecoderBlock(HubLayer, gemma4_decoder_block.Gemma4TextDecoderBlo
         "is_text_layer",
         "_compute_attention_mask",
     )
+    arguments = 9
 
     def why_not(self, inputs: Any = None) -> str | None:
         reason = super().why_not(inputs)
@@ -58,28 +59,16 @@ class Gemma4TextDecoderBlock(HubLayer, gemma4_decoder_block.Gemma4TextDecoderBlo
     def _is_quantized(self) -> bool:
         return any(dense.quantization_mode for dense in (self.gating_ffw, self.gating_ffw_2, self.ffw_linear))
 
-    def call(
-        self,
-        x: tf.Tensor,
-        padding_mask: Any = None,
-        vision_mask: Any = None,
-        cache: Any = None,
-        cache_update_index: Any = 0,
-        cache_update_mask: Any = None,
-        per_layer_input: Any = None,
-        shared_kv: Any = None,
-        positions: Any = None,
-    ) -> Any:
-        of_cache = {"cache_update_index": cache_update_index, "cache_update_mask": cache_update_mask}
-        of_layer = {"shared_kv": shared_kv, "positions": positions}
+    def fused_call(self, given: Any) -> Any:
+        x, cache, index = given.x, given.cache, given.cache_update_index
         if x.dtype == "float16" or self._is_quantized():  # KerasHub's own code bounds its sums, and has no scales
-            return super().call(
-                x, padding_mask, vision_mask, cache, per_layer_input=per_layer_input, **of_cache, **of_layer
-            )
+            return super().call(**vars(given))
         normalized = self.pre_attention_norm(x)
-        mask = self._compute_attention_mask(normalized, padding_mask, vision_mask, cache, cache_update_index)
-        given = {} if cache is None else {"cache": cache, **of_cache}
-        attended, cache = self.attention(normalized, attention_mask=mask, **given, **of_layer)
+        mask = self._compute_attention_mask(normalized, given.padding_mask, given.vision_mask, cache, index)
+        of_cache = {"cache": cache, "cache_update_index": index, "cache_update_mask": given.cache_update_mask}
+        of_layer = {"shared_kv": given.shared_kv, "positions": given.positions}
+        of_cache = {} if cache is None else of_cache
+        attended, cache = self.attention(normalized, attention_mask=mask, **of_cache, **of_layer)
         attended = self.post_attention_norm(attended)
         if self.dropout:
             attended = self.attention_dropout(attended)
@@ -90,8 +79,8 @@ class Gemma4TextDecoderBlock(HubLayer, gemma4_decoder_block.Gemma4TextDecoderBlo
         if self.dropout:
             y = self.feedforward_dropout(y)
         y = y + residual
-        if self.hidden_size_per_layer_input > 0 and per_layer_input is not None:
-            y = self._with_layer_input(y, per_layer_input)
+        if self.hidden_size_per_layer_input > 0 and given.per_layer_input is not None:
+            y = self._with_layer_input(y, given.per_layer_input)
         return (y * tf.cast(self.layer_scalar, y.dtype) if self.is_text_layer else y), cache
 
     def _with_layer_input(self, x: tf.Tensor, per_layer_input: tf.Tensor) -> tf.Tensor:

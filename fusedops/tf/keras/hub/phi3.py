@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
 from keras_hub.src.models.phi3 import phi3_decoder
 
 from fusedops.tf.keras.hub import saved
@@ -27,33 +26,23 @@ class Phi3Decoder(HubLayer, phi3_decoder.Phi3Decoder):
         "activation",
         "_compute_self_attention_mask",
     )
+    arguments = 5
 
-    def call(
-        self,
-        decoder_sequence: tf.Tensor,
-        decoder_padding_mask: Any = None,
-        decoder_attention_mask: Any = None,
-        attention_cache: Any = None,
-        attention_cache_update_index: Any = None,
-    ) -> Any:
+    def fused_call(self, given: Any) -> Any:
+        cache, index = given.attention_cache, given.attention_cache_update_index
+        masks = (given.decoder_padding_mask, given.decoder_attention_mask)
         attended = self.attention(
-            hidden_states=self.pre_attention_layernorm(decoder_sequence),
-            attention_mask=self._compute_self_attention_mask(
-                decoder_sequence,
-                decoder_padding_mask,
-                decoder_attention_mask,
-                attention_cache,
-                attention_cache_update_index,
-            ),
-            cache=attention_cache,
-            cache_update_index=attention_cache_update_index,
+            hidden_states=self.pre_attention_layernorm(given.decoder_sequence),
+            attention_mask=self._compute_self_attention_mask(given.decoder_sequence, *masks, cache, index),
+            cache=cache,
+            cache_update_index=index,
         )
-        if attention_cache is not None:
-            attended, attention_cache = attended
+        if cache is not None:
+            attended, cache = attended
         attended = self.attention_dropout(attended)
 
-        x, residual = add_norm(self.post_attention_layernorm, attended, decoder_sequence)
+        x, residual = add_norm(self.post_attention_layernorm, attended, given.decoder_sequence)
         gate, up = self.feedforward_gate_dense, self.feedforward_intermediate_dense
         y = self.feedforward_output_dense(gated(gate, up, x, self.activation))
         y = self.feedforward_dropout(y) + residual
-        return y if attention_cache is None else (y, attention_cache)
+        return y if cache is None else (y, cache)

@@ -38,42 +38,31 @@ class T5TransformerLayer(HubLayer, t5_transformer_layer.T5TransformerLayer):
         "dropout_layer",
         "_compute_self_attention_mask",
     )
+    arguments = 11
 
-    def call(
-        self,
-        hidden_states: tf.Tensor,
-        attention_mask: Any = None,
-        position_bias: Any = None,
-        encoder_hidden_states: Any = None,
-        encoder_attention_mask: Any = None,
-        use_causal_mask: bool = False,
-        self_attention_cache: Any = None,
-        self_attention_cache_update_index: Any = None,
-        cross_attention_cache: Any = None,
-        cross_attention_cache_update_index: Any = None,
-        training: bool = False,
-    ) -> Any:
-        if use_causal_mask and position_bias is None:  # which has the mask in it
-            attention_mask = self._compute_self_attention_mask(
-                hidden_states, attention_mask, self_attention_cache, self_attention_cache_update_index
-            )
+    def fused_call(self, given: Any) -> Any:
+        mask, bias, training = given.attention_mask, given.position_bias, given.training
+        cache, index = given.self_attention_cache, given.self_attention_cache_update_index
+        cross_cache = given.cross_attention_cache
+        if given.use_causal_mask and bias is None:  # which has the mask in it
+            mask = self._compute_self_attention_mask(given.hidden_states, mask, cache, index)
         x, position_bias, self_cache = self.self_attention(
-            self.self_attention_layer_norm(hidden_states),
-            mask=attention_mask,
-            position_bias=position_bias,
-            cache=self_attention_cache,
-            cache_update_index=self_attention_cache_update_index,
+            self.self_attention_layer_norm(given.hidden_states),
+            mask=mask,
+            position_bias=bias,
+            cache=cache,
+            cache_update_index=index,
             training=training,
         )
-        dropout, residual = self.self_attention_dropout, hidden_states
+        dropout, residual = self.self_attention_dropout, given.hidden_states
         if self.is_decoder:
             x, residual = add_norm(self.cross_attention_layer_norm, x, residual, dropout, training)
-            x, _, cross_attention_cache = self.cross_attention(
+            x, _, cross_cache = self.cross_attention(
                 x,
-                key_value_states=encoder_hidden_states,
-                mask=encoder_attention_mask,
-                cache=cross_attention_cache,
-                cache_update_index=cross_attention_cache_update_index,
+                key_value_states=given.encoder_hidden_states,
+                mask=given.encoder_attention_mask,
+                cache=cross_cache,
+                cache_update_index=given.cross_attention_cache_update_index,
                 training=training,
             )
             dropout = self.cross_attention_dropout
@@ -81,9 +70,7 @@ class T5TransformerLayer(HubLayer, t5_transformer_layer.T5TransformerLayer):
         x, residual = add_norm(self.layer_norm, x, residual, dropout, training)
         y = self.output_projector(self.dropout_layer(self._activated(x), training=training))
         y = add(y, residual, self.dropout_layer, training)
-        if self_attention_cache is None:
-            return y, position_bias
-        return y, position_bias, self_cache, cross_attention_cache
+        return (y, position_bias) if cache is None else (y, position_bias, self_cache, cross_cache)
 
     def _activated(self, x: tf.Tensor) -> tf.Tensor:
         if self.use_gated_activation:

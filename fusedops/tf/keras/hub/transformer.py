@@ -29,24 +29,19 @@ class TransformerEncoder(HubLayer, transformer_encoder.TransformerEncoder):
         "_feedforward_output_dense",
         "_feedforward_dropout",
     )
+    arguments = 5
 
-    def call(
-        self,
-        inputs: tf.Tensor,
-        padding_mask: Any = None,
-        attention_mask: Any = None,
-        training: bool | None = None,
-        return_attention_scores: bool = False,
-    ) -> Any:
+    def fused_call(self, given: Any) -> Any:
+        inputs, training = given.inputs, given.training
         x = self._self_attention_layer_norm(inputs) if self.normalize_first else inputs
         attended = self._self_attention_layer(
             query=x,
             value=x,
-            attention_mask=merge_padding_and_attention_mask(inputs, padding_mask, attention_mask),
-            return_attention_scores=return_attention_scores,
+            attention_mask=merge_padding_and_attention_mask(inputs, given.padding_mask, given.attention_mask),
+            return_attention_scores=given.return_attention_scores,
             training=training,
         )
-        if return_attention_scores:
+        if given.return_attention_scores:
             attended, scores = attended
         of_attention, of_feedforward = self._self_attention_dropout, self._feedforward_dropout
 
@@ -56,7 +51,7 @@ class TransformerEncoder(HubLayer, transformer_encoder.TransformerEncoder):
         else:
             x, _ = add_norm(self._self_attention_layer_norm, attended, inputs, of_attention, training)
             y, _ = add_norm(self._feedforward_layer_norm, self._feedforward(x), x, of_feedforward, training)
-        return (y, scores) if return_attention_scores else y
+        return (y, scores) if given.return_attention_scores else y
 
     def _feedforward(self, x: tf.Tensor) -> tf.Tensor:
         return self._feedforward_output_dense(self._feedforward_intermediate_dense(x))
