@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fusedops.torch.conversion.hf.forms import mlps, norms, residual, rotary
 from tests.helpers.converting import converted
 
 PASSED = 0
@@ -25,35 +26,20 @@ class Norm(nn.Module):
         self.weight, self.bias = nn.Parameter(torch.linspace(0.5, 2, size)), nn.Parameter(torch.linspace(0, 1, size))
         self.eps = 1e-3
 
-    def normed(self, x):
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
-
-    def forward(self, x):
-        output = self.normed(x.float())
-        output = output * (1.0 + self.weight.float())
-        return output.type_as(x)
+    _norm, forward = norms.GemmaRMSNorm._norm, norms.GemmaRMSNorm.forward
 
 
 class LayerNorm(Norm):
-    def forward(self, hidden_states):
-        input_type = hidden_states.dtype
-        hidden_states = hidden_states.float()
-        mean = hidden_states.mean(-1, keepdim=True)
-        variance = (hidden_states - mean).pow(2).mean(-1, keepdim=True)
-        hidden_states = (hidden_states - mean) / torch.sqrt(variance + self.eps)
-        hidden_states = hidden_states.to(input_type)
-        y = self.weight * hidden_states + self.bias
-        return y
+    forward = norms.DebertaLayerNorm.forward
 
 
 class Gated(nn.Module):
     def __init__(self, gates=8, act=None):
         super().__init__()
         self.gate, self.up, self.down = nn.Linear(8, gates), nn.Linear(8, 8), nn.Linear(8, 8)
-        self.act = act or nn.Sigmoid()
+        self.activation = act or nn.Sigmoid()
 
-    def forward(self, x):
-        return self.down(self.act(self.gate(x)) * self.up(x))
+    forward = mlps.LlamaMLP.forward
 
 
 @dataclasses.dataclass
@@ -98,16 +84,7 @@ class BlockOfCalled(Block):
     def __init__(self):
         super().__init__(Called)
 
-    def forward(self, hidden_states, mask=None, **rest):
-        residual = hidden_states
-        hidden_states = self.norm(hidden_states)
-        hidden_states, _ = self.attention(hidden_states=hidden_states, mask=mask, **rest)
-        hidden_states = residual + hidden_states
-        residual = hidden_states
-        hidden_states = self.norm_of_sum(hidden_states)
-        hidden_states = self.mlp(hidden_states)
-        hidden_states = residual + hidden_states
-        return hidden_states
+    forward = residual.LlamaDecoderLayer.forward
 
 
 class Output(nn.Module):
@@ -115,11 +92,7 @@ class Output(nn.Module):
         super().__init__()
         self.dense, self.dropout, self.norm = nn.Linear(8, 8), nn.Identity(), nn.LayerNorm(8)
 
-    def forward(self, hidden_states, input_tensor):
-        hidden_states = self.dense(hidden_states)
-        hidden_states = self.dropout(hidden_states)
-        hidden_states = self.norm(hidden_states + input_tensor)
-        return hidden_states
+    forward = residual.BertOutput.forward
 
 
 class WithRow(nn.Module):
@@ -145,18 +118,7 @@ class RegisteredNorm(Norm, metaclass=Registered):
     forward = Norm.forward
 
 
-def rotate_half(x):
-    x1 = x[..., : x.shape[-1] // 2]
-    x2 = x[..., x.shape[-1] // 2 :]
-    return torch.cat((-x2, x1), dim=-1)
-
-
-def rotated(q, k, cos, sin, unsqueeze_dim=1):
-    cos = cos.unsqueeze(unsqueeze_dim)
-    sin = sin.unsqueeze(unsqueeze_dim)
-    q_embed = (q * cos) + (rotate_half(q) * sin)
-    k_embed = (k * cos) + (rotate_half(k) * sin)
-    return q_embed, k_embed
+rotated = next(function for function, rotation in rotary.KNOWN.items() if rotation.like == "Llama")
 
 
 def angles(count, features):
@@ -198,7 +160,7 @@ def with_one_weight():
 
 def with_an_own_method():
     module = Norm()
-    module.normed = lambda x: x / 2
+    module._norm = lambda x: x / 2
     return module
 
 
@@ -307,7 +269,8 @@ def test_a_forward_that_is_exchanged_for_another_that_is_known(torch_cpu):
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_what_an_operator_refuses_is_computed_as_before(torch_backend, transformers):
     """Plain tensors go to the operator without a look."""
-    from fusedops.torch.conversion.hf import attention, dense, residual
+    from fusedops.torch.conversion.hf import attention, dense
+    from fusedops.torch.conversion.hf.residual import add_norm
 
     fo, device = torch_backend.functions, torch_backend.device
     torch.manual_seed(0)
@@ -316,7 +279,7 @@ def test_what_an_operator_refuses_is_computed_as_before(torch_backend, transform
     nested = torch.nested.nested_tensor([x[0], x[1, :2]], layout=torch.strided)
     for got, expected in zip(norm(nested).unbind(), plain(nested).unbind(), strict=True):
         torch.testing.assert_close(got, expected)
-    normed, total = residual.add_norm(norm, x, y)
+    normed, total = add_norm(norm, x, y)
     torch.testing.assert_close((normed, total), (plain(x + y), x + y))
     _, total = fo.nn.AddLayerNorm(8, device=device)(nested, nested)
     torch.testing.assert_close(total.unbind()[1], 2 * x[1, :2])

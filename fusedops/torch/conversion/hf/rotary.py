@@ -95,8 +95,15 @@ def fused(plain: FunctionType, rotation: Rotation | None = None) -> Callable[...
     """A function like this one, which is known, that calls it for inputs that the kernel does not take."""
     rotation = rotation or _rotation(plain)
     assert rotation, f"{plain.__name__} is not known"
-    apply: FunctionType = _CALLS[rotation.call](plain, _Turn(rotation))
-    return functools.wraps(plain)(with_parameters(apply, plain))
+    read, turn = with_parameters(_CALLS[rotation.call], plain), _Turn(rotation)
+
+    @functools.wraps(plain)
+    def apply(*args: Any, **kwargs: Any) -> Any:
+        call = read(*args, **kwargs)
+        turned = turn(*call[:-1]) if call else None
+        return plain(*args, **kwargs) if turned is None else call[-1](*turned)
+
+    return apply
 
 
 class _Turn:
@@ -183,158 +190,132 @@ def _has_values(x: torch.Tensor) -> bool:
     return is_plain and not torch.jit.is_tracing() and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
-def _pair(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
-    def apply(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> Any:
-        return turn((q, k), cos, sin, unsqueeze_dim) or plain(q, k, cos, sin, unsqueeze_dim)
-
-    return apply
+# Each function in `_CALLS` returns the arguments of `_Turn.__call__` and a function from the turned tensors to the
+# result, or None if the kernel does not take the call. `with_parameters` renames its parameters to those of a model.
+_Call = tuple[Sequence[Any], Any, Any, int, Callable[..., Any]]
 
 
-def _pair_at_positions(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
-    def apply(q: Any, k: Any, cos: Any, sin: Any, position_ids: Any = None, unsqueeze_dim: int = 1) -> Any:
-        return turn((q, k), cos, sin, unsqueeze_dim) or plain(q, k, cos, sin, position_ids, unsqueeze_dim)
-
-    return apply
+def _all(*turned: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return turned
 
 
-def _pair_apart(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
+def _only(turned: torch.Tensor) -> torch.Tensor:
+    return turned
+
+
+def _pair(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> _Call:
+    return (q, k), cos, sin, unsqueeze_dim, _all
+
+
+def _pair_at_positions(q: Any, k: Any, cos: Any, sin: Any, position_ids: Any = None, unsqueeze_dim: int = 1) -> _Call:
+    return (q, k), cos, sin, unsqueeze_dim, _all
+
+
+def _pair_apart(q: Any, k: Any, cos: Any, sin: Any, position_ids: Any = None, unsqueeze_dim: int = 1) -> _Call:
     """Neighbouring features are turned together, and lie in two halves then."""
-
-    def apply(q: Any, k: Any, cos: Any, sin: Any, position_ids: Any = None, unsqueeze_dim: int = 1) -> Any:
-        turned = turn((q, k), cos, sin, unsqueeze_dim)
-        if turned is None:
-            return plain(q, k, cos, sin, position_ids, unsqueeze_dim)
-        return tuple(map(_apart, turned))
-
-    return apply
+    return (q, k), cos, sin, unsqueeze_dim, _apart
 
 
-def _optional_pair_apart(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
+def _optional_pair_apart(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> _Call:
     """The same, where there may be no keys."""
-
-    def apply(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> Any:
-        turned = turn((q,) if k is None else (q, k), cos, sin, unsqueeze_dim)
-        if turned is None:
-            return plain(q, k, cos, sin, unsqueeze_dim)
-        return _apart(turned[0]), None if k is None else _apart(turned[1])
-
-    return apply
+    if k is None:
+        return (q,), cos, sin, unsqueeze_dim, lambda q: (*_apart(q), None)
+    return (q, k), cos, sin, unsqueeze_dim, _apart
 
 
-def _apart(x: torch.Tensor) -> torch.Tensor:
+def _apart(*turned: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Features 0, 2, 4, …, and then 1, 3, 5, …"""
-    return x.reshape(*x.shape[:-1], -1, 2).transpose(-1, -2).flatten(-2)
+    return tuple(x.reshape(*x.shape[:-1], -1, 2).transpose(-1, -2).flatten(-2) for x in turned)
 
 
-def _single(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
-    def apply(x: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> Any:
-        turned = turn((x,), cos, sin, unsqueeze_dim)
-        return plain(x, cos, sin, unsqueeze_dim) if turned is None else turned[0]
-
-    return apply
+def _single(x: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> _Call:
+    return (x,), cos, sin, unsqueeze_dim, _only
 
 
-def _single_at_end(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
+def _single_at_end(x: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> _Call | None:
     """The last features are turned, as many as there are angles for."""
-
-    def apply(x: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> Any:
-        kept = x.shape[-1] - 2 * cos.shape[-1]
-        turned = turn((x[..., kept:],), cos, sin, unsqueeze_dim) if kept >= 0 else None
-        return plain(x, cos, sin, unsqueeze_dim) if turned is None else torch.cat((x[..., :kept], turned[0]), dim=-1)
-
-    return apply
+    before = x.shape[-1] - 2 * cos.shape[-1]
+    if before < 0:
+        return None
+    return (x[..., before:],), cos, sin, unsqueeze_dim, functools.partial(_behind, -1, x[..., :before])
 
 
-def _triple_at_positions(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
+def _behind(dim: int, before: torch.Tensor, turned: torch.Tensor) -> torch.Tensor:
+    return torch.cat((before, turned), dim=dim)
+
+
+def _triple_at_positions(
+    q: Any, k: Any, v: Any, cos: Any, sin: Any, position_ids: Any, unsqueeze_dim: int = 1
+) -> _Call:
     """The values are turned, too, and the angles are those of all positions."""
-
-    def apply(q: Any, k: Any, v: Any, cos: Any, sin: Any, position_ids: Any, unsqueeze_dim: int = 1) -> Any:
-        turned = turn((q, k, v), cos[position_ids], sin[position_ids], unsqueeze_dim)
-        return turned or plain(q, k, v, cos, sin, position_ids, unsqueeze_dim)
-
-    return apply
+    return (q, k, v), cos[position_ids], sin[position_ids], unsqueeze_dim, _all
 
 
-def _image(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
+def _image(q: Any, k: Any, cos: Any, sin: Any) -> _Call | None:
     """[B, H, T, D] and angles of [T, …] or [1, T, …], the same for all images."""
-
-    def apply(q: Any, k: Any, cos: Any, sin: Any) -> Any:
-        if cos.dim() == 3 and cos.shape[0] != 1:  # which would be of the heads
-            return plain(q, k, cos, sin)
-        tables = (cos[None], sin[None]) if cos.dim() == 2 else (cos, sin)
-        return turn((q, k), *tables) or plain(q, k, cos, sin)
-
-    return apply
+    if cos.dim() == 3 and cos.shape[0] != 1:  # which would be of the heads
+        return None
+    return (q, k), *((cos[None], sin[None]) if cos.dim() == 2 else (cos, sin)), 1, _all
 
 
-def _sine_first(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
-    def apply(tensor: Any, sin: Any, cos: Any) -> Any:
-        turned = turn((tensor,), cos, sin, 2)
-        return plain(tensor, sin, cos) if turned is None else turned[0]
-
-    return apply
+def _sine_first(tensor: Any, sin: Any, cos: Any) -> _Call:
+    return (tensor,), cos, sin, 2, _only
 
 
-def _vision(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
+def _vision(q: Any, k: Any, cos: Any, sin: Any) -> _Call | None:
     """[T, H, D] and angles of [T, …], without a batch."""
-
-    def apply(q: Any, k: Any, cos: Any, sin: Any) -> Any:
-        if q.dim() != 3 or k.dim() != 3 or cos.dim() != 2:
-            return plain(q, k, cos, sin)
-        turned = turn((q[None], k[None]), cos[None], sin[None], 2)
-        return plain(q, k, cos, sin) if turned is None else (turned[0][0], turned[1][0])
-
-    return apply
+    if q.dim() != 3 or k.dim() != 3 or cos.dim() != 2:
+        return None
+    return (q[None], k[None]), cos[None], sin[None], 2, lambda q, k: (q[0], k[0])
 
 
-def _complex(plain: FunctionType, turn: _Turn, unsqueeze_dim: int) -> Callable[..., Any]:
-    def apply(xq: Any, xk: Any, freqs_cis: Any) -> Any:
-        angles = freqs_cis.to(xq.device)
-        return turn((xq, xk), angles.real, angles.imag, unsqueeze_dim) or plain(xq, xk, freqs_cis)
-
-    return apply
+def _complex_heads_first(xq: Any, xk: Any, freqs_cis: Any) -> _Call:
+    angles = freqs_cis.to(xq.device)
+    return (xq, xk), angles.real, angles.imag, 1, _all
 
 
-def _complex_image(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
+def _complex_heads_last(xq: Any, xk: Any, freqs_cis: Any) -> _Call:
+    angles = freqs_cis.to(xq.device)
+    return (xq, xk), angles.real, angles.imag, 2, _all
+
+
+def _complex_image(query: Any, key: Any, freqs_ci: Any) -> _Call | None:
     """[B, T, H, D] and angles of as many positions in any shape, the same for all images."""
-
-    def apply(query: Any, key: Any, freqs_ci: Any) -> Any:
-        if not freqs_ci.is_complex():  # as `model.to(dtype)` leaves those that a model stores
-            return plain(query, key, freqs_ci)
-        angles = freqs_ci.to(query.device).view(1, query.shape[1], -1)
-        return turn((query, key), angles.real, angles.imag, 2) or plain(query, key, freqs_ci)
-
-    return apply
+    if not freqs_ci.is_complex():  # as `model.to(dtype)` leaves those that a model stores
+        return None
+    angles = freqs_ci.to(query.device).view(1, query.shape[1], -1)
+    return (query, key), angles.real, angles.imag, 2, _all
 
 
-def _patches(plain: FunctionType, turn: _Turn) -> Callable[..., Any]:
+def _patches(q: Any, k: Any, cos: Any, sin: Any, **kwargs: Any) -> _Call | None:
     """The last positions are turned; angles of [T, …] are for all images, and the first positions have none."""
-
-    def apply(q: Any, k: Any, cos: Any, sin: Any, **kwargs: Any) -> Any:
-        if q.dim() != 4 or k.dim() != 4 or cos.dim() != 2:
-            return plain(q, k, cos, sin, **kwargs)
-        count = cos.shape[0]
-        turned = turn((q[..., -count:, :], k[..., -count:, :]), cos[None], sin[None])
-        if turned is None:
-            return plain(q, k, cos, sin, **kwargs)
-        return tuple(torch.cat((x[..., :-count, :], y), dim=-2) for x, y in zip((q, k), turned, strict=True))
-
-    return apply
+    if q.dim() != 4 or k.dim() != 4 or cos.dim() != 2:
+        return None
+    count = cos.shape[0]
+    joined = functools.partial(_behind_each, q[..., :-count, :], k[..., :-count, :])
+    return (q[..., -count:, :], k[..., -count:, :]), cos[None], sin[None], 1, joined
 
 
-_CALLS: dict[str, Callable[[FunctionType, _Turn], Any]] = {
-    "complex_heads_first": functools.partial(_complex, unsqueeze_dim=1),
-    "complex_heads_last": functools.partial(_complex, unsqueeze_dim=2),
-    "complex_image": _complex_image,
-    "image": _image,
-    "optional_pair_apart": _optional_pair_apart,
-    "pair": _pair,
-    "pair_apart": _pair_apart,
-    "pair_at_positions": _pair_at_positions,
-    "patches": _patches,
-    "sine_first": _sine_first,
-    "single": _single,
-    "single_at_end": _single_at_end,
-    "triple_at_positions": _triple_at_positions,
-    "vision": _vision,
+def _behind_each(before_q: torch.Tensor, before_k: torch.Tensor, *turned: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return tuple(map(functools.partial(_behind, -2), (before_q, before_k), turned))
+
+
+_CALLS: dict[str, Any] = {
+    call.__name__[1:]: call
+    for call in (
+        _pair,
+        _pair_at_positions,
+        _pair_apart,
+        _optional_pair_apart,
+        _single,
+        _single_at_end,
+        _triple_at_positions,
+        _image,
+        _sine_first,
+        _vision,
+        _complex_heads_first,
+        _complex_heads_last,
+        _complex_image,
+        _patches,
+    )
 }

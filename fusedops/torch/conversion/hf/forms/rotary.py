@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, Literal
 
 import torch
@@ -40,8 +41,12 @@ KNOWN: dict[Callable[..., Any], Rotation] = {}
 
 
 def known(like: str, call: str = "pair", angles: str = "halves", **options: Any) -> Callable[[Any], Any]:
+    """Adds a form. A function among the options replaces the global function that the form calls by this name."""
+    others = {name: options.pop(name) for name, value in [*options.items()] if callable(value)}
+
     def add(function: Any) -> Any:
-        KNOWN[function] = Rotation(like, call, angles, **options)
+        form = FunctionType(function.__code__, {**globals(), **others}, None, function.__defaults__)
+        KNOWN[form] = Rotation(like, call, angles, **options)
         return function
 
     return add
@@ -92,21 +97,14 @@ def rotate_pairwise_of_inkling(x):
     return torch.stack((-x2, x1), dim=-1).flatten(start_dim=-2)
 
 
+@known("NanoChat", opposite=True, rotate_half=rotate_back)
+@known("BLT", angles="pairs", interleaved=True, rotate_half=rotate_pairs_of_cohere)
 @known("Llama")
 def _(q, k, cos, sin, unsqueeze_dim=1):
     cos = cos.unsqueeze(unsqueeze_dim)
     sin = sin.unsqueeze(unsqueeze_dim)
     q_embed = (q * cos) + (rotate_half(q) * sin)
     k_embed = (k * cos) + (rotate_half(k) * sin)
-    return q_embed, k_embed
-
-
-@known("NanoChat", opposite=True)
-def _(q, k, cos, sin, unsqueeze_dim=1):
-    cos = cos.unsqueeze(unsqueeze_dim)
-    sin = sin.unsqueeze(unsqueeze_dim)
-    q_embed = (q * cos) + (rotate_back(q) * sin)
-    k_embed = (k * cos) + (rotate_back(k) * sin)
     return q_embed, k_embed
 
 
@@ -141,6 +139,7 @@ def _(q, k, cos, sin, unsqueeze_dim=1):
     return q_embed.to(origin_dtype), k_embed.to(origin_dtype)
 
 
+@known("GLM-4V", angles="pairs", interleaved=True, partial=True, rotate_half=rotate_pairs)
 @known("GPT-NeoX", partial=True)
 def _(q, k, cos, sin, unsqueeze_dim=1):
     cos = cos.unsqueeze(unsqueeze_dim)
@@ -209,20 +208,6 @@ def _(q, k, cos, sin, unsqueeze_dim=1):
     return q_embed, k_embed
 
 
-@known("GLM-4V", angles="pairs", interleaved=True, partial=True)
-def _(q, k, cos, sin, unsqueeze_dim=1):
-    cos = cos.unsqueeze(unsqueeze_dim)
-    sin = sin.unsqueeze(unsqueeze_dim)
-    rotary_dim = cos.shape[-1]
-    q_rot, q_pass = q[..., :rotary_dim], q[..., rotary_dim:]
-    k_rot, k_pass = k[..., :rotary_dim], k[..., rotary_dim:]
-    q_embed = (q_rot * cos) + (rotate_pairs(q_rot) * sin)
-    k_embed = (k_rot * cos) + (rotate_pairs(k_rot) * sin)
-    q_embed = torch.cat([q_embed, q_pass], dim=-1)
-    k_embed = torch.cat([k_embed, k_pass], dim=-1)
-    return q_embed, k_embed
-
-
 @known("ERNIE 4.5", angles="first half", interleaved=True, of_input=True)
 def _(q, k, cos, sin, unsqueeze_dim=1):
     original_dtype = q.dtype
@@ -268,15 +253,6 @@ def _(q, k, cos, sin, unsqueeze_dim=1):
     return q_embed.to(dtype=dtype), k_embed.to(dtype=dtype)
 
 
-@known("BLT", angles="pairs", interleaved=True)
-def _(q, k, cos, sin, unsqueeze_dim=1):
-    cos = cos.unsqueeze(unsqueeze_dim)
-    sin = sin.unsqueeze(unsqueeze_dim)
-    q_embed = (q * cos) + (rotate_pairs_of_cohere(q) * sin)
-    k_embed = (k * cos) + (rotate_pairs_of_cohere(k) * sin)
-    return q_embed, k_embed
-
-
 @known("DeepSeek-V3", "pair_apart", angles="first half", interleaved=True)
 def _(q, k, cos, sin, position_ids=None, unsqueeze_dim=1):
     cos = cos[..., : cos.shape[-1] // 2].unsqueeze(unsqueeze_dim)
@@ -316,21 +292,13 @@ def turned_pairs(x, cos, sin):
     return torch.stack((first_, second_), dim=-1).flatten(-2)
 
 
+@known("the privacy filter", angles="once", interleaved=True, turned_halves=turned_pairs)
 @known("gpt-oss", angles="once")
 def _(q, k, cos, sin, unsqueeze_dim=1):
     cos = cos.unsqueeze(unsqueeze_dim)
     sin = sin.unsqueeze(unsqueeze_dim)
     q_embed = turned_halves(q, cos, sin)
     k_embed = turned_halves(k, cos, sin)
-    return q_embed, k_embed
-
-
-@known("the privacy filter", angles="once", interleaved=True)
-def _(q, k, cos, sin, unsqueeze_dim=1):
-    cos = cos.unsqueeze(unsqueeze_dim)
-    sin = sin.unsqueeze(unsqueeze_dim)
-    q_embed = turned_pairs(q, cos, sin)
-    k_embed = turned_pairs(k, cos, sin)
     return q_embed, k_embed
 
 
