@@ -75,14 +75,7 @@ class GatedDense(keras.layers.Dense):
 class RotaryEmbedding(keras.layers.Layer):
     """Pairs of features as complex numbers, turned by e^(i·angle)."""
 
-    def __init__(
-        self,
-        max_wavelength: float = 10000,
-        scaling_factor: float = 1.0,
-        sequence_axis: int = 1,
-        feature_axis: int = -1,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, max_wavelength=10000, scaling_factor=1.0, sequence_axis=1, feature_axis=-1, **kwargs) -> None:
         super().__init__(**kwargs)
         self.max_wavelength, self.scaling_factor = max_wavelength, scaling_factor
         self.sequence_axis, self.feature_axis = sequence_axis, feature_axis

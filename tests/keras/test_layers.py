@@ -281,26 +281,20 @@ def test_default_arguments_are_those_of_keras(tf_cpu):
 def test_regularizers_constraints_and_initializers(tf_backend, random):
     """They act as in Keras's layers, in GatedDense as in one Dense of both halves."""
     keras = load_keras()
+
+    def weights(first, second):
+        return {
+            f"{first}_regularizer": "l2",
+            f"{second}_regularizer": "l1",
+            f"{first}_constraint": "non_neg",
+            f"{second}_constraint": keras.constraints.MaxNorm(0.5),
+            f"{first}_initializer": keras.initializers.RandomUniform(seed=1),
+            f"{second}_initializer": keras.initializers.RandomUniform(seed=2),
+        }
+
     arguments = {
-        "LayerNormalization": {
-            "gamma_regularizer": "l2",
-            "beta_regularizer": "l1",
-            "gamma_constraint": "non_neg",
-            "beta_constraint": keras.constraints.MaxNorm(0.5),
-            "gamma_initializer": keras.initializers.RandomUniform(seed=1),
-            "beta_initializer": keras.initializers.RandomUniform(seed=2),
-        },
-        "Dense": {
-            "units": 4,
-            "activation": "gelu",
-            "kernel_regularizer": "l2",
-            "bias_regularizer": "l1",
-            "activity_regularizer": "l2",
-            "kernel_constraint": "non_neg",
-            "bias_constraint": keras.constraints.MaxNorm(0.5),
-            "kernel_initializer": keras.initializers.RandomUniform(seed=1),
-            "bias_initializer": keras.initializers.RandomUniform(seed=2),
-        },
+        "LayerNormalization": weights("gamma", "beta"),
+        "Dense": {"units": 4, "activation": "gelu", "activity_regularizer": "l2", **weights("kernel", "bias")},
     }
     arguments["GatedDense"] = {**arguments["Dense"], "activation": "relu"}
     for name, given in arguments.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from typing import Any
 
@@ -169,6 +170,13 @@ def _product(equation: str) -> tuple[int, str] | None:
     return None
 
 
+_OPTIONS: dict[str, Any] = {  # options of a weight, and the modules that serialize them
+    "initializer": keras.initializers,
+    "regularizer": keras.regularizers,
+    "constraint": keras.constraints,
+}
+
+
 @register
 class GatedDense(FusedLayer, keras.layers.Layer):
     """activation(gate) · up, for the halves [gate, up] of x @ kernel + bias: `fusedops.tf.gated_act`.
@@ -216,39 +224,23 @@ class GatedDense(FusedLayer, keras.layers.Layer):
         bias_constraint: Any = None,
         **kwargs: Any,
     ) -> None:
+        given = locals()
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)
         if isinstance(units, bool) or not isinstance(units, int) or units <= 0:
             raise ValueError(f"fusedops.tf.keras.GatedDense: units must be a positive int; got {units!r}")
         self.units = units
         self.activation = activations.get(activation)
         self.use_bias = use_bias
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-        self.bias_regularizer = keras.regularizers.get(bias_regularizer)
-        self.kernel_constraint = keras.constraints.get(kernel_constraint)
-        self.bias_constraint = keras.constraints.get(bias_constraint)
+        for weight, option in itertools.product(("kernel", "bias"), _OPTIONS):
+            setattr(self, f"{weight}_{option}", _OPTIONS[option].get(given[f"{weight}_{option}"]))
         self.input_spec = keras.layers.InputSpec(min_ndim=2)
         self.supports_masking = True
 
     def build(self, input_shape: Any) -> None:
         columns = input_shape[-1]
-        self.kernel = self.add_weight(
-            name="kernel",
-            shape=(columns, 2 * self.units),
-            initializer=self.kernel_initializer,
-            regularizer=self.kernel_regularizer,
-            constraint=self.kernel_constraint,
-        )
-        self.bias = None
-        if self.use_bias:
-            self.bias = self.add_weight(
-                name="bias",
-                shape=(2 * self.units,),
-                initializer=self.bias_initializer,
-                regularizer=self.bias_regularizer,
-                constraint=self.bias_constraint,
-            )
+        kernel, bias = ({x: getattr(self, f"{weight}_{x}") for x in _OPTIONS} for weight in ("kernel", "bias"))
+        self.kernel = self.add_weight(name="kernel", shape=(columns, 2 * self.units), **kernel)
+        self.bias = self.add_weight(name="bias", shape=(2 * self.units,), **bias) if self.use_bias else None
         self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: columns})
 
     def why_not(self, inputs: Any = None) -> str | None:
@@ -275,10 +267,9 @@ class GatedDense(FusedLayer, keras.layers.Layer):
             "units": self.units,
             "activation": keras.activations.serialize(self.activation),
             "use_bias": self.use_bias,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-            "bias_regularizer": keras.regularizers.serialize(self.bias_regularizer),
-            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
-            "bias_constraint": keras.constraints.serialize(self.bias_constraint),
+            **{
+                f"{weight}_{option}": module.serialize(getattr(self, f"{weight}_{option}"))
+                for option, module in _OPTIONS.items()
+                for weight in ("kernel", "bias")
+            },
         }

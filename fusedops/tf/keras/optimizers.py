@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -18,6 +18,9 @@ from fusedops.tf.keras.layer import FLOATING, register
 from fusedops.tf.operators import OPERATORS
 
 __all__ = ["SGD", "Adam", "AdamW"]
+
+_Tensors: TypeAlias = list[tf.Tensor]
+_Variables: TypeAlias = list[tf.Variable]
 
 
 class FusedOptimizer(keras.optimizers.Optimizer if TYPE_CHECKING else object):  # type: ignore[misc]
@@ -35,14 +38,7 @@ class FusedOptimizer(keras.optimizers.Optimizer if TYPE_CHECKING else object):  
         """Whether XLA compiles a step."""
         return xla.fault is None or self.why_not() is not None
 
-    def _update(
-        self,
-        gradients: list[tf.Tensor],
-        variables: list[tf.Variable],
-        learning_rate: tf.Tensor,
-        clip: Any,
-        decay: float,
-    ) -> None:
+    def _update(self, gradients: _Tensors, variables: _Variables, rate: tf.Tensor, clip: Any, decay: float) -> None:
         """A step for variables of one dtype and device. Their gradients are multiplied by `clip`, unless it is None,
         and their weights decay by this."""
         raise NotImplementedError
@@ -195,33 +191,18 @@ class _FusedAdam(FusedOptimizer):
         size = tf.cast(learning_rate, dtype) * tf.sqrt(left2) / left1
         self.assign_sub(variable, _variable(m) * size / (tf.sqrt(_variable(v)) + self.epsilon))
 
-    def _update(
-        self,
-        gradients: list[tf.Tensor],
-        variables: list[tf.Variable],
-        learning_rate: tf.Tensor,
-        clip: Any,
-        decay: float,
-    ) -> None:
-        OPERATORS.adamw(
-            variables,
-            gradients,
-            self._states(self._momentums, variables),
-            self._states(self._velocities, variables),
-            self._states(self._velocity_hats, variables) if self.amsgrad else [],
-            [],
-            [],
-            learning_rate,
-            tf.cast(self.iterations, tf.float32),
-            None,
-            None,
-            clip,
-            beta1=float(self.beta_1),
-            beta2=float(self.beta_2),
-            eps=float(self.epsilon),
-            weight_decay=decay,
-            epsilon_hat=True,
-        )
+    def _update(self, gradients: _Tensors, variables: _Variables, rate: tf.Tensor, clip: Any, decay: float) -> None:
+        m, v = (self._states(states, variables) for states in (self._momentums, self._velocities))
+        largest = self._states(self._velocity_hats, variables) if self.amsgrad else []
+        step = tf.cast(self.iterations, tf.float32)
+        options: dict[str, Any] = {
+            "beta1": float(self.beta_1),
+            "beta2": float(self.beta_2),
+            "eps": float(self.epsilon),
+            "weight_decay": decay,
+            "epsilon_hat": True,
+        }
+        OPERATORS.adamw(variables, gradients, m, v, largest, [], [], rate, step, None, None, clip, **options)
 
 
 @register
@@ -276,26 +257,13 @@ class SGD(FusedOptimizer, keras.optimizers.SGD):
         [0.5, 1.0]
     """
 
-    def _update(
-        self,
-        gradients: list[tf.Tensor],
-        variables: list[tf.Variable],
-        learning_rate: tf.Tensor,
-        clip: Any,
-        decay: float,
-    ) -> None:
+    def _update(self, gradients: _Tensors, variables: _Variables, rate: tf.Tensor, clip: Any, decay: float) -> None:
         momentums = self._states(self.momentums, variables) if self.momentum != 0 else []
-        OPERATORS.sgd(
-            variables,
-            gradients,
-            momentums,
-            learning_rate,
-            None,
-            None,
-            clip,
-            momentum=float(self.momentum),
-            weight_decay=decay,
-            decoupled=True,
-            nesterov=bool(self.nesterov),
-            velocity=True,
-        )
+        options: dict[str, Any] = {
+            "momentum": float(self.momentum),
+            "weight_decay": decay,
+            "decoupled": True,
+            "nesterov": bool(self.nesterov),
+            "velocity": True,
+        }
+        OPERATORS.sgd(variables, gradients, momentums, rate, None, None, clip, **options)

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from fusedops.arguments import given
 from fusedops.tf.keras.dropout import next_seed
 from fusedops.tf.keras.layer import register
 from fusedops.tf.keras.normalization import LayerNormalization, RMSNormalization
@@ -101,7 +102,7 @@ class AddRMSNormalization(_AddNormalization, RMSNormalization):
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(axis=axis, epsilon=epsilon, dropout=dropout, seed=seed, **kwargs)
+        super().__init__(**given(locals()))
 
     _fused = RMSNormalization.fused_add  # type: ignore[assignment]
 
@@ -110,19 +111,7 @@ class AddRMSNormalization(_AddNormalization, RMSNormalization):
 class AddLayerNormalization(_AddNormalization, LayerNormalization):
     """(layer_normalization(s), s) with s = x + residual, or dropout(x) + residual: `fusedops.tf.add_layer_norm`.
 
-    The other arguments and the weights are those of `LayerNormalization`, and Keras's own code computes the same cases.
-
-    Args:
-        dropout: the probability with which an element of x is dropped in training, from 0 to below 1.
-        seed: an integer, of the layer's seed generator, as in `Dropout`.
-
-    Call arguments:
-        x, residual: two tensors of one shape, as two arguments or as one list; both are cast to the layer's compute
-            dtype.
-        training: whether to drop.
-
-    Returns:
-        Two tensors of x's shape, with the mask of x. s is rounded to the layer's compute dtype before it is normalized.
+    The other arguments and the weights are those of `LayerNormalization`. All else is as in `AddRMSNormalization`.
 
     Example:
         >>> y, s = fk.AddLayerNormalization(epsilon=1e-5)(tf.constant([[1.0, 2.0]]), tf.constant([[2.0, 2.0]]))
@@ -147,20 +136,6 @@ class AddLayerNormalization(_AddNormalization, LayerNormalization):
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            axis=axis,
-            epsilon=epsilon,
-            center=center,
-            scale=scale,
-            beta_initializer=beta_initializer,
-            gamma_initializer=gamma_initializer,
-            beta_regularizer=beta_regularizer,
-            gamma_regularizer=gamma_regularizer,
-            beta_constraint=beta_constraint,
-            gamma_constraint=gamma_constraint,
-            dropout=dropout,
-            seed=seed,
-            **kwargs,
-        )
+        super().__init__(**given(locals()))
 
     _fused = LayerNormalization.fused_add  # type: ignore[assignment]

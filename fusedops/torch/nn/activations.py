@@ -46,28 +46,17 @@ class SwiGLU(FusedLayer, nn.Module):
 
 
 class GEGLU(FusedLayer, nn.Module):
-    """gelu(gate) · up, without parameters: `fusedops.torch.geglu`.
+    """gelu(gate) · up, without parameters: `fusedops.torch.geglu`. All else is as in `SwiGLU`.
 
     Args:
         approximate: "none" or "tanh", as in `torch.nn.GELU`.
 
-    Call arguments:
-        gate: [..., D], or [..., 2D] without `up`: the first half of the last dimension is then the gate, the second
-            `up`.
-        up: [..., D], of gate's dtype.
-
-    Returns:
-        A tensor of shape [..., D] and gate's dtype.
-
     Raises:
-        RuntimeError: an argument has the wrong shape or dtype.
         ValueError: `approximate` is neither of the two.
 
     Example:
         >>> fnn.GEGLU(approximate="tanh")(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
         tensor([[2.5236, 7.8184]])
-
-    Source: Shazeer, "GLU variants improve transformer", 2020.
     """
 
     def __init__(self, approximate: Approximation = "none") -> None:

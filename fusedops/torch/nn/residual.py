@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.types import Device
 
+from fusedops.arguments import given
 from fusedops.torch.internals import is_symbol
 from fusedops.torch.nn.dropout import add_dropped
 from fusedops.torch.nn.layer import REFUSED, FusedLayer, are_alike, joined, options
@@ -95,30 +96,14 @@ class AddRMSNorm(_AddNorm, RMSNorm):  # type: ignore[misc]  # its forward takes 
         weight_offset: float = 0.0,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__(normalized_shape, eps, elementwise_affine, device, dtype, weight_offset=weight_offset)
+        super().__init__(**given(locals(), "dropout"))
         self._set_dropout(dropout)
 
 
 class AddLayerNorm(_AddNorm, LayerNorm):  # type: ignore[misc]  # its forward takes two tensors
     """(layer_norm(s), s) with s = x + residual, or s = dropout(x) + residual: `fusedops.torch.add_layer_norm`.
 
-    The other arguments, the parameters and the state dict are those of `LayerNorm`.
-
-    Args:
-        dropout: the probability with which an element of x is dropped in training, from 0 to below 1.
-
-    Call arguments:
-        x, residual: two tensors of one shape, [..., *normalized_shape].
-
-    Returns:
-        Two tensors of x's shape, of the dtype of x + residual. If x and residual have one dtype, s is rounded to it and
-        then normalized, in one pass. Otherwise torch adds them.
-
-    Raises:
-        ValueError: dropout is out of range.
-
-    torch's own code handles the dtypes, devices and layouts that it handles in `LayerNorm`. `Dropout` says how seeds
-    are drawn.
+    The other arguments, the parameters and the state dict are those of `LayerNorm`. All else is as in `AddRMSNorm`.
 
     Example:
         >>> y, s = fnn.AddLayerNorm(2)(torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 2.0]]))
@@ -137,6 +122,5 @@ class AddLayerNorm(_AddNorm, LayerNorm):  # type: ignore[misc]  # its forward ta
         *,
         dropout: float = 0.0,
     ) -> None:
-        shape: Any = normalized_shape  # any sequence, which torch's own annotation leaves out
-        super().__init__(shape, eps, elementwise_affine, bias, device, dtype)
+        super().__init__(**given(locals(), "dropout"))
         self._set_dropout(dropout)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import ParamsT
 
+from fusedops.arguments import given
 from fusedops.torch.operators import OPERATORS
 from fusedops.torch.optim.fused import FusedOptimizer, Group, Update, local
 
@@ -197,22 +198,7 @@ class Adam(_AdamStep, torch.optim.Adam):
         master_weights: bool = False,
         max_grad_norm: float | None = None,
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            betas,
-            eps,
-            weight_decay,
-            amsgrad,
-            foreach=foreach,
-            maximize=maximize,
-            capturable=capturable,
-            differentiable=differentiable,
-            fused=fused,
-            decoupled_weight_decay=decoupled_weight_decay,
-            master_weights=master_weights,
-            max_grad_norm=max_grad_norm,
-        )
+        super().__init__(**given(locals()))
 
 
 class AdamW(_AdamStep, torch.optim.AdamW):
@@ -273,18 +259,4 @@ class AdamW(_AdamStep, torch.optim.AdamW):
         master_weights: bool = False,
         max_grad_norm: float | None = None,
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            betas,
-            eps,
-            weight_decay,
-            amsgrad,
-            foreach=foreach,
-            maximize=maximize,
-            capturable=capturable,
-            differentiable=differentiable,
-            fused=fused,
-            master_weights=master_weights,
-            max_grad_norm=max_grad_norm,
-        )
+        super().__init__(**given(locals()))

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import ParamsT
 
+from fusedops.arguments import given
 from fusedops.torch.operators import OPERATORS
 from fusedops.torch.optim.fused import FusedOptimizer, Group, Update
 
@@ -45,19 +46,7 @@ class SGD(FusedOptimizer, torch.optim.SGD):
         fused: bool | None = None,
         max_grad_norm: float | None = None,
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            momentum,
-            dampening,
-            weight_decay,
-            nesterov,
-            maximize=maximize,
-            foreach=foreach,
-            differentiable=differentiable,
-            fused=fused,
-            max_grad_norm=max_grad_norm,
-        )
+        super().__init__(**given(locals()))
 
     def is_covered(self, group: Group) -> bool:
         return not isinstance(group["weight_decay"], torch.Tensor) and not group["differentiable"]
