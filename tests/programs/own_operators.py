@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fusedops.gradients import registry
+from tests.helpers.checking import check as check
+from tests.helpers.checking import failed
 from tests.helpers.own_operators import formula_of_guide, write_guide
 
 FOLDER, DEVICE = Path(sys.argv[1]), sys.argv[2]
 SQUARE = write_guide(FOLDER)
 SCALED = Path(__file__).with_name("scaled.cpp")
-CHECKS = []
-
-
-def check(function):
-    CHECKS.append(function)
-    return function
 
 
 def run():
     """Prints the checks that failed, as JSON, with what they raised."""
-    failed = {}
-    for function in CHECKS:
-        try:
-            function()
-        except Exception:
-            failed[function.__name__] = traceback.format_exc()
-    print(json.dumps(failed))
+    print(json.dumps(failed()))
 
 
 def declare_of_guide(gradient=registry.gradient):

@@ -5,9 +5,7 @@ import ctypes
 import json
 import shutil
 import sys
-import threading
 import time
-import traceback
 from pathlib import Path
 
 import tensorflow as tf
@@ -16,14 +14,9 @@ import fusedops.tf as fo
 from fusedops.gradients.registry import gradient
 from fusedops.tf import library
 from fusedops.tf.operators import OPERATORS as ops
+from tests.helpers.checking import check, failed, in_threads
 
 OTHERS, FOLDER = ctypes.CDLL(sys.argv[1]), Path(sys.argv[2])  # a library of operators; for results and a SavedModel
-CHECKS = []
-
-
-def check(function):
-    CHECKS.append(function)
-    return function
 
 
 X = tf.constant([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
@@ -79,11 +72,7 @@ def adding():
         except ValueError as error:
             said.append(str(error))
 
-    threads = [threading.Thread(target=add) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(add)
     assert said == ["fusedops: an operator is already named like triple"] * 7, said
     assert rows[built_in:] == ["triple", "triple_backward", "weigh", "weigh_backward", "frozen"], rows
     assert not hasattr(fo, "triple")
@@ -332,11 +321,5 @@ def speed():
 
 
 if __name__ == "__main__":
-    raised = {}
     with tf.device("/CPU:0"):
-        for function in CHECKS:
-            try:
-                function()
-            except Exception:
-                raised[function.__name__] = traceback.format_exc()
-    (FOLDER / "raised.json").write_text(json.dumps(raised))
+        (FOLDER / "raised.json").write_text(json.dumps(failed()))

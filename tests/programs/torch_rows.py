@@ -6,8 +6,6 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
-import threading
-import traceback
 
 import torch
 
@@ -15,14 +13,9 @@ import fusedops.torch as fo
 from fusedops.gradients.registry import gradient
 from fusedops.torch import internals, library
 from fusedops.torch.operators import OPERATORS as ops
+from tests.helpers.checking import check, failed, in_threads
 
 (LIBRARY,) = map(ctypes.CDLL, sys.argv[1:])
-CHECKS = []
-
-
-def check(function):
-    CHECKS.append(function)
-    return function
 
 
 @gradient("triple_backward")
@@ -66,13 +59,7 @@ def added_while_in_use():
         except ValueError as error:
             said.append(str(error))
 
-    threads = [threading.Thread(target=add_once) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        fo.relu(torch.ones(3, requires_grad=True)).sum().backward()
-    for thread in threads:
-        thread.join()
+    in_threads(add_once, lambda: fo.relu(torch.ones(3, requires_grad=True)).sum().backward())
     assert said == ["fusedops: an operator is already named like triple"] * 7, said
     assert calls[built_in:] == ["triple", "triple_backward", "weigh", "weigh_backward", "frozen"], calls
     library.added()
@@ -233,10 +220,4 @@ def added_while_compiled():
         torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0], torch.full_like(x, 8))
 
 
-failed = {}
-for function in CHECKS:
-    try:
-        function()
-    except Exception:
-        failed[function.__name__] = traceback.format_exc()
-print(json.dumps(failed))
+print(json.dumps(failed()))

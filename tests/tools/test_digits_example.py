@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.running import EXAMPLES, WITHOUT, run, skip_without
+from tests.helpers.running import EXAMPLES, run, skip_without
 
 TRAIN = EXAMPLES / "digits" / "train.py"
 pytestmark = pytest.mark.slow  # it trains
@@ -27,19 +27,3 @@ def test_no_bit_differs_and_a_picture_is_saved(tmp_path: Path) -> None:
     assert re.fullmatch(r"differing bits between PyTorch and TensorFlow: 0 of [\d,]+", last)
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert not done.stderr
-
-
-def test_without_tensorflow_the_rest_is_shown(tmp_path: Path) -> None:
-    picture = tmp_path / "digits.png"
-    done = run("-c", WITHOUT, "tensorflow", str(TRAIN), "--quick", "--picture", str(picture), cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "missing: TensorFlow" in done.stdout
-    assert "not compared" in done.stdout.splitlines()[-1]
-    assert picture.exists()
-
-
-def test_without_pytorch_it_says_so(tmp_path: Path) -> None:
-    done = run("-c", WITHOUT, "torch", str(TRAIN), "--quick", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "missing: PyTorch" in done.stdout
-    assert "trained in PyTorch" in done.stdout.splitlines()[-1]

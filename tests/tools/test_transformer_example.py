@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.running import EXAMPLES, WITHOUT, run, skip_without
+from tests.helpers.running import EXAMPLES, run, skip_without
 
 TRAIN = EXAMPLES / "transformer" / "train.py"
 pytestmark = pytest.mark.slow  # it trains
@@ -32,20 +31,3 @@ def test_both_frameworks_write_the_same(tmp_path: Path) -> None:
     assert done.stdout.count(": the same") == 2  # eager, and as a graph
     assert (copy / "build" / "transformer.png").read_bytes().startswith(b"\x89PNG")
     assert not done.stderr
-
-
-def test_without_tensorflow_the_rest_is_shown(tmp_path: Path) -> None:
-    picture = tmp_path / "transformer.png"
-    done = run("-c", WITHOUT, "tensorflow", str(TRAIN), "--quick", "--picture", str(picture), cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "missing: TensorFlow" in done.stdout
-    assert re.search("^written by PyTorch:$", done.stdout, re.MULTILINE)
-    assert "not compared" in done.stdout.splitlines()[-1]
-    assert picture.exists()
-
-
-def test_without_pytorch_it_says_so(tmp_path: Path) -> None:
-    done = run("-c", WITHOUT, "torch", str(TRAIN), "--quick", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "missing: PyTorch" in done.stdout
-    assert "trained in PyTorch" in done.stdout.splitlines()[-1]
