@@ -2,6 +2,7 @@
 
 __main__.py   the command line
 operators/    one record per operator: work, inputs, formula, peers
+distributed/  steps on several GPUs: `--gpus`
 cases/        the cases, and their selection by command-line options
 contenders/   fusedops, the frameworks' own operators, compilers and other libraries, built for a case
 measuring/    measures a case: one process per framework, results checked against a reference, contenders in turns

@@ -7,6 +7,7 @@ python -m benchmarks --op relu --op matmul    these operators
 python -m benchmarks --section rows           this table; "steps": training steps, "optimizers": AdamW steps
 python -m benchmarks --section rows --list    lists the rows without measuring them
 python -m benchmarks --shape 4096x8192 --dtype float16 --dtype float32   rows of that shape, in these dtypes
+python -m benchmarks --gpus 2                 steps on two GPUs; with --device cpu in two processes
 python -m benchmarks --compare old.json       also lists rows that became slower or faster
 python -m benchmarks --framework tf --json tf.json       one framework, in this process
 python -m benchmarks --merge torch.json tf.json          the tables of earlier runs
@@ -25,8 +26,9 @@ from typing import Any
 
 from rich.console import Console
 
+from benchmarks import distributed
 from benchmarks.cases import all_cases
-from benchmarks.cases.case import FIRST_USE, GROWTH, OPTIMIZERS, SECTIONS, SIZES, STEPS, Case
+from benchmarks.cases.case import DISTRIBUTED, FIRST_USE, GROWTH, OPTIMIZERS, SECTIONS, SIZES, STEPS, Case
 from benchmarks.cases.selection import Selection, parse_shape
 from benchmarks.measuring import runner
 from benchmarks.operators import OPERATORS
@@ -49,8 +51,10 @@ def main() -> None:
         print("\n".join(case.key for case in _chosen(options)))
         return
     if options.json:
+        is_leader = int(os.environ.get("RANK", "0")) == 0  # all ranks find the same results
+        path = options.json if is_leader else Path(os.devnull)
         is_complete = runner.measure(
-            options.framework, options.device, _chosen(options), options.quick, options.json, resume=options.resume
+            options.framework, options.device, _chosen(options), options.quick, path, resume=options.resume
         )
         sys.exit(0 if is_complete else UNUSABLE)
     old = _load(options.compare) if options.compare else None  # before the output may overwrite it
@@ -91,6 +95,7 @@ def _options() -> argparse.Namespace:
         help="replaces the tables' shapes: 4096x8192 for rows, 1048576 elements, 512x512x512 for products (M, N, K); "
         "allows any --dtype; may be given again",
     )
+    parser.add_argument("--gpus", type=int, metavar="N", help="only steps on N GPUs, of benchmarks/distributed")
     parser.add_argument("--list", action="store_true", help="measure nothing, print the keys of all rows")
     parser.add_argument("--quick", action="store_true", help="one shape of each operator, few rounds, no compilers")
     parser.add_argument("--compare", type=Path, metavar="FILE", help="compare with the results of an earlier run")
@@ -131,7 +136,7 @@ def _chosen(options: argparse.Namespace) -> list[Case]:
     selection = Selection(options.op, options.section, options.dtype, options.shape, options.quick)
     return selection.of(
         case
-        for case in all_cases()
+        for case in (distributed.cases(options.gpus) if options.gpus else all_cases())
         if (not options.device or case.device == options.device)
         and (not options.framework or options.framework in case.frameworks)
     )
@@ -160,7 +165,15 @@ def _measure(options: argparse.Namespace) -> tuple[list[Run], list[str]]:
 
 def _child(framework: str, options: argparse.Namespace, path: Path) -> int:
     """Measures one framework in a separate process: two that share a GPU or a thread pool disturb each other."""
-    command = [sys.executable, "-m", "benchmarks", "--framework", framework]
+    launcher = [sys.executable]
+    if options.gpus:
+        # A host's name may not resolve, and multicast over NVLink may not be available.
+        for name, value in (("GLOO_SOCKET_IFNAME", "lo"), ("NCCL_NVLS_ENABLE", "0")):
+            os.environ.setdefault(name, value)
+        launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(options.gpus)]
+        launcher += ["--local-ranks-filter", "0"]  # all ranks print the same
+    command = [*launcher, "-m", "benchmarks", "--framework", framework]
+    command += ["--gpus", str(options.gpus)] if options.gpus else []
     command += ["--device", options.device] if options.device else []
     command += ["--quick"] if options.quick else []
     for name in ("op", "section", "dtype"):
@@ -186,7 +199,7 @@ def _compiled(options: argparse.Namespace) -> list[Case]:
         for case in _chosen(options)
         if case.device == "cuda"
         and "torch" in case.frameworks
-        and case.section not in ("launch", "matmul", "call-gpu", FIRST_USE, STEPS, OPTIMIZERS, *GROWTH)
+        and case.section not in ("launch", "matmul", "call-gpu", FIRST_USE, STEPS, OPTIMIZERS, DISTRIBUTED, *GROWTH)
     ]
 
 

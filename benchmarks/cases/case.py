@@ -92,6 +92,10 @@ SECTIONS = {
         Effort(round=0.0, total=5.0, least_calls=16, least_rounds=3, most_rounds=5),
         is_quick=False,
     ),
+    # A fixed number of rounds, since all ranks must take as many steps.
+    "distributed": Section(
+        "Steps on several GPUs: the slowest rank", Effort(round=0.0, total=0.0, least_rounds=12, most_rounds=12)
+    ),
 }
 CALLS = ("call", "call-gpu")
 FIRST_USE = "first-use"
@@ -99,6 +103,7 @@ HOST_SECTIONS = ("python", FIRST_USE, *CALLS)  # sections that measure host time
 GROWTH = ("growth", "growth-rows", "growth-length")
 STEPS = "steps"
 OPTIMIZERS = "optimizers"
+DISTRIBUTED = "distributed"
 
 # Key of a row -> seconds published by others, on other machines: for PyTorch's operator, a simple custom kernel and an
 # optimized one. They show which kernels were worth writing; they cannot be compared with ours.
@@ -135,10 +140,10 @@ class Case:
     variant: str  # forward, backward, ...
     dtype: str
     # Matrix product: M, N, K. Attention: batch, positions, heads, features. Decoding: the shape of the keys. Model:
-    # batch, sequence. Optimizer: number of tensors, mean size.
+    # batch, sequence. Optimizer: number of tensors, mean size. Several GPUs: their number.
     shape: tuple[int, ...]
     work: float
-    unit: str  # of the work: "B", "FLOP" or "token"
+    unit: str  # of the work: "B", "FLOP", "token" or "step"
     frameworks: tuple[str, ...] = ("torch", "tf")
     goals: tuple[Goal, ...] = ()
     parameters: str = ""  # the dtype of weight and bias, if different

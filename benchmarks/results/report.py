@@ -17,7 +17,7 @@ from benchmarks.results.schema import Row, Run
 COLOURS = {"met": "green", "within noise": "yellow", "missed": "red", "not measured": "dim"}
 FLOOR = "floor"
 NOT_RATED = (FIRST_USE, *CALLS)  # sections without bytes per second
-UNITS = {"B": (1e9, "GB/s"), "FLOP": (1e12, "TFLOP/s"), "token": (1e3, "thousand tokens/s")}
+UNITS = {"B": (1e9, "GB/s"), "FLOP": (1e12, "TFLOP/s"), "token": (1e3, "thousand tokens/s"), "step": (1.0, "steps/s")}
 
 
 def time_text(value: float) -> str:

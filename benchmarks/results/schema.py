@@ -69,7 +69,7 @@ class _Row(TypedDict):
     parameters: str  # the dtype of weight and bias, if different
     shape: list[int]
     work: float
-    unit: str  # of the work: "B", "FLOP" or "token"
+    unit: str  # of the work: "B", "FLOP" "token" or "step"
     bytes: float  # minimum traffic: each input read once, each output written once; 0 for models
     flops: float  # arithmetic operations of the formula, a function such as exp counted as one; 0 for models
     cache: str  # "cold": inputs are read from memory; "warm": from a cache if they fit; "": host time

@@ -15,8 +15,19 @@ import torch
 import torch._inductor.config as inductor
 
 import fusedops.torch as fo
-from benchmarks.cases.case import BOTH, CALLS, FIRST_USE, GROWTH, HOST_SECTIONS, OPTIMIZERS, RECORDED, STEPS, Case
-from benchmarks.contenders.torch import caches, first_use, libraries, llama, optimizers, steps
+from benchmarks.cases.case import (
+    BOTH,
+    CALLS,
+    DISTRIBUTED,
+    FIRST_USE,
+    GROWTH,
+    HOST_SECTIONS,
+    OPTIMIZERS,
+    RECORDED,
+    STEPS,
+    Case,
+)
+from benchmarks.contenders.torch import caches, first_use, libraries, llama, optimizers, ranks, steps
 from benchmarks.contenders.torch.clocks import EventClock, graph, profiler_clock
 from benchmarks.contenders.torch.functions import FUNCTIONS, matmul
 from benchmarks.measuring.timing import Build, Call, Clock, Contender, HostClock
@@ -145,7 +156,7 @@ def call(case: Case, function: Function, values: Mapping[str, Any]) -> Call:
 def contenders(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
     if case.section == "launch":
         return _launch(case, values)
-    for section, module in {STEPS: steps, OPTIMIZERS: optimizers, "transformers": llama}.items():
+    for section, module in {STEPS: steps, OPTIMIZERS: optimizers, DISTRIBUTED: ranks, "transformers": llama}.items():
         if case.section == section:
             return module.contenders(case, partial(_clock, case))
     if case.section == FIRST_USE:
@@ -197,6 +208,8 @@ def _call_peers(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
 
 
 def _clock(case: Case) -> Clock:
+    if case.section == DISTRIBUTED:
+        return ranks.SlowestRank(case.device)
     if case.device == "cpu":
         return HostClock()
     uses_host_clock = case.section in ("seeds", STEPS, OPTIMIZERS, *HOST_SECTIONS)
