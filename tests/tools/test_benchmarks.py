@@ -28,11 +28,11 @@ pytest.importorskip("rich")
 from rich.console import Console
 
 from benchmarks import __main__ as command_line
+from benchmarks import distributed
 from benchmarks.__main__ import main
 from benchmarks.cases import all_cases
 from benchmarks.cases.case import (
     BOTH,
-    DISTRIBUTED,
     FIRST_USE,
     OPTIMIZERS,
     SECTIONS,
@@ -471,7 +471,7 @@ def test_a_quick_run_has_every_operator_once():
 
 
 def test_every_section_has_cases():
-    assert {case.section for case in all_cases()} | {DISTRIBUTED} == set(SECTIONS)
+    assert {case.section for case in (*all_cases(), *distributed.cases(2))} == set(SECTIONS)
 
 
 @pytest.mark.parametrize(
@@ -526,3 +526,38 @@ def test_whole_steps_and_optimizers_are_measured(any_backend, measured, section)
         assert min(contender["samples"]) > 0
         if any_backend.device == "cuda" and section == STEPS:
             assert contender["peak"] > contender["memory"]  # with its weights and moments
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", models.DISTRIBUTED)
+def test_steps_on_several_devices(torch_backend, tmp_path, module):
+    """All ranks measure all contenders, in small sizes with gloo and in those of the tables with NCCL."""
+    pytest.importorskip("transformers")
+    if torch_backend.device == "cuda" and torch_backend.gpus() < 2:
+        pytest.skip("GPU: too few")
+    path = tmp_path / "results.json"
+    done = bench("--quick", "--gpus", "2", "--device", torch_backend.device, "--op", module, "--output", path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (found,) = json.loads(path.read_text())
+    assert [row["variant"] for row in found["results"]] == [case.name for case in distributed.cases_of(module)]
+    for row in found["results"]:
+        assert "problem" not in row, row["problem"]
+        assert {"fusedops"} < row["contenders"].keys()
+        for name, contender in row["contenders"].items():
+            assert contender["problem"] is None, (name, contender["problem"])
+            assert len(contender["samples"]) == 3 and min(contender["samples"]) > 0
+
+
+def test_ranks_agree_on_the_slowest(torch_cpu, monkeypatch):
+    """Each rank decides by the same time, or one would stop before the other."""
+    ranks = importlib.import_module("benchmarks.contenders.torch.ranks")
+    reduced = []
+
+    def all_reduce(x, op=ranks.dist.ReduceOp.SUM):
+        reduced.append(op)
+        if op == ranks.dist.ReduceOp.MAX:
+            x.fill_(max(x.item(), 2.0))  # as if another rank had taken two seconds
+
+    monkeypatch.setattr(ranks.dist, "all_reduce", all_reduce)
+    assert ranks.SlowestRank("cpu")(lambda: None, 1) == 2.0
+    assert reduced == [ranks.dist.ReduceOp.SUM, ranks.dist.ReduceOp.MAX]

@@ -35,8 +35,8 @@ def contenders(case: Case, clock: Callable[[], Clock]) -> dict[str, Build]:
     def build(switch: Callable[[Any], Any], compiled: bool = False) -> Contender:
         """A contender with its own model over the shared parameters."""
         own = Layers(switch(copy.deepcopy(model, {id(parameter): parameter for parameter in parameters})))
-        step = _step(torch.compile(own, dynamic=False, fullgraph=True) if compiled else own, x, dout)
-        call = partial(call_within, liger_rope, step) if switch is with_liger else step
+        call = step(torch.compile(own, dynamic=False, fullgraph=True) if compiled else own, x, dout)
+        call = partial(call_within, liger_rope, call) if switch is with_liger else call
         return Contender(call, clock(), checked=False)
 
     converted = partial(fo.convert, verbose=False)
@@ -65,7 +65,8 @@ class Layers(torch.nn.Module):
         return x
 
 
-def _step(layers: torch.nn.Module, x: torch.Tensor, dout: torch.Tensor) -> Call:
+def step(layers: torch.nn.Module, x: torch.Tensor, dout: torch.Tensor) -> Call:
+    """Forward and backward, with the gradients of x and of all weights."""
     weights = list(layers.parameters())
 
     def run() -> tuple[torch.Tensor, ...]:
