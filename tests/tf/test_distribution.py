@@ -1,10 +1,13 @@
-"""TensorFlow: several devices in one process."""
+"""TensorFlow: several devices in one process, and several workers."""
 
 from __future__ import annotations
 
+import contextlib
+import socket
+
 import pytest
 
-from tests.helpers.running import run_program
+from tests.helpers.running import run_program, run_ranks
 from tests.specifications import SPECIFICATIONS
 
 
@@ -43,3 +46,29 @@ def test_mirrored_on_two_gpus(tf_gpu):
     if tf_gpu.gpus() < 2:
         pytest.skip("GPU: only one")
     run("cuda")
+
+
+def free_ports(count):
+    """They may be taken before a worker binds them, which then fails."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("localhost", 0))
+        return ",".join(str(one.getsockname()[1]) for one in sockets)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("strategy", "tasks", "ways"),
+    [("mirrored", 1, ("loop", "fit")), ("workers", 2, ("loop",)), ("server", 4, ("loop",))],
+)
+def test_training_of_two_workers(tf_backend, tmp_path, strategy, tasks, ways):
+    """Losses and weights are those of one worker, of our layers and of a converted model."""
+    if tf_backend.device == "cuda" and tf_backend.gpus() < 2:
+        pytest.skip("GPU: only one")
+    program = ("tf_workers.py", strategy, free_ports(tasks))
+    logs = run_ranks(*program, device=tf_backend.device, world=tasks, folder=tmp_path)
+    expected = [f"{way} {model}" for model in ("ours", "converted") for way in ways]
+    trained = logs[:1] if strategy == "server" else logs  # the others of these serve
+    for log in trained:
+        assert [line for line in log.splitlines() if line in expected] == expected
