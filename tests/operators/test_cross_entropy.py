@@ -41,6 +41,21 @@ def test_labels_that_are_no_class(any_backend, dtype, label, integers, random):
     assert np.isnan(loss_and_gradient(any_backend, dtype, logits, labels)[0])
 
 
+def test_no_label_is_ignored(any_backend, random):
+    """The least integer as ignore_index, as Keras's losses give it, is not in the error."""
+    if any_backend.device != "cpu":
+        pytest.skip("a GPU raises no error for a label")
+    rows = {"logits": random.normal(size=(3, 5)), "x": random.normal(size=(3, 4)), "weight": random.normal(size=(5, 4))}
+    tensors = any_backend.tensors(Sample({**rows, "labels": np.array([1, 2, 7])}), "float32")
+    logits, x, weight, labels = tensors.values()
+    for name, inputs in (
+        ("cross_entropy", {"logits": logits, "labels": labels}),
+        ("linear_cross_entropy", {"x": x, "weight": weight, "labels": labels}),
+    ):
+        with pytest.raises(any_backend.errors, match=rf"fusedops\.{name}: labels must be in \[0, 5\); got 7 in row 2"):
+            any_backend.call(name, inputs, {"ignore_index": -(2**63)})
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_rows_that_do_not_count(any_backend, dtype, reduction, random):
     """Whatever their logits are: no loss, and a gradient of zeros."""

@@ -215,7 +215,7 @@ class Attention(Specification):
                 "seed": (1, 0.5),
                 "dropout": 0.5,
             },
-            "mask must be bool; got float32": {"mask": "float32[5, 5]"},
+            "mask must be bool; got float32: True marks what is visible": {"mask": "float32[5, 5]"},
             "mask must be broadcastable to [2, 4, 5, 5], the heads, queries and keys; got [2, 5, 5]": {
                 "mask": "bool[2, 5, 5]"
             },

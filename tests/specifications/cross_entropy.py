@@ -100,6 +100,8 @@ class CrossEntropy(Specification):
             "labels must be int32 or int64; got float32": {"labels": "float32[2]"},
             "labels must have shape [2], that of the rows of logits; got [3]": {"labels": "int64[3]"},
             "labels must have shape [2], that of the rows of logits; got [2, 3]": {"labels": "int64[2, 3]"},
+            "labels must have shape [2, 3], that of the rows of logits; got [2, 5]: "
+            "give logits with the classes last, as [2, 5, 3]": {"logits": "float32[2, 3, 5]", "labels": "int64[2, 5]"},
             "label_smoothing must be in [0, 1]; got 1.5": {"label_smoothing": 1.5},
             "label_smoothing must be in [0, 1]; got nan": {"label_smoothing": float("nan")},
             "reduction must be one of mean, sum, none; got 'average'": {"reduction": "average"},

@@ -176,7 +176,7 @@ class AttentionRule {
   Status check_mask() {
     const Shape& mask = rule_.inputs[at_.mask];
     if (!mask.present) return {};
-    if (mask.dtype != DType::boolean) return rule_.must(at_.mask, "be bool", name_of(mask.dtype));
+    FUSEDOPS_TRY(check_mask_dtype(rule_, at_.mask));
     if (!mask.ranked || !q_.ranked || !k_.ranked) return {};
     Shape scores = lse_shape();
     scores.dims[scores.rank++] = positions(k_);

@@ -4,9 +4,16 @@
 #include <cstdint>
 
 #include "core/common/numeric.h"
+#include "core/declaration/rule.h"
 #include "core/declaration/view.h"
 
 namespace fusedops {
+
+inline Status check_mask_dtype(const Rule& rule, int mask) {
+  const DType got = rule.inputs[mask].dtype;
+  if (got == DType::boolean) return {};
+  return rule.must(mask, "be bool", std::string(name_of(got)) + ": True marks what is visible");
+}
 
 class BroadcastMask {
  public:

@@ -11,7 +11,7 @@ Status check_mask(Rule& rule) {
   constexpr int kMask = input_of(kSoftmax, "mask");
   const Shape &x = rule.inputs[input_of(kSoftmax, "x")], &mask = rule.inputs[kMask];
   if (!mask.present) return {};
-  if (mask.dtype != DType::boolean) return rule.must(kMask, "be bool", name_of(mask.dtype));
+  FUSEDOPS_TRY(check_mask_dtype(rule, kMask));
   if (!mask.ranked || !x.ranked) return {};
   bool fits = mask.rank <= x.rank;
   for (int i = 1; fits && i <= mask.rank; ++i) {

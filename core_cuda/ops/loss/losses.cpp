@@ -1,8 +1,23 @@
 // The rules of losses.h.
 #include "ops/loss/losses.h"
 
+#include <algorithm>
+
 namespace fusedops {
 namespace {
+
+// The end of the error for labels that have the shape of the rows along dimension 1, as PyTorch's loss of [N, C, ...].
+std::string advice_on_columns(Rule& rule, const Shape& labels, int rows_of) {
+  Shape last = rule.inputs[rows_of];
+  if (last.rank < 3 || labels.rank != last.rank - 1) return "";
+  std::rotate(last.dims + 1, last.dims + 2, last.dims + last.rank);
+  for (int i = 0; i < labels.rank; ++i) {
+    Dim size = last.dims[i];
+    if (!rule.same(size, labels.dims[i])) return "";
+  }
+  const std::string name = rule.input_name(rows_of), columns = name == "logits" ? "classes" : "features";
+  return ": give " + name + " with the " + columns + " last, as " + rule.show(last);
+}
 
 Status check_labels(Rule& rule, const LossPlaces& at, int rows_of) {
   Shape &got = rule.inputs[at.labels], &of_rows = rule.inputs[rows_of];
@@ -14,7 +29,7 @@ Status check_labels(Rule& rule, const LossPlaces& at, int rows_of) {
   if (equal) return {};
   const std::string expected = rule.show(rule.row_shape(rows_of, got.dtype));
   return rule.must(at.labels, "have shape " + expected + ", that of the rows of " + rule.input_name(rows_of),
-                   rule.show(got));
+                   rule.show(got) + advice_on_columns(rule, got, rows_of));
 }
 
 bool is_per_row(const Rule& rule, const LossPlaces& at) { return rule.attributes[at.reduction] == "none"; }

@@ -1,11 +1,17 @@
 // What the CPU kernels of the losses have in common.
 #pragma once
 
+#include <limits>
+#include <string>
+
 #include "core/cpu/exp_sum.h"
 #include "core/cpu/sum.h"
 #include "ops/loss/losses.h"
 
 namespace fusedops::cpu {
+
+// The ignore_index of callers that ignore no label, such as Keras's losses without ignore_class.
+inline constexpr int64_t kIgnoresNone = std::numeric_limits<int64_t>::min();
 
 // The number of rows that are not ignored, or an error that names the first label that is no class.
 template <class A>
@@ -14,10 +20,12 @@ Status count_rows(const LossRows<A>& call, const char* op, int64_t* count) {
   for (int64_t row = 0; row < call.rows; ++row) {
     const int64_t label = call.labels[row];
     if (call.is_ignored(label)) continue;
-    if (!call.is_class(label))
-      return Status::error("fusedops.", op, ": labels must be in [0, ", std::to_string(call.classes),
-                           ") or ignore_index, ", std::to_string(call.labels.ignored), "; got ", std::to_string(label),
-                           " in row ", std::to_string(row));
+    if (!call.is_class(label)) {
+      const int64_t ignored = call.labels.ignored;
+      const std::string or_ignored = ignored == kIgnoresNone ? "" : " or ignore_index, " + std::to_string(ignored);
+      return Status::error("fusedops.", op, ": labels must be in [0, ", std::to_string(call.classes), ")", or_ignored,
+                           "; got ", std::to_string(label), " in row ", std::to_string(row));
+    }
     *count += 1;
   }
   return {};

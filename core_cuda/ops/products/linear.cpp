@@ -35,11 +35,16 @@ Status linear_rule(Rule& rule, int of_x, int of_weight, int of_bias, bool transp
   *y = x;
   if (weight.ranked) {
     Dim in = weight.dims[transpose_weight ? 1 : 0];
-    if (x.ranked && !rule.same(in, x.dims[x.rank - 1]))
+    if (x.ranked && !rule.same(in, x.dims[x.rank - 1])) {
+      Dim other = weight.dims[transpose_weight ? 0 : 1];
+      const bool is_transposed = rule.same(other, x.dims[x.rank - 1]);
+      const std::string advice =
+          transpose_weight ? ": transpose_weight=False takes [in, out]" : ": transpose_weight=True takes [out, in]";
       return rule.must(of_weight,
                        "have " + rule.show(x.dims[x.rank - 1]) + (transpose_weight ? " columns" : " rows") +
                            " to multiply " + rule.input_name(of_x) + " of shape " + rule.show(x),
-                       "shape " + rule.show(weight));
+                       "shape " + rule.show(weight) + (is_transposed ? advice : ""));
+    }
     if (x.ranked) y->dims[y->rank - 1] = weight.dims[transpose_weight ? 0 : 1];
   } else {
     y->ranked = false;

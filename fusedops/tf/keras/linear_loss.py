@@ -10,8 +10,7 @@ import tensorflow as tf
 import fusedops.tf as fo
 from fusedops.functions.common import Reduction
 from fusedops.tf.keras.layer import FusedLayer, register
-
-_NO_CLASS = -(2**63)  # an ignore_index that no label has
+from fusedops.tf.keras.losses import ignore_index
 
 
 @register
@@ -81,7 +80,7 @@ class LinearCrossEntropyLoss(FusedLayer, keras.layers.Dense):
     ) -> tf.Tensor:
         if labels is None:
             return self._logits(inputs, training)
-        ignored = _NO_CLASS if self.ignore_class is None else int(self.ignore_class)
+        ignored = ignore_index(self.ignore_class)
         labels = tf.cast(labels, tf.int64)
         if inputs_mask is not None:
             labels = tf.where(inputs_mask, labels, tf.constant(ignored, tf.int64))

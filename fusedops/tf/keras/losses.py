@@ -14,7 +14,11 @@ from fusedops.tf.keras.internals import get_keras_mask, reduce_weighted_values, 
 from fusedops.tf.keras.layer import FLOATING, register
 from fusedops.tf.keras.logits import Logits
 
-_NO_CLASS = -(2**63)  # an ignore_index that no label has
+
+def ignore_index(ignore_class: int | None) -> int:
+    """The ignore_index of the functions. For None it is the number that stands for no label: kIgnoresNone in
+    core_cuda/ops/loss/losses_cpu.h."""
+    return -(2**63) if ignore_class is None else int(ignore_class)
 
 
 @register
@@ -84,7 +88,7 @@ class SparseCategoricalCrossentropy(keras.losses.SparseCategoricalCrossentropy):
             return super().call(y_true, y_pred)
         labels = tf.squeeze(y_true, -1) if y_true.shape.rank == y_pred.shape.rank else y_true
         labels = tf.cast(labels, tf.int64)  # on a GPU, TensorFlow compares int32 on the host
-        ignored = _NO_CLASS if self.ignore_class is None else int(self.ignore_class)
+        ignored = ignore_index(self.ignore_class)
         if isinstance(y_pred, Logits):
             losses = y_pred.losses(labels, ignored)
         else:
