@@ -54,6 +54,18 @@ _ERRORS = """\
 """
 
 
+def _hide_refused(function: Any) -> None:
+    """Leaves the arguments that a function takes only to refuse them out of its signature."""
+    plain = inspect.signature(function)
+    taken = [p for p in plain.parameters.values() if p.annotation != "Refused"]
+    function.__signature__ = plain.replace(parameters=taken)
+    function.__annotations__ = {x: kind for x, kind in function.__annotations__.items() if kind != "Refused"}
+
+
+for _function in PUBLIC:
+    _hide_refused(_function)
+
+
 def define(module: dict[str, Any]) -> list[str]:
     """Defines the public functions in a framework's module, given as its `__dict__`, and returns their names.
 
@@ -67,6 +79,7 @@ def define(module: dict[str, Any]) -> list[str]:
     for function in PUBLIC:
         copy = FunctionType(function.__code__, module, function.__name__, function.__defaults__)
         copy.__kwdefaults__ = function.__kwdefaults__
+        copy.__signature__ = function.__signature__  # type: ignore[attr-defined]
         copy.__annotations__ = function.__annotations__
         copy.__doc__ = description(function, package.rpartition(".")[2])
         copy.__module__ = package  # by which it pickles

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from fusedops.functions.common import Tensor, Variable, ops
+from fusedops.functions.common import Refused, Tensor, Variable, ops
+from fusedops.functions.refusal import refuse
 
 
 def accumulate_matmul(
-    total: Variable, a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool = False
+    total: Variable,
+    a: Tensor,
+    b: Tensor,
+    *more: Refused,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    **others: Refused,
 ) -> None:
     """total = total + a @ b, in place; each matrix may be transposed.
 
@@ -42,4 +49,6 @@ def accumulate_matmul(
         >>> total.numpy()
         array([[12.]], dtype=float32)
     """
+    if more or others:
+        refuse("accumulate_matmul", more, others)
     ops.accumulate_matmul(total, a, b, transpose_a=transpose_a, transpose_b=transpose_b)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusedops.functions.common import Activation, Approximation, Scaling, Tensor, dtype_name, ops, renamed
+from fusedops.functions.common import Activation, Approximation, Refused, Scaling, Tensor, dtype_name, ops, renamed
+from fusedops.functions.refusal import refuse
 
 
-def bias_act(x: Tensor, bias: Tensor | None = None, activation: Activation = "gelu") -> Tensor:
+def bias_act(
+    x: Tensor, bias: Tensor | None = None, activation: Activation = "gelu", *more: Refused, **others: Refused
+) -> Tensor:
     """act(x + bias).
 
     Args:
@@ -37,6 +40,8 @@ def bias_act(x: Tensor, bias: Tensor | None = None, activation: Activation = "ge
     Sources: Hendrycks and Gimpel, "Gaussian error linear units (GELUs)", 2016; Elfwing, Uchibe and Doya,
         "Sigmoid-weighted linear units for neural network function approximation in reinforcement learning", 2017.
     """
+    if more or others:
+        refuse("bias_act", more, others)
     return ops.bias_act(x, bias, activation=activation)
 
 
@@ -44,10 +49,11 @@ def bias_act_float8(
     x: Tensor,
     bias: Tensor | None = None,
     activation: Activation = "gelu",
-    *,
+    *more: Refused,
     scale: Tensor | None = None,
     scaling: Scaling = "row",
     dtype: Any = "float8_e4m3fn",
+    **others: Refused,
 ) -> tuple[Tensor, Tensor]:
     """(y, scale) with act(x + bias) ≈ y · scale, y in 8 bits: for products in float8.
 
@@ -95,12 +101,16 @@ def bias_act_float8(
 
     Source: Micikevicius et al., "FP8 formats for deep learning", 2022.
     """
+    if more or others:
+        refuse("bias_act_float8", more, others)
     name = dtype_name(dtype)
     y, scales = ops.bias_act_float8(x, bias, scale, activation=activation, scaling=scaling, dtype=name)
     return y, scales if scale is None else scale
 
 
-def gated_act(gate: Tensor, up: Tensor | None = None, activation: Activation = "silu") -> Tensor:
+def gated_act(
+    gate: Tensor, up: Tensor | None = None, activation: Activation = "silu", *more: Refused, **others: Refused
+) -> Tensor:
     """act(gate) · up.
 
     Rows may be strided, such as the halves of a larger tensor: they are read in place.
@@ -131,6 +141,8 @@ def gated_act(gate: Tensor, up: Tensor | None = None, activation: Activation = "
 
     Source: Shazeer, "GLU variants improve transformer", 2020.
     """
+    if more or others:
+        refuse("gated_act", more, others)
     return ops.gated_act(gate, up, activation=activation)
 
 
@@ -138,10 +150,11 @@ def gated_act_float8(
     gate: Tensor,
     up: Tensor | None = None,
     activation: Activation = "silu",
-    *,
+    *more: Refused,
     scale: Tensor | None = None,
     scaling: Scaling = "row",
     dtype: Any = "float8_e4m3fn",
+    **others: Refused,
 ) -> tuple[Tensor, Tensor]:
     """(y, scale) with act(gate) · up ≈ y · scale, y in 8 bits, rounded and scaled as by `bias_act_float8`.
 
@@ -166,12 +179,14 @@ def gated_act_float8(
         >>> (tf.cast(y, tf.float32) * scale).numpy()
         array([[3.5, 7. ]], dtype=float32)
     """
+    if more or others:
+        refuse("gated_act_float8", more, others)
     name = dtype_name(dtype)
     y, scales = ops.gated_act_float8(gate, up, scale, activation=activation, scaling=scaling, dtype=name)
     return y, scales if scale is None else scale
 
 
-def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
+def swiglu(gate: Tensor, up: Tensor | None = None, *more: Refused, **others: Refused) -> Tensor:
     """silu(gate) · up: `gated_act` with `silu`.
 
     Args:
@@ -187,13 +202,17 @@ def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
         >>> fo.swiglu(tf.constant([[1.0, 2.0, 3.0, 4.0]])).numpy().round(4)
         array([[2.1932, 7.0464]], dtype=float32)
     """
+    if more or others:
+        refuse("swiglu", more, others)
     try:
         return ops.gated_act(gate, up, activation="silu")
     except Exception as error:
         raise renamed(error, "gated_act", "swiglu") from None
 
 
-def geglu(gate: Tensor, up: Tensor | None = None, *, approximate: Approximation = "none") -> Tensor:
+def geglu(
+    gate: Tensor, up: Tensor | None = None, *more: Refused, approximate: Approximation = "none", **others: Refused
+) -> Tensor:
     """gelu(gate) · up: `gated_act` with `gelu` or `gelu_tanh`.
 
     Args:
@@ -213,6 +232,8 @@ def geglu(gate: Tensor, up: Tensor | None = None, *, approximate: Approximation 
         >>> fo.geglu(tf.constant([[1.0, 2.0, 3.0, 4.0]])).numpy().round(4)
         array([[2.524, 7.818]], dtype=float32)
     """
+    if more or others:
+        refuse("geglu", more, others)
     if approximate not in ("none", "tanh"):
         raise ValueError(f"fusedops.geglu: approximate must be 'none' or 'tanh'; got {approximate!r}")
     try:
@@ -221,7 +242,7 @@ def geglu(gate: Tensor, up: Tensor | None = None, *, approximate: Approximation 
         raise renamed(error, "gated_act", "geglu") from None
 
 
-def reglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
+def reglu(gate: Tensor, up: Tensor | None = None, *more: Refused, **others: Refused) -> Tensor:
     """relu(gate) · up: `gated_act` with `relu`.
 
     Args:
@@ -237,6 +258,8 @@ def reglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
         >>> fo.reglu(tf.constant([[1.0, 2.0, 3.0, 4.0]])).numpy().round(4)
         array([[3., 8.]], dtype=float32)
     """
+    if more or others:
+        refuse("reglu", more, others)
     try:
         return ops.gated_act(gate, up, activation="relu")
     except Exception as error:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from fusedops.checks import optional_count, optional_number
-from fusedops.functions.common import Tensor, check_whole_sequences, ops, seed_of
+from fusedops.functions.common import Refused, Tensor, check_whole_sequences, ops, seed_of
+from fusedops.functions.refusal import refuse
 
 
 def attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    *,
+    *more: Refused,
     causal: bool = False,
     scale: float | None = None,
     mask: Tensor | None = None,
@@ -20,6 +21,7 @@ def attention(
     dropout: float = 0.0,
     seed: Tensor | tuple[int, int] | None = None,
     seq_dim: int = -3,
+    **others: Refused,
 ) -> Tensor:
     """softmax(scale · q kᵀ, masked) v, for each head of each sequence.
 
@@ -81,6 +83,8 @@ def attention(
 
     Source: Dao, "FlashAttention-2: Faster attention with better parallelism and work partitioning", 2023.
     """
+    if more or others:
+        refuse("attention", more, others)
     check_whole_sequences("attention")
     scales, windowed = optional_number("attention", "scale", scale), optional_count("attention", "window", window)
     seeds, rate = (None, 0.0) if dropout == 0 else (seed_of("attention", seed, q), dropout)
@@ -107,11 +111,12 @@ def attention_varlen(
     v: Tensor,
     offsets_q: Tensor,
     offsets_k: Tensor,
-    *,
+    *more: Refused,
     causal: bool = False,
     scale: float | None = None,
     window: int | None = None,
     softcap: float = 0.0,
+    **others: Refused,
 ) -> Tensor:
     """softmax(scale · q kᵀ, masked) v for sequences of different lengths, packed one behind the other without padding.
 
@@ -159,6 +164,8 @@ def attention_varlen(
 
     Source: Dao, "FlashAttention-2: Faster attention with better parallelism and work partitioning", 2023.
     """
+    if more or others:
+        refuse("attention_varlen", more, others)
     check_whole_sequences("attention_varlen")
     scales = optional_number("attention_varlen", "scale", scale)
     windowed = optional_count("attention_varlen", "window", window)
@@ -168,7 +175,9 @@ def attention_varlen(
     return y
 
 
-def softmax(x: Tensor, *, scale: float = 1.0, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+def softmax(
+    x: Tensor, *more: Refused, scale: float = 1.0, mask: Tensor | None = None, causal: bool = False, **others: Refused
+) -> Tensor:
     """exp(scale·x) / Σ exp(scale·x), over the last dimension.
 
     Masked elements are ignored, even NaN and infinity: their probability and their gradient are zero. A row in which
@@ -206,4 +215,6 @@ def softmax(x: Tensor, *, scale: float = 1.0, mask: Tensor | None = None, causal
 
     Source: Bridle, "Probabilistic interpretation of feedforward classification network outputs", 1990.
     """
+    if more or others:
+        refuse("softmax", more, others)
     return ops.softmax(x, mask, scale=scale, causal=causal)

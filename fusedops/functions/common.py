@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, cast
 
 from fusedops.checks import renamed as renamed
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 Tensor = Any
 TensorLike = Any  # what a function makes a tensor of: in PyTorch a tensor
 Variable = Any  # what a function updates: in PyTorch a tensor
+Refused: TypeAlias = NoReturn  # the type of arguments that a function does not have: see refusal.py
 ops: Operators = cast("Operators", None)  # a framework's
 
 

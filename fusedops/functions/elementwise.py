@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fusedops.functions.common import Tensor, ops, seed_of
+from fusedops.functions.common import Refused, Tensor, ops, seed_of
+from fusedops.functions.refusal import refuse
 
 
-def axpby(a: float | Tensor, x: Tensor, b: Tensor) -> Tensor:
+def axpby(a: float | Tensor, x: Tensor, b: Tensor, *more: Refused, **others: Refused) -> Tensor:
     """a·x + b, in one pass.
 
     Args:
@@ -33,10 +34,12 @@ def axpby(a: float | Tensor, x: Tensor, b: Tensor) -> Tensor:
 
     Source: BLAS's axpy, with a second vector instead of an update in place.
     """
+    if more or others:
+        refuse("axpby", more, others)
     return ops.axpby(a, x, b)
 
 
-def add(x: Tensor, y: Tensor) -> Tensor:
+def add(x: Tensor, y: Tensor, *more: Refused, **others: Refused) -> Tensor:
     """x + y.
 
     Args:
@@ -57,10 +60,12 @@ def add(x: Tensor, y: Tensor) -> Tensor:
         >>> fo.add(tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0])).numpy()
         array([4., 6.], dtype=float32)
     """
+    if more or others:
+        refuse("add", more, others)
     return ops.add(x, y)
 
 
-def scale(x: Tensor, factor: float | Tensor) -> Tensor:
+def scale(x: Tensor, factor: float | Tensor, *more: Refused, **others: Refused) -> Tensor:
     """x · factor.
 
     Args:
@@ -83,10 +88,14 @@ def scale(x: Tensor, factor: float | Tensor) -> Tensor:
         >>> fo.scale(tf.constant([1.0, 2.0]), 0.5).numpy()
         array([0.5, 1. ], dtype=float32)
     """
+    if more or others:
+        refuse("scale", more, others)
     return ops.scale(x, factor)
 
 
-def dropout(x: Tensor, rate: float, seed: Tensor | tuple[int, int] | None = None) -> Tensor:
+def dropout(
+    x: Tensor, rate: float, seed: Tensor | tuple[int, int] | None = None, *more: Refused, **others: Refused
+) -> Tensor:
     """x / (1 − rate) where an element is kept, else 0, also of NaN and infinity.
 
     Which elements are kept follows from the seed, the rate and an element's position in x, counted row by row: the same
@@ -123,10 +132,19 @@ def dropout(x: Tensor, rate: float, seed: Tensor | tuple[int, int] | None = None
     Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", 2014; the random
     numbers are those of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011.
     """
+    if more or others:
+        refuse("dropout", more, others)
     return ops.dropout(x, seed_of("dropout", seed, x), rate=rate)
 
 
-def dropout_add(x: Tensor, residual: Tensor, rate: float, seed: Tensor | tuple[int, int] | None = None) -> Tensor:
+def dropout_add(
+    x: Tensor,
+    residual: Tensor,
+    rate: float,
+    seed: Tensor | tuple[int, int] | None = None,
+    *more: Refused,
+    **others: Refused,
+) -> Tensor:
     """residual + dropout(x), in one pass.
 
     Args:
@@ -151,10 +169,12 @@ def dropout_add(x: Tensor, residual: Tensor, rate: float, seed: Tensor | tuple[i
         >>> fo.dropout_add(tf.ones(4), tf.constant([1.0, 2.0, 3.0, 4.0]), 0.5, seed=(5, 0)).numpy()
         array([3., 2., 5., 6.], dtype=float32)
     """
+    if more or others:
+        refuse("dropout_add", more, others)
     return ops.dropout_add(x, residual, seed_of("dropout_add", seed, x), rate=rate)
 
 
-def relu(x: Tensor) -> Tensor:
+def relu(x: Tensor, *more: Refused, **others: Refused) -> Tensor:
     """max(x, 0).
 
     Args:
@@ -176,10 +196,14 @@ def relu(x: Tensor) -> Tensor:
 
     Source: Nair and Hinton, "Rectified linear units improve restricted Boltzmann machines", 2010.
     """
+    if more or others:
+        refuse("relu", more, others)
     return ops.relu(x)
 
 
-def polynomial_activation(x: Tensor, coefficients: Sequence[float] = (1.0, 1.0, 1.0)) -> Tensor:
+def polynomial_activation(
+    x: Tensor, coefficients: Sequence[float] = (1.0, 1.0, 1.0), *more: Refused, **others: Refused
+) -> Tensor:
     """c₀ + c₁·x + c₂·x² + ..., by Horner's rule.
 
     Args:
@@ -202,4 +226,6 @@ def polynomial_activation(x: Tensor, coefficients: Sequence[float] = (1.0, 1.0, 
 
     Source: Horner, "A new method of solving numerical equations of all orders, by continuous approximation", 1819.
     """
+    if more or others:
+        refuse("polynomial_activation", more, others)
     return ops.polynomial_activation(x, coefficients=coefficients)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from fusedops.functions.common import Reduction, Tensor, ops
+from fusedops.functions.common import Reduction, Refused, Tensor, ops
+from fusedops.functions.refusal import refuse
 
 
 def cross_entropy(
     logits: Tensor,
     labels: Tensor,
-    *,
+    *more: Refused,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
     reduction: Reduction = "mean",
+    **others: Refused,
 ) -> Tensor:
     """-log softmax(logits)[label], over the last dimension.
 
@@ -54,6 +56,8 @@ def cross_entropy(
 
     Source: Szegedy et al., "Rethinking the Inception architecture for computer vision", 2016, for label smoothing.
     """
+    if more or others:
+        refuse("cross_entropy", more, others)
     loss, _, _ = ops.cross_entropy(
         logits, labels, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction
     )
@@ -65,12 +69,13 @@ def linear_cross_entropy(
     weight: Tensor,
     labels: Tensor,
     bias: Tensor | None = None,
-    *,
+    *more: Refused,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
     reduction: Reduction = "mean",
     softcap: float = 0.0,
     transpose_weight: bool = True,
+    **others: Refused,
 ) -> Tensor:
     """cross_entropy(softcap(x Wᵀ + bias), labels): the loss of a language model, without the logits.
 
@@ -123,6 +128,8 @@ def linear_cross_entropy(
     Source: Wijmans et al., "Cut your losses in large-vocabulary language models", 2024, whose gradients are filtered;
     these are exact.
     """
+    if more or others:
+        refuse("linear_cross_entropy", more, others)
     loss, _, _ = ops.linear_cross_entropy(
         x,
         weight,

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusedops.functions.common import Scaling, Tensor, dtype_name, ops, seed_of
+from fusedops.functions.common import Refused, Scaling, Tensor, dtype_name, ops, seed_of
+from fusedops.functions.refusal import refuse
 
 
-def rms_norm(x: Tensor, weight: Tensor | None = None, *, eps: float = 1e-6, weight_offset: float = 0.0) -> Tensor:
+def rms_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    *more: Refused,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    **others: Refused,
+) -> Tensor:
     """x · rsqrt(mean(x²) + eps) · (weight + weight_offset), over the last dimension.
 
     A row's result does not depend on the other rows.
@@ -38,6 +46,8 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, *, eps: float = 1e-6, weig
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
+    if more or others:
+        refuse("rms_norm", more, others)
     y, _ = ops.rms_norm(x, weight, eps=eps, weight_offset=weight_offset)
     return y
 
@@ -46,11 +56,12 @@ def add_rms_norm(
     x: Tensor,
     residual: Tensor,
     weight: Tensor | None = None,
-    *,
+    *more: Refused,
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     dropout: float = 0.0,
     seed: Tensor | tuple[int, int] | None = None,
+    **others: Refused,
 ) -> tuple[Tensor, Tensor]:
     """(rms_norm(s), s) with s = x + residual, or s = dropout(x) + residual, in one pass.
 
@@ -83,6 +94,8 @@ def add_rms_norm(
         >>> y.numpy().round(4), s.numpy()
         (array([[0.8485, 1.1314]], dtype=float32), array([[3., 4.]], dtype=float32))
     """
+    if more or others:
+        refuse("add_rms_norm", more, others)
     seeds, rate = (None, 0.0) if dropout == 0 else (seed_of("add_rms_norm", seed, x), dropout)
     y, s, _ = ops.add_rms_norm(x, residual, weight, seeds, eps=eps, weight_offset=weight_offset, dropout=rate)
     return y, s
@@ -91,12 +104,13 @@ def add_rms_norm(
 def rms_norm_float8(
     x: Tensor,
     weight: Tensor | None = None,
-    *,
+    *more: Refused,
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     scale: Tensor | None = None,
     scaling: Scaling = "row",
     dtype: Any = "float8_e4m3fn",
+    **others: Refused,
 ) -> tuple[Tensor, Tensor]:
     """(y, scale) with rms_norm(x) ≈ y · scale, y in 8 bits, rounded and scaled as by `bias_act_float8`.
 
@@ -125,6 +139,8 @@ def rms_norm_float8(
         >>> (tf.cast(y, tf.float32) * scale).numpy().round(4)
         array([[0.6325, 1.2649]], dtype=float32)
     """
+    if more or others:
+        refuse("rms_norm_float8", more, others)
     float8 = dtype_name(dtype)
     y, scales = ops.rms_norm_float8(
         x, weight, scale, eps=eps, weight_offset=weight_offset, scaling=scaling, dtype=float8
@@ -136,12 +152,13 @@ def add_rms_norm_float8(
     x: Tensor,
     residual: Tensor,
     weight: Tensor | None = None,
-    *,
+    *more: Refused,
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     scale: Tensor | None = None,
     scaling: Scaling = "row",
     dtype: Any = "float8_e4m3fn",
+    **others: Refused,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(y, scale, s) with s = x + residual and rms_norm(s) ≈ y · scale, y in 8 bits, as by `bias_act_float8`.
 
@@ -164,6 +181,8 @@ def add_rms_norm_float8(
         >>> (tf.cast(y, tf.float32) * scale).numpy().round(4), s.numpy()
         (array([[0.6325, 1.2649]], dtype=float32), array([[1., 2.]], dtype=float32))
     """
+    if more or others:
+        refuse("add_rms_norm_float8", more, others)
     float8 = dtype_name(dtype)
     y, scales, s = ops.add_rms_norm_float8(
         x, residual, weight, scale, eps=eps, weight_offset=weight_offset, scaling=scaling, dtype=float8
@@ -171,7 +190,14 @@ def add_rms_norm_float8(
     return y, scales if scale is None else scale, s
 
 
-def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-5) -> Tensor:
+def layer_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *more: Refused,
+    eps: float = 1e-5,
+    **others: Refused,
+) -> Tensor:
     """(x − mean(x)) · rsqrt(var(x) + eps) · weight + bias, over the last dimension.
 
     The variance is the biased one. It is computed from the deviations from the mean, so that a large mean causes no
@@ -201,6 +227,8 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
 
     Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
     """
+    if more or others:
+        refuse("layer_norm", more, others)
     y, _, _ = ops.layer_norm(x, weight, bias, eps=eps)
     return y
 
@@ -209,11 +237,12 @@ def layer_norm_float8(
     x: Tensor,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
-    *,
+    *more: Refused,
     eps: float = 1e-5,
     scale: Tensor | None = None,
     scaling: Scaling = "row",
     dtype: Any = "float8_e4m3fn",
+    **others: Refused,
 ) -> tuple[Tensor, Tensor]:
     """(y, scale) with layer_norm(x) ≈ y · scale, y in 8 bits, rounded and scaled as by `bias_act_float8`.
 
@@ -235,6 +264,8 @@ def layer_norm_float8(
         >>> (tf.cast(y, tf.float32) * scale).numpy().round(4)
         array([[-1.2247,  0.    ,  1.2247]], dtype=float32)
     """
+    if more or others:
+        refuse("layer_norm_float8", more, others)
     float8 = dtype_name(dtype)
     y, scales = ops.layer_norm_float8(x, weight, bias, scale, eps=eps, scaling=scaling, dtype=float8)
     return y, scales if scale is None else scale
@@ -245,10 +276,11 @@ def add_layer_norm(
     residual: Tensor,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
-    *,
+    *more: Refused,
     eps: float = 1e-5,
     dropout: float = 0.0,
     seed: Tensor | tuple[int, int] | None = None,
+    **others: Refused,
 ) -> tuple[Tensor, Tensor]:
     """(layer_norm(s), s) with s = x + residual, or s = dropout(x) + residual, in one pass.
 
@@ -278,6 +310,8 @@ def add_layer_norm(
         >>> y.numpy().round(4), s.numpy()
         (array([[-1.,  1.]], dtype=float32), array([[3., 4.]], dtype=float32))
     """
+    if more or others:
+        refuse("add_layer_norm", more, others)
     seeds, rate = (None, 0.0) if dropout == 0 else (seed_of("add_layer_norm", seed, x), dropout)
     y, s, _, _ = ops.add_layer_norm(x, residual, weight, bias, seeds, eps=eps, dropout=rate)
     return y, s

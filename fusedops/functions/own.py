@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from fusedops.expressions.function import Elementwise
-from fusedops.functions.common import Tensor, TensorLike
+from fusedops.functions.common import Refused, Tensor, TensorLike
+from fusedops.functions.refusal import refuse
 
 own: Any = None  # a framework's module of expressions
 
 
 def elementwise(
-    expression: str, *, inputs: Sequence[str] | None = None, name: str | None = None
+    expression: str, *more: Refused, inputs: Sequence[str] | None = None, name: str | None = None, **others: Refused
 ) -> Elementwise[TensorLike, Tensor]:
     """A function of tensors from an expression: one kernel forward, one backward.
 
@@ -79,4 +80,6 @@ def elementwise(
 
     Source: Griewank and Walther, "Evaluating derivatives", 2008, for the derivative.
     """
+    if more or others:
+        refuse("elementwise", more, others)
     return own.elementwise(expression, inputs, name)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from fusedops.functions.common import Activation, Tensor, may_need_gradient, ops
+from fusedops.functions.common import Activation, Refused, Tensor, may_need_gradient, ops
+from fusedops.functions.refusal import refuse
 
 
-def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
+def matmul(
+    a: Tensor, b: Tensor, *more: Refused, transpose_a: bool = False, transpose_b: bool = False, **others: Refused
+) -> Tensor:
     """a @ b; each matrix may be transposed.
 
     Transposed matrices and strided rows are read in place. Only 16-bit matrices on a GPU whose rows do not begin at
@@ -38,6 +41,8 @@ def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool
         >>> fo.matmul(tf.constant([[1.0, 2.0]]), tf.constant([[3.0, 4.0]]), transpose_b=True).numpy()
         array([[11.]], dtype=float32)
     """
+    if more or others:
+        refuse("matmul", more, others)
     return ops.matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
 
 
@@ -46,8 +51,9 @@ def linear(
     weight: Tensor,
     bias: Tensor | None = None,
     activation: Activation = "identity",
-    *,
+    *more: Refused,
     transpose_weight: bool = True,
+    **others: Refused,
 ) -> Tensor:
     """act(x Wᵀ + bias): a linear layer with its activation, in one pass.
 
@@ -84,6 +90,8 @@ def linear(
         >>> fo.linear(tf.constant([[1.0, 2.0]]), tf.constant([[3.0, 4.0], [-1.0, 0.0]]), activation="relu").numpy()
         array([[11.,  0.]], dtype=float32)
     """
+    if more or others:
+        refuse("linear", more, others)
     keep = activation != "identity" and may_need_gradient(x, weight, bias)
     y, _ = ops.linear(x, weight, bias, activation=activation, transpose_weight=transpose_weight, keep=keep)
     return y
@@ -96,8 +104,9 @@ def gated_linear(
     gate_bias: Tensor | None = None,
     up_bias: Tensor | None = None,
     activation: Activation = "silu",
-    *,
+    *more: Refused,
     transpose_weight: bool = True,
+    **others: Refused,
 ) -> Tensor:
     """act(x Wgᵀ + bg) · (x Wuᵀ + bu): both products of a gated feed-forward layer and its gate.
 
@@ -141,6 +150,8 @@ def gated_linear(
 
     Source: Shazeer, "GLU variants improve transformer", 2020.
     """
+    if more or others:
+        refuse("gated_linear", more, others)
     keep = may_need_gradient(x, gate_weight, up_weight, gate_bias, up_bias)
     y, _, _ = ops.gated_linear(
         x,

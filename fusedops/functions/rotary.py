@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from fusedops.functions.common import Tensor, ops
+from fusedops.functions.common import Refused, Tensor, ops
+from fusedops.functions.refusal import refuse
 
 
-def rope(x: Tensor, cos: Tensor, sin: Tensor, *, seq_dim: int = -3, interleaved: bool = False) -> Tensor:
+def rope(
+    x: Tensor, cos: Tensor, sin: Tensor, *more: Refused, seq_dim: int = -3, interleaved: bool = False, **others: Refused
+) -> Tensor:
     """Rotary embedding: each pair of features (x₁, x₂) becomes (x₁·cos − x₂·sin, x₂·cos + x₁·sin).
 
     Slices of a packed tensor and transposed heads are read in place: nothing is copied.
@@ -37,4 +40,6 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, seq_dim: int = -3, interleaved:
 
     Source: Su et al., "RoFormer: enhanced transformer with rotary position embedding", 2021.
     """
+    if more or others:
+        refuse("rope", more, others)
     return ops.rope(x, cos, sin, seq_dim=seq_dim, interleaved=interleaved)

@@ -50,7 +50,10 @@ def with_name(function: Callable[..., Any], signature: inspect.Signature) -> Cal
                 return function(*inputs, **options)
         from fusedops.tf import symbolic
 
-        call = plain.bind(*inputs, **options)
+        try:
+            call = plain.bind(*inputs, **options)
+        except TypeError:
+            return function(*inputs, **options)  # whose own error names the function
         call.apply_defaults()
         return symbolic.call(public, name, call.args, call.kwargs)
 

@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from fusedops import functions
-from fusedops.functions import OF_TENSORS
+from fusedops.functions import OF_TENSORS, refusal
 from tests.specifications import SIGNATURES
 
 OTHERS = {"convert", "explain", "library_path", "load", "revert"}  # functions that are no operators
@@ -57,12 +57,68 @@ def test_both_packages_run_the_code_of_one_source(package, function):
     assert public.__globals__ is vars(package.functions) and public.__globals__["ops"] is package.ops
 
 
-def test_wrong_arguments(package):
-    """Python's own errors, with the function's name."""
-    for arguments, options, sentence in (
-        ((1, 2, 3), {}, "takes from 1 to 2 positional arguments but 3"),
-        ((1,), {"epz": 1}, "got an unexpected keyword argument 'epz'"),
-        ((), {}, "missing 1 required positional argument: 'x'"),
-    ):
-        with pytest.raises(TypeError, match=rf"rms_norm\(\) {sentence}"):
-            package.rms_norm(*arguments, **options)
+def refused(function, *arguments, **options):
+    """The sentence of the error for a call with these arguments, and Python's own sentence for it."""
+    own = {}
+    exec(f"def {function.__name__}{SIGNATURES[function.__name__]}: ...", own)
+    sentences = []
+    for called in (function, own[function.__name__]):
+        with pytest.raises(TypeError) as raised:
+            called(*arguments, **options)
+        sentences.append(str(raised.value))
+    return sentences
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_arguments_that_a_function_does_not_have(package, name):
+    """The error ends with Python's own, and says which arguments there are."""
+    function = getattr(package, name)
+    parameters = inspect.signature(next(x for x in functions.PUBLIC if x.__name__ == name)).parameters
+    names = [*parameters]
+    positional = [p.name for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    required = [None for p in parameters.values() if p.default is p.empty and p.name in positional]
+    unknown, of_python = refused(function, *required, nonsense=1)
+    assert unknown == f"fusedops.{name}: nonsense must be one of {', '.join(names)}; {of_python}"
+    many, of_python = refused(function, *positional, None)
+    by_name = f", and {', '.join(names[len(positional) :])} must be given by name" if names != positional else ""
+    assert many == f"fusedops.{name}: positional arguments must be {', '.join(positional)}{by_name}; {of_python}"
+    if required:
+        missing, of_python = refused(function)
+        assert missing == of_python
+
+
+@pytest.mark.parametrize("argument", [*refusal.NAMES, *refusal.ABSENT])
+def test_arguments_that_other_libraries_have(package, argument):
+    """At least one function names its own argument, or says why it has none."""
+    seen = set()
+    for function in functions.PUBLIC:
+        parameters = inspect.signature(function).parameters
+        here, (beside, why) = refusal.NAMES.get(argument), refusal.ABSENT.get(argument, ((), ""))
+        expected = f"be given as {here}" if here in parameters else f"be left out, since {why}"
+        if argument in parameters or not parameters.keys() & {here, *beside}:
+            continue
+        seen.add(function.__name__)
+        required = [None for p in parameters.values() if p.default is p.empty]
+        sentence, of_python = refused(getattr(package, function.__name__), *required, **{argument: None})
+        assert sentence.startswith(
+            f"fusedops.{function.__name__}: {argument} must {expected}; {function.__name__}() got "
+        )
+        assert sentence.endswith(of_python.partition(". Did you mean")[0])
+    assert seen
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "options", "expected"),
+    [
+        ("attention", 3, {"is_causal": True}, "is_causal must be given as causal"),
+        ("attention", 3, {"attn_mask": None}, "attn_mask must be given as mask"),
+        ("attention", 3, {"enable_gqa": True}, "enable_gqa must be left out, since "),
+        ("attention", 4, {}, "positional arguments must be q, k, v, and causal, scale, mask, "),
+        ("softmax", 1, {"dim": -1}, "dim must be left out, since the last dimension is taken"),
+        ("softmax", 1, {"axis": -1}, "axis must be left out, since the last dimension is taken"),
+        ("layer_norm", 4, {}, "positional arguments must be x, weight, bias, and eps must be given by name"),
+        ("cross_entropy", 2, {"weight": None}, "weight must be left out, since classes have no weights"),
+    ],
+)
+def test_calls_as_of_other_libraries(package, name, count, options, expected):
+    assert refused(getattr(package, name), *[None] * count, **options)[0].startswith(f"fusedops.{name}: {expected}")

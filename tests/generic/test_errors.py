@@ -163,9 +163,21 @@ def test_every_check_of_a_specification_is_of_its_operator(spec: Specification):
 
 
 def test_unknown_keywords(any_backend, spec, random):
-    inputs = any_backend.tensors(spec.sample((3, 4), random), "float32")
+    sample = spec.sample((3, 4), random)
+    inputs = any_backend.tensors(sample, "float32")
     with pytest.raises(TypeError, match="unexpected keyword argument"):
-        any_backend.call(spec.name, inputs, {"nonsense": 1})
+        any_backend.call(spec.name, inputs, {**sample.options, "nonsense": 1})
+
+
+def test_unknown_keywords_of_traced_calls(any_backend):
+    def function(x):
+        return any_backend.call("softmax", {"x": x}, {"dim": -1})
+
+    traced = any_backend.tf.function(function) if any_backend.framework == "tf" else compiled(any_backend, function)
+    with pytest.raises(
+        TypeError, match=r"fusedops\.softmax: dim must be left out, since the last dimension is taken; "
+    ):
+        traced(any_backend.tensor([[1.0, 2.0]], "float32"))
 
 
 def test_tensors_on_two_devices(torch_gpu, spec, random):

@@ -112,6 +112,15 @@ def test_errors(tf_backend, keras, operator, bad):
         tf_backend.call(operator.name, {**inputs, **symbols}, bad.options)
 
 
+@pytest.mark.parametrize("name", [None, "named"])
+def test_arguments_that_a_function_does_not_have(tf_backend, keras, name):
+    x = keras.Input((4,))
+    with pytest.raises(TypeError, match=r"^fusedops\.softmax: dim must be left out, since "):
+        tf_backend.functions.softmax(x, dim=-1, name=name)
+    with pytest.raises(TypeError, match=r"^fusedops\.softmax: positional arguments must be x, and "):
+        tf_backend.functions.softmax(x, -1, name=name)
+
+
 @pytest.mark.parametrize(("operator", "bad"), CASES)
 def test_errors_of_unknown_sizes(tf_backend, keras, operator, bad):
     """When the model is made or, at the latest, when it is called."""
