@@ -31,6 +31,15 @@ FUNCTIONS: dict[str, dict[int, str]] = {
     "sum": {1: "row_sum"},
     "mean": {1: "row_mean"},
 }
+# Functions of PyTorch, TensorFlow, NumPy and C, and how an expression has them.
+_WRITTEN_AS = {
+    **dict.fromkeys(("clamp", "clip", "clip_by_value"), "min(max(x, low), high)"),
+    **dict.fromkeys(("maximum", "fmax"), "max(a, b)"),
+    **dict.fromkeys(("minimum", "fmin"), "min(a, b)"),
+    **dict.fromkeys(("pow", "power"), "a ** b"),
+    "square": "x * x",
+    "swish": "silu(x)",
+}
 _COMPARISONS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
 _BINARY = {**_COMPARISONS, "+": "add", "-": "sub", "*": "mul", "/": "div", "**": "pow"}
 _SIGN, _POWER = 4, 5
@@ -159,7 +168,9 @@ class _Parser:
                     self.values.append(self.named(token))
                     return self.advance()
                 if token.text not in FUNCTIONS:
-                    self.fail(f"unknown function {token.text!r}", token, f"there are {_FUNCTION_NAMES}")
+                    written_as = _WRITTEN_AS.get(token.text)
+                    advice = f"write {written_as}" if written_as else f"there are {_FUNCTION_NAMES}"
+                    self.fail(f"unknown function {token.text!r}", token, advice)
                 self.open += 1
                 self.advance()
                 self.waiting.append(_Pending(token, 0, len(self.values)))

@@ -35,7 +35,8 @@ def read(text: str) -> Iterator[Token]:
     while at < len(text):
         found = _TOKEN.match(text, at)
         if not found:
-            fail_at(text, Token("", "", at), f"unexpected {_described(text[at])}")
+            advice = "write a power as x ** 2" if text[at] == "^" else ""
+            fail_at(text, Token("", "", at), f"unexpected {_described(text[at])}", advice)
         kind, said = str(found.lastgroup), found.group()
         if kind == "number" and _WORD.match(text, found.end()):
             fail_at(text, Token("", "", found.end()), f"expected an operator after the number {said[:40]}")
