@@ -12,12 +12,27 @@ from typing import Any, Literal
 OTHER_MASKS = "with the same seed, dropout drops other elements than before: its random numbers are fusedops's"
 
 
+# The classes of all models, by the package and the name, and the package that converts them.
+_CONVERTED_BY = {("torch", "Module"): "fusedops.torch", ("keras", "Layer"): "fusedops.tf.keras"}
+
+
 class UnknownClass(Exception):
     """Says why no counterpart of a class can be made: another version of its library may have another class."""
 
 
 def full_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def no_model(function: str, expected: str, got: Any) -> TypeError:
+    """The error for an argument of `convert`, or of a function like it, that is no model of the framework."""
+    bases = {(base.__module__.partition(".")[0], base.__name__) for base in type(got).__mro__}
+    other = next((package for base, package in _CONVERTED_BY.items() if base in bases), None)
+    if isinstance(got, type):
+        shown = f"the class {full_name(got)}: give a model of it"
+    else:
+        shown = f"{type(got)}, which {other} converts" if other else f"{type(got)}"
+    return TypeError(f"{function}: model must be {expected}; got {shown}")
 
 
 def subclass(mixin: type, kind: type, members: dict[str, Any]) -> type:
@@ -192,6 +207,10 @@ class Report:
         lines = [f"fusedops: {self.replaced_ones} of {self.all} {self.rules.noun} of {self.name!r} replaced"]
         if self.is_empty:
             lines = [f"fusedops: {self._nothing()}"]
+        if conditional := sum(bool(each.reason) for each in self._counted("replaced")):
+            lines[0] += f", {conditional} more on a condition"
+        if others := sum(each.status == "replaced" for each in self.outcomes) - len(self._counted("replaced")):
+            lines[0] += f", {others} that are no {self.rules.noun}"
         if found := sum(not each.reason for each in self._counted("found")):
             lines[0] += f", {found} are fusedops's already"
         replaced = Counter((x.kind.__name__, x.became, x.reason) for x in self.outcomes if x.status == "replaced")

@@ -30,6 +30,46 @@ def test_a_defect_is_not_taken_for_another_version(any_backend, monkeypatch):
         convert(layer)
 
 
+def test_the_headline_counts_the_lines(any_backend, capsys):
+    """Those that are replaced for certain, on a condition, or, such as an optimizer of Keras's, beside the layers."""
+    if any_backend.framework == "torch":
+        nn, convert = any_backend.torch.nn, import_module("fusedops.torch").convert
+        model = nn.Sequential(nn.Softmax(-1), nn.Softmax(-1), nn.Softmax(1), nn.LayerNorm(4), nn.Linear(4, 4))
+        beside, counts = "", (3, 1)
+    else:
+        keras, convert = import_module("keras"), import_module("fusedops.tf.keras").convert
+        layers = [keras.layers.Softmax(), keras.layers.Softmax(axis=1), keras.layers.Embedding(4, 4)]
+        model = keras.Sequential(layers)
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        beside, counts = ", 2 that are no layers", (1, 1, 2)
+    convert(model)
+    headline, *lines = capsys.readouterr().out.splitlines()
+    expected = rf"fusedops: {counts[0]} of \d (modules|layers) of '\w+' replaced, 1 more on a condition{beside}"
+    assert re.fullmatch(expected, headline)
+    assert sum(int(line.split()[0]) for line in lines if " -> " in line) == sum(counts)
+
+
+def test_a_class_and_a_model_of_the_other_framework(any_backend):
+    """The error says what to do with each."""
+    torch, keras = import_module("torch").nn, import_module("keras").layers
+    models = {"fusedops.torch": torch.Linear(2, 2), "fusedops.tf.keras": keras.Dense(2)}
+    package = "fusedops.torch" if any_backend.framework == "torch" else "fusedops.tf.keras"
+    expected = {"fusedops.torch": "a torch.nn.Module", "fusedops.tf.keras": "a Keras 3 model or layer"}[package]
+    (other,) = models.keys() - {package}
+    kind = type(models[package])
+    functions = ("convert", "revert", "explain") if any_backend.framework == "torch" else ("convert", "revert")
+    for name in functions:
+        function = getattr(import_module(package), name)
+        for given, got in (
+            (kind, f"the class {kind.__module__}.{kind.__name__}: give a model of it"),
+            (models[other], f"{type(models[other])}, which {other} converts"),
+            (3, "<class 'int'>"),
+        ):
+            with pytest.raises(TypeError) as raised:
+                function(given)
+            assert str(raised.value) == f"{package}.{name}: model must be {expected}; got {got}"
+
+
 def test_nothing_converted_is_a_warning(any_backend, capsys):
     layer, _, convert = softmax(any_backend)
     layers = any_backend.torch.nn if any_backend.framework == "torch" else import_module("keras").layers

@@ -478,6 +478,14 @@ def test_why_a_model_keeps_its_logits(keras, fk, reason, capsys):
     assert type(model) is kind
 
 
+def test_two_outputs_with_a_loss_each(keras, fk, capsys):
+    """The report names the outputs, not the losses, which are such as the kernel computes."""
+    model = REASONS["it has 2 outputs"](keras)
+    losses = [keras.losses.SparseCategoricalCrossentropy(from_logits=True) for _ in model.outputs]
+    fk.convert(compiled(keras, model, losses), fuse_loss=True)
+    assert f"kept Functional {model.name!r}: it has 2 outputs" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("fuse_loss", [False, True])
 def test_a_layer_called_with_keywords(keras, fk, model, fuse_loss):
     """Every report asks for the head, whether or not the loss is to be fused."""

@@ -121,7 +121,7 @@ def test_report(torch, fo, capsys):
     )
     fo.convert(model)
     assert capsys.readouterr().out.splitlines() == [
-        "fusedops: 4 of 12 modules of 'Sequential' replaced",
+        "fusedops: 4 of 12 modules of 'Sequential' replaced, 2 more on a condition",
         "     1 Dropout            -> fusedops.torch.nn.dropout.Dropout",
         "     3 LayerNorm          -> fusedops.torch.nn.normalization.LayerNorm",
         "     1 MultiheadAttention -> fusedops.torch.nn.attention.MultiheadAttention, "

@@ -385,7 +385,7 @@ def test_report(fo, capsys):
     fo.convert(model)
     printed = capsys.readouterr().out.splitlines()
     assert printed[:4] == [
-        "fusedops: 2 of 23 modules of 'ModuleDict' replaced",
+        "fusedops: 2 of 23 modules of 'ModuleDict' replaced, 1 more on a condition",
         f"     1 Chain      -> {MIXIN}",
         f"     1 Sequential -> {MIXIN}",
         f"     1 Sequential -> {MIXIN}, where its linear layers and activations have no hook, and no weight "

@@ -116,7 +116,7 @@ def revert(model: _Model) -> _Model:
 def _layers(function: str, model: Any) -> list[keras.layers.Layer]:
     """The model and every layer in it, each once."""
     if not isinstance(model, keras.layers.Layer):
-        raise TypeError(f"fusedops.tf.keras.{function}: model must be a Keras 3 model or layer; got {type(model)}")
+        raise conversion.no_model(f"fusedops.tf.keras.{function}", "a Keras 3 model or layer", model)
     return internals.layers(model)
 
 

@@ -111,13 +111,13 @@ def unfused(model: keras.Model) -> str | None:
     own = next((name for name in _KNOWN if name in vars(model) or _is_own(kind, name)), None)
     if own:
         return f"it has another {own} than Keras's"
+    if len(model.outputs) != 1:  # first, since each of several outputs may have a loss
+        return f"it has {len(model.outputs)} outputs"
     losses = keras.tree.flatten(model.loss)
     if len(losses) != 1 or type(losses[0]) is not SparseCategoricalCrossentropy or not losses[0].from_logits:
         return "its loss is no SparseCategoricalCrossentropy(from_logits=True)"
     if model.activity_regularizer is not None or model._remat_mode is not None:
         return "it has an activity regularizer or a RematScope"
-    if len(model.outputs) != 1:
-        return f"it has {len(model.outputs)} outputs"
     return Head.of(model.outputs[0]).why_not() or (_METRICS if metrics_of(model) else None)
 
 

@@ -146,5 +146,5 @@ def revert(model: _Model) -> _Model:
 
 def _checked(function: str, model: _Model) -> _Model:
     if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"fusedops.torch.{function}: model must be a torch.nn.Module; got {type(model)}")
+        raise conversion.no_model(f"fusedops.torch.{function}", "a torch.nn.Module", model)
     return model

@@ -109,7 +109,7 @@ def explain(model: torch.nn.Module, /, *inputs: Any, **kwargs: Any) -> Explanati
 def _device(model: Any) -> torch.device:
     """Where the model is, if it is one that can be explained."""
     if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"fusedops.torch.explain: model must be a torch.nn.Module; got {type(model)}")
+        raise conversion.no_model("fusedops.torch.explain", "a torch.nn.Module", model)
     if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
         raise refused("a lazy module of the model has no parameters yet; call the model once before")
     if not any(x.requires_grad for x in model.parameters()):
