@@ -205,4 +205,17 @@ def _compiler_error(output: str, places: Mapping[Path, str]) -> str:
     for place, link in places.items():
         output = re.sub(rf"\b{link}/", lambda found, place=place: f"{place}/", output)  # type: ignore[misc]
     errors = re.findall(r"^.*(?:error|multiple definition|undefined reference).*$", output, re.M)
-    return f"the compiler failed: {errors[0].strip() if errors else 'it printed no error'}\n\n{output}"
+    first = errors[0].strip() if errors else "it printed no error"
+    if undeclared := _UNDECLARED.search(output):  # g++ reports it as a throw in a header of fusedops
+        first = "{place}: error: {name}: {sentence}".format_map(undeclared.groupdict())
+    return f"the compiler failed: {first}\n\n{output}"
+
+
+# g++'s output for a name that is looked up in a signature, as by `attribute_of`: the place in the source, and the sentence
+# that signature.h throws.
+_UNDECLARED = re.compile(
+    r"^(?P<place>\S+:\d+:\d+): +in 'constexpr' expansion of .*(?P<name>\"\w+\").*\n"
+    r"(?:.* in 'constexpr' expansion of .*\n)*"
+    r".*signature\.h:.* error: .*\n.* throw \"(?P<sentence>.*)\";",
+    re.M,
+)

@@ -116,6 +116,28 @@ def test_what_does_not_compile(package, source):
     assert "int broken( { }" in rest
 
 
+@pytest.mark.parametrize(
+    ("look_up", "name"), [('attribute_of<double>(kMine, "alhpa")', "alhpa"), ('input_of(kMine, "bias")', "bias")]
+)
+def test_a_name_that_is_not_declared(package, source, look_up, name):
+    """The first error has the name, and the place where the author has written it."""
+    need_compiler()
+    signature = (
+        '{.name = "mine", .inputs = {{"x"}}, .outputs = {{"y", "x"}}, .attributes = {{"alpha", Type::f64, "1.0"}}}'
+    )
+    lines = [
+        '#include "core/declaration/operator.h"',
+        "using namespace fusedops;",
+        f"constexpr Signature kMine{signature};",
+        f"auto look_up() {{ return {look_up}; }}",
+    ]
+    source.write_text("\n".join(lines))
+    with pytest.raises(RuntimeError) as raised:
+        package.load("mine", source)
+    first = str(raised.value).partition("\n")[0]
+    assert re.fullmatch(rf'fusedops\.load: the compiler failed: {source}:4:\d+: error: .*"{name}".*', first)
+
+
 def test_what_does_not_link(package, source):
     """All symbols must be there: a library shares none with the core."""
     need_compiler()
