@@ -108,7 +108,7 @@ Status rule(Rule& rule) {{
 Status on_cpu(const Call& call) {{ return cpu::elementwise<kOperator>(call, Formula{{}}); }}
 
 const Operator& row() {{
-  static const Operator op{{kOperator, {{{rest}.rule = rule, .cpu = on_cpu, .batched = true}}}};
+  static const Operator op{{kOperator, {{{rest}.rule = rule, .cpu = on_cpu}}}};
   return op;
 }}
 
