@@ -7,7 +7,7 @@ tensor at all, or an attribute that no text could spell.
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fusedops.declarations import Attribute, Input, Operator
@@ -87,25 +87,20 @@ def optional_count(function: str, name: str, value: Any) -> int:
     return int(value)
 
 
-def check_attributes(operator: Operator, values: Mapping[str, Any]) -> None:
-    """Raises TypeError for a value of another type than its attribute's, or for one that has no declaration; ValueError
-    for a string that is none of its attribute's choices, in the core's words."""
-    known = 0
-    for attribute in operator.attributes:
-        if attribute.name not in values:
-            continue
-        known += 1
-        value = values[attribute.name]
-        expected, allowed = _ALLOWED[attribute.type]
-        if not allowed(value):
-            raise TypeError(f"fusedops.{operator.name}: {attribute.name} must be {expected}; got {repr(value)[:80]}")
-        if attribute.choices and value not in attribute.choices:
-            choices = ", ".join(attribute.choices)
-            raise ValueError(f"fusedops.{operator.name}: {attribute.name} must be one of {choices}; got '{value}'")
-    if known != len(values):
-        declared = {attribute.name for attribute in operator.attributes}
-        unknown = next(name for name in values if name not in declared)
-        raise TypeError(f"{operator.name}() got an unexpected keyword argument '{unknown}'")
+def check_attribute(operator: Operator, attribute: Attribute, value: Any) -> None:
+    """Raises TypeError for a value of another type than the attribute's; ValueError for a string that is none of its
+    choices, in the core's words."""
+    expected, allowed = _ALLOWED[attribute.type]
+    if not allowed(value):
+        raise TypeError(f"fusedops.{operator.name}: {attribute.name} must be {expected}; got {repr(value)[:80]}")
+    if attribute.choices and value not in attribute.choices:
+        choices = ", ".join(attribute.choices)
+        raise ValueError(f"fusedops.{operator.name}: {attribute.name} must be one of {choices}; got '{value}'")
+
+
+def unexpected_keyword(function: str, name: str) -> str:
+    """Python's own sentence for an argument that a function does not have."""
+    return f"{function}() got an unexpected keyword argument '{name}'"
 
 
 def pair_of_integers(function: str, name: str, value: Any) -> tuple[int, int]:

@@ -85,7 +85,7 @@ class Elementwise(Generic[TensorLike, Tensor]):
         """All values by position, as Python binds a call's arguments."""
         for name in named:
             if name not in self.inputs:
-                raise TypeError(f"{self.__name__}() got an unexpected keyword argument '{name}'")
+                raise TypeError(checks.unexpected_keyword(self.__name__, name))
             if name in self.inputs[: len(values)]:
                 raise TypeError(f"{self.__name__}() got multiple values for argument '{name}'")
         missing = [name for name in self.inputs[len(values) :] if name not in named]

@@ -10,6 +10,8 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from fusedops import checks
+
 # Arguments of other libraries, and the argument here. It counts for the functions that have that argument.
 NAMES = {
     "approximate": "activation",
@@ -50,7 +52,7 @@ def refuse(function: str, more: Sequence[Any], others: Mapping[str, Any]) -> NoR
     parameters = inspect.signature(declared).parameters
     if others:
         name = next(iter(others))
-        python = f"{function}() got an unexpected keyword argument '{name}'"
+        python = checks.unexpected_keyword(function, name)
         raise TypeError(f"fusedops.{function}: {name} must {_expected(name, parameters)}; {python}")
     positional = [p for p in parameters.values() if p.kind is not p.KEYWORD_ONLY]
     least, most = sum(p.default is p.empty for p in positional), len(positional)

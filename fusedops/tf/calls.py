@@ -261,7 +261,7 @@ def is_constant(tensor: tf.Tensor) -> bool:
 
 def encode(operator: Operator, attribute: Attribute, value: Any) -> Any:
     """What the OpDef takes of a value that is not of the attribute's very type, or is refused."""
-    checks.check_attributes(operator, {attribute.name: value})
+    checks.check_attribute(operator, attribute, value)
     if attribute.type in ("float", "floats"):
         return attribute.spelled(value)
     return int(value) if attribute.type == "int" else value

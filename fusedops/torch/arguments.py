@@ -21,7 +21,7 @@ def arrangement(signature: Signature) -> Callable[[Arguments, dict[str, Any]], t
     declaration = signature.declaration
     kinds = [(i, declared, declared.kind) for i, declared in enumerate(declaration.inputs)]
     count, like = len(kinds), declaration.leading
-    attributes = [(a.name, a.default, _PLAIN.get(a.type), a.choices) for a in declaration.attributes]
+    attributes = [(a, a.name, a.default, _PLAIN.get(a.type), a.choices) for a in declaration.attributes]
 
     def arranged(inputs: Arguments, keywords: dict[str, Any]) -> tuple[Arguments, Arguments]:
         if len(inputs) < count:
@@ -41,18 +41,18 @@ def arrangement(signature: Signature) -> Callable[[Arguments, dict[str, Any]], t
                 inputs = (*inputs[:i], x, *inputs[i + 1 :])
             elif kind == "tensor" or x is not None:
                 raise checks.not_a_tensor(declaration, declared, x, _advice(x))
-        for name, default, plain, choices in attributes:
+        for attribute, name, default, plain, choices in attributes:
             value = keywords.get(name, default)
             if plain is None:
                 if type(value) not in (tuple, list) or any(type(number) is not float for number in value):
-                    checks.check_attributes(declaration, {name: value})
+                    checks.check_attribute(declaration, attribute, value)
                 value = [float(number) for number in value]
             elif (
                 type(value) is not plain
                 or (choices and value not in choices)
                 or (plain is int and not checks.is_integer(value))
             ):
-                checks.check_attributes(declaration, {name: value})
+                checks.check_attribute(declaration, attribute, value)
                 value = str.__str__(value) if plain is str else plain(value)  # of an enum, its value
             rest.append(value)
         return inputs, tuple(rest)

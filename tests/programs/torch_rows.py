@@ -171,6 +171,22 @@ def fake():
 
 
 @check
+def any_names():
+    """Such that Python code uses them. A name that is not declared is refused there, too."""
+    library.add(LIBRARY.fusedops_names)
+    x = random(3, 5)
+    y = ops.names(x, x.detach(), map=0.5)
+    torch.testing.assert_close(y, 0.5 * x)
+    torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0], torch.full_like(x, 0.5))
+    try:
+        ops.names(x, x, mpa=0.5)
+    except TypeError as error:
+        assert str(error) == "names() got an unexpected keyword argument 'mpa'", error
+    else:
+        raise AssertionError("no error")
+
+
+@check
 def compiled():
     def loss(x, s):
         return ops.weigh(x, ops.triple(x), s).sin().sum()
