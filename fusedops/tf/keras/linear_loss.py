@@ -61,7 +61,10 @@ class LinearCrossEntropyLoss(FusedLayer, keras.layers.Dense):
     ) -> None:
         super().__init__(units, **kwargs)
         if self.activation is not keras.activations.linear:
-            raise ValueError("fusedops.tf.keras.LinearCrossEntropyLoss: activation must be None: its logits are linear")
+            raise ValueError(
+                "fusedops.tf.keras.LinearCrossEntropyLoss: activation must be None, since the logits are linear; got "
+                f"{kwargs['activation']!r}"
+            )
         if reduction not in get_args(Reduction):
             choices = ", ".join(get_args(Reduction))
             raise ValueError(

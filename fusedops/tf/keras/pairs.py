@@ -27,14 +27,15 @@ def _two(inputs: Any) -> Sequence[Any]:
     if isinstance(inputs, (list, tuple)) and len(inputs) == 2:
         return inputs
     raise ValueError(
-        f"a layer over a sum takes two tensors, layer(x, residual) or layer([x, residual]); got {inputs!r}"
+        "fusedops.tf.keras: a layer over a sum takes two tensors, layer(x, residual) or layer([x, residual]); got "
+        f"{inputs!r}"
     )
 
 
 def _check_shapes(x: Any, residual: Any) -> None:
     """The kernel's check, as far as shapes are known before it runs."""
     if not tf.TensorShape(x).is_compatible_with(residual):
-        raise ValueError(f"a layer over a sum: residual must have x's shape, {list(x)}; got {list(residual)}")
+        raise ValueError(f"fusedops.tf.keras: residual must have x's shape, {list(x)}; got {list(residual)}")
 
 
 def sum_of(x: tf.Tensor, residual: tf.Tensor) -> tf.Tensor:
