@@ -211,8 +211,8 @@ def _compiler_error(output: str, places: Mapping[Path, str]) -> str:
     return f"the compiler failed: {first}\n\n{output}"
 
 
-# g++'s output for a name that is looked up in a signature, as by `attribute_of`: the place in the source, and the sentence
-# that signature.h throws.
+# g++'s output for a name that is looked up in a signature, as by `attribute_of`: the place in the source, and the
+# sentence that signature.h throws.
 _UNDECLARED = re.compile(
     r"^(?P<place>\S+:\d+:\d+): +in 'constexpr' expansion of .*(?P<name>\"\w+\").*\n"
     r"(?:.* in 'constexpr' expansion of .*\n)*"

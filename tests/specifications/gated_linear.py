@@ -122,7 +122,8 @@ class GatedLinear(Specification):
                 "gate_weight": "int32[4, 3]",
                 "up_weight": "int32[4, 3]",
             },
-            "gate_weight must have 3 columns to multiply x of shape [2, 3]; got shape [3, 4]: transpose_weight=False takes [in, out]": {
+            "gate_weight must have 3 columns to multiply x of shape [2, 3]; got shape [3, 4]: "
+            "transpose_weight=False takes [in, out]": {
                 "gate_weight": "float32[3, 4]",
                 "up_weight": "float32[3, 4]",
             },

@@ -109,12 +109,10 @@ class Linear(Specification):
             "x must have at least one dimension; got shape []": {"x": "float32[]"},
             "weight must have x's dtype, float32; got float16": {"weight": "float16[4, 3]"},
             "weight must have 2 dimensions; got shape [3]": {"weight": "float32[3]"},
-            "weight must have 3 columns to multiply x of shape [2, 3]; got shape [3, 4]: transpose_weight=False takes [in, out]": {
-                "weight": "float32[3, 4]"
-            },
-            "weight must have 3 rows to multiply x of shape [2, 3]; got shape [4, 3]: transpose_weight=True takes [out, in]": {
-                "transpose_weight": False
-            },
+            "weight must have 3 columns to multiply x of shape [2, 3]; got shape [3, 4]: "
+            "transpose_weight=False takes [in, out]": {"weight": "float32[3, 4]"},
+            "weight must have 3 rows to multiply x of shape [2, 3]; got shape [4, 3]: "
+            "transpose_weight=True takes [out, in]": {"transpose_weight": False},
             "bias must have shape [4], the outputs of weight; got [3]": {"bias": "float32[3]"},
             "bias must have x's dtype, float16; got float32": {
                 "x": "float16[2, 3]",

@@ -140,9 +140,8 @@ class LinearCrossEntropy(Specification):
         {"x": "float32[2, 3]", "weight": "float32[4, 3]", "labels": "int64[2]"},
         {
             "x must be float64, float32, float16 or bfloat16; got int32": {"x": "int32[2, 3]", "weight": "int32[4, 3]"},
-            "weight must have 3 columns to multiply x of shape [2, 3]; got shape [3, 4]: transpose_weight=False takes [in, out]": {
-                "weight": "float32[3, 4]"
-            },
+            "weight must have 3 columns to multiply x of shape [2, 3]; got shape [3, 4]: "
+            "transpose_weight=False takes [in, out]": {"weight": "float32[3, 4]"},
             "bias must have shape [4], the outputs of weight; got [3]": {"bias": "float32[3]"},
             "labels must be int32 or int64; got float32": {"labels": "float32[2]"},
             "labels must have shape [2], that of the rows of x; got [3]": {"labels": "int64[3]"},
