@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
@@ -33,7 +35,7 @@ import fusedops.torch.optim as fused_optim
 from tests.helpers.axes import MOST_ELEMENTS, assert_close, others, recorded, run, single, ways
 from tests.helpers.calls import function_of
 from tests.helpers.frameworks import backend as backend_of
-from tests.helpers.hugging_face import FAMILIES
+from tests.helpers.hugging_face import FAMILIES, Family
 from tests.helpers.torch_functions import every_operator
 from tests.specifications import SPECIFICATIONS
 
@@ -128,7 +130,8 @@ def functions() -> None:
     count = 0
     for spec in SPECIFICATIONS:
         random = np.random.default_rng(1)
-        samples = [spec.sample((4, 6), random), *itertools.islice(spec.more_samples(random), 2)]
+        shapes = (4, 6), (3, 5)  # the latter in shards of unequal sizes
+        samples = [*(spec.sample(shape, random) for shape in shapes), *itertools.islice(spec.more_samples(random), 2)]
         for sample in samples:
             if sum(np.size(x) for x in sample.inputs.values()) > MOST_ELEMENTS or not sample.tensors:
                 continue
@@ -232,14 +235,17 @@ def whole(x: torch.Tensor) -> torch.Tensor:
     return x.full_tensor() if isinstance(x, DTensor) else x
 
 
-def steps(model: torch.nn.Module, batches: list[Any], context: Callable[[], Any] = contextlib.nullcontext) -> list[Any]:
+def adamw(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return fused_optim.AdamW(model.parameters(), 0.01, max_grad_norm=1.0)
+
+
+def steps(model: torch.nn.Module, batches: list[Any], optimizer: torch.optim.Optimizer | None = None) -> list[Any]:
     """The loss and all gradients of each step, and the parameters behind the last."""
-    optimizer = fused_optim.AdamW(model.parameters(), 0.01, max_grad_norm=1.0)
+    optimizer = optimizer or adamw(model)
     history: list[Any] = []
     for tokens, labels in batches:
         optimizer.zero_grad()
-        with context():
-            loss = model(tokens, labels)
+        loss = model(tokens, labels)
         loss.backward()
         history += [whole(loss.detach()), *(whole(p.grad) for p in model.parameters())]
         optimizer.step()
@@ -310,6 +316,36 @@ def two_dimensions() -> None:
         check(steps(sharded, batches), expected, name)
 
 
+def checkpoints() -> None:
+    """Training goes on from a checkpoint that another number of ranks has written, by torch.distributed.checkpoint."""
+    torch.manual_seed(0)
+    start = Model(bias=True).to(device, torch.float64)
+    expected = steps(copy.deepcopy(start), batches)
+    per_step = 1 + len([*start.parameters()])
+    for before, after in ((2, 1), (1, 2)) if world == 2 else ((4, 2),):
+        folder = pathlib.Path(store).parent / f"from {before} to {after}"
+        first = over_ranks(copy.deepcopy(start), before)
+        optimizer = adamw(first)
+        steps(first, batches[:2], optimizer)
+        dcp.save(dict(zip(("model", "optimizer"), get_state_dict(first, optimizer), strict=True)), checkpoint_id=folder)
+
+        torch.manual_seed(1)
+        second = over_ranks(Model(bias=True).to(device, torch.float64), after)
+        optimizer = adamw(second)
+        state = dict(zip(("model", "optimizer"), get_state_dict(second, optimizer), strict=True))
+        dcp.load(state, checkpoint_id=folder)
+        set_state_dict(second, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        check(steps(second, batches[2:], optimizer), expected[2 * per_step :], folder.name)
+
+
+def over_ranks(model: Model, count: int) -> Model:
+    """Tensor parallelism over so many ranks, in each group of them."""
+    if count == 1:
+        return model
+    groups = dist.device_mesh.init_device_mesh(device, (world // count, count), mesh_dim_names=("data", "model"))
+    return tensor_parallel(model, groups["model"], keeps_dtensors=True)
+
+
 def autocast() -> None:
     """The dtypes of one process and, with rows in shards, its bits."""
     x, w = (torch.randn(shape, device=device, generator=seeded(2)) for shape in ((4, 6), (5, 6)))
@@ -334,7 +370,7 @@ def seeded(seed: int) -> torch.Generator:
 
 
 def called(model: Any, tokens: torch.Tensor) -> tuple[set[str], list[torch.Tensor]]:
-    """The operators of ours that a model's forward calls; its loss, and all gradients."""
+    """The operators of ours that a model's forward calls; the loss and all gradients of five steps."""
     names = set()
 
     class Recorder(TorchDispatchMode):
@@ -343,10 +379,19 @@ def called(model: Any, tokens: torch.Tensor) -> tuple[set[str], list[torch.Tenso
                 names.add(func._schema.name.removeprefix("fusedops::"))
             return func(*args, **(kwargs or {}))
 
-    with Recorder():
-        loss = model(tokens, labels=tokens).loss
-    loss.backward()
-    return names, [whole(loss.detach()), *(whole(p.grad) for p in model.parameters())]
+    optimizer = fused_optim.SGD(model.parameters(), 0.1)
+    history: list[torch.Tensor] = []
+    for _ in range(5):
+        optimizer.zero_grad()
+        with Recorder():
+            loss = model(tokens, labels=tokens).loss
+        loss.backward()
+        history += [whole(loss.detach()), *(whole(p.grad) for p in model.parameters() if p.grad is not None)]
+        optimizer.step()
+    return names, history
+
+
+EAGER_EXPERTS = {"experts_implementation": "eager"}  # torch's grouped product has no float64
 
 
 def in_parts(model: Any) -> Any:
@@ -356,10 +401,10 @@ def in_parts(model: Any) -> Any:
         model.save_pretrained(folder)
     dist.barrier()
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
-    return type(model).from_pretrained(folder, tp_plan="auto", dtype=torch.float64)
+    return type(model).from_pretrained(folder, tp_plan="auto", dtype=torch.float64, **EAGER_EXPERTS)
 
 
-def by_positions(model: Any) -> Any:
+def by_positions(model: Any, mesh: Any = mesh) -> Any:
     """Sequence parallelism, by a plan of one's own for models with Llama's names."""
     column = ColwiseParallel(input_layouts=Shard(1))
     row = RowwiseParallel(output_layouts=Shard(1), use_local_output=False)
@@ -374,14 +419,30 @@ def by_positions(model: Any) -> Any:
     return parallelize_module(model, mesh, outer)
 
 
+def by_heads(model: Any) -> Any:
+    """Tensor parallelism, by a plan of one's own for BERT, which transformers has none for."""
+    columns = ("attention.self.query", "attention.self.key", "attention.self.value", "intermediate.dense")
+    rows = ("attention.output.dense", "output.dense")
+    for layer in model.bert.encoder.layer:
+        plan = dict.fromkeys(columns, ColwiseParallel()) | dict.fromkeys(rows, RowwiseParallel())
+        parallelize_module(layer, mesh, plan)
+    return model
+
+
 def transformers() -> None:
     """Converted models keep their fused operators. The products of a gated MLP are torch's, whose layers are called for
     their hooks; so are the norms of sequence parallelism, without the residual."""
     tokens = torch.randint(90, (2, 8), generator=torch.Generator().manual_seed(0)).to(device)
-    parallel_ways = {"llama": (in_parts, by_positions), "qwen3": (in_parts,), "gemma3": (in_parts,)}
+    parallel_ways = {
+        "llama": (in_parts, by_positions),
+        "qwen3": (in_parts,),
+        "qwen3_moe": (in_parts,),
+        "gemma3": (in_parts,),
+        "bert": (by_heads,),
+    }
     for name, those in parallel_ways.items():
         torch.manual_seed(0)
-        model = FAMILIES[name].build("float64", device)
+        model = FAMILIES.get(name, Family(name)).build("float64", device, **EAGER_EXPERTS)
         usual, expected = called(fo.convert(copy.deepcopy(model), verbose=False), tokens)
         for way in those:
             left_out = {"gated_linear"} | ({"add_rms_norm"} if way is by_positions else set())
@@ -393,10 +454,33 @@ def transformers() -> None:
                 if not is_converted_first:
                     fo.convert(parallel, verbose=False)
                 names, got = called(parallel, tokens)
-                assert names == (usual - left_out) | {"gated_act"}, (name, way, names, usual)
-                for y, reference in zip(got, expected, strict=True):  # losses, angles and some norms are float32
-                    limit = torch.finfo(torch.float32).eps ** 0.5 * float(reference.abs().max())
-                    torch.testing.assert_close(y, reference, rtol=0, atol=limit)
+                in_two_steps = {"gated_act"} if "gated_linear" in usual else set()
+                assert names == (usual - left_out) | in_two_steps, (name, way, names, usual)
+                check_in_part(got, expected)
+
+
+def transformers_fsdp() -> None:
+    """A converted Llama under FSDP2 over pairs of ranks, and sequence parallelism within each."""
+    both = dist.device_mesh.init_device_mesh(device, (world // 2, 2), mesh_dim_names=("data", "model"))
+    tokens = torch.randint(90, (2, 8), generator=torch.Generator().manual_seed(0)).to(device)
+    torch.manual_seed(0)
+    model = FAMILIES["llama"].build("float64", device)
+    _, expected = called(copy.deepcopy(model), tokens)
+    sharded = fo.convert(by_positions(copy.deepcopy(model), both["model"]), verbose=False)
+    for layer in sharded.model.layers:
+        fully_shard(layer, mesh=both["data"])
+    fully_shard(sharded, mesh=both["data"])
+    names, got = called(sharded, tokens)
+    assert {"rms_norm", "rope", "attention", "gated_act"} <= names, names
+    check_in_part(got, expected)
+
+
+def check_in_part(got: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+    """Losses, angles and some norms are float32. Gradients that are zero but for rounding have that of float64."""
+    rounding = torch.finfo(torch.float64).eps * max(float(reference.abs().max()) for reference in expected)
+    for y, reference in zip(got, expected, strict=True):
+        limit = torch.finfo(torch.float32).eps ** 0.5 * float(reference.abs().max()) + rounding
+        torch.testing.assert_close(y, reference, rtol=0, atol=limit)
 
 
 def compiled() -> None:
@@ -465,6 +549,19 @@ def dropout() -> None:
         assert torch.equal(fixed, fo.dropout(x, 0.5, seed=(3, 4)))
 
 
+def heads() -> None:
+    """Attention whose heads the ranks do not divide is redistributed."""
+    for count, of_keys in ((3, 3), (6, 3), (4, 1)):
+        q, k, v = (
+            torch.randn(2, 4, n, 8, dtype=torch.float64, device=device, generator=seeded(n))
+            for n in (count, of_keys, of_keys)
+        )
+        expected, upstream = with_gradients(fo.attention, (q, k, v), [True] * 3)
+        got, _ = with_gradients(fo.attention, tuple(placed(x, Shard(2)) for x in (q, k, v)), [True] * 3, upstream)
+        for y, reference in zip(got, expected, strict=True):
+            assert_close(torch, y.full_tensor(), reference, f"{count} heads, {of_keys} of keys")
+
+
 def errors() -> None:
     """On every rank, without a hang."""
     x, weight = torch.ones(4, 6, device=device), torch.ones(6, device=device)
@@ -484,7 +581,7 @@ def raises(kind: type[Exception], match: str) -> Any:
 WIDTH, HIDDEN, CLASSES, SIZE, BATCH, TIME = 16, 24, 12, 4, 2, 8
 generator = torch.Generator().manual_seed(1)
 batches = [
-    tuple(torch.randint(CLASSES, (BATCH, TIME), generator=generator).to(device) for _ in range(2)) for _ in range(3)
+    tuple(torch.randint(CLASSES, (BATCH, TIME), generator=generator).to(device) for _ in range(2)) for _ in range(5)
 ]
 for name in section.split(","):
     globals()[name]()

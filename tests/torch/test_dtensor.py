@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.util import find_spec
 
 import pytest
 
 from tests.helpers.running import ROOT, blocks, environment, python, run_ranks
 
-TWO = ("operators", "functions", "models", "compiled", "absent_inputs", "losses", "autocast", "dropout", "errors")
-FOUR = ("dropout", "two_dimensions")
-CONVERTED = ("transformers",) if find_spec("transformers") else ()
+TWO = (
+    *("operators", "functions", "models", "checkpoints", "compiled", "absent_inputs", "losses", "autocast", "dropout"),
+    *("heads", "errors"),
+)
+FOUR = ("dropout", "heads", "two_dimensions", "checkpoints")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("world", "sections"), [(2, TWO + CONVERTED), (4, FOUR)], ids=["two", "four"])
+@pytest.mark.parametrize(
+    ("world", "sections"),
+    [(2, TWO), (4, FOUR), (2, ("transformers",)), (4, ("transformers_fsdp",))],
+    ids=["two", "four", "transformers", "transformers_fsdp"],
+)
 def test_ranks(torch_backend, tmp_path, world, sections):
     """On the CPU with gloo, on GPUs with NCCL."""
+    if sections[0].startswith("transformers"):
+        pytest.importorskip("transformers")
     if torch_backend.device == "cuda" and torch_backend.gpus() < world:
         pytest.skip("GPU: too few")
     program = ("torch_dtensor.py", ",".join(sections))
