@@ -32,6 +32,7 @@ from torch.utils.checkpoint import checkpoint
 
 import fusedops.torch as fo
 import fusedops.torch.optim as fused_optim
+from fusedops.torch.conversion import reported
 from tests.helpers.axes import MOST_ELEMENTS, assert_close, others, recorded, run, single, ways
 from tests.helpers.calls import function_of
 from tests.helpers.frameworks import backend as backend_of
@@ -547,6 +548,16 @@ def dropout() -> None:
         assert 0 < int((drawn == 0).sum()) < drawn.numel() and all(torch.equal(drawn, y) for y in agreed)
         fixed = fo.dropout(placed(x, placement), 0.5, seed=(3, 4)).full_tensor()
         assert torch.equal(fixed, fo.dropout(x, 0.5, seed=(3, 4)))
+
+
+def report() -> None:
+    """The report of `convert` says which parameters are sharded."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.RMSNorm(4), torch.nn.Linear(4, 4))
+    assert "sharded" not in str(reported(copy.deepcopy(model)))
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    text = str(reported(parallelize_module(model.to(device), mesh, plan)))
+    over = f"over {world} processes"
+    assert f"  3 of 5 parameters are sharded: 2 Shard(dim=0) {over}, 1 Shard(dim=1) {over}" in text, text
 
 
 def heads() -> None:

@@ -11,7 +11,7 @@ from tests.helpers.running import ROOT, blocks, environment, python, run_ranks
 
 TWO = (
     *("operators", "functions", "models", "checkpoints", "compiled", "absent_inputs", "losses", "autocast", "dropout"),
-    *("heads", "errors"),
+    *("report", "heads", "errors"),
 )
 FOUR = ("dropout", "heads", "two_dimensions", "checkpoints")
 

@@ -25,7 +25,7 @@ from typing import TypeVar
 import torch
 
 from fusedops import conversion
-from fusedops.torch import internals
+from fusedops.torch import distributed, internals
 from fusedops.torch.conversion import hf
 from fusedops.torch.conversion.counterparts import Modules
 from fusedops.torch.conversion.hf import implementation
@@ -116,6 +116,7 @@ def reported(model: torch.nn.Module, functions: bool = False, fuse_loss: bool = 
     for change in implementation.convert(modules):
         (report.notes if change.reason else report.further).append(str(change))
     report.notes += hf.notes_on_losses(modules, fuse_loss)
+    report.notes += distributed.notes_on_shards(model.parameters())
     if report.has_replaced(torch.nn.Dropout):
         report.notes.append(conversion.OTHER_MASKS)
     internals.forget_compiled(modules)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
@@ -25,3 +27,15 @@ def agreed(seed: Tensor, x: Any) -> Any:
     everywhere = x.device_mesh.ndim
     drawn = DTensor.from_local(seed, x.device_mesh, [Partial("max")] * everywhere, run_check=False)
     return drawn.redistribute(placements=[Replicate()] * everywhere)
+
+
+def notes_on_shards(parameters: Iterable[Tensor]) -> list[str]:
+    """A line for the report of `convert`: the number of sharded parameters for each placement on a mesh."""
+    every = list(parameters)
+    sharded: list[Any] = [x for x in every if internals.is_distributed(x)]
+    sharded = [x for x in sharded if not all(placement.is_replicate() for placement in x.placements)]
+    if not sharded:
+        return []
+    counts = Counter((", ".join(map(repr, x.placements)), "×".join(map(str, x.device_mesh.shape))) for x in sharded)
+    several = ", ".join(f"{count} {how} over {mesh} processes" for (how, mesh), count in sorted(counts.items()))
+    return [f"{len(sharded)} of {len(every)} parameters are sharded: {several}"]
