@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.helpers.running import ROOT, blocks, environment, python, run_ranks
+from tests.helpers.running import ROOT, blocks, environment, python, run_program, run_ranks
 
 TWO = (
     *("operators", "functions", "models", "checkpoints", "compiled", "absent_inputs", "losses", "autocast", "dropout"),
@@ -31,6 +31,14 @@ def test_ranks(torch_backend, tmp_path, world, sections):
     program = ("torch_dtensor.py", ",".join(sections))
     for log in run_ranks(*program, device=torch_backend.device, world=world, folder=tmp_path):
         assert [line for line in log.splitlines() if line in sections] == [*sections]
+
+
+def test_functions_on_a_mesh_of_two_dimensions(torch_cpu):
+    """All ranks are simulated in one process, by torch's LocalTensorMode."""
+    pytest.importorskip("torch.distributed._local_tensor")
+    done = run_program("torch_dtensor.py", "functions", "cpu", "0", "4", "")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "functions"
 
 
 @pytest.mark.slow
