@@ -20,8 +20,7 @@ bool has_own_dtype(const Operator& op, const Output& output) {
 // An argument of an operator that a process has added may have any name; TensorFlow takes lower-case ones, and writes
 // Python in which some mean something else. Nobody calls it by what it is named here.
 std::string argument_name(const Operator& op, const char* name, size_t place) {
-  const auto built_in = built_in_operators();
-  if (std::find(built_in.begin(), built_in.end(), &op) != built_in.end()) return name;
+  if (std::ranges::any_of(built_in_operators(), [&](const Operator& other) { return &other == &op; })) return name;
   std::string lower = name;
   std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
   return lower + '_' + std::to_string(place);

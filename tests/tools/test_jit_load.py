@@ -40,9 +40,9 @@ def keep_one_folder(core, name):
     """Removes all other operators from the sources: they take most of the time to compile, and `make build` compiles
     them with the same commands."""
     declarations = "".join(header.read_text() for header in (core / "ops" / name).glob("*.h"))
-    kept = "|".join(re.findall(r"^const Operator& (\w+)\(\);", declarations, re.M))
+    kept = "|".join(re.findall(r"^Operator (\w+)\(\);", declarations, re.M))
     table = core / "operators.cpp"
-    others = rf'^(#include "ops/(?!{name}/)| *&(?!({kept})\(\),)).*\n'
+    others = rf'^(#include "ops/(?!{name}/).*| *(?!({kept})\(\),)\w+\(\),)\n'
     table.write_text(re.sub(others, "", table.read_text(), flags=re.M))
     for folder in (core / "ops").iterdir():
         if folder.name != name:

@@ -42,4 +42,19 @@ const View& result_of(const Call& call) {
   return call.outputs[0];
 }
 
+// The rule of an operator whose tensors have one floating dtype and one shape, and whose scalars have one element. The
+// result is like the input whose dtype it has.
+template <const Signature& kOp>
+Status elementwise_rule(Rule& rule) {
+  constexpr int kLike = input_of(kOp, kOp.outputs[0].dtype);
+  FUSEDOPS_TRY(rule.floating(kLike));
+  for (int i = 0; i < static_cast<int>(kOp.inputs.size()); ++i) {
+    const Input& input = kOp.inputs[i];
+    if (input.kind == Kind::scalar) FUSEDOPS_TRY(rule.one_element(i, kLike));
+    if (input.kind == Kind::tensor && !input.parameter && i != kLike) FUSEDOPS_TRY(rule.same_as(i, kLike));
+  }
+  rule.outputs[0] = rule.inputs[kLike];
+  return {};
+}
+
 }  // namespace fusedops

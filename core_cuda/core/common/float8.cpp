@@ -21,16 +21,13 @@ Status float8_rule(Rule& rule, const Float8Places& at, const Shape& values, int 
     Dim& columns = scales.dims[scales.rank - 1];
     columns = rule.blocks(columns);
   }
-  Shape& given = rule.inputs[at.scale];
+  const Shape& given = rule.inputs[at.scale];
   rule.outputs[at.scales] = given.present ? Shape::of(scale_dtype, {0}) : scales;
   if (!given.present) return {};
   if (given.dtype != scale_dtype)
     return rule.must(at.scale, std::string("be ") + name_of(scale_dtype), name_of(given.dtype));
   if (scaling == kScalings[0]) return rule.has_one_element(at.scale, "have one element for scaling='tensor'");
-  if (!given.ranked || !scales.ranked) return {};
-  bool equal = given.rank == scales.rank;
-  for (int i = 0; equal && i < scales.rank; ++i) equal = rule.same(scales.dims[i], given.dims[i]);
-  if (equal) return {};
+  if (rule.same_shape(scales, given)) return {};
   return rule.must(at.scale, "have shape " + rule.show(scales) + " for scaling='" + scaling + "'", rule.show(given));
 }
 

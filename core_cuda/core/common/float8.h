@@ -87,15 +87,14 @@ struct Float8Places {
   int scale, y, scales;  // input, outputs
   AttributePlace<std::string> scaling, dtype;
 
-  consteval Float8Places(const Signature& op)
-      : scale(find_input(op, "scale")),
-        y(find_output(op, "y")),
-        scales(find_output(op, "scales")),
-        scaling(find_attribute<std::string>(op, "scaling")),
-        dtype(find_attribute<std::string>(op, "dtype")) {}
-
   constexpr bool are_there() const { return scales != kNowhere; }
 };
+
+// (Not a constructor: nvcc calls none that is consteval in a template.)
+consteval Float8Places float8_places(const Signature& op) {
+  return {find_input(op, "scale"), find_output(op, "y"), find_output(op, "scales"),
+          find_attribute<std::string>(op, "scaling"), find_attribute<std::string>(op, "dtype")};
+}
 
 // What the signatures declare: the scale to use, if it is given, and the results.
 inline constexpr Input kGivenScale{.name = "scale", .kind = Kind::optional};

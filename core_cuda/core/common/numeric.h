@@ -45,7 +45,7 @@ struct Parameter {
 };
 
 inline Parameter parameter(const Call& call, int input) {
-  const View* view = call.inputs[input];
+  const View* view = call.find(input);
   if (!view) return {};
   return {view->data, view->dtype == DType::f32};
 }

@@ -28,6 +28,12 @@ class Attributes {
   const std::string& operator[](AttributePlace<std::string> at) const { return values_[at.place].string; }
   const std::vector<double>& operator[](AttributePlace<std::vector<double>> at) const { return values_[at.place].f64s; }
 
+  // 0 or false, if the operator has no such attribute.
+  template <class V>
+  V or_zero(AttributePlace<V> at) const {
+    return at.place == kNowhere ? V() : (*this)[at];
+  }
+
   const Value& at(int place) const { return values_[place]; }
 
  private:

@@ -47,6 +47,7 @@ struct Operator;
 
 struct Call {
   explicit Call(const Operator& op) : op(op) {}
+  explicit Call(Operator&&) = delete;
 
   const Operator& op;
   const View* inputs[kMaxInputs] =
@@ -58,14 +59,17 @@ struct Call {
   void* workspace = nullptr;  // 16-byte aligned, as every framework's memory is
   Context context;
 
-  // The elements of an input, null if it is absent, and those of an output.
+  // An input; null if it is absent, or nowhere.
+  const View* find(int place) const { return place == kNowhere ? nullptr : inputs[place]; }
+
+  // The elements of an input or an output, with null for the same.
   template <class T>
   const T* input(int place) const {
-    return inputs[place] ? static_cast<const T*>(inputs[place]->data) : nullptr;
+    return find(place) ? static_cast<const T*>(inputs[place]->data) : nullptr;
   }
   template <class T>
   T* output(int place) const {
-    return static_cast<T*>(outputs[place].data);
+    return place == kNowhere ? nullptr : static_cast<T*>(outputs[place].data);
   }
 
   std::span<const View> list(int place) const { return {inputs[place], static_cast<size_t>(counts[place])}; }
@@ -119,7 +123,7 @@ inline constexpr size_t kMostOperators = 4096;
 FUSEDOPS_EXPORT Status add_operators(std::span<const Operator* const> rows);
 
 // What the table starts with: core_cuda/operators.cpp.
-std::span<const Operator* const> built_in_operators();
+std::span<const Operator> built_in_operators();
 
 // The input whose device is the call's, and whose shape stands for it: not a mere scalar, and never absent. Of a list,
 // which has at least one tensor then, the first.
@@ -131,6 +135,13 @@ inline size_t first_tensor(const Operator& op) {
 
 // Of that name, or null.
 FUSEDOPS_EXPORT const Operator* find_operator(std::string_view name);
+
+// The built-in operator with this signature.
+template <const Signature& kOp>
+const Operator& built_in() {
+  static const Operator& op = *find_operator(kOp.name);
+  return op;
+}
 
 // Reads an attribute from its decimal spelling: "1e-6", "3", "true", "gelu", "[1.0, 0.5]". Doubles keep all their bits,
 // which TensorFlow's 32-bit float attributes would not.

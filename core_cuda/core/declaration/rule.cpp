@@ -130,7 +130,7 @@ Status Rule::same_as(int input, int like) {
   return must(input, std::string("have ") + input_name(like) + "'s shape, " + show(expected), show(got));
 }
 
-bool Rule::same_shape(Shape& a, Shape& b) {
+bool Rule::same_shape(Shape& a, const Shape& b) {
   if (!a.ranked || !b.ranked) return true;
   bool equal = a.rank == b.rank;
   for (int i = 0; equal && i < a.rank; ++i) equal = same(a.dims[i], b.dims[i]);
@@ -234,6 +234,11 @@ Status Rule::per_row(int input, int like) {
   for (int i = 0; equal && i < got.rank; ++i) equal = same(inputs[like].dims[i], got.dims[i]);
   if (equal) return {};
   return must(input, "have shape " + show(expected) + ", that of the rows of " + input_name(like), show(got));
+}
+
+Shape Rule::gradient(int input, bool is_wanted, int like) const {
+  const Shape& shape = inputs[input];
+  return shape.present && is_wanted ? shape : Shape::of(inputs[shape.present ? input : like].dtype, {0});
 }
 
 Shape Rule::row_shape(int like, DType dtype) const {

@@ -81,6 +81,9 @@ class Rule {
   // A saved statistic: like's shape without the last dimension, compute dtype.
   Status per_row(int input, int like);
 
+  // False if two shapes are known to differ. Refines what is known of a.
+  bool same_shape(Shape& a, const Shape& b);
+
   // Of lists: as many tensors as in another, each of the shape of the other's in its place; or one element each.
   Status same_shapes(int input, int like);
   Status one_element_each(int input, int like);
@@ -88,6 +91,8 @@ class Rule {
   // fusedops.<op>: <input> must <expected>; got <got>. Of a tensor in a list: <input>[<item>] must ...
   Status must(int input, std::string_view expected, std::string_view got, int64_t item = kNotInList) const;
   Shape row_shape(int like, DType dtype) const;  // like's shape without the last dimension
+  // The gradient of an input: empty if it is not wanted or the input is absent, whose dtype is like's then.
+  Shape gradient(int input, bool is_wanted, int like) const;
 
   std::string show(const Shape& shape) const;  // [2, ?, 8]
   std::string show(Dim dim) const;
@@ -98,7 +103,6 @@ class Rule {
   Status check_attributes() const;  // their choices and bounds
   Status summarize(int list);       // its dtype, which all tensors must have
   Status same_count(int input, int like) const;
-  bool same_shape(Shape& a, Shape& b);  // refines what is known of a
 };
 
 }  // namespace fusedops

@@ -39,6 +39,14 @@ struct Input {
   const char* only_for = nullptr;  // of an optional input of a backward operator: the output that it is read for alone
 };
 
+// A tensor of rows with any stride between them.
+constexpr Input in_rows(const char* name) { return {.name = name, .layout = Layout::rows}; }
+
+// A vector that all rows share, such as a bias, or nothing.
+constexpr Input optional_parameter(const char* name) {
+  return {.name = name, .kind = Kind::optional, .parameter = true};
+}
+
 struct Output {
   const char* name = nullptr;
   // An input's name, or "compute(name)": float64 for float64, else float32; or "common()": the 16-bit dtype among the
@@ -137,6 +145,14 @@ class ShortList {
 
 using AttributeList = ShortList<Attribute, kMaxAttributes>;
 using AxesList = ShortList<Axes, 4>;
+
+// A name as a template argument.
+template <size_t kSize>
+struct Name {
+  consteval Name(const char (&name)[kSize]) { std::copy_n(name, kSize, text); }
+
+  char text[kSize];
+};
 
 // The place of what an operator does not have.
 inline constexpr int kNowhere = -1;

@@ -24,16 +24,35 @@ struct MatrixView {
   View view;
 };
 
-// A call of another operator, on the device of the whole. What is not set is absent, false or empty.
+// A call of another operator, on the device of the whole. Arguments and attributes that are not set are absent, false
+// or empty.
+template <const Signature& kOp>
 struct SubCall {
-  SubCall(const Operator& op, const Call& whole) : call(op) {
+  explicit SubCall(const Call& whole) : call(built_in<kOp>()) {
     call.context = whole.context;
     call.attributes = Attributes(values);
   }
   SubCall(const SubCall&) = delete;
 
-  void set(AttributePlace<bool> at, bool value) { values[at.place].i64 = value; }
-  void set(AttributePlace<std::string> at, const std::string& value) { values[at.place].string = value; }
+  template <Name kName>
+  const View*& input() {
+    return call.inputs[input_of(kOp, kName.text)];
+  }
+
+  template <Name kName>
+  View& output() {
+    return call.outputs[output_of(kOp, kName.text)];
+  }
+
+  template <Name kName>
+  void set(bool value) {
+    values[attribute_of<bool>(kOp, kName.text).place].i64 = value;
+  }
+
+  template <Name kName>
+  void set_text(const std::string& value) {
+    values[attribute_of<std::string>(kOp, kName.text).place].string = value;
+  }
 
   size_t workspace() const { return call.op.workspace ? call.op.workspace(call) : 0; }
 
@@ -67,5 +86,16 @@ class Memory {
   char* data_;
   size_t taken_ = 0;
 };
+
+// The workspace size and the kernel of an operator that consists of calls. Calls(call, workspace) has workspace(),
+// which returns the bytes that it needs, and run(). Without memory it is only asked for workspace().
+template <class Calls>
+size_t workspace_of_calls(const Call& call) {
+  return Calls(call, nullptr).workspace();
+}
+template <class Calls>
+Status run_calls(const Call& call) {
+  return Calls(call, call.workspace).run();
+}
 
 }  // namespace fusedops

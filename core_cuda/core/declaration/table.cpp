@@ -15,7 +15,9 @@ namespace {
 
 class Table {
  public:
-  Table() { add_all(built_in_operators()); }
+  Table() {
+    for (const Operator& op : built_in_operators()) append(&op);
+  }
 
   // Without a lock: the rows before `count_` are written and stay.
   std::span<const Operator* const> rows() const { return {rows_, count_.load(std::memory_order_acquire)}; }
@@ -35,18 +37,16 @@ class Table {
     for (const Operator* row : rows)
       if (const std::string type = type_name(row->name); types_.contains(type) || !types.insert(type).second)
         return Status::error("fusedops: an operator is already named like ", row->name);
-    add_all(rows);
+    for (const Operator* row : rows) append(row);
     return {};
   }
 
  private:
-  void add_all(std::span<const Operator* const> rows) {
-    size_t count = count_.load();
-    for (const Operator* row : rows) {
-      by_name_[row->name] = rows_[count++] = row;
-      types_.insert(type_name(row->name));
-    }
-    count_.store(count, std::memory_order_release);
+  void append(const Operator* row) {
+    const size_t count = count_.load();
+    by_name_[row->name] = rows_[count] = row;
+    types_.insert(type_name(row->name));
+    count_.store(count + 1, std::memory_order_release);
   }
 
   const Operator* rows_[kMostOperators];

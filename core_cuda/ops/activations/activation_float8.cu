@@ -158,29 +158,29 @@ Status float8_rows(const Packs& packs, const Float8Result<A>& result, const Cont
 }  // namespace cuda
 
 Status bias_act_float8_cuda(const Call& call) {
-  constexpr BiasActPlaces kAt = kBiasActFloat8;
-  return dispatch(call.inputs[kAt.x]->dtype, [&](auto tag) {
+  return dispatch(call.inputs[input_of(kBiasActFloat8, "x")]->dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const BiasAct<T> of_type(call, kAt);
+    const BiasAct<T> of_type = bias_act_of<kBiasActFloat8, T>(call);
     const bool aligned = cuda::are_rows_aligned(of_type.size, of_type.x, of_type.x_stride) &&
                          cuda::is_aligned(of_type.y) && cuda::is_aligned(of_type.bias.data);
-    return cuda::float8_rows(cuda::BiasActPacks<T>{of_type},
-                             Float8Result<compute_t<T>>(call, kAt.float8, of_type.size, call.workspace), call.context,
-                             aligned);
+    return cuda::float8_rows(
+        cuda::BiasActPacks<T>{of_type},
+        Float8Result<compute_t<T>>(call, float8_places(kBiasActFloat8), of_type.size, call.workspace), call.context,
+        aligned);
   });
 }
 
 Status gated_act_float8_cuda(const Call& call) {
-  constexpr GatedActPlaces kAt = kGatedActFloat8;
-  return dispatch(call.inputs[kAt.gate]->dtype, [&](auto tag) {
+  return dispatch(call.inputs[input_of(kGatedActFloat8, "gate")]->dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const GatedAct<T> of_type(call, kAt);
+    const GatedAct<T> of_type = gated_act_of<kGatedActFloat8, T>(call);
     const bool aligned = cuda::are_rows_aligned(of_type.size, of_type.gate, of_type.gate_stride) &&
                          cuda::are_rows_aligned(of_type.size, of_type.up, of_type.up_stride) &&
                          cuda::is_aligned(of_type.y);
-    return cuda::float8_rows(cuda::GatedActPacks<T>{of_type},
-                             Float8Result<compute_t<T>>(call, kAt.float8, of_type.size, call.workspace), call.context,
-                             aligned);
+    return cuda::float8_rows(
+        cuda::GatedActPacks<T>{of_type},
+        Float8Result<compute_t<T>>(call, float8_places(kGatedActFloat8), of_type.size, call.workspace), call.context,
+        aligned);
   });
 }
 

@@ -21,23 +21,21 @@ Status forward_rule(Rule& rule) {
 }
 
 Status float8_forward_rule(Rule& rule) {
-  constexpr BiasActPlaces kAt = kBiasActFloat8;
-  FUSEDOPS_TRY(rule.has_rows(kAt.x));
-  FUSEDOPS_TRY(rule.per_column(kAt.bias, kAt.x));
-  return float8_rule(rule, kAt.float8, rule.inputs[kAt.x], kAt.x);
+  constexpr int kX = input_of(kBiasActFloat8, "x");
+  FUSEDOPS_TRY(rule.has_rows(kX));
+  FUSEDOPS_TRY(rule.per_column(input_of(kBiasActFloat8, "bias"), kX));
+  return float8_rule(rule, float8_places(kBiasActFloat8), rule.inputs[kX], kX);
 }
 
 Status backward_rule(Rule& rule) {
   constexpr int kX = input_of(kBiasActBackward, "x"), kBias = input_of(kBiasActBackward, "bias");
-  const Shape &x = rule.inputs[kX], &bias = rule.inputs[kBias];
-  FUSEDOPS_TRY(bias.present ? rule.has_rows(kX) : rule.floating(kX));
+  FUSEDOPS_TRY(rule.inputs[kBias].present ? rule.has_rows(kX) : rule.floating(kX));
   FUSEDOPS_TRY(rule.same_as(input_of(kBiasActBackward, "dy"), kX));
   FUSEDOPS_TRY(rule.per_column(kBias, kX));
   const bool need_dx = rule.attributes[attribute_of<bool>(kBiasActBackward, "need_dx")];
-  const bool need_dbias = bias.present && rule.attributes[attribute_of<bool>(kBiasActBackward, "need_dbias")];
-  rule.outputs[output_of(kBiasActBackward, "dx")] = need_dx ? x : Shape::of(x.dtype, {0});
-  rule.outputs[output_of(kBiasActBackward, "dbias")] =
-      need_dbias ? bias : Shape::of(bias.present ? bias.dtype : x.dtype, {0});
+  const bool need_dbias = rule.attributes[attribute_of<bool>(kBiasActBackward, "need_dbias")];
+  rule.outputs[output_of(kBiasActBackward, "dx")] = rule.gradient(kX, need_dx, kX);
+  rule.outputs[output_of(kBiasActBackward, "dbias")] = rule.gradient(kBias, need_dbias, kX);
   return {};
 }
 
@@ -155,7 +153,7 @@ Status backward(const BiasActBackward<T>& call, const Context& context) {
 
 Status forward_cpu(const Call& call) {
   return dispatch(call.outputs[output_of(kBiasAct, "y")].dtype, [&](auto tag) -> Status {
-    const BiasAct<typename decltype(tag)::type> of_type(call, kBiasAct);
+    const auto of_type = bias_act_of<kBiasAct, typename decltype(tag)::type>(call);
     activations::dispatch(of_type.activation,
                           [&](auto activation) { forward<decltype(activation)>(of_type, call.context); });
     return {};
@@ -163,11 +161,10 @@ Status forward_cpu(const Call& call) {
 }
 
 Status float8_forward_cpu(const Call& call) {
-  constexpr BiasActPlaces kAt = kBiasActFloat8;
-  return dispatch(call.inputs[kAt.x]->dtype, [&](auto tag) -> Status {
+  return dispatch(call.inputs[input_of(kBiasActFloat8, "x")]->dtype, [&](auto tag) -> Status {
     using T = typename decltype(tag)::type;
-    const BiasAct<T> of_type(call, kAt);
-    const Float8Result<compute_t<T>> out(call, kAt.float8, of_type.size, call.workspace);
+    const BiasAct<T> of_type = bias_act_of<kBiasActFloat8, T>(call);
+    const Float8Result<compute_t<T>> out(call, float8_places(kBiasActFloat8), of_type.size, call.workspace);
     activations::dispatch(of_type.activation,
                           [&](auto activation) { float8_forward<decltype(activation)>(of_type, out, call.context); });
     return {};
@@ -185,37 +182,29 @@ Status backward_cpu(const Call& call) {
 
 }  // namespace
 
-const Operator& bias_act() {
-  static const Operator op{
-      kBiasAct,
-      {.derivative = {{.op = "bias_act_backward",
-                       .inputs = {"dy", "x", "bias"},
-                       .gradients = {{"x", "dx"}, {"bias", "dbias"}}}},
-       .rule = forward_rule,
-       .cpu = forward_cpu,
-       .cuda = bias_act_cuda},
-  };
-  return op;
+Operator bias_act() {
+  return {kBiasAct,
+          {.derivative = {{.op = "bias_act_backward",
+                           .inputs = {"dy", "x", "bias"},
+                           .gradients = {{"x", "dx"}, {"bias", "dbias"}}}},
+           .rule = forward_rule,
+           .cpu = forward_cpu,
+           .cuda = bias_act_cuda}};
 }
 
-const Operator& bias_act_float8() {
-  static const Operator op{
-      kBiasActFloat8,
-      {.rule = float8_forward_rule,
-       .workspace = [](const Call&) { return kLargestBytes; },
-       .cpu = float8_forward_cpu,
-       .cuda = bias_act_float8_cuda,
-       .rounds_to_8_bits = true},
-  };
-  return op;
+Operator bias_act_float8() {
+  return {kBiasActFloat8,
+          {.rule = float8_forward_rule,
+           .workspace = [](const Call&) { return kLargestBytes; },
+           .cpu = float8_forward_cpu,
+           .cuda = bias_act_float8_cuda,
+           .rounds_to_8_bits = true}};
 }
 
-const Operator& bias_act_backward() {
-  static const Operator op{
+Operator bias_act_backward() {
+  return {
       kBiasActBackward,
-      {.rule = backward_rule, .workspace = backward_workspace, .cpu = backward_cpu, .cuda = bias_act_backward_cuda},
-  };
-  return op;
+      {.rule = backward_rule, .workspace = backward_workspace, .cpu = backward_cpu, .cuda = bias_act_backward_cuda}};
 }
 
 }  // namespace fusedops

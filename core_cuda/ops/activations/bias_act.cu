@@ -153,7 +153,7 @@ Status backward(const BiasActBackward<T>& call, const Context& context) {
 
 Status bias_act_cuda(const Call& call) {
   return dispatch(call.outputs[output_of(kBiasAct, "y")].dtype, [&](auto tag) {
-    return cuda::forward(BiasAct<typename decltype(tag)::type>(call, kBiasAct), call.context);
+    return cuda::forward(bias_act_of<kBiasAct, typename decltype(tag)::type>(call), call.context);
   });
 }
 

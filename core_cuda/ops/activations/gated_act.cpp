@@ -31,11 +31,11 @@ Status forward_rule(Rule& rule) {
 }
 
 Status float8_forward_rule(Rule& rule) {
-  constexpr GatedActPlaces kAt = kGatedActFloat8;
-  FUSEDOPS_TRY(rule.has_rows(kAt.gate));
+  constexpr int kGate = input_of(kGatedActFloat8, "gate");
+  FUSEDOPS_TRY(rule.has_rows(kGate));
   Shape y;
-  FUSEDOPS_TRY(gated_shape(rule, kAt.gate, kAt.up, &y));
-  return float8_rule(rule, kAt.float8, y, kAt.gate);
+  FUSEDOPS_TRY(gated_shape(rule, kGate, input_of(kGatedActFloat8, "up"), &y));
+  return float8_rule(rule, float8_places(kGatedActFloat8), y, kGate);
 }
 
 Status backward_rule(Rule& rule) {
@@ -43,17 +43,13 @@ Status backward_rule(Rule& rule) {
   constexpr int kUp = input_of(kGatedActBackward, "up");
   Shape y;
   FUSEDOPS_TRY(gated_shape(rule, kGate, kUp, &y));
-  const Shape &gate = rule.inputs[kGate], &up = rule.inputs[kUp], &dy = rule.inputs[kDy];
+  const Shape& dy = rule.inputs[kDy];
   FUSEDOPS_TRY(rule.same_dtype(kDy, kGate));
-  if (dy.ranked && y.ranked) {
-    bool equal = dy.rank == y.rank;
-    for (int i = 0; equal && i < y.rank; ++i) equal = rule.same(y.dims[i], dy.dims[i]);
-    if (!equal) return rule.must(kDy, "have shape " + rule.show(y), rule.show(dy));
-  }
+  if (!rule.same_shape(y, dy)) return rule.must(kDy, "have shape " + rule.show(y), rule.show(dy));
   const bool need_dgate = rule.attributes[attribute_of<bool>(kGatedActBackward, "need_dgate")];
-  const bool need_dup = up.present && rule.attributes[attribute_of<bool>(kGatedActBackward, "need_dup")];
-  rule.outputs[output_of(kGatedActBackward, "dgate")] = need_dgate ? gate : Shape::of(gate.dtype, {0});
-  rule.outputs[output_of(kGatedActBackward, "dup")] = need_dup ? gate : Shape::of(gate.dtype, {0});
+  const bool need_dup = rule.inputs[kUp].present && rule.attributes[attribute_of<bool>(kGatedActBackward, "need_dup")];
+  rule.outputs[output_of(kGatedActBackward, "dgate")] = rule.gradient(kGate, need_dgate, kGate);
+  rule.outputs[output_of(kGatedActBackward, "dup")] = rule.gradient(kGate, need_dup, kGate);
   return {};
 }
 
@@ -104,7 +100,7 @@ void backward(const GatedActBackward<T>& call, const Context& context) {
 
 Status forward_cpu(const Call& call) {
   return dispatch(call.outputs[output_of(kGatedAct, "y")].dtype, [&](auto tag) -> Status {
-    const GatedAct<typename decltype(tag)::type> of_type(call, kGatedAct);
+    const auto of_type = gated_act_of<kGatedAct, typename decltype(tag)::type>(call);
     activations::dispatch(of_type.activation,
                           [&](auto activation) { forward<decltype(activation)>(of_type, call.context); });
     return {};
@@ -112,11 +108,10 @@ Status forward_cpu(const Call& call) {
 }
 
 Status float8_forward_cpu(const Call& call) {
-  constexpr GatedActPlaces kAt = kGatedActFloat8;
-  return dispatch(call.inputs[kAt.gate]->dtype, [&](auto tag) -> Status {
+  return dispatch(call.inputs[input_of(kGatedActFloat8, "gate")]->dtype, [&](auto tag) -> Status {
     using T = typename decltype(tag)::type;
-    const GatedAct<T> of_type(call, kAt);
-    const Float8Result<compute_t<T>> out(call, kAt.float8, of_type.size, call.workspace);
+    const GatedAct<T> of_type = gated_act_of<kGatedActFloat8, T>(call);
+    const Float8Result<compute_t<T>> out(call, float8_places(kGatedActFloat8), of_type.size, call.workspace);
     activations::dispatch(of_type.activation,
                           [&](auto activation) { float8_forward<decltype(activation)>(of_type, out, call.context); });
     return {};
@@ -135,37 +130,27 @@ Status backward_cpu(const Call& call) {
 
 }  // namespace
 
-const Operator& gated_act() {
-  static const Operator op{
-      kGatedAct,
-      {.derivative = {{.op = "gated_act_backward",
-                       .inputs = {"dy", "gate", "up"},
-                       .gradients = {{"gate", "dgate"}, {"up", "dup"}}}},
-       .rule = forward_rule,
-       .cpu = forward_cpu,
-       .cuda = gated_act_cuda},
-  };
-  return op;
+Operator gated_act() {
+  return {kGatedAct,
+          {.derivative = {{.op = "gated_act_backward",
+                           .inputs = {"dy", "gate", "up"},
+                           .gradients = {{"gate", "dgate"}, {"up", "dup"}}}},
+           .rule = forward_rule,
+           .cpu = forward_cpu,
+           .cuda = gated_act_cuda}};
 }
 
-const Operator& gated_act_float8() {
-  static const Operator op{
-      kGatedActFloat8,
-      {.rule = float8_forward_rule,
-       .workspace = [](const Call&) { return kLargestBytes; },
-       .cpu = float8_forward_cpu,
-       .cuda = gated_act_float8_cuda,
-       .rounds_to_8_bits = true},
-  };
-  return op;
+Operator gated_act_float8() {
+  return {kGatedActFloat8,
+          {.rule = float8_forward_rule,
+           .workspace = [](const Call&) { return kLargestBytes; },
+           .cpu = float8_forward_cpu,
+           .cuda = gated_act_float8_cuda,
+           .rounds_to_8_bits = true}};
 }
 
-const Operator& gated_act_backward() {
-  static const Operator op{
-      kGatedActBackward,
-      {.rule = backward_rule, .cpu = backward_cpu, .cuda = gated_act_backward_cuda},
-  };
-  return op;
+Operator gated_act_backward() {
+  return {kGatedActBackward, {.rule = backward_rule, .cpu = backward_cpu, .cuda = gated_act_backward_cuda}};
 }
 
 }  // namespace fusedops

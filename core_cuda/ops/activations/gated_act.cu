@@ -72,7 +72,7 @@ Status backward(const GatedActBackward<T>& call, const Context& context) {
 
 Status gated_act_cuda(const Call& call) {
   return dispatch(call.outputs[output_of(kGatedAct, "y")].dtype, [&](auto tag) {
-    return cuda::forward(GatedAct<typename decltype(tag)::type>(call, kGatedAct), call.context);
+    return cuda::forward(gated_act_of<kGatedAct, typename decltype(tag)::type>(call), call.context);
   });
 }
 

@@ -10,38 +10,35 @@
 
 namespace fusedops {
 
+inline constexpr Input kOptionalUp{.name = "up", .kind = Kind::optional, .layout = Layout::rows};
+
 inline constexpr Signature kGatedAct{
     .name = "gated_act",
-    .inputs = {{.name = "gate", .layout = Layout::rows},
-               {.name = "up", .kind = Kind::optional, .layout = Layout::rows}},
+    .inputs = {in_rows("gate"), kOptionalUp},
     .outputs = {{"y", "gate"}},
     .attributes = {{"activation", Type::string, "silu", activations::kNames}},
     .axes = {{"...c, ...c -> ...c", "up"}, {"...C, ...C -> ...C"}},
 };
 
-const Operator& gated_act();
+Operator gated_act();
 FUSEDOPS_CUDA_KERNEL Status gated_act_cuda(const Call& call);
 
 // The same with a result in 8 bits.
 inline constexpr Signature kGatedActFloat8{
     .name = "gated_act_float8",
-    .inputs = {{.name = "gate", .layout = Layout::rows},
-               {.name = "up", .kind = Kind::optional, .layout = Layout::rows},
-               kGivenScale},
+    .inputs = {in_rows("gate"), kOptionalUp, kGivenScale},
     .outputs = {kFloat8Result, {"scales", "compute(gate)"}},
     .attributes = {{"activation", Type::string, "silu", activations::kNames}, kScalingAttribute, kFloat8Attribute},
     .axes = {{"...C, ...C, ...S -> ...C, ...S", "scaling!=tensor"}, {"...C, ...C, 1 -> ...C, 1", "scale"}},
 };
 
-const Operator& gated_act_float8();
+Operator gated_act_float8();
 FUSEDOPS_CUDA_KERNEL Status gated_act_float8_cuda(const Call& call);
 
 // What is not needed is returned empty.
 inline constexpr Signature kGatedActBackward{
     .name = "gated_act_backward",
-    .inputs = {{.name = "dy", .layout = Layout::rows},
-               {.name = "gate", .layout = Layout::rows},
-               {.name = "up", .kind = Kind::optional, .layout = Layout::rows}},
+    .inputs = {in_rows("dy"), in_rows("gate"), kOptionalUp},
     .outputs = {{"dgate", "gate"}, {"dup", "gate"}},
     .attributes = {{"activation", Type::string, "silu", activations::kNames},
                    {"need_dgate", Type::boolean, "true"},
@@ -49,7 +46,7 @@ inline constexpr Signature kGatedActBackward{
     .axes = {{"...c, ...c, ...c -> ...c, ...c", "up"}, {"...C, ...C, ...C -> ...C, ...C"}},
 };
 
-const Operator& gated_act_backward();
+Operator gated_act_backward();
 FUSEDOPS_CUDA_KERNEL Status gated_act_backward_cuda(const Call& call);
 
 // gate and up, or the halves of a packed gate.
@@ -68,33 +65,21 @@ struct Gated {
   int64_t gate_stride, up_stride;
 };
 
-// Where the signature of either operator has what the call below needs.
-struct GatedActPlaces {
-  int gate, up, y;
-  AttributePlace<std::string> activation;
-  Float8Places float8;
-
-  consteval GatedActPlaces(const Signature& op)
-      : gate(input_of(op, "gate")),
-        up(input_of(op, "up")),
-        y(output_of(op, "y")),
-        activation(attribute_of<std::string>(op, "activation")),
-        float8(op) {}
-};
-
 // The call of gated_act or gated_act_float8.
 template <class T>
 struct GatedAct : Gated<T> {
-  GatedAct(const Call& call, const GatedActPlaces& at)
-      : Gated<T>(*call.inputs[at.gate], call.inputs[at.up]),
-        activation(activations::index_of(call.attributes[at.activation])),
-        y(call.output<T>(at.y)) {
-    if (!at.float8.are_there()) join_rows(this->rows, this->size, {this->gate_stride, this->up_stride});
-  }
-
   int activation;
   T* y;  // contiguous; in 8 bits: the kernels have a Float8Result beside this
 };
+
+template <const Signature& kOp, class T>
+GatedAct<T> gated_act_of(const Call& call) {
+  GatedAct<T> result{{*call.inputs[input_of(kOp, "gate")], call.inputs[input_of(kOp, "up")]},
+                     activations::index_of(call.attributes[attribute_of<std::string>(kOp, "activation")]),
+                     call.output<T>(output_of(kOp, "y"))};
+  if (!float8_places(kOp).are_there()) join_rows(result.rows, result.size, {result.gate_stride, result.up_stride});
+  return result;
+}
 
 template <class T>
 struct GatedActBackward : Gated<T> {

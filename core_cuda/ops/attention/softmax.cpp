@@ -108,11 +108,8 @@ Status softmax_cpu(const Call& call) {
 }
 
 Status backward_rule(Rule& rule) {
-  constexpr int kY = input_of(kSoftmaxBackward, "y");
-  FUSEDOPS_TRY(rule.has_rows(kY));
-  FUSEDOPS_TRY(rule.same_as(input_of(kSoftmaxBackward, "dy"), kY));
-  rule.outputs[output_of(kSoftmaxBackward, "dx")] = rule.inputs[kY];
-  return {};
+  FUSEDOPS_TRY(rule.has_rows(input_of(kSoftmaxBackward, "y")));
+  return elementwise_rule<kSoftmaxBackward>(rule);
 }
 
 template <class T>
@@ -145,23 +142,16 @@ Status softmax_backward_cpu(const Call& call) {
 
 }  // namespace
 
-const Operator& softmax() {
-  static const Operator op{
-      kSoftmax,
-      {.derivative = {{.op = "softmax_backward", .inputs = {"dy", "y"}, .gradients = {{"x", "dx"}}}},
-       .rule = forward_rule,
-       .cpu = softmax_cpu,
-       .cuda = softmax_cuda},
-  };
-  return op;
+Operator softmax() {
+  return {kSoftmax,
+          {.derivative = {{.op = "softmax_backward", .inputs = {"dy", "y"}, .gradients = {{"x", "dx"}}}},
+           .rule = forward_rule,
+           .cpu = softmax_cpu,
+           .cuda = softmax_cuda}};
 }
 
-const Operator& softmax_backward() {
-  static const Operator op{
-      kSoftmaxBackward,
-      {.rule = backward_rule, .cpu = softmax_backward_cpu, .cuda = softmax_backward_cuda},
-  };
-  return op;
+Operator softmax_backward() {
+  return {kSoftmaxBackward, {.rule = backward_rule, .cpu = softmax_backward_cpu, .cuda = softmax_backward_cuda}};
 }
 
 }  // namespace fusedops

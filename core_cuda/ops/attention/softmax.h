@@ -21,7 +21,7 @@ inline constexpr Signature kSoftmax{
     .axes = {{"...C, ~...C -> ...C", "causal=false"}, {"...TC, ~...TC -> ...TC"}},
 };
 
-const Operator& softmax();
+Operator softmax();
 FUSEDOPS_CUDA_KERNEL Status softmax_cuda(const Call& call);
 
 inline constexpr Signature kSoftmaxBackward{
@@ -32,7 +32,7 @@ inline constexpr Signature kSoftmaxBackward{
     .axes = {{"...C, ...C -> ...C"}},
 };
 
-const Operator& softmax_backward();
+Operator softmax_backward();
 FUSEDOPS_CUDA_KERNEL Status softmax_backward_cuda(const Call& call);
 
 // The call of softmax. A row is

@@ -16,7 +16,7 @@ struct Add {
   }
 };
 
-const Operator& add();
+Operator add();
 FUSEDOPS_CUDA_KERNEL Status add_cuda(const Call& call);
 
 }  // namespace fusedops

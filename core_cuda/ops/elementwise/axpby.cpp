@@ -7,15 +7,6 @@
 namespace fusedops {
 namespace {
 
-Status axpby_rule(Rule& rule) {
-  constexpr int kX = input_of(kAxpby, "x");
-  FUSEDOPS_TRY(rule.floating(kX));
-  FUSEDOPS_TRY(rule.one_element(input_of(kAxpby, "a"), kX));
-  FUSEDOPS_TRY(rule.same_as(input_of(kAxpby, "b"), kX));
-  rule.outputs[output_of(kAxpby, "y")] = rule.inputs[kX];
-  return {};
-}
-
 Status axpby_cpu(const Call& call) {
   return cpu::elementwise<kAxpby>(call, Axpby{scalar(call, input_of(kAxpby, "a"))});
 }
@@ -28,7 +19,7 @@ Status backward_rule(Rule& rule) {
   const Shape &a = rule.inputs[kA], &x = rule.inputs[kX];
   const bool need_dx = rule.attributes[attribute_of<bool>(kAxpbyBackward, "need_dx")];
   rule.outputs[output_of(kAxpbyBackward, "da")] = a.present ? a : Shape::of(compute_dtype(x.dtype));
-  rule.outputs[output_of(kAxpbyBackward, "dx")] = need_dx ? x : Shape::of(x.dtype, {0});
+  rule.outputs[output_of(kAxpbyBackward, "dx")] = rule.gradient(kX, need_dx, kX);
   return {};
 }
 
@@ -74,28 +65,23 @@ Status axpby_backward_cpu(const Call& call) {
 
 }  // namespace
 
-const Operator& axpby() {
-  static const Operator op{
-      kAxpby,
-      {.derivative = {{.op = "axpby_backward",
-                       .inputs = {"dy", "a", "x"},
-                       .gradients = {{"a", "da"}, {"x", "dx"}},
-                       .if_wanted = "a"},
-                      {.op = "scale", .inputs = {"dy", "a"}, .gradients = {{"x", "y"}}},
-                      {.gradients = {{"b", "dy"}}}},
-       .rule = axpby_rule,
-       .cpu = axpby_cpu,
-       .cuda = axpby_cuda},
-  };
-  return op;
+Operator axpby() {
+  return {kAxpby,
+          {.derivative = {{.op = "axpby_backward",
+                           .inputs = {"dy", "a", "x"},
+                           .gradients = {{"a", "da"}, {"x", "dx"}},
+                           .if_wanted = "a"},
+                          {.op = "scale", .inputs = {"dy", "a"}, .gradients = {{"x", "y"}}},
+                          {.gradients = {{"b", "dy"}}}},
+           .rule = elementwise_rule<kAxpby>,
+           .cpu = axpby_cpu,
+           .cuda = axpby_cuda}};
 }
 
-const Operator& axpby_backward() {
-  static const Operator op{
+Operator axpby_backward() {
+  return {
       kAxpbyBackward,
-      {.rule = backward_rule, .workspace = backward_workspace, .cpu = axpby_backward_cpu, .cuda = axpby_backward_cuda},
-  };
-  return op;
+      {.rule = backward_rule, .workspace = backward_workspace, .cpu = axpby_backward_cpu, .cuda = axpby_backward_cuda}};
 }
 
 }  // namespace fusedops

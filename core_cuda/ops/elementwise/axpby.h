@@ -23,7 +23,7 @@ struct Axpby {
   }
 };
 
-const Operator& axpby();
+Operator axpby();
 FUSEDOPS_CUDA_KERNEL Status axpby_cuda(const Call& call);
 
 // A dx that is not needed is returned empty.
@@ -35,7 +35,7 @@ inline constexpr Signature kAxpbyBackward{
     .axes = {{"..., 1, ... -> 1/..., ..."}},
 };
 
-const Operator& axpby_backward();
+Operator axpby_backward();
 FUSEDOPS_CUDA_KERNEL Status axpby_backward_cuda(const Call& call);
 
 // The call of axpby_backward.

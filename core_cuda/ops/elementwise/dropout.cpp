@@ -26,40 +26,30 @@ namespace {
 
 template <const Signature& kOp>
 Status rule(Rule& rule) {
-  constexpr int kX = input_of(kOp, "x"), kResidual = find_input(kOp, "residual");
-  FUSEDOPS_TRY(rule.floating(kX));
-  if constexpr (kResidual != kNowhere) FUSEDOPS_TRY(rule.same_as(kResidual, kX));
-  FUSEDOPS_TRY(check_seed(rule, input_of(kOp, "seed")));
-  rule.outputs[output_of(kOp, "y")] = rule.inputs[kX];
-  return {};
+  FUSEDOPS_TRY(elementwise_rule<kOp>(rule));
+  return check_seed(rule, input_of(kOp, "seed"));
 }
 
 }  // namespace
 
-const Operator& dropout() {
-  static const Operator op{
-      kDropout,
-      {.derivative = {{.op = "dropout", .inputs = {"dy", "seed"}, .gradients = {{"x", "y"}}}},
-       .rule = rule<kDropout>,
-       .cpu = [](const Call& call) { return cpu::elementwise<kDropout>(call, dropout_of<kDropout>(call)); },
-       .cuda = dropout_cuda},
-  };
-  return op;
+Operator dropout() {
+  return {kDropout,
+          {.derivative = {{.op = "dropout", .inputs = {"dy", "seed"}, .gradients = {{"x", "y"}}}},
+           .rule = rule<kDropout>,
+           .cpu = [](const Call& call) { return cpu::elementwise<kDropout>(call, dropout_of<kDropout>(call)); },
+           .cuda = dropout_cuda}};
 }
 
-const Operator& dropout_add() {
-  static const Operator op{
-      kDropoutAdd,
-      {.derivative = {{.op = "dropout", .inputs = {"dy", "seed"}, .gradients = {{"x", "y"}}},
-                      {.gradients = {{"residual", "dy"}}}},
-       .rule = rule<kDropoutAdd>,
-       .cpu =
-           [](const Call& call) {
-             return cpu::elementwise<kDropoutAdd>(call, DropoutAdd{dropout_of<kDropoutAdd>(call)});
-           },
-       .cuda = dropout_add_cuda},
-  };
-  return op;
+Operator dropout_add() {
+  return {kDropoutAdd,
+          {.derivative = {{.op = "dropout", .inputs = {"dy", "seed"}, .gradients = {{"x", "y"}}},
+                          {.gradients = {{"residual", "dy"}}}},
+           .rule = rule<kDropoutAdd>,
+           .cpu =
+               [](const Call& call) {
+                 return cpu::elementwise<kDropoutAdd>(call, DropoutAdd{dropout_of<kDropoutAdd>(call)});
+               },
+           .cuda = dropout_add_cuda}};
 }
 
 }  // namespace fusedops

@@ -16,7 +16,7 @@ inline constexpr Signature kDropout{
     .attributes = {kRateAttribute},
 };
 
-const Operator& dropout();
+Operator dropout();
 FUSEDOPS_CUDA_KERNEL Status dropout_cuda(const Call& call);
 
 // residual + dropout(x)
@@ -27,7 +27,7 @@ inline constexpr Signature kDropoutAdd{
     .attributes = {kRateAttribute},
 };
 
-const Operator& dropout_add();
+Operator dropout_add();
 FUSEDOPS_CUDA_KERNEL Status dropout_add_cuda(const Call& call);
 
 // What a call of an operator with these names drops.

@@ -15,33 +15,17 @@ std::vector<double> derivative(const std::vector<double>& coefficients) {
 namespace {
 
 template <const Signature& kOp>
-Status few_coefficients(const Rule& rule) {
+Status rule(Rule& rule) {
+  FUSEDOPS_TRY(elementwise_rule<kOp>(rule));
   const size_t count = coefficients_of<kOp>(rule.attributes).size();
   if (count >= 1 && count <= kMostCoefficients) return {};
   return must_be(rule, "coefficients", "1 to 8 numbers", std::to_string(count));
-}
-
-Status forward_rule(Rule& rule) {
-  constexpr int kX = input_of(kPolynomialActivation, "x");
-  FUSEDOPS_TRY(rule.floating(kX));
-  FUSEDOPS_TRY(few_coefficients<kPolynomialActivation>(rule));
-  rule.outputs[output_of(kPolynomialActivation, "y")] = rule.inputs[kX];
-  return {};
 }
 
 Status forward_cpu(const Call& call) {
   return with_polynomial(coefficients_of<kPolynomialActivation>(call.attributes), [&](const auto& polynomial) {
     return cpu::elementwise<kPolynomialActivation>(call, polynomial);
   });
-}
-
-Status backward_rule(Rule& rule) {
-  constexpr int kX = input_of(kPolynomialActivationBackward, "x");
-  FUSEDOPS_TRY(rule.floating(kX));
-  FUSEDOPS_TRY(few_coefficients<kPolynomialActivationBackward>(rule));
-  FUSEDOPS_TRY(rule.same_as(input_of(kPolynomialActivationBackward, "dy"), kX));
-  rule.outputs[output_of(kPolynomialActivationBackward, "dx")] = rule.inputs[kX];
-  return {};
 }
 
 Status backward_cpu(const Call& call) {
@@ -53,23 +37,18 @@ Status backward_cpu(const Call& call) {
 
 }  // namespace
 
-const Operator& polynomial_activation() {
-  static const Operator op{
-      kPolynomialActivation,
-      {.derivative = {{.op = "polynomial_activation_backward", .inputs = {"dy", "x"}, .gradients = {{"x", "dx"}}}},
-       .rule = forward_rule,
-       .cpu = forward_cpu,
-       .cuda = polynomial_activation_cuda},
-  };
-  return op;
+Operator polynomial_activation() {
+  return {kPolynomialActivation,
+          {.derivative = {{.op = "polynomial_activation_backward", .inputs = {"dy", "x"}, .gradients = {{"x", "dx"}}}},
+           .rule = rule<kPolynomialActivation>,
+           .cpu = forward_cpu,
+           .cuda = polynomial_activation_cuda}};
 }
 
-const Operator& polynomial_activation_backward() {
-  static const Operator op{
+Operator polynomial_activation_backward() {
+  return {
       kPolynomialActivationBackward,
-      {.rule = backward_rule, .cpu = backward_cpu, .cuda = polynomial_activation_backward_cuda},
-  };
-  return op;
+      {.rule = rule<kPolynomialActivationBackward>, .cpu = backward_cpu, .cuda = polynomial_activation_backward_cuda}};
 }
 
 }  // namespace fusedops

@@ -81,10 +81,10 @@ Status with_polynomial(const std::vector<double>& coefficients, Body&& body) {
 // The coefficients of the derivative: [c1, 2 c2, ...]; those of a constant are [0].
 std::vector<double> derivative(const std::vector<double>& coefficients);
 
-const Operator& polynomial_activation();
+Operator polynomial_activation();
 FUSEDOPS_CUDA_KERNEL Status polynomial_activation_cuda(const Call& call);
 
-const Operator& polynomial_activation_backward();
+Operator polynomial_activation_backward();
 FUSEDOPS_CUDA_KERNEL Status polynomial_activation_backward_cuda(const Call& call);
 
 }  // namespace fusedops

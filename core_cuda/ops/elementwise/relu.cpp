@@ -5,44 +5,23 @@
 namespace fusedops {
 namespace {
 
-Status relu_rule(Rule& rule) {
-  constexpr int kX = input_of(kRelu, "x");
-  FUSEDOPS_TRY(rule.floating(kX));
-  rule.outputs[output_of(kRelu, "y")] = rule.inputs[kX];
-  return {};
-}
-
 Status relu_cpu(const Call& call) { return cpu::elementwise<kRelu>(call, Relu{}); }
-
-Status relu_backward_rule(Rule& rule) {
-  constexpr int kY = input_of(kReluBackward, "y");
-  FUSEDOPS_TRY(rule.floating(kY));
-  FUSEDOPS_TRY(rule.same_as(input_of(kReluBackward, "dy"), kY));
-  rule.outputs[output_of(kReluBackward, "dx")] = rule.inputs[kY];
-  return {};
-}
 
 Status relu_backward_cpu(const Call& call) { return cpu::elementwise<kReluBackward>(call, ReluBackward{}); }
 
 }  // namespace
 
-const Operator& relu() {
-  static const Operator op{
-      kRelu,
-      {.derivative = {{.op = "relu_backward", .inputs = {"dy", "y"}, .gradients = {{"x", "dx"}}}},
-       .rule = relu_rule,
-       .cpu = relu_cpu,
-       .cuda = relu_cuda},
-  };
-  return op;
+Operator relu() {
+  return {kRelu,
+          {.derivative = {{.op = "relu_backward", .inputs = {"dy", "y"}, .gradients = {{"x", "dx"}}}},
+           .rule = elementwise_rule<kRelu>,
+           .cpu = relu_cpu,
+           .cuda = relu_cuda}};
 }
 
-const Operator& relu_backward() {
-  static const Operator op{
-      kReluBackward,
-      {.rule = relu_backward_rule, .cpu = relu_backward_cpu, .cuda = relu_backward_cuda},
-  };
-  return op;
+Operator relu_backward() {
+  return {kReluBackward,
+          {.rule = elementwise_rule<kReluBackward>, .cpu = relu_backward_cpu, .cuda = relu_backward_cuda}};
 }
 
 }  // namespace fusedops

@@ -37,10 +37,10 @@ struct ReluBackward {
   }
 };
 
-const Operator& relu();
+Operator relu();
 FUSEDOPS_CUDA_KERNEL Status relu_cuda(const Call& call);
 
-const Operator& relu_backward();
+Operator relu_backward();
 FUSEDOPS_CUDA_KERNEL Status relu_backward_cuda(const Call& call);
 
 }  // namespace fusedops

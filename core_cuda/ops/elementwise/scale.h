@@ -22,7 +22,7 @@ struct Scale {
   }
 };
 
-const Operator& scale();
+Operator scale();
 FUSEDOPS_CUDA_KERNEL Status scale_cuda(const Call& call);
 
 }  // namespace fusedops

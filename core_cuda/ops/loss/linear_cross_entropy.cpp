@@ -221,13 +221,13 @@ auto LossProducts::with_dbias(int64_t column, int64_t columns, Body&& body) cons
     return View{data ? static_cast<char*>(data) + offset : nullptr, linear.dtype, 1, &columns, &stride};
   };
   const View bias = part(const_cast<void*>(linear.bias));
-  SubCall sum(bias_act_backward(), call_);
+  SubCall<kBiasActBackward> sum(call_);
   set_row_sum(sum, gradient, &bias, part(call_.outputs[kDbias].data));
   return body(sum);
 }
 
 Status LossProducts::run_dbias(int64_t column, int64_t columns) const {
-  return with_dbias(column, columns, [&](SubCall& sum) { return sum.run(rest()); });
+  return with_dbias(column, columns, [&](auto& sum) { return sum.run(rest()); });
 }
 
 size_t LossProducts::workspace() const {
@@ -236,7 +236,7 @@ size_t LossProducts::workspace() const {
     const bool on_gpu = call_.context.cuda;  // products on a CPU need none
     if (need_dx && on_gpu) most = std::max(most, dx(column, columns).workspace());
     if (need_dweight && on_gpu) most = std::max(most, dweight(column, columns).workspace());
-    if (need_dbias) most = std::max(most, with_dbias(column, columns, [](SubCall& sum) { return sum.workspace(); }));
+    if (need_dbias) most = std::max(most, with_dbias(column, columns, [](auto& sum) { return sum.workspace(); }));
     return Status();
   });
   return memory_.taken() + most;

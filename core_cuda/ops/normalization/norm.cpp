@@ -1,4 +1,4 @@
-// The rule and the CPU kernels of both norms.
+// The rules, the CPU kernels and the derivatives of both norms.
 //
 // Limit: memory bandwidth. Rows go to threads; a row comes from memory once, and from the first-level cache for each
 // further pass over it.
@@ -13,47 +13,54 @@
 
 namespace fusedops {
 
-Status norm_forward_rule(Rule& rule, const NormForwardPlaces& at) {
-  FUSEDOPS_TRY(rule.has_rows(at.x));
-  if (at.residual != kNowhere) FUSEDOPS_TRY(rule.same_as(at.residual, at.x));
-  FUSEDOPS_TRY(rule.has_rows(at.x));  // again, with what the residual says of x
-  FUSEDOPS_TRY(rule.per_column(at.weight, at.x));
-  if (at.bias != kNowhere) FUSEDOPS_TRY(rule.per_column(at.bias, at.x));
-  if (at.seed != kNowhere) FUSEDOPS_TRY(check_dropout(rule, at.seed, at.dropout));
+namespace {
 
-  const Shape &x = rule.inputs[at.x], statistic = rule.row_shape(at.x, compute_dtype(x.dtype));
-  rule.outputs[at.y] = x;
-  if (at.s != kNowhere) rule.outputs[at.s] = x;
-  if (at.mean != kNowhere) rule.outputs[at.mean] = statistic;
-  if (at.rstd != kNowhere) rule.outputs[at.rstd] = statistic;
-  return at.float8.are_there() ? float8_rule(rule, at.float8, x, at.x) : Status();
-}
+template <const Signature& kOp>
+Status forward_rule(Rule& rule) {
+  constexpr int kX = input_of(kOp, "x"), kResidual = find_input(kOp, "residual"), kBias = find_input(kOp, "bias");
+  constexpr int kSeed = find_input(kOp, "seed"), kY = output_of(kOp, "y");
+  constexpr Float8Places kFloat8 = float8_places(kOp);
+  FUSEDOPS_TRY(rule.has_rows(kX));
+  if constexpr (kResidual != kNowhere) FUSEDOPS_TRY(rule.same_as(kResidual, kX));
+  FUSEDOPS_TRY(rule.has_rows(kX));  // again, with what the residual says of x
+  FUSEDOPS_TRY(rule.per_column(input_of(kOp, "weight"), kX));
+  if constexpr (kBias != kNowhere) FUSEDOPS_TRY(rule.per_column(kBias, kX));
+  if constexpr (kSeed != kNowhere) FUSEDOPS_TRY(check_dropout(rule, kSeed, attribute_of<double>(kOp, "dropout")));
 
-Status norm_backward_rule(Rule& rule, const NormBackwardPlaces& at) {
-  FUSEDOPS_TRY(rule.has_rows(at.x));
-  FUSEDOPS_TRY(rule.same_as(at.dy, at.x));
-  FUSEDOPS_TRY(rule.has_rows(at.x));  // again, with what dy says of x
-  FUSEDOPS_TRY(rule.per_column(at.weight, at.x));
-  if (at.bias != kNowhere) FUSEDOPS_TRY(rule.per_column(at.bias, at.x));
-  if (at.mean != kNowhere) FUSEDOPS_TRY(rule.per_row(at.mean, at.x));
-  FUSEDOPS_TRY(rule.per_row(at.rstd, at.x));
-  if (rule.inputs[at.ds].present) FUSEDOPS_TRY(rule.same_as(at.ds, at.x));
-  FUSEDOPS_TRY(check_dropout(rule, at.seed, at.dropout));
-
-  const Shape& x = rule.inputs[at.x];
-  const auto gradient = [&](const Shape& input, AttributePlace<bool> need) {
-    const bool needed = input.present && rule.attributes[need];
-    return needed ? input : Shape::of(input.present ? input.dtype : x.dtype, {0});
-  };
-  rule.outputs[at.dx] = gradient(x, at.need_dx);
-  const bool drops = rule.inputs[at.seed].present && rule.attributes[at.need_dropped_dx];
-  rule.outputs[at.dropped_dx] = drops ? x : Shape::of(x.dtype, {0});
-  rule.outputs[at.dweight] = gradient(rule.inputs[at.weight], at.need_dweight);
-  if (at.bias != kNowhere) rule.outputs[at.dbias] = gradient(rule.inputs[at.bias], at.need_dbias);
+  const Shape& x = rule.inputs[kX];
+  if constexpr (find_output(kOp, "s") != kNowhere) rule.outputs[output_of(kOp, "s")] = x;
+  if constexpr (kFloat8.are_there()) return float8_rule(rule, kFloat8, x, kX);
+  rule.outputs[kY] = x;
+  const Shape statistic = rule.row_shape(kX, compute_dtype(x.dtype));
+  for (const int place : {find_output(kOp, "mean"), find_output(kOp, "rstd")})
+    if (place != kNowhere) rule.outputs[place] = statistic;
   return {};
 }
 
-namespace {
+template <const Signature& kOp>
+Status backward_rule(Rule& rule) {
+  constexpr int kX = input_of(kOp, "x"), kBias = find_input(kOp, "bias"), kMean = find_input(kOp, "mean");
+  constexpr int kWeight = input_of(kOp, "weight"), kDs = input_of(kOp, "ds"), kSeed = input_of(kOp, "seed");
+  const auto is_wanted = [&](AttributePlace<bool> need) { return rule.attributes[need]; };
+  FUSEDOPS_TRY(rule.has_rows(kX));
+  FUSEDOPS_TRY(rule.same_as(input_of(kOp, "dy"), kX));
+  FUSEDOPS_TRY(rule.has_rows(kX));  // again, with what dy says of x
+  FUSEDOPS_TRY(rule.per_column(kWeight, kX));
+  if constexpr (kBias != kNowhere) FUSEDOPS_TRY(rule.per_column(kBias, kX));
+  if constexpr (kMean != kNowhere) FUSEDOPS_TRY(rule.per_row(kMean, kX));
+  FUSEDOPS_TRY(rule.per_row(input_of(kOp, "rstd"), kX));
+  if (rule.inputs[kDs].present) FUSEDOPS_TRY(rule.same_as(kDs, kX));
+  FUSEDOPS_TRY(check_dropout(rule, kSeed, attribute_of<double>(kOp, "dropout")));
+
+  const bool drops = rule.inputs[kSeed].present && is_wanted(attribute_of<bool>(kOp, "need_dropped_dx"));
+  rule.outputs[output_of(kOp, "dx")] = rule.gradient(kX, is_wanted(attribute_of<bool>(kOp, "need_dx")), kX);
+  rule.outputs[output_of(kOp, "dropped_dx")] = rule.gradient(kX, drops, kX);
+  rule.outputs[output_of(kOp, "dweight")] =
+      rule.gradient(kWeight, is_wanted(attribute_of<bool>(kOp, "need_dweight")), kX);
+  if constexpr (kBias != kNowhere)
+    rule.outputs[output_of(kOp, "dbias")] = rule.gradient(kBias, is_wanted(attribute_of<bool>(kOp, "need_dbias")), kX);
+  return {};
+}
 
 using cpu::kBlock;
 
@@ -123,22 +130,26 @@ const A* prepared(const View* view, const Parameter& parameter, double offset, D
   return copy;
 }
 
-// `float8`: where the result goes if it has 8 bits, else null.
-template <class T>
-void forward(const Call& call, const NormForwardPlaces& at, const Float8Result<compute_t<T>>* float8) {
-  using A = compute_t<T>;
-  const NormForward<T> norm(call, at);
-  const View* bias = at.bias == kNowhere ? nullptr : call.inputs[at.bias];
-  const DType dtype = call.inputs[at.x]->dtype;
-  const int64_t cols = norm.cols;
-  A* copies = static_cast<A*>(call.workspace);
-  const A* factor = prepared<T>(call.inputs[at.weight], norm.weight, norm.offset, dtype, cols, copies);
-  const A* shift =
-      bias ? prepared<T>(bias, norm.bias, 0, dtype, cols, copies + (factor == copies ? cols : 0)) : nullptr;
+template <const Signature& kOp>
+size_t forward_workspace(const Call& call) {
+  constexpr size_t kLargest = float8_places(kOp).are_there() ? kLargestBytes : 0;
+  if (call.context.cuda) return kLargest;
+  const View &x = *call.inputs[input_of(kOp, "x")], *bias = call.find(find_input(kOp, "bias"));
+  const double offset = call.attributes.or_zero(find_attribute<double>(kOp, "weight_offset"));
+  const bool is_weight_copied = is_copied(call.inputs[input_of(kOp, "weight")], offset, x.dtype);
+  const int copies = is_weight_copied + (bias && is_copied(bias, 0, x.dtype));
+  const size_t bytes = copies * as_rows(x).size * size_of(compute_dtype(x.dtype));
+  return (bytes + kLargestBytes - 1) / kLargestBytes * kLargestBytes + kLargest;
+}
 
+// factor: weight + offset. shift: the bias, or null. float8: where the result goes if it has 8 bits, else null.
+template <class T, class A = compute_t<T>>
+void forward(const NormForward<T>& norm, const A* factor, const A* shift, bool centered, const Context& context,
+             const Float8Result<A>* float8 = nullptr) {
+  const int64_t cols = norm.cols;
   const bool streamed = cpu::is_streamed(norm.rows * cols * sizeof(T));
   const auto normalize = [&](int64_t row, const auto* x) {
-    const auto [mean, rstd] = moments(x, cols, norm.eps, at.is_centered());
+    const auto [mean, rstd] = moments(x, cols, norm.eps, centered);
     const auto scaled = [mean, rstd](A x, A factor) { return (x - mean) * rstd * factor; };
     const auto shifted = [scaled](A x, A factor, A shift) { return scaled(x, factor) + shift; };
     if (float8) {
@@ -161,7 +172,7 @@ void forward(const Call& call, const NormForwardPlaces& at, const Float8Result<c
       cpu::apply(scaled, streamed, cols, y, x, factor);
   };
   const int64_t nanoseconds_per_row = 40 + cols / 2;
-  call.context.parallel_for(norm.rows, nanoseconds_per_row, [&](int64_t begin, int64_t end) {
+  context.parallel_for(norm.rows, nanoseconds_per_row, [&](int64_t begin, int64_t end) {
     A wide[kWideRow];
     for (int64_t row = begin; row < end; ++row) {
       const T* x = norm.x + row * norm.x_stride;
@@ -187,18 +198,29 @@ void forward(const Call& call, const NormForwardPlaces& at, const Float8Result<c
   });
 }
 
-template <class T>
-Status forward(const Call& call, const NormForwardPlaces& at) {
-  if (!at.float8.are_there()) {
-    forward<T>(call, at, nullptr);
+template <const Signature& kOp>
+Status forward_cpu(const Call& call) {
+  constexpr Float8Places kFloat8 = float8_places(kOp);
+  return dispatch(call.inputs[input_of(kOp, "x")]->dtype, [&](auto tag) -> Status {
+    using T = typename decltype(tag)::type;
+    using A = compute_t<T>;
+    const NormForward<T> norm = norm_forward_of<kOp, T>(call);
+    const DType dtype = call.inputs[input_of(kOp, "x")]->dtype;
+    A* copies = static_cast<A*>(call.workspace);
+    const View *weight = call.inputs[input_of(kOp, "weight")], *bias = call.find(find_input(kOp, "bias"));
+    const A* factor = prepared<T>(weight, norm.weight, norm.offset, dtype, norm.cols, copies);
+    if (factor == copies) copies += norm.cols;
+    const A* shift = bias ? prepared<T>(bias, norm.bias, 0, dtype, norm.cols, copies) : nullptr;
+    if constexpr (kFloat8.are_there()) {
+      char* largest = static_cast<char*>(call.workspace) + forward_workspace<kOp>(call) - kLargestBytes;
+      cpu::quantize(Float8Result<A>(call, kFloat8, norm.cols, largest), [&](const Float8Result<A>& pass, bool) {
+        forward(norm, factor, shift, kIsCentered<kOp>, call.context, &pass);
+      });
+    } else {
+      forward(norm, factor, shift, kIsCentered<kOp>, call.context);
+    }
     return {};
-  }
-  using A = compute_t<T>;
-  const int64_t cols = as_rows(*call.inputs[at.x]).size;
-  char* largest = static_cast<char*>(call.workspace) + norm_forward_workspace(call, at) - kLargestBytes;
-  cpu::quantize(Float8Result<A>(call, at.float8, cols, largest),
-                [&](const Float8Result<A>& pass, bool) { forward<T>(call, at, &pass); });
-  return {};
+  });
 }
 
 template <class A>
@@ -223,13 +245,9 @@ cpu::TwoSums<A> sums_of_block(const RowOfSlab<A>& row, int64_t start, int64_t n,
       });
 }
 
-template <class T>
-Status backward(const Call& call, const NormBackwardPlaces& at) {
-  using A = compute_t<T>;
-  const NormBackward<T> norm(call, at);
+template <class T, class A = compute_t<T>>
+Status backward(const NormBackward<T>& norm, const A* factor, const Context& context) {
   const int64_t cols = norm.cols, partials = norm.slabs.count * cols;
-  const A* factor =
-      prepared<T>(call.inputs[at.weight], norm.weight, norm.offset, call.inputs[at.x]->dtype, cols, norm.row_sums);
   const bool streamed = cpu::is_streamed(norm.rows * cols * sizeof(T));
 
   const auto sums_of = norm.need_dweight
@@ -259,7 +277,7 @@ Status backward(const Call& call, const NormBackwardPlaces& at) {
   };
 
   const int64_t nanoseconds_per_slab = 1 + norm.slabs.rows * (60 + cols);
-  call.context.parallel_for(norm.slabs.count, nanoseconds_per_slab, [&](int64_t begin, int64_t end) {
+  context.parallel_for(norm.slabs.count, nanoseconds_per_slab, [&](int64_t begin, int64_t end) {
     for (int64_t slab = begin; slab < end; ++slab) {
       A* sums = norm.partials + slab * cols;
       A* dweight = norm.need_dweight ? sums : nullptr;
@@ -271,46 +289,106 @@ Status backward(const Call& call, const NormBackwardPlaces& at) {
     }
   });
   const auto sum = [&](const A* from, const View& to) {
-    return cpu::sum_partials(call.context, from, norm.slabs.count, cols, to);
+    return cpu::sum_partials(context, from, norm.slabs.count, cols, to);
   };
   if (norm.need_dweight) FUSEDOPS_TRY(sum(norm.partials, norm.dweight));
   if (norm.need_dbias) FUSEDOPS_TRY(sum(norm.partials + (norm.need_dweight ? partials : 0), norm.dbias));
   return {};
 }
 
-}  // namespace
-
-size_t norm_forward_workspace(const Call& call, const NormForwardPlaces& at) {
-  const size_t largest = at.float8.are_there() ? kLargestBytes : 0;
-  if (call.context.cuda) return largest;
-  const View& x = *call.inputs[at.x];
-  const View* bias = at.bias == kNowhere ? nullptr : call.inputs[at.bias];
-  const double offset = weight_offset(call, at.offset);
-  const int copies = is_copied(call.inputs[at.weight], offset, x.dtype) + (bias && is_copied(bias, 0, x.dtype));
-  const size_t bytes = copies * as_rows(x).size * size_of(compute_dtype(x.dtype));
-  return (bytes + kLargestBytes - 1) / kLargestBytes * kLargestBytes + largest;
-}
-
-Status norm_forward_cpu(const Call& call, const NormForwardPlaces& at) {
-  return dispatch(call.inputs[at.x]->dtype, [&](auto tag) { return forward<typename decltype(tag)::type>(call, at); });
+template <const Signature& kOp>
+Status backward_cpu(const Call& call) {
+  const View &x = *call.inputs[input_of(kOp, "x")], *weight = call.inputs[input_of(kOp, "weight")];
+  return dispatch(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const NormBackward<T> norm = norm_backward_of<kOp, T>(call);
+    return backward(norm, prepared<T>(weight, norm.weight, norm.offset, x.dtype, norm.cols, norm.row_sums),
+                    call.context);
+  });
 }
 
 // After the partial sums, the CPU keeps its copy of weight + offset where CUDA keeps sums over rows.
-size_t norm_backward_workspace(const Call& call, const NormBackwardPlaces& at) {
-  const View& x = *call.inputs[at.x];
+template <const Signature& kOp>
+size_t backward_workspace(const Call& call) {
+  const View &x = *call.inputs[input_of(kOp, "x")], *weight = call.inputs[input_of(kOp, "weight")];
   const Rows rows = as_rows(x);
-  const double offset = weight_offset(call, at.offset);
-  const bool copied = is_copied(call.inputs[at.weight], offset, x.dtype);
-  const int64_t more = call.context.cuda ? 2 * rows.count : (copied ? rows.size : 0);
-  const auto needed = [&](int input, AttributePlace<bool> need) {
-    return input != kNowhere && call.inputs[input] && call.attributes[need];
-  };
-  const int sums = needed(at.weight, at.need_dweight) + needed(at.bias, at.need_dbias);
-  return (sums * slabs_of(rows.count).count * rows.size + more) * size_of(compute_dtype(x.dtype));
+  const double offset = call.attributes.or_zero(find_attribute<double>(kOp, "weight_offset"));
+  const int64_t copied = is_copied(weight, offset, x.dtype) ? rows.size : 0;
+  const int sums =
+      (weight && call.attributes[attribute_of<bool>(kOp, "need_dweight")]) +
+      (call.find(find_input(kOp, "bias")) && call.attributes.or_zero(find_attribute<bool>(kOp, "need_dbias")));
+  return (sums * slabs_of(rows.count).count * rows.size + (call.context.cuda ? 2 * rows.count : copied)) *
+         size_of(compute_dtype(x.dtype));
 }
 
-Status norm_backward_cpu(const Call& call, const NormBackwardPlaces& at) {
-  return dispatch(call.inputs[at.x]->dtype, [&](auto tag) { return backward<typename decltype(tag)::type>(call, at); });
+template <const Signature& kOp>
+Operator forward_operator(Kernel cuda, std::vector<Step> derivative = {}) {
+  return {kOp,
+          {.derivative = std::move(derivative),
+           .rule = forward_rule<kOp>,
+           .workspace = forward_workspace<kOp>,
+           .cpu = forward_cpu<kOp>,
+           .cuda = cuda,
+           .rounds_to_8_bits = float8_places(kOp).are_there()}};
 }
+
+template <const Signature& kOp>
+Operator backward_operator(Kernel cuda) {
+  return {kOp,
+          {.rule = backward_rule<kOp>, .workspace = backward_workspace<kOp>, .cpu = backward_cpu<kOp>, .cuda = cuda}};
+}
+
+// The derivative of a norm of a sum. `step` is the backward operator's without a seed, where x and the residual have
+// the same gradient.
+std::vector<Step> derivative_of_sum(Step step) {
+  step.gradients.insert(step.gradients.begin(), {{"x", "dx"}, {"residual", "dx"}});
+  Step dropped = step;
+  dropped.inputs.back() = dropped.if_given = "seed";
+  dropped.gradients[0].source = "dropped_dx";
+  return {dropped,
+          step,
+          {.op = "dropout",
+           .inputs = {"ds", "seed"},
+           .gradients = {{"x", "y"}},
+           .if_given = "seed",
+           .attributes = {{"rate", "dropout"}}},
+          {.gradients = {{"x", "ds"}, {"residual", "ds"}}}};
+}
+
+}  // namespace
+
+Operator rms_norm() {
+  return forward_operator<kRmsNorm>(rms_norm_cuda, {{.op = "rms_norm_backward",
+                                                     .inputs = {"dy", "x", "weight", "rstd", nullptr, nullptr},
+                                                     .gradients = {{"x", "dx"}, {"weight", "dweight"}}}});
+}
+
+Operator add_rms_norm() {
+  return forward_operator<kAddRmsNorm>(add_rms_norm_cuda,
+                                       derivative_of_sum({.op = "rms_norm_backward",
+                                                          .inputs = {"dy", "s", "weight", "rstd", "ds", nullptr},
+                                                          .gradients = {{"weight", "dweight"}}}));
+}
+
+Operator rms_norm_float8() { return forward_operator<kRmsNormFloat8>(rms_norm_float8_cuda); }
+Operator add_rms_norm_float8() { return forward_operator<kAddRmsNormFloat8>(add_rms_norm_float8_cuda); }
+Operator rms_norm_backward() { return backward_operator<kRmsNormBackward>(rms_norm_backward_cuda); }
+
+Operator layer_norm() {
+  return forward_operator<kLayerNorm>(layer_norm_cuda,
+                                      {{.op = "layer_norm_backward",
+                                        .inputs = {"dy", "x", "weight", "bias", "mean", "rstd", nullptr, nullptr},
+                                        .gradients = {{"x", "dx"}, {"weight", "dweight"}, {"bias", "dbias"}}}});
+}
+
+Operator add_layer_norm() {
+  return forward_operator<kAddLayerNorm>(
+      add_layer_norm_cuda, derivative_of_sum({.op = "layer_norm_backward",
+                                              .inputs = {"dy", "s", "weight", "bias", "mean", "rstd", "ds", nullptr},
+                                              .gradients = {{"weight", "dweight"}, {"bias", "dbias"}}}));
+}
+
+Operator layer_norm_float8() { return forward_operator<kLayerNormFloat8>(layer_norm_float8_cuda); }
+Operator layer_norm_backward() { return backward_operator<kLayerNormBackward>(layer_norm_backward_cuda); }
 
 }  // namespace fusedops

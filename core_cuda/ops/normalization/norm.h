@@ -1,11 +1,15 @@
-// RMSNorm and LayerNorm: their calls, for the CPU and the CUDA kernels, and what both declare.
+// RMSNorm and LayerNorm, over the last dimension: their signatures, and their calls for the CPU and the CUDA kernels.
 //
-//   forward    y = (x - mean) * rstd * (weight + offset) + bias     RMSNorm: mean 0, no bias
+//   forward    y = (x - mean) * rstd * (weight + weight_offset) + bias     RMSNorm: mean 0, no bias
+//              rstd = rsqrt(mean((x - mean)²) + eps)     LayerNorm: weight_offset 0
 //   backward   dx = rstd * (wdy - mean(wdy) - xhat * mean(wdy * xhat)) + ds     RMSNorm: without mean(wdy)
 //              dweight = sum over rows of dy * xhat,  dbias = sum over rows of dy
 //
-// where xhat = (x - mean) * rstd and wdy = dy * (weight + offset). With a residual, x stands for s = x + residual. With
-// dropout it stands for s = dropout(x) + residual: dx is the gradient of the residual, and dropout(dx) that of x.
+// where xhat = (x - mean) * rstd and wdy = dy * (weight + weight_offset). With a residual, x stands for s = x +
+// residual, rounded. With a seed it stands for s = dropout(x) + residual: dx is the gradient of the residual, and
+// dropped_dx = dropout(dx) that of x.
+//
+// Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019; Ba, Kiros and Hinton, "Layer Normalization", 2016.
 #pragma once
 
 #include "core/common/dropout.h"
@@ -16,102 +20,137 @@
 
 namespace fusedops {
 
-// Where the signature of a norm has what the calls below need. Some of it may be absent; a name that is not listed here
-// does not compile.
-struct NormForwardPlaces {
-  int x, residual, seed, weight, bias;  // inputs
-  int y, s, mean, rstd;                 // outputs
-  AttributePlace<double> eps, offset, dropout;
-  Float8Places float8;
+inline constexpr Output kSavedMean{"mean", "compute(x)", /*saved=*/true},
+    kSavedRstd{"rstd", "compute(x)", /*saved=*/true};
+inline constexpr Attribute kRmsEps{.name = "eps", .value = "1e-6", .bounds = kNotNegative},
+    kLayerEps{.name = "eps", .value = "1e-5", .bounds = kNotNegative},
+    kWeightOffset{.name = "weight_offset", .value = "0.0", .bounds = kFinite};
 
-  consteval NormForwardPlaces(const Signature& op)
-      : x(input_of(op, "x")),
-        residual(find_input(op, "residual")),
-        seed(find_input(op, "seed")),
-        weight(input_of(op, "weight")),
-        bias(find_input(op, "bias")),
-        y(output_of(op, "y")),
-        s(find_output(op, "s")),
-        mean(find_output(op, "mean")),
-        rstd(find_output(op, "rstd")),
-        eps(attribute_of<double>(op, "eps")),
-        offset(find_attribute<double>(op, "weight_offset")),
-        dropout(find_attribute<double>(op, "dropout")),
-        float8(op) {
-    has_only(op, {x, residual, seed, weight, bias, float8.scale}, {y, s, mean, rstd, float8.scales},
-             {eps.place, offset.place, dropout.place, float8.scaling.place, float8.dtype.place});
-  }
-
-  constexpr bool is_centered() const { return bias != kNowhere; }  // LayerNorm
+inline constexpr Signature kRmsNorm{
+    .name = "rms_norm",
+    .inputs = {in_rows("x"), optional_parameter("weight")},
+    .outputs = {{"y", "x"}, kSavedRstd},
+    .attributes = {kRmsEps, kWeightOffset},
+    .axes = {{"...C, C -> ...C, ..."}},
 };
 
-struct NormBackwardPlaces {
-  int dy, x, weight, bias, mean, rstd, ds, seed;  // inputs
-  int dx, dweight, dbias, dropped_dx;             // outputs
-  AttributePlace<double> offset, dropout;
-  AttributePlace<bool> need_dx, need_dweight, need_dbias, need_dropped_dx;
-
-  consteval NormBackwardPlaces(const Signature& op)
-      : dy(input_of(op, "dy")),
-        x(input_of(op, "x")),
-        weight(input_of(op, "weight")),
-        bias(find_input(op, "bias")),
-        mean(find_input(op, "mean")),
-        rstd(input_of(op, "rstd")),
-        ds(input_of(op, "ds")),
-        seed(input_of(op, "seed")),
-        dx(output_of(op, "dx")),
-        dweight(output_of(op, "dweight")),
-        dbias(find_output(op, "dbias")),
-        dropped_dx(output_of(op, "dropped_dx")),
-        offset(find_attribute<double>(op, "weight_offset")),
-        dropout(attribute_of<double>(op, "dropout")),
-        need_dx(attribute_of<bool>(op, "need_dx")),
-        need_dweight(attribute_of<bool>(op, "need_dweight")),
-        need_dbias(find_attribute<bool>(op, "need_dbias")),
-        need_dropped_dx(attribute_of<bool>(op, "need_dropped_dx")) {
-    has_only(op, {dy, x, weight, bias, mean, rstd, ds, seed}, {dx, dweight, dbias, dropped_dx},
-             {offset.place, dropout.place, need_dx.place, need_dweight.place, need_dbias.place, need_dropped_dx.place});
-  }
+inline constexpr Signature kAddRmsNorm{
+    .name = "add_rms_norm",
+    .inputs = {in_rows("x"), in_rows("residual"), optional_parameter("weight"), kOptionalSeed},
+    .outputs = {{"y", "x"}, {"s", "x"}, kSavedRstd},
+    .attributes = {kRmsEps, kWeightOffset, kDropoutAttribute},
+    .axes = {{"...C, ...C, C, Z -> ...C, ...C, ...", "!seed"}},
 };
 
-// The offset of RMSNorm's weight; LayerNorm has none.
-inline double weight_offset(const Call& call, AttributePlace<double> at) {
-  return at.place == kNowhere ? 0 : call.attributes[at];
+inline constexpr Signature kRmsNormFloat8{
+    .name = "rms_norm_float8",
+    .inputs = {in_rows("x"), optional_parameter("weight"), kGivenScale},
+    .outputs = {kFloat8Result, kScalesResult},
+    .attributes = {kRmsEps, kWeightOffset, kScalingAttribute, kFloat8Attribute},
+    .axes = {{"...C, C, ...S -> ...C, ...S", "scaling!=tensor"}, {"...C, C, 1 -> ...C, 1", "scale"}},
+};
+
+inline constexpr Signature kAddRmsNormFloat8{
+    .name = "add_rms_norm_float8",
+    .inputs = {in_rows("x"), in_rows("residual"), optional_parameter("weight"), kGivenScale},
+    .outputs = {kFloat8Result, kScalesResult, {"s", "x"}},
+    .attributes = {kRmsEps, kWeightOffset, kScalingAttribute, kFloat8Attribute},
+    .axes = {{"...C, ...C, C, ...S -> ...C, ...S, ...C", "scaling!=tensor"},
+             {"...C, ...C, C, 1 -> ...C, 1, ...C", "scale"}},
+};
+
+inline constexpr Signature kLayerNorm{
+    .name = "layer_norm",
+    .inputs = {in_rows("x"), optional_parameter("weight"), optional_parameter("bias")},
+    .outputs = {{"y", "x"}, kSavedMean, kSavedRstd},
+    .attributes = {kLayerEps},
+    .axes = {{"...C, C, C -> ...C, ..., ..."}},
+};
+
+inline constexpr Signature kAddLayerNorm{
+    .name = "add_layer_norm",
+    .inputs = {in_rows("x"), in_rows("residual"), optional_parameter("weight"), optional_parameter("bias"),
+               kOptionalSeed},
+    .outputs = {{"y", "x"}, {"s", "x"}, kSavedMean, kSavedRstd},
+    .attributes = {kLayerEps, kDropoutAttribute},
+    .axes = {{"...C, ...C, C, C, Z -> ...C, ...C, ..., ...", "!seed"}},
+};
+
+inline constexpr Signature kLayerNormFloat8{
+    .name = "layer_norm_float8",
+    .inputs = {in_rows("x"), optional_parameter("weight"), optional_parameter("bias"), kGivenScale},
+    .outputs = {kFloat8Result, kScalesResult},
+    .attributes = {kLayerEps, kScalingAttribute, kFloat8Attribute},
+    .axes = {{"...C, C, C, ...S -> ...C, ...S", "scaling!=tensor"}, {"...C, C, C, 1 -> ...C, 1", "scale"}},
+};
+
+// The gradients, with and without a residual: x is the s of the forward, and ds the upstream gradient of s. A gradient
+// that is not needed, or has no input, is returned empty.
+inline constexpr Input kMeanOfX{"mean"}, kRstdOfX{"rstd"}, kOptionalDs{"ds", Kind::optional, Layout::rows};
+
+inline constexpr Signature kRmsNormBackward{
+    .name = "rms_norm_backward",
+    .inputs = {in_rows("dy"), in_rows("x"), optional_parameter("weight"), kRstdOfX, kOptionalDs, kOptionalSeed},
+    .outputs = {{"dx", "x"}, {"dweight", "weight"}, {"dropped_dx", "x"}},
+    .attributes = {kWeightOffset,
+                   {"need_dx", Type::boolean, "true"},
+                   {"need_dweight", Type::boolean, "true"},
+                   kDropoutAttribute,
+                   {"need_dropped_dx", Type::boolean, "true"}},
+    .axes = {{"...C, ...C, C, ..., ...C, Z -> ...C, C/..., ...C", "!seed"}},
+};
+
+inline constexpr Signature kLayerNormBackward{
+    .name = "layer_norm_backward",
+    .inputs = {in_rows("dy"), in_rows("x"), optional_parameter("weight"), optional_parameter("bias"), kMeanOfX,
+               kRstdOfX, kOptionalDs, kOptionalSeed},
+    .outputs = {{"dx", "x"}, {"dweight", "weight"}, {"dbias", "bias"}, {"dropped_dx", "x"}},
+    .attributes = {{"need_dx", Type::boolean, "true"},
+                   {"need_dweight", Type::boolean, "true"},
+                   {"need_dbias", Type::boolean, "true"},
+                   kDropoutAttribute,
+                   {"need_dropped_dx", Type::boolean, "true"}},
+    .axes = {{"...C, ...C, C, C, ..., ..., ...C, Z -> ...C, C/..., C/..., ...C", "!seed"}},
+};
+
+Operator rms_norm();
+Operator add_rms_norm();
+Operator rms_norm_float8();
+Operator add_rms_norm_float8();
+Operator rms_norm_backward();
+Operator layer_norm();
+Operator add_layer_norm();
+Operator layer_norm_float8();
+Operator layer_norm_backward();
+
+FUSEDOPS_CUDA_KERNEL Status rms_norm_cuda(const Call& call);
+FUSEDOPS_CUDA_KERNEL Status add_rms_norm_cuda(const Call& call);
+FUSEDOPS_CUDA_KERNEL Status rms_norm_float8_cuda(const Call& call);
+FUSEDOPS_CUDA_KERNEL Status add_rms_norm_float8_cuda(const Call& call);
+FUSEDOPS_CUDA_KERNEL Status rms_norm_backward_cuda(const Call& call);
+FUSEDOPS_CUDA_KERNEL Status layer_norm_cuda(const Call& call);
+FUSEDOPS_CUDA_KERNEL Status add_layer_norm_cuda(const Call& call);
+FUSEDOPS_CUDA_KERNEL Status layer_norm_float8_cuda(const Call& call);
+FUSEDOPS_CUDA_KERNEL Status layer_norm_backward_cuda(const Call& call);
+
+// Calls with a seed.
+Status add_rms_norm_dropout_cuda(const Call& call);
+Status rms_norm_dropout_backward_cuda(const Call& call);
+Status add_layer_norm_dropout_cuda(const Call& call);
+Status layer_norm_dropout_backward_cuda(const Call& call);
+
+// True for LayerNorm.
+template <const Signature& kOp>
+inline constexpr bool kIsCentered = find_input(kOp, "bias") != kNowhere;
+
+// The distance between the rows of an input; 0 if it is absent.
+inline int64_t row_stride(const Call& call, int input) {
+  const View* view = call.find(input);
+  return view ? as_rows(*view).stride : 0;
 }
-
-// The rows of an optional input.
-template <class T>
-struct InputRows {
-  InputRows(const Call& call, int place) {
-    if (place == kNowhere || !call.inputs[place]) return;
-    data = call.input<T>(place);
-    stride = as_rows(*call.inputs[place]).stride;
-  }
-
-  const T* data = nullptr;
-  int64_t stride = 0;
-};
 
 template <class T>
 struct NormForward {
-  NormForward(const Call& call, const NormForwardPlaces& at) {
-    const Rows shape = as_rows(*call.inputs[at.x]);
-    rows = shape.count, cols = shape.size;
-    const InputRows<T> x_rows(call, at.x), residual_rows(call, at.residual);
-    x = x_rows.data, x_stride = x_rows.stride;
-    residual = residual_rows.data, residual_stride = residual_rows.stride;
-    if (at.seed != kNowhere) added.dropout = Dropout(call, at.seed, call.attributes[at.dropout]);
-    weight = parameter(call, at.weight);
-    if (at.bias != kNowhere) bias = parameter(call, at.bias);
-    offset = weight_offset(call, at.offset);
-    eps = call.attributes[at.eps];
-    y = call.output<T>(at.y);
-    if (at.s != kNowhere) s = call.output<T>(at.s);
-    if (at.mean != kNowhere) mean = call.output<compute_t<T>>(at.mean);
-    if (at.rstd != kNowhere) rstd = call.output<compute_t<T>>(at.rstd);
-  }
-
   int64_t rows, cols;
   const T* x;
   int64_t x_stride;
@@ -121,39 +160,43 @@ struct NormForward {
   Parameter weight, bias;  // absent: as if weight + offset were 1 and bias 0
   double offset;
   double eps;
-  T* y;                          // in 8 bits: the kernels have a Float8Result beside this
-  T* s = nullptr;                // rounded; what is normalized
-  compute_t<T>* mean = nullptr;  // null: RMSNorm, or nobody reads the statistics
-  compute_t<T>* rstd = nullptr;
+  T* y;                // in 8 bits: the kernels have a Float8Result beside this
+  T* s;                // rounded; what is normalized
+  compute_t<T>* mean;  // null: RMSNorm, or nobody reads the statistics
+  compute_t<T>* rstd;
 };
+
+template <const Signature& kOp, class T>
+NormForward<T> norm_forward_of(const Call& call) {
+  constexpr int kX = input_of(kOp, "x"), kResidual = find_input(kOp, "residual"), kSeed = find_input(kOp, "seed");
+  constexpr int kWeight = input_of(kOp, "weight"), kBias = find_input(kOp, "bias");
+  constexpr int kY = output_of(kOp, "y"), kS = find_output(kOp, "s");
+  constexpr int kMean = find_output(kOp, "mean"), kRstd = find_output(kOp, "rstd");
+  constexpr auto kEps = attribute_of<double>(kOp, "eps"), kOffset = find_attribute<double>(kOp, "weight_offset"),
+                 kDropout = find_attribute<double>(kOp, "dropout");
+  constexpr Float8Places kFloat8 = float8_places(kOp);
+  has_only(kOp, {kX, kResidual, kSeed, kWeight, kBias, kFloat8.scale}, {kY, kS, kMean, kRstd, kFloat8.scales},
+           {kEps.place, kOffset.place, kDropout.place, kFloat8.scaling.place, kFloat8.dtype.place});
+  const Rows x_rows = as_rows(*call.inputs[kX]);
+  return {.rows = x_rows.count,
+          .cols = x_rows.size,
+          .x = call.input<T>(kX),
+          .x_stride = x_rows.stride,
+          .residual = call.input<T>(kResidual),
+          .residual_stride = row_stride(call, kResidual),
+          .added = {Dropout(call, kSeed, call.attributes.or_zero(kDropout))},
+          .weight = parameter(call, kWeight),
+          .bias = parameter(call, kBias),
+          .offset = call.attributes.or_zero(kOffset),
+          .eps = call.attributes[kEps],
+          .y = call.output<T>(kY),
+          .s = call.output<T>(kS),
+          .mean = call.output<compute_t<T>>(kMean),
+          .rstd = call.output<compute_t<T>>(kRstd)};
+}
 
 template <class T>
 struct NormBackward {
-  NormBackward(const Call& call, const NormBackwardPlaces& at) {
-    const Rows shape = as_rows(*call.inputs[at.x]);
-    rows = shape.count, cols = shape.size;
-    const InputRows<T> dy_rows(call, at.dy), x_rows(call, at.x), ds_rows(call, at.ds);
-    dy = dy_rows.data, dy_stride = dy_rows.stride;
-    x = x_rows.data, x_stride = x_rows.stride;
-    ds = ds_rows.data, ds_stride = ds_rows.stride;
-    weight = parameter(call, at.weight);
-    offset = weight_offset(call, at.offset);
-    if (at.mean != kNowhere) mean = call.input<compute_t<T>>(at.mean);
-    rstd = call.input<compute_t<T>>(at.rstd);
-    if (call.attributes[at.need_dx]) dx = call.output<T>(at.dx);
-    dropout = Dropout(call, at.seed, call.attributes[at.dropout]);
-    if (dropout.seed && call.attributes[at.need_dropped_dx]) dropped_dx = call.output<T>(at.dropped_dx);
-    need_dweight = weight.data && call.attributes[at.need_dweight];
-    dweight = call.outputs[at.dweight];
-    if (at.bias != kNowhere) {
-      need_dbias = call.inputs[at.bias] && call.attributes[at.need_dbias];
-      dbias = call.outputs[at.dbias];
-    }
-    slabs = slabs_of(rows);
-    partials = static_cast<compute_t<T>*>(call.workspace);
-    row_sums = partials + (need_dweight + need_dbias) * slabs.count * cols;
-  }
-
   int64_t rows, cols;
   const T* dy;
   int64_t dy_stride;
@@ -163,23 +206,59 @@ struct NormBackward {
   int64_t ds_stride;
   Parameter weight;  // absent: as if weight + offset were 1
   double offset;
-  const compute_t<T>* mean = nullptr;  // null: RMSNorm
+  const compute_t<T>* mean;  // null: RMSNorm
   const compute_t<T>* rstd;
   Dropout dropout;
-  T *dx = nullptr, *dropped_dx = nullptr;  // null: not needed
-  bool need_dweight, need_dbias = false;
+  T *dx, *dropped_dx;  // null: not needed
+  bool need_dweight, need_dbias;
   View dweight, dbias;
   Slabs slabs;
   compute_t<T>* partials;  // [slabs][cols] for dweight if that is needed, then the same for dbias
   compute_t<T>* row_sums;  // CUDA: [rows][2], for kernels that read a row more than once. CPU: weight + offset
 };
 
-Status norm_forward_rule(Rule& rule, const NormForwardPlaces& at);
-size_t norm_forward_workspace(const Call& call, const NormForwardPlaces& at);
-Status norm_forward_cpu(const Call& call, const NormForwardPlaces& at);
-
-Status norm_backward_rule(Rule& rule, const NormBackwardPlaces& at);
-size_t norm_backward_workspace(const Call& call, const NormBackwardPlaces& at);
-Status norm_backward_cpu(const Call& call, const NormBackwardPlaces& at);
+template <const Signature& kOp, class T>
+NormBackward<T> norm_backward_of(const Call& call) {
+  constexpr int kDy = input_of(kOp, "dy"), kX = input_of(kOp, "x"), kDs = input_of(kOp, "ds");
+  constexpr int kWeight = input_of(kOp, "weight"), kBias = find_input(kOp, "bias"), kSeed = input_of(kOp, "seed");
+  constexpr int kMean = find_input(kOp, "mean"), kRstd = input_of(kOp, "rstd");
+  constexpr int kDx = output_of(kOp, "dx"), kDroppedDx = output_of(kOp, "dropped_dx");
+  constexpr int kDweight = output_of(kOp, "dweight"), kDbias = find_output(kOp, "dbias");
+  constexpr auto kOffset = find_attribute<double>(kOp, "weight_offset"), kRate = attribute_of<double>(kOp, "dropout");
+  constexpr auto kNeedDx = attribute_of<bool>(kOp, "need_dx"),
+                 kNeedDroppedDx = attribute_of<bool>(kOp, "need_dropped_dx"),
+                 kNeedDweight = attribute_of<bool>(kOp, "need_dweight"),
+                 kNeedDbias = find_attribute<bool>(kOp, "need_dbias");
+  has_only(kOp, {kDy, kX, kDs, kWeight, kBias, kSeed, kMean, kRstd}, {kDx, kDroppedDx, kDweight, kDbias},
+           {kOffset.place, kRate.place, kNeedDx.place, kNeedDroppedDx.place, kNeedDweight.place, kNeedDbias.place});
+  const Attributes& attributes = call.attributes;
+  const Rows x_rows = as_rows(*call.inputs[kX]);
+  const Parameter weight = parameter(call, kWeight);
+  const Dropout dropout(call, kSeed, attributes[kRate]);
+  NormBackward<T> norm{.rows = x_rows.count,
+                       .cols = x_rows.size,
+                       .dy = call.input<T>(kDy),
+                       .dy_stride = row_stride(call, kDy),
+                       .x = call.input<T>(kX),
+                       .x_stride = x_rows.stride,
+                       .ds = call.input<T>(kDs),
+                       .ds_stride = row_stride(call, kDs),
+                       .weight = weight,
+                       .offset = attributes.or_zero(kOffset),
+                       .mean = call.input<compute_t<T>>(kMean),
+                       .rstd = call.input<compute_t<T>>(kRstd),
+                       .dropout = dropout,
+                       .dx = attributes[kNeedDx] ? call.output<T>(kDx) : nullptr,
+                       .dropped_dx = dropout.seed && attributes[kNeedDroppedDx] ? call.output<T>(kDroppedDx) : nullptr,
+                       .need_dweight = weight.data && attributes[kNeedDweight],
+                       .need_dbias = call.find(kBias) && attributes.or_zero(kNeedDbias),
+                       .dweight = call.outputs[kDweight],
+                       .dbias = kDbias == kNowhere ? View() : call.outputs[kDbias],
+                       .slabs = slabs_of(x_rows.count),
+                       .partials = static_cast<compute_t<T>*>(call.workspace),
+                       .row_sums = nullptr};
+  norm.row_sums = norm.partials + (norm.need_dweight + norm.need_dbias) * norm.slabs.count * norm.cols;
+  return norm;
+}
 
 }  // namespace fusedops

@@ -5,10 +5,301 @@
 // added by a second, small kernel, in a fixed order. The forward's statistics save another pass over x.
 #pragma once
 
+#include "core/cuda/prefetch.cuh"
+#include "core/cuda/random_words.cuh"
 #include "core/cuda/reduce.cuh"
-#include "ops/normalization/norm_backward_block.cuh"
+#include "core/cuda/rounding.cuh"
+#include "core/cuda/rows.cuh"
+#include "ops/normalization/norm.h"
 
 namespace fusedops::cuda {
+
+// One block has a multiprocessor to itself: 128 registers a thread hold 16 sums per parameter (8 in float64) beside the
+// rows, and its shared memory holds the rows of the steps to come.
+inline constexpr int kNormBackwardThreads = 512;
+template <class T>
+inline constexpr int kNormBackwardPacks = sizeof(T) == 2 ? 2 : 4;
+// Rows that a thread takes in a step: two of 16 bits, which share the latency of a sum.
+template <class T>
+inline constexpr int kNormBackwardDepth = sizeof(T) == 2 ? 2 : 1;
+// Steps that are prefetched: 128 or 192 KiB.
+template <class T>
+constexpr int norm_backward_stages(int tensors) {
+  return sizeof(T) == 2 && tensors == 2 ? 3 : 2;
+}
+
+template <class T>
+RowGroups norm_backward_groups(int64_t cols) {
+  return row_groups<T, kNormBackwardPacks<T>>(cols, kNormBackwardThreads, kNormBackwardThreads);
+}
+
+// How the work is cut into tiles: a slab of rows by some columns, which are the whole row unless that is too long for
+// the threads of a block.
+struct NormBackwardPlan {
+  RowGroups groups;
+  int step_rows;  // rows of a step: side by side, and the depth of each thread
+  Slabs slabs;
+  int64_t column_tiles;  // of a row
+  int steps;             // in which a block walks a slab
+};
+
+// A tile, as a block walks it.
+struct NormTile {
+  template <class T>
+  __device__ NormTile(const NormBackward<T>& norm, const NormBackwardPlan& plan, int64_t index)
+      : slab(plan.column_tiles == 1 ? index : index / plan.column_tiles),
+        row(slab * plan.step_rows),
+        end(norm.rows),
+        column((index - slab * plan.column_tiles) * plan.groups.tile),
+        columns(static_cast<int>(min(int64_t(plan.groups.tile), norm.cols - column))) {}
+
+  int64_t slab, row, end, column;
+  int columns;
+};
+
+// The statistics of a row.
+template <bool kCentered, class A>
+struct NormStatistics {
+  A mean = 0, rstd = 0;
+
+  template <class T>
+  __device__ void load(const NormBackward<T>& norm, int64_t row, int64_t end) {
+    rstd = row < end ? norm.rstd[row] : A(0);
+    if constexpr (kCentered) mean = row < end ? norm.mean[row] : A(0);
+  }
+
+  __device__ A xhat(A x) const { return product(kCentered ? x - mean : x, rstd); }
+};
+
+// The sums over a row: of wdy * xhat, and of wdy, which RMSNorm does not need.
+template <bool kCentered>
+inline constexpr int kNormSums = kCentered ? 2 : 1;
+
+// `count`: how many elements of the pack exist; in an aligned row all or none. Others must not contribute 0 * inf.
+template <bool kAligned, bool kCentered, class T, class A, class Weight>
+__device__ Sums<A, kNormSums<kCentered>> terms(const Pack<T>& dy, const Pack<T>& x, const Weight& weight,
+                                               const NormStatistics<kCentered, A>& row, int64_t count) {
+  Sums<A, kNormSums<kCentered>> sums;
+#pragma unroll
+  for (int i = 0; i < kPackSize<T>; ++i) {
+    if (!kAligned && i >= count) continue;
+    const A wdy = product(element(dy, i), weight[i]);
+    sums[0] = fused(wdy, row.xhat(element(x, i)), sums[0]);
+    if constexpr (kCentered) sums[1] += wdy;
+  }
+  return count > 0 ? sums : Sums<A, kNormSums<kCentered>>();
+}
+
+// kTensors: 2 for dy and x, 3 with ds.
+template <bool kAligned, bool kCentered, bool kDropout, bool kMixed, int kTensors, class T>
+class NormBackwardBlock {
+ public:
+  using A = compute_t<T>;
+  static constexpr int kThreads = kNormBackwardThreads, kPacks = kNormBackwardPacks<T>, kPack = kPackSize<T>;
+  static constexpr int kDepth = kNormBackwardDepth<T>, kSums = kNormSums<kCentered>;
+  static constexpr int kStages = norm_backward_stages<T>(kTensors);
+  using Statistics = NormStatistics<kCentered, A>;
+  using Rows = Prefetch<T, kThreads, kStages, kDepth * kPacks * kTensors>;
+
+  __device__ NormBackwardBlock(const NormBackward<T>& norm, const NormBackwardPlan& plan, char* memory)
+      : norm_(norm),
+        plan_(plan),
+        staged_(memory),
+        side_sums_(reinterpret_cast<A*>(kAligned ? memory + Rows::kBytes : memory)),
+        me_(plan.groups, 0),
+        inverse_size_(A(1) / static_cast<A>(norm.cols)) {}
+
+  __device__ void run() {
+    const int64_t tiles = plan_.slabs.count * plan_.column_tiles;
+    for (int64_t index = blockIdx.x; index < tiles; index += gridDim.x) {
+      const NormTile tile(norm_, plan_, index);
+      load_weight(tile);
+      load_statistics(tile, tile.row);
+      for (int step = 0; step < kStages; ++step) prefetch(tile, step);
+      for (int step = 0; step < plan_.steps; ++step) process(tile, step);
+      if (norm_.need_dweight) store_sums(tile, dweight_, norm_.partials);
+      if (kCentered && norm_.need_dbias)
+        store_sums(tile, dbias_, norm_.partials + norm_.need_dweight * plan_.slabs.count * norm_.cols);
+      __syncthreads();  // an odd number of steps: the next slab's first sum takes the scratch of this one's last
+    }
+  }
+
+ private:
+  // The rows of the slabs alternate: what all blocks read at a time lies together in memory.
+  __device__ int64_t row_step() const { return plan_.slabs.count * plan_.step_rows; }
+
+  __device__ void load_weight(const NormTile& tile) {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int at = me_.at<T>(p);
+      weight_[p].load(norm_.weight, tile.column + at, tile.columns - at, kAbsentWeight,
+                      norm_.weight.data ? static_cast<A>(norm_.offset) : A(0));
+    }
+  }
+
+  __device__ void load_statistics(const NormTile& tile, int64_t first) {
+#pragma unroll
+    for (int d = 0; d < kDepth; ++d) next_[d].load(norm_, row_at(first, d), tile.end);
+  }
+
+  __device__ int64_t row_at(int64_t first, int d) const { return first + place_at(d); }
+  __device__ int place_at(int d) const { return d * plan_.groups.rows_per_block + static_cast<int>(me_.row); }
+
+  // Where pack p of row d of a step lies, in the order dy, x, ds.
+  static __device__ int place(int tensor, int d, int p) { return (d * kPacks + p) * kTensors + tensor; }
+
+  __device__ void prefetch(const NormTile& tile, int step) const {
+    if constexpr (kAligned) {
+      const int64_t first = tile.row + step * row_step();
+      if (step < plan_.steps) {
+#pragma unroll
+        for (int d = 0; d < kDepth; ++d) {
+          const int64_t row = row_at(first, d);
+          const int columns = row < tile.end ? tile.columns : 0;
+#pragma unroll
+          for (int p = 0; p < kPacks; ++p) {
+            const int at = me_.at<T>(p);
+            const auto prefetch = [&](int tensor, const T* data, int64_t stride) {
+              staged_.prefetch(step, place(tensor, d, p), data + row * stride + tile.column + at, at < columns);
+            };
+            prefetch(0, norm_.dy, norm_.dy_stride);
+            prefetch(1, norm_.x, norm_.x_stride);
+            if constexpr (kTensors == 3) prefetch(2, norm_.ds, norm_.ds_stride);
+          }
+        }
+      }
+      staged_.commit();
+    }
+  }
+
+  // The rows of one step: their sums, then dx and their terms of the columns' sums. Elements are read from shared
+  // memory twice rather than held in registers.
+  __device__ void process(const NormTile& tile, int step) {
+    const int64_t first = tile.row + step * row_step();
+    const auto load = [&](int tensor, const T* data, int64_t stride, int d, int p) {
+      if constexpr (kAligned) return staged_.get(step, place(tensor, d, p));
+      const int at = me_.at<T>(p), columns = row_at(first, d) < tile.end ? tile.columns : 0;
+      return load_row_pack<kAligned>(data + row_at(first, d) * stride + tile.column + at, columns - at);
+    };
+    if constexpr (kAligned) staged_.wait();
+    Statistics statistics[kDepth];
+#pragma unroll
+    for (int d = 0; d < kDepth; ++d) statistics[d] = next_[d];
+    load_statistics(tile, first + row_step());  // a step ahead
+
+    Sums<A, kDepth * kSums> sums;
+    if (plan_.column_tiles == 1) {
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p)
+#pragma unroll
+        for (int d = 0; d < kDepth; ++d) {
+          auto of_pack =
+              terms<kAligned>(load(0, norm_.dy, norm_.dy_stride, d, p), load(1, norm_.x, norm_.x_stride, d, p),
+                              weight_[p], statistics[d], tile.columns - me_.at<T>(p));
+#pragma unroll
+          for (int k = 0; k < kSums; ++k) sums[d * kSums + k] += of_pack[k];
+        }
+      sums = row_reduce(me_, sums, scratch(step), [](const auto& a, const auto& b) { return a + b; });
+    } else {
+#pragma unroll
+      for (int d = 0; d < kDepth; ++d)
+#pragma unroll
+        for (int k = 0; k < kSums; ++k)
+          if (row_at(first, d) < tile.end) sums[d * kSums + k] = norm_.row_sums[2 * row_at(first, d) + k];
+    }
+
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      A dweight[kPack] = {}, dbias[kPack] = {};
+#pragma unroll
+      for (int d = 0; d < kDepth; ++d) {
+        const Pack<T> dy = load(0, norm_.dy, norm_.dy_stride, d, p), x = load(1, norm_.x, norm_.x_stride, d, p);
+        const A mean_wdy_xhat = product(sums[d * kSums], inverse_size_);
+        A mean_wdy = 0;
+        if constexpr (kCentered) mean_wdy = product(sums[d * kSums + 1], inverse_size_);
+        A dx[kPack];
+#pragma unroll
+        for (int i = 0; i < kPack; ++i) {
+          const A xhat = statistics[d].xhat(element(x, i)), dy_i = element(dy, i), wdy = product(dy_i, weight_[p][i]);
+          dweight[i] = fused(dy_i, xhat, dweight[i]);
+          dbias[i] += dy_i;
+          dx[i] = product(statistics[d].rstd, fused(-xhat, mean_wdy_xhat, kCentered ? wdy - mean_wdy : wdy));
+        }
+        if constexpr (kTensors == 3) {
+          const Pack<T> ds = load(2, norm_.ds, norm_.ds_stride, d, p);
+#pragma unroll
+          for (int i = 0; i < kPack; ++i) dx[i] += element(ds, i);
+        }
+        const int at = me_.at<T>(p), columns = row_at(first, d) < tile.end ? tile.columns : 0;
+        if (norm_.dx)
+          store_row_pack<kAligned>(rounded<T>(dx), norm_.dx + row_at(first, d) * norm_.cols + tile.column + at,
+                                   columns - at);
+        if constexpr (kDropout) {
+          const int64_t position = row_at(first, d) * norm_.cols + tile.column + at;
+          const auto dropped = norm_.dropout.template prepared<T>();
+          const RandomWords<kPack, kAligned> words(dropped.seed, position);
+#pragma unroll
+          for (int i = 0; i < kPack; ++i) dx[i] = dropped(words[i], dx[i]);
+          if (norm_.dropped_dx) store_row_pack<kAligned>(rounded<T>(dx), norm_.dropped_dx + position, columns - at);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) {
+        dweight_[p][i] += dweight[i];
+        dbias_[p][i] += dbias[i];
+      }
+    }
+    prefetch(tile, step + kStages);
+  }
+
+  // Writes the columns' sums of a slab, after adding those of rows side by side, and resets them.
+  __device__ void store_sums(const NormTile& tile, A (&sums)[kPacks][kPack], A* partials) {
+    const int side_by_side = plan_.groups.rows_per_block, width = plan_.groups.tile;
+    partials += tile.slab * norm_.cols + tile.column;
+    if (side_by_side == 1) {
+      for_each(sums, [&](int at, A& sum) {
+        if (at < tile.columns) partials[at] = sum;
+        sum = 0;
+      });
+      return;
+    }
+    __syncthreads();
+    for_each(sums, [&](int at, A& sum) {
+      side_sums_[static_cast<int>(me_.row) * width + at] = sum;
+      sum = 0;
+    });
+    for (int half = side_by_side / 2; half > 0; half /= 2) {
+      __syncthreads();
+      for (int i = threadIdx.x; i < half * width; i += kThreads) side_sums_[i] += side_sums_[i + half * width];
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < tile.columns; i += kThreads) partials[i] = side_sums_[i];
+  }
+
+  template <class Body>
+  __device__ void for_each(A (&sums)[kPacks][kPack], Body body) const {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p)
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) body(me_.at<T>(p) + i, sums[p][i]);
+  }
+
+  // Scratch for one reduction, alternating from step to step.
+  static __device__ Sums<A, kDepth * kSums>* scratch(int step) {
+    __shared__ Sums<A, kDepth * kSums> sums[2][32];
+    return sums[step & 1];
+  }
+
+  const NormBackward<T>& norm_;
+  const NormBackwardPlan& plan_;
+  const Rows staged_;
+  A* side_sums_;          // of the columns, for rows side by side
+  const RowThread<> me_;  // me_.row: of the rows side by side
+  const A inverse_size_;
+  Statistics next_[kDepth];
+  HeldParameter<kAligned, kMixed || !kCentered, T> weight_[kPacks];  // with the offset of RMSNorm
+  A dweight_[kPacks][kPack] = {}, dbias_[kPacks][kPack] = {};
+};
 
 template <bool kAligned, bool kCentered, bool kDropout, bool kMixed, int kTensors, class T>
 __global__ void __launch_bounds__(kNormBackwardThreads)
@@ -19,7 +310,7 @@ __global__ void __launch_bounds__(kNormBackwardThreads)
       .run();
 }
 
-// The sums of rows that are too long for a block to hold. The rows are read here, and again by the kernel above.
+// The sums of rows that are too long for a block to hold. The rows are read here, and again by norm_backward_kernel.
 template <bool kAligned, bool kCentered, class T>
 __global__ void __launch_bounds__(kMostRowThreads) norm_row_sums_kernel(NormBackward<T> norm, RowGroups groups) {
   using A = compute_t<T>;
@@ -45,7 +336,7 @@ __global__ void __launch_bounds__(kMostRowThreads) norm_row_sums_kernel(NormBack
 }
 
 template <bool kAligned, bool kCentered, bool kDropout, bool kMixed, int kTensors, class T>
-Status launch_norm_backward(const NormBackward<T>& norm, const Context& context) {
+Status launch_norm_backward_kernel(const NormBackward<T>& norm, const Context& context) {
   using Block = NormBackwardBlock<kAligned, kCentered, kDropout, kMixed, kTensors, T>;
   NormBackwardPlan plan;
   plan.groups = norm_backward_groups<T>(norm.cols);
@@ -59,7 +350,7 @@ Status launch_norm_backward(const NormBackward<T>& norm, const Context& context)
   const int shared_bytes = (kAligned ? Block::Rows::kBytes : 0) + side_sums_bytes;
   if constexpr (kAligned)  // GPUs other than 9.0 and 10.0 have less: the same bits, without prefetching
     if (shared_bytes + kDeclaredShared > device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin))
-      return launch_norm_backward<false, kCentered, kDropout, true, kTensors>(norm, context);
+      return launch_norm_backward_kernel<false, kCentered, kDropout, true, kTensors>(norm, context);
   if (plan.column_tiles > 1)
     FUSEDOPS_TRY(launch(context, norm_row_sums_kernel<kAligned, kCentered, T>, norm.rows, kMostRowThreads, norm,
                         row_groups<T, 1>(norm.cols, kMostRowThreads)));
@@ -71,12 +362,12 @@ Status launch_norm_backward(const NormBackward<T>& norm, const Context& context)
 
 template <bool kAligned, bool kCentered, bool kDropout, bool kMixed, class T>
 Status norm_backward_with_or_without_ds(const NormBackward<T>& norm, const Context& context) {
-  return norm.ds ? launch_norm_backward<kAligned, kCentered, kDropout, kMixed, 3>(norm, context)
-                 : launch_norm_backward<kAligned, kCentered, kDropout, kMixed, 2>(norm, context);
+  return norm.ds ? launch_norm_backward_kernel<kAligned, kCentered, kDropout, kMixed, 3>(norm, context)
+                 : launch_norm_backward_kernel<kAligned, kCentered, kDropout, kMixed, 2>(norm, context);
 }
 
 template <bool kCentered, bool kDropout, class T>
-Status norm_backward(const NormBackward<T>& norm, const Context& context) {
+Status launch_norm_backward(const NormBackward<T>& norm, const Context& context) {
   using A = compute_t<T>;
   constexpr bool kCanMix = sizeof(T) == 2;
   const bool aligned = are_rows_aligned(norm.cols, norm.dy, norm.dy_stride) &&
@@ -96,6 +387,15 @@ Status norm_backward(const NormBackward<T>& norm, const Context& context) {
   if (norm.need_dweight) FUSEDOPS_TRY(sum_slabs(context, rest, slabs, norm.cols, norm.dweight));
   if (norm.need_dweight) rest += slabs * norm.cols;
   return norm.need_dbias ? sum_slabs(context, rest, slabs, norm.cols, norm.dbias) : Status();
+}
+
+// kDropout: the call has a seed.
+template <const Signature& kOp, bool kDropout = false>
+Status norm_backward(const Call& call) {
+  return dispatch(call.inputs[input_of(kOp, "x")]->dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    return launch_norm_backward<kIsCentered<kOp>, kDropout>(norm_backward_of<kOp, T>(call), call.context);
+  });
 }
 
 }  // namespace fusedops::cuda

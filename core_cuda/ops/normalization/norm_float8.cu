@@ -1,17 +1,9 @@
-#include "ops/normalization/layer_norm.h"
 #include "ops/normalization/norm_float8.cuh"
-#include "ops/normalization/rms_norm.h"
 
 namespace fusedops {
 
-Status rms_norm_float8_cuda(const Call& call) { return cuda::norm_float8</*kCentered=*/false>(call, kRmsNormFloat8); }
-
-Status add_rms_norm_float8_cuda(const Call& call) {
-  return cuda::norm_float8</*kCentered=*/false>(call, kAddRmsNormFloat8);
-}
-
-Status layer_norm_float8_cuda(const Call& call) {
-  return cuda::norm_float8</*kCentered=*/true>(call, kLayerNormFloat8);
-}
+Status rms_norm_float8_cuda(const Call& call) { return cuda::norm_float8<kRmsNormFloat8>(call); }
+Status add_rms_norm_float8_cuda(const Call& call) { return cuda::norm_float8<kAddRmsNormFloat8>(call); }
+Status layer_norm_float8_cuda(const Call& call) { return cuda::norm_float8<kLayerNormFloat8>(call); }
 
 }  // namespace fusedops

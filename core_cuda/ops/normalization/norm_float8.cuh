@@ -211,17 +211,17 @@ Status norm_float8_pass(const NormForward<T>& norm, const Float8Result<compute_t
   return run(tiles, groups.grid(norm.rows), groups);
 }
 
-template <bool kCentered>
-Status norm_float8(const Call& call, const NormForwardPlaces& places) {
-  return dispatch(call.inputs[places.x]->dtype, [&](auto tag) {
+template <const Signature& kOp>
+Status norm_float8(const Call& call) {
+  return dispatch(call.inputs[input_of(kOp, "x")]->dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    NormForward<T> norm(call, places);
-    const Float8Result<compute_t<T>> result(call, places.float8, norm.cols, call.workspace);
+    NormForward<T> norm = norm_forward_of<kOp, T>(call);
+    const Float8Result<compute_t<T>> result(call, float8_places(kOp), norm.cols, call.workspace);
     return quantize(call.context, result, [&](const Float8Result<compute_t<T>>& pass, bool is_last) {
       // The first of two passes has written the sum: the second has nothing to add.
       if (is_last && result.is_of_all() && norm.residual)
         norm.x = norm.s, norm.x_stride = norm.cols, norm.residual = nullptr;
-      return norm_float8_pass<kCentered>(norm, pass, call.context);
+      return norm_float8_pass<kIsCentered<kOp>>(norm, pass, call.context);
     });
   });
 }

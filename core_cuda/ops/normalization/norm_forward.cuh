@@ -7,7 +7,7 @@
 
 #include "core/cuda/random_words.cuh"
 #include "core/cuda/row_variants.cuh"
-#include "ops/normalization/norm_parameters.cuh"
+#include "ops/normalization/norm.h"
 
 namespace fusedops::cuda {
 
@@ -294,7 +294,7 @@ auto norm_forward_kernel_for(int threads) {
 }
 
 template <bool kCentered, bool kDropout, class T>
-Status norm_forward(const NormForward<T>& norm, const Context& context) {
+Status launch_norm_forward(const NormForward<T>& norm, const Context& context) {
   using A = compute_t<T>;
   constexpr bool kCanMix = sizeof(T) == 2;
   const bool aligned = are_rows_aligned(norm.cols, norm.x, norm.x_stride) &&
@@ -324,6 +324,15 @@ Status norm_forward(const NormForward<T>& norm, const Context& context) {
   if (mixed) return run(norm_forward_kernel_for<kCentered, kDropout, kCanMix, T>(groups.threads), groups);
   if (variant == kMany) return run(norm_forward_kernel_for<kCentered, kDropout, false, T>(groups.threads), groups);
   return run(norm_forward_kernel<true, kCentered, kDropout, false, kFew, 0, T>, with_half_the_packs(groups));
+}
+
+// kDropout: the call has a seed. Kernels with dropout are in files of their own, which are compiled beside the others.
+template <const Signature& kOp, bool kDropout = false>
+Status norm_forward(const Call& call) {
+  return dispatch(call.inputs[input_of(kOp, "x")]->dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    return launch_norm_forward<kIsCentered<kOp>, kDropout>(norm_forward_of<kOp, T>(call), call.context);
+  });
 }
 
 }  // namespace fusedops::cuda

@@ -88,12 +88,8 @@ Status adamw_cpu(const Call& call) {
 
 }  // namespace
 
-const Operator& adamw() {
-  static const Operator op{
-      kAdamw,
-      {.rule = adamw_rule, .workspace = adamw_workspace, .cpu = adamw_cpu, .cuda = adamw_cuda},
-  };
-  return op;
+Operator adamw() {
+  return {kAdamw, {.rule = adamw_rule, .workspace = adamw_workspace, .cpu = adamw_cpu, .cuda = adamw_cuda}};
 }
 
 }  // namespace fusedops

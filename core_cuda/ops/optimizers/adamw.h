@@ -21,27 +21,21 @@
 
 namespace fusedops {
 
-inline constexpr Signature kAdamw{.name = "adamw",
-                                  .inputs = {{.name = "params", .kind = Kind::list, .updated = true},
-                                             {"grads", Kind::list},
-                                             {.name = "exp_avgs", .kind = Kind::list, .updated = true},
-                                             {.name = "exp_avg_sqs", .kind = Kind::list, .updated = true},
-                                             {.name = "max_exp_avg_sqs", .kind = Kind::list, .updated = true},
-                                             {.name = "steps", .kind = Kind::list, .updated = true},
-                                             {.name = "masters", .kind = Kind::list, .updated = true},
-                                             {"lr", Kind::scalar},
-                                             {"step", Kind::optional},
-                                             {"grad_scale", Kind::optional},
-                                             {"found_inf", Kind::optional},
-                                             {"clip", Kind::optional}},
-                                  .attributes = {{.name = "beta1", .value = "0.9", .bounds = kBelowOne},
-                                                 {.name = "beta2", .value = "0.999", .bounds = kBelowOne},
-                                                 {.name = "eps", .value = "1e-8", .bounds = kNotNegative},
-                                                 {.name = "weight_decay", .value = "0.01", .bounds = kFinite},
-                                                 {"decoupled", Type::boolean, "true"},
-                                                 {"epsilon_hat", Type::boolean, "false"},
-                                                 {"maximize", Type::boolean, "false"}},
-                                  .axes = {{"..., ..., ..., ..., ..., 1, ..., 1, 1, 1, 1, 1 ->"}}};
+inline constexpr Input kOptionalStep{"step", Kind::optional};
+
+inline constexpr Signature kAdamw{
+    .name = "adamw",
+    .inputs = {updated_list("params"), kGrads, updated_list("exp_avgs"), updated_list("exp_avg_sqs"),
+               updated_list("max_exp_avg_sqs"), updated_list("steps"), updated_list("masters"), kLr, kOptionalStep,
+               kGradScale, kFoundInf, kClip},
+    .attributes = {{.name = "beta1", .value = "0.9", .bounds = kBelowOne},
+                   {.name = "beta2", .value = "0.999", .bounds = kBelowOne},
+                   {.name = "eps", .value = "1e-8", .bounds = kNotNegative},
+                   {.name = "weight_decay", .value = "0.01", .bounds = kFinite},
+                   {"decoupled", Type::boolean, "true"},
+                   {"epsilon_hat", Type::boolean, "false"},
+                   {"maximize", Type::boolean, "false"}},
+    .axes = {{"..., ..., ..., ..., ..., 1, ..., 1, 1, 1, 1, 1 ->"}}};
 
 // What holds for all elements of a parameter.
 template <class C>
@@ -176,7 +170,7 @@ Status with_adamw_update(const Call& call, const AdamwOptions& options, Run&& ru
   });
 }
 
-const Operator& adamw();
+Operator adamw();
 FUSEDOPS_CUDA_KERNEL Status adamw_cuda(const Call& call);
 
 }  // namespace fusedops

@@ -55,12 +55,10 @@ Status global_norm_cpu(const Call& call) {
 
 }  // namespace
 
-const Operator& global_norm() {
-  static const Operator op{
+Operator global_norm() {
+  return {
       kGlobalNorm,
-      {.rule = global_norm_rule, .workspace = global_norm_workspace, .cpu = global_norm_cpu, .cuda = global_norm_cuda},
-  };
-  return op;
+      {.rule = global_norm_rule, .workspace = global_norm_workspace, .cpu = global_norm_cpu, .cuda = global_norm_cuda}};
 }
 
 }  // namespace fusedops

@@ -10,7 +10,7 @@ namespace fusedops {
 inline constexpr Signature kGlobalNorm{
     .name = "global_norm", .inputs = {{"tensors", Kind::list}}, .outputs = {{"norm", "compute(tensors)"}}};
 
-const Operator& global_norm();
+Operator global_norm();
 FUSEDOPS_CUDA_KERNEL Status global_norm_cuda(const Call& call);
 
 }  // namespace fusedops

@@ -12,6 +12,12 @@
 
 namespace fusedops {
 
+// Inputs of the signatures in adamw.h and sgd.h, which describe them.
+constexpr Input updated_list(const char* name) { return {.name = name, .kind = Kind::list, .updated = true}; }
+inline constexpr Input kGrads{"grads", Kind::list}, kLr{"lr", Kind::scalar};
+inline constexpr Input kGradScale{"grad_scale", Kind::optional}, kFoundInf{"found_inf", Kind::optional},
+    kClip{"clip", Kind::optional};
+
 // What a call reads once besides lists: inputs of the same names, as the signatures in adamw.h and sgd.h describe them.
 struct StepScalars {
   Scalar lr, clip{.number = 1}, grad_scale{.number = 1}, found_inf;

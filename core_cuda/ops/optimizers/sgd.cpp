@@ -20,9 +20,6 @@ Status sgd_cpu(const Call& call) {
 
 }  // namespace
 
-const Operator& sgd() {
-  static const Operator op{kSgd, {.rule = sgd_rule, .cpu = sgd_cpu, .cuda = sgd_cuda}};
-  return op;
-}
+Operator sgd() { return {kSgd, {.rule = sgd_rule, .cpu = sgd_cpu, .cuda = sgd_cuda}}; }
 
 }  // namespace fusedops

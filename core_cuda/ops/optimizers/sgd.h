@@ -18,23 +18,18 @@
 
 namespace fusedops {
 
-inline constexpr Signature kSgd{.name = "sgd",
-                                .inputs = {{.name = "params", .kind = Kind::list, .updated = true},
-                                           {"grads", Kind::list},
-                                           {.name = "momentums", .kind = Kind::list, .updated = true},
-                                           {"lr", Kind::scalar},
-                                           {"grad_scale", Kind::optional},
-                                           {"found_inf", Kind::optional},
-                                           {"clip", Kind::optional}},
-                                .attributes = {{.name = "momentum", .value = "0.0", .bounds = kFiniteNotNegative},
-                                               {.name = "dampening", .value = "0.0", .bounds = kFinite},
-                                               {.name = "weight_decay", .value = "0.0", .bounds = kFinite},
-                                               {"decoupled", Type::boolean, "false"},
-                                               {"nesterov", Type::boolean, "false"},
-                                               {"maximize", Type::boolean, "false"},
-                                               {"first", Type::boolean, "false"},
-                                               {"velocity", Type::boolean, "false"}},
-                                .axes = {{"..., ..., ..., 1, 1, 1, 1 ->"}}};
+inline constexpr Signature kSgd{
+    .name = "sgd",
+    .inputs = {updated_list("params"), kGrads, updated_list("momentums"), kLr, kGradScale, kFoundInf, kClip},
+    .attributes = {{.name = "momentum", .value = "0.0", .bounds = kFiniteNotNegative},
+                   {.name = "dampening", .value = "0.0", .bounds = kFinite},
+                   {.name = "weight_decay", .value = "0.0", .bounds = kFinite},
+                   {"decoupled", Type::boolean, "false"},
+                   {"nesterov", Type::boolean, "false"},
+                   {"maximize", Type::boolean, "false"},
+                   {"first", Type::boolean, "false"},
+                   {"velocity", Type::boolean, "false"}},
+    .axes = {{"..., ..., ..., 1, 1, 1, 1 ->"}}};
 
 template <class C>
 struct SgdFunction {
@@ -116,7 +111,7 @@ Status with_sgd_update(const Call& call, Run&& run) {
   });
 }
 
-const Operator& sgd();
+Operator sgd();
 FUSEDOPS_CUDA_KERNEL Status sgd_cuda(const Call& call);
 
 }  // namespace fusedops

@@ -8,21 +8,20 @@ constexpr int kTotal = input_of(kAccumulateMatmul, "total"), kA = input_of(kAccu
 constexpr auto kTransposeA = attribute_of<bool>(kAccumulateMatmul, "transpose_a");
 constexpr auto kTransposeB = attribute_of<bool>(kAccumulateMatmul, "transpose_b");
 
-Status accumulate_rule(Rule& rule) {
+Status total_rule(Rule& rule) {
   Shape product;
   FUSEDOPS_TRY(product_rule(rule, kA, kB, rule.attributes[kTransposeA], rule.attributes[kTransposeB], &product));
   Shape& total = rule.inputs[kTotal];
   const DType dtype = compute_dtype(product.dtype);
   if (total.dtype != dtype) return rule.must(kTotal, std::string("be ") + name_of(dtype), name_of(total.dtype));
-  if (!total.ranked || !product.ranked) return {};
-  bool equal = total.rank == product.rank;
-  for (int i = 0; equal && i < product.rank; ++i) equal = rule.same(product.dims[i], total.dims[i]);
-  return equal ? Status() : rule.must(kTotal, "have the shape of the product, " + rule.show(product), rule.show(total));
+  return rule.same_shape(product, total)
+             ? Status()
+             : rule.must(kTotal, "have the shape of the product, " + rule.show(product), rule.show(total));
 }
 
-size_t accumulate_workspace(const Call& call) { return call.context.cuda ? accumulated_product(call).workspace() : 0; }
+size_t total_workspace(const Call& call) { return call.context.cuda ? accumulated_product(call).workspace() : 0; }
 
-Status accumulate_cpu(const Call& call) { return multiply_cpu(accumulated_product(call), call.context); }
+Status total_cpu(const Call& call) { return multiply_cpu(accumulated_product(call), call.context); }
 
 }  // namespace
 
@@ -32,15 +31,9 @@ Matmul accumulated_product(const Call& call) {
       .to_sums(/*add=*/true);
 }
 
-const Operator& accumulate_matmul() {
-  static const Operator op{
-      kAccumulateMatmul,
-      {.rule = accumulate_rule,
-       .workspace = accumulate_workspace,
-       .cpu = accumulate_cpu,
-       .cuda = accumulate_matmul_cuda},
-  };
-  return op;
+Operator accumulate_matmul() {
+  return {kAccumulateMatmul,
+          {.rule = total_rule, .workspace = total_workspace, .cpu = total_cpu, .cuda = accumulate_matmul_cuda}};
 }
 
 }  // namespace fusedops

@@ -10,14 +10,12 @@ namespace fusedops {
 
 inline constexpr Signature kAccumulateMatmul{
     .name = "accumulate_matmul",
-    .inputs = {{.name = "total", .updated = true},
-               {"a", Kind::tensor, Layout::matrix},
-               {"b", Kind::tensor, Layout::matrix}},
+    .inputs = {{.name = "total", .updated = true}, matrix("a"), matrix("b")},
     .attributes = {{"transpose_a", Type::boolean, "false"}, {"transpose_b", Type::boolean, "false"}},
     .axes = {{"...mn/k, ...mk^transpose_a, ~...kn^transpose_b ->"}},
 };
 
-const Operator& accumulate_matmul();
+Operator accumulate_matmul();
 FUSEDOPS_CUDA_KERNEL Status accumulate_matmul_cuda(const Call& call);
 
 // The product whose c is the total.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "core/declaration/sub_call.h"
 #include "ops/activations/gated_act.h"
 #include "ops/products/linear.h"
 
@@ -37,22 +36,22 @@ class Calls {
         x_(MatrixView::of_rows(*call.inputs[kX])),
         gate_(linear_.dtype, linear_.rows, linear_.columns, linear_.columns, linear_.gate),
         up_(linear_.dtype, linear_.rows, linear_.columns, linear_.columns, linear_.up),
-        gate_product_(linear(), call),
-        up_product_(linear(), call),
-        act_(gated_act(), call) {
+        gate_product_(call),
+        up_product_(call),
+        act_(call) {
     if (!call.attributes[kKeep]) {
       memory_.take(gate_);
       memory_.take(up_);
     }
-    act_.call.inputs[input_of(kGatedAct, "gate")] = &gate_.view;
-    act_.call.inputs[input_of(kGatedAct, "up")] = &up_.view;
-    act_.call.outputs[output_of(kGatedAct, "y")] = call.outputs[kY];
-    act_.set(attribute_of<std::string>(kGatedAct, "activation"), call.attributes[kActivation]);
+    act_.input<"gate">() = &gate_.view;
+    act_.input<"up">() = &up_.view;
+    act_.output<"y">() = call.outputs[kY];
+    act_.set_text<"activation">(call.attributes[kActivation]);
     const bool transpose = call.attributes[kTransposeWeight];
     set_affine(gate_product_, x_, call.inputs[kGateWeight], call.inputs[kGateBias], transpose);
     set_affine(up_product_, x_, call.inputs[kUpWeight], call.inputs[kUpBias], transpose);
-    gate_product_.call.outputs[output_of(kLinear, "y")] = gate_.view;
-    up_product_.call.outputs[output_of(kLinear, "y")] = up_.view;
+    gate_product_.output<"y">() = gate_.view;
+    up_product_.output<"y">() = up_.view;
   }
 
   size_t workspace() const {
@@ -69,7 +68,8 @@ class Calls {
   GatedLinear linear_;
   Memory memory_;
   MatrixView x_, gate_, up_;
-  SubCall gate_product_, up_product_, act_;
+  SubCall<kLinear> gate_product_, up_product_;
+  SubCall<kGatedAct> act_;
 };
 
 }  // namespace
@@ -102,27 +102,24 @@ Matmul GatedLinear::up_product(void* to) const {
   return product;
 }
 
-size_t gated_linear_workspace(const Call& call) { return Calls(call, nullptr).workspace(); }
+size_t gated_linear_workspace(const Call& call) { return workspace_of_calls<Calls>(call); }
 
-Status gated_linear_in_parts(const Call& call) { return Calls(call, call.workspace).run(); }
+Status gated_linear_in_parts(const Call& call) { return run_calls<Calls>(call); }
 
-const Operator& gated_linear() {
-  static const Operator op{
-      kGatedLinear,
-      {.derivative = {{.op = "gated_linear_backward",
-                       .inputs = {"dy", "x", "gate_weight", "up_weight", "gate_bias", "up_bias", "gate", "up"},
-                       .gradients = {{"x", "dx"},
-                                     {"gate_weight", "dgate_weight"},
-                                     {"up_weight", "dup_weight"},
-                                     {"gate_bias", "dgate_bias"},
-                                     {"up_bias", "dup_bias"}}}},
-       .rule = rule_of_gated_linear,
-       .workspace = gated_linear_workspace,
-       .cpu = gated_linear_in_parts,
-       .cuda = gated_linear_cuda,
-       .autocast = true},
-  };
-  return op;
+Operator gated_linear() {
+  return {kGatedLinear,
+          {.derivative = {{.op = "gated_linear_backward",
+                           .inputs = {"dy", "x", "gate_weight", "up_weight", "gate_bias", "up_bias", "gate", "up"},
+                           .gradients = {{"x", "dx"},
+                                         {"gate_weight", "dgate_weight"},
+                                         {"up_weight", "dup_weight"},
+                                         {"gate_bias", "dgate_bias"},
+                                         {"up_bias", "dup_bias"}}}},
+           .rule = rule_of_gated_linear,
+           .workspace = gated_linear_workspace,
+           .cpu = gated_linear_in_parts,
+           .cuda = gated_linear_cuda,
+           .autocast = true}};
 }
 
 }  // namespace fusedops

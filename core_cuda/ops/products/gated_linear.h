@@ -12,11 +12,8 @@ namespace fusedops {
 // are empty unless keep is true; the backward then computes them again.
 inline constexpr Signature kGatedLinear{
     .name = "gated_linear",
-    .inputs = {{.name = "x", .layout = Layout::rows_apart},
-               {.name = "gate_weight", .layout = Layout::matrix, .parameter = true},
-               {.name = "up_weight", .layout = Layout::matrix, .parameter = true},
-               {.name = "gate_bias", .kind = Kind::optional, .parameter = true},
-               {.name = "up_bias", .kind = Kind::optional, .parameter = true}},
+    .inputs = {matrix_of_rows("x"), weight_matrix("gate_weight"), weight_matrix("up_weight"),
+               optional_parameter("gate_bias"), optional_parameter("up_bias")},
     .outputs = {{"y", "x"}, {"gate", "x", /*saved=*/true}, {"up", "x", /*saved=*/true}},
     .attributes = {{"activation", Type::string, "silu", activations::kNames},
                    {"transpose_weight", Type::boolean, "true"},
@@ -24,20 +21,15 @@ inline constexpr Signature kGatedLinear{
     .axes = {{"...K, Kn^transpose_weight, Kn^transpose_weight, n, n -> ...n, ...n, ...n"}},
 };
 
-const Operator& gated_linear();
+Operator gated_linear();
 FUSEDOPS_CUDA_KERNEL Status gated_linear_cuda(const Call& call);
 
 // What is not needed is returned empty.
 inline constexpr Signature kGatedLinearBackward{
     .name = "gated_linear_backward",
-    .inputs = {{.name = "dy", .layout = Layout::rows_apart},
-               {.name = "x", .layout = Layout::rows_apart},
-               {.name = "gate_weight", .layout = Layout::matrix, .parameter = true},
-               {.name = "up_weight", .layout = Layout::matrix, .parameter = true},
-               {.name = "gate_bias", .kind = Kind::optional, .parameter = true},
-               {.name = "up_bias", .kind = Kind::optional, .parameter = true},
-               {.name = "gate", .kind = Kind::optional},
-               {.name = "up", .kind = Kind::optional}},
+    .inputs = {matrix_of_rows("dy"), matrix_of_rows("x"), weight_matrix("gate_weight"), weight_matrix("up_weight"),
+               optional_parameter("gate_bias"), optional_parameter("up_bias"), optional_tensor("gate"),
+               optional_tensor("up")},
     .outputs = {{"dx", "x"},
                 {"dgate_weight", "gate_weight"},
                 {"dup_weight", "up_weight"},
@@ -54,7 +46,7 @@ inline constexpr Signature kGatedLinearBackward{
               "Kn^transpose_weight/..., Kn^transpose_weight/..., n/..., n/..."}},
 };
 
-const Operator& gated_linear_backward();
+Operator gated_linear_backward();
 
 // The call of gated_linear.
 struct GatedLinear {

@@ -1,8 +1,5 @@
 #include "ops/products/linear.h"
 
-#include "ops/activations/bias_act.h"
-#include "ops/products/matmul_backward.h"
-
 namespace fusedops {
 namespace {
 
@@ -61,40 +58,37 @@ Status linear_rule(Rule& rule, int of_x, int of_weight, int of_bias, bool transp
 Status matches_y(Rule& rule, int of_dy, const Shape& y) {
   const Shape& dy = rule.inputs[of_dy];
   if (dy.dtype != y.dtype) return rule.must(of_dy, std::string("be ") + name_of(y.dtype), name_of(dy.dtype));
-  if (!y.ranked || !dy.ranked) return {};
-  bool equal = dy.rank == y.rank;
-  for (int i = 0; equal && i < y.rank; ++i) {
-    Dim size = y.dims[i];
-    equal = rule.same(size, dy.dims[i]);
-  }
-  return equal ? Status() : rule.must(of_dy, "have shape " + rule.show(y) + ", that of the output", rule.show(dy));
+  Shape expected = y;
+  return rule.same_shape(expected, dy)
+             ? Status()
+             : rule.must(of_dy, "have shape " + rule.show(y) + ", that of the output", rule.show(dy));
 }
 
-void set_affine(SubCall& linear, const MatrixView& x, const View* weight, const View* bias, bool transpose_weight) {
-  linear.call.inputs[input_of(kLinear, "x")] = &x.view;
-  linear.call.inputs[input_of(kLinear, "weight")] = weight;
-  linear.call.inputs[input_of(kLinear, "bias")] = bias;
-  linear.set(kActivation, "identity");
-  linear.set(kTransposeWeight, transpose_weight);
+void set_affine(SubCall<kLinear>& call, const MatrixView& x, const View* weight, const View* bias,
+                bool transpose_weight) {
+  call.input<"x">() = &x.view;
+  call.input<"weight">() = weight;
+  call.input<"bias">() = bias;
+  call.set_text<"activation">("identity");
+  call.set<"transpose_weight">(transpose_weight);
 }
 
-void set_products(SubCall& matmul_backward, const MatrixView& dy, const MatrixView& x, const View* weight,
+void set_products(SubCall<kMatmulBackward>& call, const MatrixView& dy, const MatrixView& x, const View* weight,
                   bool transpose_weight, bool need_dx, bool need_dweight) {
-  matmul_backward.call.inputs[input_of(kMatmulBackward, "dc")] = &dy.view;
-  matmul_backward.call.inputs[input_of(kMatmulBackward, "a")] = &x.view;
-  matmul_backward.call.inputs[input_of(kMatmulBackward, "b")] = weight;
-  matmul_backward.set(attribute_of<bool>(kMatmulBackward, "transpose_b"), transpose_weight);
-  matmul_backward.set(attribute_of<bool>(kMatmulBackward, "need_da"), need_dx);
-  matmul_backward.set(attribute_of<bool>(kMatmulBackward, "need_db"), need_dweight);
+  call.input<"dc">() = &dy.view;
+  call.input<"a">() = &x.view;
+  call.input<"b">() = weight;
+  call.set<"transpose_b">(transpose_weight);
+  call.set<"need_da">(need_dx);
+  call.set<"need_db">(need_dweight);
 }
 
-void set_row_sum(SubCall& bias_act_backward, const MatrixView& gradient, const View* bias, const View& dbias) {
-  bias_act_backward.call.inputs[input_of(kBiasActBackward, "dy")] = &gradient.view;
-  bias_act_backward.call.inputs[input_of(kBiasActBackward, "x")] = &gradient.view;  // the identity does not ask for it
-  bias_act_backward.call.inputs[input_of(kBiasActBackward, "bias")] = bias;
-  bias_act_backward.call.outputs[output_of(kBiasActBackward, "dbias")] = dbias;
-  bias_act_backward.set(attribute_of<std::string>(kBiasActBackward, "activation"), "identity");
-  bias_act_backward.set(attribute_of<bool>(kBiasActBackward, "need_dbias"), true);
+void set_row_sum(SubCall<kBiasActBackward>& call, const MatrixView& gradient, const View* bias, const View& dbias) {
+  call.input<"dy">() = call.input<"x">() = &gradient.view;  // the identity does not ask for x
+  call.input<"bias">() = bias;
+  call.output<"dbias">() = dbias;
+  call.set_text<"activation">("identity");
+  call.set<"need_dbias">(true);
 }
 
 Matmul linear_product(const Call& call) {
@@ -109,19 +103,16 @@ Matmul linear_product(const Call& call) {
   return product;
 }
 
-const Operator& linear() {
-  static const Operator op{
-      kLinear,
-      {.derivative = {{.op = "linear_backward",
-                       .inputs = {"dy", "x", "weight", "bias", "z"},
-                       .gradients = {{"x", "dx"}, {"weight", "dweight"}, {"bias", "dbias"}}}},
-       .rule = rule_of_linear,
-       .workspace = workspace_of_linear,
-       .cpu = linear_cpu,
-       .cuda = linear_cuda,
-       .autocast = true},
-  };
-  return op;
+Operator linear() {
+  return {kLinear,
+          {.derivative = {{.op = "linear_backward",
+                           .inputs = {"dy", "x", "weight", "bias", "z"},
+                           .gradients = {{"x", "dx"}, {"weight", "dweight"}, {"bias", "dbias"}}}},
+           .rule = rule_of_linear,
+           .workspace = workspace_of_linear,
+           .cpu = linear_cpu,
+           .cuda = linear_cuda,
+           .autocast = true}};
 }
 
 }  // namespace fusedops

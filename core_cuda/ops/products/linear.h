@@ -6,7 +6,8 @@
 #include "core/common/activations.h"
 #include "core/declaration/operator.h"
 #include "core/declaration/sub_call.h"
-#include "ops/products/matmul.h"
+#include "ops/activations/bias_act.h"
+#include "ops/products/matmul_backward.h"
 
 namespace fusedops {
 
@@ -14,9 +15,7 @@ namespace fusedops {
 // slope of its own; the backward then calls linear again.
 inline constexpr Signature kLinear{
     .name = "linear",
-    .inputs = {{.name = "x", .layout = Layout::rows_apart},
-               {.name = "weight", .layout = Layout::matrix, .parameter = true},
-               {.name = "bias", .kind = Kind::optional, .parameter = true}},
+    .inputs = {matrix_of_rows("x"), weight_matrix("weight"), optional_parameter("bias")},
     .outputs = {{"y", "x"}, {"z", "x", /*saved=*/true}},
     .attributes = {{"activation", Type::string, "identity", activations::kNames},
                    {"transpose_weight", Type::boolean, "true"},
@@ -25,17 +24,14 @@ inline constexpr Signature kLinear{
              {"...K, Kn^transpose_weight, n -> ...n, ...n"}},
 };
 
-const Operator& linear();
+Operator linear();
 FUSEDOPS_CUDA_KERNEL Status linear_cuda(const Call& call);
 
 // What is not needed is returned empty.
 inline constexpr Signature kLinearBackward{
     .name = "linear_backward",
-    .inputs = {{.name = "dy", .layout = Layout::rows_apart},
-               {.name = "x", .layout = Layout::rows_apart},
-               {.name = "weight", .layout = Layout::matrix, .parameter = true},
-               {.name = "bias", .kind = Kind::optional, .parameter = true},
-               {.name = "z", .kind = Kind::optional}},
+    .inputs = {matrix_of_rows("dy"), matrix_of_rows("x"), weight_matrix("weight"), optional_parameter("bias"),
+               optional_tensor("z")},
     .outputs = {{"dx", "x"}, {"dweight", "weight"}, {"dbias", "bias"}},
     .attributes = {{"activation", Type::string, "identity", activations::kNames},
                    {"transpose_weight", Type::boolean, "true"},
@@ -47,16 +43,17 @@ inline constexpr Signature kLinearBackward{
              {"...n, ...K, Kn^transpose_weight, n, ...n -> ...K/n, Kn^transpose_weight/..., n/..."}},
 };
 
-const Operator& linear_backward();
+Operator linear_backward();
 
 // Makes a call of linear, x W^T + bias, or of matmul_backward for such a product, of what these views hold. The outputs
 // that are wanted are the caller's to set.
-void set_affine(SubCall& linear, const MatrixView& x, const View* weight, const View* bias, bool transpose_weight);
-void set_products(SubCall& matmul_backward, const MatrixView& dy, const MatrixView& x, const View* weight,
+void set_affine(SubCall<kLinear>& call, const MatrixView& x, const View* weight, const View* bias,
+                bool transpose_weight);
+void set_products(SubCall<kMatmulBackward>& call, const MatrixView& dy, const MatrixView& x, const View* weight,
                   bool transpose_weight, bool need_dx, bool need_dweight);
 
 // Makes a call of bias_act_backward: dbias, the sum of a gradient's rows.
-void set_row_sum(SubCall& bias_act_backward, const MatrixView& gradient, const View* bias, const View& dbias);
+void set_row_sum(SubCall<kBiasActBackward>& call, const MatrixView& gradient, const View* bias, const View& dbias);
 
 // The product of linear.
 Matmul linear_product(const Call& call);

@@ -2,10 +2,7 @@
 // saved; bias_act_backward, which gives dz and dbias in one pass; matmul_backward.
 #include <algorithm>
 
-#include "core/declaration/sub_call.h"
-#include "ops/activations/bias_act.h"
 #include "ops/products/linear.h"
-#include "ops/products/matmul_backward.h"
 
 namespace fusedops {
 namespace {
@@ -24,18 +21,15 @@ constexpr auto kNeedDbias = attribute_of<bool>(kLinearBackward, "need_dbias");
 Status backward_rule(Rule& rule) {
   Shape y;
   FUSEDOPS_TRY(linear_rule(rule, kX, kWeight, kBias, rule.attributes[kTransposeWeight], &y));
-  const Shape &x = rule.inputs[kX], &weight = rule.inputs[kWeight], &bias = rule.inputs[kBias];
   FUSEDOPS_TRY(matches_y(rule, kDy, y));
-  const bool need_dbias = bias.present && rule.attributes[kNeedDbias];
-  rule.outputs[kDx] = rule.attributes[kNeedDx] ? x : Shape::of(x.dtype, {0});
-  rule.outputs[kDweight] = rule.attributes[kNeedDweight] ? weight : Shape::of(weight.dtype, {0});
-  rule.outputs[kDbias] = need_dbias ? bias : Shape::of(x.dtype, {0});
+  rule.outputs[kDx] = rule.gradient(kX, rule.attributes[kNeedDx], kX);
+  rule.outputs[kDweight] = rule.gradient(kWeight, rule.attributes[kNeedDweight], kX);
+  rule.outputs[kDbias] = rule.gradient(kBias, rule.attributes[kNeedDbias], kX);
   return {};
 }
 
 class Calls {
  public:
-  // Without memory: for the size of the workspace.
   Calls(const Call& call, void* workspace)
       : memory_(workspace),
         x_(MatrixView::of_rows(*call.inputs[kX])),
@@ -43,9 +37,9 @@ class Calls {
         z_(dy_.view.dtype, dy_.sizes[0], dy_.sizes[1], dy_.sizes[1]),
         dz_(dy_.view.dtype, dy_.sizes[0], dy_.sizes[1], dy_.sizes[1]),
         bias_(call.inputs[kBias] ? *call.inputs[kBias] : View()),
-        forward_(linear(), call),
-        act_(bias_act_backward(), call),
-        backward_(matmul_backward(), call) {
+        forward_(call),
+        act_(call),
+        backward_(call) {
     const std::string& activation = call.attributes[kActivation];
     const View *weight = call.inputs[kWeight], *kept = call.inputs[kZ];
     const bool has_slope = activation != "identity", transpose = call.attributes[kTransposeWeight];
@@ -63,25 +57,25 @@ class Calls {
 
     // The call of the forward, by the same kernel: z has the same bits. y goes where dz will be.
     set_affine(forward_, x_, weight, call.inputs[kBias], transpose);
-    forward_.set(attribute_of<std::string>(kLinear, "activation"), activation);
-    forward_.set(attribute_of<bool>(kLinear, "keep"), true);
-    forward_.call.outputs[output_of(kLinear, "y")] = dz_.view;
-    forward_.call.outputs[output_of(kLinear, "z")] = z_.view;
+    forward_.set_text<"activation">(activation);
+    forward_.set<"keep">(true);
+    forward_.output<"y">() = dz_.view;
+    forward_.output<"z">() = z_.view;
 
     bias_.data = nullptr;  // z has it already
 
-    act_.call.inputs[input_of(kBiasActBackward, "dy")] = &dy_.view;
-    act_.call.inputs[input_of(kBiasActBackward, "x")] = has_slope ? &z_.view : &dy_.view;  // the identity does not ask
-    act_.call.inputs[input_of(kBiasActBackward, "bias")] = call.inputs[kBias] ? &bias_ : nullptr;
-    act_.call.outputs[output_of(kBiasActBackward, "dx")] = dz_.view;
-    act_.call.outputs[output_of(kBiasActBackward, "dbias")] = call.outputs[kDbias];
-    act_.set(attribute_of<std::string>(kBiasActBackward, "activation"), activation);
-    act_.set(attribute_of<bool>(kBiasActBackward, "need_dx"), need_dz);
-    act_.set(attribute_of<bool>(kBiasActBackward, "need_dbias"), need_dbias);
+    act_.input<"dy">() = &dy_.view;
+    act_.input<"x">() = has_slope ? &z_.view : &dy_.view;  // the identity does not ask
+    act_.input<"bias">() = call.inputs[kBias] ? &bias_ : nullptr;
+    act_.output<"dx">() = dz_.view;
+    act_.output<"dbias">() = call.outputs[kDbias];
+    act_.set_text<"activation">(activation);
+    act_.set<"need_dx">(need_dz);
+    act_.set<"need_dbias">(need_dbias);
 
     set_products(backward_, need_dz ? dz_ : dy_, x_, weight, transpose, need_dx, need_dweight);
-    backward_.call.outputs[output_of(kMatmulBackward, "da")] = call.outputs[kDx];
-    backward_.call.outputs[output_of(kMatmulBackward, "db")] = call.outputs[kDweight];
+    backward_.output<"da">() = call.outputs[kDx];
+    backward_.output<"db">() = call.outputs[kDweight];
   }
 
   size_t workspace() const {
@@ -99,25 +93,20 @@ class Calls {
   Memory memory_;
   MatrixView x_, dy_, z_, dz_;
   View bias_;
-  SubCall forward_, act_, backward_;
+  SubCall<kLinear> forward_;
+  SubCall<kBiasActBackward> act_;
+  SubCall<kMatmulBackward> backward_;
   bool has_forward_, has_act_, has_backward_;
 };
 
-size_t backward_workspace(const Call& call) { return Calls(call, nullptr).workspace(); }
-
-Status run_calls(const Call& call) { return Calls(call, call.workspace).run(); }
-
 }  // namespace
 
-const Operator& linear_backward() {
-  static const Operator op{
-      kLinearBackward,
-      {.rule = backward_rule,
-       .workspace = backward_workspace,
-       .cpu = run_calls,
-       .cuda = matmul_backward().cuda ? run_calls : nullptr},
-  };
-  return op;
+Operator linear_backward() {
+  return {kLinearBackward,
+          {.rule = backward_rule,
+           .workspace = workspace_of_calls<Calls>,
+           .cpu = run_calls<Calls>,
+           .cuda = matmul_backward().cuda ? run_calls<Calls> : nullptr}};
 }
 
 }  // namespace fusedops

@@ -43,6 +43,8 @@ Status matmul_rule(Rule& rule) {
       rule.attributes[attribute_of<bool>(kMatmul, "transpose_b")], &rule.outputs[output_of(kMatmul, "c")]);
 }
 
+Status matmul_cpu(const Call& call) { return multiply_cpu(Matmul::of(call), call.context); }
+
 size_t matmul_workspace(const Call& call) { return call.context.cuda ? Matmul::of(call).workspace() : 0; }
 
 int64_t tiles_of(int64_t size, int64_t tile) { return (size + tile - 1) / tile; }
@@ -185,17 +187,15 @@ size_t Matmul::workspace() const {
   return AlignedCopies(*this).bytes() + splits * m * n * size_of(compute_dtype(dtype));
 }
 
-const Operator& matmul() {
-  static const Operator op{
+Operator matmul() {
+  return {
       kMatmul,
       {.derivative = {{.op = "matmul_backward", .inputs = {"dc", "a", "b"}, .gradients = {{"a", "da"}, {"b", "db"}}}},
        .rule = matmul_rule,
        .workspace = matmul_workspace,
        .cpu = matmul_cpu,
        .cuda = matmul_cuda,
-       .autocast = true},
-  };
-  return op;
+       .autocast = true}};
 }
 
 }  // namespace fusedops

@@ -5,16 +5,23 @@
 
 namespace fusedops {
 
+// Operands of products: a matrix with any stride between its rows or its columns; the same, shared by all rows of the
+// other operand; and rows that become a matrix.
+constexpr Input matrix(const char* name) { return {.name = name, .layout = Layout::matrix}; }
+constexpr Input weight_matrix(const char* name) { return {.name = name, .layout = Layout::matrix, .parameter = true}; }
+constexpr Input matrix_of_rows(const char* name) { return {.name = name, .layout = Layout::rows_apart}; }
+
+constexpr Input optional_tensor(const char* name) { return {.name = name, .kind = Kind::optional}; }
+
 inline constexpr Signature kMatmul{
     .name = "matmul",
-    .inputs = {{"a", Kind::tensor, Layout::matrix}, {"b", Kind::tensor, Layout::matrix}},
+    .inputs = {matrix("a"), matrix("b")},
     .outputs = {{"c", "a"}},
     .attributes = {{"transpose_a", Type::boolean, "false"}, {"transpose_b", Type::boolean, "false"}},
     .axes = {{"...mk^transpose_a, ~...kn^transpose_b -> ...mn/k"}},
 };
 
-const Operator& matmul();
-Status matmul_cpu(const Call& call);
+Operator matmul();
 FUSEDOPS_CUDA_KERNEL Status matmul_cuda(const Call& call);
 
 // Checks that op(a) @ op(b) exists for two inputs, and returns its dtype and shape.

@@ -22,17 +22,16 @@ Status backward_rule(Rule& rule) {
   FUSEDOPS_TRY(product_rule(rule, kDc, kB, false, !rule.attributes[kTransposeB], &da));
   if (da.ranked && rule.attributes[kTransposeA]) std::swap(da.dims[da.rank - 2], da.dims[da.rank - 1]);
 
-  const Shape &a = rule.inputs[kA], &b = rule.inputs[kB];
+  const Shape& a = rule.inputs[kA];
   if (need_db && !a.present) return rule.must(kA, "be a tensor if need_db is true", "nothing");
   if (a.present) {
     FUSEDOPS_TRY(rule.same_dtype(kA, kDc));
     if (!da.ranked) da = a;
-    bool equal = !a.ranked || a.rank == da.rank;
-    for (int i = 0; equal && a.ranked && i < a.rank; ++i) equal = rule.same(da.dims[i], a.dims[i]);
-    if (!equal) return rule.must(kA, "have shape " + rule.show(da) + ", as dc and b have it", rule.show(a));
+    if (!rule.same_shape(da, a))
+      return rule.must(kA, "have shape " + rule.show(da) + ", as dc and b have it", rule.show(a));
   }
   rule.outputs[output_of(kMatmulBackward, "da")] = rule.attributes[kNeedDa] ? da : Shape::of(da.dtype, {0});
-  rule.outputs[output_of(kMatmulBackward, "db")] = need_db ? b : Shape::of(b.dtype, {0});
+  rule.outputs[output_of(kMatmulBackward, "db")] = rule.gradient(kB, need_db, kB);
   return {};
 }
 
@@ -52,6 +51,14 @@ Status gather_cpu(const Gather& gather, const Context& context) {
                   gather.size);
     }
   });
+  return {};
+}
+
+Status backward_cpu(const Call& call) {
+  const MatmulBackward backward(call);
+  if (backward.da) FUSEDOPS_TRY(multiply_cpu(*backward.da, call.context));
+  for (int i = 0; i < backward.gathered; ++i) FUSEDOPS_TRY(gather_cpu(backward.gathers[i], call.context));
+  if (backward.db) FUSEDOPS_TRY(multiply_cpu(*backward.db, call.context));
   return {};
 }
 
@@ -104,23 +111,9 @@ Matrix MatmulBackward::stacked(const Call& call, Matrix matrix, int64_t batch, i
   return {to, matrix.transposed, matrix.transposed ? batch * rows : cols, 0};
 }
 
-Status matmul_backward_cpu(const Call& call) {
-  const MatmulBackward backward(call);
-  if (backward.da) FUSEDOPS_TRY(multiply_cpu(*backward.da, call.context));
-  for (int i = 0; i < backward.gathered; ++i) FUSEDOPS_TRY(gather_cpu(backward.gathers[i], call.context));
-  if (backward.db) FUSEDOPS_TRY(multiply_cpu(*backward.db, call.context));
-  return {};
-}
-
-const Operator& matmul_backward() {
-  static const Operator op{
-      kMatmulBackward,
-      {.rule = backward_rule,
-       .workspace = backward_workspace,
-       .cpu = matmul_backward_cpu,
-       .cuda = matmul_backward_cuda},
-  };
-  return op;
+Operator matmul_backward() {
+  return {kMatmulBackward,
+          {.rule = backward_rule, .workspace = backward_workspace, .cpu = backward_cpu, .cuda = matmul_backward_cuda}};
 }
 
 }  // namespace fusedops

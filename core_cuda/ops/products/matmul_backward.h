@@ -12,9 +12,9 @@ namespace fusedops {
 // What is not needed is returned empty.
 inline constexpr Signature kMatmulBackward{
     .name = "matmul_backward",
-    .inputs = {{"dc", Kind::tensor, Layout::matrix},
+    .inputs = {matrix("dc"),
                {.name = "a", .kind = Kind::optional, .layout = Layout::matrix, .only_for = "db"},
-               {"b", Kind::tensor, Layout::matrix}},
+               matrix("b")},
     .outputs = {{"da", "dc"}, {"db", "b"}},
     .attributes = {{"transpose_a", Type::boolean, "false"},
                    {"transpose_b", Type::boolean, "false"},
@@ -23,8 +23,7 @@ inline constexpr Signature kMatmulBackward{
     .axes = {{"...mn, ...mk^transpose_a, ~...kn^transpose_b -> ...mk^transpose_a/n, ~...kn^transpose_b/m"}},
 };
 
-const Operator& matmul_backward();
-Status matmul_backward_cpu(const Call& call);
+Operator matmul_backward();
 FUSEDOPS_CUDA_KERNEL Status matmul_backward_cuda(const Call& call);
 
 // A copy of lines that are spaced apart in two dimensions, one after the other. All but the counts are bytes.

@@ -267,8 +267,6 @@ void run(const AnyProduct& product, const Context& context) {
 
 }  // namespace
 
-Status matmul_cpu(const Call& call) { return multiply_cpu(Matmul::of(call), call.context); }
-
 Status multiply_cpu(const Matmul& product, const Context& context) {
   const int64_t elements = product.batch * product.m * product.n;
   if (elements == 0) return {};

@@ -149,20 +149,15 @@ Status rope_cpu(const Call& call) {
 
 }  // namespace
 
-const Operator& rope() {
-  static const Operator op{
-      kRope,
-      {
-          .derivative = {{.op = "rope",
-                          .inputs = {"dy", "cos", "sin"},
-                          .gradients = {{"x", "y"}},
-                          .attributes = {{"inverse", "inverse", /*negated=*/true}}}},
-          .rule = rope_rule,
-          .cpu = rope_cpu,
-          .cuda = rope_cuda,
-      },
-  };
-  return op;
+Operator rope() {
+  return {kRope,
+          {.derivative = {{.op = "rope",
+                           .inputs = {"dy", "cos", "sin"},
+                           .gradients = {{"x", "y"}},
+                           .attributes = {{"inverse", "inverse", /*negated=*/true}}}},
+           .rule = rope_rule,
+           .cpu = rope_cpu,
+           .cuda = rope_cuda}};
 }
 
 }  // namespace fusedops

@@ -21,7 +21,7 @@ inline constexpr Signature kRope{
     .axes = {{"b...ThD, ~bTF, ~bTF -> b...ThD", "seq_dim=-3"}, {"b...TD, ~bTF, ~bTF -> b...TD", "seq_dim=-2"}},
 };
 
-const Operator& rope();
+Operator rope();
 FUSEDOPS_CUDA_KERNEL Status rope_cuda(const Call& call);
 
 // The call of rope. Angle is the type of cos and sin: T, or float beside 16 bits.
