@@ -337,56 +337,38 @@ Attention Attention::of(const Call& call) {
   return a;
 }
 
-const Operator& attention() {
-  static const Operator op{
-      kAttention,
-      {.derivative = {{.op = "attention_backward",
-                       .inputs = {"dy", "q", "k", "v", "y", "lse", "mask", "lengths", "seed"},
-                       .gradients = {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}}}},
-       .rule = forward_rule,
-       .workspace = forward_workspace,
-       .cpu = attention_cpu,
-       .cuda = attention_cuda,
-       .autocast = true},
-  };
-  return op;
+namespace {
+
+Implementation forward(const char* backward, std::vector<const char*> inputs) {
+  return {.derivative = {{.op = backward,
+                          .inputs = std::move(inputs),
+                          .gradients = {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}}}},
+          .rule = forward_rule,
+          .workspace = forward_workspace,
+          .cpu = attention_cpu,
+          .cuda = attention_cuda,
+          .autocast = true};
 }
 
-const Operator& attention_backward() {
-  static const Operator op{
-      kAttentionBackward,
-      {.rule = backward_rule,
-       .workspace = backward_workspace,
-       .cpu = attention_backward_cpu,
-       .cuda = attention_backward_cuda},
-  };
-  return op;
+Implementation backward() {
+  return {.rule = backward_rule,
+          .workspace = backward_workspace,
+          .cpu = attention_backward_cpu,
+          .cuda = attention_backward_cuda};
 }
 
-const Operator& attention_varlen() {
-  static const Operator op{
-      kAttentionVarlen,
-      {.derivative = {{.op = "attention_varlen_backward",
-                       .inputs = {"dy", "q", "k", "v", "y", "lse", "offsets_q", "offsets_k"},
-                       .gradients = {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}}}},
-       .rule = forward_rule,
-       .workspace = forward_workspace,
-       .cpu = attention_cpu,
-       .cuda = attention_cuda,
-       .autocast = true},
-  };
-  return op;
+}  // namespace
+
+Operator attention() {
+  return {kAttention, forward("attention_backward", {"dy", "q", "k", "v", "y", "lse", "mask", "lengths", "seed"})};
 }
 
-const Operator& attention_varlen_backward() {
-  static const Operator op{
-      kAttentionVarlenBackward,
-      {.rule = backward_rule,
-       .workspace = backward_workspace,
-       .cpu = attention_backward_cpu,
-       .cuda = attention_backward_cuda},
-  };
-  return op;
+Operator attention_varlen() {
+  return {kAttentionVarlen,
+          forward("attention_varlen_backward", {"dy", "q", "k", "v", "y", "lse", "offsets_q", "offsets_k"})};
 }
+
+Operator attention_backward() { return {kAttentionBackward, backward()}; }
+Operator attention_varlen_backward() { return {kAttentionVarlenBackward, backward()}; }
 
 }  // namespace fusedops

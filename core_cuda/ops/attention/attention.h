@@ -51,7 +51,7 @@ inline constexpr Signature kAttention{
              {"...hTD, ...hSD, ...hSE, ~...hTS, ..., Z -> ...hTE, ...hT", "!seed seq_dim=-2"}},
 };
 
-const Operator& attention();
+Operator attention();
 Status attention_cpu(const Call& call);  // of attention_varlen too, as are the other kernels
 FUSEDOPS_CUDA_KERNEL Status attention_cuda(const Call& call);
 
@@ -74,7 +74,7 @@ inline constexpr Signature kAttentionBackward{
               "!seed seq_dim=-2"}},
 };
 
-const Operator& attention_backward();
+Operator attention_backward();
 Status attention_backward_cpu(const Call& call);
 FUSEDOPS_CUDA_KERNEL Status attention_backward_cuda(const Call& call);
 
@@ -92,7 +92,7 @@ inline constexpr Signature kAttentionVarlen{
     .axes = {{"ThD, ShD, ShE, I, I -> ThE, hT"}},
 };
 
-const Operator& attention_varlen();
+Operator attention_varlen();
 
 inline constexpr Signature kAttentionVarlenBackward{
     .name = "attention_varlen_backward",
@@ -109,7 +109,7 @@ inline constexpr Signature kAttentionVarlenBackward{
     .axes = {{"ThE, ThD, ShD, ShE, ThE, hT, I, I -> ThD, ShD, ShE"}},
 };
 
-const Operator& attention_varlen_backward();
+Operator attention_varlen_backward();
 
 // A half-open range of positions.
 struct Range {

@@ -76,26 +76,20 @@ Status cross_entropy_backward_cpu(const Call& call) {
 
 }  // namespace
 
-const Operator& cross_entropy() {
-  static const Operator op{
-      kCrossEntropy,
-      {.derivative = {{.op = "cross_entropy_backward",
-                       .inputs = {"dloss", "logits", "labels", "lse", "count"},
-                       .gradients = {{"logits", "dlogits"}}}},
-       .rule = forward_rule,
-       .workspace = forward_workspace,
-       .cpu = cross_entropy_cpu,
-       .cuda = cross_entropy_cuda},
-  };
-  return op;
+Operator cross_entropy() {
+  return {kCrossEntropy,
+          {.derivative = {{.op = "cross_entropy_backward",
+                           .inputs = {"dloss", "logits", "labels", "lse", "count"},
+                           .gradients = {{"logits", "dlogits"}}}},
+           .rule = forward_rule,
+           .workspace = forward_workspace,
+           .cpu = cross_entropy_cpu,
+           .cuda = cross_entropy_cuda}};
 }
 
-const Operator& cross_entropy_backward() {
-  static const Operator op{
-      kCrossEntropyBackward,
-      {.rule = backward_rule, .cpu = cross_entropy_backward_cpu, .cuda = cross_entropy_backward_cuda},
-  };
-  return op;
+Operator cross_entropy_backward() {
+  return {kCrossEntropyBackward,
+          {.rule = backward_rule, .cpu = cross_entropy_backward_cpu, .cuda = cross_entropy_backward_cuda}};
 }
 
 }  // namespace fusedops

@@ -21,7 +21,7 @@ inline constexpr Signature kCrossEntropy{
              {"...V, ... -> 1/...:count, ...L, 1/...", "reduction=mean"}},
 };
 
-const Operator& cross_entropy();
+Operator cross_entropy();
 FUSEDOPS_CUDA_KERNEL Status cross_entropy_cuda(const Call& call);
 
 inline constexpr Signature kCrossEntropyBackward{
@@ -34,7 +34,7 @@ inline constexpr Signature kCrossEntropyBackward{
              {"1, ...V, ..., ...L, 1 -> ...V", "reduction=mean"}},
 };
 
-const Operator& cross_entropy_backward();
+Operator cross_entropy_backward();
 FUSEDOPS_CUDA_KERNEL Status cross_entropy_backward_cuda(const Call& call);
 
 // Rows of logits, or of a block of their columns.

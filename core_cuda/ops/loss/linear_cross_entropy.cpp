@@ -242,30 +242,24 @@ size_t LossProducts::workspace() const {
   return memory_.taken() + most;
 }
 
-const Operator& linear_cross_entropy() {
-  static const Operator op{
-      kLinearCrossEntropy,
-      {.derivative = {{.op = "linear_cross_entropy_backward",
-                       .inputs = {"dloss", "x", "weight", "labels", "bias", "lse", "count"},
-                       .gradients = {{"x", "dx"}, {"weight", "dweight"}, {"bias", "dbias"}}}},
-       .rule = forward_rule,
-       .workspace = forward_workspace,
-       .cpu = forward_cpu,
-       .cuda = linear_cross_entropy_cuda,
-       .autocast = true},
-  };
-  return op;
+Operator linear_cross_entropy() {
+  return {kLinearCrossEntropy,
+          {.derivative = {{.op = "linear_cross_entropy_backward",
+                           .inputs = {"dloss", "x", "weight", "labels", "bias", "lse", "count"},
+                           .gradients = {{"x", "dx"}, {"weight", "dweight"}, {"bias", "dbias"}}}},
+           .rule = forward_rule,
+           .workspace = forward_workspace,
+           .cpu = forward_cpu,
+           .cuda = linear_cross_entropy_cuda,
+           .autocast = true}};
 }
 
-const Operator& linear_cross_entropy_backward() {
-  static const Operator op{
-      kLinearCrossEntropyBackward,
-      {.rule = backward_rule,
-       .workspace = backward_workspace,
-       .cpu = backward_cpu,
-       .cuda = linear_cross_entropy_backward_cuda},
-  };
-  return op;
+Operator linear_cross_entropy_backward() {
+  return {kLinearCrossEntropyBackward,
+          {.rule = backward_rule,
+           .workspace = backward_workspace,
+           .cpu = backward_cpu,
+           .cuda = linear_cross_entropy_backward_cuda}};
 }
 
 }  // namespace fusedops

@@ -32,7 +32,7 @@ inline constexpr Signature kLinearCrossEntropy{
              {"...K, KV^transpose_weight, ..., V -> 1/...:count, ...L, 1/...", "reduction=mean"}},
 };
 
-const Operator& linear_cross_entropy();
+Operator linear_cross_entropy();
 FUSEDOPS_CUDA_KERNEL Status linear_cross_entropy_cuda(const Call& call);
 
 // What is not needed is returned empty.
@@ -62,7 +62,7 @@ inline constexpr Signature kLinearCrossEntropyBackward{
               "reduction=mean"}},
 };
 
-const Operator& linear_cross_entropy_backward();
+Operator linear_cross_entropy_backward();
 FUSEDOPS_CUDA_KERNEL Status linear_cross_entropy_backward_cuda(const Call& call);
 
 // Where an operator has what the logits are made of.
