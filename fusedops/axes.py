@@ -19,6 +19,7 @@ _TERM = re.compile(
     r"(?P<broadcast>~?)(?P<axes>1|(?:[a-zA-Z]|\.\.\.)+)(?:\^(?P<swapped>\w+))?"
     r"(?:/(?P<summed>(?:[a-zA-Z]|\.\.\.)+))?(?::(?P<weight>\w+))?"
 )
+_PLACE = re.compile(r"(?P<axis>[a-zA-Z])@(?P<offset>\w+)/(?P<size>\w+)")
 _CONDITION = re.compile(r"(?P<absent>!?)(?P<name>\w+)(?:(?P<relation>!?=)(?P<value>\S+))?")
 
 
@@ -41,6 +42,11 @@ class Division:
     sizes: tuple[Any, ...]  # of the tensors that have the axis
     inputs: tuple[Share, ...]
     outputs: tuple[Share, ...]
+    place: tuple[str, str] | None = None  # the attributes of `attributes_at`
+
+    def attributes_at(self, offset: Any) -> dict[str, Any]:
+        """The attributes of the part that begins here along the axis, besides those of the whole call."""
+        return {} if self.place is None else dict(zip(self.place, (offset, self.sizes[0]), strict=True))
 
     def allows(self, parts: int) -> bool:
         """True if a call can have so many parts. They may have any sizes if all tensors have the same number of
@@ -59,14 +65,17 @@ def divisions(
     if terms is None:
         return []
     shapes = (*inputs, *outputs)
-    leading = (len(s) - len(t.axes) + 1 for t, s in zip(terms, shapes, strict=True) if s is not None and t.has_leading)
-    tensors = _placed(terms, shapes, max([0, *leading]))
+    leading = (
+        len(s) - len(t.axes) + 1 for t, s in zip(terms.tensors, shapes, strict=True) if s is not None and t.has_leading
+    )
+    tensors = _placed(terms.tensors, shapes, max([0, *leading]))
     axes = dict.fromkeys(axis for tensor in tensors for axis in tensor.dims if axis and not axis.isupper())
     found = []
     for axis in axes:
         sizes = tuple(s[x.dims.index(axis)] for x, s in zip(tensors, shapes, strict=True) if s and axis in x.dims)
         shares = [x.share(axis, i >= len(inputs)) for i, x in enumerate(tensors)]
-        found.append(Division(axis, sizes, tuple(shares[: len(inputs)]), tuple(shares[len(inputs) :])))
+        place = terms.places.get(axis)
+        found.append(Division(axis, sizes, tuple(shares[: len(inputs)]), tuple(shares[len(inputs) :]), place))
     return found
 
 
@@ -78,15 +87,17 @@ def is_batched(operator: Operator, attributes: Mapping[str, Any], inputs: Sequen
     terms = _terms(operator, attributes, inputs)
     if terms is None:
         return False
-    own = [t for t, x in zip(terms, operator.inputs, strict=False) if not x.parameter and x.kind != "scalar"]
-    return all(term.begins_with_leading for term in (*own, *terms[len(operator.inputs) :]))
+    tensors = terms.tensors
+    own = [t for t, x in zip(tensors, operator.inputs, strict=False) if not x.parameter and x.kind != "scalar"]
+    return all(term.begins_with_leading for term in (*own, *tensors[len(operator.inputs) :]))
 
 
 def means(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[Any]) -> dict[int, int]:
     """The outputs that are means over axes, each with the output that weights it; None stands for an absent input."""
-    terms = (_terms(operator, attributes, inputs) or ())[len(operator.inputs) :]
+    terms = _terms(operator, attributes, inputs)
+    outputs = () if terms is None else terms.tensors[len(operator.inputs) :]
     names = [output.name for output in operator.outputs]
-    return {i: names.index(term.weight) for i, term in enumerate(terms) if term.weight is not None}
+    return {i: names.index(term.weight) for i, term in enumerate(outputs) if term.weight is not None}
 
 
 @dataclass(frozen=True)
@@ -105,6 +116,14 @@ class _Term:
     @property
     def begins_with_leading(self) -> bool:
         return self.axes[:1] == (_LEADING,)
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """A declaration: the axes of all inputs and outputs, and the attributes with the place of a part."""
+
+    tensors: tuple[_Term, ...]
+    places: Mapping[str, tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -171,7 +190,7 @@ def declared(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence
     return None
 
 
-def _terms(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[Any]) -> tuple[_Term, ...] | None:
+def _terms(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[Any]) -> _Terms | None:
     axes = declared(operator, attributes, inputs)
     if axes is None:
         return None
@@ -187,10 +206,15 @@ def _holds(condition: str, operator: Operator, attributes: Mapping[str, Any], gi
 
 
 @functools.cache
-def _parsed(tensors: str, swapped: frozenset[str]) -> tuple[_Term, ...]:
+def _parsed(declared: str, swapped: frozenset[str]) -> _Terms:
+    tensors, *places = map(str.strip, declared.split(";"))
     inputs, outputs = tensors.split("->")
     texts = [text.strip() for side in (inputs, outputs) for text in side.split(",") if text.strip()]
-    return tuple(_term(_match(_TERM, text), swapped) for text in texts)
+    matches = [_match(_PLACE, text) for text in places]
+    return _Terms(
+        tuple(_term(_match(_TERM, text), swapped) for text in texts),
+        {match["axis"]: (match["offset"], match["size"]) for match in matches},
+    )
 
 
 def _term(match: re.Match[str], swapped: Collection[str]) -> _Term:

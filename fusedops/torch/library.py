@@ -7,7 +7,7 @@ process adds.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,13 @@ class Signature:
         """The attributes among all arguments of a call."""
         values = self.attributes(tuple(arguments[self.inputs :]))
         return dict(zip([a.name for a in self.declaration.attributes], values, strict=True))
+
+    def replaced(self, arguments: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
+        """All arguments of a call, with other values of these attributes."""
+        last = self.inputs + len(self.scalars)
+        numbers = (*arguments[self.inputs : last], *(0.0 for _ in self.scalars))[: len(self.scalars)]
+        values = self.named_attributes(arguments) | dict(attributes)
+        return (*self.padded(arguments), *numbers, *values.values())
 
 
 def overload(name: str) -> Callable[..., Any]:

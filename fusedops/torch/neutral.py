@@ -21,7 +21,8 @@ def _where(condition: Tensor, x: Tensor) -> Tensor:
 
 
 def _one_hot(labels: Tensor, like: Tensor) -> Tensor:
-    return labels.unsqueeze(-1) == torch.arange(like.shape[-1], dtype=labels.dtype, device=labels.device)
+    classes = labels.new_ones(like.shape[-1]).cumsum(0) - 1  # of labels' class, which may be DTensor
+    return labels.unsqueeze(-1) == classes
 
 
 def _columns(x: Tensor) -> Tensor:

@@ -142,8 +142,9 @@ def divided(torch: Any, call: OperatorCall, division: Division, parts: int) -> t
     """What `run` returns, of the same call in parts."""
     from fusedops.torch.library import SIGNATURES
 
-    declaration = SIGNATURES[call.name].declaration
-    results, updated = [], []
+    signature = SIGNATURES[call.name]
+    declaration = signature.declaration
+    results, updated, places = [], [], []
     for part in range(parts):
         inputs = [
             torch.utils._pytree.tree_map(
@@ -151,9 +152,15 @@ def divided(torch: Any, call: OperatorCall, division: Division, parts: int) -> t
             )
             for given, share in zip(call.arguments, division.inputs, strict=False)
         ]
-        rest = call.arguments[len(declaration.inputs) :]
-        for found, ys in zip((results, updated), run(torch, OperatorCall(call.name, (*inputs, *rest))), strict=True):
+        arguments = (*inputs, *call.arguments[len(declaration.inputs) :])
+        if division.place is not None:
+            places.append(place_of(signature, arguments, division, part, parts))
+            arguments = places[-1].arguments
+        for found, ys in zip((results, updated), run(torch, OperatorCall(call.name, arguments)), strict=True):
             found.append(ys)
+    if places and places[0].join is not None:
+        statistics = torch.stack([each.statistics(ys) for each, ys in zip(places, results, strict=True)])
+        results = [list(each.results(statistics, ys)) for each, ys in zip(places, results, strict=True)]
     weights = means(declaration, attributes(call), [single(x) for x in call.arguments[: len(declaration.inputs)]])
     joined = [
         join(torch, [ys[i] for ys in results], share, [ys[weights[i]] for ys in results] if i in weights else None)
@@ -163,6 +170,13 @@ def divided(torch: Any, call: OperatorCall, division: Division, parts: int) -> t
     return joined, [
         None if ys[0] is None else join(torch, ys, s) for ys, s in zip(zip(*updated, strict=True), shares, strict=True)
     ]
+
+
+def place_of(signature: Any, arguments: tuple[Any, ...], division: Division, part: int, parts: int) -> Any:
+    from fusedops.torch.distributed.joins import Part
+
+    sizes = [len(each) for each in np.array_split(np.empty(division.sizes[0]), parts)]
+    return Part(signature, arguments, division, sum(sizes[:part]), sizes[part])
 
 
 def share_of(torch: Any, x: Any, share: Share, part: int, parts: int) -> Any:

@@ -10,11 +10,12 @@ constexpr int kLogits = input_of(kCrossEntropy, "logits"), kBackwardLogits = inp
 constexpr LossOutputs kAt = kCrossEntropy;
 constexpr LossInputs kBackwardAt = kCrossEntropyBackward;
 
-Status forward_rule(Rule& rule) { return loss_rule(rule, kAt, kLogits); }
+Status forward_rule(Rule& rule) { return loss_rule(rule, kAt, kLogits, rule.inputs[kLogits]); }
 
 Status backward_rule(Rule& rule) {
-  FUSEDOPS_TRY(loss_gradient_rule(rule, kBackwardAt, kBackwardLogits));
-  rule.outputs[output_of(kCrossEntropyBackward, "dlogits")] = rule.inputs[kBackwardLogits];
+  const Shape& logits = rule.inputs[kBackwardLogits];
+  FUSEDOPS_TRY(loss_gradient_rule(rule, kBackwardAt, kBackwardLogits, logits));
+  rule.outputs[output_of(kCrossEntropyBackward, "dlogits")] = logits;
   return {};
 }
 
@@ -35,7 +36,7 @@ Status forward_rows(const Call& call) {
   return cpu::finish_losses(
       losses, call.op.name, call.context, 50 + logits.columns / 2, static_cast<A*>(call.workspace),
       [&](int64_t row) { return cpu::row_sums(losses, logits.row(row), logits.columns); },
-      [&](int64_t row, int64_t label) { return to_compute(logits.row(row)[label]); });
+      [&](int64_t row, int64_t label) { return to_compute(logits.row(row)[losses.column_of(label)]); });
 }
 
 Status cross_entropy_cpu(const Call& call) {
@@ -63,7 +64,9 @@ Status backward_rows(const Call& call) {
       }
       const A slope = gradient.slope(row);
       cpu::apply(gradient.derivative(row, slope), streamed, logits.columns, dx, x);
-      dx[label] = from_compute<T>(gradient.derivative_of_label(row, slope)(to_compute(x[label])));
+      if (!gradient.has_column_of(label)) continue;
+      const int64_t at = gradient.column_of(label);
+      dx[at] = from_compute<T>(gradient.derivative_of_label(row, slope)(to_compute(x[at])));
     }
   });
   return {};

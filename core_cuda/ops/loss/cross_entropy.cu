@@ -10,8 +10,11 @@ namespace {
 template <class T>
 struct LabelInRow {
   Logits<T> logits;
+  int64_t first_class;
 
-  __device__ compute_t<T> operator()(int64_t row, int64_t label) const { return to_compute(logits.row(row)[label]); }
+  __device__ compute_t<T> operator()(int64_t row, int64_t label) const {
+    return to_compute(logits.row(row)[label - first_class]);
+  }
 };
 
 template <class T>
@@ -23,7 +26,7 @@ Status forward(const Call& call) {
   const TileSums<A> sums = {tile_sums, row_tiles<T, kSumPacks>(logits.columns).per_row};
   FUSEDOPS_TRY(sum_tiles<T>(losses, logits, PlainLogit(), sums, call.context));
   auto* const totals = reinterpret_cast<Total<A>*>(tile_sums + logits.rows * sums.stride);
-  return finish_losses(losses, sums, LabelInRow<T>{logits}, totals, call.context);
+  return finish_losses(losses, sums, LabelInRow<T>{logits, losses.first_class}, totals, call.context);
 }
 
 constexpr int kBackwardPacks = 4;  // per thread
@@ -88,6 +91,7 @@ __global__ void __launch_bounds__(kThreads, kAligned ? 4 : 3)
   Pack<T> packs[kBackwardPacks];
   row.load(packs, [&](int p) { return me.at<T>(start, p); });
   const int64_t label = gradient.labels[me.row];  // after the logits, which must not wait for it
+  const int64_t own = gradient.column_of(label);
   const bool ignored = gradient.is_ignored(label);
   const A slope = gradient.is_class(label) ? gradient.slope(me.row) : std::numeric_limits<A>::quiet_NaN();
   const auto derivative = gradient.derivative(me.row, slope);
@@ -100,10 +104,10 @@ __global__ void __launch_bounds__(kThreads, kAligned ? 4 : 3)
 #pragma unroll
       for (int i = 0; i < kSize; ++i) dx[i] = derivative(element(packs[p], i));
     }
-    if (label >= at && label < at + kSize && !ignored) {
+    if (own >= at && own < at + kSize && !ignored) {
 #pragma unroll
       for (int i = 0; i < kSize; ++i)
-        if (at + i == label) dx[i] = gradient.derivative_of_label(me.row, slope)(element(packs[p], i));
+        if (at + i == own) dx[i] = gradient.derivative_of_label(me.row, slope)(element(packs[p], i));
     }
     row.store(rounded<T>(dx), at);
   }

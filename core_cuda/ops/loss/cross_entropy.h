@@ -9,6 +9,8 @@ inline constexpr AttributeList kCrossEntropyOptions = {
     {"ignore_index", Type::i64, "-100"},
     {.name = "label_smoothing", .value = "0.0", .bounds = kUnitInterval},
     {"reduction", Type::string, "mean", kReductions},
+    {.name = "first_class", .type = Type::i64, .value = "0", .bounds = kNotNegative},
+    {.name = "classes", .type = Type::i64, .value = "0", .bounds = kNotNegative},  // 0: those of logits
 };
 
 inline constexpr Signature kCrossEntropy{
@@ -16,9 +18,9 @@ inline constexpr Signature kCrossEntropy{
     .inputs = {{"logits", Kind::tensor, Layout::rows}, {"labels"}},
     .outputs = {{"loss", "compute(logits)"}, {"lse", "compute(logits)", true}, {"count", "compute(logits)", true}},
     .attributes = kCrossEntropyOptions,
-    .axes = {{"...V, ... -> ..., ...L, 1/...", "reduction=none"},
-             {"...V, ... -> 1/..., ...L, 1/...", "reduction=sum"},
-             {"...V, ... -> 1/...:count, ...L, 1/...", "reduction=mean"}},
+    .axes = {{"...v, ... -> ..., ...L, 1/...; v@first_class/classes", "reduction=none"},
+             {"...v, ... -> 1/..., ...L, 1/...; v@first_class/classes", "reduction=sum"},
+             {"...v, ... -> 1/...:count, ...L, 1/...; v@first_class/classes", "reduction=mean"}},
 };
 
 Operator cross_entropy();
@@ -29,9 +31,9 @@ inline constexpr Signature kCrossEntropyBackward{
     .inputs = {{"dloss"}, {"logits", Kind::tensor, Layout::rows}, {"labels"}, {"lse"}, {"count"}},
     .outputs = {{.name = "dlogits", .dtype = "logits", .padded = true}},
     .attributes = kCrossEntropyOptions,
-    .axes = {{"..., ...V, ..., ...L, 1/... -> ...V", "reduction=none"},
-             {"1, ...V, ..., ...L, 1/... -> ...V", "reduction=sum"},
-             {"1, ...V, ..., ...L, 1 -> ...V", "reduction=mean"}},
+    .axes = {{"..., ...v, ..., ...L, 1/... -> ...v; v@first_class/classes", "reduction=none"},
+             {"1, ...v, ..., ...L, 1/... -> ...v; v@first_class/classes", "reduction=sum"},
+             {"1, ...v, ..., ...L, 1 -> ...v; v@first_class/classes", "reduction=mean"}},
 };
 
 Operator cross_entropy_backward();

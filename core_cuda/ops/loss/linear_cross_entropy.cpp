@@ -16,19 +16,20 @@ constexpr auto kNeedDx = attribute_of<bool>(kLinearCrossEntropyBackward, "need_d
 constexpr auto kNeedDweight = attribute_of<bool>(kLinearCrossEntropyBackward, "need_dweight");
 constexpr auto kNeedDbias = attribute_of<bool>(kLinearCrossEntropyBackward, "need_dbias");
 
-Status check_linear(Rule& rule, const LinearPlaces& at) {
-  Shape logits;
-  return linear_rule(rule, at.x, at.weight, at.bias, rule.attributes[at.transpose_weight], &logits);
+Status check_linear(Rule& rule, const LinearPlaces& at, Shape* logits) {
+  return linear_rule(rule, at.x, at.weight, at.bias, rule.attributes[at.transpose_weight], logits);
 }
 
 Status forward_rule(Rule& rule) {
-  FUSEDOPS_TRY(check_linear(rule, kAt));
-  return loss_rule(rule, kLinearCrossEntropy, kAt.x);
+  Shape logits;
+  FUSEDOPS_TRY(check_linear(rule, kAt, &logits));
+  return loss_rule(rule, kLinearCrossEntropy, kAt.x, logits);
 }
 
 Status backward_rule(Rule& rule) {
-  FUSEDOPS_TRY(check_linear(rule, kBackwardAt));
-  FUSEDOPS_TRY(loss_gradient_rule(rule, kLinearCrossEntropyBackward, kBackwardAt.x));
+  Shape logits;
+  FUSEDOPS_TRY(check_linear(rule, kBackwardAt, &logits));
+  FUSEDOPS_TRY(loss_gradient_rule(rule, kLinearCrossEntropyBackward, kBackwardAt.x, logits));
   const Shape &x = rule.inputs[kBackwardAt.x], &weight = rule.inputs[kBackwardAt.weight],
               &bias = rule.inputs[kBackwardAt.bias];
   const bool need_dbias = bias.present && rule.attributes[kNeedDbias];
@@ -75,7 +76,7 @@ struct Cpu {
         if (block.bias || block.cap != 0)
 #pragma GCC ivdep
           for (int64_t j = 0; j < block.columns; ++j) x[j] = block.logit(x[j], j).value;
-        const int64_t row = block.row + i, at = losses.labels[row] - block.column;
+        const int64_t row = block.row + i, at = losses.labels[row] - block.first_class;
         if (at >= 0 && at < block.columns) memory.label_logits[row] = x[at];
         constexpr int64_t kTile = LossTiles::kTileBytes / sizeof(A);
         RowSums<A>* to = memory.tile_sums + row * memory.tiles + tile;
@@ -99,7 +100,7 @@ struct Cpu {
                               const Context& context) {
     context.parallel_for(block.rows, 50 + block.columns, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        const int64_t row = block.row + i, label = gradient.labels[row], at = label - block.column;
+        const int64_t row = block.row + i, label = gradient.labels[row], at = label - block.first_class;
         const A* const x = block.sums + i * block.columns;
         T* const to = dz + i * block.columns;
         if (gradient.is_ignored(label)) {
@@ -162,6 +163,7 @@ LinearLogits::LinearLogits(const Call& call, const LinearPlaces& at) {
   weight = Matmul::Matrix::of(weights, transpose);
   bias = biases ? biases->data : nullptr;
   softcap = call.attributes[at.softcap];
+  first_class = call.attributes[at.first_class];
 
   const int64_t size = size_of(compute_dtype(dtype)), tile = LossTiles::kTileBytes / size;
   const int64_t tiles = kGradientBytes / (std::max<int64_t>(rows, 1) * size_of(dtype) * tile);

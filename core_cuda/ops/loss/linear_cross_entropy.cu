@@ -22,7 +22,7 @@ struct BlockLogit {
   __device__ compute_t<T> operator()(int64_t i, int64_t column, compute_t<T> sum) const {
     const compute_t<T> value = block.logit(sum, column).value;
     const int64_t row = block.row + i;
-    if (labels[row] == block.column + column) label_logits[row] = value;
+    if (labels[row] == block.first_class + column) label_logits[row] = value;
     return value;
   }
 };
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kThreads)
           const int64_t column = at + part + i;
           if (!kAligned && column >= block.columns) break;
           const auto logit = block.logit(pack.values[i], column);
-          const bool is_label = block.column + column == label;
+          const bool is_label = block.first_class + column == label;
           values[part + i] = (is_label ? of_label : derivative)(logit.value) * logit.slope;
         }
       }

@@ -26,10 +26,13 @@ inline constexpr Signature kLinearCrossEntropy{
                    {.name = "label_smoothing", .value = "0.0", .bounds = kUnitInterval},
                    {"reduction", Type::string, "mean", kReductions},
                    {.name = "softcap", .value = "0.0", .bounds = kFiniteNotNegative},
-                   {"transpose_weight", Type::boolean, "true"}},
-    .axes = {{"...K, KV^transpose_weight, ..., V -> ..., ...L, 1/...", "reduction=none"},
-             {"...K, KV^transpose_weight, ..., V -> 1/..., ...L, 1/...", "reduction=sum"},
-             {"...K, KV^transpose_weight, ..., V -> 1/...:count, ...L, 1/...", "reduction=mean"}},
+                   {"transpose_weight", Type::boolean, "true"},
+                   {.name = "first_class", .type = Type::i64, .value = "0", .bounds = kNotNegative},
+                   {.name = "classes", .type = Type::i64, .value = "0", .bounds = kNotNegative}},
+    .axes = {{"...K, Kv^transpose_weight, ..., v -> ..., ...L, 1/...; v@first_class/classes", "reduction=none"},
+             {"...K, Kv^transpose_weight, ..., v -> 1/..., ...L, 1/...; v@first_class/classes", "reduction=sum"},
+             {"...K, Kv^transpose_weight, ..., v -> 1/...:count, ...L, 1/...; v@first_class/classes",
+              "reduction=mean"}},
 };
 
 Operator linear_cross_entropy();
@@ -51,14 +54,19 @@ inline constexpr Signature kLinearCrossEntropyBackward{
                    {"reduction", Type::string, "mean", kReductions},
                    {.name = "softcap", .value = "0.0", .bounds = kFiniteNotNegative},
                    {"transpose_weight", Type::boolean, "true"},
+                   {.name = "first_class", .type = Type::i64, .value = "0", .bounds = kNotNegative},
+                   {.name = "classes", .type = Type::i64, .value = "0", .bounds = kNotNegative},
                    {"need_dx", Type::boolean, "true"},
                    {"need_dweight", Type::boolean, "true"},
                    {"need_dbias", Type::boolean, "true"}},
-    .axes = {{"..., ...K, KV^transpose_weight, ..., V, ...L, 1/... -> ...K, KV^transpose_weight/..., V/...",
+    .axes = {{"..., ...K, Kv^transpose_weight, ..., v, ...L, 1/... -> ...K/v, Kv^transpose_weight/..., v/...; "
+              "v@first_class/classes",
               "reduction=none"},
-             {"1, ...K, KV^transpose_weight, ..., V, ...L, 1/... -> ...K, KV^transpose_weight/..., V/...",
+             {"1, ...K, Kv^transpose_weight, ..., v, ...L, 1/... -> ...K/v, Kv^transpose_weight/..., v/...; "
+              "v@first_class/classes",
               "reduction=sum"},
-             {"1, ...K, KV^transpose_weight, ..., V, ...L, 1 -> ...K, KV^transpose_weight/..., V/...",
+             {"1, ...K, Kv^transpose_weight, ..., v, ...L, 1 -> ...K/v, Kv^transpose_weight/..., v/...; "
+              "v@first_class/classes",
               "reduction=mean"}},
 };
 
@@ -70,13 +78,15 @@ struct LinearPlaces {
   int x, weight, bias;
   AttributePlace<double> softcap;
   AttributePlace<bool> transpose_weight;
+  AttributePlace<int64_t> first_class;
 
   consteval LinearPlaces(const Signature& op)
       : x(input_of(op, "x")),
         weight(input_of(op, "weight")),
         bias(input_of(op, "bias")),
         softcap(attribute_of<double>(op, "softcap")),
-        transpose_weight(attribute_of<bool>(op, "transpose_weight")) {}
+        transpose_weight(attribute_of<bool>(op, "transpose_weight")),
+        first_class(attribute_of<int64_t>(op, "first_class")) {}
 };
 
 // Some rows and columns of the logits: their sums.
@@ -85,13 +95,14 @@ struct LogitBlock {
   using A = compute_t<T>;
 
   A* sums;  // [rows, columns]
-  int64_t row, rows, column, columns;
-  const T* bias;       // null: none
-  A cap, inverse_cap;  // 0: none
+  int64_t row, rows;
+  int64_t first_class, columns;  // the class of the first column
+  const T* bias;                 // of the columns; null: none
+  A cap, inverse_cap;            // 0: none
 
   // The logit, and its slope, of a sum in the block's column i.
   FUSEDOPS_HD Activated<A> logit(A sum, int64_t i) const {
-    const A z = bias ? sum + to_compute(bias[column + i]) : sum;
+    const A z = bias ? sum + to_compute(bias[i]) : sum;
     if (cap == 0) return {z, A(1)};
     const auto t = activations::tanh_(z * inverse_cap);
     return {cap * t.value, t.slope};
@@ -131,12 +142,14 @@ struct LinearLogits {
   template <class T>
   LogitBlock<T> block(int64_t row, int64_t rows, int64_t column, int64_t columns, compute_t<T>* sums) const {
     using A = compute_t<T>;
-    return {sums, row, rows, column, columns, static_cast<const T*>(bias), A(softcap), A(softcap ? 1 / softcap : 0)};
+    const T* const of_columns = bias ? static_cast<const T*>(bias) + column : nullptr;
+    const A cap(softcap), inverse_cap(softcap ? 1 / softcap : 0);
+    return {sums, row, rows, first_class + column, columns, of_columns, cap, inverse_cap};
   }
   template <class T>
   Matmul product(const LogitBlock<T>& block) const {
     Matmul sums(dtype, 1, block.rows, block.columns, depth, x.from(block.row, 0, dtype),
-                weight.from(0, block.column, dtype), block.sums);
+                weight.from(0, block.first_class - first_class, dtype), block.sums);
     return sums.to_sums(/*add=*/false).without_workspace();
   }
 
@@ -148,7 +161,8 @@ struct LinearLogits {
   static constexpr int64_t kBlockBytes = 32 << 20, kGradientBytes = 128 << 20;
 
   DType dtype;
-  int64_t rows, depth, classes;
+  int64_t rows, depth, classes;  // those that have columns
+  int64_t first_class;
   int64_t block_rows, block_columns;
   Matmul::Matrix x, weight;  // [rows, depth] and [depth, classes]
   const void* bias;

@@ -57,7 +57,7 @@ struct StoreLoss {
   template <bool kPlain>
   __forceinline__ __device__ Activated<float> logit(float sum, int64_t column) const {
     if constexpr (kPlain) return {sum, 1.0f};
-    const float z = block.bias ? sum + to_compute(block.bias[block.column + column]) : sum;
+    const float z = block.bias ? sum + to_compute(block.bias[column]) : sum;
     if (block.cap == 0) return {z, 1.0f};
     // The form that costs least. Its error is absolute: that of a small cap is less than the error of the sum.
     const float t = 1 - 2 * activations::reciprocal(1 + exp2_(z * block.inverse_cap * float(2 * kLog2E)));
@@ -75,7 +75,7 @@ struct StoreLoss {
     constexpr float kNothing = -std::numeric_limits<float>::infinity();
     const int groups = groups_in(tile), place = threadIdx.x % 4;
     const int64_t first = int64_t(tile) * kFineColumns + place * 2;
-    const int own = label - block.column - first;  // of the thread's own columns, if it is one of them
+    const int own = label - block.first_class - first;  // of the thread's own columns, if it is one of them
     float logits[2 * SumPlace::kGroups], max = kNothing;
 #pragma unroll
     for (int j = 0; j < 2 * SumPlace::kGroups; ++j) {
@@ -107,7 +107,7 @@ struct StoreLoss {
                                                 int64_t label) const {
     const int groups = groups_in(tile), place = threadIdx.x % 4;
     const int64_t first = int64_t(tile) * kFineColumns + place * 2;
-    const int own = label - block.column - first;
+    const int own = label - block.first_class - first;
     const bool ignored = loss.is_ignored(label);
     const int64_t of = exists ? block.row + row : 0;
     const float slope = loss.is_class(label) ? loss.slope(of) : std::numeric_limits<float>::quiet_NaN();

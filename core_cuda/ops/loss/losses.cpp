@@ -66,15 +66,25 @@ Status check_number(const Rule& rule, int input, DType dtype) {
   return rule.must(input, "have shape []", rule.show(got));
 }
 
-Status check_arguments(Rule& rule, const LossPlaces& at, int rows_of) {
+Status check_classes(const Rule& rule, const LossPlaces& at, const Shape& logits) {
+  const int64_t first = rule.attributes[at.first_class], classes = rule.attributes[at.classes];
+  const bool is_known = logits.ranked && logits.dims[logits.rank - 1] >= 0;
+  const int64_t least = first + (is_known ? logits.dims[logits.rank - 1] : 0);
+  if (classes == 0 ? first == 0 : classes >= least) return {};
+  return Status::error("fusedops.", rule.op.name, ": classes must be at least ", std::to_string(least),
+                       ", first_class and the classes of the logits; got ", std::to_string(classes));
+}
+
+Status check_arguments(Rule& rule, const LossPlaces& at, int rows_of, const Shape& logits) {
   FUSEDOPS_TRY(rule.has_rows(rows_of));
+  FUSEDOPS_TRY(check_classes(rule, at, logits));
   return check_labels(rule, at, rows_of);
 }
 
 }  // namespace
 
-Status loss_rule(Rule& rule, const LossOutputs& at, int rows_of) {
-  FUSEDOPS_TRY(check_arguments(rule, at, rows_of));
+Status loss_rule(Rule& rule, const LossOutputs& at, int rows_of, const Shape& logits) {
+  FUSEDOPS_TRY(check_arguments(rule, at, rows_of, logits));
   const DType dtype = compute_dtype(rule.inputs[rows_of].dtype);
   Shape& loss = rule.outputs[at.loss];
   loss = is_per_row(rule, at) ? rule.row_shape(rows_of, dtype) : Shape::of(dtype);
@@ -87,8 +97,8 @@ Status loss_rule(Rule& rule, const LossOutputs& at, int rows_of) {
   return {};
 }
 
-Status loss_gradient_rule(Rule& rule, const LossInputs& at, int rows_of) {
-  FUSEDOPS_TRY(check_arguments(rule, at, rows_of));
+Status loss_gradient_rule(Rule& rule, const LossInputs& at, int rows_of, const Shape& logits) {
+  FUSEDOPS_TRY(check_arguments(rule, at, rows_of, logits));
   FUSEDOPS_TRY(check_lse(rule, at.lse, rows_of));
   const DType dtype = compute_dtype(rule.inputs[rows_of].dtype);
   FUSEDOPS_TRY(check_number(rule, at.count, dtype));

@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kThreads) row_losses_kernel(const Losses<A> lo
     const int64_t label = losses.labels[row];
     if (!losses.is_ignored(label)) {
       counts = 1;
-      loss = losses.is_class(label) ? losses.row_loss(sums, lse, label_logit(row, label))
+      loss = losses.is_class(label) ? losses.row_loss(row, label, sums, lse, label_logit)
                                     : std::numeric_limits<A>::quiet_NaN();
     }
     if (losses.reduction == Reduction::none) losses.loss[row] = loss;

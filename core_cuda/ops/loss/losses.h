@@ -5,6 +5,11 @@
 //   (exp(x - lse) - smoothing / classes - (1 - smoothing) * [label]) * slope of the row.
 // lse is stored in two parts: the largest logit, and the logarithm of the sum relative to it. Their sum would lose
 // the digits of the logarithm beside a large logit.
+//
+// The logits may be those of some of the classes, from first_class on. Labels are those of all classes then, and x[c]
+// is 0 for a class c that is elsewhere:
+//   loss = lse - (1 - smoothing) * x[label] - smoothing * sum(x) / classes
+// The sums over these logits, and so lse, have no part of the others. The gradient is as above.
 #pragma once
 
 #include <algorithm>
@@ -27,12 +32,15 @@ struct LossPlaces {
   AttributePlace<int64_t> ignore_index;
   AttributePlace<double> label_smoothing;
   AttributePlace<std::string> reduction;
+  AttributePlace<int64_t> first_class, classes;
 
   consteval LossPlaces(const Signature& op)
       : labels(input_of(op, "labels")),
         ignore_index(attribute_of<int64_t>(op, "ignore_index")),
         label_smoothing(attribute_of<double>(op, "label_smoothing")),
-        reduction(attribute_of<std::string>(op, "reduction")) {}
+        reduction(attribute_of<std::string>(op, "reduction")),
+        first_class(attribute_of<int64_t>(op, "first_class")),
+        classes(attribute_of<int64_t>(op, "classes")) {}
 };
 
 // Where a forward has its results. lse is [..., 2], count the number of rows that are not ignored.
@@ -53,8 +61,8 @@ struct LossInputs : LossPlaces {
 
 // The checks of labels, options and saved statistics. The rows are those of the input `rows_of`; of a forward, the
 // outputs.
-Status loss_rule(Rule& rule, const LossOutputs& at, int rows_of);
-Status loss_gradient_rule(Rule& rule, const LossInputs& at, int rows_of);
+Status loss_rule(Rule& rule, const LossOutputs& at, int rows_of, const Shape& logits);
+Status loss_gradient_rule(Rule& rule, const LossInputs& at, int rows_of, const Shape& logits);
 
 // The label of each row.
 struct Labels {
@@ -74,9 +82,11 @@ struct Labels {
 template <class A>
 struct LossRows {
   LossRows() = default;
-  LossRows(const Call& call, const LossPlaces& at, int64_t rows, int64_t classes)
+  LossRows(const Call& call, const LossPlaces& at, int64_t rows, int64_t columns)
       : rows(rows),
-        classes(classes),
+        columns(columns),
+        first_class(call.attributes[at.first_class]),
+        classes(call.attributes[at.classes] ? call.attributes[at.classes] : columns),
         labels(*call.inputs[at.labels], call.attributes[at.ignore_index]),
         smoothing(static_cast<A>(call.attributes[at.label_smoothing])),
         sharpness(static_cast<A>(1 - call.attributes[at.label_smoothing])) {
@@ -86,8 +96,12 @@ struct LossRows {
 
   FUSEDOPS_HD bool is_ignored(int64_t label) const { return label == labels.ignored; }
   FUSEDOPS_HD bool is_class(int64_t label) const { return label >= 0 && label < classes; }
+  // The column of a label, which may be outside of the columns.
+  FUSEDOPS_HD int64_t column_of(int64_t label) const { return label - first_class; }
+  FUSEDOPS_HD bool has_column_of(int64_t label) const { return column_of(label) >= 0 && column_of(label) < columns; }
 
-  int64_t rows, classes;
+  int64_t rows, columns;
+  int64_t first_class, classes;  // the class of the first column, and the number of all classes
   Labels labels;
   A smoothing, sharpness;  // their sum is 1
   Reduction reduction;
@@ -110,11 +124,12 @@ struct Lse {
 
 template <class A>
 struct Losses : LossRows<A> {
-  Losses(const Call& call, const LossOutputs& at, int64_t rows, int64_t classes)
-      : LossRows<A>(call, at, rows, classes),
+  Losses(const Call& call, const LossOutputs& at, int64_t rows, int64_t columns)
+      : LossRows<A>(call, at, rows, columns),
         loss(call.output<A>(at.loss)),
         lse(call.output<Lse<A>>(at.lse)),
-        count(call.output<A>(at.count)) {}
+        count(call.output<A>(at.count)),
+        elsewhere(1 - static_cast<A>(columns) / static_cast<A>(std::max<int64_t>(this->classes, 1))) {}
 
   // The sums of a row, or of a larger tile, from those of its tiles.
   FUSEDOPS_HD RowSums<A> joined(const RowSums<A>* tiles, int64_t count) const {
@@ -131,27 +146,33 @@ struct Losses : LossRows<A> {
 
   FUSEDOPS_HD Lse<A> row_lse(const RowSums<A>& sums) const { return {sums.max, std::log(sums.exponentials)}; }
 
-  // The loss of a row whose label is a class.
-  FUSEDOPS_HD A row_loss(const RowSums<A>& sums, const Lse<A>& lse, A of_label) const {
+  // The loss of a row whose label is a class. label_logit(row, label) is the logit of a label that has a column.
+  template <class LabelLogit>
+  FUSEDOPS_HD A row_loss(int64_t row, int64_t label, const RowSums<A>& sums, const Lse<A>& lse,
+                         const LabelLogit& label_logit) const {
+    const A of_label = this->has_column_of(label) ? label_logit(row, label) : A(0);
     const A loss = lse.log_sum + (lse.max - of_label);
     if (this->smoothing == 0) return loss;
-    return this->sharpness * loss + this->smoothing * (lse.log_sum - sums.mean);
+    A rest = lse.log_sum - sums.mean;
+    if (elsewhere != 0) rest += elsewhere * lse.max;
+    return this->sharpness * loss + this->smoothing * rest;
   }
 
   A* loss;
   Lse<A>* lse;
   A* count;
+  A elsewhere;  // the fraction of the classes that have no column
 };
 
 template <class A>
 struct LossGradient : LossRows<A> {
   LossGradient() = default;
-  LossGradient(const Call& call, const LossInputs& at, int64_t rows, int64_t classes)
-      : LossRows<A>(call, at, rows, classes),
+  LossGradient(const Call& call, const LossInputs& at, int64_t rows, int64_t columns)
+      : LossRows<A>(call, at, rows, columns),
         dloss(call.input<A>(at.dloss)),
         lse(call.input<Lse<A>>(at.lse)),
         count(call.input<A>(at.count)),
-        uniform(static_cast<A>(call.attributes[at.label_smoothing] / static_cast<double>(classes))) {}
+        uniform(static_cast<A>(call.attributes[at.label_smoothing] / static_cast<double>(this->classes))) {}
 
   // The factor of the row's gradient.
   FUSEDOPS_HD A slope(int64_t row) const {

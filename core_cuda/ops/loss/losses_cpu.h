@@ -37,12 +37,19 @@ RowSums<A> row_sums(const LossRows<A>& call, const T* x, int64_t size) {
   const auto block = [=](int64_t start, int64_t n, A* buffer) { return widened(x + start, buffer, n); };
   const auto [max, sum] = exp_sum<A>(size, A(kLog2E), nullptr, block);
   RowSums<A> sums{max, sum / kExpScale<A>, 0, static_cast<A>(size) / static_cast<A>(call.classes)};
+  // Without a finite logit, terms are relative to 0: -inf less -inf would make the row's sum NaN, which other tiles
+  // have.
+  const A base = max == -std::numeric_limits<A>::infinity() ? A(0) : max;
+  if (base != max) {
+    sums.exponentials = 0;
+    for (int64_t i = 0; i < size; ++i) sums.exponentials += std::exp(to_compute(x[i]));
+  }
   if (call.smoothing == 0) return sums;
   A buffer[kBlock];
   for (int64_t start = 0; start < size; start += kBlock) {
     const int64_t n = std::min(kBlock, size - start);
     const A *wide = block(start, n, buffer), share = A(1) / static_cast<A>(call.classes);
-    sums.mean += interleaved_sum<A>(n, [=, max = max](int64_t i) { return (wide[i] - max) * share; });
+    sums.mean += interleaved_sum<A>(n, [=](int64_t i) { return (wide[i] - base) * share; });
   }
   return sums;
 }
@@ -61,7 +68,7 @@ Status finish_losses(const Losses<A>& call, const char* op, const Context& conte
       const RowSums<A> sums = sums_of(row);
       const Lse<A> lse = call.lse[row] = call.row_lse(sums);
       const int64_t label = call.labels[row];
-      losses[row] = call.is_ignored(label) ? A(0) : call.row_loss(sums, lse, label_logit(row, label));
+      losses[row] = call.is_ignored(label) ? A(0) : call.row_loss(row, label, sums, lse, label_logit);
     }
   });
   if (call.reduction == Reduction::none) return {};

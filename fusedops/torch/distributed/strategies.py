@@ -22,6 +22,7 @@ from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from fusedops.axes import ALL, Division, Share, divisions, means
 from fusedops.declarations import Operator
+from fusedops.torch.distributed.joins import Part
 from fusedops.torch.library import SIGNATURES, Signature, for_each, overload
 from fusedops.torch.shapes import Shaped, infer
 
@@ -39,6 +40,14 @@ class _Choice:
         return Replicate() if share == ALL else Partial()
 
 
+def _divisions(signature: Signature, inputs: Sequence[Any], arguments: Sequence[Any]) -> list[Division]:
+    """The divisions of a call whose inputs have a `tensor_meta`, or are absent."""
+    shaped = [None if x is None else Shaped(x.tensor_meta.dtype, x.tensor_meta.shape) for x in inputs]
+    shapes = [None if x is None else x.shape for x in shaped]
+    outputs = [shape for _, shape in infer(signature, (*shaped, *arguments[signature.inputs :]))]
+    return divisions(signature.declaration, signature.named_attributes(arguments), shapes, outputs)
+
+
 class _Call:
     """A call of an operator, as DTensor describes it."""
 
@@ -49,17 +58,13 @@ class _Call:
         self.places = [i for i, x in enumerate(given) if x is not None]
         self.specs = [x.strategies[0].output_spec for x in self.tensors]
         self.mesh = self.specs[0].mesh
-        rest = tuple(arguments[signature.inputs :])
-        shaped = [None if x is None else Shaped(x.tensor_meta.dtype, x.tensor_meta.shape) for x in given]
-        shapes = [None if x is None else x.shape for x in shaped]
-        outputs = [shape for _, shape in infer(signature, (*shaped, *rest))]
-        self.divisions = divisions(self.declaration, signature.named_attributes(arguments), shapes, outputs)
+        self.divisions = _divisions(signature, given, arguments)
 
     def choices(self, mesh_dim: int) -> Iterator[_Choice]:
         placements = [spec.placements[mesh_dim] for spec in self.specs]
         strides = dict.fromkeys(p.split_factor for p in placements if isinstance(p, _StridedShard))
         for division in self.divisions:
-            for stride in (None, *strides):
+            for stride in (None, *strides) if division.place is None else (None,):
                 yield _Choice(division, stride)
         yield _Choice(None, None)
 
@@ -104,8 +109,44 @@ class _Call:
         return all(count == 1 or size >= count for size, count in zip(shape, parts, strict=True))
 
 
+def _part(signature: Signature, schema: OpSchema, arguments: Sequence[Any]) -> tuple[Part, Any, list[Placement]] | None:
+    """The part of a call with these local arguments, along an axis whose parts have a place; and the mesh and the
+    placements that stack parts along a first dimension. None for a call that no such axis divides."""
+    given = signature.padded(schema.args_schema)
+    for division in _divisions(signature, given, schema.args_schema):
+        if division.place is None:
+            continue
+        shares = zip(division.inputs, given, strict=True)
+        dim, spec = next((share.dim, x) for share, x in shares if share.kind == "part")
+        stacked: list[Placement] = [Shard(0) if p.is_shard(dim) else Replicate() for p in spec.placements]
+        if not any(p.is_shard() for p in stacked):
+            continue
+        offset, size = 0, spec.shape[dim]
+        for mesh_dim in (i for i, p in enumerate(stacked) if p.is_shard()):
+            chunk = -(-size // spec.mesh.size(mesh_dim))  # as torch.chunk cuts
+            begin = min(spec.mesh.get_local_rank(mesh_dim) * chunk, size)
+            offset, size = offset + begin, min(chunk, size - begin)
+        return Part(signature, arguments, division, offset, size), spec.mesh, stacked
+    return None
+
+
+def _computed(op: Any, signature: Signature, schema: OpSchema, arguments: Sequence[Any]) -> Any:
+    """A call with these local arguments."""
+    found = _part(signature, schema, arguments)
+    if found is None:
+        return op(*arguments)
+    part, mesh, stacked = found
+    outputs = op(*part.arguments)
+    if part.join is None:
+        return outputs
+    statistics = DTensor.from_local(part.statistics(outputs)[None], mesh, stacked, run_check=False)
+    everywhere = statistics.redistribute(placements=[Replicate()] * mesh.ndim)
+    return part.results(everywhere.to_local(), outputs)
+
+
 def _handler(signature: Signature) -> Callable[..., Any]:
-    """A function that computes a call as DTensor does, and of means over shards the mean over all processes."""
+    """A function that computes a call as DTensor does, joins the results of parts that have a place, and makes of means
+    over shards the mean over all processes."""
 
     def handle(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         dispatcher = DTensor._op_dispatcher
@@ -116,7 +157,12 @@ def _handler(signature: Signature) -> Callable[..., Any]:
             dispatcher.redistribute_local_args(
                 info, sharding.redistribute_schema, sharding.use_val_from_redistribute_schema
             )
-        outputs = list(dispatcher.wrap(op(*info.local_args, **info.local_kwargs), sharding.output_spec))
+        placed = sharding.redistribute_schema if sharding.needs_redistribute else info.schema
+        results = _computed(op, signature, placed, info.local_args)
+        outputs = dispatcher.wrap(results, sharding.output_spec)
+        if not isinstance(outputs, (tuple, list)):
+            return outputs
+        outputs = list(outputs)
         for place, weight in means(
             signature.declaration, signature.named_attributes(args), signature.padded(args)
         ).items():
@@ -141,7 +187,7 @@ def _register(row: Operator) -> None:
     if any(x.kind == "list" for x in row.inputs):
         return  # optimizers call these with the shards of their process
     signature = SIGNATURES[row.name]
-    has_means = any(":" in declared.tensors for declared in row.axes)
+    needs_handler = any(mark in declared.tensors for declared in row.axes for mark in ":@")
     # DTensor's cache compares all arguments from this place on, and of those before it only the tensors. Where several
     # inputs may be absent, it must compare their places. A number in place of a tensor varies, and decides nothing.
     is_ambiguous = sum(x.kind != "tensor" for x in row.inputs) > 1
@@ -155,7 +201,7 @@ def _register(row: Operator) -> None:
             continue
         operator: Any = overload(name)
         register_op_strategy(operator, RuntimeSchemaInfo(static_argnum=compared))(strategy)
-        if has_means:
+        if needs_handler:
             DTensor._op_dispatcher._custom_op_handlers[operator] = _handler(signature)
 
 

@@ -10,7 +10,6 @@ from torch.types import Device
 
 import fusedops.torch as fo
 from fusedops.functions.common import Reduction
-from fusedops.torch.internals import is_distributed
 from fusedops.torch.nn.layer import (
     FusedLayer,
     as_original,
@@ -62,7 +61,7 @@ class CrossEntropyLoss(FusedLayer, nn.CrossEntropyLoss):
             return "weight is set"
         if not inputs:
             return None
-        return unfused_input(inputs[0]) or _sharded_classes(inputs[0]) or unfused_target(*inputs[1:])
+        return unfused_input(inputs[0]) or unfused_target(*inputs[1:])
 
     def extra_repr(self) -> str:
         return options(self, ignore_index=-100, reduction="mean", label_smoothing=0.0)
@@ -190,15 +189,6 @@ def of_classes(
 
 def _padded(logits: Any) -> str | None:
     return padded_by_compiler(logits, min(logits.dim() - 1, 1)) if isinstance(logits, Tensor) else None
-
-
-def _sharded_classes(x: Any) -> str | None:
-    """Why torch's own code computes the loss of these logits, which the operator would gather; torch's loss_parallel
-    leaves them in shards."""
-    if not is_distributed(x):
-        return None
-    of_classes = min(x.dim(), 2) - 1
-    return "the classes are sharded" if any(p.is_shard(of_classes) for p in x.placements) else None
 
 
 def unfused_target(target: Any = None) -> str | None:

@@ -1,0 +1,92 @@
+"""Formulas that join the results of a call's parts, where neither concatenation nor a sum does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusedops.axes import Division
+from fusedops.torch.library import Signature
+
+
+@dataclass(frozen=True)
+class Join:
+    """How the parts of a call become its results.
+
+    Both functions get the arguments of a part, by name, and its outputs. `statistics` also gets `size`, the number of
+    the part's elements along the divided axis. `results` gets the statistics of all parts, along a first dimension.
+    """
+
+    attributes: Mapping[str, Any]  # of all parts, in place of those of the call
+    statistics: Callable[..., Tensor]
+    results: Callable[..., tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a call along an axis whose parts have a place."""
+
+    signature: Signature
+    inputs: Sequence[Any]  # the part's inputs, and the attributes of the call
+    division: Division
+    offset: int
+    size: int
+
+    @property
+    def join(self) -> Join | None:
+        return JOINS.get(self.signature.declaration.name)
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """Those with which the operator computes the part."""
+        common = self.join.attributes if self.join else {}
+        return self.signature.replaced(self.inputs, {**self.division.attributes_at(self.offset), **common})
+
+    def statistics(self, outputs: Sequence[Tensor]) -> Tensor:
+        assert self.join is not None
+        return self.join.statistics(self._named(self.arguments, size=self.size), *outputs)
+
+    def results(self, statistics: Tensor, outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        assert self.join is not None
+        return self.join.results(self._named(self.inputs), statistics, *outputs)
+
+    def _named(self, arguments: Sequence[Any], **others: Any) -> SimpleNamespace:
+        names = [x.name for x in self.signature.declaration.inputs]
+        inputs = dict(zip(names, self.signature.padded(arguments), strict=True))
+        return SimpleNamespace(**inputs, **self.signature.named_attributes(arguments), **others)
+
+
+def _loss_statistics(part: SimpleNamespace, loss: Tensor, lse: Tensor, count: Tensor) -> Tensor:
+    """Four numbers for each row: w · lse - Σ q x, the two numbers of lse, and w.
+
+    q is the target distribution over the part's classes, and w its sum. The part's loss is lse - Σ q x.
+    """
+    label = part.labels - part.first_class
+    has_label = ((label >= 0) & (label < part.size)).to(loss.dtype)
+    share = part.size / max(part.classes, 1)
+    weight = (1 - part.label_smoothing) * has_label + part.label_smoothing * share
+    total = lse.sum(-1)
+    infinite = torch.where(weight > 0, torch.inf, 0.0)  # the term where all of the part's logits are -inf
+    term = torch.where(total == -torch.inf, infinite, loss - (1 - weight) * total)
+    return torch.stack([term, *lse.unbind(-1), weight], -1)
+
+
+def _losses(call: SimpleNamespace, statistics: Tensor, loss: Tensor, lse: Tensor, count: Tensor) -> tuple[Tensor, ...]:
+    """The loss of a row is Σ (w · lse of the part - Σ q x) + Σ w · (lse - lse of the part), over all parts."""
+    terms, maxima, log_sums, weights = statistics.unbind(-1)
+    maximum = maxima.amax(0)
+    below = torch.where(maxima == maximum, 0.0, maxima - maximum)
+    log_sum = (log_sums + below).logsumexp(0)
+    more = torch.where(weights == 0, 0.0, weights * (log_sum - log_sums - below))
+    rows = torch.where(call.labels == call.ignore_index, 0.0, (terms + more).sum(0))
+    total = rows if call.reduction == "none" else rows.sum()
+    return total / count if call.reduction == "mean" else total, torch.stack([maximum, log_sum], -1), count
+
+
+_LOSS = Join({"reduction": "none"}, _loss_statistics, _losses)
+JOINS: Mapping[str, Join] = {"cross_entropy": _LOSS, "linear_cross_entropy": _LOSS}
