@@ -21,10 +21,12 @@ _PROSE = ("Returns", "Gradient", "PyTorch", "TensorFlow", "Example")  # sections
 def pages() -> dict[str, str]:
     """The texts of the pages, by name."""
     import fusedops.tf.keras  # imported here because the other functions of this file need only one framework
+    import fusedops.torch.distributed
     import fusedops.torch.nn
     import fusedops.torch.optim
 
     nn, keras, optim = fusedops.torch.nn, fusedops.tf.keras, fusedops.torch.optim
+    distributed = fusedops.torch.distributed
     layers = [name for name in keras.__all__ if inspect.isclass(getattr(keras, name))]
     conversion = {
         f"{package.__name__}.{name}": getattr(package, name)
@@ -47,6 +49,7 @@ def pages() -> dict[str, str]:
     return {
         **families,
         "load": _page("Operators from source files", {"load": fusedops.torch.load}),
+        "distributed-torch": _page("Several GPUs, in PyTorch", _members(distributed, distributed.__all__)),
         "layers-torch": _page("Layers for PyTorch", _members(nn, nn.__all__)),
         "layers-keras": _page("Layers for Keras", _members(keras, layers)),
         "optimizers-torch": _page("Optimizers for PyTorch", _members(optim, optim.__all__)),

@@ -20,6 +20,7 @@ from fusedops.torch.functions import *  # noqa: E402, F403
 from fusedops.torch.operators import OPERATORS as ops  # noqa: E402, F401
 
 if TYPE_CHECKING:
+    from fusedops.torch import distributed as distributed
     from fusedops.torch import jit as jit
     from fusedops.torch import nn as nn
     from fusedops.torch import optim as optim
@@ -33,6 +34,7 @@ for _name in functions.__all__:
 
 _LAZY = {
     "convert": "fusedops.torch.conversion",
+    "distributed": "fusedops.torch.distributed",
     "explain": "fusedops.torch.explaining",
     "jit": "fusedops.torch.jit",
     "load": "fusedops.torch.libraries",

@@ -97,6 +97,10 @@ def before_tracing(function: Function) -> Function:
     return function
 
 
+# A function that compiled code calls as it is, with a break of its graph.
+uncompiled: Any = torch._disable_dynamo  # type: ignore[attr-defined]
+
+
 def in_cpp(overload: Callable[..., Any]) -> Callable[..., Any]:
     """A registered operator without the Python around it."""
     return getattr(overload, "_op", overload)

@@ -1,15 +1,26 @@
-"""DTensors in place of tensors: `strategies` registers what DTensor asks of an operator."""
+"""Calls over several processes: `strategies` registers what DTensor asks of an operator, and functions that take the
+tensors of one process are in `losses`."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from fusedops import lazy
 from fusedops.torch import internals
+
+if TYPE_CHECKING:
+    from fusedops.torch.distributed.losses import cross_entropy as cross_entropy
+    from fusedops.torch.distributed.losses import linear_cross_entropy as linear_cross_entropy
+
+__all__ = ["cross_entropy", "linear_cross_entropy"]
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy.members(__name__, dict.fromkeys(__all__, "fusedops.torch.distributed.losses"))
 
 _STRATEGIES = "fusedops.torch.distributed.strategies"
 
