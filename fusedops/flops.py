@@ -103,6 +103,7 @@ def _attention_products(q: Shape, v: Shape, keys: int, of_q: int, of_v: int) -> 
 
 
 @flops("attention")
+@flops("attention_lse")
 def _attention(q: Shape, k: Shape, v: Shape, seq_dim: int, **_: Any) -> int:
     return _attention_products(q, v, k[seq_dim], 1, 1)
 
@@ -119,6 +120,7 @@ def _keys_of_packed(k: Shape, offsets_k: Shape) -> int:
 
 
 @flops("attention_varlen")
+@flops("attention_varlen_lse")
 def _attention_varlen(q: Shape, k: Shape, v: Shape, offsets_k: Shape, **_: Any) -> int:
     return _attention_products(q, v, _keys_of_packed(k, offsets_k), 1, 1)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fusedops.checks import optional_count, optional_number
-from fusedops.functions.common import Refused, Tensor, check_whole_sequences, ops, seed_of
+from fusedops.functions.common import Refused, Tensor, check_whole_sequences, ops, renamed, seed_of
 from fusedops.functions.refusal import refuse
 
 
@@ -21,8 +23,9 @@ def attention(
     dropout: float = 0.0,
     seed: Tensor | tuple[int, int] | None = None,
     seq_dim: int = -3,
+    return_lse: bool = False,
     **others: Refused,
-) -> Tensor:
+) -> Any:
     """softmax(scale · q kᵀ, masked) v, for each head of each sequence.
 
     The scores are computed tile by tile and never stored, in the backward as well, which computes them again: memory
@@ -51,16 +54,21 @@ def attention(
         seed: as in `dropout`, which drops the same of a tensor of all probabilities, [..., H, T, S] in either layout.
             Unused if `dropout` is 0.
         seq_dim: the dimension that holds the positions, -3 or -2.
+        return_lse: also returns the log-sum-exp of the scores, by which results over parts of the keys are merged.
 
     Returns:
         A tensor of q's dtype and layout, contiguous, with Dv features. 16-bit inputs are summed in float32; on a GPU
         the probabilities are rounded to 16 bits before the product with v. The bits of a sequence do not depend on
         what else is in the batch; with dropout, what is dropped follows from its place there.
+        With `return_lse` a pair of it and the log-sum-exp [..., H, T], in either layout: the logarithm of the
+        denominator of the softmax, whatever `dropout` drops. It is -inf where no key is visible, differentiable, and
+        float64 for float64, else float32.
 
     Gradient:
         With p the probabilities, d = dy vᵀ and ds = p · (d - Σ dy·y): dv = pᵀ dy, dq = scale · ds k and
         dk = scale · dsᵀ q; a soft cap makes ds · (1 - tanh²(s / c)) of ds. Dropout, drawn again, is applied to
-        p in dv, and to d in ds. The order of all sums follows from the shapes alone.
+        p in dv, and to d in ds. The gradient of the log-sum-exp is added to d. The order of all sums follows from the
+        shapes alone.
         Double backward and forward mode take the plain formula, and memory for all T × S scores.
 
     Raises:
@@ -88,21 +96,21 @@ def attention(
     check_whole_sequences("attention")
     scales, windowed = optional_number("attention", "scale", scale), optional_count("attention", "window", window)
     seeds, rate = (None, 0.0) if dropout == 0 else (seed_of("attention", seed, q), dropout)
-    y, _ = ops.attention(
-        q,
-        k,
-        v,
-        mask,
-        lengths,
-        seeds,
-        causal=causal,
-        scale=scales,
-        window=windowed,
-        softcap=softcap,
-        seq_dim=seq_dim,
-        dropout=rate,
-    )
-    return y
+    options: dict[str, Any] = {
+        "causal": causal,
+        "scale": scales,
+        "window": windowed,
+        "softcap": softcap,
+        "seq_dim": seq_dim,
+        "dropout": rate,
+    }
+    if not return_lse:
+        y, _ = ops.attention(q, k, v, mask, lengths, seeds, **options)
+        return y
+    try:
+        return ops.attention_lse(q, k, v, mask, lengths, seeds, **options)
+    except Exception as error:
+        raise renamed(error, "attention_lse", "attention") from None
 
 
 def attention_varlen(
@@ -116,8 +124,9 @@ def attention_varlen(
     scale: float | None = None,
     window: int | None = None,
     softcap: float = 0.0,
+    return_lse: bool = False,
     **others: Refused,
-) -> Tensor:
+) -> Any:
     """softmax(scale · q kᵀ, masked) v for sequences of different lengths, packed one behind the other without padding.
 
     Sequence b has the queries offsets_q[b] up to offsets_q[b + 1] and the keys offsets_k[b] up to offsets_k[b + 1], and
@@ -135,9 +144,10 @@ def attention_varlen(
         scale: a number, used unrounded in the compute dtype; 1/√D if None.
         window: keeps key j of query i only where j > i + S - T - window.
         softcap: c > 0 replaces each score s by c · tanh(s / c), before masking.
+        return_lse: also returns the log-sum-exp of the scores.
 
     Returns:
-        [N, H, Dv] of q's dtype, computed as by `attention`.
+        [N, H, Dv] of q's dtype, computed as by `attention`; with `return_lse` a pair of it and the log-sum-exp [H, N].
 
     Gradient:
         That of `attention`. Double backward and forward mode take the plain formula, and memory for all N × M scores.
@@ -167,12 +177,19 @@ def attention_varlen(
     if more or others:
         refuse("attention_varlen", more, others)
     check_whole_sequences("attention_varlen")
-    scales = optional_number("attention_varlen", "scale", scale)
-    windowed = optional_count("attention_varlen", "window", window)
-    y, _ = ops.attention_varlen(
-        q, k, v, offsets_q, offsets_k, causal=causal, scale=scales, window=windowed, softcap=softcap
-    )
-    return y
+    options: dict[str, Any] = {
+        "causal": causal,
+        "scale": optional_number("attention_varlen", "scale", scale),
+        "window": optional_count("attention_varlen", "window", window),
+        "softcap": softcap,
+    }
+    if not return_lse:
+        y, _ = ops.attention_varlen(q, k, v, offsets_q, offsets_k, **options)
+        return y
+    try:
+        return ops.attention_varlen_lse(q, k, v, offsets_q, offsets_k, **options)
+    except Exception as error:
+        raise renamed(error, "attention_varlen_lse", "attention_varlen") from None
 
 
 def softmax(

@@ -29,6 +29,7 @@ functions that both frameworks have:
     beside                                those [T, 1] that the rows stand beside: the last row beside the last column
     packed(scores, offsets_q, offsets_k)  the sequence of each row [T, 1], of each column [S]; `beside` in each sequence
     probabilities(scores, kept)           the softmax over the columns that all of some bools keep; elsewhere 0
+    log_sum_exp(scores, kept)             the logarithm of the sum of their exponentials; -inf where none is kept
     vjp(function, inputs, upstream)       the gradients of inputs, taken by the framework
 
 First derivatives, which fusedops/derivatives.py makes of the table, are formulas of the same kind. Backward operators

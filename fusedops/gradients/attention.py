@@ -8,6 +8,8 @@ from typing import Any
 from fusedops.gradients.composite import derivative, second_derivative
 from fusedops.gradients.registry import Tensor, gradient
 
+_UPSTREAM = ("dy", "dlse")
+
 
 @gradient("softmax_backward", saves=("dy", "y"))
 def _softmax_backward(f: Any, c: Any, gdx: Tensor) -> Mapping[str, Any]:
@@ -17,21 +19,21 @@ def _softmax_backward(f: Any, c: Any, gdx: Tensor) -> Mapping[str, Any]:
     return derivative(f, c, plain, ("dy", "y"), (gdx,))
 
 
-@gradient("attention_backward", saves=("dy", "q", "k", "v", "mask", "lengths", "seed"))
+@gradient("attention_backward", saves=("dy", "q", "k", "v", "mask", "lengths", "seed", "dlse"))
 def _attention_backward(
     f: Any, c: Any, gdq: Tensor | None, gdk: Tensor | None, gdv: Tensor | None
 ) -> Mapping[str, Any]:
-    return second_derivative(f, c, _attention, q=gdq, k=gdk, v=gdv)
+    return second_derivative(f, c, _attention, _UPSTREAM, q=gdq, k=gdk, v=gdv)
 
 
-@gradient("attention_varlen_backward", saves=("dy", "q", "k", "v", "offsets_q", "offsets_k"))
+@gradient("attention_varlen_backward", saves=("dy", "q", "k", "v", "offsets_q", "offsets_k", "dlse"))
 def _attention_varlen_backward(
     f: Any, c: Any, gdq: Tensor | None, gdk: Tensor | None, gdv: Tensor | None
 ) -> Mapping[str, Any]:
-    return second_derivative(f, c, _attention_varlen, q=gdq, k=gdk, v=gdv)
+    return second_derivative(f, c, _attention_varlen, _UPSTREAM, q=gdq, k=gdk, v=gdv)
 
 
-def _attention(f: Any, c: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _attention(f: Any, c: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     heads_first = c.seq_dim == -2
     if not heads_first:
         q, k, v = map(f.exchange_heads, (q, k, v))
@@ -46,15 +48,15 @@ def _attention(f: Any, c: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     if c.seed is not None:
         p = f.dropout(p, c.seed, rate=c.dropout)
     y = _mean(f, p, v)
-    return y if heads_first else f.exchange_heads(y)
+    return y if heads_first else f.exchange_heads(y), f.log_sum_exp(scores, kept)
 
 
-def _attention_varlen(f: Any, c: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _attention_varlen(f: Any, c: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     q, k, v = map(f.exchange_heads, (q, k, v))
     scores = _scores(f, c, q, k)
     own, others, beside = f.packed(scores, c.offsets_q, c.offsets_k)
     kept = [own == others, *_band(c, f.columns(scores), beside)]
-    return f.exchange_heads(_mean(f, f.probabilities(scores, kept), v))
+    return f.exchange_heads(_mean(f, f.probabilities(scores, kept), v)), f.log_sum_exp(scores, kept)
 
 
 def _scores(f: Any, c: Any, q: Tensor, k: Tensor) -> Tensor:

@@ -22,12 +22,13 @@ from fusedops.gradients.registry import Tensor
 
 
 def second_derivative(
-    f: Any, c: Any, forward: Callable[..., Tensor], dy: str = "dy", **upstream: Tensor | None
+    f: Any, c: Any, forward: Callable[..., Any], dy: tuple[str, ...] = ("dy",), **upstream: Tensor | None
 ) -> dict[str, Tensor]:
     """The gradient of a backward operator, from the plain formula `forward(f, c, **inputs)` of its forward.
 
     Args:
-        dy: the backward operator's name for the upstream gradient of its forward.
+        dy: the backward operator's names for the upstream gradients of the results of `forward`. One that is absent is
+            zeros.
         upstream: by the name of each input of `forward`, the upstream gradient of that input's gradient: None where
             nothing flows. Not looked at for an absent input, which has no gradient.
     """
@@ -36,14 +37,17 @@ def second_derivative(
     }
 
     def backward(**inputs: Tensor | None) -> tuple[Tensor, ...]:
-        upstream_of_forward = inputs.pop(dy)
+        upstream_of_forward = [inputs.pop(name) for name in dy]
 
-        def of_flowing(*values: Tensor) -> Tensor:
-            return forward(f, c, **{**inputs, **dict(zip(flowing, values, strict=True))})
+        def of_flowing(*values: Tensor) -> tuple[Tensor, ...]:
+            results = forward(f, c, **{**inputs, **dict(zip(flowing, values, strict=True))})
+            pairs = zip(results if isinstance(results, tuple) else (results,), upstream_of_forward, strict=True)
+            return tuple(result for result, given in pairs if given is not None)
 
-        return tuple(f.vjp(of_flowing, [inputs[name] for name in flowing], upstream_of_forward))
+        given = tuple(x for x in upstream_of_forward if x is not None)
+        return tuple(f.vjp(of_flowing, [inputs[name] for name in flowing], given))
 
-    return derivative(f, c, backward, (dy, *upstream), tuple(flowing.values()))
+    return derivative(f, c, backward, (*dy, *upstream), tuple(flowing.values()))
 
 
 def derivative(

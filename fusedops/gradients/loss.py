@@ -12,7 +12,7 @@ from fusedops.gradients.registry import Tensor, gradient
 
 @gradient("cross_entropy_backward", saves=("dloss", "logits", "labels"))
 def _cross_entropy_backward(f: Any, c: Any, gdlogits: Tensor) -> Mapping[str, Any]:
-    return second_derivative(f, c, _loss, dy="dloss", logits=gdlogits)
+    return second_derivative(f, c, _loss, dy=("dloss",), logits=gdlogits)
 
 
 @gradient("linear_cross_entropy_backward", saves=("dloss", "x", "weight", "labels", "bias"))
@@ -23,7 +23,7 @@ def _linear_cross_entropy_backward(
         logits = affine(f, c, x, weight, bias)
         return _loss(f, c, c.softcap * f.tanh(logits / c.softcap) if c.softcap else logits)
 
-    return second_derivative(f, c, plain, dy="dloss", x=gdx, weight=gdweight, bias=gdbias)
+    return second_derivative(f, c, plain, dy=("dloss",), x=gdx, weight=gdweight, bias=gdbias)
 
 
 def _loss(f: Any, c: Any, logits: Tensor) -> Tensor:

@@ -59,6 +59,14 @@ def _probabilities(scores: tf.Tensor, kept: Sequence[tf.Tensor]) -> tf.Tensor:
     return OPERATORS.softmax(scores, functools.reduce(tf.logical_and, kept) if kept else None)
 
 
+def _log_sum_exp(scores: tf.Tensor, kept: Sequence[tf.Tensor]) -> tf.Tensor:
+    if not kept:
+        return tf.reduce_logsumexp(scores, -1)
+    all_kept = tf.broadcast_to(functools.reduce(tf.logical_and, kept), tf.shape(scores))
+    sums = tf.reduce_logsumexp(tf.where(all_kept, scores, scores.dtype.min), -1)
+    return tf.where(tf.reduce_any(all_kept, -1), sums, tf.constant(float("-inf"), sums.dtype))
+
+
 def _vjp(function: Callable[..., Any], inputs: Sequence[tf.Tensor], upstream: Any) -> Sequence[tf.Tensor]:
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(inputs)
@@ -86,6 +94,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "first": lambda x: tf.squeeze(x, -1),
     "halves": lambda x: tf.split(x, 2, -1),
     "log_softmax": tf.nn.log_softmax,
+    "log_sum_exp": _log_sum_exp,
     "mean_last": lambda x: tf.reduce_mean(x, -1, keepdims=True),
     "multiply": tf.multiply,
     "one_hot": _one_hot,

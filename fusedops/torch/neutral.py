@@ -46,10 +46,21 @@ def _packed(x: Tensor, offsets_q: Tensor, offsets_k: Tensor) -> tuple[Tensor, Te
 def _probabilities(scores: Tensor, kept: Sequence[Tensor]) -> Tensor:
     if not kept:
         return torch.softmax(scores, -1)
-    all_kept = functools.reduce(torch.logical_and, kept)
-    # Not infinity: a row without any would be NaN.
-    lowered = torch.where(all_kept, scores, torch.finfo(scores.dtype).min)
+    all_kept, lowered = _lowered(scores, kept)
     return torch.where(all_kept, torch.softmax(lowered, -1), 0.0)
+
+
+def _log_sum_exp(scores: Tensor, kept: Sequence[Tensor]) -> Tensor:
+    if not kept:
+        return torch.logsumexp(scores, -1)
+    all_kept, lowered = _lowered(scores, kept)
+    return torch.where(all_kept.any(-1), torch.logsumexp(lowered, -1), -torch.inf)
+
+
+def _lowered(scores: Tensor, kept: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """The mask, and scores with the least number where it is False: with infinity, a row without any would be NaN."""
+    all_kept = functools.reduce(torch.logical_and, kept)
+    return all_kept, torch.where(all_kept, scores, torch.finfo(scores.dtype).min)
 
 
 def vjp(function: Callable[..., Any], inputs: Sequence[Tensor], upstream: Any) -> Sequence[Tensor]:
@@ -93,6 +104,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "first": lambda x: x.squeeze(-1),
     "halves": lambda x: torch.chunk(x, 2, -1),
     "log_softmax": lambda x: torch.log_softmax(x, -1),
+    "log_sum_exp": _log_sum_exp,
     "mean_last": lambda x: x.mean(-1, keepdim=True),
     "multiply": torch.mul,
     "one_hot": _one_hot,

@@ -140,7 +140,7 @@ def test_too_many_dimensions(any_backend, spec, random):
         for name, x in any_backend.tensors(sample, "float32").items()
     }
     with pytest.raises(
-        any_backend.errors, match=rf"fusedops\.{spec.name}: \w+ must have at most 64 dimensions; got 6\d"
+        any_backend.errors, match=rf"fusedops\.{spec.function}: \w+ must have at most 64 dimensions; got 6\d"
     ):
         any_backend.call(spec.name, inputs, sample.options)
 
@@ -159,7 +159,7 @@ def test_an_error_leaves_nothing_behind(any_backend, spec, random):
 def test_every_check_of_a_specification_is_of_its_operator(spec: Specification):
     assert spec.bad
     for bad in spec.bad:
-        assert re.match(rf"fusedops\.{spec.name}: \w+ must .+; got .+", bad.sentence)
+        assert re.match(rf"fusedops\.{spec.function}: \w+ must .+; got .+", bad.sentence)
 
 
 def test_unknown_keywords(any_backend, spec, random):
@@ -183,7 +183,7 @@ def test_unknown_keywords_of_traced_calls(any_backend):
 def test_tensors_on_two_devices(torch_gpu, spec, random):
     """Refused before anything is launched, for each input that is elsewhere than the first."""
     samples: tuple[Sample, ...] = (spec.sample((3, 4), random), *spec.more_samples(random))
-    sentence = rf"fusedops\.{spec.name}: \w+ must be on .+; got .+"
+    sentence = rf"fusedops\.{spec.function}: \w+ must be on .+; got .+"
     for sample in {sample.tensors: sample for sample in reversed(samples)}.values():
         inputs = torch_gpu.tensors(sample, "float32")
         for name in sample.tensors if len(sample.tensors) > 1 else ():

@@ -62,7 +62,7 @@ def test_the_gradient_formula_is_the_derivative(spec, random):
             def projected(shift, name=name, direction=direction, upstream=upstream, arguments=arguments, sample=sample):
                 moved = {**arguments, name: arguments[name] + shift * direction}
                 ys = tuples(spec.reference(**moved, **sample.options))
-                return sum(np.sum(dy * y) for dy, y in zip(upstream, ys, strict=True))
+                return sum(np.sum(dy[np.isfinite(y)] * y[np.isfinite(y)]) for dy, y in zip(upstream, ys, strict=True))
 
             slope = (projected(step) - projected(-step)) / (2 * step)
             np.testing.assert_allclose(float(np.sum(gradients[name] * direction)), float(slope), rtol=1e-6, atol=1e-6)

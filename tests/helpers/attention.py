@@ -72,13 +72,17 @@ class Plain:
             exponentials = np.where(kept, np.exp(scores - largest), 0)
             total = exponentials.sum(-1, keepdims=True)
             self.p = np.where(kept, exponentials / total, 0).astype(dtype)
-            log_sum = largest + np.log(total)
+            log_sum = np.where(largest == -np.inf, largest, largest + np.log(total))
             # What is smaller than a normal number may be zero.
             tiny = np.finfo(np.float32)
             self.size = np.where(kept, self.p + tiny.smallest_normal / tiny.eps, 0)
             below = finite(largest - scores)
             errors = np.where(kept, finite(errors) + 4 * below, 0)
-            self.errors = errors + np.sum(self.p * errors, -1, keepdims=True)
+            self.log_sum = np.squeeze(log_sum, -1)
+            self.errors_of_log = np.sum(self.p * errors, -1, keepdims=True)
+            self.errors = errors + self.errors_of_log
+            # Those of the sum's logarithm beside those of the scores: of the sum and its logarithm, and of the maximum.
+            self.errors_of_log += FEW * (1 + np.abs(finite(largest)) + np.abs(finite(log_sum)))
             # The backward takes the exponentials of scores - log_sum.
             self.errors_again = (
                 self.errors + 2 * np.where(kept, np.abs(finite(scores)), 0) + 2 * np.abs(finite(log_sum))
@@ -93,23 +97,26 @@ class Plain:
             size = self.size * (1 + self.errors / FEW) + self._tiny()
             return (size * self.factors) @ np.abs(self.v)
 
+    def log_magnitude(self) -> Array:
+        return np.squeeze(self.errors_of_log, -1) / FEW
+
     def _tiny(self) -> Array:
         """Below the smallest normal number of float16, in which a GPU stores p, errors are absolute. They show where
         dropout leaves only small probabilities of a row."""
         return np.where(self.size > 0, np.finfo(np.float16).smallest_normal, 0)
 
-    def gradients(self, dy: Array) -> tuple[Array, ...]:
+    def gradients(self, dy: Array, dlse: Array | float = 0.0) -> tuple[Array, ...]:
         with np.errstate(all="ignore"):
             dp = (dy @ np.swapaxes(self.v, -1, -2)) * self.factors
-            ds = self.p * (dp - np.sum(dy * self.value(), -1, keepdims=True)) * self.slope
+            ds = self.p * (dp - np.sum(dy * self.value(), -1, keepdims=True) + column(dlse)) * self.slope
             return self._products(self.scale, ds, self.p * self.factors, self.q, self.k, dy)
 
-    def gradient_magnitude(self, dy: Array) -> tuple[Array, ...]:
+    def gradient_magnitude(self, dy: Array, dlse: Array | float = 0.0) -> tuple[Array, ...]:
         with np.errstate(all="ignore"):
             dy, size = np.abs(dy), self.size * (1 + self.errors_again / FEW)
             dp = (dy @ np.swapaxes(np.abs(self.v), -1, -2)) * self.factors
             tiny = self._tiny()  # of ds as well
-            ds = size * (dp + np.sum(dy * self.magnitude(), -1, keepdims=True)) + tiny
+            ds = size * (dp + np.sum(dy * self.magnitude(), -1, keepdims=True) + column(np.abs(dlse))) + tiny
             return self._products(
                 np.abs(self.scale), ds, (size + tiny) * self.factors, *map(np.abs, (self.q, self.k)), dy
             )
@@ -117,6 +124,11 @@ class Plain:
     def _products(self, scale: Array, ds: Array, p: Array, q: Array, k: Array, dy: Array) -> tuple[Array, ...]:
         of_keys = (scale * (np.swapaxes(ds, -1, -2) @ q), np.swapaxes(p, -1, -2) @ dy)
         return scale * (ds @ k), *(folded(x, self.times, self.key_heads) for x in of_keys)
+
+
+def column(x: Array | float) -> Array:
+    """Beside a row of keys."""
+    return np.asarray(x)[..., None]
 
 
 def finite(x: Array) -> Array:
@@ -129,7 +141,7 @@ def roundings(queries: int, keys: int, times: int, features: int) -> dict[str, f
     y = FEW + any_order(keys)
     ds = y + any_order(features)
     rows = any_order(queries * max(times, 1))
-    return {"y": y, "dq": ds + any_order(keys), "dk": ds + rows, "dv": y + rows}
+    return {"y": y, "lse": y, "dq": ds + any_order(keys), "dk": ds + rows, "dv": y + rows}
 
 
 # A GPU multiplies probabilities and their gradients as 16-bit numbers, and the backward reads the rounded y.

@@ -34,9 +34,9 @@ def of_tensors(backend: Backend, operator: Specification, bad: Bad) -> tuple[Cal
 def in_a_graph(operator: Specification, bad: Bad) -> str:
     """A pattern of the sentence as a kernel or the framework says it, which know a function by the name of the operator
     that it calls."""
-    names = f"{operator.name}|{operator.operator}"
+    names = f"{operator.function}|{operator.operator}"
     sentence = re.escape(bad.sentence).replace("'", r"\\*'")  # PyTorch may quote it, once or twice
-    return sentence.replace(operator.name, f"({names})", 1)
+    return sentence.replace(operator.function, f"({names})", 1)
 
 
 def of_any_size(operator: Specification, bad: Bad) -> str:

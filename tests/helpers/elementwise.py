@@ -61,7 +61,6 @@ class Expression(Specification):
         return f"fo.elementwise({self.text!r}, name={self.name!r})"
 
     def made_by(self, functions: Any) -> Any:
-        """The function, in a framework."""
         return functions.elementwise(self.text, name=self.name)
 
     def sample(self, shape, random):

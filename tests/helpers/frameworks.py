@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -14,7 +15,7 @@ import numpy as np
 
 from tests.helpers.numerics import rounded
 from tests.helpers.specification import Like, Sample, Specification
-from tests.specifications import EXPRESSIONS
+from tests.specifications import SPECIFICATIONS
 
 FRAMEWORKS = ("torch", "tf")
 PACKAGES = {"torch": "torch", "tf": "tensorflow"}
@@ -30,11 +31,15 @@ class Backend:
     def __init__(self, device: str) -> None:
         self.device = device
         self.functions = importlib.import_module(f"fusedops.{self.framework}")
-        self.expressions = {name: spec.made_by(self.functions) for name, spec in EXPRESSIONS.items()}
+        self.made = {
+            spec.name: spec.made_by(self.functions)
+            for spec in SPECIFICATIONS
+            if spec.name not in self.functions.__all__
+        }
         self.positions = {
             name: [p.name for p in inspect.signature(function).parameters.values() if p.kind is not p.KEYWORD_ONLY]
-            for name, function in vars(self.functions).items()
-            if inspect.isfunction(function)
+            for name, function in {**vars(self.functions), **self.made}.items()
+            if inspect.isfunction(function) or isinstance(function, functools.partial)
         }
 
     def __str__(self) -> str:
@@ -84,7 +89,7 @@ class Backend:
         return result if isinstance(result, tuple) else (result,)
 
     def public(self, name: str) -> Callable[..., Any]:
-        return self.expressions[name] if name in self.expressions else getattr(self.functions, name)
+        return self.made[name] if name in self.made else getattr(self.functions, name)
 
     def upstream(self, outputs: Iterable[Any], seed: int = 1) -> tuple[Any, ...]:
         """A random gradient for each output."""

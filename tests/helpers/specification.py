@@ -114,9 +114,18 @@ class Specification:
         return self.name
 
     @property
+    def function(self) -> str:
+        """The name by which the public function speaks of itself."""
+        return self.name
+
+    @property
     def code(self) -> str:
-        """The public function in a program that imports a package as fo."""
-        return f"fo.{self.name}"
+        """The function in a program that imports a package as fo."""
+        return f"fo.{self.function}"
+
+    def made_by(self, functions: Any) -> Any:
+        """The function, in a framework."""
+        return getattr(functions, self.function)
 
     def sample(self, shape: tuple[int, ...], random: np.random.Generator) -> Sample:
         """A call whose first large input has this shape, or its leading dimensions and at least as many elements."""

@@ -39,7 +39,7 @@ SHAPES = [
 
 def made(backend, spec, monkeypatch):
     """Makes the function known to the backend."""
-    monkeypatch.setitem(backend.expressions, spec.name, spec.made_by(backend.functions))
+    monkeypatch.setitem(backend.made, spec.name, spec.made_by(backend.functions))
 
 
 @pytest.mark.parametrize("spec", [PRODUCT, CENTRED], ids=str)
@@ -94,11 +94,11 @@ def test_numbers(any_backend, dtype, random):
 def test_a_number_has_no_gradient(any_backend, random):
     x, y = (any_backend.tensor(random.normal(size=(4, 3)), "float32") for _ in range(2))
     f = any_backend.functions.elementwise("x * s + y", name="numbered")
-    any_backend.expressions["numbered"] = f
+    any_backend.made["numbered"] = f
     try:
         _, gradients = any_backend.gradients("numbered", {"x": x, "s": 2.5, "y": y}, {}, ("x", "y"))
     finally:
-        del any_backend.expressions["numbered"]
+        del any_backend.made["numbered"]
     dy = any_backend.to_numpy(any_backend.upstream([x])[0])
     assert_same_bits(any_backend.to_numpy(gradients["x"]), dy * np.float32(2.5))
     assert_same_bits(any_backend.to_numpy(gradients["y"]), dy)
@@ -155,11 +155,11 @@ def test_the_derivative_is_an_expression(any_backend, random):
     f = elementwise("tanh(x) * mean(x * x)", name="derived")
     lines = re.sub(r"sum_to\((.*), x\)", r"\1", f.derivative)
     first = elementwise(lines)
-    any_backend.expressions["derived"] = f
+    any_backend.made["derived"] = f
     try:
         _, gradients = any_backend.gradients("derived", {"x": x}, {}, ("x",), (dy,))
     finally:
-        del any_backend.expressions["derived"]
+        del any_backend.made["derived"]
     values = {"x": x, "dy": dy}
     got = first(*(values[name] for name in first.inputs))
     np.testing.assert_allclose(any_backend.to_numpy(got), any_backend.to_numpy(gradients["x"]), rtol=1e-12)
@@ -252,11 +252,11 @@ def test_random_expressions(any_backend, text, seed):
     spec = Expression("random", f"{text} + 0 * x")
     shapes = {"x": (3, 5), "w": (5,), "b": (3, 1), "s": ()}
     sample = Sample({name: np.asarray(random.normal(size=shapes[name]) + 0.1) for name in spec.expression.inputs})
-    any_backend.expressions["random"] = spec.made_by(any_backend.functions)
+    any_backend.made["random"] = spec.made_by(any_backend.functions)
     try:
         for dtype in ("float64", "bfloat16"):
             inputs = any_backend.tensors(sample, dtype)
             check_forward(any_backend, spec, sample, inputs)
             check_backward(any_backend, spec, sample, inputs)
     finally:
-        del any_backend.expressions["random"]
+        del any_backend.made["random"]

@@ -88,7 +88,7 @@ OF_ELEMENTS = [f for f in SINGULAR if not any(f"{row}(" in f for row in ("sum", 
 @pytest.mark.parametrize("f", OF_ELEMENTS)
 def test_gradients_beside_elements_that_take_the_branch(any_backend, dtype, f, random, monkeypatch):
     text = f"where(c, {f}, 3 * x) * w"
-    monkeypatch.setitem(any_backend.expressions, "branches", any_backend.functions.elementwise(text, inputs=[*"xcw"]))
+    monkeypatch.setitem(any_backend.made, "branches", any_backend.functions.elementwise(text, inputs=[*"xcw"]))
     taken = random.integers(0, 2, (3, 40)) == 1
     regular = random.uniform(1, 2, (3, 40)) * (-1 if "-x" in f else 1)
     arrays = {"x": np.where(taken, regular, SINGULAR[f]), "c": taken * 1.0, "w": random.uniform(1, 2, (3, 40))}
@@ -103,7 +103,7 @@ def test_gradients_beside_elements_that_take_the_branch(any_backend, dtype, f, r
 @pytest.mark.parametrize("function", ["max", "min"])
 def test_a_row_whose_extreme_is_nan(any_backend, dtype, function, random, monkeypatch):
     """Its gradient is NaN, as that of torch.amax; other rows have theirs."""
-    monkeypatch.setitem(any_backend.expressions, "extreme", any_backend.functions.elementwise(f"{function}(x)"))
+    monkeypatch.setitem(any_backend.made, "extreme", any_backend.functions.elementwise(f"{function}(x)"))
     x = random.normal(size=(5, 37))
     x[1, 3] = x[3, 0] = x[3, 36] = np.nan
     x[2] = 0.25

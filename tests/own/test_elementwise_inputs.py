@@ -43,11 +43,11 @@ def integers(dtype: str, shape: tuple[int, ...], random: np.random.Generator) ->
 
 def gradients(backend, f, inputs, wanted):
     """The result, and the gradients of the wanted inputs."""
-    backend.expressions["f"] = f
+    backend.made["f"] = f
     try:
         (y,), found = backend.gradients("f", inputs, {}, wanted)
     finally:
-        del backend.expressions["f"]
+        del backend.made["f"]
     return {"y": y, **found}
 
 

@@ -32,11 +32,11 @@ def test_names_that_look_alike(any_backend, ones, names):
     assert f.inputs == names
     for got in (f(ones, 3 * ones), f(**{b: 3 * ones, a: ones})):
         assert any_backend.to_numpy(got).tolist() == [-5, -10]
-    any_backend.expressions["alike"] = f
+    any_backend.made["alike"] = f
     try:
         _, gradients = any_backend.gradients("alike", {"a": ones, "b": 3 * ones}, {}, ("a", "b"), (ones,))
     finally:
-        del any_backend.expressions["alike"]
+        del any_backend.made["alike"]
     assert any_backend.to_numpy(gradients["a"]).tolist() == [1, 2]
     assert any_backend.to_numpy(gradients["b"]).tolist() == [-2, -4]
 
@@ -56,11 +56,11 @@ def test_long_names(any_backend, ones, length):
     text = f"{a} * {a} * {b}" if length > 400 else f"{c} = {a} * {a} * {b}; return {c}, {a} + {b}"
     f = any_backend.functions.elementwise(text, name="f" * min(length, 63))
     first = f if length > 400 else lambda *values: f(*values)[0]
-    any_backend.expressions["long"] = first
+    any_backend.made["long"] = first
     try:
         second = any_backend.second_gradients("long", {"a": ones, "b": 1 * ones}, {}, ("a", "b"), lambda y: 0 * y + 1)
     finally:
-        del any_backend.expressions["long"]
+        del any_backend.made["long"]
     assert any_backend.to_numpy(second[0]).tolist() == [4, 8]  # of 2 a b + a², by a
     traced = any_backend.traced(lambda x: first(x, x))
     assert any_backend.to_numpy(traced(ones)).tolist() == [1, 8]
@@ -131,11 +131,11 @@ def test_another_thread_adds_operators_in_between(any_backend, ones, monkeypatch
     rows_library = rows.library
     monkeypatch.setattr(rows, "library", Interrupted())
     text = f"x * x * x + 0 * {len(any_backend.functions.library.TABLE)}"
-    any_backend.expressions["between"] = any_backend.functions.elementwise(text, name="between")
+    any_backend.made["between"] = any_backend.functions.elementwise(text, name="between")
     for thread in threads:
         thread.join()
     try:
         second = any_backend.second_gradients("between", {"x": ones}, {}, ("x",), lambda y: 0 * y + 1)
     finally:
-        del any_backend.expressions["between"]
+        del any_backend.made["between"]
     assert_same_bits(any_backend.to_numpy(second[0]), 6 * np.array([1.0, 2.0]))

@@ -39,7 +39,7 @@ def test_a_row_has_its_extremes(any_backend, product, text, seed):
 def test_every_row_has_a_gradient_of_its_extreme(any_backend, dtype, random, monkeypatch):
     """The shares of a row's elements add up to its upstream gradient, whatever else reads the values."""
     text = "p = x * y; q = p + z; return q * p - max(q), q * p - min(q)"
-    monkeypatch.setitem(any_backend.expressions, "extremes", any_backend.functions.elementwise(text))
+    monkeypatch.setitem(any_backend.made, "extremes", any_backend.functions.elementwise(text))
     inputs = {name: any_backend.tensor(random.normal(size=(2000, 37)), dtype) for name in "xyz"}
     outputs, _ = any_backend.gradients("extremes", inputs, {}, ("z",))
     for which in range(2):
@@ -90,7 +90,7 @@ def test_several_results_of_rows_of_no_elements(any_backend, dtype):
 def test_gradients_of_rows_of_no_elements(any_backend, dtype, monkeypatch):
     """Empty for what has no elements, and zero for what was broadcast along them."""
     monkeypatch.setitem(
-        any_backend.expressions, "none", any_backend.functions.elementwise("return sum(x * b * s), max(x), mean(x) * b")
+        any_backend.made, "none", any_backend.functions.elementwise("return sum(x * b * s), max(x), mean(x) * b")
     )
     shapes = {"x": (5, 0), "b": (5, 1), "s": (1,)}
     inputs = {name: any_backend.tensor(np.ones(shape), dtype) for name, shape in shapes.items()}
@@ -118,7 +118,7 @@ def test_an_input_that_folds_away(any_backend, form, value, of_rows, random, mon
         function = any_backend.functions.elementwise(text.format(folded=form.format(y=y)), inputs=None)
         shapes = {"x": (3, 5), "y": (5,)}
         inputs = {name: any_backend.tensor(random.normal(size=shapes[name]), "float32") for name in function.inputs}
-        monkeypatch.setitem(any_backend.expressions, "folded", function)
+        monkeypatch.setitem(any_backend.made, "folded", function)
         outputs, gradients = any_backend.gradients("folded", inputs, {}, tuple(inputs))
         shape = (3, 5) if "x" in inputs else (5,)
         assert tuple(outputs[0].shape) == ((*shape[:-1], 1) if rows else shape), text

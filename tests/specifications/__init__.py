@@ -26,7 +26,7 @@ SIGNATURES = {
     **{
         name: signature
         for spec in BUILT_IN
-        for name, signature in {spec.name: spec.signature, **spec.short_names}.items()
+        for name, signature in {spec.function: spec.signature, **spec.short_names}.items()
     },
 }
 

@@ -9,7 +9,7 @@ class Attention(Specification):
     name = "attention"
     signature = (
         "(q, k, v, *, causal=False, scale=None, mask=None, window=None, lengths=None, softcap=0.0, "
-        "dropout=0.0, seed=None, seq_dim=-3)"
+        "dropout=0.0, seed=None, seq_dim=-3, return_lse=False)"
     )
     least_rank = 1
     autocast = True
@@ -141,12 +141,12 @@ class Attention(Specification):
     def magnitude(self, **inputs):
         return arranged(plain(**inputs).magnitude(), **inputs)
 
-    def gradients(self, dy, **inputs):
-        found = plain(**inputs).gradients(arranged(dy, **inputs))
+    def gradients(self, dy, *dlse, **inputs):
+        found = plain(**inputs).gradients(arranged(dy, **inputs), *dlse)
         return {name: arranged(x, **inputs) for name, x in zip("qkv", found, strict=True)}
 
-    def gradient_magnitude(self, dy, **inputs):
-        found = plain(**inputs).gradient_magnitude(arranged(dy, **inputs))
+    def gradient_magnitude(self, dy, *dlse, **inputs):
+        found = plain(**inputs).gradient_magnitude(arranged(dy, **inputs), *dlse)
         return {name: arranged(x, **inputs) for name, x in zip("qkv", found, strict=True)}
 
     def roundings(self, **inputs):

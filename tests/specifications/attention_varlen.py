@@ -8,7 +8,9 @@ from tests.helpers.specification import Sample, Specification, bad_calls, pick
 
 class AttentionVarlen(Specification):
     name = "attention_varlen"
-    signature = "(q, k, v, offsets_q, offsets_k, *, causal=False, scale=None, window=None, softcap=0.0)"
+    signature = (
+        "(q, k, v, offsets_q, offsets_k, *, causal=False, scale=None, window=None, softcap=0.0, return_lse=False)"
+    )
     least_rank = 1
     autocast = True
     bits_follow_from_values = False
@@ -68,11 +70,11 @@ class AttentionVarlen(Specification):
     def magnitude(self, **inputs):
         return joined([x.magnitude() for _, x in sequences(**inputs)], inputs["q"], inputs["v"])
 
-    def gradients(self, dy, **inputs):
-        return pulled_back(Plain.gradients, dy, inputs)
+    def gradients(self, *upstream, **inputs):
+        return pulled_back(Plain.gradients, upstream, inputs)
 
-    def gradient_magnitude(self, dy, **inputs):
-        return pulled_back(Plain.gradient_magnitude, dy, inputs)
+    def gradient_magnitude(self, *upstream, **inputs):
+        return pulled_back(Plain.gradient_magnitude, upstream, inputs)
 
     def roundings(self, **inputs):
         queries, keys = (int(np.max(np.diff(inputs[f"offsets_{name}"]), initial=0)) for name in "qk")
@@ -141,13 +143,21 @@ def joined(parts, like, v):
     return np.concatenate([empty, *(np.swapaxes(x, 1, 2).reshape(-1, *empty.shape[1:]) for x in parts)])
 
 
-def pulled_back(method, dy, inputs):
+def joined_log(parts, like):
+    """Of [B, H, positions] each: [H, positions], one behind the other."""
+    empty = np.zeros((like.shape[1], 0), like.dtype)
+    return np.concatenate([empty, *(np.swapaxes(x, 0, 1).reshape(x.shape[1], -1) for x in parts)], -1)
+
+
+def pulled_back(method, upstream, inputs):
     """The gradients by name, as a method of Plain gives them for each sequence."""
     found = []
     for rows, plain in sequences(**inputs):
         batch, heads, queries, _ = plain.q.shape
-        upstream = np.swapaxes(dy[rows].reshape(batch, queries, heads, dy.shape[-1]), 1, 2)
-        found.append(method(plain, upstream))
+        dy, *dlse = upstream
+        of_y = np.swapaxes(dy[rows].reshape(batch, queries, heads, dy.shape[-1]), 1, 2)
+        of_log = (np.swapaxes(x[:, rows].reshape(heads, batch, queries), 0, 1) for x in dlse)
+        found.append(method(plain, of_y, *of_log))
     return {
         name: joined([gradients[i] for gradients in found], inputs[name], inputs[name]) for i, name in enumerate("qkv")
     }

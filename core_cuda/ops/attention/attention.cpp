@@ -14,7 +14,7 @@ namespace {
 struct Places {
   std::string_view name;
   int q, k, v, seed, mask, lengths, offsets_q, offsets_k;
-  int dy, of_y, of_lse;  // inputs of the backward
+  int dy, of_y, of_lse, dlse;  // inputs of the backward
   int y, lse, dq, dk, dv;
   AttributePlace<bool> causal;
   AttributePlace<std::vector<double>> scale;
@@ -34,6 +34,7 @@ struct Places {
         dy(find_input(op, "dy")),
         of_y(find_input(op, "y")),
         of_lse(find_input(op, "lse")),
+        dlse(find_input(op, "dlse")),
         y(find_output(op, "y")),
         lse(find_output(op, "lse")),
         dq(find_output(op, "dq")),
@@ -45,7 +46,7 @@ struct Places {
         seq_dim(find_attribute<int64_t>(op, "seq_dim")),
         softcap(attribute_of<double>(op, "softcap")),
         dropout(find_attribute<double>(op, "dropout")) {
-    has_only(op, {q, k, v, seed, mask, lengths, offsets_q, offsets_k, dy, of_y, of_lse}, {y, lse, dq, dk, dv},
+    has_only(op, {q, k, v, seed, mask, lengths, offsets_q, offsets_k, dy, of_y, of_lse, dlse}, {y, lse, dq, dk, dv},
              {causal.place, scale.place, window.place, seq_dim.place, softcap.place, dropout.place});
   }
 
@@ -53,7 +54,8 @@ struct Places {
   bool backward() const { return dy != kNowhere; }
 };
 
-constexpr Places kPlaces[] = {kAttention, kAttentionBackward, kAttentionVarlen, kAttentionVarlenBackward};
+constexpr Places kPlaces[] = {kAttention,       kAttentionLse,       kAttentionBackward,
+                              kAttentionVarlen, kAttentionVarlenLse, kAttentionVarlenBackward};
 
 const Places& places_of(const Operator& op) { return *std::ranges::find(kPlaces, op.name, &Places::name); }
 
@@ -76,6 +78,7 @@ class AttentionRule {
     FUSEDOPS_TRY(is(at_.of_y, y_shape(), "that of attention's result"));
     FUSEDOPS_TRY(is(at_.dy, y_shape(), "that of attention's result"));
     FUSEDOPS_TRY(is(at_.of_lse, lse_shape(), "one number for each row of q"));
+    FUSEDOPS_TRY(is(at_.dlse, lse_shape(), "one number for each row of q"));
     rule_.outputs[at_.dq] = q_;
     rule_.outputs[at_.dk] = k_;
     rule_.outputs[at_.dv] = v_;
@@ -235,6 +238,7 @@ class AttentionRule {
 
   Status is(int input, Shape expected, const char* what) const {
     Shape& got = rule_.inputs[input];
+    if (!got.present) return {};
     if (got.dtype != expected.dtype)
       return rule_.must(input, std::string("be ") + name_of(expected.dtype), name_of(got.dtype));
     if (!got.ranked || !expected.ranked || alike(expected, got, 0, 0)) return {};
@@ -250,14 +254,15 @@ class AttentionRule {
 Status forward_rule(Rule& rule) { return AttentionRule(rule).forward(); }
 Status backward_rule(Rule& rule) { return AttentionRule(rule).backward(); }
 
-// ---- Workspaces of the CUDA kernels ----
+// ---- Workspaces ----
 
 size_t forward_workspace(const Call& call) {
   return call.context.cuda ? cuda::attention_workspace(Attention::of(call)) : 0;
 }
 
 size_t backward_workspace(const Call& call) {
-  return call.context.cuda ? cuda::attention_backward_workspace(Attention::of(call)) : 0;
+  const Attention attention = Attention::of(call);
+  return attention.dy_zeros + (call.context.cuda ? cuda::attention_backward_workspace(attention) : 0);
 }
 
 // ---- The call ----
@@ -279,6 +284,14 @@ BroadcastMask mask_of(const View& mask, const View& q, int64_t heads, int64_t qu
   View scores;
   scores.rank = q.rank, scores.sizes = sizes;
   return BroadcastMask(mask, scores);
+}
+
+// Makes dy of an absent upstream gradient: contiguous, at the start of the workspace.
+void add_zeros(void* workspace, bool packed, Attention& a) {
+  constexpr size_t kAlignment = 128;
+  const int64_t position = int64_t(a.heads) * a.dim_v, sequence = a.queries * position;
+  a.dy = {workspace, packed ? 0 : sequence, position, a.dim_v};
+  a.dy_zeros = (a.sequences * sequence * size_of(a.dtype) + kAlignment - 1) / kAlignment * kAlignment;
 }
 
 }  // namespace
@@ -305,8 +318,13 @@ Attention Attention::of(const Call& call) {
   a.dim_v = static_cast<int>(v.sizes[v.rank - 1]);
   a.q = head_rows(q, heads_first), a.k = head_rows(k, heads_first), a.v = head_rows(v, heads_first);
   if (at.backward()) {
-    a.dy = head_rows(*call.inputs[at.dy], heads_first), a.y = head_rows(*call.inputs[at.of_y], heads_first);
+    a.y = head_rows(*call.inputs[at.of_y], heads_first);
     a.lse = lse_rows(call.inputs[at.of_lse]->data, a.heads, a.queries, at.packed());
+    if (const View* dlse = given(at.dlse)) a.dlse = lse_rows(dlse->data, a.heads, a.queries, at.packed());
+    if (const View* dy = given(at.dy))
+      a.dy = head_rows(*dy, heads_first);
+    else
+      add_zeros(call.workspace, at.packed(), a);
   } else {
     a.y = output(at.y);
     a.lse = lse_rows(call.outputs[at.lse].data, a.heads, a.queries, at.packed());
@@ -339,10 +357,21 @@ Attention Attention::of(const Call& call) {
 
 namespace {
 
-Implementation forward(const char* backward, std::vector<const char*> inputs) {
-  return {.derivative = {{.op = backward,
-                          .inputs = std::move(inputs),
-                          .gradients = {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}}}},
+// `dlse` is that name, or null where lse is saved only.
+Step attention_step(const char* dlse) {
+  return {.op = "attention_backward",
+          .inputs = {"dy", "q", "k", "v", "y", "lse", "mask", "lengths", "seed", dlse},
+          .gradients = {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}}};
+}
+
+Step varlen_step(const char* dlse) {
+  return {.op = "attention_varlen_backward",
+          .inputs = {"dy", "q", "k", "v", "y", "lse", "offsets_q", "offsets_k", dlse},
+          .gradients = {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}}};
+}
+
+Implementation forward(const Step& step) {
+  return {.derivative = {step},
           .rule = forward_rule,
           .workspace = forward_workspace,
           .cpu = attention_cpu,
@@ -359,13 +388,10 @@ Implementation backward() {
 
 }  // namespace
 
-Operator attention() {
-  return {kAttention, forward("attention_backward", {"dy", "q", "k", "v", "y", "lse", "mask", "lengths", "seed"})};
-}
-
-Operator attention_varlen() {
-  return {kAttentionVarlen,
-          forward("attention_varlen_backward", {"dy", "q", "k", "v", "y", "lse", "offsets_q", "offsets_k"})};
+Operator attention() { return {kAttention, forward(attention_step(nullptr))}; }
+Operator attention_lse() { return {kAttentionLse, forward(attention_step("dlse"))}; }
+Operator attention_varlen() { return {kAttentionVarlen, forward(varlen_step(nullptr))}; }
+Operator attention_varlen_lse() { return {kAttentionVarlenLse, forward(varlen_step("dlse"))}; }
 }
 
 Operator attention_backward() { return {kAttentionBackward, backward()}; }

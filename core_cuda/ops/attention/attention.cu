@@ -1,5 +1,6 @@
 // Runs the kernels that attention_dispatch.h chooses.
 #include "core/cuda/gpu.h"
+#include "core/cuda/launch.cuh"
 #include "ops/attention/attention_dispatch.h"
 #include "ops/attention/attention_paths.h"
 
@@ -61,12 +62,17 @@ Status run_chosen(const Attention& call, bool is_backward, void* workspace, cons
 
 Status run(const Call& call, bool is_backward) {
   Attention attention = Attention::of(call);
-  if (!attention.offsets_q) return run_chosen(attention, is_backward, call.workspace, call.context);
-  const PackedOffsets offsets(attention, call.workspace);
+  if (attention.dy_zeros)
+    FUSEDOPS_TRY(
+        check(cudaMemsetAsync(call.workspace, 0, attention.dy_zeros, static_cast<cudaStream_t>(call.context.stream)),
+              "clearing dy"));
+  char* const workspace = static_cast<char*>(call.workspace) + attention.dy_zeros;
+  if (!attention.offsets_q) return run_chosen(attention, is_backward, workspace, call.context);
+  const PackedOffsets offsets(attention, workspace);
   FUSEDOPS_TRY(sanitize_offsets(attention, offsets, is_backward, call.context));
   if (attention.sequences == 0) return {};
   attention.offsets_q = offsets.q, attention.offsets_k = offsets.k;
-  return run_chosen(attention, is_backward, static_cast<char*>(call.workspace) + offsets.size, call.context);
+  return run_chosen(attention, is_backward, workspace + offsets.size, call.context);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // attention: y = softmax(scale * q k^T, masked) v, for each head of each sequence, without a matrix of all scores.
-//   lse = log(sum(exp(scale * q k^T))), of the kept scores: what the backward needs to compute the softmax again
-//   backward, with p = softmax(...), d = dy v^T and delta = sum(dy * y) over a row:
+//   lse = log(sum(exp(scale * q k^T))), of the kept scores: what the backward needs to compute the softmax again.
+//     -inf where no key is kept. attention_lse returns it, too
+//   backward, with p = softmax(...), d = dy v^T and delta = sum(dy * y) - dlse over a row:
 //     ds = p * (d - delta);  dq = scale * ds k;  dk = scale * ds^T q;  dv = p^T dy
 //   dropout makes m * p of p in y and dv, and m * d of d, where m is 0 or 1 / (1 - rate); lse and ds keep p itself
 //   a soft cap c makes t = c * tanh(s / c) of a score s = scale * q k^T; ds gets another factor 1 - (t / c)^2
@@ -51,13 +52,25 @@ inline constexpr Signature kAttention{
              {"...hTD, ...hSD, ...hSE, ~...hTS, ..., Z -> ...hTE, ...hT", "!seed seq_dim=-2"}},
 };
 
+// The same operator with lse as a result that has a gradient: an operator of its own, since a saved output costs
+// nothing in a backward that does not ask for its gradient.
+consteval Signature returning_lse(Signature op, const char* name) {
+  op.name = name;
+  op.outputs = {op.outputs[0], {op.outputs[1].name, op.outputs[1].dtype}};
+  return op;
+}
+
+inline constexpr Signature kAttentionLse = returning_lse(kAttention, "attention_lse");
+
 Operator attention();
+Operator attention_lse();
 Status attention_cpu(const Call& call);  // of attention_varlen too, as are the other kernels
 FUSEDOPS_CUDA_KERNEL Status attention_cuda(const Call& call);
 
+// An absent dy is zeros.
 inline constexpr Signature kAttentionBackward{
     .name = "attention_backward",
-    .inputs = {{"dy", Kind::tensor, Layout::heads},
+    .inputs = {{"dy", Kind::optional, Layout::heads},
                {"q", Kind::tensor, Layout::heads},
                {"k", Kind::tensor, Layout::heads},
                {"v", Kind::tensor, Layout::heads},
@@ -65,12 +78,13 @@ inline constexpr Signature kAttentionBackward{
                {"lse"},
                {"mask", Kind::optional, Layout::contiguous, /*parameter=*/true},
                {"lengths", Kind::optional},
-               kOptionalSeed},
+               kOptionalSeed,
+               {"dlse", Kind::optional}},
     .outputs = {{"dq", "q"}, {"dk", "k"}, {"dv", "v"}},
     .attributes = kAttentionOptions,
-    .axes = {{"...ThE, ...ThD, ...ShD, ...ShE, ...ThE, ...hT, ~...hTS, ..., Z -> ...ThD, ...ShD, ...ShE",
+    .axes = {{"...ThE, ...ThD, ...ShD, ...ShE, ...ThE, ...hT, ~...hTS, ..., Z, ...hT -> ...ThD, ...ShD, ...ShE",
               "!seed seq_dim=-3"},
-             {"...hTE, ...hTD, ...hSD, ...hSE, ...hTE, ...hT, ~...hTS, ..., Z -> ...hTD, ...hSD, ...hSE",
+             {"...hTE, ...hTD, ...hSD, ...hSE, ...hTE, ...hT, ~...hTS, ..., Z, ...hT -> ...hTD, ...hSD, ...hSE",
               "!seed seq_dim=-2"}},
 };
 
@@ -92,21 +106,25 @@ inline constexpr Signature kAttentionVarlen{
     .axes = {{"ThD, ShD, ShE, I, I -> ThE, hT"}},
 };
 
+inline constexpr Signature kAttentionVarlenLse = returning_lse(kAttentionVarlen, "attention_varlen_lse");
+
 Operator attention_varlen();
+Operator attention_varlen_lse();
 
 inline constexpr Signature kAttentionVarlenBackward{
     .name = "attention_varlen_backward",
-    .inputs = {{"dy", Kind::tensor, Layout::heads},
+    .inputs = {{"dy", Kind::optional, Layout::heads},
                {"q", Kind::tensor, Layout::heads},
                {"k", Kind::tensor, Layout::heads},
                {"v", Kind::tensor, Layout::heads},
                {"y", Kind::tensor, Layout::heads},
                {"lse"},
                {"offsets_q", Kind::tensor, Layout::contiguous, /*parameter=*/true},
-               {"offsets_k", Kind::tensor, Layout::contiguous, /*parameter=*/true}},
+               {"offsets_k", Kind::tensor, Layout::contiguous, /*parameter=*/true},
+               {"dlse", Kind::optional}},
     .outputs = {{"dq", "q"}, {"dk", "k"}, {"dv", "v"}},
     .attributes = kVarlenOptions,
-    .axes = {{"ThE, ThD, ShD, ShE, ThE, hT, I, I -> ThD, ShD, ShE"}},
+    .axes = {{"ThE, ThD, ShD, ShE, ThE, hT, I, I, hT -> ThD, ShD, ShE"}},
 };
 
 Operator attention_varlen_backward();
@@ -189,6 +207,13 @@ struct Attention {
   // The position of a row's first probability in a tensor of all: dropout counts from there. Not of packed sequences.
   FUSEDOPS_HD int64_t first_probability(int64_t row) const { return row * keys; }
 
+  // A row's sum of dy * y less the gradient of its lse. Where no key is kept, lse is constant, and has none.
+  template <class A>
+  FUSEDOPS_HD A delta(A sum, int64_t b, int64_t position, int64_t head) const {
+    const bool is_constant = !dlse.data || *lse.row<const A>(b, position, head) == -std::numeric_limits<A>::infinity();
+    return is_constant ? sum : sum - *dlse.row<const A>(b, position, head);
+  }
+
   // Where the elements of a sequence are in tensors: packed sequences have no dimension of their own.
   FUSEDOPS_HD int64_t place(int64_t b) const { return offsets_q ? 0 : b; }
 
@@ -202,6 +227,8 @@ struct Attention {
   int dim, dim_v;
   HeadRows q, k, v, y, lse;  // lse has one element a row
   HeadRows dy, dq, dk, dv;   // of the backward
+  HeadRows dlse;             // null data: nothing flows back through lse
+  size_t dy_zeros;           // bytes at the start of the workspace that are dy where none is given
   Band band;
   double scale, softcap;
   Dropout dropout;  // of the probabilities

@@ -8,6 +8,8 @@
 //
 // Where there are few head groups, two kinds of items take their place: blocks of keys, which compute dk and dv, and
 // chunks of rows, which compute dq. They compute scores and dp twice, add in the same order, and give the same bits.
+#include <cstring>
+
 #include "core/cpu/sum.h"
 #include "ops/attention/attention_cpu.h"
 
@@ -141,7 +143,8 @@ class Backward {
     const int nr = kernel_.nr, kept = group.sequence.kept;
     for (int64_t row = first; row < last; ++row) {
       to.lse[row - first] = *group.of_query<A>(call_.lse, row);
-      to.delta[row - first] = dot(group.of_query<const T>(call_.dy, row), group.of_query<const T>(call_.y, row));
+      to.delta[row - first] =
+          group.delta(row, dot(group.of_query<const T>(call_.dy, row), group.of_query<const T>(call_.y, row)));
     }
     std::fill(to.lse + (last - first), to.lse + rounded_up(last - first, nr), A(0));
     std::fill(to.delta + (last - first), to.delta + rounded_up(last - first, nr), A(0));
@@ -292,6 +295,7 @@ class Backward {
 Status attention_backward_cpu(const Call& arguments) {
   const Attention call = Attention::of(arguments);
   FUSEDOPS_TRY(cpu::check_sequences(call, arguments.op.name));
+  if (call.dy_zeros) std::memset(arguments.workspace, 0, call.dy_zeros);
   return dispatch(call.dtype, [&](auto tag) {
     using Tasks = cpu::Backward<typename decltype(tag)::type>;
     if (call.sequences * call.key_heads >= cpu::kManyGroups) {

@@ -1,5 +1,5 @@
-// Before and after the kernels of the backward: delta = sum(dy * y) of each row, and dq = scale * its sum. Limit:
-// memory bandwidth. dy and y are read once, and so are the sums.
+// Before and after the kernels of the backward: delta = sum(dy * y) - dlse of each row, and dq = scale * its sum.
+// Limit: memory bandwidth. dy and y are read once, and so are the sums.
 #include "core/cuda/launch.cuh"
 #include "core/cuda/pack.cuh"
 #include "ops/attention/attention_dq.cuh"
@@ -46,7 +46,10 @@ __global__ void __launch_bounds__(kThreads)
   }
 #pragma unroll
   for (int offset = kLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
-  if (index < sums.rows && lane == 0) static_cast<A*>(sums.delta)[index] = sum;
+  if (index < sums.rows && lane == 0) {
+    const Row row(call, index);
+    static_cast<A*>(sums.delta)[index] = call.delta(sum, row.sequence, row.position, row.head);
+  }
 }
 
 // A block has a tile of queries. A thread takes 8 columns of two rows, since those are beside each other in the sums.

@@ -165,7 +165,7 @@ class Forward {
     A factor = static_cast<A>(call_.dropout.scale) / sum;
     if (sum == 0) {  // nothing is kept, or only scores of minus infinity
       factor = group.keeps_any(row) ? std::numeric_limits<A>::quiet_NaN() : A(0);
-      lse = factor - std::numeric_limits<A>::infinity();
+      lse = -std::numeric_limits<A>::infinity();
     }
     *group.of_query<A>(call_.lse, row) = lse;
     A wide[kMostFeatures];

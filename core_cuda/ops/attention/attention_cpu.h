@@ -68,6 +68,11 @@ struct HeadGroup {
     return tensor.row<T>(b, sequence.first_key + key, key_head);
   }
 
+  template <class A>
+  A delta(int64_t row, A sum) const {
+    return call.delta(sum, b, sequence.first_query + query(row), head(row));
+  }
+
   // Of a row, among the rows of all sequences.
   int64_t index(int64_t row) const { return call.row(b, sequence, head(row), query(row)); }
 

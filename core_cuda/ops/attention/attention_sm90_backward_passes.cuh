@@ -34,6 +34,7 @@ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::prep
     }
 #pragma unroll
     for (int step = kLanes / 2; step > 0; step /= 2) delta += __shfl_xor_sync(__activemask(), delta, step);
+    delta = call.delta(delta, outer, position, head);
     // That of a row whose kept scores are all -inf stays so: -inf less -inf is NaN, as are its probabilities.
     if (!call.band.keys(sequence, query).is_empty()) lse = given * static_cast<float>(kLog2E);
   }

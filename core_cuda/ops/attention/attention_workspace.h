@@ -55,7 +55,7 @@ struct BackwardSums {
 
   int64_t rows, pitch;
   size_t size = 0;          // bytes of all
-  void* delta;              // [rows], the sum of dy * y, in the compute type
+  void* delta;              // [rows], the sum of dy * y less dlse, in the compute type
   float* dq = nullptr;      // the sum over keys of ds k, see DqFragment; 16 bits only, as is what follows
   int* counters = nullptr;  // how many tiles of keys have added to a tile of dq; the first numbers the blocks
   int64_t counter_count = 0;

@@ -1,0 +1,36 @@
+from functools import partial
+
+from tests.specifications.attention import Attention, plain
+
+# One for each kernel and each option; `attention` has others.
+SAMPLES = (
+    *("odd", "blocks", "tiles-64", "tiles-128", "tiles-256", "tiles-grouped", "tiles-window", "tiles-lengths"),
+    *("tiles-mask", "tiles-aligned-mask-128", "tiles-softcap", "one-query", "rank-3", "rank-5", "no-keys", "no-heads"),
+    *("no-queries-mask", "causal-8x3", "causal-65x130", "window-8x3", "behind-5x5", "mask-2x4x5x7", "mask-2x1x1x7"),
+    *("lengths-int32", "together", "softcap-0.5", "scale--0.7", "large"),
+    *("dropout-behind", "dropout-together", "dropout-tiles-128"),
+)
+
+
+class AttentionLse(Attention):
+    name = "attention_lse"
+    function = "attention"
+    code = "(lambda *inputs, **options: fo.attention(*inputs, **options, return_lse=True))"
+    outputs = ("y", "lse")
+    wide_outputs = ("lse",)
+
+    def made_by(self, functions):
+        return partial(functions.attention, return_lse=True)
+
+    def more_samples(self, random):
+        samples = {sample.name: sample for sample in super().more_samples(random)}
+        return [samples[name] for name in SAMPLES]
+
+    def reference(self, **inputs):
+        return super().reference(**inputs), plain(**inputs).log_sum
+
+    def magnitude(self, **inputs):
+        return super().magnitude(**inputs), plain(**inputs).log_magnitude()
+
+
+SPECIFICATION = AttentionLse()
