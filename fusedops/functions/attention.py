@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fusedops.checks import optional_count, optional_number
-from fusedops.functions.common import Refused, Tensor, check_whole_sequences, ops, renamed, seed_of
+from fusedops.functions.common import Refused, Tensor, ops, renamed, ring_of_context, seed_of
 from fusedops.functions.refusal import refuse
 
 
@@ -74,11 +74,13 @@ def attention(
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
             dtype, or a number is out of range. On a CPU also: a length is not in [0, S]. A GPU cannot raise: there, it
-            counts as 0 or S. In PyTorch also: the call is inside torch's context_parallel, which shards sequences.
+            counts as 0 or S. In PyTorch also: a call inside torch's context_parallel has a mask, lengths or dropout,
+            or asks for the log-sum-exp.
 
     PyTorch:
         Under autocast q, k and v are cast to its dtype first, unless they are float64. `scale`, `window`, `softcap`
-        and `dropout` are constants of compiled code.
+        and `dropout` are constants of compiled code. Inside torch's context_parallel, which shards positions, the keys
+        are those of all processes: `fusedops.torch.distributed.ring_attention`.
 
         >>> q, k, v = torch.tensor([[[0.0]], [[0.0]]]), torch.zeros(2, 1, 1), torch.tensor([[[1.0]], [[3.0]]])
         >>> fo.attention(q, k, v, causal=True).flatten()
@@ -93,7 +95,9 @@ def attention(
     """
     if more or others:
         refuse("attention", more, others)
-    check_whole_sequences("attention")
+    ring = ring_of_context("attention", mask=mask, lengths=lengths, dropout=dropout, return_lse=return_lse)
+    if ring is not None:
+        return ring(q, k, v, causal=causal, scale=scale, window=window, softcap=softcap, seq_dim=seq_dim)
     scales, windowed = optional_number("attention", "scale", scale), optional_count("attention", "window", window)
     seeds, rate = (None, 0.0) if dropout == 0 else (seed_of("attention", seed, q), dropout)
     options: dict[str, Any] = {
@@ -157,7 +161,7 @@ def attention_varlen(
             dtype, or a number is out of range. On a CPU also: offsets do not ascend from 0 to the number of positions.
             A GPU cannot raise: there, each offset counts as the largest up to it, within [0, N] or [0, M]. A position
             then belongs to the first sequence that has it, and results and gradients are zeros where no sequence is.
-            In PyTorch also: the call is inside torch's context_parallel, which shards sequences.
+            In PyTorch also: the call is inside torch's context_parallel, which shards positions.
 
     PyTorch:
         Under autocast q, k and v are cast to its dtype first, unless they are float64.
@@ -176,7 +180,7 @@ def attention_varlen(
     """
     if more or others:
         refuse("attention_varlen", more, others)
-    check_whole_sequences("attention_varlen")
+    ring_of_context("attention_varlen", offsets_q=offsets_q)
     options: dict[str, Any] = {
         "causal": causal,
         "scale": optional_number("attention_varlen", "scale", scale),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, cast
 
 from fusedops.checks import renamed as renamed
@@ -27,8 +27,11 @@ def seed_of(function: str, seed: Tensor | Sequence[int] | None, x: Tensor) -> Te
     raise NotImplementedError  # a framework's
 
 
-def check_whole_sequences(function: str) -> None:
-    """Raises an error where the framework's own attention would see positions that are on other processes."""
+def ring_of_context(function: str, **not_sharded: Any) -> Callable[..., Tensor] | None:
+    """Attention over the shards of all processes, inside a context of the framework that shards positions; else None.
+
+    `not_sharded`: arguments that a call inside the context must not have.
+    """
     raise NotImplementedError  # a framework's
 
 

@@ -15,8 +15,8 @@ from fusedops.tf.tensors import Tensor, TensorLike, Variable
 from fusedops.tf.text import unconverted
 
 
-def check_whole_sequences(function: str) -> None:
-    """Nothing to check: TensorFlow has no attention that shards sequences over processes."""
+def ring_of_context(function: str, **unsupported: object) -> None:
+    """None: TensorFlow has no attention that shards positions over processes."""
 
 
 __all__ = define(globals())

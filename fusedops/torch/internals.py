@@ -5,6 +5,7 @@ They are torch's own objects under other names: what is called for each operator
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -67,6 +68,13 @@ def is_exported_to_onnx() -> bool:
 def is_distributed(x: Any) -> bool:
     """True for a DTensor. Its class is in torch.distributed.tensor, which takes a second to import."""
     return type(x).__name__ == "DTensor"
+
+
+def context_parallel(attention: Any) -> tuple[Any, bool]:
+    """The mesh of torch's context_parallel, which has put `attention` in place of torch's own; True if the order of the
+    positions balances the load of causal attention."""
+    mesh = inspect.getclosurevars(attention).nonlocals["device_mesh"]
+    return mesh, sys.modules[attention.__module__]._cp_options.enable_load_balance
 
 
 def is_symbol(x: Any) -> bool:

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from types import FunctionType
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 _ATTENTION = torch._C._nn.scaled_dot_product_attention  # torch.nn.functional's own, unless a program replaces it
 
 
-def check_whole_sequences(function: str) -> None:
-    """Raises RuntimeError inside torch's context_parallel, whose attention alone sees the keys of other processes."""
+def ring_of_context(function: str, **not_sharded: Any) -> Callable[..., Tensor] | None:
+    """Attention over the shards of all processes inside torch's context_parallel; None elsewhere.
+
+    Raises:
+        RuntimeError: one of `not_sharded` is given inside the context.
+    """
     attention = functional.scaled_dot_product_attention
     if attention is _ATTENTION:
-        return
+        return None
     # context_parallel replaces the function by one of its own module, which has moved between versions of torch.
-    if isinstance(attention, FunctionType) and attention.__module__.startswith(
+    if not isinstance(attention, FunctionType) or not attention.__module__.startswith(
         "torch.distributed.tensor.experimental."
     ):
-        raise RuntimeError(
-            f"fusedops.{function}: q, k and v must hold whole sequences; got shards of torch's context_parallel: call "
-            "torch.nn.functional.scaled_dot_product_attention there, and fusedops.torch.revert(model) if converted"
-        )
+        return None
+    for name, value in not_sharded.items():
+        if isinstance(value, Tensor) or value:
+            raise RuntimeError(
+                f"fusedops.{function}: {name} must not be given inside torch's context_parallel, which shards "
+                f"positions; got {type(value).__name__}: call fusedops.torch.distributed.ring_attention"
+            )
+    from fusedops.torch.distributed.context_parallel import attention_in_context
+
+    return functools.partial(attention_in_context, attention)

@@ -392,8 +392,6 @@ Operator attention() { return {kAttention, forward(attention_step(nullptr))}; }
 Operator attention_lse() { return {kAttentionLse, forward(attention_step("dlse"))}; }
 Operator attention_varlen() { return {kAttentionVarlen, forward(varlen_step(nullptr))}; }
 Operator attention_varlen_lse() { return {kAttentionVarlenLse, forward(varlen_step("dlse"))}; }
-}
-
 Operator attention_backward() { return {kAttentionBackward, backward()}; }
 Operator attention_varlen_backward() { return {kAttentionVarlenBackward, backward()}; }
 

@@ -1,5 +1,7 @@
-"""Calls over several processes: `strategies` registers what DTensor asks of an operator, and functions that take the
-tensors of one process are in `losses`."""
+"""DTensors in place of tensors, and functions of tensors of which each process has a part.
+
+`strategies` registers sharding strategies of the operators with DTensor.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,21 @@ from fusedops import lazy
 from fusedops.torch import internals
 
 if TYPE_CHECKING:
+    from fusedops.torch.distributed.context_parallel import gather_positions as gather_positions
+    from fusedops.torch.distributed.context_parallel import ring_attention as ring_attention
+    from fusedops.torch.distributed.context_parallel import shard_positions as shard_positions
     from fusedops.torch.distributed.losses import cross_entropy as cross_entropy
     from fusedops.torch.distributed.losses import linear_cross_entropy as linear_cross_entropy
 
-__all__ = ["cross_entropy", "linear_cross_entropy"]
+_MODULES = {
+    "context_parallel": ("gather_positions", "ring_attention", "shard_positions"),
+    "losses": ("cross_entropy", "linear_cross_entropy"),
+}
+_LAZY = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
+if not TYPE_CHECKING:  # a checker would take any name for one of these
+    __getattr__ = lazy.members(__name__, _LAZY)
 
-if not TYPE_CHECKING:
-    __getattr__ = lazy.members(__name__, dict.fromkeys(__all__, "fusedops.torch.distributed.losses"))
+__all__ = [*_LAZY]
 
 _STRATEGIES = "fusedops.torch.distributed.strategies"
 

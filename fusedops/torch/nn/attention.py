@@ -10,7 +10,6 @@ from torch.nn import functional
 
 import fusedops.torch as fo
 from fusedops.torch.nn.layer import FusedLayer, as_original, name, of_two_dtypes, unfused_input
-from fusedops.torch.sequences import check_whole_sequences
 
 _MOST_FEATURES = 256
 
@@ -35,7 +34,7 @@ class MultiheadAttention(FusedLayer, nn.MultiheadAttention):
         out gets zeros of the attention, where torch's is NaN or zeros, depending on the kernel that it chooses.
 
     Raises:
-        RuntimeError: an argument has the wrong shape or dtype, or the call is inside torch's context_parallel.
+        RuntimeError: an argument has the wrong shape or dtype, or a call inside torch's context_parallel has a mask.
 
     In training, `dropout` drops weights by the kernel's own random numbers: others than torch's, from a seed that
     torch's generator draws. torch's own code handles all else: weights that are returned, masks of numbers, which are
@@ -111,7 +110,6 @@ class MultiheadAttention(FusedLayer, nn.MultiheadAttention):
         given = (query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)
         if self.why_not(*given):
             return self.otherwise(super().forward, *given)
-        check_whole_sequences("attention")
         try:
             q, k, v = (self._heads(x) for x in self._projected(query, key, value))
             mask = None if attn_mask is None or is_causal else ~attn_mask

@@ -1,0 +1,243 @@
+"""Attention over sequences whose positions are divided among the processes of a group.
+
+Every process gathers the keys and values of all positions and calls the operator once for each chunk of its queries.
+Nothing is merged, and the backward adds the gradients of keys and values in the order of the ranks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from types import FunctionType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fusedops.checks import optional_count, optional_number
+from fusedops.torch import internals
+from fusedops.torch.errors import renamed
+from fusedops.torch.operators import OPERATORS as ops
+
+Group = Any  # torch.distributed.ProcessGroup, or None: the default one
+
+
+@torch.compiler.disable  # it waits for the other processes' description of their calls
+def ring_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    group: Group,
+    causal: bool = False,
+    scale: float | None = None,
+    window: int | None = None,
+    lengths: Tensor | None = None,
+    softcap: float = 0.0,
+    offsets: Tensor | None = None,
+    load_balance: bool = False,
+    seq_dim: int = -3,
+) -> Tensor:
+    """Self-attention over sequences of which each process of a group has a part of the positions.
+
+    The parts are equal, and in the order of ranks: those of `shard_positions`. Keys and values are gathered, so that a
+    process needs memory for the keys and values of all positions, beside its own queries and results.
+
+    Args:
+        q: [..., T / ranks, H, D], or [..., H, T / ranks, D] with `seq_dim=-2`: the part of this process. With `offsets`
+            [N / ranks, H, D].
+        k, v: the same part of the keys and values; their heads divide H.
+        group: the process group; None is the default one. Each of its processes makes the call.
+        causal, scale, window, softcap: as in `attention`, for positions in the whole sequence.
+        lengths: the numbers of keys of the whole sequences, as in `attention`; the same on all processes. One outside
+            of [0, T] counts as 0 or T.
+        offsets: int32 [B + 1], ascending from 0 to N: B sequences are packed one behind the other, as in
+            `attention_varlen`. The same on all processes.
+        load_balance: the parts are those of `shard_positions(..., load_balance=True)`. If causal, all processes then
+            have the same work.
+        seq_dim: the dimension that holds the positions, -3 or -2.
+
+    Returns:
+        The part of the result that belongs to q.
+
+    Raises:
+        RuntimeError, ValueError, TypeError: an argument has the wrong shape or dtype, a number is out of range, the
+            processes pass other shapes, dtypes or options than each other, or the group has no backend for q's device.
+            All processes raise it.
+
+    Source: Dubey et al., "The Llama 3 herd of models", 2024: keys and values are gathered rather than sent in a ring.
+    """
+    scales = optional_number("ring_attention", "scale", scale)
+    options = {"causal": causal, "scale": scales, "softcap": softcap}
+    named = {"q": q, "k": k, "v": v, "lengths": lengths, "offsets": offsets}
+    _check_alike(group, named, {**options, "window": window, "seq_dim": seq_dim, "load_balance": load_balance})
+    windowed = optional_count("ring_attention", "window", window)
+    dim = seq_dim if offsets is None else -3
+    places = _places(group, load_balance)
+    _check_parts(q, k, v, dim, len(places))
+    positions = q.shape[dim] * dist.get_world_size(group)
+    if offsets is not None:
+        _check_offsets(offsets, positions, lengths, windowed > 0 and not causal)
+    keys, values = (gather_positions(x, group=group, dim=dim, load_balance=load_balance) for x in (k, v))
+    results = []
+    for place, queries in zip(places, q.tensor_split(len(places), dim), strict=True):
+        size = queries.shape[dim]
+        begin, end = place * size, (place + 1) * size
+        seen = end if causal else positions
+        # The operators align the last query with the last key, which is `seen - end` positions further on.
+        options["window"] = windowed and windowed + seen - end
+        rows = queries, keys.narrow(dim, 0, seen), values.narrow(dim, 0, seen)
+        try:
+            if offsets is not None:
+                parts = offsets.clamp(begin, end) - begin, offsets.clamp(max=seen)
+                y, _ = ops.attention_varlen(*rows, *parts, **options)
+            else:
+                kept = None if lengths is None else lengths.clamp(0, seen)
+                y, _ = ops.attention(*rows, None, kept, None, seq_dim=seq_dim, **options)
+        except Exception as error:
+            name = "attention" if offsets is None else "attention_varlen"
+            raise renamed(error, name, "ring_attention") from None
+        results.append(y)
+    return torch.cat(results, dim)
+
+
+def shard_positions(x: Tensor, *, group: Group, dim: int = 1, load_balance: bool = False) -> Tensor:
+    """The part of this process of a tensor with all positions, such as tokens, labels or position ids.
+
+    Args:
+        x: of any dtype; the same on all processes.
+        group: the process group; None is the default one.
+        dim: the dimension of the positions, whose size the number of parts divides.
+        load_balance: of 2 · ranks chunks, rank r gets number r and number 2 · ranks - 1 - r, as in torch's
+            context_parallel. Otherwise the parts follow each other.
+
+    Raises:
+        ValueError: the number of positions is no multiple of the number of chunks.
+    """
+    places = _places(group, load_balance)
+    count = dist.get_world_size(group) * len(places)
+    if x.shape[dim] % count:
+        raise ValueError(
+            f"fusedops.shard_positions: x must have a multiple of {count} positions; got shape {list(x.shape)}"
+        )
+    chunks = x.tensor_split(count, dim)
+    return torch.cat([chunks[place] for place in places], dim)
+
+
+def gather_positions(x: Tensor, *, group: Group, dim: int = 1, load_balance: bool = False) -> Tensor:
+    """The tensor with all positions, of the parts that `shard_positions` gives to the processes.
+
+    It is differentiable to any order: the gradient of a part is the sum over the processes, in the order of ranks.
+
+    Args:
+        x: the part of this process, of one shape and dtype on all of them.
+        group, dim, load_balance: as in `shard_positions`.
+    """
+    count = dist.get_world_size(group)
+    parts = x.movedim(dim, 0)
+    gathered = _AllToAll.apply(parts.expand(count, *parts.shape).contiguous(), group)
+    if load_balance:
+        order = [place for rank in range(count) for place in _places(group, load_balance, rank)]
+        chunks = gathered.reshape(2 * count, -1, *parts.shape[1:]).unbind()
+        gathered = torch.stack([chunks[order.index(place)] for place in range(2 * count)])
+    return gathered.flatten(0, 1).movedim(0, dim)
+
+
+class _AllToAll(torch.autograd.Function):
+    """Sends x[rank] to each rank. The transpose of this is the same."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
+        ctx.group = group
+        y = torch.empty_like(x)
+        dist.all_to_all_single(y, x, group=group)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return _AllToAll.apply(dy.contiguous(), ctx.group), None
+
+
+def _places(group: Group, load_balance: bool, rank: int | None = None) -> Sequence[int]:
+    """The chunks of a process, of this one by default, among those of the whole sequence."""
+    rank = dist.get_rank(group) if rank is None else rank
+    return (rank, 2 * dist.get_world_size(group) - 1 - rank) if load_balance else (rank,)
+
+
+def _check_alike(group: Group, inputs: dict[str, Any], options: dict[str, Any]) -> None:
+    """Raises an error on all processes if one of them makes another call: they would wait for each other for ever."""
+    device = _device(group, inputs["q"])
+    call = ", ".join(
+        [*(f"{name} {_described(x)}" for name, x in inputs.items()), *(f"{k}={v!r}" for k, v in options.items())]
+    )
+    digest = int.from_bytes(hashlib.blake2b(call.encode(), digest_size=7).digest(), "big")
+    extremes = torch.tensor([digest, -digest], device=device)
+    dist.all_reduce(extremes, dist.ReduceOp.MAX, group)
+    if not extremes.sum():  # the maximum is the minimum
+        return
+    calls: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(calls, call, group)
+    got = "; ".join(f"{each} on rank {rank}" for rank, each in enumerate(calls))
+    raise RuntimeError(
+        f"fusedops.ring_attention: all processes must pass the same shapes, dtypes and options; got {got}"
+    )
+
+
+def _described(x: Any) -> str:
+    if not isinstance(x, Tensor):
+        return type(x).__name__
+    gradient = " with a gradient" if x.requires_grad and torch.is_grad_enabled() else ""
+    return f"{str(x.dtype).removeprefix('torch.')} {list(x.shape)}{gradient}"
+
+
+def _device(group: Group, q: Any) -> torch.device:
+    if not isinstance(q, Tensor) or internals.is_distributed(q):
+        raise TypeError(
+            f"fusedops.ring_attention: q must be a torch.Tensor, the part of this process; got {type(q).__name__}"
+        )
+    backends = dist.get_backend_config(group)
+    backend = dict(each.split(":") for each in backends.split(",")).get(q.device.type)
+    if backend is None or (backend, q.device.type) == ("gloo", "cuda"):  # Gloo has no all-to-all for GPUs
+        raise ValueError(
+            "fusedops.ring_attention: group must have a backend for tensors on "
+            f"{q.device.type}, such as NCCL for CUDA; got {backends}"
+        )
+    return q.device
+
+
+def _check_parts(q: Tensor, k: Tensor, v: Tensor, dim: int, chunks: int) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dim() < 3:
+            raise RuntimeError(
+                f"fusedops.ring_attention: {name} must have at least 3 dimensions; got shape {list(x.shape)}"
+            )
+        if x.shape[dim] != q.shape[dim]:
+            raise RuntimeError(
+                f"fusedops.ring_attention: {name} must have as many positions as q, {q.shape[dim]}; "
+                f"got shape {list(x.shape)}"
+            )
+    if q.shape[dim] % chunks:
+        raise RuntimeError(
+            f"fusedops.ring_attention: q must have an even number of positions with load_balance; "
+            f"got shape {list(q.shape)}"
+        )
+
+
+def _check_offsets(offsets: Tensor, positions: int, lengths: Tensor | None, has_window_alone: bool) -> None:
+    if lengths is not None:
+        raise ValueError("fusedops.ring_attention: lengths must be None beside offsets; got a tensor")
+    if has_window_alone:
+        raise ValueError("fusedops.ring_attention: window must be None beside offsets unless causal; got a number")
+    if offsets.device.type == "cpu" and offsets.numel() and (int(offsets[0]), int(offsets[-1])) != (0, positions):
+        raise RuntimeError(
+            f"fusedops.ring_attention: offsets must be from 0 to {positions}, the positions of all processes; "
+            f"got {int(offsets[0])} to {int(offsets[-1])}"
+        )
+
+
+@torch.compiler.disable
+def attention_in_context(attention: FunctionType, *inputs: Tensor, **options: Any) -> Tensor:
+    """`ring_attention` over the mesh and in the order of torch's context_parallel, whose `attention` this is."""
+    mesh, load_balance = internals.context_parallel(attention)
+    return ring_attention(*inputs, group=mesh.get_group(), load_balance=load_balance, **options)
