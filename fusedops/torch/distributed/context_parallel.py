@@ -69,7 +69,7 @@ def ring_attention(
     Source: Dubey et al., "The Llama 3 herd of models", 2024: keys and values are gathered rather than sent in a ring.
     """
     scales = optional_number("ring_attention", "scale", scale)
-    options = {"causal": causal, "scale": scales, "softcap": softcap}
+    options: dict[str, Any] = {"causal": causal, "scale": scales, "softcap": softcap}
     named = {"q": q, "k": k, "v": v, "lengths": lengths, "offsets": offsets}
     _check_alike(group, named, {**options, "window": window, "seq_dim": seq_dim, "load_balance": load_balance})
     windowed = optional_count("ring_attention", "window", window)
@@ -155,7 +155,7 @@ class _AllToAll(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
         return _AllToAll.apply(dy.contiguous(), ctx.group), None
 
 
