@@ -54,6 +54,7 @@ def pages() -> dict[str, str]:
         "layers-keras": _page("Layers for Keras", _members(keras, layers)),
         "optimizers-torch": _page("Optimizers for PyTorch", _members(optim, optim.__all__)),
         "optimizers-keras": _page("Optimizers for Keras", _members(keras.optimizers, keras.optimizers.__all__)),
+        "distributed": _page("Several GPUs", _members(distributed, distributed.__all__)),
         "conversion": _page("Conversion", conversion),
         "configuration": _page("Configuration", configuration),
     }

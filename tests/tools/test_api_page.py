@@ -22,7 +22,10 @@ TITLES = {"torch": "PyTorch", "tf": "TensorFlow"}
 OTHERS = {  # what is neither a function of tensors nor a class
     "fusedops.show_config",
     *(f"fusedops.torch.{name}" for name in ("convert", "revert", "explain", "load", "jit.load")),
-    *(f"fusedops.torch.distributed.{name}" for name in ("cross_entropy", "linear_cross_entropy")),
+    *(
+        f"fusedops.torch.distributed.{name}"
+        for name in ("cross_entropy", "gather_positions", "linear_cross_entropy", "ring_attention", "shard_positions")
+    ),
     *(f"fusedops.tf.{name}" for name in ("keras.convert", "keras.revert", "library_path", "load")),
 }
 
