@@ -49,7 +49,6 @@ def pages() -> dict[str, str]:
     return {
         **families,
         "load": _page("Operators from source files", {"load": fusedops.torch.load}),
-        "distributed-torch": _page("Several GPUs, in PyTorch", _members(distributed, distributed.__all__)),
         "layers-torch": _page("Layers for PyTorch", _members(nn, nn.__all__)),
         "layers-keras": _page("Layers for Keras", _members(keras, layers)),
         "optimizers-torch": _page("Optimizers for PyTorch", _members(optim, optim.__all__)),

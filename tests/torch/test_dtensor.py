@@ -14,7 +14,11 @@ TWO = (
     *("report", "heads", "errors"),
 )
 FOUR = ("dropout", "heads", "two_dimensions", "checkpoints")
-PRINTED = ("torch.Size([2, 4, 16])", "torch.Size([16, 16])", "torch.Size([2, 8, 4, 16])")  # by the programs of docs/distributed.md
+PRINTED = (
+    "torch.Size([2, 4, 16])",
+    "torch.Size([16, 16])",
+    "torch.Size([2, 8, 4, 16])",
+)  # by the programs of docs/distributed.md
 
 
 @pytest.mark.slow
