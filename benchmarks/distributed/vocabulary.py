@@ -31,18 +31,12 @@ def setup(rank: int, world: int, device: str) -> dict[str, Call]:
     def step(loss: Callable[[], torch.Tensor], own: torch.Tensor) -> Call:
         return lambda: torch.autograd.grad(loss(), (x, own))
 
-    def of_logits() -> torch.Tensor:
-        shards = (
-            DTensor.from_local(y, mesh, [p]) for y, p in ((x, Replicate()), (part, Shard(0)), (labels, Replicate()))
-        )
-        whole, weights, targets = shards
-        with loss_parallel():
+    def of_logits() -> object:
+        placements = ((x, Replicate()), (part, Shard(0)), (labels, Replicate()))
+        whole, weights, targets = (DTensor.from_local(y, mesh, [placement]) for y, placement in placements)
+        with loss_parallel():  # in the backward, too
             loss = torch.nn.functional.cross_entropy(torch.nn.functional.linear(whole, weights), targets)
-        return loss.to_local()
-
-    def grad_of_logits() -> object:
-        with loss_parallel():
-            return torch.autograd.grad(of_logits(), (x, part))
+            return torch.autograd.grad(loss.to_local(), (x, part))  # type: ignore[attr-defined]
 
     divided = step(
         lambda: fo.distributed.linear_cross_entropy(x, part, labels, group=dist.group.WORLD),  # type: ignore[arg-type]
@@ -50,7 +44,7 @@ def setup(rank: int, world: int, device: str) -> dict[str, Call]:
     )
     steps = {
         "fusedops": divided,
-        "eager": grad_of_logits,
+        "eager": of_logits,
         "one GPU": step(lambda: fo.linear_cross_entropy(x, weight, labels), weight),
     }
     if device == "cuda" and rank == 0:

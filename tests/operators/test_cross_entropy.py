@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.checks import check_backward, check_forward
 from tests.helpers.numerics import assert_same_bits
-from tests.helpers.specification import Sample
+from tests.helpers.specification import Like, Sample
 from tests.specifications.cross_entropy import IGNORED, SPECIFICATION, call
 
 
@@ -135,3 +135,11 @@ def test_rows_of_the_gradient(torch_backend, dtype, random):
         torch_backend.to_numpy(upstream(logits).contiguous()),
         torch_backend.to_numpy(torch.compile(upstream, backend="aot_eager")(logits).contiguous()),
     )
+
+
+def test_a_place_outside_of_the_classes(torch_backend):
+    logits, labels = torch_backend.like(Like("float32", (2, 3))), torch_backend.like(Like("int64", (2,)))
+    for first_class, classes, least in ((4, 6, 7), (4, 0, 7), (0, 2, 3)):
+        message = f"classes must be at least {least}, first_class and the classes of the logits; got {classes}"
+        with pytest.raises(RuntimeError, match=message):
+            torch_backend.functions.ops.cross_entropy(logits, labels, first_class=first_class, classes=classes)
