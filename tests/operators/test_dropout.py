@@ -149,28 +149,29 @@ def test_errors_of_norms_speak_of_their_arguments(any_backend, name):
             any_backend.call(name, {"x": x, "residual": x}, {"dropout": dropout, "seed": (1, 2)})
 
 
-OTHER_INPUTS = {  # x: a tensor, r: one number for each row, -: absent
-    "add_rms_norm": "xx-",
-    "add_layer_norm": "xx--",
-    "rms_norm_backward": "xx-r-",
-    "layer_norm_backward": "xx--rr-",
-    "attention": "xxx--",
-    "attention_backward": "xxxxxr--",
+INPUTS = {  # x: a tensor, r: one number for each row, s: the seed, -: absent
+    "add_rms_norm": "xx-s",
+    "add_layer_norm": "xx--s",
+    "rms_norm_backward": "xx-r-s",
+    "layer_norm_backward": "xx--rr-s",
+    "attention": "xxx--s",
+    "attention_lse": "xxx--s",
+    "attention_backward": "xxxxxr--s-",
 }
 
 
-@pytest.mark.parametrize(("name", "others"), OTHER_INPUTS.items(), ids=OTHER_INPUTS)
-def test_a_seed_and_a_rate_go_together(any_backend, name, others):
+@pytest.mark.parametrize(("name", "inputs"), INPUTS.items(), ids=INPUTS)
+def test_a_seed_and_a_rate_go_together(any_backend, name, inputs):
     """The operators refuse one without the other, which the public functions never pass."""
     shapes, seed = {"x": (2, 2, 2), "r": (2, 2)}, any_backend.from_numpy(np.array([1, 2]))
-    inputs = [None if x == "-" else any_backend.from_numpy(np.ones(shapes[x], np.float32)) for x in others]
+    tensors = {x: any_backend.from_numpy(np.ones(shape, np.float32)) for x, shape in shapes.items()}
     for given, options, got in (
         (None, {"dropout": 0.5}, "none with a dropout of 0.5"),
         (seed, {}, "a seed with a dropout of 0"),
     ):
         sentence = f"fusedops.{name}: seed must be given if and only if dropout is positive; got {got}"
         with pytest.raises(any_backend.errors, match=re.escape(sentence)):
-            getattr(any_backend.functions.ops, name)(*inputs, given, **options)
+            getattr(any_backend.functions.ops, name)(*map({**tensors, "s": given}.get, inputs), **options)
 
 
 def functions_of_x(backend: Backend, seed=None):
