@@ -136,7 +136,7 @@ def _chosen(options: argparse.Namespace) -> list[Case]:
     selection = Selection(options.op, options.section, options.dtype, options.shape, options.quick)
     return selection.of(
         case
-        for case in (distributed.cases(options.gpus) if options.gpus else all_cases())
+        for case in (distributed.cases(options.gpus, options.device or "cuda") if options.gpus else all_cases())
         if (not options.device or case.device == options.device)
         and (not options.framework or options.framework in case.frameworks)
     )

@@ -30,6 +30,7 @@ from torch.distributed.tensor.parallel import (
     loss_parallel,
     parallelize_module,
 )
+from torch.distributed.tensor.placement_types import _StridedShard
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
@@ -255,7 +256,17 @@ class Everywhere(ParallelStyle):
 
 
 def whole(x: torch.Tensor) -> torch.Tensor:
-    return x.full_tensor() if isinstance(x, DTensor) else x
+    if not isinstance(x, DTensor):
+        return x
+    first, *others = x.placements
+    if others or not isinstance(first, _StridedShard):
+        return x.full_tensor()
+    # PyTorch 2.11 does not gather strided shards without another one: packed weights have them under a tp_plan.
+    own = x.to_local().contiguous()
+    shards = [torch.empty_like(own) for _ in range(x.device_mesh.size())]
+    dist.all_gather(shards, own, group=x.device_mesh.get_group())
+    pieces = zip(*(shard.chunk(first.split_factor, first.dim) for shard in shards), strict=True)
+    return torch.cat([part for parts in pieces for part in parts], first.dim)
 
 
 def adamw(model: torch.nn.Module) -> torch.optim.Optimizer:

@@ -471,7 +471,7 @@ def test_a_quick_run_has_every_operator_once():
 
 
 def test_every_section_has_cases():
-    assert {case.section for case in (*all_cases(), *distributed.cases(2))} == set(SECTIONS)
+    assert {case.section for case in (*all_cases(), *distributed.cases(2, "cuda"))} == set(SECTIONS)
 
 
 @pytest.mark.parametrize(
