@@ -7,7 +7,7 @@ cases/        the cases, and their selection by command-line options
 contenders/   fusedops, the frameworks' own operators, compilers and other libraries, built for a case
 measuring/    measures a case: one process per framework, results checked against a reference, contenders in turns
 results/      the results of a run, and figures, goals, tables and comparisons derived from them
-page/         docs/benchmarks.md: `make bench-report`
+page/         blocks of figures and charts in the documents: `make bench-report`
 guard/        compares ratios on the CPU with the committed ones: `make bench-check`
 
 Terms:

@@ -1,1 +1,1 @@
-"""Writes docs/benchmarks.md from runs."""
+"""Figures of the documents, from runs: `make bench-report`."""

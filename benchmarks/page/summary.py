@@ -1,7 +1,7 @@
-"""Trims runs for the repository, and derives a page's figures from their rows.
+"""Runs that are small enough to be kept, and what a page says of a row of theirs.
 
-`python -m benchmarks` compares and prints a trimmed run like any other: minimum, quartiles and maximum replace the
-samples, with the same median and quartiles.
+A run that was trimmed is a run, which `python -m benchmarks` compares and prints as any other: the least, the quartiles
+and the most stand for the samples, and have the same median and quartiles.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OURS = "fusedops"
 
 
 def trimmed(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """The runs in trimmed form. If a GPU was measured, the CPU's rows are dropped, except calls."""
+    """Where a GPU was measured, of the CPU only the calls are kept: its host is not the machine to show."""
     on_gpu = any(row["device"] == "cuda" for run in runs for row in run["results"])
     return [
         dict(run) | {"results": [_trimmed(row) for row in run["results"] if not on_gpu or _is_of_gpu(row)]}
@@ -30,7 +30,7 @@ def trimmed(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def write(runs: Sequence[Run], path: Path) -> None:
-    """Writes one row per line, for readable diffs."""
+    """A line for each row, so that a change can be read."""
     parts = []
     for run in runs:
         head = json.dumps({key: value for key, value in run.items() if key != "results"}, ensure_ascii=False)
@@ -45,23 +45,25 @@ def rows_of(run: Run, *sections: str) -> list[Row]:
 
 
 def time_of(row: Row, name: str) -> float | None:
-    """The median time in seconds."""
+    """The median, in seconds."""
     return seconds(row["contenders"].get(name))
 
 
 def slower(run: Run) -> list[tuple[float, Row, str, str]]:
-    """(ratio, row, ours, peer) of contenders slower than a peer, the worst first."""
+    """Ratio, row, ours and peer of whatever takes longer than a peer, the worst first."""
     found = [(times, row, ours, peer) for row in run["results"] for times, ours, peer in _pairs(row)]
     return sorted((pair for pair in found if pair[0] > NOT_SLOWER), key=lambda pair: -pair[0])
 
 
 def compared(run: Run) -> int:
-    """The number of rows with a peer whose result is right."""
+    """How many rows have a peer that was right."""
     return sum(any(_pairs(row)) for row in run["results"])
 
 
 def _pairs(row: Row) -> Iterator[tuple[float, str, str]]:
-    """(ratio, ours, peer): "fusedops" with the fastest peer, "fusedops, graph" with "graph", and so on."""
+    """Ratio, ours and peer. What a user calls is compared with the fastest peer; a graph of ours, or what XLA made of
+    it, with its own kind.
+    """
     peers = {OURS: fastest_peer(row)}
     peers |= {name: mode for name in row["contenders"] if (mode := name.removeprefix(f"{OURS}, ")) != name}
     for ours, peer in peers.items():
@@ -82,7 +84,7 @@ def _is_of_gpu(row: Row) -> bool:
 
 def _trimmed(row: Row) -> dict[str, Any]:
     contenders = {name: _rounded(contender) for name, contender in row["contenders"].items()}
-    return dict(row) | {"goals": [], "contenders": contenders}  # goals belong to performance.md
+    return dict(row) | {"goals": [], "contenders": contenders}  # they belong to the cases
 
 
 def _rounded(contender: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The page's Markdown tables: all rows, the seeds of the field, and rows in which fusedops is slower."""
+"""Markdown tables of runs: all entries, relu and axpby beside published times, and where fusedops is slower."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from benchmarks.results.report import memory_text, time_text
 from benchmarks.results.schema import Row, Run
 
 SEEDS = ("seeds", "seeds-cpu")
-UNFOLDED = ("rows", "cpu-rows")  # sections whose tables are not folded
-PUBLISHED = (
-    "What others have published is of other machines: it shows what was found worth a kernel, not whose is faster."
-)
-HOST_MARK = "†"
-MAX_UNFOLDED_LINES = 12
+OPEN = ("rows", "cpu-rows")  # sections whose tables are not folded
+PUBLISHED = "Published times are from other machines and are not comparable."
+OF_HOST = "†"
+MANY = 12  # lines: more are folded
 
 
 def tables(runs: Sequence[Run]) -> Iterable[str]:
@@ -26,14 +24,14 @@ def tables(runs: Sequence[Run]) -> Iterable[str]:
             rows = rows_of(run, section)
             if rows and section not in SEEDS:
                 name = f"{about.title} ({TITLES[run['framework']]})"
-                yield _folded(name, _of_section(rows), section in UNFOLDED)
+                yield _folded(name, _of_section(rows), section in OPEN)
 
 
-def seeds(runs: Sequence[Run]) -> str:
-    """relu and axpby on a million elements, with published times."""
+def seeds(runs: Sequence[Run]) -> list[str]:
+    """The section about relu and axpby on a million elements, beside published times, if they were measured."""
     found = [(run, row) for run in runs for row in rows_of(run, *SEEDS)]
     if not found:
-        return "Not measured in this run."
+        return []
     names = [name for name in names_of(row for _, row in found) if name != "copy"]
     published = list(dict.fromkeys(name for _, row in found for name in row.get("published", ())))
     lines = [
@@ -42,50 +40,48 @@ def seeds(runs: Sequence[Run]) -> str:
         + [_time(row.get("published", {}).get(name)) for name in published]
         for run, row in found
     ]
-    table = _table(["", "floor", *names, *(f"published: {name}" for name in published)], lines)
-    return f"{PUBLISHED}\n\n{table}" if published else table
+    text = table(["", "floor", *names, *(f"published: {name}" for name in published)], lines)
+    return ["## relu and axpby on 1 048 576 float32 elements", *([PUBLISHED] if published else []), text]
 
 
 def losses(runs: Sequence[Run]) -> str:
-    """Every row in which a peer is faster."""
+    """Every entry in which a baseline is faster."""
     parts = []
     for run in runs:
         found = slower(run)
         title = TITLES[run["framework"]]
         parts.append(
-            f"{title}: a peer is faster by more than 2 % in {len({row['key'] for _, row, *_ in found})} of "
-            f"{compared(run)} rows."
+            f"{title}: a baseline is faster by more than 2 % in {len({row['key'] for _, row, *_ in found})} of "
+            f"{compared(run)} entries."
         )
         lines = [
-            [_label(row), _where(row), ours, _cell(row, ours), peer, _cell(row, peer), _times(times, row, ours, peer)]
+            [label(row), where(row), ours, _cell(row, ours), peer, _cell(row, peer), _times(times, row, ours, peer)]
             for times, row, ours, peer in found
         ]
         if lines:
-            heads = ["", "", "ours", "time", "peer", "time", "ours / peer"]
-            parts.append(
-                _folded(f"{title}: where a peer is faster", _table(heads, lines), len(lines) <= MAX_UNFOLDED_LINES)
-            )
+            heads = ["", "", "fusedops", "time", "baseline", "time", "ratio"]
+            parts.append(_folded(f"{title}: where a baseline is faster", table(heads, lines), len(lines) <= MANY))
     return "\n\n".join(parts)
 
 
 def _of_section(rows: Sequence[Row]) -> str:
     names = [name for name in names_of(rows) if name not in (OURS, "copy")]
     columns: dict[str, list[str]] = {
-        "": [_label(row) for row in rows],
-        "dtype, shape": [_where(row) for row in rows],
+        "": [label(row) for row in rows],
+        "dtype, shape": [where(row) for row in rows],
         OURS: [_cell(row, OURS) for row in rows],
         "spread": [_spread(row) for row in rows],
         "floor": [_time(floor_of(row)) for row in rows],
         "× floor": [_ratio(times_of(row, "copy")) for row in rows],
-        "× fastest peer": [_ratio(times_of(row, fastest_peer(row) or "")) for row in rows],
+        "× fastest": [_ratio(times_of(row, fastest_peer(row) or "")) for row in rows],
         "memory": [memory_text(row["contenders"].get(OURS, {})) for row in rows],
         **{name: [_cell(row, name) for row in rows] for name in names},
     }
-    filled = {head: cells for head, cells in columns.items() if any(cells)}
-    return _table(list(filled), list(zip(*filled.values(), strict=True)))
+    kept = {head: cells for head, cells in columns.items() if any(cells)}
+    return table(list(kept), list(zip(*kept.values(), strict=True)))
 
 
-def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     texts = [heads, ["---", "---", *["---:"] * (len(heads) - 2)], *lines]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in texts)
 
@@ -94,22 +90,22 @@ def _folded(title: str, text: str, is_open: bool) -> str:
     return f"**{title}**\n\n{text}" if is_open else f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"
 
 
-def _label(row: Row) -> str:
+def label(row: Row) -> str:
     return f"`{row['operator']}` {row['variant']}"
 
 
-def _where(row: Row) -> str:
+def where(row: Row) -> str:
     parameters = f", parameters {row['parameters']}" if row.get("parameters") else ""
     return f"{row['dtype']} {'×'.join(map(str, row['shape']))}{parameters}"
 
 
 def _cell(row: Row, name: str) -> str:
-    """The time, or "wrong" or "error"."""
+    """The time, or why there is none."""
     contender: Mapping[str, Any] = row["contenders"].get(name, {})
     problem = contender.get("problem")
     if problem:
         return "wrong" if problem.startswith("wrong") else "error"
-    return _time(time_of(row, name)) + f" {HOST_MARK}" * is_host_bound(row, contender)
+    return _time(time_of(row, name)) + f" {OF_HOST}" * is_host_bound(row, contender)
 
 
 def _time(seconds: float | None) -> str:
@@ -125,7 +121,7 @@ def _spread(row: Row) -> str:
 
 
 def _times(times: float, row: Row, ours: str, peer: str) -> str:
-    """The ratio, marked if it may be chance: the difference is less than both spreads together."""
+    """Whose quartiles overlap may have changed places by chance."""
     both = [row["contenders"][name] for name in (ours, peer)]
-    is_within_spread = times - 1 < sum(map(spread, both))
-    return f"{times:.2f}{', within the spread' if is_within_spread else ''}"
+    near = times - 1 < sum(map(spread, both))
+    return f"{times:.2f}{', within the spread' if near else ''}"

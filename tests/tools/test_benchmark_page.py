@@ -1,4 +1,4 @@
-"""docs/benchmarks.md: it says what the committed runs say, and hides nothing of them."""
+"""Figures in documents are those of the committed result files, and the tables of a run hide no entry."""
 
 from __future__ import annotations
 
@@ -26,12 +26,21 @@ from rich.console import Console
 from benchmarks.cases import all_cases
 from benchmarks.cases.case import CALLS, PUBLISHED, Case
 from benchmarks.page import __main__ as command_line
-from benchmarks.page import summary, tables
+from benchmarks.page import blocks, summary, tables
 from benchmarks.page import text as page
-from benchmarks.page.pictures import PICTURES, style
+from benchmarks.page.pictures import PICTURES, draw_all, picture_name, speed, style
 from benchmarks.results import compare, figures, report
 
-DOCS = ROOT / "docs"
+FOLDER = ROOT / blocks.FOLDER
+FIGURE = re.compile(r"\d\s?(ms|µs|GiB|TFLOP/s|×|times as)\b")  # as a measurement is written
+WITHOUT_FIGURES = (
+    "README.md",
+    "docs/performance.md",
+    "docs/benchmarks.md",
+    "docs/coming-from.md",
+    "docs/support.md",
+    "CHANGELOG.md",
+)
 MOST_BYTES = 200_000  # of a picture
 CONTENDERS = {
     "torch": ("fusedops", "eager", "compiled", "Liger", "copy"),
@@ -81,60 +90,96 @@ def row_in(runs: list[dict[str, Any]], key: str) -> dict[str, Any]:
     return next(row for row in runs[0]["results"] if row["key"] == key)
 
 
+@pytest.mark.parametrize("path", blocks.documents(ROOT), ids=lambda path: str(path.relative_to(ROOT)))
+def test_figures_are_those_of_the_result_files(path):
+    text = path.read_text()
+    marks = re.findall(r"<!-- (?:figures: [\w-]+|end of figures) -->", text)
+    assert len(marks) == 2 * len(blocks.MARKED.findall(text)), "a mark has no counterpart"
+    assert blocks.renewed(path, blocks.Results(ROOT)) == text, "Run: make bench-report"
+
+
+def test_every_block_is_in_a_document():
+    used = {name for path in blocks.documents(ROOT) for _, name, _ in blocks.MARKED.findall(path.read_text())}
+    assert used == blocks.BLOCKS.keys()
+
+
+def test_a_changed_result_changes_the_documents(tmp_path):
+    runs = json.loads((FOLDER / "h200.json").read_text())
+    for row in runs[0]["results"]:
+        ours = row["contenders"]["fusedops"]
+        ours["samples"] = [2 * x for x in ours["samples"]]
+    summary.write(runs, tmp_path / blocks.FOLDER / "h200.json")
+    path = tmp_path / "docs/performance.md"
+    shutil.copy(ROOT / "docs/performance.md", path)
+    before = blocks.operators(blocks.Results(ROOT))
+    assert blocks.operators(blocks.Results(tmp_path)) not in (before, "")
+    assert before in path.read_text() and before not in blocks.renewed(path, blocks.Results(tmp_path))
+
+
+@pytest.mark.parametrize("name", WITHOUT_FIGURES)
+def test_no_figure_is_typed(name):
+    text = blocks.MARKED.sub("", (ROOT / name).read_text())
+    text = re.sub(r"^(```.*?^```| {4}.*?)$", "", text, flags=re.M | re.S)
+    assert not [line for line in text.splitlines() if FIGURE.search(line)]
+
+
 @pytest.mark.slow
-def test_the_page_is_that_of_the_committed_runs(tmp_path):
-    for path in (DOCS / page.FOLDER).glob("*.json"):
-        shutil.copy(path, tmp_path)
-    committed = (DOCS / "benchmarks.md").read_text()
-    assert page.page(tmp_path) == committed
-    pictures = set(re.findall(r"!\[[^]]+\]\(benchmarks/([^)]+)\)", committed))
-    assert pictures == {path.name for path in tmp_path.glob("*.png")}
-    assert pictures == {path.name for path in (DOCS / page.FOLDER).glob("*.png")}
-    for path in (DOCS / page.FOLDER).glob("*.png"):
-        assert path.stat().st_size <= MOST_BYTES, path.name
-        with Image.open(path) as shown, Image.open(tmp_path / path.name) as drawn:
-            assert shown.text[style.SHOWS] == drawn.text[style.SHOWS], f"{path.name} shows other runs"
+def test_charts_show_the_committed_runs(tmp_path):
+    """The digest in a chart is that of the runs that it is drawn from."""
+    committed = {path.name for path in FOLDER.glob("*.png")}
+    for path in FOLDER.glob("*.json"):
+        (tmp_path / blocks.FOLDER).mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, tmp_path / blocks.FOLDER)
+    results, drawn_to = blocks.Results(tmp_path), tmp_path / blocks.FOLDER
+    for name, runs in results.machines.items():
+        draw_all(name, runs, drawn_to)
+    blocks.draw_speed(results)
+    assert {path.name for path in drawn_to.glob("*.png")} == committed
+    shown = set(re.findall(r"!\[[^]]+\]\(benchmarks/([^)]+)\)", (ROOT / "docs/benchmarks.md").read_text()))
+    assert shown == committed - {speed.NAME}
+    for name in committed:
+        assert (FOLDER / name).stat().st_size <= MOST_BYTES, name
+        with Image.open(FOLDER / name) as shown_now, Image.open(drawn_to / name) as drawn:
+            assert shown_now.text[style.SHOWS] == drawn.text[style.SHOWS], f"{name} shows other runs"
 
 
 def test_the_committed_runs_are_trimmed():
-    for path in (DOCS / page.FOLDER).glob("*.json"):
+    for path in FOLDER.glob("*.json"):
         runs = json.loads(path.read_text())
         assert summary.trimmed(runs) == runs, path.name
 
 
-def test_its_links_and_commands():
-    text = (DOCS / "benchmarks.md").read_text()
-    for target in re.findall(r"\]\(([^)]+)\)", text):
-        assert (DOCS / target).exists(), target
-    makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"make ([a-z-]+)", text):
-        assert re.search(rf"^{target}:", makefile, re.M), target
-
-
 @pytest.mark.slow
 def test_the_command(tmp_path, all_runs, monkeypatch, capsys):
-    """Machines with a GPU come first; every row is on the page, and every picture is small enough."""
+    """It adds runs to a checkout, draws charts that are small enough and renews the blocks of the documents."""
     arguments = []
     for device, runs in all_runs.items():
         raw = tmp_path / f"{device}_raw.json"
         raw.write_text(json.dumps(runs))
         arguments.append(f"the-{device}={raw}")
-    monkeypatch.setattr(sys, "argv", ["page", *arguments, "--out", str(tmp_path / "out")])
+    for name in ("README.md", "CHANGELOG.md", "docs/benchmarks.md", "docs/keras.md"):
+        (tmp_path / "docs").mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    monkeypatch.setattr(sys, "argv", ["page", *arguments, "--root", str(tmp_path)])
     command_line.main()
-    text = (tmp_path / "out" / "benchmarks.md").read_text()
-    assert text.index("## A GPU") < text.index("## 8 cores of A CPU")
+    text = (tmp_path / "docs/benchmarks.md").read_text()
+    assert text.index("### A GPU") < text.index("### 8 cores of A CPU")
     assert text.count("- QuACK is not compared.") == 4
-    for device, runs in all_runs.items():
-        for run in runs:
-            for row in run["results"]:
-                assert f"| `{row['operator']}` {row['variant']} | {tables._where(row)} |" in text or (
-                    row["section"] in tables.SEEDS
-                )
+    for device in all_runs:
         for kind in PICTURES:
-            picture = tmp_path / "out" / "benchmarks" / f"the-{device}-{kind}.png"
+            picture = tmp_path / blocks.FOLDER / picture_name(f"the-{device}", kind)
             assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size <= MOST_BYTES
+            assert f"](benchmarks/{picture.name})" in text
+    assert (tmp_path / blocks.FOLDER / speed.NAME).is_file()
+
+
+def test_a_full_page_has_every_entry(all_runs):
+    pages = {device: page.full_page(device, runs) for device, runs in all_runs.items()}
+    for device, runs in all_runs.items():
+        for row in (row for run in runs for row in run["results"] if row["section"] not in tables.SEEDS):
+            assert f"| {tables.label(row)} | {tables.where(row)} |" in pages[device]
+    text = "".join(pages.values())
     assert text.count("published: optimized custom") == text.count(tables.PUBLISHED) == 1 and "28 µs" in text
-    assert "Not drawn" not in text and "Not in these runs" not in text
 
 
 def test_what_was_trimmed_has_the_same_median_and_spread(runs):
@@ -218,7 +263,7 @@ def test_contenders_of_one_framework_look_different():
 
 
 def test_a_busy_machine_and_a_quick_run_are_named(runs):
-    assert "Other work" not in page._facts(runs) and "quick" not in page._facts(runs)
+    assert "Other work" not in page.facts(runs) and "quick" not in page.facts(runs)
     runs[0]["environment"]["load"] = [9.0, 1.0, 1.0]
     runs[1]["quick"] = True
-    assert "Other work ran on this machine** (load 9)" in page._facts(runs) and "A quick run" in page._facts(runs)
+    assert "Other work ran on this machine** (load 9)" in page.facts(runs) and "A quick run" in page.facts(runs)

@@ -381,8 +381,13 @@ def test_make_alone_prints_what_there_is():
         assert option in done.stdout
 
 
-def test_ci_runs_what_the_readme_says():
-    assert all(re.search(r"make .*test-all", (ROOT / file).read_text()) for file in ("README.md", ".ci/run"))
+def test_ci_runs_what_the_guide_says():
+    assert all(re.search(r"make .*test-all", (ROOT / file).read_text()) for file in ("CONTRIBUTING.md", ".ci/run"))
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text()
+    assert workflow.count("run: .ci/run") == 2  # with and without a GPU
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"`?make ([a-z-]+)", workflow + (ROOT / "CONTRIBUTING.md").read_text()):
+        assert re.search(rf"^{target}:", makefile, re.M), target
 
 
 TOOLKIT = cuda.Toolkit(ROOT, "13.0", ROOT, frozenset({"75", "80", "86", "87", "90", "120"}))

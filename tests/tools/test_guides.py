@@ -1,4 +1,4 @@
-"""README.md and the guides in docs/: their programs run, and their links lead somewhere."""
+"""README.md and the guides in docs/: their programs run, their links lead somewhere, and they are short."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ PROGRAMS = {
     for number, code in enumerate(blocks("python", (ROOT / guide).read_text()))
 }
 FRAMEWORKS = {"torch": r"\b(torch|transformers)\b", "tensorflow": r"\b(tensorflow|keras)\b"}
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+MOST_LINES = 6000  # of all documents, or a reader finds nothing
 
 
-def anchors(page: Path) -> set[str]:
-    """As GitHub makes them of headings."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+def anchors_of(text: str) -> set[str]:
+    """The anchors of headings, as GitHub names them."""
+    headings = re.findall(r"^#+ (.*)$", text, re.M)
     return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
@@ -93,7 +94,7 @@ def small(code):
     ).replace("randint(0, 32000,", "randint(0, 99,")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", page.read_text(), flags=re.S)):
         if target.startswith("https://"):
@@ -103,4 +104,10 @@ def test_links(page):
         if path.startswith("../fusedops/"):  # where it is installed: a checkout may be tested without the package
             other = Path(fusedops.__file__).parents[1] / path.removeprefix("../")
         assert other.exists(), target
-        assert not heading or heading in anchors(other), target
+        assert not heading or heading in anchors_of(other.read_text()), target
+
+
+def test_documents_are_short():
+    lines = {page: len(page.read_text().splitlines()) for page in (*PAGES, ROOT / "examples/README.md")}
+    assert sum(lines.values()) <= MOST_LINES
+    assert lines[ROOT / "docs/performance.md"] <= 150

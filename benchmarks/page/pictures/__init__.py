@@ -20,3 +20,15 @@ PICTURES: dict[str, tuple[str, Draw]] = {
     "growth": ("Time against the number of elements, of rows, and the length of a row", growth.draw),
     "calls": ("Time of a Python call on a few numbers", calls.draw),
 }
+
+
+def picture_name(machine: str, kind: str) -> str:
+    return f"{machine}-{kind}.png"
+
+
+def draw_all(machine: str, runs: Sequence[Run], folder: Path) -> None:
+    """Draws the charts of one machine. A chart whose entries the runs lack is removed."""
+    for kind, (_, draw) in PICTURES.items():
+        path = folder / picture_name(machine, kind)
+        if draw(runs, path):
+            path.unlink(missing_ok=True)
