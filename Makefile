@@ -23,7 +23,7 @@ cpp_files := find core_cuda torch_binding torch_autograd tf_binding -name '*.cpp
 pytest := $(python) -m pytest $$($(python) -c 'import xdist; print("-n auto --dist worksteal")' 2>/dev/null)
 clang_format := $(python) -c 'from clang_format import clang_format; clang_format()'
 
-.PHONY: help build build-torch build-tf wheel test test-all test-compat demo example bench bench-check bench-report families soak docs reference format lint clean
+.PHONY: help build build-torch build-tf wheel test test-all test-compat demo example bench bench-check bench-report families soak docs reference site format lint clean
 
 help:
 	@echo 'make build         build the bindings of PyTorch and TensorFlow'
@@ -37,11 +37,12 @@ help:
 	@echo 'make example       build what is stale, train a language model, generate text with it in both frameworks'
 	@echo 'make bench         build what is stale, compare speed with the frameworks and other libraries'
 	@echo 'make bench-check   build what is stale, fail if an operator has become slower on the CPU'
-	@echo 'make bench-report  write docs/benchmarks.md from runs, such as ARGS="here=build/bench/results.json"'
+	@echo 'make bench-report  write the figures of the documents from runs, such as ARGS="here=build/bench/results.json"'
 	@echo 'make families      build what is stale, count what convert replaces in all families, write docs/families.md'
 	@echo 'make soak          build what is stale, check random calls against float64, for a minute'
 	@echo 'make docs          build what is stale, convert and measure a Keras transformer, write docs/keras.md'
 	@echo 'make reference     write the reference of all functions and layers into build/reference/'
+	@echo 'make site          build what is stale, build the documentation site into build/site/html'
 	@echo 'make format        format Python and C++'
 	@echo 'make lint          check formatting, style and types'
 	@echo 'make clean         remove everything that was built, except .venv'
@@ -128,6 +129,16 @@ docs: build
 
 reference: build
 	@$(python) -m build_tools.reference
+
+site: build build/site/env/.installed
+	@TF_CPP_MIN_LOG_LEVEL=3 $(python) -m build_tools.site
+	@NO_MKDOCS_2_WARNING=1 build/site/env/bin/python -m mkdocs --quiet build --strict --config-file build/site/mkdocs.yml
+	@echo 'fusedops: the site is in build/site/html'
+
+build/site/env/.installed: requirements-site.txt $(environment)
+	@echo 'installing requirements-site.txt into build/site/env'
+	@$(python) -m venv --clear build/site/env && build/site/env/bin/python -m pip install --quiet -r requirements-site.txt
+	@touch $@
 
 format: $(environment)
 	$(python) -m ruff format .

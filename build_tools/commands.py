@@ -56,7 +56,7 @@ class Wheel(bdist_wheel):
     """Sets the wheel's tags.
 
     The Python tag is cp310-abi3: the torch extension uses the limited API, and the TensorFlow library no Python API.
-    The build tag names the frameworks for people (fusedops-0.1.0-0.torch2.13.tf2.21-cp310-abi3-linux_x86_64.whl). pip
+    The build tag names the frameworks for people (fusedops-0.2.0-0.torch2.13.tf2.21-cp310-abi3-linux_x86_64.whl). pip
     has no tag to check these versions, so the loader does.
     """
 

@@ -65,13 +65,13 @@ def _members(module: ModuleType, names: list[str]) -> dict[str, Any]:
 
 def _page(title: str, members: dict[str, Any]) -> str:
     """A table of the members, followed by the full text of each."""
-    rows = [f"| [`{name}`](#{_anchor(name)}) | {_summary(member)} |" for name, member in members.items()]
+    rows = [f"| [`{name}`](#{anchor(name)}) | {_summary(member)} |" for name, member in members.items()]
     table = "\n".join(["| name | what it does |", "| --- | --- |", *rows])
     entries = [_entry(name, member) for name, member in members.items()]
     return "\n\n".join([f"# {title.rstrip('.')}", table, *entries]) + "\n"
 
 
-def _anchor(heading: str) -> str:
+def anchor(heading: str) -> str:
     """The anchor that GitHub gives to a heading."""
     return heading.lower().replace(".", "")
 

@@ -1,3 +1,3 @@
 """The version, for what the package itself imports as well."""
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
