@@ -131,7 +131,7 @@ reference: build
 	@$(python) -m build_tools.reference
 
 site: build build/site/env/.installed
-	@TF_CPP_MIN_LOG_LEVEL=3 $(python) -m build_tools.site
+	@$(python) -m build_tools.site
 	@NO_MKDOCS_2_WARNING=1 build/site/env/bin/python -m mkdocs --quiet build --strict --config-file build/site/mkdocs.yml
 	@echo 'fusedops: the site is in build/site/html'
 

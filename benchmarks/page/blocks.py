@@ -96,7 +96,7 @@ def operators(results: Results) -> str:
     lines = [
         [
             f"`{row['operator']}`",
-            f"{row['variant']}, {'×'.join(map(str, row['shape']))}",
+            "×".join(map(str, row["shape"])),
             time_text(time_of(row, OURS) or 0.0),
             _ratio(times_of(row, "copy")) if floor_of(row) else "",
             *(_ratio(_times_as_fast(row, name)) for name in names),
@@ -135,7 +135,7 @@ def draw_speed(results: Results) -> None:
         for name, title in MODELS.items()
         for times in [measured["families"][name]]
     }
-    panels = {"Operators, forward + backward": operators, "Training steps of models after convert": models}
+    panels = {"Operators, forward + backward": operators, "Training steps of converted models": models}
     speed.draw(panels, results.root / FOLDER / speed.NAME, [*results.machines.values(), measured])
 
 

@@ -20,7 +20,7 @@ def draw(panels: Mapping[str, Speeds], path: Path, results: Sequence[Any]) -> No
     """Draws a panel of bars for each title. `results` are what the speeds follow from; the file stores their digest."""
     entries = max(len(speeds) for speeds in panels.values())
     figure, axes = plt.subplots(
-        1, len(panels), figsize=(4.2 * len(panels), 1.3 + 0.36 * entries), squeeze=False, layout="constrained"
+        1, len(panels), figsize=(4.4 * len(panels), 1.3 + 0.36 * entries), squeeze=False, layout="constrained"
     )
     names = list(dict.fromkeys(name for speeds in panels.values() for each in speeds.values() for name in each))
     for ax, (title, speeds) in zip(axes[0], panels.items(), strict=True):
