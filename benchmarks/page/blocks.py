@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from audits.families import page as families_page
 from audits.families import steps_table
@@ -103,7 +104,8 @@ def operators(results: Results) -> str:
         ]
         for row in chosen
     ]
-    return table(["operator", "shape", "time", "× floor", *(f"× {name}" for name in names)], lines)
+    heads = ["operator", "shape", "time", "× floor", *(f"× {name}" for name in names)]
+    return f"{_gpu(results)}, PyTorch, bfloat16, forward and backward:\n\n{table(heads, lines)}"
 
 
 def _chosen(results: Results) -> Iterator[Row]:
@@ -164,7 +166,7 @@ def sections(results: Results) -> str:
                     ]
                 )
     heads = ["section", "entries", "× floor", "most", "× fastest", "most", "within 2 %"]
-    return table(heads, lines)
+    return f"{_gpu(results)}:\n\n{table(heads, lines)}"
 
 
 def _middle_and_most(ratios: Sequence[float]) -> list[str]:
@@ -200,23 +202,25 @@ def models(results: Results) -> str:
         liger = times.get(steps_table.LIGER)
         ratios = [before / after, compiled[0] / compiled[1], liger / after if liger else None]
         lines.append([title, *(f"{1e3 * x:.1f} ms" for x in (before, after)), *map(_ratio, ratios)])
-    return table(["model", "before", "converted", "times as fast", "compiled: times as fast", "× Liger"], lines)
+    heads = ["model", "before", "converted", "times as fast", "compiled: times as fast", "× Liger"]
+    return f"{measured['title']}:\n\n{table(heads, lines)}"
 
 
 def models_in_short(results: Results) -> str:
     """The range of those ratios, in a sentence."""
-    families = _steps()["families"].values()
-    ratios = [times[steps_table.EAGER[0]] / times[steps_table.EAGER[1]] for times in families]
+    measured = _steps()
+    before, after = steps_table.EAGER
+    ratios = [times[before] / times[after] for times in measured["families"].values()]
     faster = sum(x >= NOT_SLOWER for x in ratios)
     return (
-        f"Of {len(ratios)} families of Hugging Face models, {faster} train faster in eager mode, "
+        f"{measured['title']}: of {len(ratios)} families of Hugging Face models, {faster} train faster in eager mode, "
         f"up to {max(ratios):.1f} times; the slowest runs at {min(ratios):.2f} of its speed before."
     )
 
 
-def _steps() -> Mapping[str, Mapping[str, Mapping[str, float]]]:
-    (measured,) = families_page.steps()
-    return measured
+def _steps() -> Mapping[str, Any]:
+    """The training steps of the first machine."""
+    return families_page.steps()[0]
 
 
 def keras(results: Results) -> str:
@@ -273,12 +277,18 @@ def missing(results: Results) -> str:
     return "\n".join(f"- {title}" for title in titles) or "None."
 
 
+def _gpu(results: Results) -> str:
+    """The GPU of the largest run, which the tables are about."""
+    gpu: str = environment(next(iter(results.machines.values())))["gpu"]
+    return gpu
+
+
 def _of_gpu(results: Results, framework: str) -> list[Run]:
     return [
         run
         for runs in results.machines.values()
         for run in runs
-        if run["framework"] == framework and "gpu" in environment(runs)
+        if run["framework"] == framework and environment(runs).get("gpu") == _gpu(results)
     ]
 
 
