@@ -107,6 +107,14 @@ def test_links(page):
         assert not heading or heading in anchors_of(other.read_text()), target
 
 
+def test_sources_that_the_notes_name_exist():
+    sources = {path.name for folder in ("core_cuda", "fusedops", "benchmarks") for path in (ROOT / folder).rglob("*.*")}
+    text = "".join(page.read_text() for page in (ROOT / "docs/notes").glob("*.md"))
+    named = set(re.findall(r"[\w/]*?(\w+\.(?:cuh?|cpp|h|py))\b", text))
+    assert len(named) > 40
+    assert not named - sources
+
+
 def test_documents_are_short():
     lines = {page: len(page.read_text().splitlines()) for page in (*PAGES, ROOT / "examples/README.md")}
     assert sum(lines.values()) <= MOST_LINES
